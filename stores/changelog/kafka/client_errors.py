@@ -58,6 +58,10 @@ _REFUSED = frozenset(
     )
 )
 
+_TRANSPORT = getattr(KafkaError, "_TRANSPORT")  # noqa: B009
+_TLS = "SSL routines"
+"""A broker that refuses a client's certificate closes the connection; OpenSSL's reason begins with this then."""
+
 Scrub = Callable[[str], str]
 """Takes the values of secrets out of a message."""
 
@@ -80,7 +84,7 @@ def is_unanswered(error: KafkaError) -> bool:
 
 def is_refused(error: KafkaError) -> bool:
     """Return True if the broker knows the client and does not let it: credentials, certificates or permissions."""
-    return error.code() in _REFUSED
+    return error.code() in _REFUSED or (error.code() == _TRANSPORT and _TLS in str(error.str()))
 
 
 def translated(error: KafkaError, doing: str, servers: str, scrub: Scrub) -> ChangelogError:

@@ -176,6 +176,11 @@ class Cluster:
             known = self._record_bytes_max[topic] = known - RECORD_OVERHEAD_BYTES
         return known
 
+    def new_batch_bytes_max(self, topic: str) -> int:
+        """Return the most bytes that a batch of the topic may have now: its setting may have changed."""
+        self._record_bytes_max.pop(topic, None)
+        return self.record_bytes_max(topic) + RECORD_OVERHEAD_BYTES
+
     def check_partition(self, partition: TopicPartition) -> None:
         """Check that the partition exists. Raises: TypeError; ChangelogError if it doesn't."""
         self.check_open()

@@ -35,6 +35,7 @@ from stores.interface import TopicPartition
 _TRANSACTION = 1
 """The number of the open transaction: a producer of Kafka has one at a time."""
 
+_TOO_LARGE = getattr(KafkaError, "MSG_SIZE_TOO_LARGE")  # noqa: B009
 _Delivered = Callable[[KafkaError | None, Any], None]
 
 
@@ -59,7 +60,16 @@ class KafkaWriter(LogWriter):
         self._last_offsets: dict[TopicPartition, int] = {}
         self._failed: list[tuple[TopicPartition, KafkaError]] = []
         if transactional_id is not None:
-            cluster.asked(f"{self._doing} begins", self._client.init_transactions)
+            try:
+                cluster.asked(f"{self._doing} begins", self._begin)
+            except BaseException:
+                # As long as the client lives, it goes on, and would fence the next producer of the ID.
+                self.release()
+                raise
+
+    def _begin(self, left_s: float) -> None:
+        # Not the client's own method: an error's frames would hold it, and so the client.
+        self._client.init_transactions(left_s)
 
     def check_partition(self, partition: TopicPartition) -> None:
         self._cluster.check_partition(partition)
@@ -183,8 +193,7 @@ class KafkaWriter(LogWriter):
     def _flush(self, *, transactional: bool) -> None:
         left = self._client.flush(self._timeout_s)
         if self._failed:
-            partition, error = self._failed[0]
-            reason = self._cluster.failure(error, f"a record of {partition.topic}-{partition.partition}")
+            reason = self._delivery_failure()
             if transactional:
                 raise reason
             raise CommitInDoubtError(f"some records may not be in the changelog: {reason}")
@@ -192,6 +201,13 @@ class KafkaWriter(LogWriter):
             raise ChangelogTimeoutError(f"{self._doing}: {left} records were not acknowledged in time")
         if left:
             raise CommitInDoubtError(f"{self._doing}: it is unknown whether {left} records are in the changelog")
+
+    def _delivery_failure(self) -> ChangelogError:
+        for partition, error in self._failed:
+            if error.code() == _TOO_LARGE:
+                return _batch_too_large(partition, self._cluster.new_batch_bytes_max(partition.topic))
+        partition, error = self._failed[0]
+        return self._cluster.failure(error, f"a record of {partition.topic}-{partition.partition}")
 
     def _commit(self) -> None:
         try:
@@ -247,4 +263,11 @@ def _too_large(partition: TopicPartition, record_bytes: int, bytes_max: int) -> 
         f"a record of {record_bytes} bytes is too large for {partition.topic}-{partition.partition}, which takes "
         f"{bytes_max} bytes of key and value. Raise max.message.bytes of the topic and message.max.bytes of the "
         "client, or send smaller records"
+    )
+
+
+def _batch_too_large(partition: TopicPartition, bytes_max: int) -> ChangelogError:
+    return ChangelogError(
+        f"a batch of records is too large for {partition.topic}-{partition.partition}, whose max.message.bytes is "
+        f"{bytes_max}. Raise it, or set batch.size of the client to at most that"
     )

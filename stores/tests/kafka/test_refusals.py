@@ -8,13 +8,24 @@ import pytest
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
+from stores.changelog.interface import Record
 from stores.changelog.kafka import KafkaChangelog
 from stores.changelog.kafka.testing.broker import Broker
 from stores.errors import ChangelogError, ChangelogLostError
 from stores.interface import TopicPartition
-from stores.tests.kafka.counting import changelog, prepared, task_over, work
+from stores.tasks import TaskContext
+from stores.tests.kafka.counting import KEYS, changelog, prepared, task_over, work
 from stores.tests.kafka.fresh import fresh_changelog
-from stores.tests.tasks.setup import LEFT
+from stores.tests.tasks.setup import (
+    INPUT,
+    LEFT,
+    count,
+    counting_task,
+    expected_outputs,
+    expected_state,
+    outputs,
+    state,
+)
 
 pytestmark = pytest.mark.kafka
 
@@ -41,6 +52,57 @@ def test_a_record_beyond_the_topics_limit_is_refused_and_its_transaction_leaves_
             producer.send(A, b"next", b"v")
             producer.commit()
         assert [record.key for record in log.read(A)] == [b"next"]
+
+
+def test_a_batch_beyond_the_topics_limit_is_refused_with_the_two_settings(broker: Broker) -> None:
+    """The client does not divide a batch that the broker refuses."""
+    with fresh_changelog(broker) as log:
+        topic_with(broker, "a", max_message_bytes="10000")
+        with log.producer("p") as producer:
+            producer.begin()
+            producer.send_all(A, [(b"%d" % number, bytes(1_000), -1) for number in range(200)])
+            with pytest.raises(ChangelogError, match=r"a-0.*max\.message\.bytes is 10000.*batch\.size"):
+                producer.commit()
+        assert list(log.read(A)) == []
+    with (
+        KafkaChangelog({"bootstrap.servers": broker.address, "batch.size": 10_000}) as log,
+        log.producer("p") as producer,
+    ):
+        producer.begin()
+        producer.send_all(A, [(b"%d" % number, bytes(1_000), -1) for number in range(200)])
+        producer.commit()
+        assert len(list(log.read(A))) == 200
+
+
+def test_a_task_whose_record_is_too_large_names_it_and_keeps_nothing_of_its_transaction(
+    tmp_path: Path, broker: Broker
+) -> None:
+    prepared(tmp_path, broker)
+
+    def grow(record: Record, context: TaskContext) -> None:
+        count(record, context)
+        if record.offset == 4:
+            context.store("left").put(b"large", bytes(20_000))
+
+    with changelog(tmp_path) as log:
+        topic_with(broker, LEFT.topic, cleanup_policy="compact", max_message_bytes="10000")
+        with counting_task(tmp_path, log, process=grow, commit_every_records=3) as task:
+            with pytest.raises(ChangelogError, match=rf"20005 bytes.*{LEFT.topic}-0.*9872 bytes"):
+                task.run()
+            assert task.input_offsets() == {INPUT: 3}
+            assert state(task, "left") == expected_state(KEYS[:3])
+        assert outputs(log) == expected_outputs(KEYS[:3])
+        assert log.committed_offsets("app") == {INPUT: 3}
+
+
+def test_an_input_topic_with_fewer_partitions_than_the_task_is_refused(tmp_path: Path, broker: Broker) -> None:
+    prepared(tmp_path, broker)
+    with changelog(tmp_path) as log:
+        task = counting_task(tmp_path, log, inputs=[TopicPartition("input", 3)])
+        with pytest.raises(ChangelogError, match=r"input.*(partition|3)"):
+            task.open()
+        assert set(log.topics()) <= {"input", "output", LEFT.topic, "app-right-changelog"}
+        assert not log.committed_offsets("app")
 
 
 def test_a_task_refuses_a_changelog_that_is_not_compacted(tmp_path: Path, broker: Broker) -> None:
