@@ -1,4 +1,4 @@
-"""``make kafka`` and ``make kafka-stop``: a broker on loopback that runs until it is stopped."""
+"""``make kafka``, ``kafka-stop`` and ``kafka-jars``: a broker on loopback that runs until it is stopped."""
 
 from __future__ import annotations
 
@@ -11,17 +11,22 @@ import time
 from pathlib import Path
 
 from stores.changelog.kafka.testing.broker import STOP_S, Broker
+from stores.changelog.kafka.testing.jars import BROKER, STREAMS, kafka_jars
 from stores.errors import ConfigError
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Start or stop the broker in a folder; return the exit status."""
+    """Start or stop the broker in a folder, or fetch all jars into it; return the exit status."""
     parser = argparse.ArgumentParser(prog="python -m stores.changelog.kafka.testing", description=__doc__)
-    parser.add_argument("command", choices=["start", "stop"], help="start the broker, or stop it")
+    parser.add_argument("command", choices=["start", "stop", "fetch"], help="start or stop the broker, or fetch jars")
     parser.add_argument("--folder", type=Path, default=Path(".kafka"), help="the folder of jars and data")
     given = parser.parse_args(arguments)
     folder = given.folder.absolute()
     try:
+        if given.command == "fetch":
+            for name in (BROKER, STREAMS):
+                print(f"Checked: {kafka_jars(folder, name=name)}")
+            return 0
         return start(folder) if given.command == "start" else stop(folder)
     except ConfigError as error:
         print(error, file=sys.stderr)

@@ -7,9 +7,10 @@ import signal
 import socket
 import subprocess
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import NamedTuple, Self
 
 from stores.changelog.kafka.testing.jars import Tell, kafka_jars
 from stores.errors import ConfigError
@@ -29,8 +30,9 @@ process.roles=broker,controller
 node.id=1
 controller.quorum.voters=1@127.0.0.1:{controller}
 controller.listener.names=CONTROLLER
-listeners=PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller}
-advertised.listeners=PLAINTEXT://127.0.0.1:{port}
+listeners=CONTROLLER://127.0.0.1:{controller},{bound}
+advertised.listeners={advertised}
+listener.security.protocol.map=CONTROLLER:PLAINTEXT,{protocols}
 log.dirs={data}/logs
 auto.create.topics.enable=false
 num.partitions=1
@@ -58,11 +60,23 @@ logger.server.level=info
 """
 
 
+class Listener(NamedTuple):
+    """One more address of a broker, under a name of capital letters. ``protocol`` is Kafka's, such as SASL_PLAINTEXT.
+
+    ``advertised_port`` is the port that the broker names to clients, if it is not its own: that of a proxy.
+    """
+
+    name: str
+    protocol: str = "PLAINTEXT"
+    advertised_port: int | None = None
+
+
 class Broker:
     """A broker whose data is in the folder ``data``. A ``with`` block starts and stops it.
 
     ``folder`` is where Kafka's jars are kept (``kafka_jars``). The broker ends with the process that started it, unless
-    it is ``detached``. Its output is in ``data/broker.log``. For one thread.
+    it is ``detached``. Its output is in ``data/broker.log``. ``settings`` are further lines of its server.properties,
+    and ``listeners`` its addresses beside the plain one. For one thread.
     """
 
     def __init__(
@@ -73,15 +87,19 @@ class Broker:
         detached: bool = False,
         java_options: tuple[str, ...] = HEAP,
         settings: str = "",
+        listeners: Sequence[Listener] = (),
         tell: Tell = print,
     ) -> None:
         self.data = data
         self._folder, self._tell = folder, tell
         self._detached, self._java_options, self._settings = detached, java_options, settings
+        self._listeners = tuple(listeners)
         self._process: subprocess.Popen[str] | None = None
         self.pid: int | None = None
         """The process ID of the broker's Java, None if it does not run."""
         self.port = 0
+        self.ports: dict[str, int] = {}
+        """The ports of the further listeners, by name."""
 
     @property
     def address(self) -> str:
@@ -107,9 +125,7 @@ class Broker:
         properties = self.data / "server.properties"
         if not self.port:
             self.data.mkdir(parents=True, exist_ok=True)
-            self.port, controller = _free_ports(2)
-            server = _SERVER.format(port=self.port, controller=controller, data=self.data)
-            properties.write_text(server + self._settings, encoding="utf-8")
+            properties.write_text(self._server_properties() + self._settings, encoding="utf-8")
             (self.data / "log4j2.properties").write_text(_LOG4J, encoding="utf-8")
         base = [
             str(java),
@@ -144,6 +160,21 @@ class Broker:
         """Continue a paused broker."""
         assert self.pid is not None
         os.kill(self.pid, signal.SIGCONT)
+
+    def _server_properties(self) -> str:
+        """Choose the ports, and return the settings of the server."""
+        self.port, controller, *others = _free_ports(2 + len(self._listeners))
+        self.ports = {listener.name: port for listener, port in zip(self._listeners, others, strict=True)}
+        named = [(Listener("PLAINTEXT"), self.port), *zip(self._listeners, others, strict=True)]
+        return _SERVER.format(
+            controller=controller,
+            bound=",".join(f"{listener.name}://127.0.0.1:{port}" for listener, port in named),
+            advertised=",".join(
+                f"{listener.name}://127.0.0.1:{listener.advertised_port or port}" for listener, port in named
+            ),
+            protocols=",".join(f"{listener.name}:{listener.protocol}" for listener, _ in named),
+            data=self.data,
+        )
 
     def _format(self, base: list[str], properties: Path) -> None:
         tool = [*base, "kafka.tools.StorageTool"]

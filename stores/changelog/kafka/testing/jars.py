@@ -1,4 +1,8 @@
-"""The jars of Apache Kafka: fetched once by Maven, and checked against the checksums of ``jars.sha256``."""
+"""The jars of Apache Kafka: fetched once by Maven, and checked against checksums.
+
+``jars.xml`` names those of the broker and its tools, ``streams-jars.xml`` those of Kafka Streams. The checksums are in
+the file ``.sha256`` beside each.
+"""
 
 from __future__ import annotations
 
@@ -20,16 +24,21 @@ _DOWNLOADED = re.compile(r"Downloaded from \S+ \S*/(?P<jar>[^/\s]+\.jar) \((?P<s
 Tell = Callable[[str], None]
 
 
-def kafka_jars(folder: Path, tell: Tell = print) -> Path:
-    """Return the folder below ``folder`` with Kafka's jars, after checking each; fetch them if they are not there.
+BROKER, STREAMS = "jars", "streams-jars"
+"""The sets of jars, by the names of their folders."""
+_SIZES = {BROKER: "54 MB", STREAMS: "93 MB"}
 
-    ``tell`` gets a line of progress for each jar that Maven downloads, in all about 54 MB. Calls of several processes
-    at once are safe: each fetches into a folder of its own, and the first complete one is kept.
+
+def kafka_jars(folder: Path, tell: Tell = print, name: str = BROKER) -> Path:
+    """Return the folder below ``folder`` with a set of jars, after checking each; fetch them if they are not there.
+
+    ``name`` is BROKER or STREAMS. ``tell`` gets a line of progress for each jar that Maven downloads. Calls of several
+    processes at once are safe: each fetches into a folder of its own, and the first complete one is kept.
 
     Raises: ConfigError if Maven is missing or fails, or a jar is not the one that the checksums name.
     """
-    checksums = expected_checksums()
-    jars = folder / "jars"
+    checksums = expected_checksums(name)
+    jars = folder / name
     if not jars.is_dir():
         _fetch(jars, checksums, tell)
     elif wrong := mismatch(jars, checksums):
@@ -37,9 +46,9 @@ def kafka_jars(folder: Path, tell: Tell = print) -> Path:
     return jars
 
 
-def expected_checksums() -> dict[str, str]:
-    """Return the SHA-256 of each jar, by its file name."""
-    lines = (_HERE / "jars.sha256").read_text(encoding="ascii").splitlines()
+def expected_checksums(name: str = BROKER) -> dict[str, str]:
+    """Return the SHA-256 of each jar of a set, by its file name."""
+    lines = (_HERE / f"{name}.sha256").read_text(encoding="ascii").splitlines()
     return {name: checksum for checksum, name in (line.split() for line in lines)}
 
 
@@ -59,14 +68,14 @@ def _fetch(jars: Path, checksums: Mapping[str, str], tell: Tell) -> None:
     maven = shutil.which("mvn")
     if maven is None:
         raise ConfigError(
-            "Maven is not on PATH: it fetches the jars of Kafka's broker. Debian or Ubuntu: apt-get install maven. "
+            "Maven is not on PATH: it fetches the jars of Apache Kafka. Debian or Ubuntu: apt-get install maven. "
             "Fedora: dnf install maven. macOS: brew install maven"
         )
     jars.parent.mkdir(parents=True, exist_ok=True)
     work = Path(tempfile.mkdtemp(prefix=".fetching-", dir=jars.parent))
     try:
-        tell(f"Fetching {len(checksums)} jars of Apache Kafka with Maven, about 54 MB, once.")
-        shutil.copy(_HERE / "pom.xml", work)
+        tell(f"Fetching {len(checksums)} jars of Apache Kafka with Maven, about {_SIZES[jars.name]}, once.")
+        shutil.copy(_HERE / f"{jars.name}.xml", work / "pom.xml")
         command = [
             maven,
             "-B",
@@ -106,4 +115,4 @@ def _run(command: list[str], checksums: Mapping[str, str], tell: Tell) -> None:
             elif "[ERROR]" in line:
                 last = [*last[-4:], line.partition("[ERROR]")[2].strip()]
     if process.returncode != 0:
-        raise ConfigError(f"Maven could not fetch the jars of Kafka's broker: {' '.join(last) or 'it said no reason'}")
+        raise ConfigError(f"Maven could not fetch the jars of Apache Kafka: {' '.join(last) or 'it said no reason'}")
