@@ -1,0 +1,48 @@
+"""Java programs of these tests, and tools of Kafka, as processes."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from stores.changelog.kafka.testing.jars import BROKER, STREAMS, kafka_jars
+from stores.java import find_java
+from stores.tests.kafka.shared_broker import FOLDER, skip_without_kafka
+
+HERE = Path(__file__).parent
+DEADLINE_S = 240.0
+_OPTIONS = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xmx256m", "-Dorg.apache.logging.log4j.level=OFF")
+"""A quick start, and no messages in the output."""
+
+
+def skip_without_compiler() -> None:
+    """Skip the test, with the reason, if a Java program can't be compiled here."""
+    skip_without_kafka()
+    listed = _run([str(find_java("Kafka Streams").program), "--list-modules"])
+    if "jdk.compiler@" not in listed:
+        pytest.skip("this Java has no compiler, which the programs of Kafka Streams need: install a JDK")
+
+
+def streams_program(name: str, *arguments: str) -> str:
+    """Run a Java program of this folder with the jars of Kafka Streams; return its output."""
+    skip_without_compiler()
+    return _java(STREAMS, str(HERE / f"{name}.java"), *arguments)
+
+
+def kafka_tool(name: str, *arguments: str) -> str:
+    """Run a tool of Kafka by the name of its class; return its output."""
+    return _java(BROKER, name, *arguments)
+
+
+def _java(jars: str, *command: str) -> str:
+    folder = kafka_jars(FOLDER, name=jars)
+    java = find_java("Kafka's tools").program
+    return _run([str(java), *_OPTIONS, "-cp", f"{folder}/*", *command])
+
+
+def _run(command: list[str]) -> str:
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE_S, check=False)
+    assert ended.returncode == 0, ended.stderr
+    return ended.stdout

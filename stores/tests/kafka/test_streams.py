@@ -1,0 +1,141 @@
+"""Kafka Streams and our task take turns on one application: each restores its store from the other's changelog.
+
+The program is ``WordCount.java``, which Java compiles as it starts it.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from stores.changelog.interface import Record
+from stores.changelog.kafka import KafkaChangelog
+from stores.changelog.kafka.testing.broker import Broker
+from stores.interface import TopicPartition
+from stores.records import STR, TimestampedKeyValue, ValueAndTimestamp
+from stores.tasks import StoreConfig, StreamTask, TaskContext, TaskId
+from stores.tasks.directory.checkpoint_file import CheckpointFile
+from stores.tests.kafka.fresh import fresh_changelog
+from stores.tests.kafka.java_programs import streams_program
+
+pytestmark = pytest.mark.kafka
+
+APPLICATION = "word-count"
+WORDS, COUNTED = TopicPartition("words", 0), TopicPartition("counted", 0)
+TEXT = ["to", "be", "or", "not", "to", "be", "überall", "to"]
+Contents = dict[str, ValueAndTimestamp[int]]
+
+
+class KafkaLong:
+    """Integers as Kafka's ``LongSerializer`` writes them: eight bytes, big-endian, two's complement."""
+
+    name = "kafka-long"
+    keeps_order = keeps_prefixes = False
+
+    @staticmethod
+    def serialize(value: int, /) -> bytes:
+        return struct.pack(">q", value)
+
+    @staticmethod
+    def deserialize(data: bytes, /) -> int:
+        number: int
+        (number,) = struct.unpack(">q", data)
+        return number
+
+
+def count(record: Record, context: TaskContext) -> None:
+    """Count the word as ``count()`` of Kafka Streams does: with the highest timestamp of its records."""
+    assert record.key is not None
+    counts, word = context.store("counts"), record.key.decode()
+    found = counts.get(word)
+    number = 1 if found is None else found.value + 1
+    counts.put(word, number, record.timestamp_ms if found is None else max(found.timestamp_ms, record.timestamp_ms))
+    context.forward("counted", record.key, KafkaLong.serialize(number))
+
+
+def say(log: KafkaChangelog, words: list[str], first_ms: int) -> None:
+    with log.producer() as producer:
+        producer.send_all(WORDS, [(word.encode(), b"x", first_ms + place) for place, word in enumerate(words)])
+        producer.flush()
+
+
+def counted_by_streams(broker: Broker, state: Path, end: int) -> Contents:
+    """Let Kafka Streams work until its committed input offset is ``end``; return the contents of its store."""
+    printed = streams_program("WordCount", broker.address, APPLICATION, str(state), str(end))
+    entries = (line.split() for line in printed.splitlines())
+    return {word: ValueAndTimestamp(int(number), int(time_ms)) for word, number, time_ms in entries}
+
+
+def counted_by_us(log: KafkaChangelog, state: Path, end: int) -> tuple[Contents, Contents]:
+    """Let our task work until ``end``; return the contents of its store after its restore, and at the end."""
+    stores = {"counts": StoreConfig("rocksdb-indexed-batch", records=TimestampedKeyValue(key=STR, value=KafkaLong()))}
+    with StreamTask(
+        APPLICATION, TaskId(0, 0), state_dir=state, changelog=log, stores=stores, process=count, inputs=[WORDS]
+    ) as task:
+        with task.store("counts").all() as pairs:
+            restored = dict(pairs)
+        task.run(commit=True)
+        assert task.input_offsets() == {WORDS: end}
+        with task.store("counts").all() as pairs:
+            return restored, dict(pairs)
+
+
+def expected(words: list[str]) -> Contents:
+    """Return the model: word ``n`` has the timestamp ``1_000 + n``."""
+    last_ms = {word: 1_000 + place for place, word in enumerate(words)}
+    return {word: ValueAndTimestamp(number, last_ms[word]) for word, number in Counter(words).items()}
+
+
+def test_streams_and_a_task_restore_from_each_others_changelog_and_count_on(tmp_path: Path, broker: Broker) -> None:
+    """Each turn begins with an empty state directory. Source: KIP-258 (timestamps), KIP-447 (the group's offsets)."""
+    parts = [TEXT, ["be", "new"], ["to", "new", "end"]]
+    text = [word for part in parts for word in part]
+    ends = [8, 10, 13]
+    with fresh_changelog(broker) as log:
+        log.create_topic("words")
+        log.create_topic("counted")
+        place = 0
+        offsets = []
+        for part in parts:
+            say(log, part, 1_000 + place)
+            place += len(part)
+            offsets.append(log.end_offset(WORDS))
+            if len(offsets) == 1:
+                theirs = counted_by_streams(broker, tmp_path / "streams-1", offsets[0])
+                assert theirs == expected(text[:8])
+            elif len(offsets) == 2:
+                restored, ours = counted_by_us(log, tmp_path / "ours", offsets[1])
+                assert restored == expected(text[:8])
+                assert ours == expected(text[:10])
+            else:
+                theirs = counted_by_streams(broker, tmp_path / "streams-2", offsets[2])
+                assert theirs == expected(text)
+        assert offsets == ends
+        numbers: Counter[str] = Counter()
+        outputs = []
+        for word in text:
+            numbers[word] += 1
+            outputs.append((word.encode(), KafkaLong.serialize(numbers[word])))
+        assert [(record.key, record.value) for record in log.read(COUNTED)] == outputs
+
+
+def test_a_checkpoint_of_ours_is_read_by_the_class_of_kafka_streams(tmp_path: Path) -> None:
+    """The checksum of ours is whitespace after the last offset. Source: Kafka, ``OffsetCheckpoint``."""
+    offsets = {TopicPartition("app-left-changelog", 0): 41, TopicPartition("app-right-changelog", 7): 1 << 40}
+    unknown = TopicPartition("app-unknown-changelog", 1)
+    CheckpointFile(tmp_path / ".checkpoint").write({**offsets, unknown: None})
+    printed = streams_program("Checkpoint", "read", str(tmp_path / ".checkpoint"))
+    lines = {f"{topic} {number} {offset}" for (topic, number), offset in offsets.items()}
+    assert set(printed.splitlines()) == lines | {"app-unknown-changelog 1 -4"}
+
+
+def test_a_checkpoint_of_kafka_streams_is_read_by_us(tmp_path: Path) -> None:
+    path = tmp_path / ".checkpoint"
+    streams_program(
+        "Checkpoint", "write", str(path), "app-left-changelog", "0", "41", "app-unknown-changelog", "1", "-4"
+    )
+    assert path.read_text().startswith("0\n2\n")
+    assert CheckpointFile(path).read() == {TopicPartition("app-left-changelog", 0): 41}
