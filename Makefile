@@ -49,7 +49,7 @@ option = $(if $(strip $(2)),$(1) $(call quoted,$(2)))
 SOME = $(call option,--seed,$(SEED)) $(call option,--backends,$(BACKENDS))
 OWN_EVENTS = $(call option,--events,$(EVENTS)) $(call option,--key,$(KEY)) $(call option,--time,$(TIME)) $(if $(filter-out 0,$(DROP_BAD)),--drop-bad)
 
-.PHONY: help setup java test test-long test-kafka test-spark kafka kafka-stop soak bench report compare scenario many-stores lint docs clean clean-runs
+.PHONY: help setup java test test-long test-kafka test-spark kafka kafka-stop soak bench report history compare scenario many-stores lint docs clean clean-runs
 
 help: ## list these targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1	/p' Makefile | while IFS=$$'\t' read -r name text; do printf '  make %-11s %s\n' "$$name" "$$text"; done
@@ -81,6 +81,9 @@ bench: profile $(STAMP) java ## time every backend, crash every backend, write t
 
 report: $(STAMP) ## write a run's report again: a whole run's to results/, another's beside its rows; RUN=runs/NAME, else the newest
 	@$(VENV_PYTHON) -m harness report $(call option,--run,$(RUN)) $(ARGS)
+
+history: $(STAMP) ## add a whole run's line to results/history.jsonl, and leave the report there as it is; RUN=runs/NAME, else the newest
+	@$(VENV_PYTHON) -m harness history $(call option,--run,$(RUN)) $(ARGS)
 
 compare: both $(STAMP) ## compare two runs, A=RUN B=RUN (folders, or names in runs/); FAIL=5% is an error where B is worse by more
 	@$(VENV_PYTHON) -m harness compare $(call quoted,$(A)) $(call quoted,$(B)) $(call option,--fail,$(FAIL)) $(ARGS)

@@ -143,6 +143,13 @@ def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
     _add_results(report)
     report.set_defaults(run=_report)
 
+    history = commands.add_parser(
+        "history", help="add the line of a whole run to the history, and leave the report as it is (extra harness)"
+    )
+    history.add_argument("--run", type=Path, dest="run_folder", metavar="FOLDER", help="a run; the newest unless given")
+    history.add_argument("--results", type=Path, metavar="FOLDER", help="the folder of the history: results/")
+    history.set_defaults(run=_history)
+
     compare = commands.add_parser(
         "compare", help="compare two runs: ratios with intervals, or no difference (extra harness)"
     )
@@ -285,6 +292,14 @@ def _report(given: argparse.Namespace) -> int:
 
     report = publish(given.run_folder or latest_run(RUNS), given.results)
     print(f"The report is {report}.")
+    return 0
+
+
+def _history(given: argparse.Namespace) -> int:
+    from harness.answer.write import RESULTS, add_to_history
+    from harness.report.rows import latest_run
+
+    print(f"The history is {add_to_history(given.run_folder or latest_run(RUNS), given.results or RESULTS)}.")
     return 0
 
 

@@ -51,6 +51,10 @@ RATIO_COLUMNS: Columns = MappingProxyType(
         "durability": str,
         "records_per_commit": int,
         "ratio": float,
+        "ratio_from": float,
+        "ratio_to": float,
+        "repeats": int,
+        "busy": int,
         "at_least": float,
         "reason": str,
     }
@@ -287,7 +291,11 @@ class Experiment(ABC, Generic[T]):
         return Again(lines, failures, not failures)
 
     def finish(self, trials: Sequence[T], rows: Sequence[Row], claim: Claim) -> list[Row]:
-        """Return the rows for the report, from those of all trials: by default these."""
+        """Return the rows for the report, from those of all trials: by default these.
+
+        Rows of a local trial are in the report already: an experiment of local trials returns them as they are, and
+        adds others.
+        """
         return list(rows)
 
     def subject(self, trial: T) -> str:

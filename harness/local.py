@@ -8,34 +8,45 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from harness.budget import NEVER, Deadline
-from harness.experiment import Experiment, Outcome, Worker
+from harness.experiment import Experiment, Outcome, Row, Worker
 from harness.folders import temporary_folder
 from harness.processes.load import LoadWatch, load_columns
 from harness.processes.measured import MeasurementFailedError
+from harness.processes.time_over import TimeOverError, ended_by
 
 
 def run_local(
-    experiment: Experiment[Any], trials: Sequence[Any], say: Callable[[str], None], deadline: Deadline = NEVER
+    experiment: Experiment[Any],
+    trials: Sequence[Any],
+    say: Callable[[str], None],
+    deadline: Deadline = NEVER,
+    keep: Callable[[list[Row]], object] = lambda _: None,
 ) -> Outcome:
     """Run the trials, and then those of further rounds, until ``deadline``; see ``Experiment.next_round``.
 
-    If one fails, there is a problem instead of all rows. ``say`` gets lines of progress. Each row has the load of the
-    machine during its trial (``load_columns``), unless the experiment has measured that of a part.
+    At the deadline the processes of a trial are killed, and it counts as left out. If a trial fails, there is a
+    problem, and no further one runs. ``say`` gets lines of progress, ``keep`` the rows of each trial when it ends. Each
+    row has the load of the machine during its trial (``load_columns``), unless the experiment has measured that of a
+    part.
     """
     outcome = Outcome()
+    tried: dict[int, int] = {}
     try:
-        with temporary_folder(experiment.name) as folder:
+        with temporary_folder(experiment.name) as folder, ended_by(deadline):
             number, round_ = 0, list(trials)
-            tried: dict[int, int] = {}
             while round_:
                 for trial in round_:
                     number += 1
                     if deadline.remaining_s <= experiment.cost_s(trial):
                         continue
                     watch = LoadWatch()
-                    found = list(experiment.run(trial, Worker(folder / f"{number}", deadline=deadline, say=say)))
+                    try:
+                        found = list(experiment.run(trial, Worker(folder / f"{number}", deadline=deadline, say=say)))
+                    except TimeOverError:
+                        continue
                     load = load_columns([watch.figures()])
                     found = [{**load, **row} for row in found]
+                    keep(found)
                     outcome.rows.extend(found)
                     tried[number] = experiment.tried(trial, found)
                     if found and (line := experiment.line(trial, found)):
@@ -43,7 +54,7 @@ def run_local(
                 bounded = math.isfinite(deadline.at) and not deadline.passed
                 round_ = experiment.next_round(trials, outcome.rows, deadline.remaining_s) if bounded else []
     except (MeasurementFailedError, RuntimeError, subprocess.TimeoutExpired) as error:
-        return Outcome([], [f"{experiment.unmeasured}: {error}"])
+        outcome.problems.append(f"{experiment.unmeasured}: {error}")
     for number, trial in enumerate(trials, 1):
         unit, size = experiment.extent(trial)
         outcome.count(unit, tried.get(number, 0), size)

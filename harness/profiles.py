@@ -87,6 +87,9 @@ class Profile:
     scale_records: tuple[int, ...] = ()
     """Sizes of stores that are filled, read and restored once, with the indexed batch of each engine."""
     microbench_repeats: int
+    """Repeats of stores by themselves where a ratio compares them; five give it an interval."""
+    microbench_others_repeats: int = 1
+    """Repeats of the other stores by themselves."""
     jvm_repeats: int = 0
     """Repeats of the work that a store and the JVM do in turns, some ten seconds each for six kinds of work."""
     early_commit_repeats: int
@@ -190,7 +193,7 @@ PROFILES: Mapping[str, Profile] = MappingProxyType(
             opening_records_default=(5_000_000,),
             opening_repeats=5,
             scale_records=(1_000_000,),
-            microbench_repeats=1,
+            microbench_repeats=5,
             jvm_repeats=5,
             early_commit_repeats=2,
             large_steps_bytes=(64 * _MIB,),
@@ -236,7 +239,8 @@ PROFILES: Mapping[str, Profile] = MappingProxyType(
             opening_records=(50_000, 500_000, 5_000_000),
             opening_repeats=5,
             scale_records=(1_000_000, 10_000_000, 50_000_000),
-            microbench_repeats=5,
+            microbench_repeats=9,
+            microbench_others_repeats=5,
             jvm_repeats=5,
             early_commit_repeats=5,
             every_backend=True,

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from functools import partial
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -28,7 +29,7 @@ from harness.report.commit import commit_of
 from harness.report.coverage import FACT as COVERAGE
 from harness.report.environment import environment
 from harness.report.left_out import Extents, left_out, left_out_sentence
-from harness.report.ratios import ratio_table
+from harness.report.ratios import ratio_table, undecided_sentence
 from harness.report.rows import (
     by_kind,
     check_latest,
@@ -181,7 +182,6 @@ def _measure(
             for name in group:
                 claim, deadline = Claim(experiments()[name].claim), budget.deadline(name)
                 done = _outcome(name, plan[name], request, claim, run_folder, progress.say, spark, deadline)
-                _keep(run_folder, done.rows)
                 problems.extend(done.problems)
                 extents[name] = done.extent
                 _cover(request, name, plan[name], done.rows)
@@ -209,19 +209,28 @@ def _outcome(
     spark: Session | None,
     deadline: Deadline = NEVER,
 ) -> Outcome:
-    """Run the trials of an experiment where it says, and return the rows for the report."""
+    """Run the trials of an experiment where it says. Write the rows for the report into the run's folder.
+
+    Rows of local trials are written when a trial ends, so that a run that is killed keeps them.
+    """
     experiment = experiments()[name]
 
     def salvage(rows: list[Row]) -> None:
         _cover(request, name, trials, experiment.finish(trials, rows, claim))
 
     if spark is None:
-        done = run_local(experiment, trials, say, deadline)
-    elif experiment.placement is Placement.GANG:
+        done = run_local(experiment, trials, say, deadline, partial(_keep, run_folder))
+        rows = experiment.finish(trials, done.rows, claim)
+        kept = set(map(id, done.rows))
+        _keep(run_folder, [row for row in rows if id(row) not in kept])
+        return replace(done, rows=rows)
+    if experiment.placement is Placement.GANG:
         done = run_gangs(spark, experiment, trials, request.seed, request.log, say, deadline)
     else:
         done = run_trials(spark, experiment, trials, run_folder / "trials" / name, say, deadline, salvage)
-    return replace(done, rows=experiment.finish(trials, done.rows, claim))
+    rows = experiment.finish(trials, done.rows, claim)
+    _keep(run_folder, rows)
+    return replace(done, rows=rows)
 
 
 def _cover(request: Request, name: str, trials: Sequence[Any], rows: Sequence[Row]) -> None:
@@ -230,11 +239,9 @@ def _cover(request: Request, name: str, trials: Sequence[Any], rows: Sequence[Ro
         add_to_file(found, f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC")
 
 
-def _keep(run_folder: Path, rows: Sequence[Row]) -> Rows:
-    sorted_out = by_kind(rows, kinds())
-    for kind, group in sorted_out.items():
+def _keep(run_folder: Path, rows: Sequence[Row]) -> None:
+    for kind, group in by_kind(rows, kinds()).items():
         write_rows(run_folder, kind, group, kinds())
-    return sorted_out
 
 
 def _conclude(request: BenchRequest, rows: Rows, backends: Mapping[str, Any], problems: Sequence[str]) -> int:
@@ -248,7 +255,8 @@ def _conclude(request: BenchRequest, rows: Rows, backends: Mapping[str, Any], pr
     missed = [figure for figure in asked if not figure["met"]]
     if figures["ratio"]:
         print(ratio_table({**figures, "ratio": missed or figures["ratio"]}).plain())
-        print(f"Ratios missed: {len(missed)} of {len(asked)}.\n" if missed else "All ratios are reached.\n")
+        said = f"Ratios missed: {len(missed)} of {len(asked)}." if missed else f"Ratios reached: {len(asked)}."
+        print(f"{said} {undecided_sentence(figures)}".rstrip(), end="\n\n")
     wrong = [*problems, *(str(failure) for failure in all_failures(figures, rows))]
     for line in wrong:
         print(f"WRONG  {line}")
@@ -294,7 +302,7 @@ def prove(
         request, claim = Request(profile, seed, None, log), Claim(file.name, scenario.expected)
         done = _outcome(experiment.name, trials, request, claim, folder, progress.say, spark)
         progress.end_stage()
-    rows = _keep(folder, done.rows)
+    rows = by_kind(done.rows, kinds())
     ran_on = environment(Path(tempfile.gettempdir()))
     write_facts(folder, {**facts, "seconds": round(progress.seconds), "environment": ran_on})
     figures = all_figures(rows)

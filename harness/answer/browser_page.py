@@ -17,7 +17,7 @@ from harness.report.left_out import summary_of
 from harness.report.levels import LEVELS, MEANING
 from harness.report.matrix import Matrix
 from harness.report.page import HOW, Finding, Page
-from harness.report.ratios import ratio_finding, ratio_table
+from harness.report.ratios import ratio_finding, ratio_table, undecided_sentence
 from harness.report.web.assemble import Section, assemble
 from harness.report.web.markdown import inline, to_html
 
@@ -148,7 +148,8 @@ def _place(plot: Plot) -> str:
 
 
 def _ratios(figures: Figures, names: Sequence[str]) -> str:
-    return to_html(f"{ratio_finding(figures).sentence()}\n\n{ratio_table(figures).folded(0)}", names)
+    said = f"{ratio_finding(figures).sentence()} {undecided_sentence(figures)}".rstrip()
+    return to_html(f"{said}\n\n{ratio_table(figures).folded(0)}", names)
 
 
 def _tables(pages: Sequence[Page], names: Sequence[str]) -> str:

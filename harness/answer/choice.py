@@ -8,7 +8,7 @@ from typing import Any
 
 from harness.experiments.opening.figures import READY_AFTER_A_KILL, largest_state
 from harness.experiments.throughput.figures import reference
-from harness.processes.load import BUSY_SHARE, is_busy
+from harness.processes.load import BUSY_REPEATS, BUSY_SHARE, is_busy
 from harness.report import text
 from harness.report.figures import Figure, Figures
 from harness.report.interval import CONFIDENCE, REPEATS_MIN, Interval, columns, with_interval
@@ -39,8 +39,6 @@ class Choice:
 BUSY = "no pick: the machine was busy"
 _MEASURED = ("throughput", "opening", "benchmark", "latency", "early_commit", "large_step")
 """The kinds of figures that have the load of the machine."""
-BUSY_REPEATS = 0.25
-"""There is no pick if the machine was busy during more than this share of the measurements that it would rest on."""
 
 
 def choices(figures: Figures, backends: Mapping[str, Mapping[str, Any]]) -> list[Choice]:

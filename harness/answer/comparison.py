@@ -14,12 +14,11 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from harness.answer.choice import BUSY_REPEATS
 from harness.answer.measures import MEASURES, Measure
 from harness.experiments.opening.figures import KEY as OPENING_KEY
 from harness.experiments.registry import kinds
 from harness.experiments.throughput.figures import KEY as THROUGHPUT_KEY
-from harness.processes.load import is_busy
+from harness.processes.load import BUSY_REPEATS, is_busy
 from harness.report import text
 from harness.report.figures import grouped, values
 from harness.report.interval import CONFIDENCE, REPEATS_MIN, Interval, log_deviations, ratio_interval

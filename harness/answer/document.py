@@ -13,7 +13,7 @@ from harness.report.figures import Figures
 from harness.report.left_out import summary_of
 from harness.report.levels import MEANING
 from harness.report.page import BROWSER_PAGE, Page, anchor, images
-from harness.report.ratios import ratio_finding, ratio_table
+from harness.report.ratios import ratio_finding, ratio_table, undecided_sentence
 
 _READING = """\
 Figures are compared within one durability level only. They are medians. An interval contains the true median with a
@@ -37,7 +37,10 @@ def first_page(
     sections = {
         "What was proven": ["".join(f"* {sentence}\n" for sentence in proven(figures, pages))],
         "All backends side by side": [summary_table(figures, backends).markdown()],
-        _RATIOS: [f"{ratio_finding(figures).sentence()}\n", ratio_table(figures).folded(0)],
+        _RATIOS: [
+            f"{ratio_finding(figures).sentence()} {undecided_sentence(figures)}".rstrip() + "\n",
+            ratio_table(figures).folded(0),
+        ],
         "Plots": [part for page in pages for part in _plots(page, drawn)],
         "Pages": [_READING, _page_table(pages)],
     }

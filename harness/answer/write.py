@@ -12,7 +12,7 @@ from typing import Any
 
 from harness.answer.browser_page import browser_page
 from harness.answer.document import first_page
-from harness.answer.history import HISTORY_FILE, history_text, read_history, with_run
+from harness.answer.history import HISTORY_FILE, Line, history_text, read_history, with_run
 from harness.answer.machine import MACHINE_FILE, machine_page, run_of
 from harness.answer.results import all_figures, all_pages
 from harness.answer.summary import summary_table
@@ -20,7 +20,7 @@ from harness.experiments.registry import kinds
 from harness.folders import ROOT, SOURCE
 from harness.report.drawing import Looks, draw
 from harness.report.figures import Figure
-from harness.report.page import BROWSER_PAGE, FIRST_PAGE
+from harness.report.page import BROWSER_PAGE, FIRST_PAGE, Page
 from harness.report.rows import FACTS_FILE, missing_columns, read_all, read_facts, replace_text
 from stores.errors import ConfigError
 
@@ -41,6 +41,27 @@ def publish(run_folder: Path, results: Path | None = None) -> Path:
     if results is None:
         results = RESULTS if read_facts(run_folder).get("whole") else run_folder / "report"
     return write_report(run_folder, results, README if results.absolute() == RESULTS else None)
+
+
+def add_to_history(run_folder: Path, results: Path = RESULTS) -> Path:
+    """Add the line of a whole run to the history in ``results``, and return its file. The report there stays as it is.
+
+    Raises: ConfigError for a run that is not whole, or that has no end, and if the history cannot be read or written.
+    """
+    facts, environment = _finished(run_folder)
+    if not facts.get("whole"):
+        raise ConfigError(
+            f"the run in {run_folder} is not whole, so its figures do not belong in the history: a whole run has all "
+            "stages and backends, and at least the budget of its profile"
+        )
+    figures, _, history = _computed(run_folder, facts, environment, results)
+    file = results / HISTORY_FILE
+    try:
+        results.mkdir(parents=True, exist_ok=True)
+        replace_text(file, history_text(with_run(history, figures, facts, environment)))
+    except OSError as error:
+        raise ConfigError(f"{file} cannot be written ({error.strerror}): correct that and try again") from error
+    return file
 
 
 def check_results(results: Path | None, *, whole: bool) -> None:
@@ -69,23 +90,9 @@ def write_report(run_folder: Path, results: Path, readme: Path | None = None) ->
 
     Raises: ConfigError if the folder is not that of a run, or ``results`` cannot be written.
     """
-    facts = read_facts(run_folder)
-    environment = facts.pop("environment", None)
-    if environment is None:
-        raise ConfigError(f"the run in {run_folder} was given up before its end: there is nothing to report")
-    _check_facts(run_folder, facts, environment)
-    rows = read_all(run_folder, kinds())
-    try:
-        figures = all_figures(rows)
-        pages = all_pages(figures, rows, facts)
-        history = with_run(read_history(results / HISTORY_FILE), figures, facts, environment)
-    except Exception as error:
-        missing = missing_columns(run_folder, kinds())
-        if not missing:
-            raise
-        raise ConfigError(
-            f"the rows are of another version of the harness, which can report the run: {'; '.join(missing)}"
-        ) from error
+    facts, environment = _finished(run_folder)
+    figures, pages, history = _computed(run_folder, facts, environment, results)
+    history = with_run(history, figures, facts, environment)
     try:
         results.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=".report-", dir=results) as scratch:
@@ -117,6 +124,33 @@ def write_report(run_folder: Path, results: Path, readme: Path | None = None) ->
             "run `python -m harness report`"
         ) from error
     return results / FIRST_PAGE
+
+
+def _finished(run_folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the facts and the environment of a run. Raises: ConfigError."""
+    facts = read_facts(run_folder)
+    environment = facts.pop("environment", None)
+    if environment is None:
+        raise ConfigError(f"the run in {run_folder} was given up before its end: there is nothing to report")
+    _check_facts(run_folder, facts, environment)
+    return facts, environment
+
+
+def _computed(
+    run_folder: Path, facts: Mapping[str, Any], environment: Mapping[str, Any], results: Path
+) -> tuple[dict[str, list[Figure]], list[Page], list[Line]]:
+    """Return the figures and the pages of a run, and the history as it is. Raises: ConfigError."""
+    rows = read_all(run_folder, kinds())
+    try:
+        figures = all_figures(rows)
+        return figures, all_pages(figures, rows, facts), read_history(results / HISTORY_FILE)
+    except Exception as error:
+        missing = missing_columns(run_folder, kinds())
+        if not missing:
+            raise
+        raise ConfigError(
+            f"the rows are of another version of the harness, which can report the run: {'; '.join(missing)}"
+        ) from error
 
 
 def _check_facts(run_folder: Path, facts: Mapping[str, Any], environment: object) -> None:

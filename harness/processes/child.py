@@ -18,6 +18,7 @@ from typing import NamedTuple
 
 import harness
 from harness.processes.fork_server import ForkServer
+from harness.processes.time_over import check_time, seconds_for
 
 ORPHANED = 86
 """The exit status of a process whose starter has died."""
@@ -42,7 +43,7 @@ def run_child(module: str, arguments: list[str], work: Path, deadline_s: float, 
 def run_program(command: list[str], work: Path, deadline_s: float, environment: Mapping[str, str]) -> Ending:
     """Run a command in the folder ``work`` until it ends; kill it at the deadline.
 
-    Its standard input ends with this process.
+    Its standard input ends with this process. Raises: TimeOverError, see ``ended_by``.
     """
     complaints = work / "complaints"
     with complaints.open("wb") as stderr:
@@ -55,8 +56,9 @@ def run_program(command: list[str], work: Path, deadline_s: float, environment: 
             stderr=stderr,
         )
         try:
-            status: int | None = process.wait(deadline_s)
+            status: int | None = process.wait(seconds_for(deadline_s))
         except subprocess.TimeoutExpired:
+            check_time()
             status = None
         finally:
             process.kill()

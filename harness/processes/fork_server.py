@@ -21,6 +21,7 @@ from typing import Any, Self
 import harness
 from harness.folders import quick_folder
 from harness.io_trace.library import recorder_library
+from harness.processes.time_over import check_time, seconds_for
 from stores.errors import ConfigError
 
 CLOCK_TIMES = 6
@@ -115,9 +116,10 @@ class ForkServer:
         ``deadline_s`` is the CPU time of all threads of the child, so that it does not depend on the machine's load. A
         child that sleeps, or waits for another process, is killed after ``CLOCK_TIMES`` as much by the clock.
 
-        Raises: ForkServerError if the fork server has died or does not answer, or the module cannot be imported.
+        Raises: ForkServerError if the fork server has died or does not answer, or the module cannot be imported;
+        TimeOverError, see ``ended_by``.
         """
-        clock_s = CLOCK_TIMES * deadline_s
+        clock_s = seconds_for(CLOCK_TIMES * deadline_s)
         facts, result = self._ask(
             {
                 "function": function,
@@ -130,6 +132,8 @@ class ForkServer:
         )
         if "refused" in facts:
             raise ForkServerError(f"{function} can't be run: {facts['refused']}")
+        if facts["timed_out"]:
+            check_time()
         return Outcome(result=result, **facts)
 
     def prepare(self, function: str, arguments: Mapping[str, Any]) -> None:

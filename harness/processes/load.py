@@ -12,6 +12,8 @@ from typing import Any, NamedTuple
 
 BUSY_SHARE = 0.1
 """A machine is busy if others take more than this share of its CPU time: other processes, and the hypervisor."""
+BUSY_REPEATS = 0.25
+"""Nothing is picked or decided if the machine was busy during more than this share of the repeats it would rest on."""
 LOAD_COLUMNS = ("cpu_per_wall", "load_average", "others_share", "steal_share")
 """The columns of a row that say how busy the machine was during its measurement."""
 _STAT = Path("/proc/stat")

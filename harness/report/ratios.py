@@ -1,33 +1,79 @@
 """Ratios of two speeds of one run, with the threshold that some of them have. Any experiment may have such rows.
 
-A row may have a ``reason``: why its threshold was missed.
+A threshold is reached if the whole interval of the ratio is, and missed if none of it is. Otherwise the run does not
+decide, as with fewer than five repeats or on a busy machine. A row may have a ``reason``: why its threshold was missed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from statistics import median
+from typing import Any
 
+from harness.processes.load import BUSY_REPEATS
 from harness.report import text
 from harness.report.figures import Figure, Figures, in_order
+from harness.report.interval import columns, interval, with_interval
 from harness.report.page import Finding
 from harness.report.rows import Row
 from harness.report.table import Table
 
-_MET = {True: "yes", False: "**no**", None: text.NONE}
+
+def ratio_of(repeats: Sequence[float], busy: int = 0) -> dict[str, Any]:
+    """Return the columns of a row with the ratio of each repeat: their median, and its interval if there are five.
+
+    The two sides of a repeat were measured one right after the other. ``busy`` is the number of repeats during which
+    the machine was busy with other work.
+    """
+    found, (low, high) = interval(repeats), columns("ratio")
+    return {
+        "ratio": median(repeats),
+        low: found.low if found else None,
+        high: found.high if found else None,
+        "repeats": len(repeats),
+        "busy": busy,
+    }
 
 
 def ratios(rows: Iterable[Row]) -> list[Figure]:
-    """Return the ratios in order. ``met`` is True if the threshold is reached, None if there is none."""
-    return in_order(
-        {**row, "kind": "ratio", "met": None if row["at_least"] is None else row["ratio"] >= row["at_least"]}
-        for row in rows
-    )
+    """Return the ratios in order. ``met`` is True if the threshold is reached, False if it is missed, else None.
+
+    ``verdict`` says that in words, and why a run does not decide.
+    """
+    made = ({**row, "kind": "ratio"} for row in rows)
+    return in_order({**row, **dict(zip(("met", "verdict"), _judged(row), strict=True))} for row in made)
+
+
+def _judged(row: Row) -> tuple[bool | None, str]:
+    wanted, repeats = row["at_least"], row.get("repeats") or 1
+    low, high = (row.get(end) for end in columns("ratio"))
+    if wanted is None:
+        return None, text.NONE
+    if low is None or high is None:
+        return None, "measured once" if repeats == 1 else f"measured {repeats} times only"
+    if (row.get("busy") or 0) > BUSY_REPEATS * repeats:
+        return None, "the machine was busy"
+    if low >= wanted:
+        return True, "yes"
+    return (False, "**no**") if high < wanted else (None, "undecided")
 
 
 def ratio_finding(figures: Figures) -> Finding:
-    """Return how many ratios with a threshold reach it."""
+    """Return how many ratios reach their threshold, of those that the run decides."""
     asked = [figure["met"] for figure in figures["ratio"] if figure["met"] is not None]
     return Finding("ratios with a threshold", len(asked), asked.count(True), "reached it")
+
+
+def undecided_sentence(figures: Figures) -> str:
+    """Return how many ratios with a threshold the run does not decide, and why; "" for none."""
+    why = Counter(
+        figure["verdict"] for figure in figures["ratio"] if figure["at_least"] is not None and figure["met"] is None
+    )
+    if not why:
+        return ""
+    parts = ", ".join(f"{reason}: {count}" for reason, count in why.most_common())
+    return f"The run does not decide {text.exact(why.total())} more ({parts})."
 
 
 def ratio_table(figures: Figures) -> Table:
@@ -39,13 +85,13 @@ def ratio_table(figures: Figures) -> Table:
             text.exact(figure["records_per_commit"]),
             figure["subject"],
             figure["yardstick"],
-            text.ratio(figure["ratio"]),
+            with_interval(figure, "ratio", text.ratio),
             text.NONE if figure["at_least"] is None else f"{figure['at_least']:g}",
-            _MET[figure["met"]] + (f": {figure['reason']}" if figure["met"] is False and figure.get("reason") else ""),
+            figure["verdict"] + (f": {figure['reason']}" if figure["met"] is False and figure.get("reason") else ""),
         ]
         for figure in figures["ratio"]
     ]
     head = ("claim", "level", "records per commit", "backend", "against", "ratio", "at least", "reached")
-    caption = "Ratios of medians within this run; more than 1 is faster than the yardstick"
+    caption = "Ratios within this run, medians of repeats; more than 1 is faster than the yardstick"
     missed = [place for place, figure in enumerate(figures["ratio"]) if figure["met"] is False]
     return Table(caption, head, rows, (2, 5, 6), (), missed)

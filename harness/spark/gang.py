@@ -32,6 +32,7 @@ from harness.experiments.throughput.run import run, work_once
 from harness.experiments.throughput.totals import throughput_row
 from harness.folders import temporary_folder
 from harness.processes.measured import MeasurementFailedError
+from harness.processes.time_over import TimeOverError, ended_by
 from harness.progress_file import ProgressFile, note_progress
 from harness.spark import events
 from harness.spark.expected import differences, expected_state
@@ -194,7 +195,7 @@ class _Partition:
             try:
                 figures = work_once(self._share(configuration, 2), code=self._site.child_code(), within=self._folder)
                 mine_s = figures["seconds"] * self._events / max(1, figures["records"])
-            except MeasurementFailedError:
+            except (MeasurementFailedError, TimeOverError):
                 mine_s = 0.0  # The measurement itself fails as well, and is reported.
             if slowest_s := max(map(float, self._met.gather(repr(mine_s)))):
                 found.append(slowest_s)
@@ -204,7 +205,7 @@ class _Partition:
         return PartitionWork(configuration, self._workload, self.number, self._path, self._events, laps, self._span_ms)
 
     def measured(self, place: int, configuration: Configuration, laps: int) -> Iterator[pa.RecordBatch]:
-        """Yield the result of a measurement, and the end state if it is a new one."""
+        """Yield the result of a measurement, and the end state if it is a new one; nothing if the time was over."""
         dumps: list[pa.RecordBatch] = []
 
         def keep(digest: str, dump: Path) -> None:
@@ -213,7 +214,8 @@ class _Partition:
                 dumps.extend(_dump(dump, place, self.number, digest, self._workload.store_names))
 
         self._met.wait()
-        said = {"records": 0, "seconds": 0.0, "failure": ""}
+        said = {"records": 0, "seconds": 0.0, "failure": "", "over": False}
+        row: dict[str, Any] = {}
         try:
             share = self._share(configuration, laps)
             figures = run(share, keep, meet=self._met.wait, code=self._site.child_code(), within=self._folder)
@@ -222,7 +224,11 @@ class _Partition:
         except MeasurementFailedError as error:
             said["failure"] = str(error)
             row = {"failure": str(error)}
+        except TimeOverError:
+            said["over"] = True
         everywhere = [json.loads(each) for each in self._met.gather(json.dumps(said))]
+        if any(each["over"] for each in everywhere):
+            return
         yield from dumps
         yield pa.RecordBatch.from_pylist([{"measurement": place, "partition": self.number, **row}], _SCHEMA)
         if self.number == 0:
@@ -232,7 +238,11 @@ class _Partition:
 
 def _measurer(trial: ThroughputTrial, site: Site, deadline: Deadline) -> Callable[[_Batches], _Batches]:
     def measure_partition(batches: _Batches) -> _Batches:
-        with temporary_folder("events", site.within()) as scratch, meeting(BarrierTaskContext.get()) as met:
+        with (
+            temporary_folder("events", site.within()) as scratch,
+            meeting(BarrierTaskContext.get()) as met,
+            ended_by(deadline),
+        ):
             partition = _Partition(trial, met, site, Path(scratch))
             partition.keep_events(batches)
             laps: dict[_Cell, int] = {}

@@ -29,6 +29,7 @@ from harness.experiment import Experiment, Outcome, Row, Worker
 from harness.folders import temporary_folder
 from harness.processes.fork_server import ForkServer, fork_server
 from harness.processes.measured import MeasurementFailedError
+from harness.processes.time_over import TimeOverError, ended_by
 from harness.progress_file import ProgressFile, note_progress
 from harness.spark.session import code_path
 from stores.errors import ConfigError
@@ -80,7 +81,8 @@ def run_trials(
 ) -> Outcome:
     """Run every trial once, and return the rows in the order in which ``experiment.prepare`` puts the trials.
 
-    After ``deadline`` no trial begins; those that run are finished, and the extent of the outcome says how many ran.
+    After ``deadline`` no trial begins. The processes of those that run are killed; what they had not finished counts as
+    left out. The extent of the outcome says how many ran.
     ``folder`` gets ``trials.parquet`` with one row per trial, and what the experiment keeps in ``recordings``. A run
     needs its own folder, which all executors must see. ``say`` gets lines of progress. If the run is
     interrupted, ``interrupted`` gets the rows of the trials that were finished.
@@ -162,7 +164,8 @@ def _run(
                     for number in taken_by(place, taken, costs_s, deadline):
                         worker = Worker(work / f"{number}-{task}", site.child_code(), attempt, server, None, deadline)
                         made = _once(experiment, trials[number], number, worker, finished, site.progress)
-                        yield pa.RecordBatch.from_pylist([made], schema=SCHEMA)
+                        if made is not None:
+                            yield pa.RecordBatch.from_pylist([made], schema=SCHEMA)
 
     costs_s = [experiment.cost_s(trial) for trial in trials]
     tasks = max(1, min(len(trials), spark.sparkContext.defaultParallelism))
@@ -201,8 +204,11 @@ def _surroundings(experiment: Experiment[Any], site: Site) -> Iterator[tuple[For
 
 def _once(
     experiment: Experiment[Any], trial: Any, number: int, worker: Worker, finished: Path, progress: Path
-) -> dict[str, Any]:
-    """Return the rows of a trial as one row: that of an earlier attempt if it finished, else run the trial."""
+) -> dict[str, Any] | None:
+    """Return the rows of a trial as one row: that of an earlier attempt if it finished, else run the trial.
+
+    Return None if the time was over before it ended.
+    """
     target = finished / f"{number}.json"
     if target.exists():
         earlier: dict[str, Any] = json.loads(target.read_text())
@@ -211,7 +217,10 @@ def _once(
     rows: list[Row] = []
     failure = ""
     try:
-        rows = list(experiment.run(trial, worker))
+        with ended_by(worker.deadline):
+            rows = list(experiment.run(trial, worker))
+    except TimeOverError:
+        return None
     except MeasurementFailedError as error:
         failure = str(error)
     finally:

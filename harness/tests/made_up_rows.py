@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from harness.report.ratios import ratio_of
+
 Rows = dict[str, list[dict[str, Any]]]
 
 SPEEDS = {
@@ -309,22 +311,32 @@ def _ratio() -> list[dict[str, Any]]:
         "yardstick": "rocksdb-direct",
         "durability": "CHANGELOG",
     }
+    at_100 = {**shared, "records_per_commit": 100, "at_least": 1.0}
     return [
         {
             **shared,
             "claim": "an indexed batch beats direct writes",
             "records_per_commit": 1_000,
-            "ratio": 1.3,
+            **ratio_of([1.2, 1.25, 1.3, 1.35, 1.4]),
             "at_least": 1.1,
         },
         {
             **shared,
             "claim": "and with long transactions",
             "records_per_commit": 500_000,
-            "ratio": 0.95,
+            **ratio_of([0.9, 0.93, 0.95, 0.97, 0.99]),
             "at_least": 1.0,
         },
-        {**shared, "claim": "for the curious", "records_per_commit": None, "ratio": 0.5, "at_least": None},
+        {**shared, "claim": "for the curious", "records_per_commit": None, **ratio_of([0.5]), "at_least": None},
+        {
+            **shared,
+            "claim": "too close to say",
+            "records_per_commit": 100,
+            **ratio_of([0.9, 1.0, 1.1, 1.2, 1.3]),
+            "at_least": 1.0,
+        },
+        {**at_100, "claim": "beside others", **ratio_of([1.1] * 5, busy=2)},
+        {**at_100, "claim": "in a hurry", **ratio_of([2.0] * 4)},
     ]
 
 

@@ -6,20 +6,25 @@ import subprocess
 import sys
 from contextlib import closing
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import pytest
 
+from harness.budget import Deadline
 from harness.experiments.microbench.case import READER_WAITS, WRITER_WAITS, Case, cases, openings, waits_over
 from harness.experiments.microbench.claim import claims, limits, ratios
 from harness.experiments.microbench.load import Load, batches
 from harness.experiments.microbench.openings import opening_seconds
 from harness.experiments.microbench.records import FORMS, get_records, put_records
-from harness.experiments.microbench.run import CLAIMED_REPEATS, _compared, _plan, planned
+from harness.experiments.microbench.run import _compared, _plan, measure, planned, summarized
+from harness.experiments.microbench.staged import StagedStores
 from harness.experiments.microbench.subject import StoreSubject, open_subject
 from harness.experiments.microbench.waits import longest_waits
 from harness.experiments.microbench.windows import expire, expiring, fetch_all, filled
+from harness.tests.clock import Clock
 from harness.workloads.ycsb import Ycsb, core_workload
 from stores.batch.buffer import IndexedBatch, Layer
 from stores.errors import ConfigError
@@ -48,18 +53,41 @@ def test_a_claim_compares_one_suite_at_one_level_and_size() -> None:
 
 def test_a_ratio_is_the_quotient_of_two_measured_rates() -> None:
     claim = next(claims())
-    rows: list[dict[str, object]] = [
-        {"kind": "benchmark", "name": claim.subject.id, "records_per_s": 300.0},
-        {"kind": "benchmark", "name": claim.yardstick.id, "records_per_s": 200.0},
+    subject, yardstick = claim.subject.id, claim.yardstick.id
+    seconds = {subject: {1: 2.0, 2: 4.0, 4: 9.0}, yardstick: {1: 3.0, 2: 4.0, 3: 9.0}}
+    [row] = ratios(seconds)
+    assert (row["ratio"], row["ratio_from"], row["repeats"]) == (1.25, None, 2)
+    assert ratios({subject: seconds[subject]}) == []
+
+
+def test_cases_of_different_size_are_compared_by_their_rate() -> None:
+    claim = next(claim for claim in claims() if claim.subject.records != claim.yardstick.records)
+    per_record = {case.id: {1: 1e-6 * case.records} for case in (claim.subject, claim.yardstick)}
+    assert [row["ratio"] for row in ratios(per_record)] == [pytest.approx(1.0)]
+
+
+def rounds_of(seconds: dict[str, list[float]], busy: int = 0) -> list[dict[str, object]]:
+    """Rows of two rounds in each repeat; the machine was busy in the first ``busy`` repeats."""
+    return [
+        {"profile": "default", "case": case, "seed": repeat, "seconds": took, "others_share": 0.5 * (repeat < busy)}
+        for case, repeats in seconds.items()
+        for repeat, second in enumerate(repeats)
+        for took in (second, second)
     ]
-    assert [row["ratio"] for row in ratios(rows)] == [1.5]
-    assert ratios(rows[:1]) == []
+
+
+def test_a_ratio_has_the_interval_of_its_repeats_and_the_number_of_busy_ones() -> None:
+    claim = next(claims())
+    seconds = {claim.subject.id: [1.0, 1.0, 1.0, 1.0, 10.0], claim.yardstick.id: [1.2, 1.3, 1.1, 1.4, 15.0]}
+    [row] = [row for row in summarized(rounds_of(seconds, busy=2)) if row["kind"] == "ratio"]
+    assert (row["ratio"], row["ratio_from"], row["ratio_to"]) == (1.3, 1.1, 1.5)
+    assert (row["repeats"], row["busy"]) == (5, 2)
 
 
 def test_a_limit_is_compared_with_the_time_of_a_round() -> None:
     limit = next(limits())
     rate = limit.subject.records / (limit.most_s / 4)
-    [row] = ratios([{"kind": "benchmark", "name": limit.subject.id, "records_per_s": rate}])
+    [row] = ratios({limit.subject.id: {1: limit.subject.records / rate}})
     assert (row["claim"], row["ratio"], row["at_least"]) == (limit.text, pytest.approx(4.0), 1.0)
 
 
@@ -78,9 +106,9 @@ def test_a_wait_is_seen(tmp_path: Path, suite: str, monkeypatch: pytest.MonkeyPa
 
     monkeypatch.setattr(IndexedBatch, "freeze", slow)
     case = replace(waits_over(suite, 1_000), rounds=2)
-    with closing(open_subject(case, tmp_path)) as subject:
-        assert isinstance(subject, StoreSubject)
-        waits = longest_waits(case, subject.store, Load(1))
+    with closing(StagedStores(tmp_path, 1)) as staged:
+        store = staged.opened(case).store
+        waits = longest_waits(case, store, staged.keys, staged.load)
     assert (len(waits), min(waits) > 0.01) == (2, True)
 
 
@@ -196,20 +224,66 @@ def test_the_suites_run_under_plain_pytest(tmp_path: Path, suite: str) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_what_is_compared_is_measured_side_by_side_and_more_often() -> None:
+def test_what_is_compared_is_measured_first_side_by_side_and_five_times() -> None:
     chosen = cases("default")
-    plan = _plan(chosen, 1, Random(1))
-    order = [case.id for case, _ in plan]
-    assert set(order) == {case.id for case in chosen}
+    plan = _plan(chosen, 5, 1, Random(1))
+    order = [(case, batch.repeat) for batch in plan for case in batch.cases]
+    assert len(set(order)) == len(order)
+    assert {case for case, _ in order} == set(chosen)
+    needed = {limit.subject for limit in limits()}
+    needed |= {case for claim in claims() for case in (claim.subject, claim.yardstick)} & set(chosen)
+    assert {case for case, _ in order[: 5 * len(needed)]} == needed
+    assert len(order) == 5 * len(needed) + len(set(chosen) - needed)
     for claim in claims():
-        if claim.at_least is None:
-            continue
-        assert order.count(claim.subject.id) == order.count(claim.yardstick.id) == CLAIMED_REPEATS
-        for repeat in range(CLAIMED_REPEATS):
-            places = [plan.index((case, repeat)) for case in _group(claim.subject, chosen)]
-            assert max(places) - min(places) == len(places) - 1
-    assert _plan(chosen, 1, Random(1)) == plan
-    assert _plan(chosen, 1, Random(2)) != plan
+        if {claim.subject, claim.yardstick} <= set(chosen):
+            for batch in plan:
+                assert (claim.subject in batch.cases) is (claim.yardstick in batch.cases)
+                if claim.subject in batch.cases:
+                    places = [batch.cases.index(case) for case in _group(claim.subject, chosen)]
+                    assert max(places) - min(places) == len(places) - 1
+    assert _plan(chosen, 5, 1, Random(1)) == plan
+    assert _plan(chosen, 5, 1, Random(2)) != plan
+    assert len({batch.cases for batch in plan[:5]}) > 1
+
+
+def test_the_repeats_of_a_batch_come_one_after_the_other() -> None:
+    plan = planned("default", 1)
+    assert [batch.repeat for batch in plan[:10]] == [0, 1, 2, 3, 4] * 2
+    assert set(plan[0].cases) == set(plan[4].cases)
+    assert not set(plan[0].cases) & set(plan[5].cases)
+
+
+def test_cases_over_the_same_staged_records_share_a_store(tmp_path: Path) -> None:
+    few, many = waits_over(WRITER_WAITS, 10), waits_over(WRITER_WAITS, 20)
+    with closing(StagedStores(tmp_path, 1)) as staged:
+        first = staged.opened(few)
+        assert staged.opened(waits_over(READER_WAITS, 10)) is first
+        assert staged.opened(many) is not first
+        assert len(staged.keys) == len(list(staged.opened(many).store.all())) == 20
+        assert not {key for key, _ in staged.load.fresh(20)} & set(staged.keys)
+    plan = planned("default", 3)
+    fills = [[case.fill for case in batch.cases if case.fill] for batch in plan if batch.repeat == 0]
+    for batch in fills:
+        changes = sum(before != after for before, after in pairwise(batch))
+        assert changes == max(0, len(set(batch)) - 1)
+
+
+def test_measurements_end_at_the_deadline_and_those_before_it_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    ran = {"seconds": 0.0}
+
+    def killed(command: list[str], **given: Any) -> None:
+        ran["seconds"] = given["timeout"]
+        lines = Path(command[command.index("--seconds-file") + 1])
+        lines.write_text('{"case": "a", "seconds": [0.5, 0.25]}\n{"case": "b", "sec')
+        clock.now += given["timeout"]
+        raise subprocess.TimeoutExpired(command, given["timeout"])
+
+    clock = Clock()
+    monkeypatch.setattr(subprocess, "run", killed)
+    assert measure(["a", "b"], "default", 1, Deadline(clock.now + 7, clock)) == {"a": [0.5, 0.25]}
+    assert ran["seconds"] == 7
+    with pytest.raises(subprocess.TimeoutExpired):
+        measure(["a", "b"], "default", 1)
 
 
 def _group(member: Case, chosen: list[Case]) -> list[Case]:

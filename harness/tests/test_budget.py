@@ -6,6 +6,8 @@ Time is a number that the tests move on.
 from __future__ import annotations
 
 import math
+import subprocess
+import sys
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -20,20 +22,14 @@ from harness.budget import NEVER, Budget, Deadline, budget_seconds, budget_text,
 from harness.cli import main
 from harness.experiment import Experiment, Failure, Figure, Figures, Placement, Request, Row, Rows, Worker
 from harness.local import run_local
+from harness.processes.child import run_program
 from harness.processes.load import LOAD_COLUMNS, median_load
+from harness.processes.measured import MeasurementFailedError
+from harness.processes.time_over import TimeOverError, check_time, ended_by
 from harness.report.left_out import left_out, left_out_sentence, summary_of
 from harness.spark.runner import taken_by
+from harness.tests.clock import Clock
 from stores.errors import ConfigError
-
-
-class Clock:
-    """A clock that stands still but for ``now += seconds``."""
-
-    def __init__(self) -> None:
-        self.now = 1_000.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 @dataclass(frozen=True)
@@ -97,6 +93,60 @@ def test_a_bench_refuses_a_budget_of_nothing_before_it_makes_a_folder(
     assert main(["bench", "--budget", "0s", "--runs", str(tmp_path / "runs")]) == 2
     assert "'0s'" in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_process_is_killed_when_the_time_is_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Clock()
+    waited: list[float | None] = []
+
+    def wait(process: subprocess.Popen[bytes], timeout: float | None = None) -> int:
+        waited.append(timeout)
+        if timeout is None:
+            return kept(process)
+        clock.now += timeout
+        raise subprocess.TimeoutExpired(process.args, timeout)
+
+    kept = subprocess.Popen.wait
+    monkeypatch.setattr(subprocess.Popen, "wait", wait)
+    sleeping = [sys.executable, "-c", "input()"]
+    with ended_by(Deadline(clock.now + 10, clock)):
+        assert run_program(sleeping, tmp_path, 4.0, {}).status is None
+        with pytest.raises(TimeOverError):
+            run_program(sleeping, tmp_path, 60.0, {})
+    assert run_program(sleeping, tmp_path, 60.0, {}).status is None
+    assert [timeout for timeout in waited if timeout is not None] == [4.0, 6.0, 60.0]
+
+
+def test_a_trial_that_the_end_of_the_time_has_cut_is_left_out_and_no_failure() -> None:
+    class Endless(Slow):
+        def run(self, trial: Trial, worker: Worker) -> Iterable[Row]:
+            found = list(super().run(trial, worker))
+            check_time()
+            return found
+
+    clock = Clock()
+    kept: list[Row] = []
+    outcome = run_local(
+        Endless(clock), [Trial(name) for name in "abc"], quiet, Deadline(clock.now + 15, clock), kept.extend
+    )
+    assert ([row["name"] for row in outcome.rows], outcome.problems) == (["a"], [])
+    assert kept == outcome.rows
+    assert outcome.extent == {"trials": (1, 3)}
+
+
+def test_rows_of_earlier_trials_are_kept_if_one_fails() -> None:
+    class Failing(Slow):
+        unmeasured = "slow was not measured"
+
+        def run(self, trial: Trial, worker: Worker) -> Iterable[Row]:
+            if trial.name == "b":
+                raise MeasurementFailedError("it failed")
+            return super().run(trial, worker)
+
+    outcome = run_local(Failing(Clock()), [Trial(name) for name in "abc"], quiet)
+    assert [row["name"] for row in outcome.rows] == ["a"]
+    assert outcome.problems == ["slow was not measured: it failed"]
+    assert outcome.extent == {"trials": (1, 3)}
 
 
 def test_the_budget_has_time_for_the_report() -> None:

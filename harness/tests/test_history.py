@@ -12,6 +12,7 @@ import pytest
 from harness.answer.history import HISTORY_FILE, read_history, timelines, with_run
 from harness.answer.results import all_figures
 from harness.answer.write import write_report
+from harness.cli import USERS_MISTAKE, main
 from harness.experiments.registry import kinds
 from harness.report.commit import commit_of
 from harness.report.page import BROWSER_PAGE
@@ -50,6 +51,24 @@ def test_a_run_that_left_something_out_has_no_line(tmp_path: Path, facts: dict[s
     write_report(run_of(tmp_path, whole=True, started="2025-12-31 00:00 UTC"), report.parent)
     write_report(run_of(tmp_path, **facts), report.parent)
     assert [line["date"] for line in read_history(report.parent / HISTORY_FILE)] == ["2025-12-31 00:00 UTC"]
+
+
+def test_a_whole_run_adds_its_line_and_leaves_the_published_report_as_it_is(tmp_path: Path) -> None:
+    results = tmp_path / "results"
+    write_report(run_of(tmp_path, whole=False, profile="night"), results)
+    published = {file.name: file.read_bytes() for file in results.iterdir()}
+    whole = run_of(tmp_path, whole=True, started="2025-12-31 00:00 UTC", commit="1" * 40)
+    for _ in range(2):
+        assert main(["history", "--run", str(whole), "--results", str(results)]) == 0
+    assert [line["commit"] for line in read_history(results / HISTORY_FILE)] == ["1" * 40]
+    assert {file.name: file.read_bytes() for file in results.iterdir() if file.name != HISTORY_FILE} == published
+
+
+def test_a_run_that_is_not_whole_is_refused_by_the_history(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = run_of(tmp_path, whole=False, profile="night")
+    assert main(["history", "--run", str(run), "--results", str(tmp_path / "results")]) == USERS_MISTAKE
+    assert "not whole" in capsys.readouterr().err
+    assert not (tmp_path / "results").exists()
 
 
 def test_only_runs_on_machines_of_one_kind_are_beside_each_other() -> None:

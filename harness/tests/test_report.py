@@ -23,7 +23,7 @@ from harness.experiments.opening.report import opening_tables
 from harness.experiments.registry import kinds as known
 from harness.experiments.throughput.tables import throughput_tables
 from harness.report.page import HOW, anchor
-from harness.report.ratios import ratio_table
+from harness.report.ratios import ratio_table, undecided_sentence
 from harness.report.rows import (
     latest_run,
     name_latest,
@@ -267,7 +267,7 @@ def test_fewer_than_five_repeats_pick_nothing(repeats: int, words: str) -> None:
 def test_a_busy_machine_is_told_first_and_picks_nothing() -> None:
     rows = made_up_rows()
     quiet = first_page(all_figures(rows), [], FACTS, ENVIRONMENT, [])
-    assert "was busy" not in quiet
+    assert "The machine was busy" not in quiet
     for row in rows["throughput"]:
         if row["durability"] == "CHANGELOG":
             row.update(others_share=0.06, steal_share=0.05)
@@ -362,7 +362,22 @@ def test_a_defect_that_no_trial_shows_is_not_as_expected() -> None:
 
 def test_a_missed_ratio_is_marked_and_one_without_a_threshold_is_not_compared() -> None:
     met = {figure["claim"]: figure["met"] for figure in all_figures(made_up_rows())["ratio"]}
-    assert sorted(met.values(), key=str) == [False, None, True]
+    assert met == {
+        "an indexed batch beats direct writes": True,
+        "and with long transactions": False,
+        **dict.fromkeys(("for the curious", "too close to say", "beside others", "in a hurry")),
+    }
+
+
+def test_a_ratio_is_undecided_without_an_interval_on_a_busy_machine_and_around_its_threshold() -> None:
+    figures = all_figures(made_up_rows())
+    said = {figure["claim"]: figure["verdict"] for figure in figures["ratio"]}
+    assert said["too close to say"] == "undecided"
+    assert said["beside others"] == "the machine was busy"
+    assert said["in a hurry"] == "measured 4 times only"
+    assert undecided_sentence(figures).startswith("The run does not decide 3 more")
+    assert undecided_sentence({"ratio": []}) == ""
+    assert {row[5] for row in ratio_table(figures).rows} >= {"1.30 (1.20 to 1.40)", "0.50"}
 
 
 def test_the_readme_gets_its_table_between_the_markers_and_nothing_else(tmp_path: Path) -> None:

@@ -15,10 +15,17 @@ import pytest
 from harness import run
 from harness.answer.write import publish
 from harness.experiment import Experiment, Failure, Figure, Figures, Outcome, Placement, Request, Row, Rows, Worker
+from harness.experiments.cold_cache.experiment import ColdCache
 from harness.experiments.cold_cache.experiment import Trial as ColdTrial
-from harness.experiments.registry import stages
+from harness.experiments.microbench import run as timing
+from harness.experiments.microbench.claim import claims
+from harness.experiments.microbench.experiment import Trial as MicrobenchTrial
+from harness.experiments.registry import kinds, stages
 from harness.processes.measured import MeasurementFailedError
+from harness.processes.time_over import TimeOverError
 from harness.progress import Progress
+from harness.report.ratios import ratio_of
+from harness.report.rows import read_rows
 from harness.run import BenchRequest
 from harness.scenario import AtLeast, ThroughputScenario
 from harness.scenario_files import ScenarioFile
@@ -33,8 +40,8 @@ MISSED = {
     "yardstick": "sqlite-indexed-batch",
     "durability": "CHANGELOG",
     "records_per_commit": 100,
-    "ratio": 0.5,
     "at_least": 0.9,
+    **ratio_of([0.5] * 5),
 }
 
 
@@ -74,6 +81,12 @@ class Tried(Experiment[Trial]):
 
 
 def once(tried: Tried, trial: Trial, folder: Path, attempt: int) -> dict[str, Any]:
+    made = tried_once(tried, trial, folder, attempt)
+    assert made is not None
+    return made
+
+
+def tried_once(tried: Tried, trial: Trial, folder: Path, attempt: int) -> dict[str, Any] | None:
     (folder / "finished").mkdir(exist_ok=True)
     (folder / "progress").touch()
     worker = Worker(folder / f"0-{attempt}", attempt=attempt)
@@ -94,6 +107,48 @@ def test_a_failed_trial_has_no_rows_and_its_failure_is_told(tmp_path: Path) -> N
     made = once(Tried(), Trial(fails=True), tmp_path, 0)
     assert (json.loads(made["rows"]), made["failure"]) == ([], "its process failed")
     assert "failed: its process failed" in (tmp_path / "progress").read_text()
+
+
+def test_a_trial_whose_time_is_over_has_no_result_and_leaves_no_file(tmp_path: Path) -> None:
+    class Late(Tried):
+        def run(self, trial: Trial, worker: Worker) -> Iterable[Row]:
+            raise TimeOverError
+
+    assert tried_once(Late(), Trial(), tmp_path, 0) is None
+    assert list((tmp_path / "finished").iterdir()) == []
+
+
+def test_rows_of_trials_before_spark_are_written_when_each_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The third trial finds the rows of two on disk. The run is then interrupted, and keeps them."""
+    found: list[int] = []
+
+    def measured(experiment: ColdCache, trial: ColdTrial, worker: Worker) -> Iterable[Row]:
+        found.append(len(read_rows(tmp_path, "cold_opening", kinds())))
+        if len(found) == 3:
+            raise KeyboardInterrupt
+        return [{"kind": "cold_opening", "backend": trial.backend}]
+
+    monkeypatch.setattr(ColdCache, "run", measured)
+    monkeypatch.setattr(ColdCache, "line", lambda self, trial, rows: "")
+    plan = {"cold_cache": [ColdTrial("lmdb-indexed-batch", seed) for seed in (1, 2, 3)]}
+    with pytest.raises(KeyboardInterrupt):
+        run._measure(BenchRequest(), plan, tmp_path, Progress())
+    assert found == [0, 1, 2]
+    assert len(read_rows(tmp_path, "cold_opening", kinds())) == 2
+
+
+def test_rows_of_trials_before_spark_are_written_once_with_those_that_are_made_of_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    claim = next(claims())
+    sides = (claim.subject.id, claim.yardstick.id)
+    monkeypatch.setattr(timing, "measure", lambda names, *rest: {name: [0.5] for name in names})
+    plan = {"microbench": [MicrobenchTrial(sides, "default", seed) for seed in (1, 2)]}
+    assert run._measure(BenchRequest(), plan, tmp_path, Progress()) == ([], {"microbench": {"measurements": (4, 4)}})
+    written = {kind: len(read_rows(tmp_path, kind, kinds())) for kind in ("round", "benchmark", "ratio")}
+    assert written == {"round": 4, "benchmark": 2, "ratio": 1}
 
 
 def test_a_measurement_before_spark_that_fails_is_a_problem_of_the_run(tmp_path: Path) -> None:

@@ -28,6 +28,7 @@ from harness.experiments.crash.trial import (
 from harness.faults import Truncate, steps
 from harness.processes.child import run_child, run_forked
 from harness.processes.fork_server import ForkServer
+from harness.processes.time_over import TimeOverError
 from harness.typed_maps import PLAIN, logged_time_ms
 from stores.changelog.sqlite import SqliteChangelog
 from stores.interface import Durability, TopicPartition
@@ -123,7 +124,7 @@ def examine(
     deadline_s: float = DEADLINE_S,
     fork_server: ForkServer | None = None,
 ) -> Outcome:
-    """Run and check ``trial``. Never raise: an error becomes a verdict.
+    """Run and check ``trial``. An error becomes a verdict. Raises: TimeOverError, see ``ended_by``.
 
     The trial uses ``work``, an empty folder that is kept, or else a temporary folder that is removed.
     """
@@ -134,6 +135,8 @@ def examine(
         observation = run(trial, folder, code=code, deadline_s=deadline_s, fork_server=fork_server)
         verdicts = verdicts_of(trial, observation)
         complaint = next((ending.complaint for ending in reversed(observation.endings) if ending.complaint), "")
+    except TimeOverError:
+        raise
     except Exception as error:  # Whatever it is, the other trials go on and this one is not forgotten.
         verdicts = (Verdict("course", Result.UNKNOWN, f"the trial could not be run: {type(error).__name__}"),)
         complaint = str(error)

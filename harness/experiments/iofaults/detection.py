@@ -16,13 +16,14 @@ from harness.budget import NEVER, Deadline
 from harness.checkers.prefix import Found
 from harness.experiments.iofaults.case import NOT_TRIED, is_wrong, repeat_command
 from harness.experiments.iofaults.drawing import groups
-from harness.experiments.iofaults.full_detection import DetectionResult, OutOfTimeError, detect_fully, in_parts
+from harness.experiments.iofaults.full_detection import DetectionResult, detect_fully, in_parts, in_time
 from harness.experiments.iofaults.plan import LEVEL, PlannedCase, PlannedMutant, case_of, in_turn, planned_cases
 from harness.experiments.iofaults.subsets import EXPLORERS, all_points, case_columns
 from harness.experiments.iofaults.workshop import Row, Workshop
 from harness.folders import quick_folder
 from harness.mutants.registry import IO_FAULTS, MUTANTS
 from harness.processes.fork_server import ForkServer
+from harness.processes.time_over import TimeOverError
 
 
 def trials_of(profile_name: str, mutant: str, subject: str, seed: int) -> list[PlannedCase]:
@@ -61,7 +62,7 @@ def detect(
             with Workshop(case, seed, fork_server) as shop:
                 order = in_turn(item, all_points(shop), groups(case.fault, shop.recording()))
                 for points in in_parts(order, case.fault, deadline):
-                    for row in EXPLORERS[case.fault](shop, points, ""):
+                    for row in in_time(EXPLORERS[case.fault](shop, points, ""), deadline):
                         if row["result"] == Found.HARNESS_ERROR:
                             trouble = trouble or row["detail"] or "no verdict"
                             continue
@@ -82,7 +83,7 @@ def mutant_row(wanted: PlannedMutant, fork_server: ForkServer | None, deadline: 
     row = untried_row(wanted)
     try:
         found = _tried(wanted, row, fork_server, deadline)
-    except OutOfTimeError:
+    except TimeOverError:
         return row
     except Exception as error:
         trouble = {"result": str(Found.HARNESS_ERROR), "detail": f"{type(error).__name__}: {error}"}

@@ -128,7 +128,7 @@ class IoFaults(Experiment[IoTrial]):
     stage = "effects"
     trial: type[IoTrial] = Subset
     placement = Placement.SPREAD
-    share = 25
+    share = 22
     forks = Forks.RECORDED
     unit = "subsets"
     columns: Mapping[str, Columns] = KINDS

@@ -12,13 +12,10 @@ from harness.experiments.iofaults.plan import PlannedCase, case_of, in_turn
 from harness.experiments.iofaults.subsets import EXPLORERS, all_points
 from harness.experiments.iofaults.workshop import Row, Workshop
 from harness.processes.fork_server import ForkServer
+from harness.processes.time_over import TimeOverError
 
 POSITIONS_AT_ONCE = 4
 """The number of positions at which power is cut before the results are examined."""
-
-
-class OutOfTimeError(Exception):
-    """The time of a run is over before a search for a mutant has ended: it has no result."""
 
 
 class DetectionResult(NamedTuple):
@@ -56,7 +53,7 @@ def detect_fully(
     with Workshop(case, seed, fork_server) as shop:
         order = in_turn(PlannedCase(case, seed, points_max), all_points(shop), groups(case.fault, shop.recording()))
         for points in in_parts(order, case.fault, deadline):
-            for row in EXPLORERS[case.fault](shop, points, ""):
+            for row in in_time(EXPLORERS[case.fault](shop, points, ""), deadline):
                 if row["result"] == Found.HARNESS_ERROR:
                     trouble = trouble or row["detail"] or "no verdict"
                     continue
@@ -69,10 +66,18 @@ def detect_fully(
 def in_parts(points: Sequence[int], fault: str, deadline: Deadline = NEVER) -> Iterator[list[int]]:
     """Yield ``points`` in their order, in parts: the points explored before the results are examined.
 
-    Raises: OutOfTimeError if ``deadline`` has passed before the next part.
+    Raises: TimeOverError if ``deadline`` has passed before the next part.
     """
     width = POSITIONS_AT_ONCE if fault.startswith("power") else 1
     for at in range(0, len(points), width):
         if deadline.passed:
-            raise OutOfTimeError
+            raise TimeOverError
         yield sorted(points[at : at + width])
+
+
+def in_time(rows: Iterator[Row], deadline: Deadline = NEVER) -> Iterator[Row]:
+    """Yield the rows of trials until ``deadline``. Raises: TimeOverError then."""
+    for row in rows:
+        yield row
+        if deadline.passed:
+            raise TimeOverError

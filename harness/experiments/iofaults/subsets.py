@@ -38,6 +38,7 @@ from harness.experiments.iofaults.workshop import Row, Workshop
 from harness.folders import ROOT
 from harness.io_trace.recorder import Kind, read_recording
 from harness.processes.fork_server import ForkServer
+from harness.processes.time_over import TimeOverError
 
 FROM_RECORDING = ("tear", "kill_twice", "power", "power_twice", "failed_sync", "damage")
 """Faults whose trials are derived from a recording."""
@@ -243,7 +244,8 @@ def subsets_of(
 def trial_rows(subset: Subset, fork_server: ForkServer | None, deadline: Deadline = NEVER) -> tuple[list[Row], int]:
     """Run the subset's trials of a case, and return a row for each, and the number of points that were explored.
 
-    After ``deadline`` no point begins. An error becomes a row without a verdict.
+    After ``deadline`` no trial begins, also within a point, which may have hundreds of them. A point that is not
+    complete counts as left out. An error becomes a row without a verdict.
     """
     case = subset.case
     rows: list[Row] = []
@@ -253,13 +255,13 @@ def trial_rows(subset: Subset, fork_server: ForkServer | None, deadline: Deadlin
         try:
             with Workshop(case, subset.seed, fork_server) as shop:
                 for row in EXPLORERS[case.fault](shop, subset.points, ""):
-                    begun = bool(rows) and row["point"] == rows[-1]["point"]
-                    if rows and not begun and deadline.passed:
-                        # This row shows that the point before is explored. Its own point counts as left out.
-                        explored = sum(point < row["point"] for point in subset.points)
-                        rows += [] if row["expected"] else [row]
-                        break
                     rows.append(row)
+                    if deadline.passed:
+                        raise TimeOverError
+        except TimeOverError:
+            # The last row shows that the points before its own are explored.
+            last = rows[-1]["point"] if rows else -1
+            explored = sum(point < last for point in subset.points)
         except Exception as error:
             trouble = f"{type(error).__name__}: {error}"
     shown = replace(case, recording="" if subset.error else subset.recording)

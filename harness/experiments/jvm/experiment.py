@@ -134,7 +134,7 @@ class Jvm(Experiment[Trial]):
 
     def finish(self, trials: Sequence[Trial], rows: Sequence[Row], claim: Claim) -> list[Row]:
         """Return the rows, and rows of kind "ratio"."""
-        return [*rows, *ratios(figures(rows))]
+        return [*rows, *ratios(rows)]
 
     def figures(self, rows: Rows) -> dict[str, list[Figure]]:
         """Return the medians and bests over repeats, in order."""

@@ -7,9 +7,11 @@ from statistics import median
 from typing import Any
 
 from harness.experiment import RATIO
+from harness.processes.load import is_busy
 from harness.report import text
 from harness.report.figures import Figure, Figures, grouped, in_order
 from harness.report.page import Page, tables
+from harness.report.ratios import ratio_of
 from harness.report.rows import Row
 from harness.report.table import Table
 
@@ -56,24 +58,29 @@ def figures(rows: Iterable[Row]) -> list[Figure]:
     return in_order(made)
 
 
-def ratios(figures: Sequence[Figure]) -> list[dict[str, Any]]:
-    """Return rows of kind "ratio": the median time of each shape over that of the store, with the goals."""
-    own = {figure["subject"] for figure in figures if not figure["subject"].startswith(JVM)}
-    return [
-        {
-            "kind": RATIO,
-            "claim": f"{_words(figure)}, against {SHAPES[figure['subject']]} in the JVM",
-            "subject": subject,
-            "yardstick": figure["subject"],
-            "durability": figure["durability"],
-            "records_per_commit": figure["records_per_commit"],
-            "ratio": figure["median_ratio"],
-            "at_least": _LEVEL if figure["records_per_commit"] <= _LEVEL_SIZE else _FASTER,
-        }
-        for subject in sorted(own)
-        for figure in figures
-        if figure["median_ratio"] is not None
-    ]
+def ratios(rows: Sequence[Row]) -> list[dict[str, Any]]:
+    """Return rows of kind "ratio": the time of each shape over that of the store in the same repeat, with the goals."""
+    own = {row["repeat"]: row for row in rows if not row["subject"].startswith(JVM)}
+    theirs = [row for row in rows if row["subject"].startswith(JVM) and row["repeat"] in own]
+    found = []
+    for work, repeats in grouped(theirs, ("distribution", "records_per_commit", "subject", "durability")):
+        size, stores = work["records_per_commit"], [own[row["repeat"]] for row in repeats]
+        busy = sum(is_busy(row) or is_busy(store) for row, store in zip(repeats, stores, strict=True))
+        found.append(
+            {
+                "kind": RATIO,
+                "claim": f"{_words(work)}, against {SHAPES[work['subject']]} in the JVM",
+                "subject": stores[0]["subject"],
+                "yardstick": work["subject"],
+                "durability": work["durability"],
+                "records_per_commit": size,
+                "at_least": _LEVEL if size <= _LEVEL_SIZE else _FASTER,
+                **ratio_of(
+                    [row["seconds"] / store["seconds"] for row, store in zip(repeats, stores, strict=True)], busy
+                ),
+            }
+        )
+    return found
 
 
 def page(figures: Figures, missing: str) -> Page:

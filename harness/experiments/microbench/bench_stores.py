@@ -1,10 +1,12 @@
 """The suites, for pytest-benchmark: ``pytest`` with the path of this file times the cases of a profile.
 
-``--profile`` chooses smoke (the default), default or full. The harness runs each case in a process of its own.
+``--profile`` chooses smoke (the default), default or night. The harness runs some cases in each process, and gets their
+seconds by ``--seconds-file``.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from contextlib import nullcontext
 from itertools import count
@@ -13,13 +15,24 @@ from typing import Any
 
 import pytest
 
-from harness.experiments.microbench.case import EXPIRE, FETCH, GET, OPEN, PUT, READER_WAITS, WRITER_WAITS, YCSB, Case
+from harness.experiments.microbench.case import (
+    EXPIRE,
+    FETCH,
+    FIRST_STEPS,
+    GET,
+    ITERATORS,
+    OPEN,
+    PUT,
+    READER_WAITS,
+    SHARING,
+    WRITER_WAITS,
+    YCSB,
+    Case,
+)
 from harness.experiments.microbench.load import Load, batches
 from harness.experiments.microbench.openings import opening_seconds
 from harness.experiments.microbench.ranges import RANGES, delete_ranges
 from harness.experiments.microbench.readers import (
-    FIRST_STEPS,
-    ITERATORS,
     READ,
     WriterBeside,
     look_up,
@@ -27,6 +40,7 @@ from harness.experiments.microbench.readers import (
     step_iterators,
 )
 from harness.experiments.microbench.records import time_records
+from harness.experiments.microbench.staged import StagedStores
 from harness.experiments.microbench.subject import StoreSubject, open_subject
 from harness.experiments.microbench.waits import longest_waits
 from harness.experiments.microbench.watcher import Watcher
@@ -39,8 +53,19 @@ YCSB_VALUE_BYTES = 1_000
 """The size of a YCSB value: ten fields of 100 bytes. Source: YCSB, CoreWorkload (fieldcount, fieldlength)."""
 
 
+@pytest.fixture(scope="module")
+def staged(tmp_path_factory: pytest.TempPathFactory, load_seed: int) -> Iterator[StagedStores]:
+    stores = StagedStores(tmp_path_factory.mktemp("staged"), load_seed)
+    yield stores
+    stores.close()
+
+
 @pytest.fixture
-def subject(case: Case, tmp_path: Path) -> Iterator[Yardstick | None]:
+def subject(case: Case, tmp_path: Path, staged: StagedStores) -> Iterator[Yardstick | None]:
+    if case.suite in SHARING:
+        yield staged.opened(case)
+        return
+    staged.close()  # No other store is open while one is timed.
     if case.suite in (READ, OPEN):
         yield None  # The store belongs to a thread of its own, or is opened again and again.
         return
@@ -50,9 +75,27 @@ def subject(case: Case, tmp_path: Path) -> Iterator[Yardstick | None]:
     opened.close()
 
 
-def test_case(case: Case, subject: Yardstick | None, tmp_path: Path, load_seed: int, benchmark: Any) -> None:
+def test_case(
+    case: Case,
+    subject: Yardstick | None,
+    staged: StagedStores,
+    tmp_path: Path,
+    load_seed: int,
+    seconds_file: Path | None,
+    benchmark: Any,
+) -> None:
     """Time one case. Each round does the same amount of work with new records."""
-    benchmark.extra_info["case"] = case.id
+    _time(case, subject, staged, tmp_path, load_seed, benchmark)
+    if seconds_file is not None:
+        # A suite that does not measure the time of its work reports its seconds itself.
+        seconds = benchmark.extra_info.get("seconds") or list(benchmark.stats.stats.data)
+        with seconds_file.open("a") as lines:
+            lines.write(json.dumps({"case": case.id, "seconds": seconds}) + "\n")
+
+
+def _time(
+    case: Case, subject: Yardstick | None, staged: StagedStores, tmp_path: Path, load_seed: int, benchmark: Any
+) -> None:
     if case.suite == OPEN:
         seconds = benchmark.pedantic(opening_seconds, args=(case, tmp_path, Load(load_seed)))
         benchmark.extra_info["seconds"] = seconds
@@ -62,12 +105,11 @@ def test_case(case: Case, subject: Yardstick | None, tmp_path: Path, load_seed: 
         return
     if case.suite in (WRITER_WAITS, READER_WAITS):
         assert isinstance(subject, StoreSubject)
-        waits = benchmark.pedantic(longest_waits, args=(case, subject.store, Load(load_seed)))
+        waits = benchmark.pedantic(longest_waits, args=(case, subject.store, staged.keys, staged.load))
         benchmark.extra_info["seconds"] = waits
         return
     if case.suite in (ITERATORS, FIRST_STEPS):
         assert isinstance(subject, StoreSubject)
-        subject.store.put_all(Load(load_seed).fresh(case.staged))
         work = make_iterators if case.suite == ITERATORS else step_iterators
         benchmark.pedantic(work, args=(subject.store, case.records), rounds=case.rounds, warmup_rounds=1)
         return
@@ -104,7 +146,7 @@ def test_case(case: Case, subject: Yardstick | None, tmp_path: Path, load_seed: 
 
     else:
         known = [key for key, _ in load.fresh(case.keys or case.records)]
-        for batch in batches(load.of(known, len(known), "uniform") + [(key, b"-" * 100) for key in known], 10_000):
+        for batch in batches([(key, b"-" * 100) for key in known], 10_000):
             subject.write(batch)
         if case.suite == "scan":
             _stage(subject, load.of(known, case.records_per_commit, "uniform"))
@@ -115,7 +157,7 @@ def test_case(case: Case, subject: Yardstick | None, tmp_path: Path, load_seed: 
             pairs = load.of(known, case.records, case.distribution)
             return (subject, batches(pairs, case.records_per_commit)), {}
 
-    benchmark.pedantic(timed, setup=setup, rounds=case.rounds, warmup_rounds=1)
+    benchmark.pedantic(timed, setup=setup, rounds=case.rounds, warmup_rounds=case.warm_up_rounds)
 
 
 def _time_ycsb(case: Case, subject: StoreSubject, seed: int, benchmark: Any) -> None:

@@ -22,6 +22,10 @@ FETCH, EXPIRE = "fetch", "expire"
 """Suites of window stores."""
 OPEN = "open"
 """The suite of openings."""
+ITERATORS, FIRST_STEPS = "iterators", "first-steps"
+"""Suites of scans over staged records."""
+SHARING = (ITERATORS, FIRST_STEPS, WRITER_WAITS, READER_WAITS)
+"""Suites that read staged records: those of one process may share a store with them."""
 
 
 @dataclass(frozen=True)
@@ -68,8 +72,18 @@ class Case:
     """The number of records in the open transaction, in the segment that expires, or in the store that is opened."""
     form: str = "bytes"
     """The form of the records: one of ``FORMS`` in the module ``records``, or ``windows`` or ``prefix``."""
-    records: int = 50_000
+    records: int = 20_000
     rounds: int = 3
+
+    @property
+    def warm_up_rounds(self) -> int:
+        """The rounds before the clock runs: none for a single long one, for which a new store is filled."""
+        return 1 if self.rounds > 1 else 0
+
+    @property
+    def fill(self) -> tuple[str, Durability, int] | None:
+        """The staged records that cases with the same value may share; None if it needs a store of its own."""
+        return (self.subject, self.durability, self.staged) if self.suite in SHARING else None
 
     @property
     def id(self) -> str:
@@ -106,12 +120,14 @@ RECORDS = ((PUT, "bytes"), (PUT, "timestamped"), (GET, "bytes"), (GET, "timestam
 """Suites and forms of typed stores that are compared."""
 RANGES = (1_000, 10_000, 100_000, 1_000_000)
 """Numbers of range deletes in one transaction."""
-OPENED = 1_000_000
+OPENED = 200_000
 """The records of a store that is opened."""
-EXPIRED = (1_000, 1_000_000)
+EXPIRED = (1_000, 100_000)
 """Numbers of records in a segment that expires."""
+LARGEST = 200_000
+"""The records of the largest commit."""
 _UPDATES = (("uniform", 1_000), ("uniform", 100_000), ("zipfian", 1_000), ("zipfian", 100_000))
-_SLOW = 20_000
+_SLOW = 10_000
 """The records of a round in slow cases."""
 
 
@@ -132,11 +148,12 @@ def case_named(name: str, profile: str) -> Case:
 def _cases(profile: str) -> Iterator[Case]:
     if profile == "smoke":
         for subject in (*_ROCKSDB, "rocksdb-dual-store"):
-            yield Case("commit", subject, records=20_000, rounds=3)
-        yield from _scans()
+            yield commits_of(subject, 1_000)
+        for subject in (_ROCKSDB[0], f"{PLAIN}-rocksdb"):
+            yield scans_of(subject)
         return
     for subject in _ROCKSDB:
-        yield Case("commit", subject, records_per_commit=500_000, records=500_000, rounds=2)
+        yield commits_of(subject, LARGEST)
     for size in (0, *STEPS):
         yield steps(_ROCKSDB[0], size)
     for engine in ENGINES:
@@ -146,16 +163,16 @@ def _cases(profile: str) -> Iterator[Case]:
         for subject in backends():
             for size in (0, *STEPS):
                 yield steps(subject, size)
-    yield Case("commit", f"{PLAIN}-rocksdb", records_per_commit=10_000)
+    yield commits_of(f"{PLAIN}-rocksdb", 10_000)
     for engine in ("lmdb", "sqlite"):
         for durability in (Durability.PROCESS, Durability.DISK):
-            yield Case("commit", f"{engine}-indexed-batch", durability, records=_SLOW)
-            yield Case("commit", f"{PLAIN}-{engine}", durability, records=_SLOW)
+            for subject in (f"{engine}-indexed-batch", f"{PLAIN}-{engine}"):
+                yield commits_of(subject, 1_000, durability)
     for subject in ("rocksdb-indexed-batch", f"{PLAIN}-rocksdb"):
         for distribution, keys in _UPDATES if profile == "night" else _UPDATES[:-1]:
-            yield Case("update", subject, records_per_commit=100_000, distribution=distribution, keys=keys,
-                       records=100_000)  # fmt: skip
-    yield from _scans()
+            yield updates_of(subject, distribution, keys)
+    for subject in (_ROCKSDB[0], f"{PLAIN}-rocksdb"):
+        yield scans_of(subject)
     for staged in STAGED:
         yield iterators_over(staged)
         yield first_steps_over(staged)
@@ -187,30 +204,41 @@ def _cases(profile: str) -> Iterator[Case]:
     for subject, backend in backends().items():
         for durability in sorted(backend.durabilities) if profile == "night" else (Durability.CHANGELOG,):
             for size in _CURVE:
-                usual = 50_000 if subject.startswith("rocksdb") else _SLOW
-                yield Case("commit", subject, durability, size, records=max(size, usual))
+                yield commits_of(subject, size, durability)
+
+
+def commits_of(subject: str, records_per_commit: int, durability: Durability = Durability.CHANGELOG) -> Case:
+    """Return the case of commits of so many records."""
+    records = max(records_per_commit, 20_000 if "rocksdb" in subject else _SLOW)
+    return Case("commit", subject, durability, records_per_commit, records=records,
+                rounds=1 if records >= LARGEST else 3)  # fmt: skip
+
+
+def updates_of(subject: str, distribution: str, keys: int) -> Case:
+    """Return the case of reads and writes of so many keys, in one commit."""
+    return Case("update", subject, records_per_commit=100_000, distribution=distribution, keys=keys, records=100_000,
+                rounds=2 if keys < 100_000 else 1)  # fmt: skip
 
 
 def steps(subject: str, records_per_commit: int) -> Case:
     """Return the case of commits of so many records, or of none, each with an offset and a position."""
-    # Rounds of empty commits are short, so there are many: a flush or a busy moment must not decide the median.
-    records = 50_000 if records_per_commit >= 100 else 5_000 * max(1, records_per_commit)
-    return Case("step", subject, records_per_commit=records_per_commit, records=records, rounds=5)
+    records = 20_000 if records_per_commit >= 10 else 2_500
+    return Case("step", subject, records_per_commit=records_per_commit, records=records)
 
 
 def iterators_over(staged: int) -> Case:
     """Return the case that creates iterators over so many staged records."""
-    return Case("iterators", _ROCKSDB[0], staged=staged, records=5_000)
+    return Case(ITERATORS, _ROCKSDB[0], staged=staged, records=2_000)
 
 
 def first_steps_over(staged: int) -> Case:
     """Return the case of the first hundred steps of iterators over so many staged records."""
-    return Case("first-steps", _ROCKSDB[0], staged=staged, records=200)
+    return Case(FIRST_STEPS, _ROCKSDB[0], staged=staged, records=200)
 
 
 def waits_over(suite: str, staged: int) -> Case:
     """Return the case of the longest wait of the writer, or of a reader, for a scan's first step."""
-    return Case(suite, _ROCKSDB[0], staged=staged, records=1, rounds=5)
+    return Case(suite, _ROCKSDB[0], staged=staged, records=1)
 
 
 def range_deletes(count: int) -> Case:
@@ -221,24 +249,24 @@ def range_deletes(count: int) -> Case:
 def reads(subject: str, *, commits_beside: bool) -> Case:
     """Return the case of lookups by a reader of committed data, alone or beside a writer."""
     # Each round must contain some commits.
-    records = 300_000 if subject.startswith("rocksdb") else 2 * _SLOW
-    return Case("read", subject, commits_beside=commits_beside, keys=20_000, records=records)
+    records = 60_000 if subject.startswith("rocksdb") else 2 * _SLOW
+    return Case("read", subject, commits_beside=commits_beside, keys=20_000, records=records, rounds=2)
 
 
 def records_as(suite: str, form: str) -> Case:
     """Return the case of puts or lookups of records in one form."""
-    return Case(suite, _ROCKSDB[0], form=form, keys=20_000, records=100_000, rounds=5)
+    return Case(suite, _ROCKSDB[0], form=form, keys=10_000, records=20_000)
 
 
 def fetches(engine: str, form: str) -> Case:
     """Return the case of scans of a key's windows, or of a prefix's pairs."""
-    return Case(FETCH, f"{engine}-indexed-batch", form=form, keys=500, records=50_000, rounds=5)
+    return Case(FETCH, f"{engine}-indexed-batch", form=form, keys=200, records=20_000)
 
 
 def expiries(engine: str, records: int) -> Case:
     """Return the case of commits in which a segment of so many records expires."""
     # Commits with few records are short, so there are many: a flush must not decide the median.
-    return Case(EXPIRE, f"{engine}-indexed-batch", staged=records, records=1, rounds=5 if records > 10_000 else 15)
+    return Case(EXPIRE, f"{engine}-indexed-batch", staged=records, records=1, rounds=3 if records > 10_000 else 15)
 
 
 def openings(engine: str, form: str) -> Case:
@@ -248,7 +276,8 @@ def openings(engine: str, form: str) -> Case:
 
 def commits_counted(*, watched: bool) -> Case:
     """Return the case of commits of 1,000 records, with or without a collection of the store's metrics."""
-    return Case("watch", _ROCKSDB[0], watched=watched, records=100_000)
+    # Each round must contain some collections.
+    return Case("watch", _ROCKSDB[0], watched=watched, records=60_000, rounds=2)
 
 
 def with_checksums(suite: str, engine: str, *, checksums: bool) -> Case:
@@ -261,9 +290,9 @@ def with_unchecked_scans(engine: str) -> Case:
     return Case("scan", f"{engine}-indexed-batch", Durability.PROCESS, scan_checksums=False, records=_SLOW)
 
 
-def _scans() -> Iterator[Case]:
-    for subject in ("rocksdb-indexed-batch", f"{PLAIN}-rocksdb"):
-        yield Case("scan", subject, records_per_commit=10_000, records=100_000)
+def scans_of(subject: str) -> Case:
+    """Return the case of a scan of committed and staged records."""
+    return Case("scan", subject, records_per_commit=10_000, records=50_000)
 
 
 def _ycsb(letters: str) -> Iterator[Case]:

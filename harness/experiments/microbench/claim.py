@@ -1,15 +1,16 @@
-"""The project's claims about the speed of stores: ratios of medians, each within one run and one durability level."""
+"""The project's claims about the speed of stores: ratios within one run and one durability level."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
 
 from harness.experiments.microbench.case import (
     CHECKED,
     ENGINES,
     EXPIRED,
     GET,
+    LARGEST,
     OPENED,
     PLAIN,
     PUT,
@@ -21,6 +22,7 @@ from harness.experiments.microbench.case import (
     WRITER_WAITS,
     Case,
     commits_counted,
+    commits_of,
     expiries,
     fetches,
     first_steps_over,
@@ -29,14 +31,20 @@ from harness.experiments.microbench.case import (
     range_deletes,
     reads,
     records_as,
+    scans_of,
     steps,
+    updates_of,
     waits_over,
     with_checksums,
     with_unchecked_scans,
 )
+from harness.report.ratios import ratio_of
 from stores import Durability
 
-Row = Mapping[str, object]
+Seconds = Mapping[str, Mapping[int, float]]
+"""The seconds of a round, by case and repeat."""
+Measured = tuple[str, int]
+"""A case and a repeat."""
 
 
 @dataclass(frozen=True)
@@ -78,14 +86,11 @@ def limits() -> Iterator[Limit]:
 def claims() -> Iterator[Claim]:
     """Yield every claim with a comparison, measured in a run or not."""
     indexed, direct, plain = "rocksdb-indexed-batch", "rocksdb-direct", f"{PLAIN}-rocksdb"
-    for size, at_least in ((100, 1.1), (1_000, 1.1), (10_000, 1.1), (500_000, 1.0)):
-        commits = Case("commit", indexed, records_per_commit=size)
-        if size > commits.records:
-            commits = replace(commits, records=size, rounds=2)
+    for size, at_least in ((100, 1.1), (1_000, 1.1), (10_000, 1.1), (LARGEST, 1.0)):
         yield Claim(
             f"put and commit of {size:,} records, against writing them directly",
-            commits,
-            replace(commits, subject=direct),
+            commits_of(indexed, size),
+            commits_of(direct, size),
             at_least,
         )
     for engine in ENGINES:
@@ -105,8 +110,8 @@ def claims() -> Iterator[Claim]:
         )
     yield Claim(
         "puts with a commit each 10,000, against a bare loop of rocksdict's put",
-        Case("commit", indexed, records_per_commit=10_000),
-        Case("commit", plain, records_per_commit=10_000),
+        commits_of(indexed, 10_000),
+        commits_of(plain, 10_000),
         1.0,
     )
     for distribution, keys, wanted in (
@@ -115,32 +120,30 @@ def claims() -> Iterator[Claim]:
         ("zipfian", 1_000, 4.0),
         ("zipfian", 100_000, None),
     ):
-        updates = Case("update", indexed, distribution=distribution, keys=keys, records_per_commit=100_000,
-                       records=100_000)  # fmt: skip
         yield Claim(
             f"read-modify-write of {keys:,} {distribution} keys, against a bare loop of rocksdict's get and put",
-            updates,
-            replace(updates, subject=plain),
+            updates_of(indexed, distribution, keys),
+            updates_of(plain, distribution, keys),
             wanted,
         )
     for engine, best in (("lmdb", "sorted putmulti"), ("sqlite", "sorted executemany")):
         for durability in (Durability.PROCESS, Durability.DISK):
             yield Claim(
                 f"put and commit of 1,000 records, against {best} in plain code",
-                Case("commit", f"{engine}-indexed-batch", durability),
-                Case("commit", f"{PLAIN}-{engine}", durability),
+                commits_of(f"{engine}-indexed-batch", 1_000, durability),
+                commits_of(f"{PLAIN}-{engine}", 1_000, durability),
                 0.85,
             )
     yield Claim(
         "put and commit of 1,000 records in the dual store, against writing them directly (KIP-844's prototype: 0.12)",
-        Case("commit", "rocksdb-dual-store"),
-        Case("commit", direct),
+        commits_of("rocksdb-dual-store", 1_000),
+        commits_of(direct, 1_000),
         0.4,
     )
     yield Claim(
         "a scan of committed and staged records, against rocksdict's items()",
-        Case("scan", indexed, records_per_commit=10_000),
-        Case("scan", plain, records_per_commit=10_000),
+        scans_of(indexed),
+        scans_of(plain),
         0.5,
     )
     yield Claim(
@@ -231,29 +234,40 @@ def claims() -> Iterator[Claim]:
         )
 
 
-def ratios(rows: list[dict[str, object]]) -> list[dict[str, object]]:
-    """Return a row of kind ``ratio`` for each claim and each limit whose cases were measured in one run."""
-    speed = {str(row["name"]): float(str(row["records_per_s"])) for row in rows if row["kind"] == "benchmark"}
-    compared: list[tuple[Claim | Limit, str, float, float | None]] = [
-        (claim, claim.yardstick.subject, speed[claim.subject.id] / speed[claim.yardstick.id], claim.at_least)
-        for claim in claims()
-        if claim.subject.id in speed and claim.yardstick.id in speed
-    ]
-    limited: list[tuple[Claim | Limit, str, float, float | None]] = [
-        (limit, f"{1_000 * limit.most_s:g} ms", limit.most_s * speed[limit.subject.id] / limit.subject.records, 1.0)
-        for limit in limits()
-        if limit.subject.id in speed
-    ]
+def ratios(seconds: Seconds, busy: Collection[Measured] = ()) -> list[dict[str, object]]:
+    """Return a row of kind ``ratio`` for each claim and each limit whose cases were measured in one repeat or more.
+
+    ``seconds`` are those of a round of each case in each repeat. The two sides of a claim are measured in the same
+    process, one right after the other, so each repeat has a ratio of its own. ``busy`` are the measurements during
+    which the machine was busy with other work.
+    """
+    found = []
+    for claim in claims():
+        subject, yardstick = claim.subject, claim.yardstick
+        work = subject.records / yardstick.records
+        paired = {
+            repeat: work * seconds[yardstick.id][repeat] / taken_s
+            for repeat, taken_s in seconds.get(subject.id, {}).items()
+            if repeat in seconds.get(yardstick.id, {})
+        }
+        disturbed = sum((subject.id, each) in busy or (yardstick.id, each) in busy for each in paired)
+        found.append((claim.text, subject, yardstick.subject, claim.at_least, paired, disturbed))
+    for limit in limits():
+        subject = limit.subject
+        paired = {repeat: limit.most_s / taken_s for repeat, taken_s in seconds.get(subject.id, {}).items()}
+        disturbed = sum((subject.id, each) in busy for each in paired)
+        found.append((limit.text, subject, f"{1_000 * limit.most_s:g} ms", 1.0, paired, disturbed))
     return [
         {
             "kind": "ratio",
-            "claim": claim.text,
-            "subject": claim.subject.subject,
+            "claim": words,
+            "subject": subject.subject,
             "yardstick": yardstick,
-            "durability": str(claim.subject.durability),
-            "records_per_commit": claim.subject.records_per_commit,
-            "ratio": ratio,
+            "durability": str(subject.durability),
+            "records_per_commit": subject.records_per_commit,
             "at_least": at_least,
+            **ratio_of(list(paired.values()), disturbed),
         }
-        for claim, yardstick, ratio, at_least in (*compared, *limited)
+        for words, subject, yardstick, at_least, paired, disturbed in found
+        if paired
     ]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from harness.experiments.microbench.case import cases
@@ -10,15 +12,22 @@ from harness.experiments.microbench.case import cases
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--profile", default="smoke", choices=("smoke", "default", "night"), help="which cases to time")
     parser.addoption("--load-seed", type=int, default=1, help="seed of keys and values")
+    parser.addoption("--seconds-file", type=Path, help="append the seconds of each case to this file, as JSON lines")
 
 
 def pytest_report_header(config: pytest.Config) -> str:
     return f"profile {config.getoption('--profile')}, --load-seed {config.getoption('--load-seed')}"
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def load_seed(request: pytest.FixtureRequest) -> int:
     return int(request.config.getoption("--load-seed"))
+
+
+@pytest.fixture
+def seconds_file(request: pytest.FixtureRequest) -> Path | None:
+    file: Path | None = request.config.getoption("--seconds-file")
+    return file
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

@@ -19,9 +19,9 @@ from harness.report.page import Page
 
 @dataclass(frozen=True)
 class Trial:
-    """One measurement of a case of a profile. Its rounds, each with its seconds, are rows."""
+    """A measurement of some cases of a profile, in one process. Their rounds, each with its seconds, are rows."""
 
-    case: str
+    cases: tuple[str, ...]
     profile: str
     seed: int
 
@@ -34,10 +34,11 @@ class Microbench(Experiment[Trial]):
     stage = "store"
     trial = Trial
     placement = Placement.LOCAL
-    share = 6
+    share = 36
     unmeasured = "the store-level benchmarks were given up"
     columns: Mapping[str, Columns] = MappingProxyType(
         {
+            "round": {"case": str, "profile": str, "seed": int, "seconds": float},
             "benchmark": {
                 "suite": str,
                 "name": str,
@@ -50,43 +51,54 @@ class Microbench(Experiment[Trial]):
                 "rounds": int,
                 "records": int,
                 "records_per_s": float,
-            }
+            },
         }
     )
 
     def plan(self, request: Request) -> list[Trial]:
         """Return all measurements in shuffled order; those that are compared with each other are adjacent."""
         return [
-            Trial(case.id, request.profile, request.seed * 1_000 + repeat)
-            for case, repeat in timing.planned(request.profile, request.seed, request.backends)
+            Trial(tuple(case.id for case in batch.cases), request.profile, request.seed * 1_000 + batch.repeat)
+            for batch in timing.planned(request.profile, request.seed, request.backends)
         ]
 
+    def extent(self, trial: Trial) -> tuple[str, int]:
+        """Return the number of its cases."""
+        return "measurements", len(trial.cases)
+
+    def tried(self, trial: Trial, rows: Sequence[Row]) -> int:
+        """Return the number of cases that were measured before the time was over."""
+        return len({row["case"] for row in rows})
+
     def run(self, trial: Trial, worker: Worker) -> Iterable[Row]:
-        """Return a row for each round of the case. Raises: RuntimeError with the command that repeats it."""
+        """Return a row for each round of each case. Raises: RuntimeError with the command that repeats it."""
         return [
-            {"kind": "round", "case": trial.case, "profile": trial.profile, "seconds": seconds}
-            for seconds in timing.measure(trial.case, trial.profile, trial.seed)
+            {"kind": "round", "case": case, "profile": trial.profile, "seed": trial.seed, "seconds": seconds}
+            for case, rounds in timing.measure(trial.cases, trial.profile, trial.seed, worker.deadline).items()
+            for seconds in rounds
         ]
 
     def read(self, text: str) -> Trial:
         """Return the trial. Raises: ConfigError, as of any experiment, and for an unknown profile or case."""
         trial = super().read(text)
         profiles.profile(trial.profile)
-        case_named(trial.case, trial.profile)
+        for name in trial.cases:
+            case_named(name, trial.profile)
         return cast(Trial, trial)
 
     def line(self, trial: Trial, rows: Sequence[Row]) -> str:
-        """Return the case and its median rate."""
-        rate = case_named(trial.case, trial.profile).records / median(row["seconds"] for row in rows)
-        return f"{trial.case}: {rate:,.0f} records/s"
+        """Return the last case and its median rate."""
+        name = rows[-1]["case"]
+        rate = case_named(name, trial.profile).records / median(row["seconds"] for row in rows if row["case"] == name)
+        return f"{len({row['case'] for row in rows})} measurements, the last one {name}: {rate:,.0f} records/s"
 
     def finish(self, trials: Sequence[Trial], rows: Sequence[Row], claim: Reason) -> list[Row]:
-        """Return a row of kind "benchmark" for each case, over all of its rounds, and rows of kind "ratio"."""
-        return timing.summarized(rows)
+        """Return the rows, one of kind "benchmark" for each case, over all of its rounds, and rows of kind "ratio"."""
+        return [*rows, *timing.summarized(rows)]
 
     def figures(self, rows: Rows) -> dict[str, list[Figure]]:
         """Return the cases, in order."""
-        return {"benchmark": benchmarks(rows.get("benchmark", ()))}
+        return {"benchmark": benchmarks(rows.get("benchmark", ())), "round": []}
 
     def failures(self, figures: Figures, rows: Rows) -> list[Failure]:
         """Return nothing: a missed ratio fails a run only if it is asked to be strict."""

@@ -13,7 +13,7 @@ from harness.experiments.microbench.case import Case
 from harness.experiments.microbench.load import Load, Pairs, batches
 from stores import IsolationLevel, KeyValueStore, KeyValueView, TopicPartition, open_store
 
-READ, ITERATORS, FIRST_STEPS = "read", "iterators", "first-steps"
+READ = "read"
 _STEPS = 100
 COMMIT_INTERVAL_S = 0.1
 """The commit interval. Source: Kafka, ``commit.interval.ms`` under exactly once; KIP-892, "Interactive Queries"."""

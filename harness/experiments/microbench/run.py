@@ -1,4 +1,7 @@
-"""The timing of a profile's cases: each in its own process, in shuffled order, repeated; medians over all rounds."""
+"""The timing of a profile's cases: the two sides of a ratio in one process, in shuffled order, in repeats.
+
+A process times some cases, one after the other. Each opens a new store, and closes it before the next one is opened.
+"""
 
 from __future__ import annotations
 
@@ -8,36 +11,45 @@ import statistics
 import subprocess
 import sys
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from random import Random
-from typing import Any
+from typing import Any, NamedTuple
 
 import harness
 from harness import profiles
+from harness.budget import NEVER, Deadline
 from harness.experiments.microbench.case import Case, cases
-from harness.experiments.microbench.claim import claims, ratios
+from harness.experiments.microbench.claim import claims, limits, ratios
 from harness.folders import temporary_folder
-from harness.processes.load import median_load
+from harness.processes.load import is_busy, median_load
 
-CLAIMED_REPEATS = 3
-"""The factor of repeats for cases of a claim, so that a slow minute of the machine does not decide it."""
-TIMEOUT_S = 600
+CASES_AT_ONCE = 16
+"""About so many cases share a process: it takes a second to start, longer than most cases."""
+TIMEOUT_S = 600.0
 _ROOT = Path(harness.__file__).parent.parent
+_SUITES = f"{_ROOT}/harness/experiments/microbench/bench_stores.py"
 
 
-def planned(profile: str, seed: int, backends: Collection[str] | None = None) -> list[tuple[Case, int]]:
-    """Return every measurement of a profile, with its repeat, in the order in which they are made.
+class Batch(NamedTuple):
+    """The cases of one process in their order, and the repeat."""
+
+    cases: tuple[Case, ...]
+    repeat: int
+
+
+def planned(profile: str, seed: int, backends: Collection[str] | None = None) -> list[Batch]:
+    """Return every measurement of a profile, in the order in which they are made.
 
     ``backends``, if given, excludes the cases of other backends. Raises: ConfigError for an unknown profile.
     """
-    repeats = profiles.profile(profile).microbench_repeats
+    settings = profiles.profile(profile)
     chosen = [
         case
         for case in cases(profile)
         if backends is None or case.subject in backends or case.subject.startswith("plain-")
     ]
-    return _plan(chosen, repeats, Random(seed))
+    return _plan(chosen, settings.microbench_repeats, settings.microbench_others_repeats, Random(seed))
 
 
 def summarized(rounds: Iterable[Mapping[str, Any]]) -> list[dict[str, object]]:
@@ -51,63 +63,116 @@ def summarized(rounds: Iterable[Mapping[str, Any]]) -> list[dict[str, object]]:
         for key, case in order.items()
         if key in found
     ]
-    return rows + ratios(rows)
+    seconds: dict[str, dict[int, float]] = defaultdict(dict)
+    busy = set()
+    for (_, case), group in found.items():
+        for repeat in sorted({each["seed"] for each in group}):
+            mine = [each for each in group if each["seed"] == repeat]
+            seconds[case][repeat] = statistics.median(each["seconds"] for each in mine)
+            if any(map(is_busy, mine)):
+                busy.add((case, repeat))
+    return rows + ratios(seconds, busy)
 
 
-def _plan(chosen: list[Case], repeats: int, random: Random) -> list[tuple[Case, int]]:
-    """Return all measurements in shuffled order; those that are compared with each other are adjacent."""
+def _plan(chosen: Sequence[Case], repeats: int, others_repeats: int, random: Random) -> list[Batch]:
+    """Return all measurements: first those that are compared, with all of their repeats, batch by batch.
+
+    So a run that is cut short has complete intervals of some ratios. The order in a batch differs from repeat to
+    repeat, so that whatever a case leaves behind in its process affects both sides of a ratio.
+    """
+    limited = {limit.subject.id for limit in limits()}
+    groups = _compared(chosen)
+    needed = [group for group in groups if len(group) > 1 or group[0].id in limited]
+    others = [group for group in groups if group not in needed]
     plan = []
-    for repeat in range(repeats * CLAIMED_REPEATS):
-        groups = [group for group in _compared(chosen) if len(group) > 1 or repeat < repeats]
-        random.shuffle(groups)
-        for group in groups:
-            random.shuffle(group)
-            plan += [(case, repeat) for case in group]
+    for some, times in ((needed, repeats), (others, others_repeats)):
+        random.shuffle(some)
+        for batch in _batches(some):
+            plan += [Batch(_in_order(batch, random), repeat) for repeat in range(times)]
     return plan
 
 
-def _compared(chosen: list[Case]) -> list[list[Case]]:
-    """Return ``chosen`` in groups: cases that a claim compares, directly or through others, are in one group."""
+def _batches(groups: Iterable[list[Case]]) -> list[list[list[Case]]]:
+    batches: list[list[list[Case]]] = []
+    for group in groups:
+        if batches and sum(map(len, batches[-1])) + len(group) <= CASES_AT_ONCE:
+            batches[-1].append(group)
+        else:
+            batches.append([group])
+    return batches
+
+
+def _in_order(groups: Sequence[list[Case]], random: Random) -> tuple[Case, ...]:
+    """Return the cases group by group in shuffled order; those that share a store are adjacent."""
+    order: list[Case] = []
+    for group in random.sample(groups, len(groups)):
+        fills: dict[object, list[Case]] = {}
+        for case in random.sample(group, len(group)):
+            fills.setdefault(case.fill or case.id, []).append(case)
+        order += [case for fill in fills.values() for case in fill]
+    return tuple(order)
+
+
+def _compared(chosen: Iterable[Case]) -> list[list[Case]]:
+    """Return ``chosen`` in groups. Cases are in one group if a claim compares them, if they share a store with staged
+    records, or if both are in a group with a third one."""
+    chosen = list(chosen)
     groups = [[case] for case in chosen]
-    for claim in claims():
-        ids = {claim.subject.id, claim.yardstick.id}
+    together = [{claim.subject.id, claim.yardstick.id} for claim in claims()]
+    compared = set().union(*together)
+    together += [
+        {case.id for case in chosen if case.fill == fill and case.id in compared}
+        for fill in {case.fill for case in chosen if case.fill is not None}
+    ]
+    for ids in together:
         joined = [group for group in groups if any(case.id in ids for case in group)]
         groups = [group for group in groups if group not in joined]
         groups.append([case for group in joined for case in group])
     return [group for group in groups if group]
 
 
-def measure(case: str, profile: str, seed: int) -> list[float]:
-    """Return the seconds of each round of a case, in a process of its own.
+def measure(names: Sequence[str], profile: str, seed: int, deadline: Deadline = NEVER) -> dict[str, list[float]]:
+    """Return the seconds of each round of each case, in a process of their own.
+
+    At ``deadline`` the process is killed: cases that it had not finished are missing then.
 
     Raises: RuntimeError if it fails, with the command to repeat it; TimeoutExpired.
     """
     with temporary_folder("bench") as folder:
-        result = Path(folder, "benchmark.json")
+        result = Path(folder, "seconds")
         command = [
             sys.executable, "-P", "-m", "pytest", "-q", "-p", "pytest_benchmark.plugin", "-p", "pytest_timeout",
             "-p", "no:cacheprovider",
-            f"{_ROOT}/harness/experiments/microbench/bench_stores.py::test_case[{case}]",
+            *(f"{_SUITES}::test_case[{name}]" for name in names),
             "--profile", profile, "--load-seed", str(seed),
-            "--basetemp", f"{folder}/work", "--benchmark-json", str(result), "--benchmark-save-data",
-            "--rootdir", str(_ROOT),
+            "--basetemp", f"{folder}/work", "--seconds-file", str(result), "--rootdir", str(_ROOT),
         ]  # fmt: skip
         environment = {
             **os.environ, "PYTHONPATH": str(_ROOT), "PYTHONHASHSEED": "0", "PYTHONDONTWRITEBYTECODE": "1",
             # Loading every installed plugin takes longer than most measurements.
             "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
         }  # fmt: skip
-        done = subprocess.run(
-            command, env=environment, cwd=folder, stdin=subprocess.DEVNULL, capture_output=True, text=True,
-            timeout=TIMEOUT_S, check=False,
-        )  # fmt: skip
-        if done.returncode:
-            raise RuntimeError(
-                f"timing {case} failed:\n{done.stdout[-3000:]}{done.stderr[-1000:]}\nrepeat: {' '.join(command)}"
-            )
-        [measured] = json.loads(result.read_text())["benchmarks"]
-        # A suite that does not measure the time of its work reports its seconds itself.
-        return [float(second) for second in measured["extra_info"].get("seconds", measured["stats"]["data"])]
+        try:
+            done = subprocess.run(
+                command, env=environment, cwd=folder, stdin=subprocess.DEVNULL, capture_output=True, text=True,
+                timeout=min(TIMEOUT_S, max(0.0, deadline.remaining_s)), check=False,
+            )  # fmt: skip
+        except subprocess.TimeoutExpired:
+            if not deadline.passed:
+                raise
+        else:
+            if done.returncode:
+                raise RuntimeError(
+                    f"timing {', '.join(names)} failed:\n{done.stdout[-3000:]}{done.stderr[-1000:]}\n"
+                    f"repeat: {' '.join(command)}"
+                )
+        return _read(result)
+
+
+def _read(result: Path) -> dict[str, list[float]]:
+    lines = result.read_text().splitlines(keepends=True) if result.exists() else []
+    found = [json.loads(line) for line in lines if line.endswith("\n")]
+    return {each["case"]: each["seconds"] for each in found}
 
 
 def _row(case: Case, seconds: list[float]) -> dict[str, object]:

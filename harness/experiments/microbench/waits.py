@@ -9,7 +9,7 @@ wait 5 ms for any other that computes. Other processes only add to a wait, so ea
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from itertools import count
@@ -26,11 +26,11 @@ FRESH = 1_000
 """The number of records staged before each try, which are not sorted yet."""
 
 
-def longest_waits(case: Case, store: KeyValueStore, load: Load) -> list[float]:
-    """Return the seconds that a reader, or the writer of ``store`` in this thread, waits: one figure per round."""
-    staged = load.fresh(case.staged)
-    for key, value in staged:
-        store.put(key, value)
+def longest_waits(case: Case, store: KeyValueStore, staged: Sequence[bytes], load: Load) -> list[float]:
+    """Return the seconds that a reader, or the writer of ``store`` in this thread, waits: one figure per round.
+
+    ``staged`` are keys that the store has staged already.
+    """
     view = store.read_only(IsolationLevel.READ_UNCOMMITTED)
 
     def scan() -> None:
@@ -61,9 +61,9 @@ def _writing(store: KeyValueStore, load: Load) -> Callable[[], object]:
     return write
 
 
-def _reading(store: KeyValueStore, staged: list[tuple[bytes, bytes]]) -> Callable[[], object]:
+def _reading(store: KeyValueStore, staged: Sequence[bytes]) -> Callable[[], object]:
     view = store.read_only(IsolationLevel.READ_UNCOMMITTED)
-    keys = [key for key, _ in staged[:FRESH]]
+    keys = staged[:FRESH]
     numbers = count()
     return lambda: view.get(keys[next(numbers) % len(keys)])
 

@@ -14,6 +14,7 @@ from harness.experiments.scale.trial import LEVEL, ScaleTrial
 from harness.processes import limited
 from harness.processes.measured import MeasurementFailedError, figures_of, write_figures
 from harness.processes.memory_limit import NoMemoryLimitError, memory_limit
+from harness.processes.time_over import TimeOverError
 from harness.progress_file import ProgressFile
 from harness.report import text
 
@@ -45,7 +46,7 @@ def run_scale(
                 row |= figures
     except NoMemoryLimitError as error:
         row["unlimited"] = str(error)
-    except MeasurementFailedError as error:
+    except (MeasurementFailedError, TimeOverError) as error:
         limit = f", with a limit of {text.size(trial.memory_max_bytes)} of memory" if trial.memory_max_bytes else ""
         row["problem"] = f"{error}{limit}"
     wrong = [row.pop(name, "") for name in ("read_wrong", "restore_wrong")]

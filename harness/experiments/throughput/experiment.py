@@ -33,7 +33,7 @@ class Throughput(Experiment[ThroughputTrial]):
     stage = "throughput"
     trial = ThroughputTrial
     placement = Placement.GANG
-    share = 55
+    share = 75
     unit = ""
     columns: Mapping[str, Columns] = MappingProxyType(
         {
