@@ -4,6 +4,11 @@ Rows of the same cell are compared: the same workload, level, backend and commit
 A difference is one whose interval excludes 1. The intervals are wide enough that, in 95 % of comparisons of equal runs,
 none of them does (Bonferroni). Five repeats of one cell cannot give that confidence, so the deviations of all cells of
 a measure count as well.
+
+Repeats of one run say nothing about what differs between runs: a machine whose clock or caches others use is slower in
+one of them. Each measurement of throughput also times fixed work that has nothing to do with stores. The interval of a
+time contains the ratio as it is, and as it is with both machines at the same speed. No interval is narrower than 1 % to
+each side: repeats that are equal to the byte do not make the next run equal.
 """
 
 from __future__ import annotations
@@ -26,6 +31,8 @@ from harness.report.rows import FACTS_FILE, Row, missing_columns, read_facts, re
 from harness.report.table import Table
 from stores.errors import ConfigError
 
+LEAST = 0.01
+"""No interval is narrower than this share of its ratio, to each side."""
 _MACHINE = ("cpu", "memory_bytes", "disk")
 """The parts of an environment that make a machine; software may differ, because it may be what is compared."""
 Cell = tuple[Any, ...]
@@ -44,6 +51,8 @@ class Compared:
     b: float
     ratio: Interval
     busy: bool
+    drift: float = 1.0
+    """The speed of B's machine over that of A's while this cell was measured."""
 
     @property
     def differs(self) -> bool:
@@ -80,6 +89,8 @@ def compare(a: Path, b: Path, runs: Path, *, fail: float | None = None, busy: bo
         raise ConfigError(_nothing(found))
     print(comparison_table(counted, folders[0].name, folders[1].name).plain())
     differ = [each for each in counted if each.differs]
+    if drifts := [each.drift for each in counted if each.drift != 1]:
+        print(f"\nThe machine of B was {median(drifts):.2f} times as fast as that of A; the intervals contain that.")
     print(f"\n{len(differ)} of {len(counted)} figures differ." if differ else "\nNo difference.")
     if len(counted) < len(found):
         print(f"Left out: {len(found) - len(counted)} figures of a busy machine. --busy compares them as well.")
@@ -102,10 +113,12 @@ def compared(a: Mapping[str, Sequence[Row]], b: Mapping[str, Sequence[Row]], see
                     continue
                 if measure.same_work and _records(of_a[cell]) != _records(of_b[cell]):
                     continue
-                pairs.append((measure, cell, before, after, _busy(of_a[cell]) or _busy(of_b[cell])))
+                busy = _busy(of_a[cell]) or _busy(of_b[cell])
+                drift = _drift(of_a[cell], of_b[cell]) if measure.is_time else 1.0
+                pairs.append((measure, cell, before, after, busy, drift))
     confidence = 1 - (1 - CONFIDENCE) / max(1, len(pairs))
     deviations = {
-        measure: log_deviations(group for each, _, *groups, _ in pairs if each is measure for group in groups)
+        measure: log_deviations(group for each, _, *groups, _, _ in pairs if each is measure for group in groups)
         for measure in MEASURES
     }
     return [
@@ -114,16 +127,32 @@ def compared(a: Mapping[str, Sequence[Row]], b: Mapping[str, Sequence[Row]], see
             cell,
             median(before),
             median(after),
-            ratio_interval(
-                *((after, before) if measure.more_is_better else (before, after)),
-                seed,
-                confidence,
-                deviations[measure],
+            _widened(
+                ratio_interval(
+                    *((after, before) if measure.more_is_better else (before, after)),
+                    seed,
+                    confidence,
+                    deviations[measure],
+                ),
+                drift,
             ),
             busy,
+            drift,
         )
-        for measure, cell, before, after, busy in pairs
+        for measure, cell, before, after, busy, drift in pairs
     ]
+
+
+def _widened(ratio: Interval, drift: float) -> Interval:
+    """Return the interval that also contains what it would be with both machines at the same speed."""
+    low, high = ratio.median / (1 + LEAST), ratio.median * (1 + LEAST)
+    low, high = min(low, ratio.low), max(high, ratio.high)
+    return ratio._replace(low=min(low, low / drift), high=max(high, high / drift))
+
+
+def _drift(a: Sequence[Row], b: Sequence[Row]) -> float:
+    before, after = (values(rows, "machine_speed") for rows in (a, b))
+    return median(after) / median(before) if before and after else 1.0
 
 
 def comparison_table(found: Sequence[Compared], a: str, b: str) -> Table:

@@ -78,6 +78,48 @@ def test_fewer_than_five_repeats_and_other_work_are_not_compared() -> None:
     assert compared(before, after, seed=1) == []
 
 
+def at_speed(rows: Rows, speed: float) -> Rows:
+    """The same measurements on a machine that is ``speed`` times as fast, and was noticed to be."""
+    return {
+        **rows,
+        "throughput": [
+            {
+                **row,
+                "records_per_s": row["records_per_s"] * speed,
+                "commit_p99_us": row["commit_p99_us"] / speed,
+                "machine_speed": 1e6 * speed,
+            }
+            for row in rows["throughput"]
+            if row["records_per_commit"] == 1_000
+        ],
+        "opening": [],
+    }
+
+
+def test_a_machine_that_is_slower_during_one_run_makes_no_difference_and_hides_no_slow_store() -> None:
+    before, slow = at_speed(noisy_rows(1), 1.0), at_speed(noisy_rows(2), 0.7)
+    unnoticed = {"throughput": [{**row, "machine_speed": None} for row in slow["throughput"]]}
+    assert any(each.is_worse(0.05) for each in compared(before, unnoticed, seed=1))
+    for a, b, drift in ((before, slow, 0.7), (slow, before, 1 / 0.7)):
+        found = compared(a, b, seed=1)
+        assert [each for each in found if each.differs] == []
+        assert {each.drift for each in found if not each.measure.is_time} == {1.0}
+        assert all(each.drift == pytest.approx(drift) for each in found if each.measure.is_time)
+    sleeping = at_speed(noisy_rows(2, sleep_s=20e-6), 0.7)
+    worse = [each for each in compared(before, sleeping, seed=1) if each.is_worse(0.05)]
+    assert {(each.cell[2], each.measure.name) for each in worse} == {(SLEEPING, "records_per_s")}
+
+
+def test_figures_without_a_deviation_differ_only_by_more_than_the_least_width() -> None:
+    def disk(more: float) -> Rows:
+        rows = at_speed(noisy_rows(1), 1.0)["throughput"][:10]
+        return {"throughput": [{**row, "bytes_on_disk": int(1e6 * more)} for row in rows]}
+
+    for more, differs in ((1.005, False), (0.995, False), (1.02, True)):
+        found = [each for each in compared(disk(1), disk(more), seed=1) if each.measure.name == "bytes_on_disk"]
+        assert {each.differs for each in found} == {differs}
+
+
 def test_a_ratio_lies_in_its_interval_and_a_wider_one_contains_a_narrower_one() -> None:
     above, below = [2.0, 2.2, 2.1, 1.9, 2.0], [1.0, 1.1, 0.9, 1.0, 1.05]
     narrow, wide = (ratio_interval(above, below, 7, confidence) for confidence in (0.8, 0.999))

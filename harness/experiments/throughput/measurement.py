@@ -19,6 +19,7 @@ from typing import Any
 from harness.experiments.throughput.partition_work import PartitionWork
 from harness.processes.child import end_with_starter
 from harness.processes.load import LoadWatch
+from harness.processes.machine_speed import machine_speed
 from harness.processes.measured import write_figures
 from stores import failpoints
 from stores.changelog.interface import Record
@@ -100,6 +101,7 @@ def timed(task: StreamTask, work: PartitionWork) -> dict[str, Any]:
     records = work.records()
     stopwatch.run(islice(records, min(work.events // 10, WARM_UP_EVENTS_MAX)), every)
     stopwatch.reset()
+    speed_before = machine_speed()
     written_before = bytes_written()
     watch = LoadWatch()
     stopwatch.run(records, every)
@@ -114,6 +116,7 @@ def timed(task: StreamTask, work: PartitionWork) -> dict[str, Any]:
         "bytes_written": written,
         "peak_memory_bytes": peak,
         "open_files": open_files(),
+        "machine_speed": (speed_before + machine_speed()) / 2,
         **load,
     }
 

@@ -49,6 +49,7 @@ def throughput_row(
         "open_after_kill_s": max(each["open_after_kill_s"] for each in figures),
         "end_state": end_state,
         "laps": figures[0].get("laps"),
+        "machine_speed": min((each["machine_speed"] for each in figures if "machine_speed" in each), default=None),
         **load_columns(figures),
     }
 
