@@ -1,4 +1,4 @@
-"""The speed of a machine at work that has nothing to do with stores: it tells a slow minute from a slow store.
+"""The speed of a machine at work without a store: it is lower in a slow minute, and the same for a slow store.
 
 Another machine on the same processor slows this one down without a trace in its load: the clock and the caches are
 shared. So two runs of equal stores can differ, and then they also differ in this.

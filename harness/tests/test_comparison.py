@@ -79,7 +79,7 @@ def test_fewer_than_five_repeats_and_other_work_are_not_compared() -> None:
 
 
 def at_speed(rows: Rows, speed: float) -> Rows:
-    """The same measurements on a machine that is ``speed`` times as fast, and was noticed to be."""
+    """The same measurements on a machine that is ``speed`` times as fast, and was measured to be."""
     return {
         **rows,
         "throughput": [
