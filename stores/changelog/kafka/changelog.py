@@ -19,6 +19,7 @@ from stores.changelog.arguments import (
 from stores.changelog.interface import Changelog, IsExpired, Record
 from stores.changelog.kafka.client_settings import ClientSettings
 from stores.changelog.kafka.cluster import Cluster
+from stores.changelog.kafka.group_offsets import GroupOffsets
 from stores.changelog.kafka.reader import PartitionReader
 from stores.changelog.kafka.store_topics import check_store_topic, store_topic_settings
 from stores.changelog.kafka.writer import KafkaProducer, KafkaWriter
@@ -61,6 +62,7 @@ class KafkaChangelog(Changelog):
         self._replication_factor = replication_factor
         self._topic_settings = dict(topic_settings or {})
         self._cluster = Cluster(ClientSettings(settings), timeout_s)
+        self._groups = GroupOffsets(self._cluster)
         self._producers: weakref.WeakSet[KafkaProducer] = weakref.WeakSet()
         self._lock = threading.Lock()
         self._readers: dict[TopicPartition, PartitionReader] = {}
@@ -92,7 +94,7 @@ class KafkaChangelog(Changelog):
         self._cluster.check_open()
         if transactional_id is not None:
             check_name("transactional id", transactional_id)
-        producer = KafkaProducer(KafkaWriter(self._cluster, transactional_id), transactional_id)
+        producer = KafkaProducer(KafkaWriter(self._cluster, self._groups, transactional_id), transactional_id)
         self._producers.add(producer)
         return producer
 
@@ -108,7 +110,7 @@ class KafkaChangelog(Changelog):
         return self._cluster.bounds(partition)[1]
 
     def committed_offsets(self, group: str) -> Mapping[TopicPartition, int]:
-        return self._cluster.group_offsets(group)
+        return self._groups.committed(group)
 
     def compact(self, partition: TopicPartition, is_expired: IsExpired | None = None) -> int:
         """Check the partition only: Kafka's brokers compact their topics themselves. Return 0."""
@@ -130,6 +132,7 @@ class KafkaChangelog(Changelog):
                 readers, self._readers = self._readers, {}
             for reader in readers.values():
                 reader.close()
+            self._groups.close()
             self._cluster.close()
 
     def _create(self, topic: str, partitions: int, settings: Mapping[str, str]) -> bool:

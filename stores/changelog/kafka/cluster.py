@@ -1,4 +1,4 @@
-"""The Kafka cluster as a changelog sees it: topics, the bounds of partitions, and the offsets of groups."""
+"""The Kafka cluster as a changelog sees it: topics, and the bounds of partitions."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from concurrent.futures import Future
 from typing import Any, TypeVar
 
 import confluent_kafka
-from confluent_kafka import ConsumerGroupTopicPartitions, IsolationLevel, KafkaError, KafkaException
+from confluent_kafka import IsolationLevel, KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient, ConfigResource, OffsetSpec, ResourceType
 
 from stores.changelog.arguments import checked_partition
@@ -60,8 +60,6 @@ class Cluster:
         self._partitions: dict[str, int] = {}
         self._record_bytes_max: dict[str, int] = {}
         self._unseen: dict[TopicPartition, int] = {}
-        self._groups: dict[str, confluent_kafka.Consumer] = {}
-        self._metadata: dict[str, Any] = {}
         self._refusal: KafkaError | None = None
         self._admin = self.client(AdminClient, {})
         self._asking = self.client(confluent_kafka.Consumer, {"group.id": "txstores-reader", **READER})
@@ -226,60 +224,6 @@ class Cluster:
         """Remember a commit or abort of this process: each partition's last stable offset moves a moment after it."""
         self._unseen.update(last_offsets)
 
-    def group_offsets(self, group: str) -> dict[TopicPartition, int]:
-        """Return the committed offsets of a group, after any open commit of offsets is decided (KIP-447)."""
-
-        def ask(left_s: float) -> dict[TopicPartition, int]:
-            [future] = self._admin.list_consumer_group_offsets(
-                [ConsumerGroupTopicPartitions(group)], require_stable=True, request_timeout=left_s
-            ).values()
-            offsets = {}
-            for entry in future.result().topic_partitions:
-                if entry.error is not None:
-                    raise KafkaException(entry.error)
-                if entry.offset >= 0:
-                    offsets[TopicPartition(entry.topic, entry.partition)] = int(entry.offset)
-            return offsets
-
-        return self.asked(f"asking for the offsets of group {group!r}", ask)
-
-    def commit_group_offsets(self, group: str, offsets: Mapping[TopicPartition, int]) -> None:
-        """Commit offsets of a group outside of any transaction."""
-        theirs = as_theirs(offsets)
-
-        def ask(left_s: float) -> None:
-            for entry in self._committing(group).commit(offsets=theirs, asynchronous=False):
-                if entry.error is not None:
-                    raise KafkaException(entry.error)
-
-        self.asked(f"committing the offsets of group {group!r}", ask)
-
-    def group_metadata(self, group: str) -> Any:
-        """Return the group's metadata for a transaction: that of a client that is no member of it (KIP-447).
-
-        A task's partitions are assigned by its caller, and older instances are fenced by its transactional ID.
-        """
-        with self._lock:
-            metadata = self._metadata.get(group)
-            if metadata is None:
-                # Without callbacks: this call of the client holds Python's lock.
-                own = {"group.id": group, "log_level": 0, "enable.auto.commit": False}
-                consumer = confluent_kafka.Consumer(self.settings.with_own(own))
-                try:
-                    metadata = self._metadata[group] = consumer.consumer_group_metadata()
-                finally:
-                    consumer.close()
-            return metadata
-
-    def _committing(self, group: str) -> confluent_kafka.Consumer:
-        """Return the client that commits offsets of the group outside of transactions."""
-        with self._lock:
-            consumer = self._groups.get(group)
-            if consumer is None:
-                own = {"group.id": group, "enable.auto.commit": False, "isolation.level": "read_committed"}
-                consumer = self._groups[group] = self.client(confluent_kafka.Consumer, own)
-            return consumer
-
     def truncate(self, partition: TopicPartition, before_offset: int) -> None:
         """Delete the records before an offset."""
         theirs = confluent_kafka.TopicPartition(partition.topic, partition.partition, before_offset)
@@ -302,9 +246,7 @@ class Cluster:
             if self._closed:
                 return
             self._closed = True
-            groups, self._groups = self._groups, {}
-        for consumer in (self._asking, *groups.values()):
-            consumer.close()
+        self._asking.close()
 
     def _written_end(self, theirs: confluent_kafka.TopicPartition, doing: str) -> int:
         """Return the offset after the last record, of whatever transaction."""
@@ -334,10 +276,3 @@ class Cluster:
         # Called on a thread that waits for the client. Other errors are those of the call that fails.
         if is_refused(error):
             self._refusal = error
-
-
-def as_theirs(offsets: Mapping[TopicPartition, int]) -> list[confluent_kafka.TopicPartition]:
-    """Return offsets as the client takes them."""
-    return [
-        confluent_kafka.TopicPartition(topic, number, offset) for (topic, number), offset in sorted(offsets.items())
-    ]

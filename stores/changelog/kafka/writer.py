@@ -7,7 +7,7 @@ Source: KIP-98, KIP-447, KIP-588; librdkafka, "Transactional producer".
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from itertools import groupby
 from typing import Any, cast
 
@@ -16,7 +16,9 @@ from confluent_kafka import KafkaError, KafkaException
 
 from stores.changelog.interface import Headers
 from stores.changelog.kafka.client_errors import error_of, is_fenced, is_unanswered
-from stores.changelog.kafka.cluster import Cluster, as_theirs
+from stores.changelog.kafka.cluster import Cluster
+from stores.changelog.kafka.deadline import returns_in_time
+from stores.changelog.kafka.group_offsets import COORDINATOR_S, GroupOffsets, as_theirs
 from stores.changelog.kafka.record_headers import sent_headers
 from stores.changelog.producer import (
     AFTER_COMMIT,
@@ -45,15 +47,18 @@ class KafkaWriter(LogWriter):
     After an error before the commit, ``append`` can be called again with the same request, and goes on where it was.
     """
 
-    def __init__(self, cluster: Cluster, transactional_id: str | None) -> None:
+    def __init__(self, cluster: Cluster, groups: GroupOffsets, transactional_id: str | None) -> None:
         """Connect; with an ID, wait until the older producer's transaction is decided. Raises: as ``Cluster.asked``."""
-        self._cluster, self._timeout_s = cluster, cluster.timeout_s
-        own: dict[str, Any] = {"enable.idempotence": True}
+        self._cluster, self._groups, self._timeout_s = cluster, groups, cluster.timeout_s
+        self._own: dict[str, Any] = {"enable.idempotence": True}
         if transactional_id is not None:
-            own["transactional.id"] = transactional_id
+            self._own["transactional.id"] = transactional_id
+        self._coordinator_s = min(cluster.timeout_s, COORDINATOR_S)
         self._doing = f"the producer {transactional_id!r}" if transactional_id else "a producer without an ID"
         self._fatal: KafkaError | None = None
-        self._client = cluster.client(confluent_kafka.Producer, own, self._on_error)
+        self._client = cluster.client(confluent_kafka.Producer, self._own, self._on_error)
+        self._stuck = False
+        """True if a call of the client does not return: only another client can end the transaction."""
         self._begun = False
         self._taken: dict[TopicPartition, int] = {}
         """The number of fields of each pending list that the client has taken, if an append has failed."""
@@ -61,7 +66,7 @@ class KafkaWriter(LogWriter):
         self._failed: list[tuple[TopicPartition, KafkaError]] = []
         if transactional_id is not None:
             try:
-                cluster.asked(f"{self._doing} begins", self._begin)
+                self._take_over()
             except BaseException:
                 # As long as the client lives, it goes on, and would fence the next producer of the ID.
                 self.release()
@@ -76,6 +81,8 @@ class KafkaWriter(LogWriter):
 
     def append(self, request: AppendRequest) -> tuple[int | None, dict[TopicPartition, int]]:
         self._cluster.check_open()
+        if self._stuck:
+            raise self._no_answer()
         transactional = request.identity is not None
         try:
             if transactional and not self._begun:
@@ -108,7 +115,10 @@ class KafkaWriter(LogWriter):
 
         Raises: ChangelogTimeoutError if the brokers do not answer in time; call it again.
         """
-        if self._begun:
+        if self._stuck:
+            self._replace_client()
+            self._cluster.ended(self._last_offsets)
+        elif self._begun:
             try:
                 self._cluster.asked(f"{self._doing} aborts", self._client.abort_transaction)
                 self._cluster.ended(self._last_offsets)
@@ -179,16 +189,41 @@ class KafkaWriter(LogWriter):
                 self._cluster.check_partition(partition)
         if transactional:
             for group, of_group in offsets.items():
-                metadata = self._cluster.group_metadata(group)
-                self._client.send_offsets_to_transaction(as_theirs(of_group), metadata, self._timeout_s)
+                self._send_offsets(group, of_group)
         self._flush(transactional=transactional)
         if not transactional:
             for group, of_group in offsets.items():
-                self._cluster.commit_group_offsets(group, of_group)
+                self._groups.commit(group, of_group)
             return
         reach(BEFORE_COMMIT)
         self._commit()
         reach(AFTER_COMMIT)
+
+    def _send_offsets(self, group: str, offsets: Mapping[TopicPartition, int]) -> None:
+        metadata, client, timeout_s = self._groups.metadata(group), self._client, self._coordinator_s
+        theirs = as_theirs(offsets)
+        if not returns_in_time(lambda: client.send_offsets_to_transaction(theirs, metadata, timeout_s), timeout_s):
+            self._stuck = True
+            raise self._no_answer()
+
+    def _no_answer(self) -> ChangelogTimeoutError:
+        return ChangelogTimeoutError(
+            f"{self._doing}: the coordinator of the group did not answer in time. Abort the transaction"
+        )
+
+    def _replace_client(self) -> None:
+        """End the transaction with another client of the same ID: the brokers abort it, and fence the stuck client.
+
+        The end of the transaction was not requested before, so it can't be committed.
+        """
+        if self._begun:
+            self._client = self._cluster.client(confluent_kafka.Producer, self._own, self._on_error)
+            self._fatal, self._begun = None, False
+        self._take_over()
+        self._stuck = False
+
+    def _take_over(self) -> None:
+        self._cluster.asked(f"{self._doing} begins", self._begin)
 
     def _flush(self, *, transactional: bool) -> None:
         left = self._client.flush(self._timeout_s)

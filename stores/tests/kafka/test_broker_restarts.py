@@ -1,0 +1,114 @@
+"""A broker that goes away and comes back costs a task time, and nothing else: at each step of a commit."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pytest
+
+from stores import failpoints
+from stores.changelog.kafka import writer
+from stores.changelog.kafka.deadline import returns_in_time
+from stores.changelog.kafka.testing.broker import Broker
+from stores.errors import CommitInDoubtError
+from stores.interface import IsolationLevel
+from stores.tests.kafka.counting import KEYS, changelog, committed_outputs, prepared, task_over
+from stores.tests.kafka.shared_broker import FOLDER, skip_without_kafka
+from stores.tests.tasks.setup import expected_outputs, expected_state
+
+STUCK_S = 4.0
+"""The client's timeout here: a call that never returns costs this much."""
+
+
+@pytest.fixture(scope="module")
+def own_broker() -> Iterator[Broker]:
+    """A broker that may be killed."""
+    skip_without_kafka()
+    with TemporaryDirectory(prefix="kafka-") as data, Broker(Path(data), FOLDER) as broker:
+        yield broker
+
+
+def once(action: Callable[[], object], hit: int) -> Callable[[], None]:
+    """Return a function that calls ``action`` at its call number ``hit`` only."""
+    left = hit
+
+    def act() -> None:
+        nonlocal left
+        left -= 1
+        if not left:
+            action()
+
+    return act
+
+
+def check_counts(folder: Path, *, timeout_s: float) -> None:
+    """Count the whole input in one task, across errors that ask for another call of ``run``; compare with the model."""
+    with changelog(folder, timeout_s) as log, task_over(folder, log) as task:
+        for _ in range(5):
+            try:
+                task.run(commit=True)
+                break
+            except CommitInDoubtError:
+                continue
+        for name in ("left", "right"):
+            with task.store(name, IsolationLevel.READ_COMMITTED).all() as pairs:
+                assert dict(pairs) == expected_state(KEYS)
+    assert committed_outputs(folder) == expected_outputs(KEYS)
+
+
+@pytest.mark.kafka
+@pytest.mark.parametrize("end", [Broker.kill, Broker.stop], ids=["killed", "stopped"])
+@pytest.mark.parametrize("failpoint", ["task.before_log_commit", "changelog.before_commit", "changelog.after_commit"])
+def test_a_broker_that_restarts_in_a_commit_costs_time_only(
+    tmp_path: Path, own_broker: Broker, failpoint: str, end: Callable[[Broker], None]
+) -> None:
+    """Source: KIP-572; KIP-588."""
+    prepared(tmp_path, own_broker)
+
+    def restart() -> None:
+        end(own_broker)
+        own_broker.start()
+
+    failpoints.arm(failpoint, once(restart, hit=2))
+    try:
+        check_counts(tmp_path, timeout_s=STUCK_S)
+    finally:
+        failpoints.disarm(failpoint)
+
+
+@pytest.mark.kafka
+def test_a_client_whose_call_does_not_return_is_replaced_and_the_task_continues(
+    tmp_path: Path, broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prepared(tmp_path, broker)
+    calls = 0
+
+    def third_is_stuck(call: Callable[[], object], timeout_s: float) -> bool:
+        nonlocal calls
+        calls += 1
+        return calls != 3 and returns_in_time(call, timeout_s)
+
+    monkeypatch.setattr(writer, "returns_in_time", third_is_stuck)
+    check_counts(tmp_path, timeout_s=30.0)
+    assert calls > 3
+
+
+def test_a_call_that_does_not_return_is_left_at_its_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("stores.changelog.kafka.deadline.GRACE_S", 0.0)
+    never = threading.Event()
+    try:
+        assert not returns_in_time(never.wait, 0.01)
+    finally:
+        never.set()
+    assert returns_in_time(lambda: None, 30)
+
+
+def test_a_call_that_raises_within_its_deadline_raises_here() -> None:
+    def fail() -> None:
+        raise KeyError("k")
+
+    with pytest.raises(KeyError):
+        returns_in_time(fail, 30)
