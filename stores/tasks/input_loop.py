@@ -32,6 +32,8 @@ class InputLoop:
         self._inputs, self._changelog = inputs, changelog
         self._transaction, self._timing = transaction, timing
         self._process, self._keep_time = process, keep_time
+        self._first = 0
+        """The input with which the next round begins."""
 
     def run(self, done_at_most: int, wait_ns: int) -> None:
         """Process input until ``done_at_most`` records are done, or there was no input for ``wait_ns``."""
@@ -50,11 +52,19 @@ class InputLoop:
                 timing.clock.sleep(max(0, min(_POLL_NS, ends_ns - now_ns, timing.due_ns - now_ns)) / 1_000_000_000)
 
     def _go_over_inputs(self, done_at_most: int) -> bool:
-        """Process some records of each input; return True if there were any."""
+        """Process some records of each input; return True if there were any.
+
+        If the limit ends a round, the next one begins with the next input: a short limit must not starve the others.
+        """
         transaction = self._transaction
         got_on = False
-        for partition in self._inputs:
+        inputs, first = self._inputs, self._first
+        for number in (*range(first, len(inputs)), *range(first)):
+            partition = inputs[number]
             left = min(done_at_most - transaction.done, _RUN_RECORDS)
+            if not left:
+                break
+            self._first = (number + 1) % len(inputs)
             for record in list(islice(self._changelog.read(partition, transaction.next_offsets[partition]), left)):
                 self._process(partition, record)
                 got_on = True

@@ -232,3 +232,18 @@ def test_a_write_that_could_not_be_logged_is_never_committed_even_if_the_functio
         task.run()
     assert state(task, "s") == {}
     task.close()
+
+
+def test_a_short_limit_of_records_does_not_starve_an_input(tmp_path: Path, log: MemoryChangelog) -> None:
+    """An input that always has records must not keep the others waiting for its end."""
+    other = TopicPartition("other", 0)
+    feed(log, range(6))
+    log.create_topic("other")
+    with log.producer() as producer:
+        producer.send_all(other, [(b"k", b"v", -1)] * 6)
+        producer.flush()
+    with single(tmp_path, log, lambda record, context: None, inputs=[INPUT, other]) as task:
+        for _ in range(2):
+            assert task.run(2) == 2
+        assert task.input_offsets() == {INPUT: 2, other: 2}
+        assert task.run() == 8
