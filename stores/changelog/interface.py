@@ -8,9 +8,11 @@ last stable offset.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import ClassVar, NamedTuple
 
+from stores.changelog.group import GroupListener, GroupMember
+from stores.errors import ChangelogError
 from stores.interface import Closeable, TopicPartition
 
 Headers = tuple[tuple[str, bytes], ...]
@@ -153,6 +155,23 @@ class Changelog(Closeable):
     @abstractmethod
     def committed_offsets(self, group: str) -> Mapping[TopicPartition, int]:
         """Return the next input offsets that ``group`` has committed."""
+
+    def join_group(
+        self,
+        group: str,
+        topics: Sequence[str],
+        listener: GroupListener,
+        *,
+        fingerprint: str,
+        session_timeout_s: float,
+    ) -> GroupMember:
+        """Join the processes that share the partitions of ``topics``, and return the membership.
+
+        The members of a group have the same ``fingerprint``. In Kafka the group takes a member for dead that is silent
+        for ``session_timeout_s``. Raises: ChangelogError if the group has members with another fingerprint, or the log
+        is for one process only.
+        """
+        raise ChangelogError(f"{type(self).__name__} is for one process only: use SqliteChangelog or KafkaChangelog")
 
     @abstractmethod
     def compact(self, partition: TopicPartition, is_expired: IsExpired | None = None) -> int:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import weakref
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from os import PathLike
 
 from stores.changelog.arguments import (
@@ -21,6 +21,8 @@ from stores.changelog.arguments import (
 )
 from stores.changelog.checksum import is_sound
 from stores.changelog.compaction import ABORTED, Compaction
+from stores.changelog.file_group import FileGroupMember
+from stores.changelog.group import GroupListener
 from stores.changelog.interface import Changelog, Headers, IsExpired, Record
 from stores.changelog.log_file import BUSY_TIMEOUT_S, LogFile
 from stores.changelog.producer import (
@@ -122,6 +124,22 @@ class SqliteChangelog(Changelog):
         scan = self._scan(partition, from_offset)
         next(scan)  # begins the snapshot, and raises errors here
         return scan
+
+    def join_group(
+        self,
+        group: str,
+        topics: Sequence[str],
+        listener: GroupListener,
+        *,
+        fingerprint: str,
+        session_timeout_s: float,
+    ) -> FileGroupMember:
+        check_name("group", group)
+        known = self.topics()
+        for topic in topics:
+            self._topic_id(TopicPartition(topic, 0))
+        partitions = [TopicPartition(topic, number) for topic in topics for number in range(known[topic])]
+        return FileGroupMember(self.path, group, partitions, listener, fingerprint)
 
     def start_offset(self, partition: TopicPartition) -> int:
         with self._file.read() as reader:

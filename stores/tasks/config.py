@@ -76,7 +76,7 @@ class TaskConfig:
         Raises: TypeError; ConfigError for an unknown name, with the nearest known one; for a property without
         counterpart here, with the reason; and for a value that does not fit or contradicts another one.
         """
-        given, options = read(properties, {**_TASK_PROPERTIES, **STORE_PROPERTIES}, StoreConfig.OPTION)
+        given, options = read(properties, {**TASK_PROPERTIES, **STORE_PROPERTIES}, StoreConfig.OPTION)
         for name in ("application_id", "state_dir"):
             if name not in given:
                 raise ConfigError(f"property {name.replace('_', '.')} is missing: add it")
@@ -85,7 +85,7 @@ class TaskConfig:
                 raise ConfigError(f"property {name} can't be {properties[name]}: {reason}")
         check_application(given["application_id"])
         given["state_dir"] = Path(given["state_dir"]) / given["application_id"]
-        of_task = {setting for setting, _ in _TASK_PROPERTIES.values()}
+        of_task = {setting for setting, _ in TASK_PROPERTIES.values()}
         mine = {setting: value for setting, value in given.items() if setting in of_task}
         of_store = {setting: value for setting, value in given.items() if setting not in of_task}
         if "processing_guarantee" in given:
@@ -162,7 +162,7 @@ def _seconds(text: str) -> float:
     return milliseconds / 1_000
 
 
-_TASK_PROPERTIES: Known = {
+TASK_PROPERTIES: Known = {
     "application.id": ("application_id", str),
     "state.dir": ("state_dir", str),
     "commit.interval.ms": ("commit_interval_ms", int),

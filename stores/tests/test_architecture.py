@@ -38,7 +38,7 @@ LAYERS: Mapping[str, frozenset[str]] = {
         "settings": "inspection settings",
         "configuration": "config",
         "tasks": "tasks",
-        "tools": "relocate shell spark",
+        "tools": "relocate shell spark worker",
         "commands": "__main__",
     }.items()
 }

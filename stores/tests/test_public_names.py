@@ -25,12 +25,12 @@ from stores.tasks import ProcessingGuarantee, StoreConfig, StreamTask, TaskConte
         (
             SqliteChangelog,
             "close committed_offsets compact compact_step compacts_itself create_store_topic create_topic dirty_share "
-            "end_offset producer read start_offset topics truncate verify",
+            "end_offset join_group producer read start_offset topics truncate verify",
         ),
         (
             MemoryChangelog,
             "close committed_offsets compact compact_step compacts_itself create_store_topic create_topic end_offset "
-            "producer read start_offset topics truncate",
+            "join_group producer read start_offset topics truncate",
         ),
     ],
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
 from confluent_kafka.cimpl import NewTopic
@@ -16,9 +16,11 @@ from stores.changelog.arguments import (
     check_truncation,
     checked_partition,
 )
+from stores.changelog.group import GroupListener
 from stores.changelog.interface import Changelog, IsExpired, Record
 from stores.changelog.kafka.client_settings import ClientSettings
 from stores.changelog.kafka.cluster import Cluster
+from stores.changelog.kafka.group_member import KafkaGroupMember
 from stores.changelog.kafka.group_offsets import GroupOffsets
 from stores.changelog.kafka.reader import PartitionReader
 from stores.changelog.kafka.store_topics import check_store_topic, store_topic_settings
@@ -111,6 +113,17 @@ class KafkaChangelog(Changelog):
 
     def committed_offsets(self, group: str) -> Mapping[TopicPartition, int]:
         return self._groups.committed(group)
+
+    def join_group(
+        self,
+        group: str,
+        topics: Sequence[str],
+        listener: GroupListener,
+        *,
+        fingerprint: str,
+        session_timeout_s: float,
+    ) -> KafkaGroupMember:
+        return KafkaGroupMember(self._cluster, group, topics, listener, fingerprint, session_timeout_s)
 
     def compact(self, partition: TopicPartition, is_expired: IsExpired | None = None) -> int:
         """Check the partition only: Kafka's brokers compact their topics themselves. Return 0."""

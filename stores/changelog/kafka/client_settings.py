@@ -28,7 +28,7 @@ OWN: Mapping[str, str] = {
 _SECRET_WORDS = ("password", "secret", "token", "jaas", "key.pem", "oauthbearer.config", "oauthbearer.assertion")
 _HIDDEN = "(hidden)"
 
-_KNOWN = (
+KNOWN = (
     "bootstrap.servers",
     "client.id",
     "security.protocol",
@@ -117,7 +117,7 @@ class ClientSettings:
 
     def nearest(self, name: str) -> str:
         """Return a suggestion for a setting that the client doesn't know, or nothing."""
-        near = difflib.get_close_matches(name, _KNOWN, n=1)
+        near = difflib.get_close_matches(name, KNOWN, n=1)
         return f": did you mean {near[0]}?" if near else ""
 
     def __repr__(self) -> str:

@@ -1,0 +1,50 @@
+"""A group of processes that share the partitions of topics: each partition has one member at a time.
+
+A member gets partitions, and is asked to release partitions. The others stay as they are (cooperative
+rebalances). Source: KIP-429.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Collection
+from typing import Protocol
+
+from stores.failpoints import Part, declare
+from stores.interface import Closeable, TopicPartition
+
+BEFORE_REVOKE = declare("group.before_revoke", "a member is asked to release partitions, and has not", part=Part.CHANGE)
+AFTER_REVOKE = declare(
+    "group.after_revoke", "a member has released partitions, and the group does not know it", part=Part.CHANGE
+)
+BEFORE_ASSIGN = declare(
+    "group.before_assign", "a member has got partitions, and has not begun to work on them", part=Part.CHANGE
+)
+
+
+class GroupListener(Protocol):
+    """Gets the changes of a member's partitions, in calls of ``GroupMember.poll`` and ``leave``. It raises nothing."""
+
+    def assign(self, partitions: Collection[TopicPartition]) -> None:
+        """The member gets these partitions."""
+
+    def revoke(self, partitions: Collection[TopicPartition]) -> None:
+        """The member has to commit its work on these partitions, and release them before this returns."""
+
+    def lose(self, partitions: Collection[TopicPartition]) -> None:
+        """The member has lost these partitions: another one may work on them. It releases them without a commit."""
+
+
+class GroupMember(Closeable):
+    """A membership in a group. For one thread.
+
+    Raises, all methods: ChangelogError if the group can't have this member; ChangelogTimeoutError.
+    """
+
+    @abstractmethod
+    def poll(self, wait_s: float) -> None:
+        """Take part in the group, for up to ``wait_s`` seconds. Call it again and again: it calls the listener."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Release all partitions, after the listener's ``revoke``, and leave. May be called more than once."""

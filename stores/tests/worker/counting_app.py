@@ -1,0 +1,40 @@
+"""The application of these tests: it counts words, in as many tasks as there are partitions."""
+
+from __future__ import annotations
+
+from threading import Event
+
+from stores.changelog import Record
+from stores.tasks import TaskContext
+from stores.worker import Application, Processor
+
+PARTITIONS = 4
+
+
+def count(record: Record, context: TaskContext) -> None:
+    """Count the record's word, and forward the count."""
+    assert record.value is not None
+    if record.value == b"poison":
+        raise RuntimeError("this word can't be counted")
+    counts = context.store("counts")
+    new = b"%d" % (int(counts.get(record.value) or b"0") + 1)
+    counts.put(record.value, new)
+    context.forward("counted", record.value, new)
+
+
+app = Application(
+    "counting", Processor(["words"], count, {"counts": None}), topics={"words": PARTITIONS, "counted": PARTITIONS}
+)
+unfit = Application(
+    "counting", Processor(["words", "others"], count, {"counts": None}), topics={"words": 2, "others": 3}
+)
+inputless = Application("counting", Processor(["missing"], count))
+same_name = Application("counting", Processor(["words"], count, {"others": None}))
+
+
+def stall(record: Record, context: TaskContext) -> None:
+    """Never return."""
+    Event().wait()
+
+
+stalled = Application("counting", Processor(["words"], stall, {"counts": None}))

@@ -1,0 +1,39 @@
+"""The application of docs/worker.md runs as it stands, and that of the README is the same."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections import Counter
+from pathlib import Path
+
+import stores
+from stores.tests.worker.places import Place, expected_counts
+from stores.tests.worker.worker_process import WorkerProcess
+
+ROOT = Path(stores.__file__).parents[1]
+WORDS = ["to", "be", "or", "not", "to", "be"]
+
+
+def program(page: str) -> str:
+    """Return the program of a page that makes an Application."""
+    found: list[str] = [
+        each
+        for each in re.findall(r"```python\n(.*?)```", (ROOT / page).read_text(encoding="utf-8"), re.DOTALL)
+        if "Application(" in each
+    ]
+    assert len(found) == 1
+    return found[0]
+
+
+def test_the_word_count_of_the_documentation_counts_each_word_once(place: Place) -> None:
+    (place.folder / "word_count.py").write_text(program("docs/worker.md"))
+    place.feed(WORDS)
+    with WorkerProcess(place.folder, "w", place.properties(), application="word_count:app") as worker:
+        place.await_counted(len(WORDS))
+        assert worker.terminate() == 0, worker.errors
+    assert Counter(place.counted()) == expected_counts(WORDS)
+
+
+def test_the_readme_has_the_same_program() -> None:
+    assert ast.dump(ast.parse(program("README.md"))) == ast.dump(ast.parse(program("docs/worker.md")))

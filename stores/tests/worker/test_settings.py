@@ -1,0 +1,114 @@
+"""The properties of a worker, and the definitions of applications: mistakes are refused before anything is done."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stores.config import StoreConfig
+from stores.errors import ConfigError, StoreUnavailableError
+from stores.interface import ProcessingGuarantee
+from stores.records import INT64, STR, KeyValue
+from stores.tests.worker.counting_app import app, count
+from stores.worker import Application, Processor, Worker
+from stores.worker.properties_file import read_properties
+from stores.worker.settings import WorkerSettings
+
+EMBEDDED = {"changelog.file": "log.sqlite", "state.dir": "state"}
+KAFKA = {"bootstrap.servers": "127.0.0.1:9", "state.dir": "state"}
+
+
+@pytest.mark.parametrize(
+    ("properties", "named"),
+    [
+        ({**EMBEDDED, "num.stream.thread": "2"}, "num.stream.threads"),
+        ({**EMBEDDED, "commit.intervall.ms": "2"}, "commit.interval.ms"),
+        ({**EMBEDDED, "sasl.mechanism": "PLAIN"}, "bootstrap.servers"),
+        ({**KAFKA, "num.stream.thread": "2"}, "num.stream.threads"),
+        ({**KAFKA, "session.timout.ms": "2"}, "session.timeout.ms"),
+        ({"state.dir": "state"}, "changelog.file"),
+        ({**EMBEDDED, **KAFKA}, "changelog.file"),
+        ({"changelog.file": "log.sqlite"}, "state.dir"),
+        ({**EMBEDDED, "application.id": "other"}, "counting"),
+        ({**EMBEDDED, "num.stream.threads": "0"}, "num.stream.threads"),
+        ({**EMBEDDED, "status.interval.ms": "-1"}, "status.interval.ms"),
+        ({**EMBEDDED, "num.standby.replicas": "1"}, "num.standby.replicas"),
+    ],
+)
+def test_a_property_that_is_unknown_or_does_not_fit_is_refused_by_name(properties: dict[str, str], named: str) -> None:
+    with pytest.raises(ConfigError, match=named):
+        Worker(app, properties)
+
+
+def test_names_that_are_not_ours_are_settings_of_the_kafka_client() -> None:
+    given = {**KAFKA, "sasl.mechanism": "PLAIN", "statistics.interval.ms": "0", "enable.random.seed": "true"}
+    settings = WorkerSettings.from_properties(
+        app, {**given, "num.stream.threads": "3", "store.backend": "lmdb", "processing.guarantee": "at_least_once"}
+    )
+    assert settings.client == {name: value for name, value in given.items() if name != "state.dir"}
+    assert settings.threads == 3
+    assert settings.tasks.guarantee is ProcessingGuarantee.AT_LEAST_ONCE
+
+
+def test_stores_take_from_the_properties_what_the_application_leaves_open() -> None:
+    settings = WorkerSettings.from_properties(app, {**EMBEDDED, "store.backend": "lmdb"})
+    kind, own = KeyValue(key=STR, value=INT64), StoreConfig("sqlite")
+    stores = settings.stores({"bytes": None, "typed": kind, "own": own})
+    assert [config.backend for config in stores.values()] == ["lmdb", "lmdb", "sqlite"]
+    assert stores["typed"].records == kind
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: Application("a", []),
+        lambda: Application("a/b", Processor(["t"], count)),
+        lambda: Application("a", Processor([], count)),
+        lambda: Application("a", Processor(["t"], count), topics={"t": 0}),
+        lambda: Application("a", [Processor(["t"], count, {"s": None}), Processor(["u"], count, {"s": None})]),
+    ],
+)
+def test_an_application_that_can_not_work_is_refused(make: Any) -> None:
+    with pytest.raises(ConfigError):
+        make()
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: Application("a", "topology"),  # type: ignore[arg-type]
+        lambda: Application("a", [count]),  # type: ignore[list-item]
+        lambda: Processor("topic", count),
+        lambda: Processor(["t"], "count"),  # type: ignore[arg-type]
+        lambda: Processor(["t"], count, ["s"]),  # type: ignore[arg-type]
+        lambda: Processor(["t"], count, {"s": "lmdb"}),  # type: ignore[dict-item]
+        lambda: Worker("app", EMBEDDED),  # type: ignore[arg-type]
+    ],
+)
+def test_wrong_types_are_refused(make: Any) -> None:
+    with pytest.raises(TypeError):
+        make()
+
+
+def test_workers_of_one_group_have_the_same_inputs_and_stores() -> None:
+    same = Application("counting", {0: Processor(["words"], print, {"counts": StoreConfig("lmdb")})})
+    other = Application("counting", Processor(["words"], count, {"totals": None}))
+    assert same.fingerprint == app.fingerprint != other.fingerprint
+
+
+def test_a_file_of_properties_is_read(tmp_path: Path) -> None:
+    file = tmp_path / "worker.properties"
+    file.write_text("# comment\n\n a.b = c=d \nempty=\n", encoding="utf-8")
+    assert read_properties(file) == {"a.b": "c=d", "empty": ""}
+
+
+@pytest.mark.parametrize("content", [b"word\n", b"=value\n", b"a=1\na=2\n", b"\xff=1\n"])
+def test_a_file_that_has_no_properties_is_refused(tmp_path: Path, content: bytes) -> None:
+    file = tmp_path / "worker.properties"
+    file.write_bytes(content)
+    with pytest.raises(ConfigError):
+        read_properties(file)
+    with pytest.raises(StoreUnavailableError):
+        read_properties(tmp_path / "missing")

@@ -1,0 +1,122 @@
+"""A worker in a process of its own, which may be killed at a failpoint of a rebalance."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from stores import failpoints
+from stores.changelog import group
+from stores.tests.worker.places import DEADLINE_S
+
+IDLE = r"tasks, [\d,]+ records/s, lag 0$"
+"""A status line without a restore and without anything to do."""
+_COUNTING = "stores.tests.worker.counting_app:app"
+
+
+class WorkerProcess:
+    """``python -m stores.worker`` in the folder ``place/NAME``. A ``with`` block ends it.
+
+    ``dies_at`` is a failpoint at which it kills itself, from its next rebalance on if ``in_rebalance``.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        name: str,
+        properties: Mapping[str, str],
+        *,
+        application: str = _COUNTING,
+        dies_at: str = "",
+        in_rebalance: bool = False,
+    ) -> None:
+        config = folder / f"{name}.properties"
+        given = {
+            "state.dir": str(folder / "state"),
+            "commit.interval.ms": "50",
+            "status.interval.ms": "50",
+            **properties,
+        }
+        config.write_text("# a comment\n" + "".join(f"{key} = {value}\n" for key, value in given.items()))
+        self._errors = folder / f"{name}.stderr"
+        module = [__name__, dies_at, str(int(in_rebalance))] if dies_at else ["stores.worker"]
+        with self._errors.open("wb") as errors:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", *module, application, "--config", str(config)],
+                cwd=folder,
+                env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=errors,
+            )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._process.kill()
+        self._process.wait()
+
+    @property
+    def errors(self) -> str:
+        """Its standard error so far."""
+        return self._errors.read_text()
+
+    def await_line(self, pattern: str) -> None:
+        """Wait until its newest status line matches."""
+        deadline = time.monotonic() + DEADLINE_S
+        while not re.search(pattern, (self.errors.splitlines() or [""])[-1]):
+            assert self._process.poll() is None, self.errors
+            assert time.monotonic() < deadline, f"{pattern}: {self.errors[-2000:]}"
+            time.sleep(0.02)
+
+    def await_text(self, text: str) -> None:
+        """Wait until it has written a text to its standard error."""
+        deadline = time.monotonic() + DEADLINE_S
+        while text not in self.errors:
+            assert self._process.poll() is None, self.errors
+            assert time.monotonic() < deadline, f"{text}: {self.errors[-2000:]}"
+            time.sleep(0.02)
+
+    def send(self, number: signal.Signals) -> None:
+        """Send a signal to it."""
+        self._process.send_signal(number)
+
+    def ended(self) -> int:
+        """Wait for its end; return its exit status."""
+        return self._process.wait(DEADLINE_S)
+
+    def terminate(self) -> int:
+        """Ask it to end; return its exit status."""
+        self.send(signal.SIGTERM)
+        return self.ended()
+
+
+def die() -> None:
+    """End this process like a crash."""
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def main() -> int:
+    from stores.worker.__main__ import main as run_worker
+
+    dies_at, in_rebalance, *arguments = sys.argv[1:]
+    if int(in_rebalance) and dies_at != group.BEFORE_REVOKE:
+        failpoints.arm(group.BEFORE_REVOKE, lambda: failpoints.arm(dies_at, die))
+    else:
+        failpoints.arm(dies_at, die)
+    return run_worker(arguments)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,12 @@
+"""The worker: a process that shares the tasks of an application with others of its kind, and runs them.
+
+    python -m stores.worker MODULE:NAME --config FILE
+
+or ``Application.run``. Over the embedded changelog or over Kafka: the configuration decides.
+"""
+
+from stores.worker.application import Application
+from stores.worker.definition import Processor
+from stores.worker.worker import Worker
+
+__all__ = ["Application", "Processor", "Worker"]

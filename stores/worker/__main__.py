@@ -1,0 +1,82 @@
+"""``python -m stores.worker MODULE:NAME --config FILE``: run a worker of an application until SIGTERM.
+
+Exit status: 0 after SIGTERM or SIGINT; 1 if a task fails; 2 for a mistake in the arguments, the configuration or the
+topics, with the reason.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import logging
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+from pathlib import Path
+
+from stores.errors import ConfigError, StoreError
+from stores.registry import nearest
+from stores.worker.application import Application
+from stores.worker.properties_file import read_properties
+from stores.worker.worker import TaskNotReleasedError, Worker
+
+FAILED, REFUSED = 1, 2
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a worker; return the exit status."""
+    parser = argparse.ArgumentParser(
+        prog="python -m stores.worker",
+        description="Run a worker of an application: it shares the application's tasks with the other workers.",
+        epilog="SIGTERM and SIGINT end it after a commit; a second one ends it immediately, and nothing is lost.",
+    )
+    parser.add_argument("application", metavar="MODULE:NAME", help="the module, and the name of the Application in it")
+    parser.add_argument("--config", type=Path, required=True, metavar="FILE", help="properties, one name=value a line")
+    parser.add_argument("--verbose", action="store_true", help="log opening, restores and releases of tasks")
+    given = parser.parse_args(argv)
+    logging.basicConfig(
+        level=logging.INFO if given.verbose else logging.WARNING, format="%(asctime)s %(name)s %(message)s"
+    )
+    try:
+        worker = Worker(find_application(given.application), read_properties(given.config))
+    except (StoreError, TypeError) as error:
+        print(error, file=sys.stderr)
+        return REFUSED
+    try:
+        worker.run()
+    except TaskNotReleasedError as error:
+        print(error, file=sys.stderr, flush=True)
+        os._exit(FAILED)  # A thread that does not end would be waited for.
+    except StoreError as error:
+        print("\n".join([str(error), *getattr(error, "__notes__", ())]), file=sys.stderr)
+        return REFUSED if isinstance(error, ConfigError) else FAILED
+    except Exception:
+        traceback.print_exc()  # It comes from the application's function.
+        return FAILED
+    return 0
+
+
+def find_application(text: str) -> Application:
+    """Return the application that ``MODULE:NAME`` names. Raises: ConfigError; the errors of the module itself."""
+    module_name, colon, name = text.partition(":")
+    sys.path.insert(0, os.getcwd())
+    try:
+        module = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{module_name}.".startswith(f"{error.name}."):
+            raise
+        raise ConfigError(f"there is no module {module_name!r} on the path of Python, or in this folder") from None
+    except (TypeError, ValueError):
+        raise ConfigError(f"{text!r} is not an application: write MODULE:NAME") from None
+    found = {key: value for key, value in vars(module).items() if isinstance(value, Application)}
+    if name in found:
+        return found[name]
+    known = ", ".join(f"{module_name}:{each}" for each in found) or "no Application"
+    if not colon or not name:
+        raise ConfigError(f"{text!r} does not name the application: write MODULE:NAME. The module has {known}")
+    raise ConfigError(f"{module_name} has no Application {name!r}{nearest(name, found)}. It has {known}")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,110 @@
+"""The definition of an application: its sub-topologies, each with input topics, a function and stores."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from hashlib import sha256
+
+from stores.config import StoreConfig
+from stores.errors import ConfigError
+from stores.records.record_kind import RecordKind
+from stores.tasks.context import InitFunction, ProcessFunction
+from stores.tasks.directory.names import check_application, check_topic
+from stores.tasks.on_error import DeadLetterTopic, OnError
+from stores.tasks.topology import Subtopology, Topology
+
+StoreSetting = StoreConfig | RecordKind | None
+"""The configuration of a store, or its kind of records, or None for bytes. The last two take the rest from the worker's
+configuration."""
+
+
+@dataclass(frozen=True)
+class Processor:
+    """A sub-topology: a function over the records of some input topics, with stores. Checked when it is made.
+
+    Each partition of the inputs is a task; all inputs have the same number of partitions. ``process``, ``init`` and
+    ``on_error`` are those of ``StreamTask``. Tasks of several threads call the same function at the same time.
+
+    Raises: TypeError, ConfigError.
+    """
+
+    inputs: Sequence[str]
+    process: ProcessFunction
+    stores: Mapping[str, StoreSetting] = field(default_factory=dict)
+    init: InitFunction | None = None
+    on_error: OnError | DeadLetterTopic | str = OnError.RAISE
+
+    def __post_init__(self) -> None:
+        if not callable(self.process):
+            raise TypeError(f"process is a function of a record and a context, not {type(self.process).__name__}")
+        if not isinstance(self.stores, Mapping):
+            raise TypeError(f"stores are a mapping of names to settings, not {type(self.stores).__name__}")
+        for name, setting in self.stores.items():
+            if setting is not None and not isinstance(setting, StoreConfig | RecordKind):
+                raise TypeError(
+                    f"the setting of store {name!r} is a StoreConfig, a kind of stores.records or None, not "
+                    f"{type(setting).__name__}"
+                )
+        if not self.subtopology.inputs:
+            raise ConfigError("a Processor has at least one input topic: name it")
+
+    @property
+    def subtopology(self) -> Subtopology:
+        """The names of its stores and inputs."""
+        return Subtopology(tuple(self.stores), self.inputs)  # type: ignore[arg-type]
+
+
+class Definition:
+    """An application of a name and its sub-topologies: one Processor, a list of them, or a mapping by number.
+
+    ``name`` is the ``application.id``: that of the consumer group, and the first part of the names of its changelog
+    topics. ``topics`` are created if they do not exist, with that number of partitions.
+
+    Raises: TypeError, ConfigError.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        topology: Processor | Iterable[Processor] | Mapping[int, Processor],
+        *,
+        topics: Mapping[str, int] | None = None,
+    ) -> None:
+        check_application(name)
+        self.name = name
+        self.processors = _numbered(topology)
+        """The sub-topologies by number, the first number of their tasks' IDs."""
+        self.topology = Topology({number: each.subtopology for number, each in self.processors.items()})
+        self.topics = dict(topics or {})
+        for topic, partitions in self.topics.items():
+            check_topic(topic)
+            if type(partitions) is not int or partitions < 1:
+                raise ConfigError(f"topic {topic!r} has 1 partition or more, not {partitions!r}")
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.name!r}, {len(self.processors)} sub-topologies>"
+
+    @property
+    def fingerprint(self) -> str:
+        """A hash of the inputs and stores of each sub-topology: workers of one group have the same."""
+        parts = [
+            (number, sorted(each.subtopology.inputs), sorted(each.subtopology.stores))
+            for number, each in sorted(self.processors.items())
+        ]
+        return sha256(repr(parts).encode()).hexdigest()[:8]
+
+
+def _numbered(topology: object) -> dict[int, Processor]:
+    if isinstance(topology, Processor):
+        topology = [topology]
+    if isinstance(topology, Iterable) and not isinstance(topology, Mapping | str | bytes):
+        topology = dict(enumerate(topology))
+    if not isinstance(topology, Mapping):
+        raise TypeError(f"a topology is a Processor, or several, not {type(topology).__name__}")
+    if not topology:
+        raise ConfigError("an application has at least one Processor")
+    for processor in topology.values():
+        if not isinstance(processor, Processor):
+            raise TypeError(f"a sub-topology is a Processor, not {type(processor).__name__}")
+    return dict(topology)

@@ -1,0 +1,150 @@
+"""One task of a stream thread: opened when it is due, run in slices, and closed. For the thread that owns it."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from stores.errors import (
+    ChangelogTimeoutError,
+    CommitInDoubtError,
+    ProducerFencedError,
+    StoreError,
+    StoreLockedError,
+)
+from stores.interface import TopicPartition
+from stores.tasks.identifier import TaskId
+from stores.tasks.stores.restore import OnRestore, RestoreProgress
+from stores.tasks.task import StreamTask
+
+_log = logging.getLogger(__name__)
+
+SLICE_S = 0.05
+"""The time that a slice aims at: a task is released, and the next one runs, after about this."""
+_SLICE_RECORDS_MAX = 10_000
+PAUSE_S = 0.1
+"""The pause before a task is tried again, after an error that may pass."""
+
+MakeTask = Callable[[TaskId, OnRestore], StreamTask]
+
+
+class ReleasedWhileRestoring(Exception):
+    """Raised in a restore whose task is to be released."""
+
+
+@dataclass(frozen=True, slots=True)
+class TaskStatus:
+    """The state of one task, as other threads may see it."""
+
+    task_id: TaskId
+    running: bool
+    """False while it is opened and restored."""
+    process_total: int = 0
+    restored: float = 0.0
+    """The part of the current restore that is done, 0 to 1."""
+    next_offsets: tuple[tuple[TopicPartition, int], ...] = ()
+
+
+class RunningTask:
+    """A task that a stream thread owns, between its assignment and its release."""
+
+    def __init__(self, task_id: TaskId, make: MakeTask, timeout_s: float, released: Callable[[TaskId], bool]) -> None:
+        """``released`` returns True once the task is to be released, also while it is opened.
+
+        ``timeout_s`` is the time without progress after which an error that may pass is raised.
+        """
+        self.task_id = task_id
+        self.status = TaskStatus(task_id, running=False)
+        self._released = released
+        self._task = make(task_id, self._on_restore)
+        self._timeout_s = timeout_s
+        self._open = False
+        self._due = 0.0
+        self._fails_at: float | None = None
+        self._slice = 100
+
+    @property
+    def task(self) -> StreamTask:
+        """The task itself."""
+        return self._task
+
+    def step(self) -> bool:
+        """Open the task, or process a slice of its input; return True if there was any work.
+
+        Raises: the errors of ``open`` and ``run`` that do not pass by themselves, and those of the function.
+        """
+        if time.monotonic() < self._due:
+            return False
+        try:
+            if not self._open:
+                self._task.open()
+                self._open = True
+                _log.info("task %s runs", self.task_id)
+            done = self._run()
+        except ReleasedWhileRestoring:
+            return True
+        except (ChangelogTimeoutError, CommitInDoubtError) as error:
+            self._try_later(error)
+            return False
+        except ProducerFencedError as error:
+            # It has closed itself. If the group still has it here, it fences the other instance in its turn.
+            self._open = False
+            self._try_later(error)
+            return False
+        except StoreLockedError as error:
+            if self._open:
+                raise
+            self._try_later(error)  # The process that had the task has not closed it yet.
+            return False
+        self._fails_at = None
+        self._note()
+        return done > 0
+
+    def release(self, *, clean: bool) -> None:
+        """Close the task: with a commit if ``clean``. Work that can't be committed is left to the next instance."""
+        if clean and self._open:
+            try:
+                self._task.close()
+                return
+            except StoreError as error:
+                _log.warning("task %s is released without its last commit: %s", self.task_id, error)
+        try:
+            self._task.close(clean=False)
+        except StoreError as error:
+            _log.warning("task %s could not be closed in order: %s", self.task_id, error)
+
+    def _run(self) -> int:
+        began = time.monotonic()
+        done = self._task.run(self._slice)
+        took_s = time.monotonic() - began
+        if took_s > 2 * SLICE_S:
+            self._slice = max(1, self._slice // 2)
+        elif done >= self._slice and took_s < SLICE_S:
+            self._slice = min(_SLICE_RECORDS_MAX, 2 * self._slice)
+        return done
+
+    def _note(self) -> None:
+        self.status = TaskStatus(
+            self.task_id,
+            running=True,
+            process_total=self._task.metrics.process_total,
+            next_offsets=tuple(self._task.input_offsets().items()),
+        )
+
+    def _on_restore(self, progress: RestoreProgress) -> None:
+        whole = max(progress.to_offset, 1)
+        self.status = TaskStatus(self.task_id, running=False, restored=min(progress.offset / whole, 1.0))
+        if self._released(self.task_id):
+            raise ReleasedWhileRestoring
+
+    def _try_later(self, error: StoreError) -> None:
+        now = time.monotonic()
+        if self._fails_at is None:
+            self._fails_at = now + self._timeout_s
+            _log.warning("task %s is tried again, for up to %g s: %s", self.task_id, self._timeout_s, error)
+        if now >= self._fails_at:
+            error.add_note(f"Task {self.task_id} has made no progress for {self._timeout_s:g} s.")
+            raise error
+        self._due = now + PAUSE_S

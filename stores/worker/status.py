@@ -1,0 +1,90 @@
+"""The state of a worker in one line: tasks, records per second, restore progress and lag."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Self
+
+from stores.changelog.interface import Changelog
+from stores.errors import StoreError
+from stores.worker.running_task import TaskStatus
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerStatus:
+    """The tasks of a worker at one moment."""
+
+    tasks: tuple[TaskStatus, ...] = ()
+
+    @property
+    def running(self) -> int:
+        """The number of tasks that process records."""
+        return sum(task.running for task in self.tasks)
+
+    @property
+    def restored(self) -> float | None:
+        """The mean progress of the restores, 0 to 1; None if nothing is restored."""
+        waiting = [task.restored for task in self.tasks if not task.running]
+        return sum(waiting) / len(waiting) if waiting else None
+
+
+class StatusLine:
+    """Writes the line to the standard error each ``interval_s``, on a thread of its own; 0 for never."""
+
+    def __init__(
+        self, application: str, status: Callable[[], WorkerStatus], changelog: Changelog, interval_s: float
+    ) -> None:
+        self._application, self._status, self._changelog = application, status, changelog
+        self._interval_s = interval_s
+        self._ended = threading.Event()
+        self._totals: dict[object, int] = {}
+        self._at = time.monotonic()
+        self._thread = threading.Thread(target=self._run, name="status", daemon=True)
+
+    def __enter__(self) -> Self:
+        if self._interval_s:
+            self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._ended.set()
+
+    def line(self) -> str:
+        """Return the line: records per second are those since the last line."""
+        status = self._status()
+        now = time.monotonic()
+        totals: dict[object, int] = {task.task_id: task.process_total for task in status.tasks if task.running}
+        # A task that was closed and opened meanwhile counts from 0 again.
+        done = sum(max(total - self._totals.get(task, 0), 0) for task, total in totals.items())
+        rate = done / max(now - self._at, 1e-9)
+        self._totals, self._at = totals, now
+        parts = [f"{len(status.tasks)} tasks"]
+        restored = status.restored
+        if restored is not None:
+            parts.append(f"{len(status.tasks) - status.running} restoring ({restored:.0%})")
+        parts.append(f"{rate:,.0f} records/s")
+        lag = self._lag(status)
+        parts.append("lag unknown" if lag is None else f"lag {lag:,}")
+        return f"{self._application}: {', '.join(parts)}"
+
+    def _lag(self, status: WorkerStatus) -> int | None:
+        """Return the offsets between the tasks and the ends of their inputs, None if the changelog does not answer."""
+        lag = 0
+        try:
+            for task in status.tasks:
+                for partition, following in task.next_offsets:
+                    lag += max(self._changelog.end_offset(partition) - following, 0)
+        except StoreError:
+            return None
+        return lag
+
+    def _run(self) -> None:
+        while not self._ended.wait(self._interval_s):
+            print(self.line(), file=sys.stderr, flush=True)
