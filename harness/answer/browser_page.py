@@ -46,7 +46,7 @@ def browser_page(
     backends = environment["backends"]
     found = choices(figures, backends)
     names = [page.name for page in pages if page.body]
-    past = [Plot(*each) for each in timelines(history, environment)]
+    past = [plot for plot in (Plot(*each) for each in timelines(history, environment)) if plot.chart.data()]
     plots = [(page, [plot for plot in page.plots if plot.chart.data()]) for page in pages if page.body]
     sections = [
         Section("answer", "The answer", _answer(found, names)),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from math import isfinite
 from typing import Any
 
 from harness.experiments.opening.figures import READY_AFTER_A_KILL, largest_state
@@ -176,7 +177,8 @@ def _best(
     measure: _Measure,
 ) -> Choice:
     out = failed(figures, durability)
-    eligible = [row for row in rows if row["backend"] in candidates and row.get(measure.name) is not None]
+    measured = [row for row in rows if row["backend"] in candidates and row.get(measure.name) is not None]
+    eligible = [row for row in measured if isfinite(row[measure.name])]
     sign = -1 if measure.more_is_better else 1
     fit = sorted(
         (row for row in eligible if row["backend"] not in out),

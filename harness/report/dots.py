@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from harness.report.drawing import Chart, Looks, new_canvas
+from harness.report.drawing import Chart, Looks, is_drawable, new_canvas
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -68,7 +68,7 @@ class DotChart(Chart):
 
     def canvas(self, looks: Looks) -> Canvas | None:
         """Draw the panels, two in a row; None if there are none."""
-        filled = [panel for panel in self.panels if panel.dots and panel.printed]
+        filled = [panel for panel in self._filled() if panel.printed]
         if not filled:
             return None
         columns = min(_COLUMNS, len(filled))
@@ -89,7 +89,7 @@ class DotChart(Chart):
 
     def data(self) -> dict[str, Any] | None:
         """Return all panels, those that are not printed as well."""
-        filled = [panel for panel in self.panels if panel.dots]
+        filled = self._filled()
         if not filled:
             return None
         return {
@@ -104,6 +104,14 @@ class DotChart(Chart):
                 {**asdict(replace(panel, dots=())), "dots": [asdict(dot) for dot in panel.dots]} for panel in filled
             ],
         }
+
+    def _filled(self) -> list[Panel]:
+        """Return the panels that have dots, with those dots that have a place on a scale."""
+        panels = (
+            replace(panel, dots=[dot for dot in panel.dots if is_drawable(dot.value, dot.low, dot.high)])
+            for panel in self.panels
+        )
+        return [panel for panel in panels if panel.dots]
 
 
 def _draw(axes: Axes, dots: Sequence[Dot], looks: Looks, *, more_is_better: bool) -> None:

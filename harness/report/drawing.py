@@ -5,6 +5,7 @@ The same figures give the same bytes. matplotlib is imported by the first plot.
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from pathlib import Path
@@ -82,6 +83,11 @@ def draw(plots: Iterable[Plot], looks: Looks, folder: Path, file_type: str = "sv
                 canvas.savefig(folder / f"{plot.name}.{file_type}", metadata=metadata, bbox_inches="tight", dpi=110)
                 drawn.append(f"{plot.name}.{file_type}")
     return drawn
+
+
+def is_drawable(*numbers: float | None) -> bool:
+    """Return True if no number is infinite or NaN: neither a scale nor JSON has a place for those."""
+    return all(number is None or math.isfinite(number) for number in numbers)
 
 
 def new_canvas(width: float, height: float) -> Canvas:

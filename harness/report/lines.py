@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from harness.report.drawing import Chart, Looks, new_canvas
+from harness.report.drawing import Chart, Looks, is_drawable, new_canvas
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -43,10 +43,11 @@ class LineChart(Chart):
 
     def canvas(self, looks: Looks) -> Canvas | None:
         """Draw the panels side by side; None if there are none."""
-        if not self.panels:
+        panels = self._filled()
+        if not panels:
             return None
-        canvas, drawn = _panels(panel.title for panel in self.panels)
-        for (title, axes), panel in zip(drawn, self.panels, strict=True):
+        canvas, drawn = _panels(panel.title for panel in panels)
+        for (title, axes), panel in zip(drawn, panels, strict=True):
             for line in panel.lines:
                 axes.plot(range(len(self.steps)), line.values, label=line.backend, **looks.of(line.backend))
             axes.set_yscale("log")
@@ -59,8 +60,16 @@ class LineChart(Chart):
         return canvas
 
     def data(self) -> dict[str, Any] | None:
-        """Return all panels."""
-        return {"kind": "lines", **asdict(self)} if self.panels else None
+        """Return all panels that have lines."""
+        panels = self._filled()
+        return {"kind": "lines", **asdict(replace(self, panels=panels))} if panels else None
+
+    def _filled(self) -> list[LinePanel]:
+        """Return the panels that have lines, with those lines that have a place on a scale."""
+        panels = (
+            replace(panel, lines=[line for line in panel.lines if is_drawable(*line.values)]) for panel in self.panels
+        )
+        return [panel for panel in panels if panel.lines]
 
 
 def _panels(names: Iterable[str]) -> tuple[Canvas, list[tuple[str, Axes]]]:

@@ -6,10 +6,10 @@ Only the page for browsers has them.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from harness.report.drawing import Chart, Looks
+from harness.report.drawing import Chart, Looks, is_drawable
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Canvas
@@ -52,5 +52,10 @@ class Timeline(Chart):
         return None
 
     def data(self) -> dict[str, Any] | None:
-        """Return all panels."""
-        return {"kind": "history", **asdict(self)} if self.panels else None
+        """Return all panels that have points."""
+        panels = [
+            replace(panel, points=[point for point in panel.points if is_drawable(point.value, point.low, point.high)])
+            for panel in self.panels
+        ]
+        drawn = replace(self, panels=[panel for panel in panels if panel.points])
+        return {"kind": "history", **asdict(drawn)} if drawn.panels else None

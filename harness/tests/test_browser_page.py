@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
+from typing import Any
 
 import pytest
 from selenium.webdriver.common.keys import Keys
@@ -268,3 +270,64 @@ def test_a_value_is_told_where_the_pointer_is(browser: Browser) -> None:
     assert "records/s" in browser.texts("#tip")[0]
     browser.point("h1")
     assert browser.texts("#tip") == []
+
+
+HOSTILE = "<img src=x onerror=\"document.title = 'taken'\">'</script>"
+
+
+def made(rows: dict[str, Any], environment: dict[str, Any]) -> str:
+    figures = all_figures(rows)
+    facts = {name: value for name, value in FACTS.items() if name != "environment"} | {"whole": True, "commit": HOSTILE}
+    pages = all_pages(figures, rows, facts)
+    return browser_page(figures, pages, facts, environment, with_run([], figures, facts, environment))
+
+
+def renamed(value: Any, names: dict[str, str]) -> Any:
+    """The same value, with other texts in place of some."""
+    if isinstance(value, dict):
+        return {names.get(name, name): renamed(each, names) for name, each in value.items()}
+    if isinstance(value, list):
+        return [renamed(each, names) for each in value]
+    return names.get(value, value) if isinstance(value, str) else value
+
+
+def test_names_and_messages_are_shown_as_they_are_and_run_nothing(started: Browser, tmp_path: Path) -> None:
+    names = {"lmdb-indexed-batch": HOSTILE, "direct.commit": f"point {HOSTILE}", "count": f"work {HOSTILE}"}
+    rows = renamed(made_up_rows(), names | {"": HOSTILE})
+    (tmp_path / "index.html").write_text(made(rows, renamed(ENVIRONMENT, names)))
+    started.open((tmp_path / "index.html").as_uri())
+    assert started.console() == []
+    assert started.run("return document.title") == "Which backend, and why"
+    assert started.all("img") == []
+    started.run("document.querySelectorAll('details').forEach((each) => { each.open = true; })")
+    assert HOSTILE in "".join(started.texts("#side-by-side td"))
+    assert HOSTILE in started.texts("#plot-crash-matrix th")
+    assert f"point {HOSTILE}" in started.texts("#plot-crash-matrix th")
+    shown = started.run("return [...document.querySelectorAll('.chart svg text')].map((each) => each.textContent)")
+    assert HOSTILE[:20] in " ".join(shown)
+    box = f"[...document.querySelectorAll('input[name=backends]')].find((each) => each.value === {json.dumps(HOSTILE)})"
+    started.run(f"{box}.click()")
+    started.wait()
+    assert HOSTILE not in started.texts("#plot-crash-matrix th")
+
+
+def test_figures_that_are_no_numbers_leave_the_rest_of_the_page(started: Browser, tmp_path: Path) -> None:
+    rows = made_up_rows()
+    for kind, odd in (("throughput", float("nan")), ("opening", float("inf")), ("scale", float("nan"))):
+        for row in rows[kind]:
+            if row["backend"] == "lmdb-indexed-batch":
+                row.update({name: odd for name, value in row.items() if isinstance(value, float)})
+    (tmp_path / "index.html").write_text(made(rows, ENVIRONMENT))
+    started.open((tmp_path / "index.html").as_uri())
+    assert started.console() == []
+    assert len(started.texts("#plot-throughput figcaption")) > 1
+
+
+@pytest.mark.parametrize("kept", [[], ["sqlite-indexed-batch"]])
+def test_a_run_of_one_backend_or_none_has_a_page(started: Browser, tmp_path: Path, kept: list[str]) -> None:
+    rows = {kind: [row for row in of_kind if row.get("backend") in kept] for kind, of_kind in made_up_rows().items()}
+    (tmp_path / "index.html").write_text(made(rows, ENVIRONMENT))
+    started.open((tmp_path / "index.html").as_uri())
+    assert started.console() == []
+    assert started.texts("#answer h2") == ["The answer"]
+    assert bool(started.texts("#plot-throughput figcaption")) == bool(kept)

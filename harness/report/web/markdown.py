@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Sequence
+from html import escape, unescape
 from typing import Any
 
 from markdown_it import MarkdownIt
@@ -13,13 +14,16 @@ from harness.report.page import FIRST_PAGE, anchor
 
 _INTERVAL = re.compile(r"(?<!>)(\([^<()]+ to [^<()]+\))(?:<br>|(?=</td>))")
 _PAGE_LINK = re.compile(r"([\w-]+)\.md(?:#(.+))?$")
+_TAG = re.compile(r"</?(?:details|summary|code|br)>")
+"""The HTML that a report has in its Markdown. None of them has attributes."""
 
 
 def to_html(source: str, pages: Collection[str], name: str = "", deeper: int = 0) -> str:
     """Return Markdown as HTML. Links to the ``pages`` of a report, given by name, become links within one page.
 
     ``name`` is the page that the text is of, and begins the identifiers of its titles; "" is the first page. Titles
-    are ``deeper`` by so many levels. Each table is in a box that scrolls by itself.
+    are ``deeper`` by so many levels. Each table is in a box that scrolls by itself. Other HTML than that of a report
+    is shown as text: names and messages of errors may look like it.
     """
     parser = MarkdownIt("commonmark", {"html": True}).enable("table")
     tokens = parser.parse(source)
@@ -28,8 +32,10 @@ def to_html(source: str, pages: Collection[str], name: str = "", deeper: int = 0
             token.tag = f"h{int(token.tag[1]) + deeper}"
         if token.type == "heading_open":
             token.attrSet("id", identifier(name, anchor(tokens[place + 1].content)))
-        for child in token.children or ():
-            _relink(child, pages, name)
+        for part in (token, *(token.children or ())):
+            if part.type in ("html_block", "html_inline"):
+                part.content = _harmless(part.content)
+            _relink(part, pages, name)
     rendered: str = parser.renderer.render(_boxed(tokens), parser.options, {})
     numbers = rendered.replace(' style="text-align:right"', ' class="r"')
     return _INTERVAL.sub(r'<span class="interval">\1</span>', numbers)
@@ -43,6 +49,20 @@ def inline(source: str, pages: Collection[str] = ()) -> str:
 def identifier(name: str, section: str = "") -> str:
     """Return the identifier of a page, or of one of its sections, within the page for browsers."""
     return "-".join(filter(None, (name, section)))
+
+
+def _harmless(content: str) -> str:
+    """Return HTML with everything escaped but the tags of a report."""
+    place, parts = 0, []
+    for tag in _TAG.finditer(content):
+        parts += [_escaped(content[place : tag.start()]), tag[0]]
+        place = tag.end()
+    return "".join([*parts, _escaped(content[place:])])
+
+
+def _escaped(text: str) -> str:
+    # A summary is escaped already.
+    return escape(unescape(text), quote=False)
 
 
 def _relink(token: Token, pages: Collection[str], name: str) -> None:
