@@ -19,6 +19,7 @@ from harness.experiments.opening.figures import largest_state
 from harness.experiments.throughput.figures import reference
 from harness.report import text
 from harness.report.commit import CHANGED
+from harness.report.drawing import is_drawable
 from harness.report.figures import Figure, Figures
 from harness.report.interval import columns
 from harness.report.levels import LEVELS
@@ -27,6 +28,8 @@ from stores.errors import ConfigError
 
 HISTORY_FILE = "history.jsonl"
 _SAME_RUN = ("date", "profile", "seed", "machine")
+_TYPES = {"date": str, "commit": str, "profile": str, "seed": int, "machine": str}
+_CURE = "correct it, or restore the file from its repository"
 Line = dict[str, Any]
 
 
@@ -55,12 +58,35 @@ def read_history(file: Path) -> list[Line]:
     if not file.exists():
         return []
     try:
-        lines = [dict(json.loads(line)) for line in file.read_text(encoding="utf-8").splitlines() if line.strip()]
-        for line in lines:
-            _ = [line[name] for name in (*_SAME_RUN, "commit")], [_Entry(**entry) for entry in line["figures"]]
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise ConfigError(f"{file} cannot be read ({error}): correct it, or restore it from its repository") from error
+        texts = file.read_text(encoding="utf-8").splitlines()
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{file} cannot be read ({error}): {_CURE}") from error
+    lines = []
+    for number, line in enumerate(texts, 1):
+        if line.strip():
+            try:
+                lines.append(_read_line(line))
+            except (ValueError, KeyError, TypeError, RecursionError) as error:
+                reason = f"lacks {error}" if isinstance(error, KeyError) else str(error)
+                raise ConfigError(f"line {number} of {file} is not that of a run ({reason}): {_CURE}") from error
     return lines
+
+
+def _read_line(text_: str) -> Line:
+    line = json.loads(text_)
+    if not isinstance(line, dict):
+        raise TypeError("it is no JSON object")
+    for name, type_ in _TYPES.items():
+        if not isinstance(line[name], type_):
+            raise TypeError(f"its {name} is {line[name]!r}")
+    for entry in line["figures"]:
+        made = _Entry(**entry)
+        numbers = [made.value, *(end for end in (made.low, made.high) if end is not None)]
+        if not all(isinstance(number, int | float) for number in numbers):
+            raise TypeError(f"{made.measure} of {made.backend} is no number")
+        if not all(isinstance(word, str) for word in (made.measure, made.level, made.cell, made.backend)):
+            raise TypeError("a figure has no text for its measure, level, cell or backend")
+    return line
 
 
 def with_run(
@@ -118,7 +144,7 @@ def _entries(figures: Figures) -> Iterator[_Entry]:
         for measure in MEASURES:
             cell, rows = cells[measure.kind]
             for row in sorted(rows, key=lambda row: str(row["backend"])):
-                if row.get(measure.name) is not None:
+                if row.get(measure.name) is not None and is_drawable(row[measure.name]):
                     values = (row.get(name) for name in (measure.name, *columns(measure.name)))
                     value, low, high = (None if each is None else float(f"{each:.6g}") for each in values)
                     what = measure.name, level, cell.replace("`", ""), row["backend"]

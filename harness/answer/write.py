@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import re
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
@@ -54,11 +57,12 @@ def add_to_history(run_folder: Path, results: Path = RESULTS) -> Path:
             f"the run in {run_folder} is not whole, so its figures do not belong in the history: a whole run has all "
             "stages and backends, and at least the budget of its profile"
         )
-    figures, _, history = _computed(run_folder, facts, environment, results)
+    figures, _, _ = _computed(run_folder, facts, environment, results)
     file = results / HISTORY_FILE
     try:
         results.mkdir(parents=True, exist_ok=True)
-        replace_text(file, history_text(with_run(history, figures, facts, environment)))
+        with _only_writer(results):
+            replace_text(file, history_text(with_run(read_history(file), figures, facts, environment)))
     except OSError as error:
         raise ConfigError(f"{file} cannot be written ({error.strerror}): correct that and try again") from error
     return file
@@ -67,7 +71,7 @@ def add_to_history(run_folder: Path, results: Path = RESULTS) -> Path:
 def check_results(results: Path | None, *, whole: bool) -> None:
     """Check, before anything is measured, that a run's report can be written. The arguments are as for ``publish``.
 
-    Raises: ConfigError. The folder is not created.
+    Raises: ConfigError, also for a damaged history in the folder. The folder is not created.
     """
     target = results or (RESULTS if whole else None)
     if target is None:
@@ -80,6 +84,7 @@ def check_results(results: Path | None, *, whole: bool) -> None:
         raise ConfigError(
             f"the report cannot be written to {target} ({error.strerror}): correct that, or name another folder"
         ) from error
+    read_history(target / HISTORY_FILE)
 
 
 def write_report(run_folder: Path, results: Path, readme: Path | None = None) -> Path:
@@ -91,12 +96,13 @@ def write_report(run_folder: Path, results: Path, readme: Path | None = None) ->
     Raises: ConfigError if the folder is not that of a run, or ``results`` cannot be written.
     """
     facts, environment = _finished(run_folder)
-    figures, pages, history = _computed(run_folder, facts, environment, results)
-    history = with_run(history, figures, facts, environment)
+    figures, pages, _ = _computed(run_folder, facts, environment, results)
     try:
         results.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(prefix=".report-", dir=results) as scratch:
+        with _only_writer(results), tempfile.TemporaryDirectory(prefix=".report-", dir=results) as scratch:
             made = Path(scratch)
+            # Read again: another run may have ended meanwhile, and added its line.
+            history = with_run(read_history(results / HISTORY_FILE), figures, facts, environment)
             plots = [plot for page in pages if page.body for plot in page.plots]
             drawn = draw(plots, Looks(environment["backends"]), made)
             _write(made / FIRST_PAGE, first_page(figures, pages, facts, environment, drawn))
@@ -153,6 +159,17 @@ def _computed(
         ) from error
 
 
+@contextmanager
+def _only_writer(results: Path) -> Iterator[None]:
+    """Wait for other processes that write a report into ``results``. The lock is the system's, on the folder itself."""
+    descriptor = os.open(results, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
+
 def _check_facts(run_folder: Path, facts: Mapping[str, Any], environment: object) -> None:
     lacking = _FACTS - facts.keys()
     lacking |= (_ENVIRONMENT - environment.keys()) if isinstance(environment, dict) else {"environment"}
@@ -175,8 +192,11 @@ def _lines(figures: Mapping[str, Sequence[Figure]]) -> str:
 
 
 def _rounded(figure: Figure) -> dict[str, Any]:
-    # More digits than were measured only make the lines longer.
-    return {name: float(f"{value:.6g}") if isinstance(value, float) else value for name, value in figure.items()}
+    # More digits than were measured only make the lines longer. JSON has no infinity and no NaN.
+    return {
+        name: (float(f"{value:.6g}") if isfinite(value) else None) if isinstance(value, float) else value
+        for name, value in figure.items()
+    }
 
 
 def _write(path: Path, content: str) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +13,7 @@ import pytest
 
 from harness.answer.history import HISTORY_FILE, read_history, timelines, with_run
 from harness.answer.results import all_figures
-from harness.answer.write import write_report
+from harness.answer.write import check_results, write_report
 from harness.cli import USERS_MISTAKE, main
 from harness.experiments.registry import kinds
 from harness.report.commit import commit_of
@@ -84,13 +86,35 @@ def test_only_runs_on_machines_of_one_kind_are_beside_each_other() -> None:
         assert {panel.level for panel in chart.panels} == {"CHANGELOG", "DISK"}
 
 
-@pytest.mark.parametrize("content", ["{", "[]", "7", json.dumps({"date": "today"})])
+LINE = {"date": "2026-01-01", "commit": "", "machine": "m", "profile": "p", "seed": 1, "figures": []}
+FIGURE = {"measure": "ready_s", "level": "DISK", "cell": "c", "backend": "b", "value": 1.0, "low": None, "high": None}
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "{",
+        "[]",
+        "7",
+        "[" * 100_000,
+        json.dumps({"date": "today"}),
+        json.dumps(LINE | {"date": 7}),
+        json.dumps(LINE | {"figures": [FIGURE | {"value": "1.0"}]}),
+        json.dumps(LINE | {"figures": [FIGURE | {"low": []}]}),
+        json.dumps(LINE | {"figures": [FIGURE | {"level": None}]}),
+        json.dumps(LINE | {"figures": [FIGURE | {"new": 1}]}),
+        json.dumps(LINE) + "\n" + json.dumps(LINE)[:-9],
+    ],
+)
 def test_a_damaged_history_is_refused_before_anything_is_written(tmp_path: Path, content: str) -> None:
     results = tmp_path / "results"
     results.mkdir()
     (results / HISTORY_FILE).write_text(content)
-    with pytest.raises(ConfigError):
+    with pytest.raises(ConfigError) as refused:
         write_report(run_of(tmp_path, whole=True), results)
+    assert f"line {content.count(chr(10)) + 1} of {results / HISTORY_FILE}" in str(refused.value)
+    with pytest.raises(ConfigError):
+        check_results(results, whole=True)
     assert [file.name for file in results.iterdir()] == [HISTORY_FILE]
     assert (results / HISTORY_FILE).read_text() == content
 
@@ -116,3 +140,50 @@ def test_the_commit_is_that_of_the_clone_and_marked_if_files_were_changed(tmp_pa
     assert commit_of(tmp_path / "results") == ""
     (tmp_path / "code").write_text("after")
     assert commit_of(tmp_path) == f"{commit}+"
+
+
+REPORTING = """
+import sys
+from pathlib import Path
+from harness.answer.write import write_report
+print("ready", flush=True)
+sys.stdin.readline()
+write_report(Path(sys.argv[1]), Path(sys.argv[2]))
+"""
+
+
+def test_runs_that_are_reported_at_the_same_time_all_have_their_line(tmp_path: Path) -> None:
+    results = tmp_path / "results"
+    dates = [f"2026-02-0{day} 00:00 UTC" for day in range(1, 4)]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-c", REPORTING, str(run_of(tmp_path, whole=True, started=date)), str(results)],
+            env=environment,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for date in dates
+    ]
+    for process in processes:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+    for process in processes:
+        assert process.stdin is not None
+        process.stdin.write("go\n")
+        process.stdin.flush()
+    for process in processes:
+        process.communicate(timeout=120)
+        assert process.returncode == 0
+    assert [line["date"] for line in read_history(results / HISTORY_FILE)] == dates
+    assert [file.name for file in results.iterdir() if file.name.startswith(".")] == []
+
+
+def test_a_figure_that_is_no_number_is_not_kept() -> None:
+    rows = made_up_rows()
+    for row in rows["opening"]:
+        row["ready_s"] = float("nan")
+    [line] = with_run([], all_figures(rows), FACTS | {"whole": True}, ENVIRONMENT)
+    assert {entry["measure"] for entry in line["figures"]} >= {"records_per_s"}
+    json.dumps(line, allow_nan=False)
