@@ -11,6 +11,7 @@ import os
 import signal
 import sys
 import threading
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
@@ -52,7 +53,7 @@ def run_command(argv: Sequence[str], program: str = "python -m harness") -> int:
         if argv[0] == "repeat":
             return repeat(argv[1:])
         experiment = _OLD_NAMES[argv[0]]
-        print(f"{argv[0]} is an old name of: repeat {experiment}", file=sys.stderr)
+        _warn_of_old_name(f"{argv[0]} is an old name of: repeat {experiment}")
         return repeat([experiment, *argv[1:]])
     parser = argparse.ArgumentParser(prog=program, description="Time and crash state stores, and report.")
     parser.add_argument("--version", action="version", version=f"txstores {__version__}")
@@ -63,6 +64,12 @@ def run_command(argv: Sequence[str], program: str = "python -m harness") -> int:
     check_extra("harness")
     run: Callable[[argparse.Namespace], int] = given.run
     return run(given)
+
+
+def _warn_of_old_name(sentence: str) -> None:
+    """Print a sentence, because Python shows no DeprecationWarning of a command by itself, and warn as well."""
+    print(sentence, file=sys.stderr)
+    warnings.warn(sentence, DeprecationWarning, stacklevel=3)
 
 
 def guarded(run: Callable[[], int]) -> int:
@@ -110,7 +117,8 @@ def _sentence(error: BaseException) -> str:
     said = str(error) or type(error).__name__
     if isinstance(error, OSError) and error.strerror:
         said = f"{error.filename}: {error.strerror}" if error.filename else error.strerror
-    return " ".join([said, *getattr(error, "__notes__", ())])
+    notes: list[str] = getattr(error, "__notes__", [])
+    return " ".join([f"{said.rstrip('.')}.", *notes]) if notes else said
 
 
 def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -282,7 +290,7 @@ def _current_profile(name: str) -> str:
     from harness.profiles import OLD_NAMES
 
     if name in OLD_NAMES:
-        print(f"The profile {name} is an old name of {OLD_NAMES[name]}, and will be refused.", file=sys.stderr)
+        _warn_of_old_name(f"The profile {name} is an old name of {OLD_NAMES[name]}, and will be refused.")
     return OLD_NAMES.get(name, name)
 
 

@@ -30,6 +30,7 @@ from pyspark.sql import SparkSession
 import harness
 from harness.folders import temporary_folder
 from harness.java import find_java
+from harness.workloads.event_log import EventLogError
 from stores.errors import ConfigError
 
 LOG4J2 = Path(__file__).with_name("log4j2.properties")
@@ -80,6 +81,7 @@ def session(
     override all of these.
 
     When Spark fails, its log is kept in ``log_folder``, or in the folder for temporary files, and the error names it.
+    If it does not start, the log is in the latter.
 
     Raises: ConfigError if Java is missing or too old, Spark does not start, or this process already has a session.
     """
@@ -239,10 +241,13 @@ def _log_kept_on_failure(log: Path, app_name: str, log_folder: Path | None) -> I
     try:
         yield
     except (PySparkException, Py4JError, ConnectionError, ConfigError) as error:
-        if isinstance(error, ConfigError) and not isinstance(error.__cause__, (PySparkException, Py4JError)):
+        refused = isinstance(error, ConfigError)
+        of_spark = isinstance(error.__cause__, (PySparkException, Py4JError)) and not isinstance(error, EventLogError)
+        if refused and not of_spark:
             raise
         name = f"spark-{re.sub(r'[^A-Za-z0-9]+', '-', app_name)}-{os.getpid()}.log"
-        for folder in filter(None, (log_folder, Path(tempfile.gettempdir()))):
+        # The folder of a run that was refused is removed.
+        for folder in filter(None, (None if refused else log_folder, Path(tempfile.gettempdir()))):
             # A full disk may be the reason for the failure.
             with contextlib.suppress(OSError):
                 folder.mkdir(parents=True, exist_ok=True)

@@ -138,7 +138,8 @@ def test_the_pages_say_what_nights_have_tried() -> None:
 
 
 def test_the_old_name_of_the_profile_works_with_a_warning(capsys: pytest.CaptureFixture[str]) -> None:
-    assert _current_profile("full") == "night"
+    with pytest.warns(DeprecationWarning):
+        assert _current_profile("full") == "night"
     assert "old name" in capsys.readouterr().err
     assert _current_profile("default") == "default"
     assert capsys.readouterr().err == ""

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -242,3 +243,17 @@ def wait_until(condition: Callable[[], bool], timeout_s: float) -> None:
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.1)
+
+
+def test_a_session_that_does_not_start_keeps_its_log_where_no_run_is_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    with pytest.raises(ConfigError) as refused:
+        with session("a job", "no-master", log_folder=tmp_path / "run"):
+            pass
+    [note] = refused.value.__notes__
+    log = Path(note.rpartition(" ")[2])
+    assert log.parent == tmp_path
+    assert "SparkSubmit" in log.read_text()
+    assert not (tmp_path / "run").exists()
