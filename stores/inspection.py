@@ -122,7 +122,7 @@ def main(argv: Sequence[str] | None = None, program: str = "python -m stores.ins
 
 
 def _json(line: Mapping[str, object]) -> str:
-    return json.dumps(line, ensure_ascii=False)
+    return json.dumps(line)
 
 
 if __name__ == "__main__":

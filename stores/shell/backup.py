@@ -10,7 +10,7 @@ from pathlib import Path
 
 from stores.contract.levels import Durability
 from stores.errors import StoreError, StoreIncompatibleError, StoreUnavailableError
-from stores.files.creation import LOCK_FILE, create, wipe
+from stores.files.creation import LOCK_FILE, create, is_unused, wipe
 from stores.files.identity import FILE as IDENTITY_FILE
 from stores.files.locks import take
 from stores.files.plain_files import translated_system_errors
@@ -32,14 +32,19 @@ def back_up(store: DiskStore, target: Path) -> None:
     with translated_system_errors(target):
         is_new = not target.exists()
         if not is_new and (not target.is_dir() or any(target.iterdir())):
-            raise StoreIncompatibleError(f"{target} is not empty: choose another path for the backup")
+            raise _not_empty(target)
         if target.resolve().is_relative_to(store.path.resolve()):
             raise StoreIncompatibleError(f"{target} is inside the store: choose another path for the backup")
         target.mkdir(parents=True, exist_ok=True)
+    begun = False
     try:
         with translated_system_errors(target):
             lock = take(target / LOCK_FILE)
             try:
+                # Another process may have made its backup there meanwhile.
+                if not is_unused(target):
+                    raise _not_empty(target)
+                begun = True
                 create(target, store.identity.backend, lambda folder: _copy(store, folder))
             finally:
                 os.close(lock)
@@ -47,10 +52,15 @@ def back_up(store: DiskStore, target: Path) -> None:
             copy.verify()
     except BaseException:
         with suppress(OSError, StoreError):
-            wipe(target)
+            if begun:
+                wipe(target)
             if is_new:
                 target.rmdir()
         raise
+
+
+def _not_empty(target: Path) -> StoreIncompatibleError:
+    return StoreIncompatibleError(f"{target} is not empty: choose another path for the backup")
 
 
 def strongest(store: DiskStore) -> Durability:

@@ -6,10 +6,13 @@ Exit status: 0 for success, 1 if ``verify`` finds damage, 2 for everything that 
 from __future__ import annotations
 
 import argparse
+import io
 import json
 import os
+import stat
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from itertools import islice
 from pathlib import Path
 
@@ -69,7 +72,12 @@ def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 
 def run_guarded(run: Callable[[], int]) -> int:
-    """Return the status of ``run``. Report its errors with a sentence, and end quietly if the output was closed."""
+    """Return the status of ``run``. Report its errors with a sentence, and end quietly if the output was closed.
+
+    What the output's encoding cannot express, such as a path that is no UTF-8, is printed with backslashes.
+    """
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")
     try:
         status = run()
         sys.stdout.flush()
@@ -89,7 +97,7 @@ def run_guarded(run: Callable[[], int]) -> int:
 def _inspect(given: argparse.Namespace) -> int:
     facts = facts_of(given.path) if is_changelog(given.path) else _facts(given.path)
     if given.json:
-        print(json.dumps(facts, ensure_ascii=False))
+        print(json.dumps(facts))
         return 0
     for name, fact in facts.items():
         if isinstance(fact, list):
@@ -212,10 +220,18 @@ def _offset_line(partition: TopicPartition, offset: int) -> Line:
 def _size_bytes(path: Path) -> int:
     """Return the space that the files below ``path`` take on disk."""
     with translated_system_errors(path):
-        return sum(file.stat().st_blocks * 512 for file in path.rglob("*") if file.is_file())
+        return sum(_blocks(file) for file in path.rglob("*")) * 512
+
+
+def _blocks(file: Path) -> int:
+    # The engine of another process may remove a file at any time.
+    with suppress(FileNotFoundError):
+        found = file.stat()
+        return found.st_blocks if stat.S_ISREG(found.st_mode) else 0
+    return 0
 
 
 def _count(text: str) -> int:
-    if not text.isdecimal():
+    if not text.isdecimal() or len(text) > len(str(sys.maxsize)):
         raise argparse.ArgumentTypeError(f"a whole number from 0 is needed, not {text!r}")
-    return int(text)
+    return min(int(text), sys.maxsize)

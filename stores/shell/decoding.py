@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -84,12 +85,17 @@ def escaped(data: bytes) -> str:
 
 
 def as_json(line: Line) -> str:
-    """Return a line of JSON. Bytes are in hexadecimal, and the names of such parts end with ``_hex``."""
-    shown = {
-        f"{name}_hex" if isinstance(part, bytes) else name: part.hex() if isinstance(part, bytes) else part
-        for name, part in line.items()
-    }
-    return json.dumps(shown, ensure_ascii=False)
+    """Return a line of JSON in ASCII. Bytes are in hexadecimal, and the names of such parts end with ``_hex``.
+
+    JSON has no infinity: that of a float64 is the text ``inf`` or ``-inf``.
+    """
+    shown: Line = {}
+    for name, part in line.items():
+        if isinstance(part, bytes):
+            shown[f"{name}_hex"] = part.hex()
+        else:
+            shown[name] = str(part) if isinstance(part, float) and math.isinf(part) else part
+    return json.dumps(shown)
 
 
 def as_text(line: Line) -> str:

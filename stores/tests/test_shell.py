@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -13,7 +14,7 @@ import pytest
 
 from stores import Durability, TopicPartition, __version__, open_store
 from stores.changelog import SqliteChangelog
-from stores.records import INT64, JSON, STR, Session, TimestampedKeyValue, ValueAndTimestamp, Window, Windowed
+from stores.records import FLOAT64, INT64, JSON, STR, Session, TimestampedKeyValue, ValueAndTimestamp, Window, Windowed
 from stores.registry import backends
 from stores.shell.command import main
 
@@ -98,6 +99,48 @@ def test_a_dump_decodes_what_a_typed_store_describes(tmp_path: Path, capsys: pyt
         sessions.commit()
     [session] = lines(capsys, "dump", tmp_path / "sessions", *decoding)
     assert session == {"key": "a", "value": 7, "session_start_ms": 20, "session_end_ms": 30}
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "ascii"])
+def test_names_and_texts_that_the_output_cannot_express_are_printed_all_the_same(tmp_path: Path, encoding: str) -> None:
+    path = filled(tmp_path / "\xe9", "lmdb")
+    with open_store("lmdb", path) as store:
+        store.delete_range(None, None)
+        store.put(b"\xc3\xa9", b'"\\ud800 \xe2\x82\xac"')
+        store.commit()
+
+    def run(*arguments: str) -> bytes:
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "PYTHONIOENCODING": encoding}
+        command = [sys.executable, "-m", "stores", arguments[0], str(path), *arguments[1:]]
+        done = subprocess.run(command, env=environment, capture_output=True, check=False)
+        assert (done.returncode, done.stderr) == (0, b"")
+        return done.stdout
+
+    decoding = ("--key", "str", "--value", "json")
+    assert json.loads(run("dump", *decoding, "--json")) == {"key": "\xe9", "value": "\ud800 \u20ac"}
+    assert run("dump", *decoding).endswith(b"\n")
+    assert json.loads(run("inspect", "--json"))["path"] == str(path)
+    assert b"backend" in run("inspect")
+    assert run("verify").endswith(b"is sound.\n")
+
+
+def test_json_has_no_infinity(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with open_store("lmdb", path) as store:
+        store.put_all([(FLOAT64.serialize(number), b"") for number in (float("-inf"), 1.5, float("inf"))])
+        store.commit()
+    assert [line["key"] for line in lines(capsys, "dump", path, "--key", "float64")] == ["-inf", 1.5, "inf"]
+
+
+@pytest.mark.parametrize("limit", ["-1", "1.5", "x", "9" * 5_000])
+def test_a_limit_that_is_no_number_of_records_is_refused(
+    path: Path, limit: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    filled(path, "lmdb")
+    with pytest.raises(SystemExit) as ended:
+        main(["dump", str(path), "--limit", limit])
+    assert ended.value.code == 2
+    assert main(["dump", str(path), "--limit", str(1 << 63)]) == 0
+    assert len(capsys.readouterr().out.splitlines()) == len(PAIRS)
 
 
 def test_bytes_of_another_type_than_asked_are_refused(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
