@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from stores.changelog.interface import Headers
 from stores.errors import OffsetOutOfRangeError, ProducerFencedError
 from stores.interface import TopicPartition
+from stores.strategies.arguments import check_offset
 
 TIMESTAMP_MS_MAX = 2**63 - 1
 
@@ -48,11 +51,30 @@ def check_record(key: object, value: object, timestamp_ms: object, headers: Head
         raise TypeError(f"a timestamp is a whole number of milliseconds, not {type(timestamp_ms).__name__}")
     if not -1 <= timestamp_ms <= TIMESTAMP_MS_MAX:
         raise ValueError(f"timestamp {timestamp_ms} is out of range: -1 or more milliseconds since 1970")
-    pairs = tuple((name, content) for name, content in headers)
+    if isinstance(headers, Mapping):
+        raise TypeError("headers are pairs of a str and bytes, not a mapping: pass its items()")
+    try:
+        pairs = tuple((name, content) for name, content in headers)
+    except (TypeError, ValueError) as error:
+        raise TypeError(f"headers are pairs of a str and bytes, such as (('name', b'text'),): {error}") from error
     for name, content in pairs:
         if not isinstance(name, str) or not isinstance(content, bytes):
             raise TypeError("a header is a pair of a str and bytes")
     return pairs
+
+
+def checked_group_offsets(offsets: object) -> dict[TopicPartition, int]:
+    """Return the offsets of a consumer group. Raises: TypeError, ValueError."""
+    if not isinstance(offsets, Mapping):
+        raise TypeError(
+            f"offsets of a group are a mapping of TopicPartition to offset, not {type(offsets).__name__}: write "
+            "send_offsets('group', {TopicPartition('topic', 0): 41})"
+        )
+    checked = {}
+    for partition, offset in offsets.items():
+        check_offset(offset)
+        checked[checked_partition(partition)] = offset
+    return checked
 
 
 def check_readable(partition: TopicPartition, from_offset: int, start: int, end: int) -> None:

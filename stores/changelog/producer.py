@@ -11,12 +11,17 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from types import TracebackType
 
-from stores.changelog.arguments import TIMESTAMP_MS_MAX, check_name, check_record, checked_partition
+from stores.changelog.arguments import (
+    TIMESTAMP_MS_MAX,
+    check_name,
+    check_record,
+    checked_group_offsets,
+    checked_partition,
+)
 from stores.changelog.interface import Headers, Producer
 from stores.errors import ChangelogError, CommitInDoubtError, StoreClosedError
 from stores.failpoints import Part, declare
 from stores.interface import TopicPartition
-from stores.strategies.arguments import check_offset
 
 BEFORE_COMMIT = declare(
     "changelog.before_commit",
@@ -162,10 +167,7 @@ class BufferedProducer(Producer):
     def send_offsets(self, group: str, offsets: Mapping[TopicPartition, int]) -> None:
         self._check_usable()
         check_name("group", group)
-        checked = {}
-        for partition, offset in dict(offsets).items():
-            check_offset(offset)
-            checked[(group, checked_partition(partition))] = offset
+        checked = {(group, partition): offset for partition, offset in checked_group_offsets(offsets).items()}
         if self._identity is None:
             self._log.append(AppendRequest(None, None, True, {}, checked))
         else:
@@ -195,13 +197,13 @@ class BufferedProducer(Producer):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        sent = self._pending_records or self._transaction is not None
+        sent = self._pending_records or self._group_offsets or self._transaction is not None
         try:
             if kind is None and sent and not self._closed:
                 call = "flush()" if self._identity is None else "commit()"
                 warnings.warn(
-                    f"the producer's block ended with records that were sent but not followed by {call}: they are "
-                    "dropped",
+                    f"the producer's block ended with records or offsets that were sent but not followed by {call}: "
+                    "they are dropped",
                     RuntimeWarning,
                     stacklevel=2,
                 )

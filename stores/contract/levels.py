@@ -10,9 +10,12 @@ class Level(StrEnum):
     """A choice that is also made with its text, in upper or lower case."""
 
     @classmethod
-    def _missing_(cls, value: object) -> Self | None:
+    def _missing_(cls, value: object) -> Self:
         text = value.lower() if isinstance(value, str) else None
-        return next((each for each in cls if each.lower() == text), None)
+        for each in cls:
+            if each.lower() == text:
+                return each
+        raise ValueError(f"no {cls.__name__} {value!r}; there are: {', '.join(cls)}")
 
 
 class Durability(Level):

@@ -314,8 +314,10 @@ def _check(path: Path, backend: str) -> None:
 def checked_path(path: str | PathLike[str]) -> Path:
     """Return ``path`` as an absolute path, which stays valid when the process changes its working folder.
 
-    Raises: TypeError if it is no path; ConfigError for text that can't be one: with a NUL, or not encodable.
+    Raises: TypeError if it is no path; ConfigError for text that can't be one: empty, with a NUL, or not encodable.
     """
+    if path == "":
+        raise ConfigError("a path is not empty: name a folder, or write '.' for the working folder")
     try:
         found = Path(path)
     except TypeError as error:

@@ -47,7 +47,16 @@ def check_serde(what: str, given: object) -> None:
         raise TypeError(f"{what} is a serde, such as STR or JSON, not {given!r}")
 
 
-class BytesSerde:
+class _Named:
+    """A serde that shows itself as the constant of this module that it is."""
+
+    name = ""
+
+    def __repr__(self) -> str:
+        return self.name.upper()
+
+
+class BytesSerde(_Named):
     """Bytes, as they are."""
 
     name: Final = "bytes"
@@ -64,7 +73,7 @@ class BytesSerde:
     deserialize = staticmethod(bytes)
 
 
-class StrSerde:
+class StrSerde(_Named):
     """Text as UTF-8, whose bytes have the order of the code points. A lone surrogate is refused."""
 
     name: Final = "str"
@@ -99,7 +108,7 @@ def _int64_functions() -> tuple[Callable[[int], bytes], Callable[[bytes], int]]:
     return serialize, deserialize
 
 
-class Int64Serde:
+class Int64Serde(_Named):
     """Integers from -2**63 to 2**63 - 1 in eight bytes, big-endian with the sign bit flipped. ``bool`` is refused."""
 
     name: Final = "int64"
@@ -111,7 +120,7 @@ class Int64Serde:
     deserialize = staticmethod(_functions[1])
 
 
-class Float64Serde:
+class Float64Serde(_Named):
     """Floats in eight bytes, from -inf to inf: those of IEEE 754 with the sign bit flipped, of negative ones all bits.
 
     -0.0 becomes 0.0, since equal keys have to be one key. NaN is refused: it equals nothing, and has no place in an
@@ -160,7 +169,7 @@ def _refuse_constant(text: str) -> NoReturn:
     raise ValueError(f"{text} is not valid JSON")
 
 
-class JsonSerde:
+class JsonSerde(_Named):
     """JSON values, as UTF-8 without spaces and with the keys of each object in order: equal values, equal bytes.
 
     As with Python's ``json``, a tuple comes back as a list, and a key that is a number as text. NaN and the infinities

@@ -88,6 +88,9 @@ class StoreIterator(KeyValueIterator):
         # The generator refers to the pin, not to the iterator: a loop keeps a reference to the generator only.
         self._pairs = _guarded(chunks, pin)
 
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__}, {'closed' if self._pin.closed else 'open'}>"
+
     def __iter__(self) -> Iterator[Pair]:
         # Return the generator itself: a loop over it costs half of a loop over __next__.
         return _guarded(iter(()), self._pin) if self._pin.closed else self._pairs

@@ -33,7 +33,9 @@ class TaskId(_Numbers):
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Return the ID whose text is ``text``. Raises: ValueError for any other text; ConfigError."""
+        """Return the ID whose text is ``text``. Raises: TypeError, ValueError for any other text; ConfigError."""
+        if not isinstance(text, str):
+            raise TypeError(f"the text of a task ID is a str such as 0_3, not {type(text).__name__}")
         match = _TASK.fullmatch(text)
         if match is None:
             raise ValueError(f"{text!r} is not a task ID: write it like 0_3")

@@ -68,6 +68,9 @@ class MemoryBudget:
         """The lock to hold while shares are resized, and while the size of one is used."""
         self._in_use: list[BudgetShare] = []
 
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} of {self.uncommitted_max_bytes:,} bytes, {len(self._in_use)} shares in use>"
+
     def share(self) -> BudgetShare:
         """Return the share of a new worker. It counts while the worker has open tasks."""
         return BudgetShare(self)

@@ -75,17 +75,24 @@ def origin_note(task: object, partition: TopicPartition, record: Record) -> str:
     return f"Task {task} was processing offset {record.offset} of {partition.topic}-{partition.partition}, key {key}."
 
 
+def _message(error: BaseException) -> str:
+    try:
+        return str(error)
+    except Exception as failed:
+        return f"its text is missing: __str__ raised {type(failed).__name__}"
+
+
 def dead_letter_headers(error: BaseException, partition: TopicPartition, record: Record) -> Headers:
     """Return the headers of a dead letter: those of the record, then the error and the record's origin."""
     kind = type(error)
     told = {
         "exception": kind.__name__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}",
-        "message": str(error),
+        "message": _message(error),
         # From the end: there is the error itself.
         "stacktrace": "".join(traceback.format_exception(error))[-_TEXT_CHARACTERS_MAX:],
         "topic": partition.topic,
         "partition": str(partition.partition),
         "offset": str(record.offset),
     }
-    texts = ((f"__streams.errors.{name}", text[-_TEXT_CHARACTERS_MAX:]) for name, text in told.items())
+    texts = ((f"__streams.errors.{name}", text[:_TEXT_CHARACTERS_MAX]) for name, text in told.items())
     return (*record.headers, *((name, text.encode("utf-8", "replace")) for name, text in texts))

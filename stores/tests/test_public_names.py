@@ -9,8 +9,8 @@ import pytest
 
 from stores import ConfigError, Durability, IsolationLevel, open_store
 from stores.changelog import MemoryChangelog, SqliteChangelog
-from stores.records import STR, KeyValue
-from stores.tasks import ProcessingGuarantee, StoreConfig, StreamTask, TaskContext
+from stores.records import BYTES, FLOAT64, INT64, JSON, STR, KeyValue
+from stores.tasks import MemoryBudget, ProcessingGuarantee, StoreConfig, StreamTask, TaskContext
 
 
 @pytest.mark.parametrize(
@@ -82,5 +82,20 @@ def test_a_repr_says_what_an_object_is_and_in_which_state(tmp_path: Path) -> Non
         typed = KeyValue(STR, STR).over(store)
         assert repr(typed) == f"<TypedKeyValueStore over {store!r}>"
         assert repr(typed.read_only()) == f"<TypedKeyValueView of {store.read_only()!r}>"
+        pairs = store.all()
+        assert repr(pairs) == "<StoreIterator, open>"
+        pairs.close()
+        assert repr(pairs) == "<StoreIterator, closed>"
     assert repr(store).endswith("closed>")
     assert repr(log).endswith("closed>")
+
+
+def test_descriptions_and_budgets_show_what_they_were_made_of() -> None:
+    assert repr(KeyValue(STR, JSON)) == "KeyValue(key=STR, value=JSON)"
+    assert [repr(serde) for serde in (BYTES, INT64, FLOAT64)] == ["BYTES", "INT64", "FLOAT64"]
+    assert repr(MemoryBudget(5_000)) == "<MemoryBudget of 5,000 bytes, 0 shares in use>"
+
+
+def test_an_unknown_level_is_answered_with_all_of_them(tmp_path: Path) -> None:
+    with open_store("memory", tmp_path) as store, pytest.raises(ValueError, match="READ_UNCOMMITTED, READ_COMMITTED"):
+        store.read_only("read_uncommited")  # type: ignore[arg-type]

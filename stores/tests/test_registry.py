@@ -264,3 +264,9 @@ def test_two_names_of_one_setting_must_agree() -> None:
     assert StoreConfig.from_properties(told).isolation_level is IsolationLevel.READ_COMMITTED
     with pytest.raises(ConfigError):
         StoreConfig.from_properties({**told, names[1]: "READ_UNCOMMITTED"})
+
+
+@pytest.mark.parametrize("path", ["", "a\0b", "\udcff"])
+def test_a_text_that_is_no_path_is_refused(path: str) -> None:
+    with pytest.raises(ConfigError, match="path"):
+        open_store("memory", path)

@@ -86,6 +86,13 @@ def test_a_block_that_drops_records_says_so(
             producer.send(A, b"%d" % number, b"v")
 
 
+def test_a_block_that_drops_offsets_of_a_group_says_so(log: Changelog) -> None:
+    with pytest.warns(RuntimeWarning, match=r"commit\(\)"), log.producer("p") as producer:
+        producer.begin()
+        producer.send_offsets("g", {A: 1})
+    assert log.committed_offsets("g") == {}
+
+
 @pytest.mark.filterwarnings("error")
 def test_a_block_that_an_exception_leaves_drops_its_records_without_a_warning(log: Changelog) -> None:
     with pytest.raises(KeyError), log.producer() as producer:
@@ -141,8 +148,11 @@ def test_wrong_types_and_values_are_refused_and_nothing_of_them_is_sent(log: Cha
             (bytearray(b"k"), b"v", 0, ()),
             (b"k", b"v", 1.5, ()),
             (b"k", b"v", 0, (("n", "text"),)),
+            (b"k", b"v", 0, {"name": b"text"}),
+            (b"k", b"v", 0, (("n", b"text", 1),)),
+            (b"k", b"v", 0, 5),
         ):
-            with pytest.raises(TypeError):
+            with pytest.raises(TypeError, match=r"bytes|number"):
                 producer.send(A, key, value, timestamp_ms, headers)  # type: ignore[arg-type]
         for timestamp_ms in (-2, 2**63):
             with pytest.raises(ValueError):
@@ -151,7 +161,7 @@ def test_wrong_types_and_values_are_refused_and_nothing_of_them_is_sent(log: Cha
             with pytest.raises(ValueError):
                 producer.send_offsets("g", {A: offset})
         for group, offsets in ((5, {A: 1}), ("g", 5), ("g", {5: 1}), ("g", {("a", 0, 0): 1}), ("g", {A: "1"})):
-            with pytest.raises(TypeError):
+            with pytest.raises(TypeError, match=r"is a|belongs|are a mapping"):
                 producer.send_offsets(group, offsets)  # type: ignore[arg-type]
         for partition in (5, "a", (0, "a")):
             with pytest.raises(TypeError):

@@ -471,6 +471,34 @@ def test_a_dead_letter_has_the_record_and_the_error_in_headers(tmp_path: Path, l
     assert (task.metrics.skipped_total, task.metrics.dead_letter_total) == (1, 1)
 
 
+class Mute(Exception):
+    """An exception whose text raises."""
+
+    def __str__(self) -> str:
+        raise RuntimeError("no text")
+
+
+def test_an_exception_without_a_text_becomes_a_dead_letter_too(tmp_path: Path, log: MemoryChangelog) -> None:
+    log.create_topic("dead")
+    feed(log, [7, 8])
+
+    def process(record: Record, context: TaskContext) -> None:
+        if record.offset == 0:
+            raise Mute
+        if record.offset == 1:
+            raise ValueError("b" + "x" * 100_000)
+
+    task = single(tmp_path, log, process, on_error=DEAD_LETTERS)
+    task.open()
+    task.run()
+    task.commit()
+    task.close()
+    mute, long = (dict(letter.headers)["__streams.errors.message"] for letter in log.read(DEAD))
+    assert b"RuntimeError" in mute
+    assert long[:2] == b"bx"
+    assert len(long) < 20_000
+
+
 def test_a_skipped_record_is_logged_without_its_contents(
     tmp_path: Path, log: MemoryChangelog, caplog: pytest.LogCaptureFixture
 ) -> None:

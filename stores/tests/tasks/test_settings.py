@@ -148,6 +148,8 @@ def test_a_task_id_is_written_and_read_as_two_numbers() -> None:
     for text in ("0_2147483648", "9" * 5_000 + "_0", "", "0", "0_", "0_1_2", "a_1", "0_01", "-1_0"):
         with pytest.raises(ValueError):
             TaskId.parse(text)
+    with pytest.raises(TypeError, match="task ID"):
+        TaskId.parse(None)  # type: ignore[arg-type]
 
 
 def test_a_store_s_settings_are_a_configuration(tmp_path: Path, log: MemoryChangelog) -> None:
