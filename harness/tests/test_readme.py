@@ -14,7 +14,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), ROOT / "results/README.md"])
 PRINTED = {
-    "README.md": ["b'3' 41\n"],
+    "README.md": ["b'3' 41\n", ""],
     "docs/adding-a-backend.md": ["", ""],
     "docs/guide.md": [
         "DISK\n",
@@ -33,6 +33,7 @@ PRINTED = {
         "",
         "1 0\n",
     ],
+    "docs/worker.md": [""],
     "docs/spark.md": ["[('be', '2'), ('not', '1'), ('or', '1'), ('to', '2')]\n"],
 }
 """The output of each block of Python, by document."""
