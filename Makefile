@@ -49,7 +49,7 @@ option = $(if $(strip $(2)),$(1) $(call quoted,$(2)))
 SOME = $(call option,--seed,$(SEED)) $(call option,--backends,$(BACKENDS))
 OWN_EVENTS = $(call option,--events,$(EVENTS)) $(call option,--key,$(KEY)) $(call option,--time,$(TIME)) $(if $(filter-out 0,$(DROP_BAD)),--drop-bad)
 
-.PHONY: help setup java test test-long test-kafka test-spark kafka kafka-stop soak bench report history compare scenario many-stores lint docs clean clean-runs
+.PHONY: help setup java test test-long test-kafka test-spark kafka kafka-stop kafka-jars bench-kafka soak bench report history compare scenario many-stores lint docs clean clean-runs
 
 help: ## list these targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1	/p' Makefile | while IFS=$$'\t' read -r name text; do printf '  make %-11s %s\n' "$$name" "$$text"; done
@@ -75,6 +75,12 @@ kafka: $(STAMP) ## start a Kafka broker on loopback, with jars by Maven in .kafk
 
 kafka-stop: $(STAMP) ## stop that broker; its data stays in .kafka/
 	@$(VENV_PYTHON) -m stores.changelog.kafka.testing stop --folder .kafka
+
+kafka-jars: $(STAMP) ## fetch the jars of Kafka and Kafka Streams by Maven into .kafka/, for the measurements that use them
+	@$(VENV_PYTHON) -m stores.changelog.kafka.testing fetch --folder .kafka
+
+bench-kafka: profile kafka-jars java ## time tasks over a Kafka broker, beside a bare loop and Kafka Streams; PROFILE=smoke|default|night, SEED=1
+	@$(VENV_PYTHON) -m harness scenario throughput_over_kafka --profile $(PROFILE) $(call option,--seed,$(SEED)) $(ARGS)
 
 bench: profile $(STAMP) java ## time every backend, crash every backend, write the report; PROFILE=smoke|default|night, BUDGET=10m, SEED=1, BACKENDS=names; EVENTS=file KEY=column times your own events
 	@$(VENV_PYTHON) -m harness bench --profile $(PROFILE) $(call option,--budget,$(BUDGET)) $(SOME) $(OWN_EVENTS) $(ARGS)

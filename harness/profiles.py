@@ -92,6 +92,8 @@ class Profile:
     """Repeats of the other stores by themselves."""
     jvm_repeats: int = 0
     """Repeats of the work that a store and the JVM do in turns, some ten seconds each for six kinds of work."""
+    kafka_repeats: int = 0
+    """Rounds over a broker of Kafka, some minutes each. Only a night has them, and only where the jars are."""
     early_commit_repeats: int
     every_backend: bool = False
     """True if early commits and visibility are measured with every backend, not only the default one."""
@@ -242,6 +244,7 @@ PROFILES: Mapping[str, Profile] = MappingProxyType(
             microbench_repeats=9,
             microbench_others_repeats=5,
             jvm_repeats=5,
+            kafka_repeats=5,
             early_commit_repeats=5,
             every_backend=True,
             large_steps_bytes=(64 * _MIB, 256 * _MIB, 1024 * _MIB),

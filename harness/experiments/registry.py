@@ -20,6 +20,7 @@ _CLASSES = (
     "harness.experiments.cold_cache.experiment.ColdCache",
     "harness.experiments.microbench.experiment.Microbench",
     "harness.experiments.jvm.experiment.Jvm",
+    "harness.experiments.kafka.experiment.Kafka",
     "harness.experiments.throughput.experiment.Throughput",
     "harness.experiments.opening.experiment.Opening",
     "harness.experiments.scale.experiment.Scale",

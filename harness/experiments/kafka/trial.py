@@ -1,0 +1,93 @@
+"""A trial: rounds of measurements over one topic of a broker, in which everything takes turns."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from random import Random
+from typing import NamedTuple
+
+from harness.experiment import check_counts
+from harness.workloads.count import Count
+from harness.workloads.registry import workload
+from harness.workloads.workload import EventSource, Workload, records_of
+from stores.config import StoreConfig
+from stores.errors import ConfigError
+from stores.registry import backend_named
+
+EVENTS_TOPIC = "events"
+KAFKA, EMBEDDED = "Kafka", "embedded"
+BARE, STREAMS = "bare loop", "Kafka Streams"
+"""The subjects beside our backends."""
+COUNT = Count(keys=20_000)
+"""Fewer keys than elsewhere: most records of a commit then change a key that is there."""
+WARM_UP_SHARE = 5
+"""One of so many records is processed before the clock runs."""
+
+
+class Subject(NamedTuple):
+    """The subject of a measurement: a backend, the bare loop or Kafka Streams, and the changelog that it writes."""
+
+    name: str
+    changelog: str = KAFKA
+
+
+class Cell(NamedTuple):
+    """One measurement of a round."""
+
+    subject: Subject
+    commit_interval_ms: int
+    repeat: int
+
+
+@dataclass(frozen=True)
+class KafkaTrial:
+    """The events of a workload in ``partitions`` of a topic, processed by each subject at each commit interval.
+
+    Tasks of all partitions take turns in one thread. The default backend is also measured with the embedded changelog.
+    """
+
+    workload: str
+    partitions: int
+    seed: int
+    events: int = 300_000
+    commit_intervals_ms: tuple[int, ...] = (100, 1_000, 30_000)
+    backends: tuple[str, ...] = (StoreConfig().backend,)
+    repeats: int = 1
+
+    def __post_init__(self) -> None:
+        """Raise ConfigError for a number that counts nothing, and for a workload that has no events or typed stores."""
+        check_counts(
+            partitions=self.partitions,
+            events=self.events,
+            repeats=self.repeats,
+            commit_intervals=len(self.commit_intervals_ms),
+            shortest_commit_interval_ms=min(self.commit_intervals_ms, default=1),
+        )
+        chosen = workload_of(self.workload)
+        if not isinstance(chosen, EventSource) or records_of(chosen):
+            raise ConfigError(f"the workload {self.workload!r} has no events of its own, or typed stores")
+        for name in self.backends:
+            backend_named(name)
+
+    @property
+    def subjects(self) -> list[Subject]:
+        """All subjects. Kafka Streams does the workload ``count`` only."""
+        ours = [Subject(name) for name in self.backends]
+        embedded = [Subject(self.backends[0], EMBEDDED)] if self.backends else []
+        streams = [Subject(STREAMS)] if self.workload == COUNT.name else []
+        return [*ours, *embedded, Subject(BARE), *streams]
+
+    def cells(self) -> list[Cell]:
+        """Return all measurements in shuffled order: in each round every interval, and at that every subject."""
+        cells: list[Cell] = []
+        for repeat in range(self.repeats):
+            order = Random(f"{self.seed} {repeat}")
+            for interval_ms in order.sample(self.commit_intervals_ms, len(self.commit_intervals_ms)):
+                subjects = order.sample(self.subjects, len(self.subjects))
+                cells += [Cell(subject, interval_ms, repeat) for subject in subjects]
+        return cells
+
+
+def workload_of(name: str) -> Workload:
+    """Return the workload of that name, in the shape of this experiment. Raises: ConfigError."""
+    return COUNT if name == COUNT.name else workload(name)

@@ -1,0 +1,44 @@
+"""A claim about tasks over Kafka as a plain value; one of the kinds of scenario beside ``harness.scenario``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from harness import profiles
+from harness.experiments.kafka.trial import KafkaTrial
+from harness.scenario_files import Scenario
+from stores.config import StoreConfig
+from stores.errors import ConfigError
+
+
+@dataclass(frozen=True)
+class KafkaScenario(Scenario):
+    """Tasks over a real broker, a bare loop and Kafka Streams process the same topic in turns, and end alike.
+
+    ``work`` are workloads, each with a number of partitions.
+    """
+
+    experiment = "kafka"
+    work: tuple[tuple[str, int], ...] = (("count", 1), ("count", 2), ("flights", 1))
+    events: int = 300_000
+    commit_intervals_ms: tuple[int, ...] = (100, 1_000, 30_000)
+    backends: tuple[str, ...] = (StoreConfig().backend,)
+    repeats: int = 5
+
+    def plan(self, seed: int) -> list[KafkaTrial]:
+        """Return a trial for each workload. Raises: ConfigError for an unknown name, and if there is nothing to do."""
+        if not self.work:
+            raise ConfigError("this scenario has nothing to do: it has no workloads")
+        return [
+            KafkaTrial(name, partitions, seed, self.events, self.commit_intervals_ms, self.backends, self.repeats)
+            for name, partitions in self.work
+        ]
+
+    def scaled(self, profile: str) -> KafkaScenario:
+        """Return the scenario with the number of events and of repeats of a profile."""
+        scale = profiles.profile(profile).scale
+        if scale is None:
+            return self
+        events = self.events * scale.events_times if scale.events_max is None else min(self.events, scale.events_max)
+        repeats = self.repeats if scale.repeats_max is None else min(self.repeats, scale.repeats_max)
+        return replace(self, events=events, repeats=max(repeats, scale.repeats_min))
