@@ -75,12 +75,13 @@ class Loop:
         self._send(topic, key, value)
 
     def run(self, records: int) -> int:
-        """Process at least so many records, and commit."""
+        """Process so many records, and commit."""
         done = 0
         while done < records:
             first = self._consumer.poll(_WAIT_S)
             assert first is not None, "the topic has fewer records"
-            messages = [first, *self._consumer.consume(min(_PIECE, records - done), 0)]
+            more = min(_PIECE, records - done - 1)
+            messages = [first, *(self._consumer.consume(more, 0) if more else ())]
             for at in range(0, len(messages), _LOOK_RECORDS):
                 self._process(messages[at : at + _LOOK_RECORDS])
                 if monotonic() >= self._commit_at:

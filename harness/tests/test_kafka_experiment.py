@@ -1,0 +1,122 @@
+"""The experiment about tasks over Kafka: its plan and its ratios, and one small trial on a real broker."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness.experiment import Claim, Request, Worker
+from harness.experiments.kafka import streams
+from harness.experiments.kafka.contents import checksum_of
+from harness.experiments.kafka.experiment import Kafka
+from harness.experiments.kafka.report import ratios
+from harness.experiments.kafka.trial import BARE, EMBEDDED, KAFKA, STREAMS, KafkaTrial
+from harness.replay import text_of
+from stores.config import StoreConfig
+from stores.errors import ConfigError
+from stores.tests.kafka.shared_broker import skip_without_kafka
+
+DEFAULT = StoreConfig().backend
+
+
+def row(subject: str, seconds: float, repeat: int = 0, changelog: str = KAFKA, **others: Any) -> dict[str, Any]:
+    return {
+        "kind": "kafka",
+        "subject": subject,
+        "changelog": changelog,
+        "workload": "count",
+        "partitions": 1,
+        "commit_interval_ms": 100,
+        "repeat": repeat,
+        "seed": 1,
+        "trial": "command",
+        "records": 100,
+        "seconds": seconds,
+        "cpu_s": seconds,
+        "entries": 5,
+        "checksum": "0000002a",
+        "load_average": 1.0,
+        "others_share": 0.0,
+        "steal_share": 0.0,
+        **others,
+    }
+
+
+def test_only_a_night_has_it_and_only_with_the_default_backend() -> None:
+    experiment = Kafka()
+    assert experiment.plan(Request("default")) == experiment.plan(Request("smoke")) == []
+    assert experiment.plan(Request("night", backends=("lmdb-native",))) == []
+    assert {(trial.workload, trial.partitions) for trial in experiment.plan(Request("night"))} == {
+        ("count", 1),
+        ("count", 2),
+        ("flights", 1),
+    }
+
+
+def test_each_round_has_every_subject_at_every_interval_and_an_interval_at_a_time() -> None:
+    trial = KafkaTrial("count", 1, seed=3, commit_intervals_ms=(100, 1_000), repeats=2)
+    cells = trial.cells()
+    assert len(set(cells)) == len(cells) == 2 * 2 * len(trial.subjects)
+    size = len(trial.subjects)
+    for at in range(0, len(cells), size):
+        assert len({cell[1:] for cell in cells[at : at + size]}) == 1
+    assert STREAMS not in [subject.name for subject in KafkaTrial("flights", 1, seed=3).subjects]
+    assert Kafka().read(text_of(trial)) == trial
+
+
+@pytest.mark.parametrize("wrong", [{"workload": "event-log"}, {"partitions": 0}, {"backends": ("none",)}])
+def test_a_trial_that_cannot_be_run_is_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError):
+        KafkaTrial(**{"workload": "count", "partitions": 1, "seed": 1, **wrong})
+
+
+def test_ratios_are_those_of_the_same_round_and_the_embedded_changelog_has_none() -> None:
+    rows = [
+        *(row(DEFAULT, seconds, repeat) for repeat, seconds in enumerate((2.0, 4.0, 9.0))),
+        *(row(BARE, seconds, repeat) for repeat, seconds in enumerate((1.0, 4.0, 3.0))),
+        row(STREAMS, 8.0, 1),
+        row(DEFAULT, 1.0, 0, EMBEDDED),
+    ]
+    found = {ratio["yardstick"]: ratio for ratio in ratios(rows)}
+    assert found.keys() == {BARE, STREAMS}
+    assert (found[BARE]["ratio"], found[BARE]["at_least"], found[BARE]["repeats"]) == (0.5, 0.8, 3)
+    assert (found[STREAMS]["ratio"], found[STREAMS]["at_least"], found[STREAMS]["repeats"]) == (2.0, 1.3, 1)
+
+
+def test_subjects_that_end_with_different_contents_fail_the_run() -> None:
+    experiment, same = Kafka(), [row(DEFAULT, 1.0), row(BARE, 1.0)]
+    assert experiment.failures({}, {"kafka": same}) == []
+    for other in ({"checksum": "0000002b"}, {"entries": 6}):
+        [failure] = experiment.failures({}, {"kafka": [*same, row(STREAMS, 1.0, **other)]})
+        assert failure.repeat == "command"
+
+
+def test_the_checksum_is_that_of_all_pairs_in_any_order() -> None:
+    pairs = [(b"a", b"1"), (b"b", b"2"), (b"", b"3")]
+    assert checksum_of(pairs) == checksum_of(reversed(pairs))
+    assert checksum_of(pairs) != checksum_of([(b"a", b"1"), (b"b", b"3"), (b"", b"2")])
+    assert checksum_of(pairs)["entries"] == 3
+
+
+def test_without_anything_measured_the_page_says_why() -> None:
+    page = Kafka().page({"kafka": []}, {}, {"kafka_skipped": "needs the jars"})
+    assert (page.absent, list(page.body)) == ("not measured: needs the jars", [])
+
+
+@pytest.mark.kafka
+def test_a_task_a_bare_loop_and_kafka_streams_process_one_topic_and_end_alike(tmp_path: Path) -> None:
+    skip_without_kafka()
+    if reason := streams.missing():
+        pytest.skip(reason)
+    experiment = Kafka()
+    trial = KafkaTrial("count", 2, seed=1, events=3_000, commit_intervals_ms=(100,))
+    rows = list(experiment.run(trial, Worker(tmp_path / "work")))
+    assert [(found["subject"], found["changelog"]) for found in rows] == [cell.subject for cell in trial.cells()]
+    assert {found["records"] for found in rows} == {2_400}
+    figures = experiment.figures({"kafka": rows})
+    assert experiment.failures(figures, {"kafka": rows}) == []
+    kinds = [found["kind"] for found in experiment.finish([trial], rows, Claim("kafka"))]
+    assert kinds.count("ratio") == 2
+    assert experiment.page(figures, {"kafka": rows}, {}).body
