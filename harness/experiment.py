@@ -187,6 +187,8 @@ class Experiment(ABC, Generic[T]):
     """The name in the registry and in the command that repeats a trial."""
     title: ClassVar[str]
     """The stage in a progress line. Experiments in a row with the same title share one line."""
+    words: ClassVar[str] = ""
+    """Its name for a reader, if its title is that of several experiments."""
     stage: ClassVar[str] = ""
     """The name of its stage in ``bench --only``; experiments may share a stage. Empty: no part of a bench."""
     claim: ClassVar[str] = ""

@@ -153,7 +153,8 @@ def bench(request: BenchRequest) -> int:
         if each.stage in skipped:
             print(f"{each.title} were skipped: {skipped[each.stage]}")
     for name, extent in cut.items():
-        print(f"{name}: {left_out_sentence(extent)}")
+        each = experiments()[name]
+        print(f"{each.words or each.title}: {left_out_sentence(extent)}")
     print(f"The report is {report}.")
     return status
 

@@ -9,15 +9,15 @@ from typing import Any
 from harness.answer.choice import Choice, busy_notice, choices
 from harness.answer.history import HISTORY_FILE, Line, others, timelines
 from harness.answer.machine import machine_page, origin
+from harness.answer.results import left_out_of
 from harness.answer.summary import choice_table, summary_table
 from harness.report import text
 from harness.report.drawing import Plot
 from harness.report.figures import Figures
-from harness.report.left_out import summary_of
 from harness.report.levels import LEVELS, MEANING
 from harness.report.matrix import Matrix
 from harness.report.page import HOW, Finding, Page
-from harness.report.ratios import ratio_finding, ratio_table, undecided_sentence
+from harness.report.ratios import ratio_finding, ratio_sentence, ratio_table
 from harness.report.web.assemble import Section, assemble
 from harness.report.web.markdown import inline, to_html
 
@@ -68,7 +68,7 @@ def browser_page(
 
 
 def _head(found: Sequence[Choice], figures: Figures, facts: Mapping[str, Any], environment: Mapping[str, Any]) -> str:
-    notes = [note for note in (busy_notice(found, figures), summary_of(facts)) if note]
+    notes = [note for note in (busy_notice(found, figures), left_out_of(facts)) if note]
     parts = [f'<p class="origin">{inline(origin(facts, environment))}</p>']
     return "\n".join([*parts, *(f'<p class="note">{inline(note)}</p>' for note in notes)])
 
@@ -111,7 +111,7 @@ def _not_proven(
     ]
     unchecked = [inline(finding.sentence(), names) for page in pages for finding in page.findings if not finding.number]
     absent = [f"{escape(page.title)}: {inline(page.absent)}." for page in pages if not page.body]
-    cut = [inline(summary_of(facts))] if summary_of(facts) else []
+    cut = [inline(left_out_of(facts))] if left_out_of(facts) else []
     lines = [*cut, *undecided, *unchecked, *absent, *map(escape, _NEVER_PROVEN)]
     return _list([f'<li class="none">{line}</li>' for line in lines])
 
@@ -148,8 +148,7 @@ def _place(plot: Plot) -> str:
 
 
 def _ratios(figures: Figures, names: Sequence[str]) -> str:
-    said = f"{ratio_finding(figures).sentence()} {undecided_sentence(figures)}".rstrip()
-    return to_html(f"{said}\n\n{ratio_table(figures).folded(0)}", names)
+    return to_html(f"{ratio_sentence(figures)}\n\n{ratio_table(figures).folded(0)}", names)
 
 
 def _tables(pages: Sequence[Page], names: Sequence[str]) -> str:

@@ -129,9 +129,9 @@ class _Measure:
     """The unit where the format has none."""
 
     def interval(self, row: Figure) -> Interval:
-        """Return the interval of a figure that has at least five repeats."""
+        """Return the interval of a figure that has at least five repeats, at least 1 % wide to each side."""
         low, high = (row[column] for column in columns(self.name))
-        return Interval(low, row[self.name], high, CONFIDENCE)
+        return Interval(low, row[self.name], high, CONFIDENCE).at_least()
 
     def text(self, row: Figure) -> str:
         """Return a figure with its interval."""

@@ -31,8 +31,6 @@ from harness.report.rows import FACTS_FILE, Row, missing_columns, read_facts, re
 from harness.report.table import Table
 from stores.errors import ConfigError
 
-LEAST = 0.01
-"""No interval is narrower than this share of its ratio, to each side."""
 _MACHINE = ("cpu", "memory_bytes", "disk")
 """The parts of an environment that make a machine; software may differ, because it may be what is compared."""
 Cell = tuple[Any, ...]
@@ -145,9 +143,8 @@ def compared(a: Mapping[str, Sequence[Row]], b: Mapping[str, Sequence[Row]], see
 
 def _widened(ratio: Interval, drift: float) -> Interval:
     """Return the interval that also contains what it would be with both machines at the same speed."""
-    low, high = ratio.median / (1 + LEAST), ratio.median * (1 + LEAST)
-    low, high = min(low, ratio.low), max(high, ratio.high)
-    return ratio._replace(low=min(low, low / drift), high=max(high, high / drift))
+    wide = ratio.at_least()
+    return wide._replace(low=min(wide.low, wide.low / drift), high=max(wide.high, wide.high / drift))
 
 
 def _drift(a: Sequence[Row], b: Sequence[Row]) -> float:

@@ -7,13 +7,13 @@ from typing import Any
 
 from harness.answer.choice import busy_notice, choices
 from harness.answer.machine import MACHINE_FILE, origin
+from harness.answer.results import left_out_of
 from harness.answer.summary import choice_table, summary_table
 from harness.report import text
 from harness.report.figures import Figures
-from harness.report.left_out import summary_of
 from harness.report.levels import MEANING
 from harness.report.page import BROWSER_PAGE, Page, anchor, images
-from harness.report.ratios import ratio_finding, ratio_table, undecided_sentence
+from harness.report.ratios import ratio_sentence, ratio_table
 
 _READING = """\
 Figures are compared within one durability level only. They are medians. An interval contains the true median with a
@@ -38,7 +38,7 @@ def first_page(
         "What was proven": ["".join(f"* {sentence}\n" for sentence in proven(figures, pages))],
         "All backends side by side": [summary_table(figures, backends).markdown()],
         _RATIOS: [
-            f"{ratio_finding(figures).sentence()} {undecided_sentence(figures)}".rstrip() + "\n",
+            f"{ratio_sentence(figures)}\n",
             ratio_table(figures).folded(0),
         ],
         "Plots": [part for page in pages for part in _plots(page, drawn)],
@@ -52,7 +52,7 @@ def first_page(
             "# Which backend, and why\n",
             *([f"**{notice}**\n"] if notice else []),
             f"{origin(facts, environment)}\n",
-            *([f"{cut}\n"] if (cut := summary_of(facts)) else []),
+            *([f"{cut}\n"] if (cut := left_out_of(facts)) else []),
             f"The same with plots that show values, filters and the history of runs: [index.html]({BROWSER_PAGE}).\n",
             f"Contents: {contents}. One page each: {measured}, [the machine]({MACHINE_FILE}).\n",
             choice_table(found).markdown(),
@@ -68,7 +68,7 @@ def first_page(
 def proven(figures: Figures, pages: Sequence[Page]) -> list[str]:
     """Return a sentence for each kind of check, with a link to its rows; failed checks are bold."""
     checked = [finding.sentence(page.file) for page in pages for finding in page.findings]
-    return [*checked, ratio_finding(figures)._replace(section=_RATIOS).sentence()]
+    return [*checked, ratio_sentence(figures, _RATIOS)]
 
 
 def _plots(page: Page, drawn: Collection[str]) -> list[str]:

@@ -10,12 +10,17 @@ from harness.experiment import RATIO, Failure, Rows
 from harness.experiments.registry import experiments
 from harness.report.coverage import coverage_sentence
 from harness.report.figures import Figure, Figures
-from harness.report.left_out import sentence_of
+from harness.report.left_out import sentence_of, summary_of
 from harness.report.page import Page
 from harness.report.ratios import ratios
 
 FIRST = ("crashes", "io-faults", "throughput", "stores", "latency", "opening", "memory")
 """The pages that come before all others, in order."""
+
+
+def left_out_of(facts: Mapping[str, Any]) -> str:
+    """Return a sentence for the first page about all that a run left out, from its facts; "" for nothing."""
+    return summary_of(facts, {name: each.words or each.title for name, each in experiments().items()})
 
 
 def all_figures(rows: Rows) -> dict[str, list[Figure]]:

@@ -19,6 +19,9 @@ import numpy as np
 CONFIDENCE = 0.95
 REPEATS_MIN = 5
 """With fewer repeats there is no interval."""
+LEAST = 0.01
+"""Where figures are compared, no interval is narrower than this share of its value, to each side: repeats that are
+equal to the byte do not make the next run equal."""
 _RESAMPLES = 20_000
 
 
@@ -34,6 +37,11 @@ class Interval(NamedTuple):
     def overlaps(self, other: Interval) -> bool:
         """Return True if the intervals have a value in common, so that the medians cannot be distinguished."""
         return self.low <= other.high and other.low <= self.high
+
+    def at_least(self, share: float = LEAST) -> Interval:
+        """Return the interval, widened to ``share`` of its median to each side if it is narrower."""
+        low, high = self.median / (1 + share), self.median * (1 + share)
+        return self._replace(low=min(low, self.low), high=max(high, self.high))
 
 
 def interval(repeats: Sequence[float]) -> Interval | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 from harness.report import text
@@ -34,13 +35,16 @@ def sentence_of(facts: Mapping[str, Any], experiment: str) -> str:
     return left_out_sentence(cut[experiment]) if experiment in cut else ""
 
 
-def summary_of(facts: Mapping[str, Any]) -> str:
-    """Return a sentence for the first page about all that a run left out, from its facts; "" for nothing."""
+def summary_of(facts: Mapping[str, Any], titles: Mapping[str, str] = MappingProxyType({})) -> str:
+    """Return a sentence for the first page about all that a run left out, from its facts; "" for nothing.
+
+    ``titles`` are the experiments in a reader's words.
+    """
     cut: Extents = facts.get(FACT) or {}
     if not cut:
         return ""
     parts = (
-        f"{text.exact(tried)} of {text.exact(planned)} {unit} of {name}"
+        f"{text.exact(tried)} of {text.exact(planned)} {unit} of *{titles.get(name, name)}*"
         for name, extent in cut.items()
         for unit, (tried, planned) in extent.items()
     )

@@ -65,6 +65,12 @@ def ratio_finding(figures: Figures) -> Finding:
     return Finding("ratios with a threshold", len(asked), asked.count(True), "reached it")
 
 
+def ratio_sentence(figures: Figures, section: str = "") -> str:
+    """Return how many ratios reach their threshold, and how many the run does not decide. ``section`` is a link."""
+    finding, undecided = ratio_finding(figures)._replace(section=section), undecided_sentence(figures)
+    return " ".join([finding.sentence(), undecided] if finding.number else [undecided or finding.sentence()]).rstrip()
+
+
 def undecided_sentence(figures: Figures) -> str:
     """Return how many ratios with a threshold the run does not decide, and why; "" for none."""
     why = Counter(
@@ -73,7 +79,7 @@ def undecided_sentence(figures: Figures) -> str:
     if not why:
         return ""
     parts = ", ".join(f"{reason}: {count}" for reason, count in why.most_common())
-    return f"The run does not decide {text.exact(why.total())} more ({parts})."
+    return f"{text.exact(why.total())} ratios with a threshold are not decided ({parts})."
 
 
 def ratio_table(figures: Figures) -> Table:

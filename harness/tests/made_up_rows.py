@@ -91,7 +91,9 @@ def _throughput() -> list[dict[str, Any]]:
             "commit_p99_us": 3 * size / speed / factor,
             "commit_max_us": 9 * size / speed / factor,
             "bytes_written": 1 << 24,
-            "bytes_on_disk": 0 if backend.startswith("memory") else (1 << 23) + (not backend.startswith("lmdb")),
+            "bytes_on_disk": 0
+            if backend.startswith("memory")
+            else (1 << 23) + (1 << 20) * (not backend.startswith("lmdb")),
             "peak_memory_bytes": int((1 << 26) / speed),
             "open_files": 40,
             "open_after_kill_s": 0.1 / speed,

@@ -46,3 +46,18 @@ def test_intervals_that_touch_overlap() -> None:
     assert high.overlaps(low)
     assert not low.overlaps(above)
     assert not above.overlaps(low)
+
+
+def test_an_interval_is_widened_only_where_it_is_narrower_than_the_least_share() -> None:
+    same = interval([100.0] * 5)
+    assert same is not None
+    assert same.at_least()[:3] == pytest.approx((100 / 1.01, 100.0, 101.0))
+    near, far = interval([101.5] * 5), interval([103.0] * 5)
+    assert near is not None
+    assert far is not None
+    assert not same.overlaps(near)
+    assert same.at_least().overlaps(near.at_least())
+    assert not same.at_least().overlaps(far.at_least())
+    wide = interval([50.0, 90.0, 100.0, 110.0, 150.0])
+    assert wide is not None
+    assert wide.at_least() == wide

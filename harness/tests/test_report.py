@@ -23,7 +23,7 @@ from harness.experiments.opening.report import opening_tables
 from harness.experiments.registry import kinds as known
 from harness.experiments.throughput.tables import throughput_tables
 from harness.report.page import HOW, anchor
-from harness.report.ratios import ratio_table, undecided_sentence
+from harness.report.ratios import ratio_sentence, ratio_table, undecided_sentence
 from harness.report.rows import (
     latest_run,
     name_latest,
@@ -375,7 +375,11 @@ def test_a_ratio_is_undecided_without_an_interval_on_a_busy_machine_and_around_i
     assert said["too close to say"] == "undecided"
     assert said["beside others"] == "the machine was busy"
     assert said["in a hurry"] == "measured 4 times only"
-    assert undecided_sentence(figures).startswith("The run does not decide 3 more")
+    assert undecided_sentence(figures).startswith("3 ratios with a threshold are not decided")
+    assert ratio_sentence(figures).startswith("**1 of 2 ratios with a threshold reached it.** 3 ratios")
+    once = {"ratio": [figure for figure in figures["ratio"] if figure["met"] is None]}
+    assert ratio_sentence(once) == undecided_sentence(once)
+    assert ratio_sentence({"ratio": []}) == "No ratios with a threshold in this run."
     assert undecided_sentence({"ratio": []}) == ""
     assert {row[5] for row in ratio_table(figures).rows} >= {"1.30 (1.20 to 1.40)", "0.50"}
 

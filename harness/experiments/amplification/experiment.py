@@ -27,6 +27,7 @@ class Amplification(Experiment[Trial]):
 
     name = "amplification"
     title = "stores by themselves"
+    words = "read and write amplification"
     stage = "store"
     trial = Trial
     placement = Placement.LOCAL

@@ -48,6 +48,7 @@ class ColdCache(Experiment[Trial]):
 
     name = "cold_cache"
     title = "stores by themselves"
+    words = "openings with a cold page cache"
     stage = "store"
     trial = Trial
     placement = Placement.LOCAL

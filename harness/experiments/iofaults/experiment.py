@@ -128,7 +128,7 @@ class IoFaults(Experiment[IoTrial]):
     stage = "effects"
     trial: type[IoTrial] = Subset
     placement = Placement.SPREAD
-    share = 22
+    share = 18
     forks = Forks.RECORDED
     unit = "subsets"
     columns: Mapping[str, Columns] = KINDS

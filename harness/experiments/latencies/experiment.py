@@ -46,6 +46,7 @@ class Latencies(Experiment[Trial]):
 
     name = "latencies"
     title = "stores by themselves"
+    words = "latencies of puts and commits"
     stage = "store"
     trial = Trial
     placement = Placement.LOCAL

@@ -47,6 +47,7 @@ class EarlyCommits(Experiment[EarlyCommitTrial]):
 
     name = "early_commits"
     title = "stores by themselves"
+    words = "limits on the memory of uncommitted writes"
     stage = "store"
     trial = EarlyCommitTrial
     placement = Placement.LOCAL
@@ -113,6 +114,7 @@ class LargeSteps(Experiment[LargeStepTrial]):
 
     name = "large_steps"
     title = "stores by themselves"
+    words = "steps larger than the limit"
     stage = "store"
     trial = LargeStepTrial
     placement = Placement.LOCAL

@@ -42,7 +42,7 @@ class Opening(Experiment[OpeningTrial]):
     trial = OpeningTrial
     placement = Placement.LOCAL
     unmeasured = "openings were not measured"
-    share = 6
+    share = 14
     unit = ""
     columns: Mapping[str, Columns] = MappingProxyType(
         {

@@ -40,7 +40,7 @@ class Scale(Experiment[ScaleTrial]):
     trial = ScaleTrial
     placement = Placement.LOCAL
     unmeasured = "stores of many records were not measured"
-    share = 6
+    share = 5
     unit = ""
     columns: Mapping[str, Columns] = MappingProxyType(
         {

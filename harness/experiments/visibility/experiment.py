@@ -51,6 +51,7 @@ class Visibility(Experiment[Trial]):
 
     name = "visibility"
     title = "stores by themselves"
+    words = "visibility to readers"
     stage = "store"
     trial = Trial
     placement = Placement.LOCAL
