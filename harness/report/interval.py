@@ -20,7 +20,7 @@ CONFIDENCE = 0.95
 REPEATS_MIN = 5
 """With fewer repeats there is no interval."""
 LEAST = 0.01
-"""Where figures are compared, no interval is narrower than this share of its value, to each side: repeats that are
+"""No compared interval is narrower than this share of its value, to each side: repeats that are
 equal to the byte do not make the next run equal."""
 _RESAMPLES = 20_000
 
