@@ -28,6 +28,7 @@ from stores.interface import KeyValueStore, TopicPartition
 from stores.records.record_kind import is_empty
 from stores.records.staging import StoreStaging
 from stores.registry import backend_named
+from stores.spark.local_disk import full_disk_named
 from stores.spark.recording_store import LOGGED_MARKS, RecordingStore, logged_marks
 
 RESTORED = declare("spark.restored", "a version of the log is in the stores", part=Part.CHANGE)
@@ -52,7 +53,8 @@ class LocalState:
         for number in range(COPIES_MAX):
             self._path = folder / folder_name(partition) / str(number)
             try:
-                self._open_all()
+                with full_disk_named(self._path):
+                    self._open_all()
                 return
             except StoreLockedError:
                 self.close()
@@ -74,11 +76,12 @@ class LocalState:
 
         Raises: as ``PartitionLog.restore``, and StoreUnavailableError on an error of the local disk.
         """
-        try:
-            return self._bring_to(log, version)
-        except StoreCorruptedError:
-            self._wipe_all()
-            return self._bring_to(log, version)
+        with full_disk_named(self._path):
+            try:
+                return self._bring_to(log, version)
+            except StoreCorruptedError:
+                self._wipe_all()
+                return self._bring_to(log, version)
 
     def take_changes(self) -> dict[str, StoreChanges]:
         """Return the changes of all stores since the last version, with those that a typed store makes at a commit."""

@@ -162,8 +162,8 @@ def _compute(
             _check_job(plan, in_log, log.location)
             return _again(partition, in_log, plan)
     except BaseException as error:
-        written.discard(error)
         _forget(plan, batch.partition)
+        written.discard(error)
         raise
     try:
         state.commit(header.version)

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 from secrets import token_hex
-from typing import IO, Any
+from typing import IO, Any, ClassVar
 
 from stores.errors import ConfigError, StoreUnavailableError
 from stores.failpoints import Part, declare, reach
@@ -87,6 +87,9 @@ _Created = Any
 class LocalFolder(Folder):
     """A folder on a file system of this machine, or mounted on it, that has hard links."""
 
+    _durable: ClassVar[set[Path]] = set()
+    """The folders whose names this process has synced."""
+
     def __init__(self, path: Path) -> None:
         self.location = str(path)
         self._path = path
@@ -146,12 +149,22 @@ class LocalFolder(Folder):
 
     def settle(self, name: str) -> None:
         with translated_system_errors(self._path):
-            sync_folder((self._path / name).parent)
+            folder = (self._path / name).parent
+            sync_folder(folder)
+            self._sync_name(folder)
 
     def _prepared(self, name: str) -> tuple[Path, Path]:
         final = self._path / name
         make_folder(final.parent)
+        self._sync_name(final.parent)
         return final, final.with_name(f"{final.name.partition('.')[0]}-{token_hex(8)}{ASIDE}")
+
+    def _sync_name(self, folder: Path) -> None:
+        """Make the names of ``folder`` and of the log survive power loss: who made them may have been killed before."""
+        for made in (folder, self._path):
+            if made not in self._durable:
+                sync_folder(made.parent)
+                self._durable.add(made)
 
     def _link(self, aside: Path, final: Path) -> bool:
         try:

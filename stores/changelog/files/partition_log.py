@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from stores.changelog.files.folder import Folder
 from stores.changelog.files.format import (
-    BatchWriter,
     Header,
     Record,
     StoreChanges,
@@ -22,22 +22,20 @@ from stores.changelog.files.format import (
     write_records,
 )
 from stores.changelog.files.names import Listing, folder_name, listed, unique_name, version_name
+from stores.changelog.files.rows_file import ROWS_WRITTEN, RowsFile
 from stores.errors import ChangelogError, ChangelogLostError, OffsetOutOfRangeError, ProducerFencedError
 from stores.failpoints import Part, declare, reach
+from stores.files.plain_files import translated_system_errors
 
 if TYPE_CHECKING:
     import pyarrow
 
-ROWS_WRITTEN = declare(
-    "version_log.rows_written", "the rows of a batch are in their file, which no version names yet", part=Part.CHANGE
-)
 APPENDED = declare("version_log.appended", "a version is in the log, and no store has it", part=Part.CHANGE)
 SNAPSHOT_WRITTEN = declare(
     "version_log.snapshot_written", "a snapshot is complete, and no older file is removed yet", part=Part.CHANGE
 )
 FAILPOINTS = ("version_log.aside_written", "version_log.in_place", ROWS_WRITTEN, APPENDED, SNAPSHOT_WRITTEN)
 """The failpoints of an append with rows and a snapshot."""
-_TRIES = 3
 
 
 @dataclass(frozen=True)
@@ -143,20 +141,31 @@ class PartitionLog:
             self._check_kept(listing, to)
             first = self._follower(chain, after)
             if first is None and chain:
-                raise self._out_of_range(to, listing)
+                if oldest > to:
+                    raise self._out_of_range(to, listing)
+                raise self._lost(chain[0], self._read_version(chain[0])[0].previous, after)
         elif snapshot is not None and (first is None or _is_smaller(listing, snapshot, chain, after)):
             yield from self._from_snapshot(listing, snapshot)
             chain, after, first = _between(listing, snapshot, to), snapshot, None
-        for version in chain:
-            header, changes = first or self._read_version(version)
+        while chain:
+            header, changes = first or self._read_version(chain[0])
             first = None
-            if header.previous != after:
-                raise ChangelogLostError(
-                    f"partition {self.partition} in {self._folder.location} lacks a version: {version} follows "
-                    f"{header.previous}, and the one before it is {after}. Bring the files back from a copy"
-                )
-            after = version
-            yield Piece(list(records_of(changes)), False, version)
+            if header.previous == after:
+                after = chain.pop(0)
+                yield Piece(list(records_of(changes)), False, after)
+            elif snapshot is not None and (after is None or after < snapshot):
+                # After power loss some files are back that were removed, and others are not.
+                yield from self._from_snapshot(listing, snapshot)
+                chain, after = _between(listing, snapshot, to), snapshot
+            else:
+                raise self._lost(chain[0], header.previous, after)
+
+    def _lost(self, version: int, previous: int | None, found: int | None) -> ChangelogLostError:
+        return ChangelogLostError(
+            f"partition {self.partition} in {self._folder.location} lacks a version: {version} follows {previous}, and "
+            f"{'there is none before it' if found is None else f'the one before it is {found}'}. Bring the files back "
+            "from a copy"
+        )
 
     def _follower(self, chain: list[int], after: int | None) -> tuple[Header, dict[str, StoreChanges]] | None:
         """Return the first version of ``chain``, None if it does not follow the version ``after``."""
@@ -208,7 +217,11 @@ class PartitionLog:
         return RowsFile(name, lambda: self._create(name), header, schema)
 
     def read_rows(self, header: Header) -> Iterator[pyarrow.RecordBatch]:
-        """Return the rows of a version. Raises: OffsetOutOfRangeError if they are removed: a later version began."""
+        """Return the rows of a version.
+
+        Raises: OffsetOutOfRangeError if they are removed, because the log has a later version; ChangelogLostError if
+        they are missing for another reason.
+        """
         if header.rows is None:
             return
         try:
@@ -216,6 +229,11 @@ class PartitionLog:
                 _, reader = read_header(file, self._what(header.rows))
                 yield from batches_of(reader)
         except FileNotFoundError as error:
+            if self.listing().newest == header.version:
+                raise ChangelogLostError(
+                    f"{self._what(header.rows)} is missing, which has the rows of the newest version: bring it back "
+                    "from a copy"
+                ) from error
             raise OffsetOutOfRangeError(
                 f"the rows of version {header.version} of partition {self.partition} in {self._folder.location} are "
                 "removed: only the newest version is given out again"
@@ -263,7 +281,8 @@ class PartitionLog:
     def _checked(self, name: str) -> IO[bytes]:
         file = self._folder.open(self._path(name))
         try:
-            check(file, self._what(name))
+            with translated_system_errors(Path(self._what(name))):
+                check(file, self._what(name))
         except BaseException:
             file.close()
             raise
@@ -289,48 +308,3 @@ def _is_smaller(listing: Listing, snapshot: int, chain: list[int], after: int | 
         return False
     size = min(size for _, size in listing.snapshots[snapshot])
     return size < sum(listing.versions[version] for version in chain if version <= snapshot)
-
-
-class RowsFile:
-    """The rows of one attempt at a version. The file is made with the first row, in place at ``finish``."""
-
-    def __init__(self, name: str, create: Callable[[], Any], header: Header, schema: pyarrow.Schema) -> None:
-        self._name, self._create, self._header, self._schema = name, create, header, schema
-        self._context: Any = None
-        self._writer: BatchWriter | None = None
-        self.num_rows = 0
-
-    def write(self, batch: pyarrow.RecordBatch) -> None:
-        """Write a batch of rows."""
-        if self._writer is None:
-            self._context = self._create()
-            self._writer = BatchWriter(self._context.__enter__(), self._header, self._schema)
-        self._writer.write(batch)
-        self.num_rows += batch.num_rows
-
-    def finish(self) -> str | None:
-        """Put the file in place; return its name, None if there are no rows."""
-        if self._writer is None:
-            return None
-        writer, self._writer = self._writer, None
-        try:
-            writer.__exit__(None, None, None)
-        except BaseException as error:
-            self._leave(error)
-            raise
-        self._context.__exit__(None, None, None)
-        reach(ROWS_WRITTEN)
-        return self._name
-
-    def discard(self, error: BaseException) -> None:
-        """Leave no file, because of ``error``. No effect after ``finish``."""
-        if self._writer is not None:
-            self._writer = None
-            self._leave(error)
-
-    def _leave(self, error: BaseException) -> None:
-        try:
-            self._context.__exit__(type(error), error, error.__traceback__)
-        except BaseException as again:
-            if again is not error:
-                raise

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import resource
 import shutil
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from random import Random
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from stores.changelog.files import Header, PartitionLog, StoreChanges
@@ -29,9 +32,11 @@ from stores.spark.local_state import LocalState
 from stores.spark.plan import Batch, Plan
 from stores.spark.rows import Rows
 from stores.tests.spark.counting import (
+    OUTPUT,
     QUERY,
     batches,
     compute,
+    count,
     events,
     expected,
     expected_rows,
@@ -334,6 +339,28 @@ def test_a_full_local_disk_fails_the_batch_which_can_be_repeated(
         patch.setattr(LocalState, "commit", full)
         assert compute(given, 1) == expected_rows(1)
     assert compute(given, 2) == expected_rows(2)
+
+
+def test_rows_that_find_no_room_leave_no_write_in_the_open_stores(tmp_path: Path) -> None:
+    """The next attempt is in the same process, whose stores were open at the failure."""
+    given = plan(tmp_path, backend="memory")
+    compute(given, 0)
+
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+
+    def full(rows: Rows, context: Context) -> Iterator[Any]:
+        yield from count(rows, context)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (64, limits[1]))
+        names = [Random(number).randbytes(20).hex() for number in range(5_000)]
+        yield pa.record_batch([pa.array(names), pa.array([0] * len(names), pa.int64())], schema=OUTPUT)
+
+    try:
+        with pytest.raises(StoreUnavailableError):
+            compute(replace(given, process=full), 1)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert compute(given, 1) == expected_rows(1)
+    assert state_in_log(tmp_path) == expected(1)
 
 
 def test_functions_can_not_commit_or_close_their_stores(tmp_path: Path) -> None:

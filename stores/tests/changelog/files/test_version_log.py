@@ -176,10 +176,49 @@ def test_a_missing_version_is_detected(tmp_path: Path) -> None:
     for version in range(5):
         append(log, version)
     (tmp_path / "p00000" / version_name(2)).unlink()
+    for after in (None, 0, 1):
+        with pytest.raises(ChangelogLostError):
+            restored(log, after, 4)
+
+
+def test_a_missing_snapshot_is_detected(tmp_path: Path) -> None:
+    log = opened(tmp_path, snapshot_versions=3, keep_versions=1).partition(0)
+    for version in range(8):
+        append(log, version)
+    for file in (tmp_path / "p00000").glob("*.snapshot.*"):
+        file.unlink()
     with pytest.raises(ChangelogLostError):
-        restored(log, None, 4)
-    with pytest.raises(OffsetOutOfRangeError):
-        restored(log, 1, 4)
+        restored(log, None, 7)
+
+
+def test_removed_files_that_power_loss_brings_back_in_part_do_no_harm(tmp_path: Path) -> None:
+    log = opened(tmp_path, snapshot_versions=3, keep_versions=0).partition(0)
+    removed: dict[Path, bytes] = {}
+    for version in range(9):
+        removed |= {file: file.read_bytes() for file in (tmp_path / "p00000").glob("*")}
+        append(log, version)
+    gone = sorted(file for file in removed if not file.exists())
+    assert len(gone) > 6
+    for seed in range(40):
+        back = Random(seed).sample(gone, 4)
+        for file in back:
+            file.write_bytes(removed[file])
+        for after in (None, *range(8)):
+            assert restored(log, after, 8) == state_at(8), (seed, after)
+        for file in back:
+            file.unlink()
+
+
+def test_missing_rows_of_the_newest_version_are_no_old_rows(tmp_path: Path) -> None:
+    log = opened(tmp_path).partition(0)
+    own = header(0)
+    rows = log.write_rows(own, pa.schema([("n", pa.int64())]))
+    rows.write(pa.record_batch([pa.array([1], pa.int64())], names=["n"]))
+    own = replace(own, rows=rows.finish(), num_rows=1)
+    log.append(own, changes(0))
+    next((tmp_path / "p00000").glob("*.rows.*")).unlink()
+    with pytest.raises(ChangelogLostError):
+        list(log.read_rows(own))
 
 
 def test_a_file_of_another_version_or_partition_is_refused(tmp_path: Path) -> None:
