@@ -14,7 +14,7 @@ from harness.mutants.seams import before_opening, engine_of, instead_of_replacin
 from stores.files.creation import CREATE_SYNCED
 from stores.registry import backends
 
-CHECKPOINT, CHANGELOG = "checkpoint-file", "embedded-changelog"
+CHECKPOINT, CHANGELOG, VERSION_LOG = "checkpoint-file", "embedded-changelog", "changelog-of-files"
 STATE_DIRECTORY, LAYOUT_CHANGE = "state-directory", "layout-change"
 
 _UNFINISHED = "unfinished"
@@ -120,6 +120,14 @@ def _unsynced_process_id(patches: Patches, subject: str) -> None:
     without_syncs(patches, lambda path: path.name.startswith(_PROCESS_FILE))
 
 
+def _unsynced_version(patches: Patches, subject: str) -> None:
+    without_syncs(patches, lambda path: path.suffix == ".aside")
+
+
+def _unsynced_version_name(patches: Patches, subject: str) -> None:
+    without_syncs(patches, lambda path: path.name == "p00000")
+
+
 def _keeps_log(name: str) -> bool:
     """Return True for a subject that writes the WAL it finds after a kill once more: the files of SQLite."""
     return name == CHANGELOG or (name in backends() and backends()[name].engine == "sqlite")
@@ -202,5 +210,17 @@ MUTANTS = (
         "the new layout of a state directory is recorded without a sync",
         _unsynced_layout,
         (IoFault("power", only(LAYOUT_CHANGE), unseen_by="kill"),),
+    ),
+    Mutant(
+        "unsynced-version",
+        "a version's file gets its name before its content is synced",
+        _unsynced_version,
+        (IoFault("power", only(VERSION_LOG), unseen_by="kill"),),
+    ),
+    Mutant(
+        "unsynced-version-name",
+        "a version's file gets its name, and the folder is not synced",
+        _unsynced_version_name,
+        (IoFault("power", only(VERSION_LOG), unseen_by="kill"),),
     ),
 )

@@ -8,11 +8,13 @@ from __future__ import annotations
 from contextlib import nullcontext
 from typing import Any
 
-from harness.mutants.mutant import LibraryTest, Mutant, ReaderTrial
+from harness.mutants.mutant import IoFault, LibraryTest, Mutant, QueryTrial, ReaderTrial, only
 from harness.mutants.patches import Patches
 from stores.batch.buffer import IndexedBatch, Layer
 from stores.changelog import checksum, sqlite
+from stores.changelog.files import partition_log
 from stores.files import store_directory
+from stores.spark import task as query_task
 from stores.strategies.batch_staging import BatchStaging
 from stores.strategies.native import NativeStaging
 from stores.tasks.stores import store_format
@@ -64,6 +66,26 @@ def _tombstone_unchecked(patches: Patches, subject: str) -> None:
     patches.replace_inner(sqlite, "is_sound", mutated)
 
 
+def _version_from_clock(patches: Patches, subject: str) -> None:
+    """Give each attempt at a batch the next version, as a clock does.
+
+    No seam: the version follows from the batch inside one function, and the log sees only the result.
+    """
+
+    def mutated(plan: Any, batch: Any, newest: Any, location: str) -> tuple[int, int]:
+        return (0 if newest is None else newest.version + 1), 0
+
+    patches.replace_inner(query_task, "version_of", mutated)
+
+
+def _unchecked_version(patches: Patches, subject: str) -> None:
+    """Read a file of the changelog of files without a look at its checksum.
+
+    No seam: the log checks and reads a file between two calls of its folder.
+    """
+    patches.replace_inner(partition_log, "check", lambda file, what: None)
+
+
 def upgrade_in_steps(records: int) -> None:
     """Make online upgrades in this process take steps of ``records`` records, so that a short trial has several.
 
@@ -103,5 +125,17 @@ MUTANTS = (
         "the checksum of a tombstone in the changelog is not verified",
         _tombstone_unchecked,
         (LibraryTest("few flipped bits hit a tombstone, and fewer make it delete another key"),),
+    ),
+    Mutant(
+        "version-from-clock",
+        "a batch that is tried again gets another version",
+        _version_from_clock,
+        (QueryTrial("worker killed"),),
+    ),
+    Mutant(
+        "unchecked-version",
+        "the checksum of a version's file is not verified",
+        _unchecked_version,
+        (IoFault("damage", only("changelog-of-files"), "flipped"),),
     ),
 )

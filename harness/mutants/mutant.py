@@ -52,13 +52,20 @@ class ReaderTrial:
 
 
 @dataclass(frozen=True, slots=True)
+class QueryTrial:
+    """Stateful queries on Spark detect the mutant, under ``fault``."""
+
+    fault: str
+
+
+@dataclass(frozen=True, slots=True)
 class LibraryTest:
     """A test of the library detects the mutant. ``unseen`` says why no experiment is relied upon for it."""
 
     unseen: str
 
 
-Detection = CrashTrial | IoFault | ReaderTrial | LibraryTest
+Detection = CrashTrial | IoFault | ReaderTrial | QueryTrial | LibraryTest
 
 
 @dataclass(frozen=True, slots=True)

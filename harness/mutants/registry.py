@@ -6,9 +6,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import TypeVar
 
-from harness.mutants import changes, commits, files, inner_names, markers, reads, spills, tasks
+from harness.mutants import changes, commits, files, inner_names, markers, queries, reads, spills, tasks
 from harness.mutants.commits import HALF_WRITTEN
-from harness.mutants.mutant import CrashTrial, Detection, IoFault, LibraryTest, Mutant, ReaderTrial
+from harness.mutants.mutant import CrashTrial, Detection, IoFault, LibraryTest, Mutant, QueryTrial, ReaderTrial
 from harness.mutants.patches import Patches
 from harness.mutants.tasks import BETWEEN
 from harness.workloads.suggestion import check_known
@@ -30,7 +30,7 @@ def _by_name(mutants: Iterable[Mutant]) -> Mapping[str, Mutant]:
     return MappingProxyType(found)
 
 
-_MODULES = (commits, markers, spills, files, changes, tasks, reads, inner_names)
+_MODULES = (commits, markers, spills, files, changes, tasks, reads, queries, inner_names)
 MUTANTS: Mapping[str, Mutant] = _by_name(mutant for module in _MODULES for mutant in module.MUTANTS)
 """Every mutant by its name."""
 
@@ -47,6 +47,8 @@ IO_FAULTS = _detected_by(IoFault)
 """The mutants that I/O faults must detect, with these faults."""
 READER_TRIALS = _detected_by(ReaderTrial)
 """The mutants that readers beside a writer must detect, with the strategies that can have them."""
+QUERY_TRIALS = _detected_by(QueryTrial)
+"""The mutants that stateful queries must detect, with the faults under which they do."""
 LIBRARY_TESTS = _detected_by(LibraryTest)
 """The mutants that only a test of the library detects."""
 

@@ -51,6 +51,8 @@ def main() -> None:
 def _answer_requests(folder: str) -> None:
     os.chdir(folder)
     os.environ["TMPDIR"] = folder
+    # Else pyarrow starts a thread when it is imported, which a fork would leave behind.
+    os.environ["JE_ARROW_MALLOC_CONF"] = "background_thread:false"
     _tell(os.fsencode(folder))
     for backend in backends().values():
         backend.load()

@@ -67,6 +67,9 @@ RESULTS: dict[str, set[Found]] = {
     "layout-noted-last": {Found.DETECTED},
     "unsynced-layout": {Found.DETECTED},
     "unsynced-process-id": {Found.PHANTOM},
+    "unsynced-version": {Found.DETECTED},
+    "unsynced-version-name": {Found.DETECTED, Found.LOST},
+    "unchecked-version": {Found.PHANTOM, Found.TORN, Found.LEAKED_EXCEPTION, Found.DEADLY},
 }
 """The results that may detect each mutant."""
 QUICKEST = dict.fromkeys(("unsynced-spill", "unsynced-spill-folders", "offsets-before-copy"), "lmdb-indexed-batch")

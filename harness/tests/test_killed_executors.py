@@ -15,10 +15,10 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
+from harness.spark.cluster import Cluster
 from harness.spark.session import session
 from harness.tests import test_iofaults_spark as spread
 from harness.tests import test_trials_spark as trials
-from harness.tests.cluster import Cluster
 from harness.tests.exploring import points_of, rows_of
 from harness.tests.shared_jvm import SharedJvm
 

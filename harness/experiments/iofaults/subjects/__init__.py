@@ -21,6 +21,7 @@ from harness.experiments.iofaults.subjects.state_directory import StateDirectory
 from harness.experiments.iofaults.subjects.subject import StoreSubject, Subject
 from harness.experiments.iofaults.subjects.task import PAIRS, TaskSubject
 from harness.experiments.iofaults.subjects.upgrade import UpgradeSubject
+from harness.experiments.iofaults.subjects.version_log import VersionLogSubject
 from harness.experiments.iofaults.workload import PASSING_KINDS, State, with_passing
 from harness.typed_maps import PLAIN, check_kind
 from stores.errors import ConfigError
@@ -40,6 +41,7 @@ __all__ = [
     "STATE_DIRECTORY",
     "TASKS",
     "UPGRADE",
+    "VERSION_LOG",
     "Subject",
     "check_subject",
     "is_transactional",
@@ -49,7 +51,7 @@ __all__ = [
     "subjects",
 ]
 
-CHECKPOINT, CHANGELOG = "checkpoint-file", "embedded-changelog"
+CHECKPOINT, CHANGELOG, VERSION_LOG = "checkpoint-file", "embedded-changelog", "changelog-of-files"
 MIGRATION, STATE_DIRECTORY = "format-migration", "state-directory"
 RELOCATION, LAYOUT_CHANGE = "relocation", "layout-change"
 LAZY_UPGRADE, UPGRADE = "lazy-upgrade", "format-upgrade"
@@ -66,11 +68,12 @@ class _Own(NamedTuple):
 
 
 _OWN: Mapping[str, _Own] = {
-    # The next four behave the same at all levels: other data depends on them, so they must survive power loss.
+    # The next five behave the same at all levels: other data depends on them, so they must survive power loss.
     CHECKPOINT: _Own(CheckpointSubject, CheckpointSubject.expected, (Durability.DISK,)),
     STATE_DIRECTORY: _Own(StateDirectorySubject, StateDirectorySubject.expected, (Durability.DISK,)),
     RELOCATION: _Own(RelocationSubject, RelocationSubject.expected, (Durability.DISK,)),
     LAYOUT_CHANGE: _Own(LayoutChangeSubject, LayoutChangeSubject.expected, (Durability.DISK,)),
+    VERSION_LOG: _Own(VersionLogSubject, VersionLogSubject.expected, (Durability.DISK,)),
     **{
         name: _Own(
             partial(OffsetImportSubject, backend=backend, left_by=left_by),

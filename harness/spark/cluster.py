@@ -1,6 +1,7 @@
 """A real standalone cluster on this machine, from the PySpark package alone: one master and several workers.
 
-For tests in which executors die: ``local[N]`` has none. Everything listens on loopback only.
+For tests and trials in which executors die: ``local[N]`` has none. Everything listens on loopback only. Each worker has
+an address and a folder for local files of its own, as on a machine of its own.
 """
 
 from __future__ import annotations
@@ -109,20 +110,28 @@ class Cluster:
 
     def kill_worker(self, number: int) -> None:
         """Kill a worker (0 or more) with all that it started, with SIGKILL. Nothing starts another."""
-        _end(self._workers[number])
+        end_session(self._workers[number])
+
+    def local_folder(self, number: int) -> Path:
+        """Return the folder below which the executors of a worker have their local files."""
+        return self._folder / f"local-{number}"
 
     def _start_worker(self, number: int) -> subprocess.Popen[bytes]:
-        where = ["--host", HOST, "--webui-port", "0", "--work-dir", str(self._folder / f"work-{number}")]
+        host = f"127.0.0.{number + 1}"
+        where = ["--host", host, "--webui-port", "0", "--work-dir", str(self._folder / f"work-{number}")]
         size = ["--cores", str(self._cores), "--memory", self._memory]
-        return self._start(f"worker-{number}", ["org.apache.spark.deploy.worker.Worker", *where, *size, self.master])
+        command = ["org.apache.spark.deploy.worker.Worker", *where, *size, self.master]
+        return self._start(f"worker-{number}", command, host, self.local_folder(number))
 
-    def _start(self, name: str, arguments: list[str]) -> subprocess.Popen[bytes]:
+    def _start(
+        self, name: str, arguments: list[str], host: str = HOST, local: Path | None = None
+    ) -> subprocess.Popen[bytes]:
         home = Path(_find_spark_home())
         log4j2 = f"-Dlog4j2.configurationFile={LOG4J2.as_uri()} -Dharness.spark.log.level=info"
         environment = os.environ | {
             "SPARK_HOME": str(home),
-            "SPARK_LOCAL_IP": HOST,
-            "SPARK_LOCAL_DIRS": str(self._folder / "local"),
+            "SPARK_LOCAL_IP": host,
+            "SPARK_LOCAL_DIRS": str(local or self._folder / "local"),
             "SPARK_DAEMON_MEMORY": "256m",
             "SPARK_DAEMON_JAVA_OPTS": f"{QUICK_JVM} {log4j2} -Dspark.master.rest.enabled=false",
             "PYSPARK_PYTHON": sys.executable,
@@ -137,7 +146,7 @@ class Cluster:
                 stderr=log,
                 start_new_session=True,
             )
-        self._cleanup.callback(_end, process)
+        self._cleanup.callback(end_session, process)
         return process
 
     def _log(self, name: str) -> Path:
@@ -162,8 +171,8 @@ class Cluster:
             time.sleep(POLL_S)
 
 
-def _end(process: subprocess.Popen[bytes]) -> None:
-    """Kill a process and every other of its session: executors, and the Python workers in groups of their own."""
+def end_session(process: subprocess.Popen[bytes]) -> None:
+    """Kill the leader of a session and every other process of it: JVMs, and Python workers in groups of their own."""
     processes = _session_of(process.pid)
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)

@@ -1,0 +1,77 @@
+"""After any fault the rows and the state of a counting query equal the answer that Spark SQL gives of the same events.
+
+Rows of an answer and a sink are a name, a batch, and the count of the name after that batch.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+Rows = Sequence[Sequence[Any]]
+
+
+def wrong_rows(answer: Rows, sink: Rows) -> str:
+    """Return how the rows in a sink differ from the answer, "" if they are equal. Each row counts once."""
+    wanted, found = Counter(map(tuple, answer)), Counter(map(tuple, sink))
+    if not wanted:
+        return "the answer has no rows"
+    missing, more = wanted - found, found - wanted
+    if not missing and not more:
+        return ""
+    parts = [
+        f"{sum(rows.values())} rows {how}, first {min(rows)}"
+        for rows, how in ((missing, "missing"), (more, "too many"))
+        if rows
+    ]
+    return f"of {sum(wanted.values())} rows of the sink: {'; '.join(parts)}"
+
+
+def wrong_state(answer: Rows, state: Rows, partitions: int, version: int) -> str:
+    """Return how the state after batch ``version`` differs from the answer, "" if it is right.
+
+    Rows of a state are a store, a key and a value.
+
+    The store ``counts`` has the last count of each name. The store ``batches`` has one entry for each partition: the
+    number of its batches, in hexadecimal.
+    """
+    by_batch = sorted(answer, key=lambda row: int(row[1]))
+    last = {name: value for name, batch, value in by_batch if batch <= version}
+    counts = {key: int(value) for store, key, value in state if store == "counts"}
+    counted = [int(bytes.fromhex(value)) for store, _, value in state if store == "batches"]
+    wrong = sorted(name for name in last.keys() | counts.keys() if last.get(name) != counts.get(name))
+    if wrong:
+        name = wrong[0]
+        return f"{len(wrong)} names of the state differ, first {name}: {counts.get(name)}, not {last.get(name)}"
+    if counted != [version + 1] * partitions:
+        return f"the partitions have counted {counted} batches, not {version + 1} each"
+    return ""
+
+
+def leading_stores(restores: Iterable[Mapping[str, Any]]) -> str:
+    """Return which store was found ahead of its log, or "". ``after`` is its version, ``to`` that of the log."""
+    for each in restores:
+        if each["after"] is not None and (each["to"] is None or each["after"] > each["to"]):
+            return f"a store of partition {each['partition']} was at version {each['after']}, its log at {each['to']}"
+    return ""
+
+
+def wrong_restores(
+    before: Iterable[Mapping[str, Any]], after: Iterable[Mapping[str, Any]], survivor: str, newest: int, lost: str
+) -> str:
+    """Return which restore of the surviving machine was not of just the versions that its copies lacked, or "".
+
+    ``before`` are the commits until the other machine was lost, ``after`` the first restore of each partition after
+    that. Paths below ``survivor`` and ``lost`` are of these machines. Versions go up to ``newest``.
+    """
+    had: dict[str, int] = {}
+    for each in before:
+        had[each["path"]] = each["version"]
+    for each in after:
+        if lost in each["path"] or survivor not in each["path"]:
+            return f"partition {each['partition']} was restored in {each['path']}, which is not the survivor's"
+        lacked = newest - had.get(each["path"], -1)
+        if each["versions"] != lacked:
+            return f"partition {each['partition']} lacked {lacked} versions, and {each['versions']} were restored"
+    return ""

@@ -1,0 +1,123 @@
+"""The changelog of files, with the checkpoint of the query that writes to it."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from secrets import token_hex
+
+from harness.experiments.iofaults.subjects.neighbours import Neighbours
+from harness.experiments.iofaults.subjects.subject import COMMITS, Subject
+from harness.experiments.iofaults.workload import Change, State
+from stores.changelog.files import Header, PartitionLog, Retention, StoreChanges, VersionLog
+from stores.errors import ChangelogLostError, StoreUnavailableError
+from stores.files.plain_files import translated_system_errors
+from stores.interface import Durability
+from stores.tasks.directory.checkpoint_file import CheckpointFile
+
+_STORE = "counts"
+_RETENTION = Retention(snapshot_versions=3, keep_versions=2)
+_ROWS_EVERY = 3
+"""Every third commit gives out rows."""
+
+
+class VersionLogSubject(Subject):
+    """A partition of the log: commit N is version N. A state is what a restore from the log gives.
+
+    The log cannot know that its newest version is missing. A query knows from its checkpoint how many batches it has
+    done, and refuses such a log. Here a checkpoint file has the number of the last commit.
+    """
+
+    def __init__(self, root: Path, level: Durability) -> None:
+        super().__init__(root, level)
+        self._log: PartitionLog | None = None
+        self._checkpoint = CheckpointFile(root / "checkpoint")
+        self._staged: Mapping[bytes, bytes | None] = {}
+        self._neighbours = Neighbours(self.path)
+
+    def open(self) -> int | None:
+        self._log = VersionLog.open_or_create(self.path, {"partitions": 1}, retention=_RETENTION).partition(0)
+        newest = self._newest()
+        if newest:
+            # A query reads this header before it builds on a version.
+            self._log.header(newest)
+        done = self._checkpoint.read().get(COMMITS, 0)
+        if newest < done:
+            raise ChangelogLostError(f"commit {done} is done, and the newest version in {self.path} is {newest}")
+        return newest
+
+    def stage(self, made: Sequence[Change], after: State) -> None:
+        before = self.read()[0]
+        changed = sorted(key for key in before.keys() | after.keys() if before.get(key) != after.get(key))
+        self._staged = {key: after.get(key) for key in changed}
+
+    def commit(self, number: int) -> None:
+        import pyarrow as pa
+
+        newest = self._newest()
+        header = Header("version", token_hex(8), 0, number, newest or None)
+        if number % _ROWS_EVERY == 0:
+            rows = self._opened.write_rows(replace(header, kind="rows"), pa.schema([("number", pa.int64())]))
+            rows.write(pa.record_batch([pa.array([number], pa.int64())], names=["number"]))
+            header = replace(header, rows=rows.finish(), num_rows=1)
+        self._opened.append(header, {_STORE: StoreChanges(dict(self._staged))})
+        # The version is in the log, so a query is done with it. Snapshots and removals have time.
+        with suppress(StoreUnavailableError):
+            self._maintain(header)
+        self._checkpoint.write({COMMITS: number})
+
+    def add(self, pairs: State, number: int) -> None:
+        self._staged = pairs
+        self.commit(number)
+
+    def read(self) -> tuple[dict[bytes, bytes], int | None, int | None]:
+        newest = self._newest()
+        state: dict[bytes, bytes] = {}
+        for piece in self._opened.restore(None, newest) if newest else ():
+            for _, _, key, value in piece.records:
+                if value is None:
+                    state.pop(key, None)
+                else:
+                    state[key] = value
+        return state, newest, newest
+
+    def verify(self) -> None:
+        newest = self._newest()
+        if newest:
+            for _ in self._opened.read_rows(self._opened.header(newest)):
+                pass
+
+    def close(self) -> None:
+        """Do nothing: no file is kept open."""
+
+    def wipe(self) -> None:
+        self._neighbours.place()
+        with translated_system_errors(self.path):
+            if self.path.exists():
+                shutil.rmtree(self.path)
+            self._checkpoint.path.unlink(missing_ok=True)
+
+    def restore(self, state: State, number: int) -> None:
+        self._neighbours.check()
+        self.add(state, number)
+
+    @property
+    def _opened(self) -> PartitionLog:
+        assert self._log is not None
+        return self._log
+
+    def _newest(self) -> int:
+        """Return the newest version, 0 if there is none."""
+        return self._opened.listing().newest or 0
+
+    def _maintain(self, header: Header) -> None:
+        if self._opened.snapshot_due(self._opened.listing()):
+            self._opened.write_snapshot(replace(header, kind="snapshot", rows=None, num_rows=0), self._records())
+        self._opened.remove_old(self._opened.listing())
+
+    def _records(self) -> Iterator[tuple[str, bool, bytes, bytes | None]]:
+        for key, value in sorted(self.read()[0].items()):
+            yield _STORE, False, key, value

@@ -1,0 +1,165 @@
+"""The experiment that breaks Spark under stateful queries."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any
+
+from harness import profiles, replay
+from harness.experiment import (
+    Claim,
+    Columns,
+    Experiment,
+    Failure,
+    Figure,
+    Figures,
+    Placement,
+    Request,
+    Row,
+    Rows,
+    Worker,
+)
+from harness.experiments.query_faults.report import page, query_tables
+from harness.experiments.query_faults.run import examine
+from harness.experiments.query_faults.trial import FAULTS, Trial
+from harness.mutants.registry import QUERY_TRIALS
+from harness.processes.measured import MeasurementFailedError
+from harness.report.page import Page
+from harness.report.table import Table
+from stores.registry import ALIASES, backends
+
+SECONDS = 60.0
+"""The time of a trial on two idle cores, roughly."""
+_DRAWN = 2
+"""The number of trials in a run that is no night."""
+
+
+class QueryFaults(Experiment[Trial]):
+    """Kills, stalls, full disks and lost machines under a stateful query with a file sink."""
+
+    name = "query_faults"
+    title = "stateful queries under faults"
+    stage = "queries"
+    claim = "faults of queries"
+    trial = Trial
+    placement = Placement.LOCAL
+    unmeasured = "faults of stateful queries were not tried"
+    columns: Mapping[str, Columns] = MappingProxyType(
+        {
+            "query_fault": {
+                "backend": str,
+                "fault": str,
+                "meaning": str,
+                "mutant": str,
+                "seed": int,
+                "scenario": str,
+                "batches": int,
+                "rows": int,
+                "drivers": int,
+                "restarts": int,
+                "struck": int,
+                "late": int,
+                "restored_versions": int,
+                "restored_bytes": int,
+                "result": str,
+                "expected": str,
+                "detail": str,
+                "seconds": float,
+                "repeat_command": str,
+            }
+        }
+    )
+
+    def plan(self, request: Request) -> list[Trial]:
+        """Return every fault and every mutant in a night, two faults by turns in a default run, and none else."""
+        if request.profile not in (profiles.NIGHT, "default"):
+            return []
+        chosen = [
+            name
+            for name in ALIASES.values()
+            if backends()[name].persistent and (request.backends is None or name in request.backends)
+        ]
+        if not chosen:
+            return []
+        trials = [
+            Trial(fault, chosen[(request.seed + number) % len(chosen)], request.seed)
+            for number, fault in enumerate(FAULTS)
+        ]
+        if request.profile == profiles.NIGHT:
+            return [*trials, *mutant_trials(chosen[0], request.seed)]
+        return [trials[(_DRAWN * request.seed + number) % len(trials)] for number in range(_DRAWN)]
+
+    def cost_s(self, trial: Trial) -> float:
+        """Return the time of two idle cores."""
+        return SECONDS
+
+    def run(self, trial: Trial, worker: Worker) -> Iterable[Row]:
+        """Return the one row of a trial. Its result is "unknown" if it could not be tried."""
+        worker.folder.mkdir()
+        began = time.monotonic()
+        try:
+            row = examine(trial, worker.folder, worker.say)
+        except MeasurementFailedError as error:
+            row = dict.fromkeys(self.columns["query_fault"]) | {
+                "backend": trial.backend,
+                "fault": trial.fault,
+                "meaning": FAULTS[trial.fault].meaning,
+                "mutant": trial.mutant,
+                "seed": trial.seed,
+                "result": "unknown",
+                "detail": str(error),
+                "seconds": time.monotonic() - began,
+            }
+        expected = "anomaly" if trial.mutant else "valid"
+        return [
+            {**row, "kind": "query_fault", "expected": expected, "repeat_command": replay.command(self.name, trial)}
+        ]
+
+    def finish(self, trials: Sequence[Trial], rows: Sequence[Row], claim: Claim) -> list[Row]:
+        """Return the rows, with the reason for their trials."""
+        return [{**row, "scenario": claim.name} for row in rows]
+
+    def subject(self, trial: Trial) -> str:
+        """Return the fault and the backend."""
+        return f"{trial.fault}, {trial.backend}{trial.mutant and ' with '}{trial.mutant}"
+
+    def line(self, trial: Trial, rows: Sequence[Row]) -> str:
+        """Return the result."""
+        return f"{self.subject(trial)}: {rows[0]['result']}, {rows[0]['seconds']:.0f} s"
+
+    def figures(self, rows: Rows) -> dict[str, list[Figure]]:
+        """Return a figure for each trial, in order."""
+        order = list(FAULTS)
+        found = [dict(row) for row in rows.get("query_fault", ())]
+        return {
+            "query_fault": sorted(
+                found, key=lambda row: (row["mutant"], order.index(row["fault"]), row["backend"], row["seed"])
+            )
+        }
+
+    def tables(self, figures: Figures, rows: Rows) -> list[Table]:
+        """Return a line for each trial."""
+        return query_tables(figures["query_fault"])
+
+    def failures(self, figures: Figures, rows: Rows) -> list[Failure]:
+        """Return every trial with an unexpected result."""
+        return [
+            Failure(
+                f"{row['fault']}, {row['backend']}{row['mutant'] and ' with '}{row['mutant']}, seed {row['seed']}: "
+                f"{row['result']}, not {row['expected']} ({row['detail'] or 'nothing found'})",
+                row["repeat_command"],
+            )
+            for row in figures["query_fault"]
+            if row["result"] != row["expected"]
+        ]
+
+    def page(self, figures: Figures, rows: Rows, facts: Mapping[str, Any]) -> Page:
+        """Return the page about stateful queries under faults."""
+        return page(figures["query_fault"], [str(failure) for failure in self.failures(figures, rows)])
+
+
+def mutant_trials(backend: str, seed: int) -> list[Trial]:
+    """Return a trial for each mutant of queries, under the fault that must detect it."""
+    return [Trial(by.fault, backend, seed, mutant) for mutant, by in QUERY_TRIALS.items()]

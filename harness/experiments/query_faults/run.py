@@ -1,0 +1,210 @@
+"""One trial: the events, the Spark that the fault needs, the drivers one after the other, and the checks."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import harness
+from harness.checkers.query import leading_stores, wrong_restores, wrong_rows, wrong_state
+from harness.experiments.query_faults.trial import CLUSTER, FAULTS, Fault, Trial
+from harness.processes.measured import MeasurementFailedError
+from stores.changelog.files.partition_log import FAILPOINTS
+from stores.spark import local_state
+
+KILLED_AT = (*FAILPOINTS, local_state.RESTORED, local_state.BETWEEN_STORES, local_state.COMMITTED)
+"""The failpoints of a batch."""
+DEADLINE_S = 240.0
+"""The time that one driver may take."""
+DISK_BYTES = 48 << 20
+"""The size of a disk that is filled."""
+_ROWS, _NAMES = 60, 40
+_POLL_S = 0.1
+PROGRAM = "harness.spark.query_faults.program"
+
+
+def examine(trial: Trial, folder: Path, say: Callable[[str], None]) -> dict[str, Any]:
+    """Run a trial in ``folder``; return its row. Raises: MeasurementFailedError if a driver fails by itself."""
+    from harness.spark.query_faults.notes import Notes
+
+    fault, began = FAULTS[trial.fault], time.monotonic()
+    batches = len(KILLED_AT) + 2 if fault.kills else fault.batches
+    for name in ("events", "in", "local", "state", "nothing"):
+        (folder / name).mkdir(parents=True)
+    for number in range(batches):
+        _make_events(folder / f"events/{number}.parquet", trial.seed, number)
+    notes = Notes(folder)
+    with ExitStack() as stack:
+        if fault.full != "nothing":
+            stack.enter_context(_small_disk(folder / fault.full))
+        cluster = None
+        if fault.master == CLUSTER:
+            from harness.spark.cluster import Cluster
+
+            cluster = stack.enter_context(Cluster(2, cores=fault.cores))
+        arguments = {
+            "master": "local[2]" if cluster is None else cluster.master,
+            "max_failures": fault.max_failures,
+            "settings": dict(fault.settings),
+            "batches": batches,
+            "partitions": fault.partitions,
+            "fault": trial.fault,
+            "killed_at": KILLED_AT if fault.kills else (),
+            "full": fault.full,
+            "mutant": trial.mutant,
+            "backend": trial.backend,
+            "retention": dict(fault.retention),
+            "shared_local": fault.shared_local,
+        }
+        (folder / "arguments.json").write_text(json.dumps(arguments))
+        starts = 0
+        while not (folder / "figures.json").exists():
+            starts += 1
+            if starts > fault.starts_max:
+                raise MeasurementFailedError(f"the driver of {trial.fault!r} ended: {_complaint(folder)}")
+            say(f"{trial.fault}: driver {starts}")
+            with _driver(folder) as process:
+                deadline = time.monotonic() + DEADLINE_S
+                while process.poll() is None:
+                    if time.monotonic() > deadline:
+                        raise MeasurementFailedError(f"a driver of {trial.fault!r} took more than {DEADLINE_S:.0f} s")
+                    if cluster is not None and notes.has("lose a machine") and notes.once("lost"):
+                        notes.add("lost", {})
+                        cluster.kill_worker(0)
+                    time.sleep(_POLL_S)
+        figures = json.loads((folder / "figures.json").read_text())
+        survivor, lost = ("", "") if cluster is None else (str(cluster.local_folder(1)), str(cluster.local_folder(0)))
+    problems = _problems(fault, trial, figures, notes, batches, starts, survivor, lost)
+    appends = notes.lines("appends")
+    return {
+        "backend": trial.backend,
+        "fault": trial.fault,
+        "meaning": fault.meaning,
+        "mutant": trial.mutant,
+        "seed": trial.seed,
+        "batches": batches,
+        "rows": len(figures["answer"]),
+        "drivers": starts,
+        "restarts": len(figures["errors"]),
+        "struck": _struck(trial.fault, notes),
+        "late": sum(each["result"] != "first" for each in appends),
+        "restored_versions": sum(each["versions"] for each in notes.lines("restores")),
+        "restored_bytes": sum(each["bytes"] for each in notes.lines("restores")),
+        "result": "anomaly" if problems else "valid",
+        "detail": "; ".join(problems),
+        "seconds": time.monotonic() - began,
+    }
+
+
+def _problems(
+    fault: Fault, trial: Trial, figures: dict[str, Any], notes: Any, batches: int, starts: int, survivor: str, lost: str
+) -> list[str]:
+    """Return every way in which the trial did not end as promised. Raises: MeasurementFailedError without the fault."""
+    answer, errors = figures["answer"], figures["errors"]
+    found = [
+        wrong_rows(answer, figures["sink"]),
+        *(wrong_state(answer, rows, fault.partitions, int(number)) for number, rows in figures["states"].items()),
+        "" if str(batches - 1) in figures["states"] else f"the state has no version {batches - 1}",
+        leading_stores(notes.lines("restores")),
+    ]
+    if len(errors) != fault.fails and (errors or not fault.may_go_on):
+        found.append(f"the query failed {len(errors)} times, not {fault.fails}: {' '.join(errors)[:300]}")
+    found += [f"an error does not say {fault.error!r}: {error[:300]}" for error in errors if fault.error not in error]
+    if not _struck(trial.fault, notes):
+        raise MeasurementFailedError(f"the fault {trial.fault!r} did not come to pass")
+    if trial.fault == "stalled attempt":
+        found += [
+            f"a zombie's version {each['version']} was accepted: {each['result']}"
+            for each in notes.lines("appends")
+            if each["zombie"] and each["result"] != "ProducerFencedError"
+        ]
+    if trial.fault == "batch fails halfway":
+        again = [each for each in notes.lines("calls") if each["version"] == 2]
+        if len(again) != fault.partitions + 1:
+            found.append(f"the function was called {len(again)} times for the failed batch, not {fault.partitions + 1}")
+    if trial.fault == "machine lost":
+        [moment] = notes.lines("lost")
+        first: dict[int, Any] = {}
+        for each in notes.lines("restores"):
+            if each["at"] > moment["at"]:
+                first.setdefault(each["partition"], each)
+        before = [each for each in notes.lines("commits") if each["at"] < moment["at"]]
+        found.append(wrong_restores(before, first.values(), survivor, batches // 2, lost))
+        found.append("" if len(first) == fault.partitions else f"only {len(first)} partitions went on")
+    return [each for each in found if each]
+
+
+def _struck(fault: str, notes: Any) -> int:
+    """Return how many times the fault has struck."""
+    names = {"stalled attempt": "zombie ", "batch fails halfway": "failed halfway", "machine lost": "lost"}
+    beginning = "filled" if fault.endswith("disk full") else names.get(fault, "killed ")
+    return sum(1 for _ in notes.lines(beginning)) or int(notes.number(beginning))
+
+
+def _make_events(file: Path, seed: int, number: int) -> None:
+    """Write the events of a batch; the same ones for the same seed."""
+    import pyarrow as pa
+    import pyarrow.parquet
+
+    choose = Random(f"events {seed} {number}")
+    begin = datetime.datetime(2024, 1, 1, tzinfo=datetime.UTC) + datetime.timedelta(hours=number)
+    events = {
+        "name": [f"N{choose.randrange(_NAMES)}" for _ in range(_ROWS)],
+        "at": pa.array([begin + datetime.timedelta(seconds=row) for row in range(_ROWS)], pa.timestamp("us", "UTC")),
+        "batch": pa.array([number] * _ROWS, pa.int64()),
+    }
+    pyarrow.parquet.write_table(pa.table(events), file)
+
+
+@contextmanager
+def _driver(folder: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """Start a driver; at the end it and all that it started are killed, also Python workers that outlived it."""
+    from harness.spark.cluster import end_session
+
+    code = str(Path(harness.__file__).parents[1])
+    kept = {name: os.environ[name] for name in ("PATH", "JAVA_HOME", "LD_LIBRARY_PATH") if name in os.environ}
+    environment = {**kept, "PYTHONPATH": code, "TMPDIR": str(folder), "LC_ALL": "C.UTF-8", "TZ": "UTC"}
+    with (folder / "complaints").open("wb") as complaints:
+        process = subprocess.Popen(
+            [sys.executable, "-P", "-m", PROGRAM, str(folder)],
+            cwd=folder,
+            env=environment,
+            stdin=subprocess.PIPE,
+            stdout=complaints,
+            stderr=complaints,
+            start_new_session=True,
+        )
+        try:
+            yield process
+        finally:
+            end_session(process)
+            assert process.stdin is not None
+            process.stdin.close()
+
+
+def _complaint(folder: Path) -> str:
+    lines = (folder / "complaints").read_text(errors="replace").strip().splitlines()
+    return lines[-1] if lines else "it said nothing"
+
+
+@contextmanager
+def _small_disk(folder: Path) -> Iterator[None]:
+    """Mount a small file system in memory at a folder. Raises: MeasurementFailedError if that is refused."""
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", f"size={DISK_BYTES}", "tmpfs", str(folder)], capture_output=True, check=False
+    )
+    if mounted.returncode:
+        raise MeasurementFailedError(f"no small disk can be mounted: {mounted.stderr.decode().strip()}")
+    try:
+        yield
+    finally:
+        subprocess.run(["umount", "--lazy", str(folder)], capture_output=True, check=False)

@@ -1,0 +1,59 @@
+"""A claim about stateful queries on Spark, as a plain value: one of the kinds of scenario."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from harness import profiles
+from harness.experiments.query_faults.trial import Trial
+from harness.mutants.registry import QUERY_TRIALS
+from harness.scenario_files import Scenario
+from stores.errors import ConfigError
+from stores.registry import backend_named
+
+
+@dataclass(frozen=True)
+class QueryScenario(Scenario):
+    """Under each of ``faults`` a query over each of ``backends`` gives the rows and the state of Spark SQL's answer.
+
+    Each of ``mutants`` is built into the first backend, and must be detected under the fault that it names.
+    """
+
+    experiment = "query_faults"
+    faults: tuple[str, ...] = ()
+    backends: tuple[str, ...] = ("rocksdb",)
+    seeds: int = 1
+    mutants: tuple[str, ...] = ()
+
+    def plan(self, seed: int) -> list[Trial]:
+        """Return every trial; ``seed`` is the first of its seeds. Raises: ConfigError for an unknown name."""
+        for name in ("faults", "backends", "mutants"):
+            value = getattr(self, name)
+            if not isinstance(value, tuple) or not all(isinstance(each, str) for each in value):
+                raise ConfigError(f"{name} of a scenario is a tuple of texts, such as ('this',), and not {value!r}")
+        if type(self.seeds) is not int or self.seeds < 1:
+            raise ConfigError(f"a scenario has one seed or more, not {self.seeds!r}")
+        names = [backend_named(name).name for name in self.backends]
+        trials = [
+            Trial(fault, name, number)
+            for number in range(seed, seed + self.seeds)
+            for fault in self.faults
+            for name in names
+        ]
+        for mutant in self.mutants:
+            by = QUERY_TRIALS.get(mutant)
+            trials.append(Trial("worker killed" if by is None else by.fault, names[0], seed, mutant))
+        if not trials:
+            raise ConfigError("this scenario has nothing to do: it has no faults and no mutants")
+        return trials
+
+    def expected(self, trial: Trial) -> str:
+        """Return ``anomaly`` for a mutant."""
+        return "anomaly" if trial.mutant else "valid"
+
+    def scaled(self, profile: str) -> QueryScenario:
+        """Return the scenario with the seeds of a profile."""
+        scale = profiles.profile(profile).scale
+        if scale is None:
+            return self
+        return replace(self, seeds=scale.seeds or scale.seeds_times * self.seeds)

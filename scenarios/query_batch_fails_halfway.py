@@ -1,0 +1,14 @@
+"""A batch that fails after some partitions have finished is repeated, and only the others compute it again.
+
+Source: Armbrust et al., "Structured Streaming" (SIGMOD 2018), section 6.1, "Fault Recovery".
+"""
+
+from harness.query_scenario import QueryScenario
+
+SCENARIO = QueryScenario(faults=("batch fails halfway",), backends=("rocksdb", "lmdb", "sqlite"))
+
+
+if __name__ == "__main__":
+    from harness.cli import run_scenario
+
+    raise SystemExit(run_scenario(__file__))

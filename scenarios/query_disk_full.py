@@ -1,0 +1,16 @@
+"""A full disk fails a stateful query with an error that says so. Once there is room, it continues, and lost nothing.
+
+It is the disk of the local copies, or that of the log.
+
+Source: write(2), ENOSPC.
+"""
+
+from harness.query_scenario import QueryScenario
+
+SCENARIO = QueryScenario(faults=("local disk full", "log disk full"), backends=("sqlite", "lmdb"))
+
+
+if __name__ == "__main__":
+    from harness.cli import run_scenario
+
+    raise SystemExit(run_scenario(__file__))

@@ -1,0 +1,14 @@
+"""When one of two machines is lost for good, the other one restores just the versions that its copies lack.
+
+Source: KIP-892, "Atomic Checkpointing": a restore begins where the store stands.
+"""
+
+from harness.query_scenario import QueryScenario
+
+SCENARIO = QueryScenario(faults=("machine lost",))
+
+
+if __name__ == "__main__":
+    from harness.cli import run_scenario
+
+    raise SystemExit(run_scenario(__file__))

@@ -1,0 +1,15 @@
+"""Mutants of stateful queries are detected: these checks can fail.
+
+Source: Pillai et al., "All File Systems Are Not Created Equal" (OSDI 2014), section 5.
+"""
+
+from harness.mutants.registry import QUERY_TRIALS
+from harness.query_scenario import QueryScenario
+
+SCENARIO = QueryScenario(mutants=tuple(QUERY_TRIALS))
+
+
+if __name__ == "__main__":
+    from harness.cli import run_scenario
+
+    raise SystemExit(run_scenario(__file__))

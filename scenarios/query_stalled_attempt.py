@@ -1,0 +1,14 @@
+"""With speculation, an attempt that stalls and goes on batches later is refused: it changes neither state nor rows.
+
+Source: Apache Spark, `spark.speculation`; KIP-98, zombie fencing.
+"""
+
+from harness.query_scenario import QueryScenario
+
+SCENARIO = QueryScenario(faults=("stalled attempt",), backends=("rocksdb", "lmdb"))
+
+
+if __name__ == "__main__":
+    from harness.cli import run_scenario
+
+    raise SystemExit(run_scenario(__file__))
