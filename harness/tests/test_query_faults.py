@@ -37,7 +37,7 @@ def test_a_state_of_another_batch_or_with_a_batch_counted_twice_is_found() -> No
 
 
 def test_a_store_ahead_of_its_log_is_found() -> None:
-    sound = [{"partition": 0, "after": None, "to": None}, {"partition": 0, "after": 3, "to": 3}]
+    sound: list[dict[str, Any]] = [{"partition": 0, "after": None, "to": None}, {"partition": 0, "after": 3, "to": 3}]
     assert leading_stores(sound) == ""
     assert leading_stores([*sound, {"partition": 0, "after": 4, "to": 3}])
     assert leading_stores([{"partition": 0, "after": 0, "to": None}])
@@ -74,7 +74,7 @@ def test_a_mistake_in_a_scenario_is_refused(wrong: dict[str, Any]) -> None:
 
 
 @pytest.mark.stateful
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(1800)
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_query_under_a_fault_gives_the_answer_of_spark_sql(fault: str, tmp_path: Path) -> None:
     backends = list(ALIASES.values())[:3]
@@ -86,7 +86,7 @@ def test_a_query_under_a_fault_gives_the_answer_of_spark_sql(fault: str, tmp_pat
 
 
 @pytest.mark.stateful
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(1800)
 @pytest.mark.parametrize("mutant", QUERY_TRIALS)
 def test_a_mutant_of_queries_is_detected(mutant: str, tmp_path: Path) -> None:
     trial = Trial(QUERY_TRIALS[mutant].fault, "rocksdb-indexed-batch", 1, mutant)

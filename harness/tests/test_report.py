@@ -195,7 +195,7 @@ def proven_by(rows: Rows) -> list[str]:
 
 
 def test_the_proven_checks_are_counted_and_bold_where_one_failed() -> None:
-    crashes, queries, effects, _, states, limits, steps, readers, ratios = proven_by(made_up_rows())
+    crashes, effects, _, states, limits, steps, queries, readers, ratios = proven_by(made_up_rows())
     assert crashes == "**46 of 47 [crash trials](crashes.md) ended as expected.**"
     assert queries.startswith("No ")
     assert effects.startswith("No ")

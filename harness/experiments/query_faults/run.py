@@ -23,7 +23,7 @@ from stores.spark import local_state
 
 KILLED_AT = (*FAILPOINTS, local_state.RESTORED, local_state.BETWEEN_STORES, local_state.COMMITTED)
 """The failpoints of a batch."""
-DEADLINE_S = 240.0
+DEADLINE_S = 900.0
 """The time that one driver may take."""
 DISK_BYTES = 48 << 20
 """The size of a disk that is filled."""

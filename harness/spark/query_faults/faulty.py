@@ -100,14 +100,15 @@ def _install(folder: Path, mutant: str) -> None:
         return found
 
     def appended(self: PartitionLog, header: Header, changes: Mapping[str, StoreChanges]) -> Header:
-        facts = {"version": header.version, "partition": self.partition, "zombie": bool(_is_zombie)}
+        facts = {"version": header.version, "partition": self.partition}
         try:
             written = append(self, header, changes)
         except StoreError as error:
-            notes.add("appends", {**facts, "result": type(error).__name__})
+            notes.add("appends", {**facts, "zombie": bool(_is_zombie), "result": type(error).__name__})
             raise
         else:
-            notes.add("appends", {**facts, "result": "first" if written.id == header.id else "not first"})
+            result = "first" if written.id == header.id else "not first"
+            notes.add("appends", {**facts, "zombie": bool(_is_zombie), "result": result})
             return written
         finally:
             while _is_zombie:

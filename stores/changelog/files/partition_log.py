@@ -23,7 +23,13 @@ from stores.changelog.files.format import (
 )
 from stores.changelog.files.names import Listing, folder_name, listed, unique_name, version_name
 from stores.changelog.files.rows_file import ROWS_WRITTEN, RowsFile
-from stores.errors import ChangelogError, ChangelogLostError, OffsetOutOfRangeError, ProducerFencedError
+from stores.errors import (
+    ChangelogError,
+    ChangelogLostError,
+    OffsetOutOfRangeError,
+    ProducerFencedError,
+    StoreUnavailableError,
+)
 from stores.failpoints import Part, declare, reach
 from stores.files.plain_files import translated_system_errors
 
@@ -99,20 +105,30 @@ class PartitionLog:
 
         Raises: ProducerFencedError if the log has later versions: this attempt is a zombie.
         """
-        if self._folder.put_if_absent(self._path(version_name(header.version)), encoded(header, changes)):
-            written = header
-        else:
-            written, _ = self._read_version(header.version)
-        newest = self.listing().newest
-        if newest is None or newest != header.version:
-            # Old versions are removed, so that their names are free again. Only a zombie still writes one. Its file
-            # stays: it may also be the version that all others have gone on from, if this attempt was only slow.
-            raise ProducerFencedError(
-                f"version {header.version} of partition {self.partition} in {self._folder.location} was written too "
-                f"late: the log is at {newest}. Stop this attempt, because another one has done its work"
-            )
+        try:
+            placed = self._folder.put_if_absent(self._path(version_name(header.version)), encoded(header, changes))
+        except StoreUnavailableError as error:
+            # The log has gone on, and what this attempt had left aside was removed.
+            self._check_newest(header.version, error, least=True)
+            raise
+        self._check_newest(header.version, None)
+        written = header if placed else self._read_version(header.version)[0]
         reach(APPENDED)
         return written
+
+    def _check_newest(self, version: int, cause: StoreUnavailableError | None, *, least: bool = False) -> None:
+        """Check that ``version`` is the newest; with ``least``, that none is newer. Raises: ProducerFencedError.
+
+        Old versions are removed, so that their names are free again. Only a zombie still writes one. Its file stays: it
+        may also be the version that all others have gone on from, if this attempt was only slow.
+        """
+        newest = self.listing().newest
+        if newest == version or (least and (newest is None or newest < version)):
+            return
+        raise ProducerFencedError(
+            f"version {version} of partition {self.partition} in {self._folder.location} was written too late: the log "
+            f"is at {newest}. Stop this attempt, because another one has done its work"
+        ) from cause
 
     def read(self, version: int) -> tuple[Header, dict[str, StoreChanges]]:
         """Return the header and the changes of a version. Raises: OffsetOutOfRangeError if it is not in the log."""

@@ -10,7 +10,9 @@ from random import Random
 import pyarrow as pa
 import pytest
 
+from stores import failpoints
 from stores.changelog.files import Retention, StoreChanges, VersionLog
+from stores.changelog.files.folder import ASIDE_WRITTEN
 from stores.changelog.files.names import Listing, version_name
 from stores.errors import (
     ChangelogError,
@@ -137,6 +139,26 @@ def test_a_zombie_of_a_version_that_is_there_is_fenced(tmp_path: Path) -> None:
         append(log, version)
     with pytest.raises(ProducerFencedError):
         log.append(header(1, "f" * 16), changes(1, seed=9))
+
+
+def test_a_zombie_whose_file_aside_was_removed_is_fenced(tmp_path: Path) -> None:
+    """It stalls before its file gets its name; meanwhile the log goes on, and removes that file and the version."""
+    log = opened(tmp_path, snapshot_versions=1, keep_versions=0).partition(0)
+
+    def overtaken() -> None:
+        failpoints.disarm()
+        for version in range(3):
+            append(log, version)
+        log.remove_old(log.listing())
+        assert log.listing().asides == []
+
+    failpoints.arm(ASIDE_WRITTEN, overtaken)
+    try:
+        with pytest.raises(ProducerFencedError):
+            log.append(header(0, "f" * 16), changes(0, seed=9))
+    finally:
+        failpoints.disarm()
+    assert restored(log, None, 2) == state_at(2)
 
 
 def test_each_damaged_byte_of_a_version_is_detected(tmp_path: Path) -> None:
