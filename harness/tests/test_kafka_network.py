@@ -1,7 +1,8 @@
-"""Tasks over a real broker behind a network that hangs: outputs exactly once, stores as the model's."""
+"""Tasks over a real broker behind a network that hangs and breaks: outputs exactly once, stores as the model's."""
 
 from __future__ import annotations
 
+import random
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -99,6 +100,21 @@ def test_a_network_that_hangs_during_a_commit_costs_time_and_nothing_else(
         task.commit()
         # No store was wiped for it.
         assert not any(report.wiped for report in task.restore_reports())
+    network.check(tmp_path)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_connections_that_are_cut_within_each_commit_repeat_and_lose_nothing(
+    tmp_path: Path, network: Network, seed: int
+) -> None:
+    """The cut is at a random byte of what the client sends, so within a request or between two."""
+    print(f"seed {seed}")
+    chosen = random.Random(seed)
+    network.prepare(tmp_path)
+    before = network.proxy.cuts
+    failpoints.arm(BEFORE_LOG_COMMIT, lambda: network.proxy.cut_after(chosen.randrange(1_500)))
+    work(tmp_path)
+    assert network.proxy.cuts > before
     network.check(tmp_path)
 
 

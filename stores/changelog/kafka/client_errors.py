@@ -22,6 +22,7 @@ _UNANSWERED = frozenset(
         "_MSG_TIMED_OUT",
         "_TRANSPORT",
         "_ALL_BROKERS_DOWN",
+        "_DESTROY_BROKER",
         "_RESOLVE",
         "_WAIT_COORD",
         "_WAIT_CACHE",

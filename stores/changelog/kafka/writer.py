@@ -9,12 +9,11 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from itertools import groupby
-from typing import Any, cast
+from typing import Any
 
 import confluent_kafka
 from confluent_kafka import KafkaError, KafkaException
 
-from stores.changelog.interface import Headers
 from stores.changelog.kafka.client_errors import error_of, is_fenced, is_unanswered
 from stores.changelog.kafka.cluster import Cluster
 from stores.changelog.kafka.deadline import returns_in_time
@@ -148,13 +147,11 @@ class KafkaWriter(LogWriter):
         bytes_max = self._cluster.record_bytes_max(topic)
         # In a transaction any record that is not delivered fails the commit; so only the last one is asked after.
         asked_from = end - FIELDS_PER_RECORD if transactional else 0
+        fields: list[Any] = pending
         produce, delivered = self._client.produce, self._delivered
         try:
             while at < end:
-                key = cast("bytes | None", pending[at])
-                value = cast("bytes | None", pending[at + 1])
-                timestamp_ms = cast(int, pending[at + 2])
-                headers = cast("Headers | None", pending[at + 3])
+                key, value, timestamp_ms, headers = fields[at : at + FIELDS_PER_RECORD]
                 if len(key or b"") + len(value or b"") > bytes_max:
                     raise _too_large(partition, len(key or b"") + len(value or b""), bytes_max)
                 sent = sent_headers(timestamp_ms, headers) if headers or not timestamp_ms else None
