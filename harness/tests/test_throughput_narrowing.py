@@ -1,7 +1,9 @@
 from __future__ import annotations
 
+import json
 from collections import Counter
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, cast
 
 import pytest
@@ -13,9 +15,11 @@ from harness.experiments.throughput.experiment import Throughput
 from harness.experiments.throughput.figures import throughput, width_sentences
 from harness.experiments.throughput.narrowing import CELLS, narrowing_trial, relative_width
 from harness.experiments.throughput.plan import TRIAL_S, Grid, ThroughputTrial, shares, throughput_trials
+from harness.processes.time_over import TimeOverError
 from harness.report.interval import interval, repeats_of_a_narrower_interval
 from harness.spark import gang
 from harness.spark.gang import MEASUREMENTS, run_gangs
+from harness.spark.runner import Site
 from stores.interface import Durability
 from stores.registry import backends
 
@@ -185,3 +189,35 @@ def test_measurements_that_picks_rest_on_come_first_and_have_most_of_the_time(na
     assert sum(found) == pytest.approx(1.0)
     others = {replace(each, repeat=0) for trial in trials[1:] for each in trial.configurations}
     assert not others & set(repeats)
+
+
+@pytest.mark.parametrize(("here", "elsewhere"), [(True, False), (False, True)])
+def test_a_measurement_that_the_end_of_the_time_has_cut_in_one_partition_has_no_result_in_any(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, here: bool, elsewhere: bool
+) -> None:
+    """Both partitions go on together: each takes part in the same gatherings."""
+    [trial, *_] = planned()
+    gathered: list[str] = []
+
+    class Met:
+        number = 1
+
+        def wait(self) -> None:
+            self.gather("")
+
+        def gather(self, text: str) -> list[str]:
+            gathered.append(text)
+            other = {"records": 10, "seconds": 1.0, "failure": "", "over": elsewhere}
+            return [json.dumps(other) if text else "", text]
+
+    def work(*given: Any, **more: Any) -> dict[str, Any]:
+        more["meet"]()
+        if here:
+            raise TimeOverError
+        return {"records": 10, "seconds": 1.0, "state_digest": ""}
+
+    monkeypatch.setattr(gang, "run", work)
+    partition = gang._Partition(trial, cast(Any, Met()), Site(tmp_path, tmp_path, ""), tmp_path)
+    assert list(partition.measured(0, trial.configurations[0], 2)) == []
+    assert [bool(text) for text in gathered] == [False, False, True]
+    assert json.loads(gathered[-1])["over"] is here
