@@ -84,6 +84,14 @@ def test_a_ratio_has_the_interval_of_its_repeats_and_the_number_of_busy_ones() -
     assert (row["repeats"], row["busy"]) == (5, 2)
 
 
+@pytest.mark.parametrize("disturbed", ["subject", "yardstick"])
+def test_a_repeat_is_busy_if_one_side_of_the_ratio_was(disturbed: str) -> None:
+    claim = next(claims())
+    seconds = {claim.subject.id: {1: 1.0, 2: 1.0}, claim.yardstick.id: {1: 1.0, 2: 1.0}}
+    case = claim.subject if disturbed == "subject" else claim.yardstick
+    assert [row["busy"] for row in ratios(seconds, {(case.id, 2), ("another case", 1)})] == [1]
+
+
 def test_a_limit_is_compared_with_the_time_of_a_round() -> None:
     limit = next(limits())
     rate = limit.subject.records / (limit.most_s / 4)

@@ -21,6 +21,8 @@ from harness.answer.results import all_figures, all_pages
 from harness.budget import NEVER, Budget, Deadline, budget_seconds, budget_text, end_of, fair_order
 from harness.cli import main
 from harness.experiment import Experiment, Failure, Figure, Figures, Placement, Request, Row, Rows, Worker
+from harness.experiments.opening import opening
+from harness.experiments.opening.opening import OpeningTrial
 from harness.local import run_local
 from harness.processes.child import run_program
 from harness.processes.load import LOAD_COLUMNS, median_load
@@ -30,6 +32,7 @@ from harness.report.left_out import left_out, left_out_sentence, summary_of
 from harness.spark.runner import taken_by
 from harness.tests.clock import Clock
 from stores.errors import ConfigError
+from stores.interface import Durability
 
 
 @dataclass(frozen=True)
@@ -147,6 +150,22 @@ def test_rows_of_earlier_trials_are_kept_if_one_fails() -> None:
     assert [row["name"] for row in outcome.rows] == ["a"]
     assert outcome.problems == ["slow was not measured: it failed"]
     assert outcome.extent == {"trials": (1, 3)}
+
+
+def test_openings_before_the_end_of_the_time_are_kept_and_the_one_that_it_cuts_is_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    steps = iter(range(100))
+
+    def figures(module: str, arguments: list[str], **more: object) -> dict[str, object]:
+        if next(steps) == 5:
+            raise TimeOverError
+        return {"restore_s": 1.0}
+
+    monkeypatch.setattr(opening, "figures_of", figures)
+    trial = OpeningTrial(("lmdb-indexed-batch",), Durability.DISK, 100, 5, 1)
+    # It is filled; its first opening has three steps; the second one ends in its second step.
+    assert [row["repeat"] for row in opening.run_opening(trial)] == [0]
 
 
 def test_the_budget_has_time_for_the_report() -> None:

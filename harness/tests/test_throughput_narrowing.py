@@ -221,3 +221,9 @@ def test_a_measurement_that_the_end_of_the_time_has_cut_in_one_partition_has_no_
     assert list(partition.measured(0, trial.configurations[0], 2)) == []
     assert [bool(text) for text in gathered] == [False, False, True]
     assert json.loads(gathered[-1])["over"] is here
+
+
+@pytest.mark.parametrize(("work_s", "lap_s", "laps"), [(2.0, 1.0, 3), (2.0, 1.2, 2), (2.0, 0.1, 21), (2.0, 9.0, 1)])
+def test_the_laps_take_the_asked_time_without_the_warm_up(work_s: float, lap_s: float, laps: int) -> None:
+    assert gang._laps(work_s, lap_s) == laps
+    assert work_s <= (laps - 0.1) * lap_s
