@@ -49,10 +49,10 @@ option = $(if $(strip $(2)),$(1) $(call quoted,$(2)))
 SOME = $(call option,--seed,$(SEED)) $(call option,--backends,$(BACKENDS))
 OWN_EVENTS = $(call option,--events,$(EVENTS)) $(call option,--key,$(KEY)) $(call option,--time,$(TIME)) $(if $(filter-out 0,$(DROP_BAD)),--drop-bad)
 
-.PHONY: help setup java test test-long test-kafka test-spark kafka kafka-stop kafka-jars bench-kafka soak bench report history compare scenario many-stores lint docs clean clean-runs
+.PHONY: help setup java test test-long test-kafka test-spark kafka kafka-stop kafka-jars bench-kafka soak bench bench-stateful report history compare scenario many-stores lint docs clean clean-runs
 
 help: ## list these targets
-	@sed -n 's/^\([a-z-]*\):.*## /\1	/p' Makefile | while IFS=$$'\t' read -r name text; do printf '  make %-11s %s\n' "$$name" "$$text"; done
+	@sed -n 's/^\([a-z-]*\):.*## /\1	/p' Makefile | while IFS=$$'\t' read -r name text; do printf '  make %-14s %s\n' "$$name" "$$text"; done
 	@echo
 	@echo "  PROFILE=smoke (some minutes), default (ten minutes) or night (two hours, of which each run tries what others have not) for bench, BUDGET=90s, 10m, 2h or none for its time; S=name for scenario, which takes PROFILE as well"
 
@@ -84,6 +84,9 @@ bench-kafka: profile kafka-jars java ## time tasks over a Kafka broker, beside a
 
 bench: profile $(STAMP) java ## time every backend, crash every backend, write the report; PROFILE=smoke|default|night, BUDGET=10m, SEED=1, BACKENDS=names; EVENTS=file KEY=column times your own events
 	@$(VENV_PYTHON) -m harness bench --profile $(PROFILE) $(call option,--budget,$(BUDGET)) $(SOME) $(OWN_EVENTS) $(ARGS)
+
+bench-stateful: $(STAMP) java ## time stateful queries on Spark, ours beside Spark's own (an hour); the report stays beside its rows, in runs/
+	@$(VENV_PYTHON) -m harness bench --only stateful --budget none $(SOME) $(ARGS)
 
 report: $(STAMP) ## write a run's report again: a whole run's to results/, another's beside its rows; RUN=runs/NAME, else the newest
 	@$(VENV_PYTHON) -m harness report $(call option,--run,$(RUN)) $(ARGS)

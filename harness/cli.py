@@ -137,7 +137,11 @@ def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
         metavar="TIME",
         help="the time for all stages, such as 90s, 10m or 2h; none for the whole plan (default: 10m)",
     )
-    bench.add_argument("--only", metavar="STAGES", help="some of store,jvm,throughput,opening,crash,queries,effects")
+    bench.add_argument(
+        "--only",
+        metavar="STAGES",
+        help="some of store,jvm,kafka,stateful,throughput,opening,scale,crash,queries,effects",
+    )
     bench.add_argument("--backends", metavar="NAMES", help="comma-separated backends (default: all)")
     bench.add_argument("--master", help="a Spark master, instead of all cores of this machine")
     bench.add_argument("--strict", action="store_true", help="a missed ratio is an error, too")

@@ -13,6 +13,7 @@ from types import MappingProxyType
 
 from harness.experiments.iofaults.case import VARIANTS
 from harness.experiments.iofaults.subjects import OFFSET_IMPORTS, ONLINE_UPGRADE, PUNCTUATION, TASKS
+from harness.experiments.stateful.trial import QuerySize
 from harness.experiments.throughput.plan import Grid
 from harness.workloads.suggestion import nearest
 from stores.errors import ConfigError
@@ -94,6 +95,8 @@ class Profile:
     """Repeats of the work that a store and the JVM do in turns, some ten seconds each for six kinds of work."""
     kafka_repeats: int = 0
     """Rounds over a broker of Kafka, some minutes each. Only a night has them, and only where the jars are."""
+    stateful: tuple[QuerySize, ...] = ()
+    """Stateful queries on Spark: keys, batches and rounds. They take minutes each."""
     early_commit_repeats: int
     every_backend: bool = False
     """True if early commits and visibility are measured with every backend, not only the default one."""
@@ -131,6 +134,7 @@ _PICKS = (
     Grid("count", 60_000, durabilities=_EACH[1:], repeats=5, work_s=2.0),
 )
 """The measurements that picks rest on. They come first, and as one: none of them may be measured in another way."""
+_QUERIES = (QuerySize(2_000, 5), QuerySize(100_000, 5), QuerySize(1_000_000, 3, restarts=3))
 _BELOW_DISK = ("CHANGELOG", "PROCESS")
 _ERRORS = tuple(f"error {variant}" for variant in VARIANTS["error"])
 _DAMAGES = tuple(f"damage {variant}" for variant in VARIANTS["damage"])
@@ -197,6 +201,7 @@ PROFILES: Mapping[str, Profile] = MappingProxyType(
             scale_records=(1_000_000,),
             microbench_repeats=5,
             jvm_repeats=5,
+            stateful=_QUERIES,
             early_commit_repeats=2,
             large_steps_bytes=(64 * _MIB,),
             larger_step_bytes=128 * _MIB,
@@ -245,6 +250,7 @@ PROFILES: Mapping[str, Profile] = MappingProxyType(
             microbench_others_repeats=5,
             jvm_repeats=5,
             kafka_repeats=5,
+            stateful=_QUERIES,
             early_commit_repeats=5,
             every_backend=True,
             large_steps_bytes=(64 * _MIB, 256 * _MIB, 1024 * _MIB),

@@ -21,6 +21,7 @@ _CLASSES = (
     "harness.experiments.microbench.experiment.Microbench",
     "harness.experiments.jvm.experiment.Jvm",
     "harness.experiments.kafka.experiment.Kafka",
+    "harness.experiments.stateful.experiment.Stateful",
     "harness.experiments.throughput.experiment.Throughput",
     "harness.experiments.opening.experiment.Opening",
     "harness.experiments.scale.experiment.Scale",

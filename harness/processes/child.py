@@ -37,7 +37,9 @@ def run_child(module: str, arguments: list[str], work: Path, deadline_s: float, 
 
     ``code`` is its PYTHONPATH; None is that of this process.
     """
-    return run_program([sys.executable, "-P", "-m", module, *arguments], work, deadline_s, _environment(code, work))
+    return run_program(
+        [sys.executable, "-P", "-m", module, *arguments], work, deadline_s, child_environment(code, work)
+    )
 
 
 def run_program(command: list[str], work: Path, deadline_s: float, environment: Mapping[str, str]) -> Ending:
@@ -65,7 +67,7 @@ def run_program(command: list[str], work: Path, deadline_s: float, environment: 
             process.wait()
             assert process.stdin is not None
             process.stdin.close()
-    return Ending(status, _complaint(complaints.read_text(errors="replace")).replace(str(work), "WORK"))
+    return Ending(status, complaint_in(complaints.read_text(errors="replace")).replace(str(work), "WORK"))
 
 
 def run_forked(fork_server: ForkServer, module: str, number: int, work: Path, deadline_s: float) -> Ending:
@@ -76,7 +78,7 @@ def run_forked(fork_server: ForkServer, module: str, number: int, work: Path, de
     arguments = {"module": module, "number": number, "work": str(work)}
     outcome = fork_server.run(f"{__name__}:work_in", arguments, deadline_s=deadline_s)
     status = None if outcome.timed_out else outcome.status if outcome.signal is None else -outcome.signal
-    return Ending(status, (outcome.error or _complaint(outcome.complaint)).replace(str(work), "WORK"))
+    return Ending(status, (outcome.error or complaint_in(outcome.complaint)).replace(str(work), "WORK"))
 
 
 def work_in(module: str, number: int, work: str) -> None:
@@ -97,14 +99,15 @@ def end_with_starter() -> None:
     threading.Thread(target=watch, name="starter-watch", daemon=True).start()
 
 
-def _complaint(text: str) -> str:
+def complaint_in(text: str) -> str:
     """Return the line that names the error, if there is one; lines after it are notes."""
     lines = text.strip().splitlines()
     named = [line for line in lines if _NAMED_ERROR.match(line)]
     return (named or lines or [""])[-1]
 
 
-def _environment(code: str | None, work: Path) -> dict[str, str]:
+def child_environment(code: str | None, work: Path) -> dict[str, str]:
+    """Return the environment of a process of a trial, whose temporary folder is ``work``."""
     # Pass only those variables that the interpreter may need to start.
     kept = {name: os.environ[name] for name in ("PATH", "LD_LIBRARY_PATH", "SYSTEMROOT") if name in os.environ}
     path = code or str(Path(harness.__file__).parents[1])

@@ -195,8 +195,9 @@ def proven_by(rows: Rows) -> list[str]:
 
 
 def test_the_proven_checks_are_counted_and_bold_where_one_failed() -> None:
-    crashes, effects, _, states, limits, steps, queries, readers, ratios = proven_by(made_up_rows())
+    crashes, effects, _, states, limits, steps, timed, queries, readers, ratios = proven_by(made_up_rows())
     assert crashes == "**46 of 47 [crash trials](crashes.md) ended as expected.**"
+    assert timed == "No states of stateful queries in this run."
     assert queries.startswith("No ")
     assert effects.startswith("No ")
     assert readers.startswith("No ")

@@ -192,7 +192,9 @@ def test_rows_may_be_tuples_dictionaries_tables_or_none(tmp_path: Path) -> None:
         table = rows.table()
         yield "a", 1
         yield {"count": 2, "plane": "b"}
-        yield table.group_by("plane").aggregate([([], "count_all")]).rename_columns(["plane", "count"])
+        yield (
+            table.group_by("plane", use_threads=False).aggregate([([], "count_all")]).rename_columns(["plane", "count"])
+        )
 
     assert compute(plan(tmp_path, mixed), 0) == [("a", 1), ("b", 2), *Counter(events(0)).items()]
     assert compute(plan(tmp_path, lambda rows, context: None), 1) == []

@@ -1,0 +1,232 @@
+"""The experiment that compares stateful streaming queries: stores of this library, and Spark's own state stores."""
+
+from __future__ import annotations
+
+import math
+import shutil
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from time import monotonic
+from types import MappingProxyType
+from typing import Any
+
+from harness import profiles, replay
+from harness.experiment import (
+    Claim,
+    Columns,
+    Experiment,
+    Failure,
+    Figure,
+    Figures,
+    Placement,
+    Request,
+    Row,
+    Rows,
+    Worker,
+)
+from harness.experiments.stateful import restart
+from harness.experiments.stateful.figures import batches, ratios, restarts
+from harness.experiments.stateful.missing import missing
+from harness.experiments.stateful.report import page
+from harness.experiments.stateful.subjects import SUBJECTS
+from harness.experiments.stateful.trial import StatefulTrial
+from harness.processes.measured import figures_apart
+from harness.report.page import Page
+from stores.errors import ConfigError
+
+PROGRAM = "harness.spark.stateful.measured"
+DEADLINE_S = 4 * 3600.0
+START_S = 60.0
+"""The time in which a slow machine starts Spark and gives each subject its first batches."""
+SLOW_KEYS_PER_S = 300.0
+"""The rate at which a slow machine fills the state of all subjects together."""
+
+
+class Stateful(Experiment[StatefulTrial]):
+    """The time of a batch, and the time until a query goes on after its driver was killed."""
+
+    name = "stateful"
+    title = "stateful queries on Spark"
+    stage = "stateful"
+    trial = StatefulTrial
+    placement = Placement.LOCAL
+    share = 12
+    unit = ""
+    unmeasured = "stateful queries were not measured"
+    columns: Mapping[str, Columns] = MappingProxyType(
+        {
+            "stateful": {
+                "subject": str,
+                "keys": int,
+                "batch_events": int,
+                "partitions": int,
+                "seed": int,
+                "round": int,
+                "seconds": float,
+                "cpu_s": float,
+                "repeat": str,
+                "cpu_per_wall": float,
+                "load_average": float,
+                "others_share": float,
+                "steal_share": float,
+            },
+            "stateful_state": {
+                "subject": str,
+                "keys": int,
+                "num_keys": int,
+                "num_events": int,
+                "checksum": str,
+                "expected": str,
+                "filled_s": float,
+                "repeat": str,
+            },
+            "stateful_restart": {
+                "subject": str,
+                "keys": int,
+                "copies": str,
+                "batch_events": int,
+                "seed": int,
+                "round": int,
+                "ready_s": float,
+                "start_s": float,
+                "first_batch_s": float,
+            },
+        }
+    )
+
+    def plan(self, request: Request) -> list[StatefulTrial]:
+        """Return the trials of the profile, by keys; none if none of its backends is chosen."""
+        subjects = [
+            name
+            for name, subject in SUBJECTS.items()
+            if subject.backend is None or request.backends is None or subject.full_backend in request.backends
+        ]
+        if not any(SUBJECTS[name].backend for name in subjects):
+            return []
+        planned = profiles.profile(request.profile).stateful
+        return [
+            StatefulTrial(each.keys, request.seed, each.batch_events, each.rounds, each.restarts, tuple(subjects))
+            for each in planned
+        ]
+
+    def missing(self) -> str:
+        """Return the reason why Spark's own ways cannot run here, or ""."""
+        return missing()
+
+    def cost_s(self, trial: StatefulTrial) -> float:
+        """Return the time in which a slow machine fills the states."""
+        return START_S + trial.keys / SLOW_KEYS_PER_S
+
+    def run(self, trial: StatefulTrial, worker: Worker) -> Iterable[Row]:
+        """Return a row for each timed batch, each state and each restart. Raises: MeasurementFailedError."""
+        if reason := self.missing():
+            raise ConfigError(f"stateful queries cannot be measured: {reason}")
+        worker.folder.mkdir()
+        try:
+            return list(_rows(trial, worker))
+        finally:
+            shutil.rmtree(worker.folder, ignore_errors=True)
+
+    def extent(self, trial: StatefulTrial) -> tuple[str, int]:
+        """Return the number of rounds."""
+        return "rounds", trial.rounds
+
+    def tried(self, trial: StatefulTrial, rows: Sequence[Row]) -> int:
+        """Return the number of rounds that were measured."""
+        return len({row["round"] for row in rows if row["kind"] == "stateful"})
+
+    def line(self, trial: StatefulTrial, rows: Sequence[Row]) -> str:
+        """Return the seconds of a batch of each subject."""
+        own = batches([row for row in rows if row["kind"] == "stateful"])
+        smallest = [each for each in own if each["batch_events"] == min(trial.batch_events)]
+        seconds = ", ".join(f"{each['subject']} {each['seconds']:.2f} s" for each in smallest)
+        return f"{trial.keys:,} keys, {min(trial.batch_events):,} events in a batch: {seconds}"
+
+    def finish(self, trials: Sequence[StatefulTrial], rows: Sequence[Row], claim: Claim) -> list[Row]:
+        """Return the rows, and rows of kind "ratio"."""
+        return [*rows, *ratios([row for row in rows if row["kind"] == "stateful"])]
+
+    def figures(self, rows: Rows) -> dict[str, list[Figure]]:
+        """Return medians over rounds, and over restarts."""
+        return {
+            "stateful": batches(rows.get("stateful", ())),
+            "stateful_restart": restarts(rows.get("stateful_restart", ())),
+        }
+
+    def failures(self, figures: Figures, rows: Rows) -> list[Failure]:
+        """Return each state that is not what Spark SQL computes from the same events."""
+        return [
+            Failure(
+                f"{row['subject']} with {row['keys']:,} keys has a state of {row['num_keys']:,} keys that differs from "
+                "what Spark SQL computes from the same events",
+                row["repeat"],
+            )
+            for row in rows.get("stateful_state", ())
+            if row["checksum"] != row["expected"]
+        ]
+
+    def page(self, figures: Figures, rows: Rows, facts: Mapping[str, Any]) -> Page:
+        """Return the page about stateful queries."""
+        states = rows.get("stateful_state", ())
+        wrong = sum(row["checksum"] != row["expected"] for row in states)
+        return page(figures, len(states), wrong, str(facts.get(f"{self.stage}_skipped") or ""))
+
+
+def _rows(trial: StatefulTrial, worker: Worker) -> Iterator[Row]:
+    deadline = worker.deadline
+    arguments = {
+        "keys": trial.keys,
+        "seed": trial.seed,
+        "batch_events": list(trial.batch_events),
+        "rounds": trial.rounds,
+        "subjects": list(trial.subjects),
+        "partitions": trial.partitions,
+        "seconds": deadline.remaining_s if math.isfinite(deadline.at) else None,
+        "kept": str(worker.folder),
+    }
+    found = figures_apart(PROGRAM, "stateful", arguments, worker.deadline_s or DEADLINE_S)
+    repeat = replay.command(Stateful.name, trial)
+    same = {"keys": trial.keys, "seed": trial.seed, "repeat": repeat}
+    for row in found["rows"]:
+        yield {"kind": "stateful", "partitions": trial.partitions, **same, **row}
+    expected = found["expected"]
+    for subject, state in found["states"].items():
+        yield {
+            "kind": "stateful_state",
+            "subject": subject,
+            "keys": trial.keys,
+            "num_keys": state[0],
+            "num_events": state[1],
+            "checksum": " ".join(map(str, state)),
+            "expected": " ".join(map(str, expected)),
+            "filled_s": found["filled_s"][subject],
+            "repeat": repeat,
+        }
+    yield from _restarts(trial, worker, tuple(Path(batch) for batch in found["more"]))
+
+
+def _restarts(trial: StatefulTrial, worker: Worker, batches: tuple[Path, ...]) -> Iterator[Row]:
+    ways = [
+        (subject, keeps_copies)
+        for subject in trial.subjects
+        for keeps_copies in ((False, True) if SUBJECTS[subject].backend is not None else (False,))
+        if not subject.endswith("-arrow")
+    ]
+    longest_s = 0.0
+    for number in range(trial.restarts):
+        for subject, keeps_copies in ways:
+            if worker.deadline.remaining_s < longest_s:
+                return
+            began = monotonic()
+            work = worker.folder / "restart"
+            work.mkdir()
+            try:
+                two = (batches[0], batches[1])
+                query = worker.folder / subject
+                found = restart.restarted(subject, query, two, trial.partitions, work, keeps_copies=keeps_copies)
+            finally:
+                shutil.rmtree(work, ignore_errors=True)
+            copies = ("kept" if keeps_copies else "lost") if SUBJECTS[subject].backend is not None else None
+            row = {"subject": subject, "keys": trial.keys, "copies": copies, "batch_events": min(trial.batch_events)}
+            longest_s = max(longest_s, monotonic() - began)
+            yield {"kind": "stateful_restart", **row, "seed": trial.seed, "round": number, **found}

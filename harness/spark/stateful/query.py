@@ -1,0 +1,92 @@
+"""A streaming query that is fed one batch at a time, and timed."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from pathlib import Path
+from typing import Any
+
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+from harness.processes.tree_load import TreeWatch
+from harness.spark.stateful.arms import CHECKPOINT, counted
+from harness.spark.stateful.batches import SCHEMA, keys_in
+from stores.errors import StoreError
+
+INPUT, NEXT = "in", "next"
+STATE_STORE = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+
+
+def settings(partitions: int) -> dict[str, str]:
+    """Return the settings of the session: the same for each subject."""
+    return {
+        "spark.driver.memory": "3g",
+        "spark.driver.extraJavaOptions": "-XX:-UsePerfData",
+        "spark.sql.shuffle.partitions": str(partitions),
+        "spark.sql.streaming.stateStore.providerClass": STATE_STORE,
+        "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
+        "spark.sql.streaming.stopTimeout": "60s",
+    }
+
+
+class Query:
+    """The query of ``subject`` in ``folder``, which outlives it: ``start`` begins where the last one ended."""
+
+    def __init__(
+        self, spark: SparkSession, subject: str, folder: Path, partitions: int, local: Path | None = None
+    ) -> None:
+        self._spark, self.subject, self.folder = spark, subject, folder
+        self._partitions, self._local = partitions, local
+        self._running: StreamingQuery | None = None
+
+    def start(self) -> None:
+        """Start the query. It waits for a batch."""
+        (self.folder / INPUT).mkdir(parents=True, exist_ok=True)
+        events = self._spark.readStream.schema(SCHEMA).parquet(f"{self.folder / INPUT}/*")
+        counts = counted(self.subject, events, self.folder, self._partitions, self._local)
+        writer = counts.writeStream.format("noop").outputMode("update").trigger(processingTime="0 seconds")
+        self._running = writer.option("checkpointLocation", str(self.folder / CHECKPOINT)).start()
+
+    def feed(self, batch: Path) -> dict[str, Any]:
+        """Give the query a batch, wait for its end, and return its figures.
+
+        Raises: StoreError if the query has not read all events, or has not given out a row for each key.
+        """
+        assert self._running is not None
+        events, keys = keys_in(batch)
+        aside = self.folder / NEXT
+        shutil.rmtree(aside, ignore_errors=True)
+        shutil.copytree(batch, aside, copy_function=os.link)
+        watch = TreeWatch()
+        aside.rename(self.folder / INPUT / batch.name)
+        try:
+            self._running.processAllAvailable()
+        except StreamingQueryException as error:
+            # Its text is Spark's to give, and gone with the session.
+            raise StoreError(f"{self.subject} failed in the batch {batch.name}: {_reasons(error)}") from None
+        load = watch.figures()
+        done = [each for each in self._running.recentProgress if each["numInputRows"]][-1]
+        found = (done["numInputRows"], done["sink"]["numOutputRows"])
+        if found != (events, keys):
+            raise StoreError(
+                f"{self.subject} has read {found[0]} events and given out {found[1]} rows in batch {done['batchId']}, "
+                f"of {events} events with {keys} keys"
+            )
+        return {"seconds": done["durationMs"]["triggerExecution"] / 1000, "load": load, "batch_id": done["batchId"]}
+
+    def stop(self) -> None:
+        """Stop the query."""
+        if self._running is not None:
+            self._running.stop()
+            self._running = None
+
+
+def _reasons(error: StreamingQueryException) -> str:
+    """Return the lines of an error that name a reason, on one line: the first, and those of causes."""
+    first, *more = str(error).splitlines() or [""]
+    named = [line.strip() for line in more if re.match(r"\s*(Caused by:|[\w.]+(Error|Exception): )", line)]
+    return " ".join(dict.fromkeys([first, *named]))

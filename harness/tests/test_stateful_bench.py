@@ -1,0 +1,109 @@
+"""Stateful queries beside Spark's own, for real: the same events, rows and state for every subject, and restarts."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+
+from harness.experiment import Worker
+from harness.experiments.stateful.experiment import Stateful
+from harness.experiments.stateful.subjects import JVM, OURS, OURS_IN_ARROW, SUBJECTS
+from harness.experiments.stateful.trial import StatefulTrial
+from harness.spark.session import session
+from harness.spark.stateful import measured, query
+from harness.spark.stateful.arms import state_of
+from harness.spark.stateful.batches import Batches, keys_in
+from harness.spark.stateful.query import Query
+from stores.errors import StoreError
+
+KEYS, PARTITIONS = 30, 2
+
+
+@pytest.fixture(scope="module")
+def spark(joined_jvm: object) -> Iterator[SparkSession]:
+    with session("stateful-bench", settings={"spark.sql.shuffle.partitions": str(PARTITIONS)}) as spark:
+        yield spark
+
+
+def test_the_batches_of_a_seed_are_the_same_and_the_fill_has_each_key_once(tmp_path: Path) -> None:
+    made = [Batches(tmp_path / name, KEYS, seed, 2) for name, seed in (("a", 7), ("b", 7), ("c", 8))]
+    found = [
+        ([keys_in(batch) for batch in each.fill()], keys_in(each.next(500)), keys_in(each.next(9))) for each in made
+    ]
+    assert found[0] == found[1]
+    assert found[0][0] == [(KEYS, KEYS)]
+    assert found[0][1] == (500, KEYS)
+    files = [(each.made[-1] / "0.parquet").read_bytes() for each in made]
+    assert files[0] == files[1] != files[2]
+
+
+@pytest.mark.parametrize("subject", [OURS, OURS_IN_ARROW, JVM])
+def test_a_query_goes_on_where_it_was_stopped_and_its_state_has_every_event(
+    spark: SparkSession, tmp_path: Path, subject: str
+) -> None:
+    batches = Batches(tmp_path / "batches", KEYS, 3, PARTITIONS)
+    batches.fill()
+    batches.next(100)
+    asked = Query(spark, subject, tmp_path / "query", PARTITIONS)
+    for number, batch in enumerate(batches.made):
+        asked.start()
+        found = asked.feed(batch)
+        asked.stop()
+        assert found["batch_id"] == number
+        assert found["seconds"] > 0
+        assert found["load"]["cpu_s"] > 0
+    counts = {row["key"]: row["count"] for row in state_of(subject, spark, asked.folder).collect()}
+    assert len(counts) == KEYS
+    assert sum(counts.values()) == KEYS + 100
+
+
+def test_a_query_that_gives_out_too_few_rows_is_refused(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def lossy(subject: str, events: DataFrame, *_: Any) -> DataFrame:
+        return events.groupBy("key").count().where("key <> 'key-000000003'")
+
+    monkeypatch.setattr(query, "counted", lossy)
+    asked = Query(spark, JVM, tmp_path / "query", PARTITIONS)
+    asked.start()
+    try:
+        with pytest.raises(StoreError):
+            asked.feed(Batches(tmp_path / "batches", KEYS, 3, PARTITIONS).fill()[0])
+    finally:
+        asked.stop()
+
+
+def test_the_summary_of_a_state_tells_counts_apart_that_have_the_same_sum(spark: SparkSession) -> None:
+    one = spark.createDataFrame([("a", 1), ("b", 2)], "key string, count long")
+    other = spark.createDataFrame([("a", 2), ("b", 1)], "key string, count long")
+    assert measured._summary(one)[:2] == measured._summary(other)[:2] == [2, 3]
+    assert measured._summary(one) != measured._summary(other)
+
+
+@pytest.mark.stateful
+@pytest.mark.timeout(900)
+def test_every_subject_counts_the_same_events_and_goes_on_after_a_kill(tmp_path: Path) -> None:
+    trial = StatefulTrial(KEYS, 5, (40, 60), rounds=2, restarts=1)
+    rows = list(Stateful().run(trial, Worker(tmp_path / "work")))
+    timed = [row for row in rows if row["kind"] == "stateful"]
+    assert [(row["round"], row["batch_events"]) for row in timed if row["subject"] == OURS] == [
+        (number, events) for number in (0, 1) for events in (40, 60)
+    ]
+    assert len(timed) == 4 * len(SUBJECTS)
+    states = [row for row in rows if row["kind"] == "stateful_state"]
+    assert {row["subject"] for row in states} == set(SUBJECTS)
+    events = KEYS + 3 * 40 + 2 * (40 + 40 + 60)
+    assert {(row["num_keys"], row["num_events"]) for row in states} == {(KEYS, events)}
+    assert Stateful().failures({}, {"stateful_state": states}) == []
+    restarts = [row for row in rows if row["kind"] == "stateful_restart"]
+    assert {(row["subject"], row["copies"]) for row in restarts} >= {(OURS, "kept"), (OURS, "lost"), (JVM, None)}
+    for row in rows:
+        assert set(row) - {"kind"} == set(Stateful().columns[row["kind"]])
+        assert all(math.isfinite(value) for value in row.values() if isinstance(value, float))
+    assert all(row["ready_s"] > row["start_s"] > 0 < row["first_batch_s"] for row in restarts)
+    assert not (tmp_path / "work").exists()

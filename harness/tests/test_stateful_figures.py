@@ -1,0 +1,192 @@
+"""Stateful queries beside Spark's own: the plan, ratios with goals, failures and the page. No Spark runs here."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from importlib.metadata import PackageNotFoundError
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness.experiment import Claim, Request
+from harness.experiments.stateful import missing as missing_module
+from harness.experiments.stateful import restart
+from harness.experiments.stateful.experiment import Stateful
+from harness.experiments.stateful.figures import GOAL_KEYS, GOALS
+from harness.experiments.stateful.subjects import APPLY, JVM, OURS, OURS_IN_ARROW, PANDAS, ROWS, SUBJECTS
+from harness.experiments.stateful.trial import StatefulTrial
+from harness.processes.measured import MeasurementFailedError
+from harness.processes.tree_load import tree_cpu_s
+from stores.errors import ConfigError
+
+
+def a_row(subject: str, round_: int, seconds: float, **given: Any) -> dict[str, Any]:
+    row = {
+        "kind": "stateful",
+        "subject": subject,
+        "keys": GOAL_KEYS,
+        "batch_events": 10_000,
+        "partitions": 2,
+        "seed": 1,
+        "round": round_,
+        "seconds": seconds,
+        "cpu_s": 2 * seconds,
+        "repeat": "the command",
+        "cpu_per_wall": 1.0,
+        "load_average": 1.0,
+        "others_share": 0.0,
+        "steal_share": 0.0,
+    }
+    return {**row, **given}
+
+
+def a_state(subject: str, **given: Any) -> dict[str, Any]:
+    row = {"kind": "stateful_state", "subject": subject, "keys": 10, "num_keys": 10, "num_events": 20}
+    same = {"checksum": "10 20 7", "expected": "10 20 7", "filled_s": 1.0, "repeat": "the command"}
+    return {**row, **same, **given}
+
+
+def test_every_profile_that_measures_queries_has_all_subjects_and_the_keys_of_the_goals() -> None:
+    assert Stateful().plan(Request("smoke")) == []
+    planned = Stateful().plan(Request("night"))
+    assert [trial.keys for trial in planned] == [2_000, GOAL_KEYS, 1_000_000]
+    assert {trial.subjects for trial in planned} == {tuple(SUBJECTS)}
+    assert planned[-1].restarts > 0
+    assert Stateful().plan(Request("default")) == planned
+
+
+def test_chosen_backends_are_compared_with_all_that_spark_has() -> None:
+    [trial, *_] = Stateful().plan(Request("night", backends=("lmdb-indexed-batch", "sqlite-native")))
+    assert set(trial.subjects) == {"stateful-lmdb", "stateful-lmdb-arrow", APPLY, PANDAS, ROWS, JVM}
+    assert Stateful().plan(Request("night", backends=("lmdb-native",))) == []
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"keys": 0}, {"subjects": ()}, {"subjects": ("spark",)}, {"batch_events": ()}, {"restarts": -1}]
+)
+def test_a_trial_that_cannot_be_is_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError):
+        StatefulTrial(**{"keys": 10, "seed": 1, **wrong})
+
+
+def test_a_ratio_is_the_time_over_ours_in_the_same_round() -> None:
+    ours = [a_row(OURS, number, seconds) for number, seconds in enumerate((1.0, 2.0, 4.0))]
+    theirs = [a_row(APPLY, number, seconds) for number, seconds in enumerate((3.0, 10.0, 16.0))]
+    found = {each["subject"]: each for each in Stateful().figures({"stateful": [*ours, *theirs]})["stateful"]}
+    assert (found[APPLY]["seconds_ratio"], found[APPLY]["cpu_s_ratio"], found[APPLY]["seconds"]) == (4.0, 4.0, 10.0)
+    assert (found[OURS]["seconds_ratio"], found[OURS]["events_per_s"], found[OURS]["repeats"]) == (None, 5_000.0, 3)
+    assert found[APPLY]["seconds_ratio_from"] is None
+
+
+def test_five_rounds_give_intervals_of_times_and_of_ratios() -> None:
+    rows = [a_row(OURS, number, 1.0) for number in range(5)]
+    rows += [a_row(ROWS, number, 3.0 + number) for number in range(5)]
+    found = {each["subject"]: each for each in Stateful().figures({"stateful": rows})["stateful"]}
+    assert (found[ROWS]["seconds_from"], found[ROWS]["seconds_to"]) == (3.0, 7.0)
+    assert (found[ROWS]["seconds_ratio_from"], found[ROWS]["seconds_ratio_to"]) == (3.0, 7.0)
+
+
+def test_goals_are_for_one_number_of_keys_and_for_what_spark_has() -> None:
+    subjects = (OURS, OURS_IN_ARROW, "stateful-lmdb", APPLY, PANDAS, ROWS, JVM)
+    rows = [a_row(subject, 0, 4.0 if subject in GOALS else 1.0) for subject in subjects]
+    rows += [a_row(subject, 0, 1.0, keys=2_000) for subject in subjects]
+    made = [row for row in Stateful().finish([], rows, Claim("stateful")) if row["kind"] == "ratio"]
+    asked = {(row["subject"], row["yardstick"]): row["at_least"] for row in made if row["at_least"] is not None}
+    assert asked == {**{(OURS, yardstick): goal for yardstick, goal in GOALS.items()}, (OURS_IN_ARROW, JVM): 0.7}
+    assert GOALS == {APPLY: 10.0, PANDAS: 3.0, ROWS: 3.0, JVM: 0.7}
+    assert {row["ratio"] for row in made if row["at_least"] is not None} == {4.0}
+    assert len(made) == 2 * len(asked)
+
+
+def test_a_ratio_counts_the_rounds_in_which_the_machine_was_busy() -> None:
+    rows = [a_row(OURS, number, 1.0, others_share=0.9 * (number == 2)) for number in range(5)]
+    rows += [a_row(ROWS, number, 3.0, others_share=0.9 * (number == 1)) for number in range(4)]
+    [made] = [row for row in Stateful().finish([], rows, Claim("stateful")) if row["kind"] == "ratio"]
+    assert (made["ratio"], made["repeats"], made["busy"]) == (3.0, 4, 2)
+
+
+def test_a_state_that_differs_fails_the_run_with_the_command_of_its_trial() -> None:
+    rows = {"stateful_state": [a_state(OURS), a_state(APPLY, checksum="10 19 7")]}
+    [failure] = Stateful().failures(Stateful().figures(rows), rows)
+    assert APPLY in failure.sentence
+    assert failure.repeat == "the command"
+    [finding] = Stateful().page(Stateful().figures(rows), rows, {}).findings
+    assert finding.sentence().startswith("**1 of 2 states of stateful queries")
+
+
+def test_the_page_shows_keys_batch_seconds_events_and_ratios() -> None:
+    rows = {
+        "stateful": [a_row(OURS, 0, 0.5), a_row(APPLY, 0, 8.0)],
+        "stateful_state": [a_state(OURS), a_state(APPLY)],
+        "stateful_restart": [
+            {
+                "kind": "stateful_restart",
+                "subject": OURS,
+                "keys": 1_000_000,
+                "copies": "kept",
+                "batch_events": 10_000,
+                "seed": 1,
+                "round": 0,
+                "ready_s": 9.5,
+                "start_s": 6.5,
+                "first_batch_s": 2.5,
+            }
+        ],
+    }
+    page = Stateful().page(Stateful().figures(rows), rows, {})
+    shown = "".join(page.body)
+    assert "100,000 keys" in shown
+    assert f"| 10,000 | `{OURS}` | `stateful`, each record | 500 ms | 20,000 | 1 s |" in shown
+    assert (
+        f"| 10,000 | `{APPLY}` | Python, a DataFrame for each key | 8 s | 1,250 | 16 s | 16.00 | 16.00 | 1 |" in shown
+    )
+    assert f"| 1,000,000 | `{OURS}` | kept | 9.5 s | 6.5 s | 2.5 s | 1 |" in shown
+    assert page.plots[0].chart.data() is not None
+
+
+def test_without_rows_the_page_says_why() -> None:
+    assert (
+        Stateful().page(Stateful().figures({}), {}, {"stateful_skipped": "no Java"}).absent == "not measured: no Java"
+    )
+    assert Stateful().page(Stateful().figures({}), {}, {}).body == ()
+
+
+@pytest.mark.parametrize(
+    ("installed", "fits"), [("6.33.5", True), ("6.34.0", True), ("7.1.0", True), ("5.29.5", False)]
+)
+def test_an_old_protobuf_leaves_the_stage_out(monkeypatch: pytest.MonkeyPatch, installed: str, fits: bool) -> None:
+    monkeypatch.setattr(missing_module, "find_java", lambda: None)
+    monkeypatch.setattr(missing_module, "version", lambda name: installed)
+    assert (Stateful().missing() == "") == fits
+
+
+def test_without_protobuf_the_stage_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    def absent(name: str) -> str:
+        raise PackageNotFoundError(name)
+
+    monkeypatch.setattr(missing_module, "find_java", lambda: None)
+    monkeypatch.setattr(missing_module, "version", absent)
+    assert "protobuf" in Stateful().missing()
+
+
+def test_the_cpu_time_of_a_tree_has_that_of_a_process_below_that_still_runs() -> None:
+    work = "import sys, time\nwhile time.process_time() < 0.3: pass\nprint('done', flush=True)\nsys.stdin.read()"
+    before = tree_cpu_s()
+    with subprocess.Popen([sys.executable, "-c", work], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"done\n"
+        while_it_runs = tree_cpu_s() - before
+        process.communicate()
+    assert while_it_runs >= 0.25
+    assert tree_cpu_s() - before >= 0.25
+
+
+def test_a_driver_that_fails_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(restart, "PROGRAM", "harness.no_such_program")
+    (tmp_path / "query").mkdir()
+    (tmp_path / "work").mkdir()
+    batches = (tmp_path / "0", tmp_path / "1")
+    with pytest.raises(MeasurementFailedError, match="no_such_program"):
+        restart.restarted(OURS, tmp_path / "query", batches, 2, tmp_path / "work", keeps_copies=False)
