@@ -36,7 +36,7 @@ from stores.errors import ConfigError
 
 PROGRAM = "harness.spark.stateful.measured"
 DEADLINE_S = 4 * 3600.0
-START_S = 60.0
+START_S = 90.0
 """The time in which a slow machine starts Spark and gives each subject its first batches."""
 SLOW_KEYS_PER_S = 300.0
 """The rate at which a slow machine fills the state of all subjects together."""
