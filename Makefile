@@ -132,7 +132,7 @@ both:
 	@if [ -z $(call quoted,$(A)) ] || [ -z $(call quoted,$(B)) ]; then echo "Which runs? For example: make compare A=runs/NAME B=runs/NAME FAIL=5%" >&2; exit 2; fi
 
 minutes:
-	@case $(call quoted,$(MINUTES)) in ""|*[!0-9]*|0*) echo MINUTES=$(call quoted,$(MINUTES))" is no number of minutes: give a whole number from 1, such as MINUTES=5." >&2; exit 2;; esac
+	@case $(call quoted,$(MINUTES)) in ""|*[!0-9]*|0*|???????*) echo MINUTES=$(call quoted,$(MINUTES))" is no number of minutes: give a whole number from 1 to 999999, such as MINUTES=5." >&2; exit 2;; esac
 
 profile:
 	@case " $(PROFILES) " in *" "$(call quoted,$(PROFILE))" "*) ;; *) echo PROFILE=$(call quoted,$(PROFILE))" does not exist: choose one of $(PROFILES)." >&2; exit 2;; esac

@@ -27,6 +27,7 @@ from stores.engines.checksum import CHECKSUMMED, PLAIN
 from stores.engines.sqlite.tables import FILE, families, has_checksums
 from stores.errors import ChangelogError, ConfigError, StoreError, StoreIncompatibleError
 from stores.extras import advice
+from stores.files.creation import is_store
 from stores.files.identity import read_identity
 
 if TYPE_CHECKING:
@@ -48,7 +49,11 @@ def lines(path: Path, records_max: int) -> Iterator[Line]:
     except ImportError as error:
         raise ConfigError(f"sqlite-utils is missing, which reads SQLite files: {advice('inspection')}") from error
 
+    if not path.exists():
+        raise StoreIncompatibleError(f"{path} does not exist: name the folder of a store, or the file of a changelog")
     if path.is_dir():
+        if not is_store(path):
+            raise StoreIncompatibleError(f"{path} is not a store's folder: name the folder of a store")
         identity = read_identity(path)
         file = path / "data" / FILE
         if not file.exists():

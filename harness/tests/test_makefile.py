@@ -60,6 +60,7 @@ def test_drop_bad_0_drops_nothing() -> None:
         (("bench", "PROFILE=smok"), "PROFILE=smok does not exist"),
         (("soak", "MINUTES=abc"), "MINUTES=abc is no number of minutes"),
         (("soak", "MINUTES=0"), "MINUTES=0 is no number of minutes"),
+        (("soak", "MINUTES=99999999999999999999"), "is no number of minutes"),
         (("soak", "MINUTES=$$(echo 1)"), "MINUTES=$(echo 1) is no number of minutes"),
         (("bench", "PROFILE=$$(echo smoke)"), "PROFILE=$(echo smoke) does not exist"),
         (("scenario",), "Which scenario?"),

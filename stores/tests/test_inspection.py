@@ -77,8 +77,13 @@ def test_what_is_not_kept_in_sqlite_is_refused(tmp_path: Path, capsys: pytest.Ca
     with pytest.raises(StoreIncompatibleError):
         list(lines(tmp_path / "store", 1))
     (tmp_path / "other").write_text("no database")
-    assert [main([str(tmp_path / name)]) for name in ("store", "other", "none")] == [2, 2, 2]
-    assert capsys.readouterr().out == ""
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder" / "mine").touch()
+    assert [main([str(tmp_path / name)]) for name in ("store", "other", "none", "folder")] == [2, 2, 2, 2]
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert "none does not exist" in said.err
+    assert "wipe" not in said.err
 
 
 def test_without_sqlite_utils_stores_work_and_inspecting_one_says_what_to_install(tmp_path: Path) -> None:

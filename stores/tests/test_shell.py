@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -177,6 +178,21 @@ def test_a_store_in_use_is_backed_up_at_its_last_commit(
     for command in (["verify", str(path)], ["compact", str(path)]):
         assert main(command) == 2
         assert f"process {writer}" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("writer", WITH_OFFSETS, indirect=True)
+def test_a_store_of_a_killed_process_is_shown_as_not_closed(
+    writer: int, path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    os.kill(writer, signal.SIGKILL)
+    # The system releases the lock when the process has ended.
+    os.waitid(os.P_PID, writer, os.WEXITED | os.WNOWAIT)
+    before = state(path)
+    [facts] = lines(capsys, "inspect", path)
+    assert facts["state"] == "not closed cleanly"
+    # SQLite's shared memory is no data: a reader makes it anew.
+    changed = {name for name in before.keys() | state(path).keys() if before.get(name) != state(path).get(name)}
+    assert {name for name in changed if not name.endswith("-shm")} == set()
 
 
 @pytest.mark.parametrize("writer", CLOSED_ONLY, indirect=True)
