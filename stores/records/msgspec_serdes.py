@@ -5,6 +5,7 @@ msgspec is the extra ``msgspec``. It is imported when a serde is created.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, Final, Generic, TypeVar
 
 from stores.errors import ConfigError
@@ -26,9 +27,13 @@ class _MsgspecSerde(Generic[T]):
     def __init__(self, of: type[T], format_name: str, codec: Any, name: str | None) -> None:
         self.name = f"msgspec-{format_name}:{getattr(of, '__qualname__', of)}" if name is None else name
         encode = codec.Encoder(order="deterministic").encode
+        self._of = of
         self._type: Any = of if isinstance(of, type) else object
         self._encode = encode
         self.deserialize = codec.Decoder(of).decode
+
+    def __reduce__(self) -> tuple[Any, tuple[()]]:
+        return partial(type(self), self._of, name=self.name), ()
 
     def serialize(self, value: T, /) -> bytes:
         if value is None:

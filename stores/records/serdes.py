@@ -185,6 +185,10 @@ class JsonSerde(_Named):
         self._encode = encoder.encode
         self._decode = json.JSONDecoder(parse_constant=_refuse_constant).decode
 
+    def __reduce__(self) -> tuple[type[JsonSerde], tuple[()]]:
+        # The decoder can't be pickled.
+        return JsonSerde, ()
+
     def serialize(self, value: Any, /) -> bytes:
         if value is None:
             raise TypeError("None can't be a key or a value")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import pickle
 from typing import Any
 
 import pytest
@@ -49,6 +50,14 @@ def test_bytes_have_the_order_of_their_values(
     a, b = data.draw(values), data.draw(values)
     assert (serde.serialize(a) < serde.serialize(b)) is (a < b)
     assert (serde.serialize(a) == serde.serialize(b)) is (a == b)
+
+
+@pytest.mark.parametrize(("serde", "values"), OF, ids=IDS)
+def test_a_serde_can_be_sent_to_another_process(serde: Serde[Any], values: st.SearchStrategy[Any]) -> None:
+    sent = pickle.loads(pickle.dumps(serde))
+    value = "7" if serde is STR else 7.0 if serde is FLOAT64 else b"7" if serde is BYTES else 7
+    assert sent.deserialize(serde.serialize(value)) == value
+    assert sent.serialize(value) == serde.serialize(value)
 
 
 def test_numbers_at_the_edges_are_in_order() -> None:
