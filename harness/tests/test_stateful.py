@@ -226,6 +226,11 @@ def test_a_state_is_used_only_as_it_was_created(spark: SparkSession, events: Pat
         {"stores": {}},
         {"stores": {"../x": "rocksdb"}},
         {"stores": {"counts": "rocks"}},
+        {"stores": {"counts": "rocksdb-direct"}},
+        {"stores": {"_times": "rocksdb"}},
+        {"process": None},
+        {"process_record": count},
+        {"process": None, "process_record": count, "output": None},
         {"null_keys": "drop"},
         {"version": 3},
     ],
@@ -233,6 +238,36 @@ def test_a_state_is_used_only_as_it_was_created(spark: SparkSession, events: Pat
 def test_a_wrong_argument_is_refused(spark: SparkSession, events: Path, tmp_path: Path, wrong: dict[str, Any]) -> None:
     with pytest.raises(ConfigError):
         counted(spark.read.schema(SCHEMA).parquet(f"{events}/0"), tmp_path, **wrong)
+
+
+def test_spark_before_the_oldest_that_works_is_refused(
+    spark: SparkSession, events: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = spark.read.schema(SCHEMA).parquet(f"{events}/0")
+    for given in ("4.0.1", "3.5.6"):
+        monkeypatch.setattr(SparkSession, "version", given)
+        with pytest.raises(ConfigError, match=given):
+            counted(job, tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_of_another_application_is_refused_and_left_alone(
+    spark: SparkSession, events: Path, tmp_path: Path
+) -> None:
+    job = spark.read.schema(SCHEMA).parquet(f"{events}/0")
+    (tmp_path / "state").mkdir()
+    (tmp_path / "state/part-0.parquet").write_text("theirs")
+    with pytest.raises(StoreIncompatibleError, match="part-0"):
+        counted(job, tmp_path)
+    assert [file.name for file in (tmp_path / "state").iterdir()] == ["part-0.parquet"]
+
+
+def test_a_state_keeps_its_number_of_partitions(spark: SparkSession, events: Path, tmp_path: Path) -> None:
+    job = spark.read.schema(SCHEMA).parquet(f"{events}/0")
+    counted(job, tmp_path)
+    assert counted(job, tmp_path, partitions=None, version=0).rdd.getNumPartitions() == 3
+    other = counted(job, tmp_path / "other", partitions=None)
+    assert other.rdd.getNumPartitions() == spark.sparkContext.defaultParallelism
 
 
 @pytest.mark.stateful

@@ -26,8 +26,8 @@ from stores.errors import (
 from stores.failpoints import Part, declare, reach
 from stores.interface import KeyValueStore, TopicPartition
 from stores.records.record_kind import is_empty
-from stores.records.staging import StoreStaging
 from stores.registry import backend_named
+from stores.spark.context import RecordStaging, RecordTime
 from stores.spark.local_disk import full_disk_named
 from stores.spark.recording_store import LOGGED_MARKS, RecordingStore, logged_marks
 
@@ -50,6 +50,8 @@ class LocalState:
         self._recorders: dict[str, RecordingStore] = {}
         self.stores: dict[str, Any] = {}
         """The stores as a function sees them, by name."""
+        self.record_time = RecordTime()
+        """The time that a typed store takes if it is given none."""
         for number in range(COPIES_MAX):
             self._path = folder / folder_name(partition) / str(number)
             try:
@@ -191,7 +193,9 @@ class LocalState:
         for name, store in self._opened.items():
             records = self._configs[name].records
             recorder = self._recorders[name] = RecordingStore(store)
-            self.stores[name] = recorder if records is None else records.staged(StoreStaging(recorder))
+            self.stores[name] = (
+                recorder if records is None else records.staged(RecordStaging(recorder, self.record_time))
+            )
 
     def _wipe_all(self) -> None:
         for name, store in list(self._opened.items()):

@@ -44,6 +44,9 @@ class Plan:
     batch_id: int | None
     query: str | None
     """The batch and the query for a DataFrame that is made within ``foreachBatch``."""
+    on_timer: Callable[[Any, int, Any], Any] | None = None
+    checkpoint: str | None = None
+    """The checkpoint of the query, from which the watermark is read."""
 
     def open_log(self) -> VersionLog:
         """Open the log. Raises: as ``VersionLog.open``; ChangelogLostError if it is another than on the driver."""

@@ -13,6 +13,7 @@ from stores.records.escaped_keys import SEGMENT_BYTES, TIME_BYTES
 from stores.records.serdes import FLOAT64, INT64, JSON, STR
 from stores.records.session_keys import SessionKeys
 from stores.records.window_keys import WindowKeys
+from stores.spark import timers
 
 Row = tuple[int, str, str, str, datetime | None, datetime | None, datetime | None]
 """Partition, store, key, value, timestamp, and the start and the end of a window or a session."""
@@ -54,6 +55,9 @@ class _Decoder:
         self._key, self._value = _SERDES.get(kind.get("key", "")), _SERDES.get(kind.get("value", ""))
 
     def row(self, key: bytes, value: bytes) -> tuple[str, str, datetime | None, datetime | None, datetime | None]:
+        if self._kind == timers.KIND:
+            shown, nothing, time_ms = timers.shown(key, value)
+            return shown, nothing, _time(time_ms), None, None
         start = end = timestamp = None
         bare = key
         if self._kind == "window":
@@ -87,5 +91,9 @@ class _Decoder:
         return read if isinstance(read, str) and serde is STR else json.dumps(read, ensure_ascii=False, sort_keys=True)
 
 
-def _time(milliseconds: int) -> datetime:
-    return _EPOCH + timedelta(milliseconds=milliseconds)
+def _time(milliseconds: int) -> datetime | None:
+    """Return the time, None if it is after the year 9999."""
+    try:
+        return _EPOCH + timedelta(milliseconds=milliseconds)
+    except OverflowError:
+        return None

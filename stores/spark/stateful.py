@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from hashlib import sha256
 from secrets import token_hex
@@ -12,9 +11,21 @@ from typing import TYPE_CHECKING, Any
 from stores.changelog.files import Retention, VersionLog
 from stores.changelog.files.folder import PutIfAbsent
 from stores.config import StoreConfig
-from stores.errors import ConfigError, StoreError
+from stores.errors import ChangelogError, ConfigError, StoreError
+from stores.spark.arguments import (
+    SPARK_MIN,
+    check_events,
+    check_functions,
+    check_numbers,
+    check_records,
+    check_timers,
+    configs_of,
+    description_of,
+    parsed_output,
+)
 from stores.spark.plan import PARTITION_COLUMN, Batch, Plan
-from stores.spark.rows import GROUP, REFUSE
+from stores.spark.record_wise import RecordWise, checked_output
+from stores.spark.rows import REFUSE
 from stores.spark.versions import next_version
 
 if TYPE_CHECKING:
@@ -22,22 +33,24 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from pyspark.sql.types import StructType
 
+    from stores.changelog.interface import Record
+    from stores.records.record_kind import RecordKind
     from stores.spark.context import Context
     from stores.spark.rows import Rows
-
-SPARK_MIN = (4, 1)
-_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
 
 
 def stateful(
     events: DataFrame,
     *,
     key: str | Sequence[str],
-    process: Callable[[Rows, Context], Iterable[Any] | None],
-    output: str | StructType,
-    stores: Mapping[str, StoreConfig | str],
-    partitions: int,
+    process: Callable[[Rows, Context], Iterable[Any] | None] | None = None,
+    process_record: Callable[[Record, Any], None] | None = None,
+    output: str | StructType | None = None,
+    stores: Mapping[str, StoreConfig | RecordKind | str],
     state: str | os.PathLike[str],
+    partitions: int | None = None,
+    on_timer: Callable[[Any, int, Any], Iterable[Any] | None] | None = None,
+    checkpoint: str | os.PathLike[str] | None = None,
     order_by: str | None = None,
     null_keys: str = REFUSE,
     local: str | os.PathLike[str] | None = None,
@@ -45,39 +58,65 @@ def stateful(
     put_if_absent: PutIfAbsent | None = None,
     version: int | None = None,
 ) -> DataFrame:
-    """Return the rows that ``process`` gives out for ``events``, a streaming or a batch DataFrame.
+    """Return the rows that a function gives out for ``events``, a streaming or a batch DataFrame.
 
-    All rows of a ``key``, one or more columns, are in one of ``partitions``. For each partition of each batch
-    ``process(rows, context)`` is called once, also if it has no rows. It reads and writes ``context.store(name)``, and
-    returns or yields rows of the schema ``output``: Arrow batches or tables, tuples, or dictionaries. State and rows
-    count exactly once, in any sink, whatever fails and however often Spark computes a batch.
+    All rows of a ``key``, one or more columns, are in one of ``partitions``; the default is that of the state, or, for
+    a new one, the number of cores. For each partition of each batch ``process(rows, context)`` is called once, also if
+    it has no rows. It reads and writes ``context.store(name)``, and returns or yields rows of the schema ``output``:
+    Arrow batches or tables, tuples, or dictionaries. State and rows count exactly once, in any sink, whatever fails and
+    however often Spark computes a batch.
 
-    ``stores`` are configurations by name, or names of backends. ``state`` is a folder that driver and executors share,
-    a path or a URI of ``pyarrow.fs``; it holds the state, and ``put_if_absent`` is the conditional put of an object
-    store. ``local`` is a folder on each executor for copies that queries open; by default Spark's own, which is removed
-    at the end. Rows are in the order of the column ``order_by`` within a batch. ``null_keys`` refuses a key that is
-    null, or, with ``group``, lets such rows be a group.
+    ``process_record(record, context)``, instead of ``process``, is the function of a ``StreamTask``: see
+    ``stores.spark.record_wise``. The columns ``key`` and ``value`` are those of the record, and ``topic``,
+    ``partition``, ``offset``, ``timestamp`` (or ``timestamp_ms``) and ``headers`` if they are there. The rows are what
+    it forwards, with these columns. Within a batch they are in the order of ``offset`` if there is no ``order_by``.
+
+    ``stores`` are kinds of ``stores.records``, configurations, or backends by name. ``state`` is a folder that driver
+    and executors share, a path or a URI of ``pyarrow.fs``; it holds the state, and ``put_if_absent`` is the conditional
+    put of an object store. ``local`` is a folder on each executor for copies that queries open; by default Spark's own,
+    which is removed at the end. Rows are in the order of the column ``order_by`` within a batch. ``null_keys`` refuses
+    a key that is null, or, with ``group``, lets such rows be a group.
+
+    ``on_timer(key, time_ms, context)`` is called after the rows of a batch for each timer of ``context.timers`` that
+    the watermark has reached, and gives out rows as ``process`` does. For that ``events`` have a watermark, and
+    ``checkpoint`` is the query's checkpointLocation, which executors can read.
 
     In a streaming query a batch makes one version of the state. A batch DataFrame makes the next one, each time that
     this function is called. If such a job fails, repeat it with the ``version`` that the error names, over the same
-    rows: partitions that have it give out their rows again.
+    rows: partitions that have it give out their rows again. Timers do not fire in such a job.
 
-    Raises: ConfigError for a wrong argument; StoreIncompatibleError if the state was created with another key, number
-    of partitions, or stores; as ``VersionLog.open_or_create``.
+    The state can be read as a table from then on in this session: ``format("txstores")``.
+
+    Raises: ConfigError and TypeError for a wrong argument; StoreIncompatibleError if the state was created with another
+    key, number of partitions, or stores, or the folder is not one of a state; as ``VersionLog.open_or_create``.
     """
     from pyspark.sql import functions as F
+    from pyspark.sql.pandas.types import to_arrow_schema
+
+    from stores.spark.table import StateTable
 
     keys = (key,) if isinstance(key, str) else tuple(key)
-    configs = _configs(stores)
-    _check(events, keys, process, partitions, order_by, null_keys, version)
+    check_events(events, keys, order_by, null_keys)
+    check_functions(process, process_record, on_timer)
+    parsed = parsed_output(output, records=process_record is not None)
+    if process_record is not None:
+        check_records(events, keys)
+        record_wise = RecordWise(process_record, keys[0], checked_output(parsed), on_timer)
+        process, on_timer = record_wise, None if on_timer is None else record_wise.on_timer
+        order_by = "offset" if order_by is None and "offset" in events.columns else order_by
+    configs = configs_of(stores, times=on_timer is not None or process_record is not None)
+    partitions = _default_partitions(events, state) if partitions is None else partitions
+    check_numbers(partitions, version)
+    batch_id, query = _surrounding_batch(events)
+    if on_timer is not None:
+        check_timers(events, checkpoint, streaming=events.isStreaming or query is not None)
     description = {
         "partitions": partitions,
         "key": list(keys),
-        "stores": {name: _description(config) for name, config in sorted(configs.items())},
+        "stores": {name: description_of(name, config) for name, config in sorted(configs.items())},
     }
     rule = retention or Retention()
     log = VersionLog.open_or_create(state, description, retention=rule, put_if_absent=put_if_absent)
-    batch_id, query = _surrounding_batch(events)
     job = None
     if not events.isStreaming and query is None:
         job = token_hex(8) if version is None else None
@@ -89,8 +128,8 @@ def stateful(
         log_id=log.id,
         stores=configs,
         stores_id=_digest(configs),
-        process=process,
-        output=_arrow_schema(events, output),
+        process=process,  # type: ignore[arg-type]
+        output=to_arrow_schema(parsed, timezone="UTC"),
         key=keys,
         order_by=order_by,
         null_keys=null_keys,
@@ -101,6 +140,8 @@ def stateful(
         job=job,
         batch_id=batch_id,
         query=query,
+        on_timer=on_timer,
+        checkpoint=None if checkpoint is None else os.fspath(checkpoint),
     )
 
     def compute(batches: Iterator[pyarrow.RecordBatch]) -> Iterator[pyarrow.RecordBatch]:
@@ -108,9 +149,11 @@ def stateful(
 
         return iter(run(plan, this_batch(plan), batches))
 
+    if query is None:
+        events.sparkSession.dataSource.register(StateTable)
     columns = [F.col(_quoted(name)) for name in keys]
     belongs = F.pmod(F.hash(*columns), F.lit(partitions)).alias(PARTITION_COLUMN)
-    return events.select("*", belongs).repartition(partitions, *columns).mapInArrow(compute, output)
+    return events.select("*", belongs).repartition(partitions, *columns).mapInArrow(compute, parsed)
 
 
 def this_batch(plan: Plan) -> Batch:
@@ -143,54 +186,13 @@ def _surrounding_batch(events: DataFrame) -> tuple[int | None, str | None]:
     return (None, None) if number is None or query is None else (int(number), str(query))
 
 
-def _check(
-    events: DataFrame,
-    keys: tuple[str, ...],
-    process: object,
-    partitions: object,
-    order_by: str | None,
-    null_keys: str,
-    version: object,
-) -> None:
-    given = events.sparkSession.version
-    if tuple(int(part) for part in given.split(".")[:2]) < SPARK_MIN:
-        raise ConfigError(f"Spark {given} is too old: stateful() needs {'.'.join(map(str, SPARK_MIN))} or newer")
-    if not callable(process):
-        raise TypeError(f"process is a function of rows and a context, not {type(process).__name__}")
-    if not isinstance(partitions, int) or isinstance(partitions, bool) or not 1 <= partitions <= 99_999:
-        raise ConfigError(f"partitions is a number from 1 to 99999, not {partitions!r}")
-    if not keys:
-        raise ConfigError("key names no column: name at least one")
-    for what, name in [*(("key column", name) for name in keys), *([("order_by", order_by)] if order_by else [])]:
-        if name not in events.columns:
-            raise ConfigError(
-                f"the {what} {name!r} is not in the DataFrame, whose columns are {', '.join(events.columns)}"
-            )
-    if PARTITION_COLUMN in events.columns:
-        raise ConfigError(f"the DataFrame has a column {PARTITION_COLUMN!r}: rename it")
-    if null_keys not in (REFUSE, GROUP):
-        raise ConfigError(f"null_keys is {REFUSE!r} or {GROUP!r}, not {null_keys!r}")
-    if version is not None and (not isinstance(version, int) or version < 0):
-        raise ConfigError(f"version is a number from 0, not {version!r}")
-
-
-def _configs(stores: Mapping[str, StoreConfig | str]) -> dict[str, StoreConfig]:
-    if not stores:
-        raise ConfigError("stores is empty: give at least one store by its name")
-    configs = {}
-    for name, config in stores.items():
-        if not isinstance(name, str) or not _NAME.fullmatch(name):
-            raise ConfigError(f"{name!r} is no name of a store: use letters, digits, '_', '-' and '.'")
-        if not isinstance(config, (StoreConfig, str)):
-            raise TypeError(f"store {name!r} has a StoreConfig or the name of a backend, not {type(config).__name__}")
-        configs[name] = StoreConfig(config) if isinstance(config, str) else config
-    return configs
-
-
-def _description(config: StoreConfig) -> dict[str, object]:
-    """Return what determines the bytes of a store. Its backend does not: the log has no trace of that."""
-    records = config.records
-    return {"kind": "bytes"} if records is None else {"kind": records.kind, **records.description()}
+def _default_partitions(events: DataFrame, state: str | os.PathLike[str]) -> int:
+    """Return the number of partitions of the state; for a new one the number of cores."""
+    try:
+        return VersionLog.open(state).partitions
+    except ChangelogError:
+        context = getattr(events.sparkSession, "sparkContext", None)
+        return 2 if context is None else int(context.defaultParallelism)
 
 
 def _digest(configs: Mapping[str, StoreConfig]) -> str:
@@ -198,20 +200,6 @@ def _digest(configs: Mapping[str, StoreConfig]) -> str:
 
     pickled: bytes = cloudpickle.dumps(dict(configs))  # type: ignore[no-untyped-call]
     return sha256(pickled).hexdigest()
-
-
-def _arrow_schema(events: DataFrame, output: str | StructType) -> pyarrow.Schema:
-    from pyspark.errors import PySparkException
-    from pyspark.sql.pandas.types import to_arrow_schema
-    from pyspark.sql.types import StructType, _parse_datatype_string
-
-    try:
-        parsed = _parse_datatype_string(output) if isinstance(output, str) else output
-    except PySparkException as error:
-        raise ConfigError(f"output is no schema: {output!r}. Give one as 'name string, count long'") from error
-    if not isinstance(parsed, StructType):
-        raise ConfigError(f"output is no schema with named columns: {output!r}. Give one as 'name string, count long'")
-    return to_arrow_schema(parsed, timezone="UTC")
 
 
 def _quoted(name: str) -> str:

@@ -55,6 +55,8 @@ class StateReader(DataSourceReader):
         self._location = options["path"].removeprefix("file:") if options["path"][:6] == "file:/" else options["path"]
         self._store = options.get("store")
         log = VersionLog.open(self._location)
+        # An executor may have another working folder.
+        self._location = log.location
         stores = log.description.get("stores")
         if not isinstance(stores, dict):
             raise ConfigError(f"{log.location} is a version log, and no state of a query")

@@ -17,6 +17,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from functools import partial
 from itertools import chain
 from secrets import token_hex
 from typing import TYPE_CHECKING
@@ -34,6 +35,8 @@ from stores.spark.local_state import LocalState
 from stores.spark.output_rows import output_batches
 from stores.spark.plan import Batch, Plan
 from stores.spark.rows import Rows, checked_batches
+from stores.spark.timers import TIMES, rows_of_timers
+from stores.spark.watermark import watermark_of
 
 if TYPE_CHECKING:
     import pyarrow
@@ -148,7 +151,7 @@ def _compute(
     kept_bytes = 0
     try:
         state.bring_to(partition, header.previous)
-        context = Context(batch.partition, header.version, batch.number, batch.query, state.stores)
+        context = _context(plan, batch, header, state)
         for made in _results(plan, context, rows):
             written.write(made)
             kept_bytes += made.nbytes
@@ -175,9 +178,28 @@ def _compute(
     return partition.read_rows(header) if kept is None else iter(kept)
 
 
+def _context(plan: Plan, batch: Batch, header: Header, state: LocalState) -> Context:
+    watermark = None
+    if plan.checkpoint is not None and batch.number is not None and batch.query is not None:
+        watermark = partial(watermark_of, plan.checkpoint, batch.number, batch.query)
+    return Context(
+        batch.partition,
+        header.version,
+        batch.number,
+        batch.query,
+        {name: store for name, store in state.stores.items() if name != TIMES},
+        times=state.stores.get(TIMES),
+        watermark=watermark,
+        record_time=state.record_time,
+    )
+
+
 def _results(plan: Plan, context: Context, rows: Rows) -> Iterator[pyarrow.RecordBatch]:
     try:
         yield from output_batches(plan.process(rows, context), plan.output)
+        rows.row = None
+        if plan.on_timer is not None:
+            yield from output_batches(rows_of_timers(plan.on_timer, context), plan.output)
     except Exception as error:
         where = f"batch {context.batch_id}, " if context.batch_id is not None else ""
         note = f"{where}version {context.version}, partition {context.partition}"

@@ -281,11 +281,14 @@ def _missing_stays_missing() -> Iterator[None]:
         raise
 
 
-def open_folder(location: str | os.PathLike[str], put_if_absent: PutIfAbsent | None = None) -> Folder:
+def open_folder(
+    location: str | os.PathLike[str], put_if_absent: PutIfAbsent | None = None, *, for_reading: bool = False
+) -> Folder:
     """Return the folder at a path or URI of ``pyarrow.fs``, such as ``/data/state`` or ``hdfs://host/state``.
 
     ``put_if_absent`` is the conditional put of an object store: it is called with a path, as ``pyarrow.fs`` has it, and
-    the bytes, on any executor. Raises: ConfigError for an object store without one, and for an unknown URI.
+    the bytes, on any executor. Raises: ConfigError for an unknown URI, and for an object store without that function:
+    immediately, or ``for_reading`` at the first ``put_if_absent``.
     """
     text = os.fspath(location)
     if not _URI.match(text) and put_if_absent is None:
@@ -304,9 +307,15 @@ def open_folder(location: str | os.PathLike[str], put_if_absent: PutIfAbsent | N
         return ArrowFolder(filesystem, path, text, put_if_absent)
     if filesystem.type_name == "local":
         return LocalFolder(Path(path))
-    if filesystem.type_name != "hdfs":
+    if filesystem.type_name == "hdfs":
+        return ArrowFolder(filesystem, path, text, None)
+
+    def refused(path: str, content: bytes) -> bool:
         raise ConfigError(
             f"{text} is on an object store ({filesystem.type_name}), for which pyarrow.fs has no put that fails if the "
             "object exists: give one as put_if_absent"
         )
-    return ArrowFolder(filesystem, path, text, None)
+
+    if not for_reading:
+        refused("", b"")
+    return ArrowFolder(filesystem, path, text, refused)

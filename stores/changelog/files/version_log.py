@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from secrets import token_hex
 from zlib import crc32
 
-from stores.changelog.files.folder import Folder, PutIfAbsent, open_folder
+from stores.changelog.files.folder import ASIDE, Folder, PutIfAbsent, open_folder
 from stores.changelog.files.format import FORMAT
 from stores.changelog.files.names import DESCRIPTION
 from stores.changelog.files.partition_log import PartitionLog, Retention
@@ -55,7 +55,8 @@ class VersionLog:
         """Open the log in a folder; create it with ``description``, values of JSON, if the folder has none.
 
         Raises: StoreIncompatibleError if it was created with another description, which names both values of each
-        difference; ChangelogLostError for partitions without a description; ConfigError; StoreUnavailableError.
+        difference, or the folder has other files; ChangelogLostError for partitions without a description; ConfigError;
+        StoreUnavailableError.
         """
         folder = open_folder(location, put_if_absent)
         if DESCRIPTION not in folder.names():
@@ -63,6 +64,12 @@ class VersionLog:
                 raise ChangelogLostError(
                     f"{folder.location} has versions, and no {DESCRIPTION}: bring that file back from a copy, or "
                     "choose another folder"
+                )
+            others = sorted(name for name in folder.names() if not name.startswith(".") and not name.endswith(ASIDE))
+            if others:
+                raise StoreIncompatibleError(
+                    f"{folder.location} belongs to another application: it has the file {others[0]!r}, and no "
+                    f"{DESCRIPTION}. Choose a new or empty folder"
                 )
             content = {"format": FORMAT, "id": token_hex(16), "description": dict(description)}
             folder.put_if_absent(DESCRIPTION, _summed(content))
@@ -89,7 +96,7 @@ class VersionLog:
         put_if_absent: PutIfAbsent | None = None,
     ) -> VersionLog:
         """Open the log in a folder. Raises: ChangelogError if there is none or it is damaged; else as above."""
-        return cls._opened(open_folder(location, put_if_absent), retention)
+        return cls._opened(open_folder(location, put_if_absent, for_reading=True), retention)
 
     @classmethod
     def _opened(cls, folder: Folder, retention: Retention | None) -> VersionLog:

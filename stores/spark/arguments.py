@@ -1,0 +1,148 @@
+"""Checks of the arguments of ``stateful``, so that a wrong one is refused on the driver, by its name."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from stores.config import StoreConfig
+from stores.errors import ConfigError
+from stores.records.record_kind import RecordKind
+from stores.registry import backend_named
+from stores.spark.plan import PARTITION_COLUMN
+from stores.spark.record_wise import FORWARDED, VALUE
+from stores.spark.rows import GROUP, REFUSE
+from stores.spark.timers import KIND, TIMES
+from stores.tasks.arguments import check_function
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+    from pyspark.sql.types import StructType
+
+SPARK_MIN = (4, 1)
+_PARTITIONS_MAX = 99_999
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
+_DELAY = "spark.watermarkDelayMs"
+"""The metadata by which Spark marks a column with a watermark."""
+
+
+def check_events(events: DataFrame, keys: tuple[str, ...], order_by: str | None, null_keys: str) -> None:
+    """Check the DataFrame and the columns that it must have. Raises: ConfigError."""
+    given = events.sparkSession.version
+    if tuple(int(part) for part in given.split(".")[:2]) < SPARK_MIN:
+        raise ConfigError(f"Spark {given} is too old: stateful() needs {'.'.join(map(str, SPARK_MIN))} or newer")
+    if not keys:
+        raise ConfigError("key names no column: name at least one")
+    for what, name in [*(("key column", name) for name in keys), *([("order_by", order_by)] if order_by else [])]:
+        if name not in events.columns:
+            raise ConfigError(
+                f"the {what} {name!r} is not in the DataFrame, whose columns are {', '.join(events.columns)}"
+            )
+    if PARTITION_COLUMN in events.columns:
+        raise ConfigError(f"the DataFrame has a column {PARTITION_COLUMN!r}: rename it")
+    if null_keys not in (REFUSE, GROUP):
+        raise ConfigError(f"null_keys is {REFUSE!r} or {GROUP!r}, not {null_keys!r}")
+
+
+def check_functions(process: object, process_record: object, on_timer: object) -> None:
+    """Check the functions: there is one for rows, or one for records. Raises: TypeError, ConfigError."""
+    if (process is None) == (process_record is None):
+        raise ConfigError("give a function of rows as process, or one of records as process_record")
+    if process is not None:
+        check_function("process", process, "the rows", "the context")
+    else:
+        check_function("process_record", process_record, "the record", "the context")
+    if on_timer is not None:
+        check_function("on_timer", on_timer, "the key", "the time", "the context")
+
+
+def check_numbers(partitions: object, version: object) -> None:
+    """Check the number of partitions, and the version of a batch job. Raises: ConfigError."""
+    if not _is_number(partitions) or not 1 <= partitions <= _PARTITIONS_MAX:  # type: ignore[operator]
+        raise ConfigError(f"partitions is a number from 1 to {_PARTITIONS_MAX}, not {partitions!r}")
+    if version is not None and (not _is_number(version) or version < 0):  # type: ignore[operator]
+        raise ConfigError(f"version is a number from 0, not {version!r}")
+
+
+def check_records(events: DataFrame, keys: tuple[str, ...]) -> None:
+    """Check the columns that become records. Raises: ConfigError."""
+    if len(keys) != 1:
+        raise ConfigError(f"a record has one key, and key names {', '.join(keys)}: give a function of rows as process")
+    for name in (*keys, VALUE):
+        kind = events.schema[name].dataType.typeName() if name in events.columns else None
+        if kind not in ("string", "binary"):
+            raise ConfigError(
+                f"process_record needs the columns {keys[0]!r} and {VALUE!r} as binary or string, and {name!r} is "
+                f"{kind or 'missing'}: select them so, or give a function of rows as process"
+            )
+
+
+def check_timers(events: DataFrame, checkpoint: object, *, streaming: bool) -> None:
+    """Check that timers can fire. Raises: ConfigError."""
+    if streaming and checkpoint is None:
+        raise ConfigError("timers need the watermark: give the query's checkpointLocation as checkpoint as well")
+    if events.isStreaming and not any(_DELAY in field.metadata for field in events.schema.fields):
+        raise ConfigError(
+            "timers need a watermark: call withWatermark(COLUMN, DELAY) on the events, and keep that column"
+        )
+
+
+def configs_of(stores: Mapping[str, StoreConfig | RecordKind | str], *, times: bool) -> dict[str, StoreConfig]:
+    """Return the configurations by name, with that of the store for ``times`` if there is to be one.
+
+    Raises: ConfigError, TypeError.
+    """
+    if not stores:
+        raise ConfigError("stores is empty: give at least one store by its name")
+    configs: dict[str, StoreConfig] = {}
+    for name, given in stores.items():
+        if not isinstance(name, str) or not _NAME.fullmatch(name) or name == TIMES:
+            raise ConfigError(f"{name!r} is no name of a store: use letters, digits, '_', '-' and '.', not {TIMES!r}")
+        if isinstance(given, StoreConfig):
+            configs[name] = given
+        elif isinstance(given, RecordKind):
+            configs[name] = StoreConfig(records=given)
+        elif isinstance(given, str):
+            configs[name] = StoreConfig(given)
+        else:
+            raise TypeError(
+                f"store {name!r} has a StoreConfig, a kind of stores.records, or the name of a backend, not "
+                f"{type(given).__name__}"
+            )
+    for name, config in configs.items():
+        if not backend_named(config.backend).transactional:
+            raise ConfigError(
+                f"store {name!r} has the backend {config.backend}, which can't take back what a failed batch has "
+                "written: choose another one, such as rocksdb-indexed-batch"
+            )
+    if times:
+        configs[TIMES] = StoreConfig(next(iter(configs.values())).backend)
+    return configs
+
+
+def description_of(name: str, config: StoreConfig) -> dict[str, object]:
+    """Return what determines the bytes of a store. Its backend does not: the log has no trace of that."""
+    if name == TIMES:
+        return {"kind": KIND}
+    records = config.records
+    return {"kind": "bytes"} if records is None else {"kind": records.kind, **records.description()}
+
+
+def parsed_output(output: Any, *, records: bool) -> StructType:
+    """Return the schema; that of records is the default for ``records``. Raises: ConfigError."""
+    from pyspark.errors import PySparkException
+    from pyspark.sql.types import StructType, _parse_datatype_string
+
+    given = FORWARDED if output is None and records else output
+    try:
+        parsed = _parse_datatype_string(given) if isinstance(given, str) else given
+    except PySparkException as error:
+        raise ConfigError(f"output is no schema: {given!r}. Give one as 'name string, count long'") from error
+    if not isinstance(parsed, StructType):
+        raise ConfigError(f"output is no schema with named columns: {given!r}. Give one as 'name string, count long'")
+    return parsed
+
+
+def _is_number(given: object) -> bool:
+    return isinstance(given, int) and not isinstance(given, bool)

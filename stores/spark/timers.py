@@ -1,0 +1,110 @@
+"""Timers by event time: a key and a time, kept in a store of the partition until the watermark has reached the time."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from struct import Struct
+from typing import TYPE_CHECKING, Any
+
+from stores.records.values import check_time_ms
+
+if TYPE_CHECKING:
+    from stores.interface import KeyValueStore
+
+TIMES = "_times"
+"""The store that holds the timers of a partition, and the stream time of a record-wise function."""
+KIND = "times"
+"""The kind of that store in the description of a state."""
+_TIME = Struct(">Q")
+_BYTES = "bytes"
+_STREAM_TIME = b"stream time"
+"""Its first byte is above that of every timer, whose time is below 2**62."""
+
+
+class Timers:
+    """The timers of one partition. They are state: a batch that does not count registers none, and fires none.
+
+    A key is a str, an int, a float, a bool, bytes, None, or a tuple of these. A key may have any number of timers, at
+    most one for each time.
+    """
+
+    def __init__(self, store: KeyValueStore) -> None:
+        self._store = store
+
+    def register(self, key: Any, time_ms: int) -> None:
+        """Register a timer, which is due once the watermark is at ``time_ms``, in milliseconds since the Unix epoch.
+
+        One that is due already fires in this batch. Raises: TypeError, ValueError.
+        """
+        self._store.put(encoded(key, time_ms), b"")
+
+    def delete(self, key: Any, time_ms: int) -> None:
+        """Delete a timer; no effect if there is none. Raises: as ``register``."""
+        self._store.delete(encoded(key, time_ms))
+
+    def take_due(self, watermark_ms: int) -> Iterator[tuple[Any, int]]:
+        """Delete the timers that are due, and return them by time, then by their keys as JSON.
+
+        A timer that is registered meanwhile is not among them, and fires in the next batch at the earliest.
+        """
+        if watermark_ms < 0:
+            return
+        with self._store.range(None, _TIME.pack(watermark_ms + 1)) as due:
+            for kept, _ in due:
+                self._store.delete(kept)
+                yield _as_given(json.loads(kept[_TIME.size :])), int(_TIME.unpack_from(kept)[0])
+
+
+def stream_time_ms(store: KeyValueStore) -> int:
+    """Return the stream time that ``store`` has, -1 if it has none."""
+    kept = store.get(_STREAM_TIME)
+    return -1 if kept is None else int(_TIME.unpack(kept)[0])
+
+
+def set_stream_time(store: KeyValueStore, time_ms: int) -> None:
+    """Stage the stream time, 0 or more, in ``store``."""
+    store.put(_STREAM_TIME, _TIME.pack(time_ms))
+
+
+def encoded(key: Any, time_ms: int) -> bytes:
+    """Return the key under which a timer is kept. Raises: TypeError, ValueError."""
+    return _TIME.pack(check_time_ms("time_ms", time_ms)) + json.dumps(_plain(key), ensure_ascii=False).encode()
+
+
+def shown(kept: bytes, value: bytes) -> tuple[str, str, int]:
+    """Return an entry of the store as the table of a state has it: the key and the value as text, and the time."""
+    if kept == _STREAM_TIME:
+        return kept.decode(), "", int(_TIME.unpack(value)[0])
+    return kept[_TIME.size :].decode(), "", int(_TIME.unpack_from(kept)[0])
+
+
+def _plain(key: Any) -> Any:
+    if key is None or isinstance(key, (str, int, float)):
+        return key
+    if isinstance(key, bytes):
+        return {_BYTES: key.hex()}
+    if isinstance(key, tuple):
+        return [_plain(part) for part in key]
+    raise TypeError(f"the key of a timer is a str, a number, bytes, None or a tuple of these, not {type(key).__name__}")
+
+
+def _as_given(plain: Any) -> Any:
+    if isinstance(plain, dict):
+        return bytes.fromhex(plain[_BYTES])
+    return tuple(map(_as_given, plain)) if isinstance(plain, list) else plain
+
+
+def rows_of_timers(on_timer: Any, context: Any) -> Iterator[Any]:
+    """Call ``on_timer`` for each timer that is due, and return the rows that it gives out.
+
+    An exception gets a note with the key and the time.
+    """
+    for key, time_ms in context.timers.take_due(context.watermark_ms):
+        try:
+            given = on_timer(key, time_ms, context)
+            if given is not None:
+                yield from [given] if hasattr(given, "schema") else given
+        except Exception as error:
+            error.add_note(f"It was called for the timer at {time_ms} ms of the key {key!r}.")
+            raise

@@ -1,0 +1,214 @@
+"""The function of a stream task over the rows of a stateful query: outputs and stores as in the task itself."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from stores.changelog import MemoryChangelog
+from stores.changelog.interface import Record
+from stores.config import StoreConfig
+from stores.errors import StoreError
+from stores.interface import TopicPartition
+from stores.records import INT64, STR, KeyValue, TimestampedKeyValue, Window
+from stores.spark import task
+from stores.spark.plan import PARTITION_COLUMN, Batch, Plan
+from stores.spark.record_wise import RecordContext, RecordWise
+from stores.spark.timers import TIMES
+from stores.tasks import StreamTask, TaskContext, TaskId
+from stores.tests.spark.counting import QUERY, plan
+from stores.tests.spark.test_timers import make_checkpoint
+
+INPUT = TopicPartition("in", 0)
+START = datetime(2024, 1, 1, tzinfo=UTC)
+START_MS = int(START.timestamp() * 1000)
+COLUMNS = ("topic", "key", "value", "timestamp", "headers", "partition")
+OUTPUT = pa.schema(
+    [
+        ("topic", pa.string()),
+        ("key", pa.binary()),
+        ("value", pa.binary()),
+        ("timestamp", pa.timestamp("us", "UTC")),
+        ("headers", pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))),
+        ("partition", pa.int32()),
+    ]
+)
+KINDS: dict[str, StoreConfig] = {
+    "counts": StoreConfig("rocksdb", records=KeyValue(key=STR, value=INT64)),
+    "hours": StoreConfig(
+        "rocksdb", records=Window(key=STR, value=INT64, size_ms=1000, retention_ms=20_000, timestamped=True)
+    ),
+    "latest": StoreConfig("rocksdb", records=TimestampedKeyValue(key=STR, value=STR, ttl_ms=9_000)),
+    "raw": StoreConfig("rocksdb"),
+}
+BATCHES, ROWS = 4, 40
+
+
+def process(record: Record, context: Any) -> None:
+    """Use each kind of store, and each property of the context."""
+    assert record.key is not None
+    assert record.value is not None
+    key = record.key.decode()
+    counts, hours, latest = context.store("counts"), context.store("hours"), context.store("latest")
+    counts.put(key, (counts.get(key) or 0) + 1)
+    hours.put(key, counts.get(key), record.timestamp_ms // 1000 * 1000)
+    before = latest.get(key)
+    latest.put(key, record.value.decode(), record.timestamp_ms)
+    context.store("raw").put(record.key, record.value)
+    known = [(at.key, value.value, value.timestamp_ms) for at, value in hours.all()]
+    seen = context.partition, context.offset, context.timestamp_ms, context.stream_time_ms, hours.late_total
+    context.forward("out", record.key, repr((counts.get(key), before, known, seen)).encode(), headers=record.headers)
+    if counts.get(key) % 3 == 0:
+        context.forward("out", None, None, record.timestamp_ms + 1)
+    context.commit()
+
+
+def records(seed: int = 5) -> list[Record]:
+    random = Random(seed)
+    made = []
+    for number in range(BATCHES * ROWS):
+        at = START_MS + number * 500 + random.randrange(12_000)
+        headers = (("n", b"%d" % number),) if number % 2 else ()
+        made.append(Record(number, b"N%d" % random.randrange(5), b"v%d" % number, at, headers))
+    return made
+
+
+def by_a_task() -> list[Record]:
+    """The outputs of a stream task over the same records."""
+    with MemoryChangelog() as log:
+        for topic in ("in", "out"):
+            log.create_topic(topic, 1)
+        with log.producer() as producer:
+            for record in records():
+                producer.send(INPUT, record.key, record.value, record.timestamp_ms, record.headers)
+            producer.flush()
+        memory = {name: replace(config, backend="memory") for name, config in KINDS.items()}
+        given: dict[str, Any] = {"stores": memory, "process": process, "inputs": [INPUT]}
+        with StreamTask("app", TaskId(0, 0), state_dir="unused", changelog=log, **given) as made:
+            made.run()
+        return list(log.read(TopicPartition("out", 0)))
+
+
+def arrow(some: list[Record]) -> Iterator[pa.RecordBatch]:
+    times = [START + timedelta(milliseconds=record.timestamp_ms - START_MS) for record in some]
+    headers = [[{"key": name, "value": content} for name, content in record.headers] for record in some]
+    yield pa.record_batch(
+        {
+            "key": pa.array([(record.key or b"").decode() for record in some], pa.string()),
+            "value": pa.array([record.value for record in some], pa.binary()),
+            "topic": pa.array(["in"] * len(some), pa.string()),
+            "partition": pa.array([0] * len(some), pa.int32()),
+            "offset": pa.array([record.offset for record in some], pa.int64()),
+            "timestamp": pa.array(times, pa.timestamp("us", "UTC")),
+            "headers": pa.array(headers, OUTPUT.field("headers").type),
+            PARTITION_COLUMN: pa.array([0] * len(some), pa.int32()),
+        }
+    )
+
+
+def record_plan(folder: Path, function: Any = process, **changed: Any) -> Plan:
+    stores = {**KINDS, TIMES: StoreConfig("rocksdb")}
+    columns = changed.pop("columns", COLUMNS)
+    timer = changed.pop("timer", None)
+    wise = RecordWise(function, "key", columns, timer)
+    given = {"stores": stores, "key": ("key",), "output": pa.schema([OUTPUT.field(name) for name in columns])}
+    return plan(folder, wise, **{**given, "on_timer": wise.on_timer if timer else None, **changed})
+
+
+def run(given: Plan, number: int, some: list[Record]) -> list[dict[str, Any]]:
+    return [row for batch in task.run(given, Batch(0, number, QUERY), arrow(some)) for row in batch.to_pylist()]
+
+
+def test_outputs_stores_and_times_are_those_of_a_task(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    made = []
+    for number in range(BATCHES):
+        made += run(record_plan(tmp_path), number, records()[number * ROWS : (number + 1) * ROWS])
+    wanted = by_a_task()
+    assert len(wanted) > BATCHES * ROWS
+    for row, record in zip(made, wanted, strict=True):
+        assert (row["topic"], row["key"], row["value"]) == ("out", record.key, record.value)
+        assert row["timestamp"] == START + timedelta(milliseconds=record.timestamp_ms - START_MS)
+        assert tuple((each["key"], each["value"]) for each in row["headers"] or ()) == record.headers
+        assert row["partition"] is None
+
+
+def test_the_stream_time_survives_a_restart(tmp_path: Path) -> None:
+    seen: list[int] = []
+    given = record_plan(tmp_path, lambda record, context: seen.append(context.stream_time_ms))
+    run(given, 0, [Record(0, b"a", b"", START_MS + 50)])
+    task.close_all()
+    run(replace(given, local=str(tmp_path / "elsewhere")), 1, [Record(1, b"a", b"", START_MS + 20)])
+    assert seen == [START_MS + 50, START_MS + 50]
+
+
+def test_an_exception_names_task_partition_offset_and_key_and_commits_nothing(tmp_path: Path) -> None:
+    def broken(record: Record, context: Any) -> None:
+        context.store("counts").put("wrong", 1)
+        if record.offset == 7:
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError) as raised:
+        run(record_plan(tmp_path, broken), 0, records()[:20])
+    notes = " ".join(raised.value.__notes__)
+    for part in ("Task 0_0", "offset 7 of in-0", repr(records()[7].key), "batch 0"):
+        assert part in notes
+    seen: list[Any] = []
+
+    def looks(record: Record, context: Any) -> None:
+        seen.append(context.store("counts").get("wrong"))
+
+    run(record_plan(tmp_path, looks), 0, records()[:1])
+    assert seen == [None]
+
+
+def test_columns_of_the_output_may_be_left_out(tmp_path: Path) -> None:
+    def forwards(record: Record, context: Any) -> None:
+        context.forward("out", record.key, record.value)
+
+    assert run(record_plan(tmp_path, forwards, columns=("value", "key")), 0, records()[:1]) == [
+        {"value": records()[0].value, "key": records()[0].key}
+    ]
+
+
+def test_a_timer_forwards_and_has_the_time_of_its_own(tmp_path: Path) -> None:
+    def registers(record: Record, context: Any) -> None:
+        context.timers.register("a", 60)
+
+    def fires(key: Any, time_ms: int, context: Any) -> None:
+        context.store("hours").put("a", 1, 0)
+        [(_, found)] = context.store("hours").all()
+        context.forward("out", key.encode(), repr((context.timestamp_ms, found.timestamp_ms)).encode())
+
+    given = record_plan(tmp_path, registers, timer=fires, checkpoint=make_checkpoint(tmp_path))
+    assert run(given, 0, [Record(0, b"a", b"", 10)]) == []
+    [row] = run(given, 1, [Record(0, b"a", b"", 70)])
+    assert (row["key"], row["value"]) == (b"a", b"(60, 60)")
+    assert row["timestamp"] == datetime.fromtimestamp(0.06, UTC)
+
+
+def test_calls_that_a_query_can_not_carry_out_are_refused(tmp_path: Path) -> None:
+    kept: list[Any] = []
+
+    def calls(record: Record, context: Any) -> None:
+        kept.append(context)
+        with pytest.raises(StoreError):
+            context.schedule(10, None, None)
+        for wrong in ((5, b"", b""), ("out", "text", b""), ("out", b"", b"", -2), ("", b"", b"")):
+            with pytest.raises((TypeError, ValueError)):
+                context.forward(*wrong)
+
+    run(record_plan(tmp_path, calls), 0, records()[:1])
+    with pytest.raises(StoreError):
+        kept[0].forward("out", b"", b"")
+
+
+def test_the_context_has_what_a_task_gives() -> None:
+    assert {name for name in dir(TaskContext) if not name.startswith("_")} <= {*dir(RecordContext), "stream_time_ms"}

@@ -1,0 +1,165 @@
+"""Timers of a stateful query, without Spark: each fires once, by time, with the watermark that its batch has."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stores.config import StoreConfig
+from stores.errors import ConfigError, StoreIncompatibleError
+from stores.spark import task
+from stores.spark.context import Context
+from stores.spark.plan import Batch, Plan
+from stores.spark.rows import Rows
+from stores.spark.timers import TIMES
+from stores.spark.watermark import watermark_of
+from stores.tests.spark.counting import COUNTS, QUERY, compute, plan
+
+WATERMARKS = (0, 100, 100, 250, 400)
+STORES = {"counts": StoreConfig("rocksdb", records=COUNTS), TIMES: StoreConfig("rocksdb")}
+
+
+def make_checkpoint(folder: Path, watermarks: tuple[int, ...] = WATERMARKS, query: str = QUERY) -> str:
+    """Write the files that Spark writes before it runs batches with these watermarks."""
+    (folder / "checkpoint" / "offsets").mkdir(parents=True, exist_ok=True)
+    (folder / "checkpoint" / "metadata").write_text(json.dumps({"id": query}))
+    for number, watermark_ms in enumerate(watermarks):
+        metadata = json.dumps({"batchWatermarkMs": watermark_ms, "batchTimestampMs": 7, "conf": {}})
+        (folder / "checkpoint" / "offsets" / str(number)).write_text(f'v1\n{metadata}\n{{"logOffset":{number}}}')
+    return str(folder / "checkpoint")
+
+
+def timed(folder: Path, process: Any, on_timer: Any, **changed: Any) -> Plan:
+    given = {"stores": STORES, "checkpoint": make_checkpoint(folder), "on_timer": on_timer}
+    return plan(folder, process, **{**given, **changed})
+
+
+def registers(rows: Rows, context: Context) -> None:
+    """Register the time that a row has after its key: ``N1@150``."""
+    for row in rows:
+        key, _, at = row.plane.partition("@")
+        context.timers.register(key, int(at))
+
+
+def fires(key: Any, time_ms: int, context: Context) -> Iterator[tuple[str, int]]:
+    yield f"{key}@{time_ms}", context.watermark_ms
+
+
+def test_a_timer_fires_once_when_the_watermark_has_reached_it_also_after_a_restart(tmp_path: Path) -> None:
+    given = timed(tmp_path, registers, fires)
+    assert compute(given, 0, ["c@250", "a@251", "b@100", "b@101", "b@100"]) == []
+    task.close_all()
+    shutil.rmtree(tmp_path / "local")
+    assert compute(given, 1, []) == [("b@100", 100)]
+    assert compute(given, 1, []) == [("b@100", 100)]
+    assert compute(given, 2, ["d@90"]) == [("d@90", 100)]
+    task.close_all()
+    assert compute(given, 3, ["a@102"]) == [("b@101", 250), ("a@102", 250), ("c@250", 250)]
+    assert compute(given, 4, []) == [("a@251", 400)]
+
+
+def test_timers_of_a_batch_that_failed_fire_in_the_next_attempt(tmp_path: Path) -> None:
+    def fails(key: Any, time_ms: int, context: Context) -> Iterator[Any]:
+        yield key, 1
+        context.store("counts").put("wrong", 77)
+        raise ZeroDivisionError
+
+    compute(timed(tmp_path, registers, fires), 0, ["a@7", "b@8"])
+    with pytest.raises(ZeroDivisionError) as raised:
+        compute(timed(tmp_path, registers, fails), 1, ["c@9"])
+    notes = " ".join(raised.value.__notes__)
+    assert "7 ms" in notes
+    assert "'a'" in notes
+    assert "c@9" not in notes
+    assert compute(timed(tmp_path, registers, fires), 1, ["c@9"]) == [("a@7", 100), ("b@8", 100), ("c@9", 100)]
+
+
+def test_a_timer_may_write_register_and_delete(tmp_path: Path) -> None:
+    def again(key: Any, time_ms: int, context: Context) -> list[tuple[str, int]]:
+        counts = context.store("counts")
+        counts.put("fired", (counts.get("fired") or 0) + 1)
+        context.timers.delete("b", 60)
+        context.timers.register("again", 1)
+        return [(key, counts.get("fired"))]
+
+    given = timed(tmp_path, registers, again)
+    compute(given, 0, ["a@50", "b@60", "b@300"])
+    # The scan is of the moment before the first one fired, so that b@60 is still among those that fire now.
+    assert compute(given, 1, []) == [("a", 1), ("b", 2)]
+    assert compute(given, 2, []) == [("again", 3)]
+    assert compute(given, 3, []) == [("again", 4)]
+
+
+def test_a_deleted_timer_does_not_fire(tmp_path: Path) -> None:
+    def process(rows: Rows, context: Context) -> None:
+        for row in rows:
+            context.timers.register(row.plane, 50)
+            context.timers.register(row.plane, 60)
+            context.timers.delete(row.plane, 50)
+            context.timers.delete(row.plane, 70)
+
+    given = timed(tmp_path, process, fires)
+    assert compute(given, 0, ["a"]) == []
+    assert compute(given, 1, []) == [("a@60", 100)]
+
+
+@pytest.mark.parametrize("key", ["é", 7, 1.5, True, None, b"\xff", ("a", 1, (b"x", None))])
+def test_a_key_comes_back_as_it_was_given(tmp_path: Path, key: Any) -> None:
+    seen: list[Any] = []
+
+    def fires(key: Any, time_ms: int, context: Context) -> None:
+        seen.append((key, time_ms))
+
+    given = timed(tmp_path, lambda rows, context: context.timers.register(key, 5), fires)
+    compute(given, 0, ["N1"])
+    compute(given, 1, ["N1"])
+    assert seen[0] == (key, 5)
+    assert type(seen[0][0]) is type(key)
+
+
+@pytest.mark.parametrize(("key", "time_ms"), [([1], 5), ({}, 5), ("a", -1), ("a", 1.5), ("a", 1 << 62)])
+def test_a_wrong_timer_is_refused(tmp_path: Path, key: Any, time_ms: Any) -> None:
+    given = timed(tmp_path, lambda rows, context: context.timers.register(key, time_ms), fires)
+    with pytest.raises((TypeError, ValueError)):
+        compute(given, 0, ["N1"])
+
+
+def test_a_batch_job_registers_timers_for_the_query_after_it(tmp_path: Path) -> None:
+    seen: list[int] = []
+
+    def process(rows: Rows, context: Context) -> None:
+        seen.append(context.watermark_ms)
+        registers(rows, context)
+
+    job = timed(tmp_path, process, fires, version=0)
+    assert list(task.run(job, Batch(0, None, None), iter(()))) == []
+    assert seen == [-1]
+    assert compute(timed(tmp_path, registers, fires), 0, ["a@0", "b@1"]) == [("a@0", 0)]
+    assert compute(timed(tmp_path, registers, fires), 1, []) == [("b@1", 100)]
+
+
+def test_a_query_without_on_timer_or_checkpoint_says_so(tmp_path: Path) -> None:
+    for wanted in ("timers", "watermark_ms"):
+        with pytest.raises(ConfigError):
+            compute(plan(tmp_path, lambda rows, context, of=wanted: getattr(context, of)), 0)
+
+
+def test_the_watermark_comes_from_the_checkpoint_of_the_query_and_no_other(tmp_path: Path) -> None:
+    checkpoint = make_checkpoint(tmp_path)
+    for location in (checkpoint, f"file:{checkpoint}", f"file://{checkpoint}"):
+        assert [watermark_of(location, number, QUERY) for number in range(5)] == list(WATERMARKS)
+    with pytest.raises(StoreIncompatibleError):
+        watermark_of(checkpoint, 0, "another")
+    with pytest.raises(ConfigError):
+        watermark_of(checkpoint, 5, QUERY)
+    with pytest.raises(ConfigError):
+        watermark_of(str(tmp_path), 0, QUERY)
+    for content in ("", "v1", "v1\n[]\n", "v1\nno json\n", 'v1\n{"batchWatermarkMs": "7"}'):
+        (tmp_path / "checkpoint/offsets/0").write_text(content)
+        with pytest.raises(ConfigError):
+            watermark_of(checkpoint, 0, QUERY)
