@@ -108,6 +108,44 @@ _RECENT_SESSIONS = """
 """
 
 
+_COUNT_ROWS = """
+    select key, timestamp_ms,
+           concat(unhex(lpad(hex(row_number() over so_far), 16, '0')), value) as value
+    from {events} window so_far as (partition by partition, key order by seq)
+"""
+
+_HOUR_ROWS = """
+    select encode(concat(origin, '@', start_ms), 'UTF-8') as key, place.timestamp_ms,
+           encode(concat('[', concat_ws(', ', count_if(departed) over so_far, count(dep_delay) over so_far,
+                                        coalesce(sum(dep_delay) over so_far, 0),
+                                        coalesce(string(floor(try_divide(sum(dep_delay) over so_far * 1000,
+                                                                         count(dep_delay) over so_far))), 'None')),
+                         ']'), 'UTF-8') as value
+    from {by_hour} window so_far as (partition by partition, origin, start_ms order by place.seq
+                                     rows between unbounded preceding and current row)
+"""
+
+_SESSION_ROWS = """
+    select key, timestamp_ms, encode(concat(start_ms, '-', end_ms, ': [', concat_ws(', ', departures, cancelled,
+                                            distance), ']'), 'UTF-8') as value
+    from (select key, seq, timestamp_ms, min(time_ms) as start_ms, max(time_ms) as end_ms,
+                 count_if(departed) as departures, count_if(not departed) as cancelled,
+                 coalesce(sum(distance) filter (where departed), 0) as distance
+          from (select *, count_if(begins) over (partition by key, seq order by time_ms) as number
+                from (select *, coalesce(time_ms - lag(time_ms) over (partition by key, seq order by time_ms)
+                                         > 4 * 3600000, true) as begins
+                      from (select last.key, last.place.seq, last.place.timestamp_ms, earlier.departed,
+                                   earlier.distance, earlier.place.timestamp_ms as time_ms
+                            from {departures} as last join {departures} as earlier
+                                 on last.partition = earlier.partition and last.key = earlier.key
+                                    and earlier.place.seq <= last.place.seq)))
+          group by key, seq, timestamp_ms, number)
+    where timestamp_ms between start_ms and end_ms
+"""
+"""For each event: the session that it is in, among the events up to it. Not by ``session_window``, which finds other
+sessions in the rows of this join (Spark 4.3.0)."""
+
+
 def expected_state(workload: str, events: DataFrame) -> DataFrame:
     """Return the content of the stores of ``workload`` after all ``events``.
 
@@ -116,6 +154,22 @@ def expected_state(workload: str, events: DataFrame) -> DataFrame:
     if workload not in _STATES:
         raise ConfigError(f"no expected state for the workload {workload!r}: there is one for {', '.join(_STATES)}")
     return _STATES[workload](events)
+
+
+def expected_rows(workload: str, events: DataFrame) -> DataFrame:
+    """Return what ``workload`` forwards for ``events``, one row each: ``key`` and ``value`` (binary), ``timestamp_ms``.
+
+    Raises: ConfigError for a workload without SQL.
+    """
+    spark = events.sparkSession
+    if workload == "count":
+        return spark.sql(_COUNT_ROWS, events=events)
+    departures = spark.sql(_FLIGHT_FIELDS, events=events)
+    if workload == "flights_by_hour":
+        return spark.sql(_HOUR_ROWS, by_hour=spark.sql(_BY_HOUR, departures=departures))
+    if workload == "aircraft_sessions":
+        return spark.sql(_SESSION_ROWS, departures=departures)
+    raise ConfigError(f"no expected rows for the workload {workload!r}")
 
 
 def differences(actual: DataFrame, expected: DataFrame) -> DataFrame:

@@ -1,0 +1,121 @@
+"""The workloads of tasks as stateful streaming queries, and Spark SQL's answers over the same events.
+
+A query reads ``FOLDER/events``, one file for each batch, keeps its state in ``FOLDER/state``, and writes files to
+``FOLDER/sink``. Its function is the one that a ``StreamTask`` runs. Each event gives out one row, so the sink is
+compared row by row.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from harness.spark.expected import differences, expected_rows, expected_state
+from harness.workloads.aircraft_sessions import AircraftSessions
+from harness.workloads.count import Count
+from harness.workloads.flights_by_hour import FlightsByHour
+from harness.workloads.workload import TypedWorkload
+from stores.changelog.files import VersionLog
+from stores.config import StoreConfig
+from stores.spark import stateful
+
+WORKLOADS: dict[str, Any] = {
+    "count": Count(keys=500),
+    "flights_by_hour": FlightsByHour(),
+    "aircraft_sessions": AircraftSessions(),
+}
+"""The workloads by name."""
+PARTITIONS = 3
+_SCHEMA = "key binary, value binary, timestamp_ms long, offset long"
+_FIRST_FILE_S = 1_700_000_000
+
+_TABLE = """
+    select partition, store, if(kind = 'bytes', unhex(key), encode(concat(key, within), 'UTF-8')) as key,
+           if(kind = 'bytes', unhex(value), encode(concat(replace(value, ', ', ','), at), 'UTF-8')) as value
+    from (select *, coalesce(concat('@', unix_millis(window_start), '-', unix_millis(window_end)), '') as within,
+                 coalesce(concat('@', unix_millis(timestamp)), '') as at, unix_millis({time}) as time_ms,
+                 max(unix_millis({time})) over (partition by partition, store) as stream_time from {table})
+    where store <> '_times' and (store <> 'recent' or time_ms > stream_time - {recent_ms})
+"""
+_TIMES = {"flights_by_hour": ("window_start", 3 * 3_600_000), "aircraft_sessions": ("window_end", 18 * 3_600_000)}
+"""The time of a record by which the store ``recent`` drops it, and its retention."""
+
+
+def write_events(name: str, folder: Path, *, batches: int, count: int, seed: int = 1) -> None:
+    """Write the first ``count`` events of a workload to ``folder``/events, in files of one batch each."""
+    events = list(WORKLOADS[name].events(seed, count))
+    (folder / "events").mkdir(parents=True)
+    for number in range(batches):
+        places = range(number * count // batches, (number + 1) * count // batches)
+        part = [events[place] for place in places]
+        table = pa.table(
+            {
+                "key": pa.array([event.key for event in part], pa.binary()),
+                "value": pa.array([event.value for event in part], pa.binary()),
+                "timestamp_ms": pa.array([event.timestamp_ms for event in part], pa.int64()),
+                "offset": pa.array(places, pa.int64()),
+            }
+        )
+        file = folder / "events" / f"{number:04d}.parquet"
+        pyarrow.parquet.write_table(table, file)
+        # Spark reads files in the order of their times.
+        os.utime(file, (_FIRST_FILE_S + number, _FIRST_FILE_S + number))
+
+
+def stateful_query(
+    spark: SparkSession, name: str, folder: Path, *, backend: str = "rocksdb", **changed: Any
+) -> DataFrame:
+    """Return the query of a workload over ``folder``/events. ``changed`` are arguments of ``stateful``."""
+    workload = WORKLOADS[name]
+    kinds = workload.records if isinstance(workload, TypedWorkload) else {}
+    events = spark.readStream.schema(_SCHEMA).option("maxFilesPerTrigger", 1).parquet(str(folder / "events"))
+    given: dict[str, Any] = {
+        "key": "key",
+        "process_record": workload.process,
+        "stores": {store: StoreConfig(backend, records=kinds.get(store)) for store in workload.store_names},
+        "partitions": PARTITIONS,
+        "state": folder / "state",
+    }
+    return stateful(events, **{**given, **changed})
+
+
+def run_query(frame: DataFrame, folder: Path) -> None:
+    """Run the query until it has read all files. Raises: StreamingQueryException."""
+    writer = frame.writeStream.format("parquet").option("checkpointLocation", f"{folder}/checkpoint")
+    query = writer.option("path", f"{folder}/sink").trigger(availableNow=True).start()
+    try:
+        query.awaitTermination()
+    finally:
+        query.stop()
+
+
+def wrong_rows(spark: SparkSession, name: str, folder: Path) -> list[Any]:
+    """Return the rows of the sink that Spark SQL does not have, and those that the sink lacks, with their number."""
+    columns = ("key", "value", "timestamp_ms")
+    sink = spark.read.parquet(f"{folder}/sink").withColumn("timestamp_ms", F.unix_millis("timestamp"))
+    wanted = expected_rows(name, _events(spark, folder)).select(*columns, F.lit(-1).alias("sign"))
+    both = sink.select(*columns, F.lit(1).alias("sign")).unionByName(wanted)
+    return both.groupBy(*columns).agg(F.sum("sign").alias("surplus")).where("surplus <> 0").collect()
+
+
+def wrong_state(spark: SparkSession, name: str, folder: Path) -> list[Any]:
+    """Return the differences of the state, read as a table, from Spark SQL's answer."""
+    table = spark.read.format("txstores").load(str(folder / "state"))
+    stores: Any = VersionLog.open(folder / "state").description["stores"]
+    kinds = F.create_map(*(F.lit(text) for store, kind in stores.items() for text in (store, kind["kind"])))
+    time, recent_ms = _TIMES.get(name, ("timestamp", 0))
+    shown = table.withColumn("kind", kinds[F.col("store")])
+    actual = spark.sql(_TABLE, table=shown, time=F.col(time), recent_ms=recent_ms)
+    return differences(actual, expected_state(name, _events(spark, folder))).collect()
+
+
+def _events(spark: SparkSession, folder: Path) -> DataFrame:
+    """Return all events with the partition of the query that has them."""
+    events = spark.read.schema(_SCHEMA).parquet(str(folder / "events")).withColumnRenamed("offset", "seq")
+    return events.withColumn("partition", F.pmod(F.hash("key"), F.lit(PARTITIONS)))
