@@ -10,6 +10,9 @@ import sys
 from pathlib import Path
 
 import pytest
+from pyspark.find_spark_home import _find_spark_home
+
+from harness.tests.cluster import Cluster
 
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), ROOT / "results/README.md"])
@@ -34,7 +37,7 @@ PRINTED = {
         "1 0\n",
     ],
     "docs/worker.md": [""],
-    "docs/spark.md": ["[('be', '2'), ('not', '1'), ('or', '1'), ('to', '2')]\n"],
+    "docs/spark.md": ["[('be', '2'), ('not', '1'), ('or', '1'), ('to', '2')]\n", ""],
 }
 """The output of each block of Python, by document."""
 ON_BROKER = {"docs/kafka.md": 1}
@@ -73,6 +76,7 @@ def test_a_block_of_python_runs_and_prints_what_it_says(
     tmp_path: Path, document: str, block: int, printed: str
 ) -> None:
     code = blocks_of(document)[block]
+    made = spark_input(tmp_path) if document == ON_SPARK else set()
     assert all(f"# {line}\n" in code for line in printed.splitlines())
     run = subprocess.run(
         [sys.executable, "-c", code],
@@ -84,7 +88,35 @@ def test_a_block_of_python_runs_and_prints_what_it_says(
         check=False,
     )
     assert (run.returncode, run.stdout, "" if document == ON_SPARK else run.stderr) == (0, printed, ""), run.stderr
-    assert list(tmp_path.iterdir()) == []
+    assert {file.name for file in tmp_path.iterdir()} <= made
+
+
+def spark_input(folder: Path) -> set[str]:
+    """Run the shell line of the document that makes the input; return the names that the program may leave."""
+    [line] = re.findall(r"^    (mkdir .*)$", (ROOT / ON_SPARK).read_text(), re.MULTILINE)
+    subprocess.run(["sh", "-c", line], cwd=folder, check=True)
+    return {"words", "state", "sink", "checkpoint"}
+
+
+@pytest.mark.stateful
+def test_the_program_on_spark_has_fifteen_lines_and_runs_on_a_cluster(tmp_path: Path) -> None:
+    code = blocks_of(ON_SPARK)[0]
+    assert sum(1 for line in code.splitlines() if line and not line.startswith("#")) <= 15
+    spark_input(tmp_path)
+    (tmp_path / "count.py").write_text(code)
+    submit = Path(_find_spark_home()) / "bin" / "spark-submit"
+    with Cluster(workers=1) as cluster:
+        run = subprocess.run(
+            [submit, "--master", cluster.master, "count.py"],
+            cwd=tmp_path,
+            env=SPARK_VARIABLES | {"PYTHONPATH": str(ROOT)},
+            capture_output=True,
+            text=True,
+            timeout=240,
+            check=False,
+        )
+    assert (run.returncode, run.stdout) == (0, PRINTED[ON_SPARK][0]), run.stderr
+    assert {path.name for path in (tmp_path / "state").iterdir()} > {"log.json"}
 
 
 @pytest.mark.parametrize("document", [str(file.relative_to(ROOT)) for file in DOCUMENTS])
