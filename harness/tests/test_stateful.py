@@ -245,7 +245,7 @@ def test_spark_before_the_oldest_that_works_is_refused(
 ) -> None:
     job = spark.read.schema(SCHEMA).parquet(f"{events}/0")
     for given in ("4.0.1", "3.5.6"):
-        monkeypatch.setattr(SparkSession, "version", given)
+        monkeypatch.setattr(job.sparkSession, "version", given)
         with pytest.raises(ConfigError, match=given):
             counted(job, tmp_path)
     assert list(tmp_path.iterdir()) == []
