@@ -240,6 +240,19 @@ def test_a_wrong_argument_is_refused(spark: SparkSession, events: Path, tmp_path
         counted(spark.read.schema(SCHEMA).parquet(f"{events}/0"), tmp_path, **wrong)
 
 
+def test_of_two_jobs_that_are_given_the_same_new_version_one_is_refused(
+    spark: SparkSession, events: Path, tmp_path: Path
+) -> None:
+    one = counted(spark.read.schema(SCHEMA).parquet(f"{events}/0"), tmp_path, version=0)
+    other = counted(spark.read.schema(SCHEMA).parquet(f"{events}/1"), tmp_path, version=0)
+    rows = sorted(one.collect())
+    assert sorted(one.collect()) == rows
+    with pytest.raises(Exception, match=StoreIncompatibleError.__name__):
+        other.collect()
+    repeated = counted(spark.read.schema(SCHEMA).parquet(f"{events}/0"), tmp_path, version=0)
+    assert sorted(repeated.collect()) == rows
+
+
 def test_spark_before_the_oldest_that_works_is_refused(
     spark: SparkSession, events: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -40,7 +40,7 @@ class Plan:
     version: int | None
     """The version of a batch job; None if the batch of a streaming query gives it."""
     job: str | None
-    """The ID of a batch job; None for a streaming query, and for a job that repeats another."""
+    """The ID of a batch job; None for a streaming query, and for a job that repeats a version."""
     batch_id: int | None
     query: str | None
     """The batch and the query for a DataFrame that is made within ``foreachBatch``."""

@@ -119,8 +119,8 @@ def stateful(
     log = VersionLog.open_or_create(state, description, retention=rule, put_if_absent=put_if_absent)
     job = None
     if not events.isStreaming and query is None:
-        job = token_hex(8) if version is None else None
-        version = next_version(log, version)
+        version, repeated = next_version(log, version)
+        job = None if repeated else token_hex(8)
     elif version is not None:
         raise ConfigError("a version is given for a batch DataFrame only: a streaming query has its batches")
     plan = Plan(

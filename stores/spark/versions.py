@@ -6,8 +6,10 @@ from stores.changelog.files import VersionLog
 from stores.errors import ConfigError, StoreError, StoreIncompatibleError
 
 
-def next_version(log: VersionLog, wanted: int | None) -> int:
-    """Return ``wanted``, or the version after the newest. Each partition must have the one before.
+def next_version(log: VersionLog, wanted: int | None) -> tuple[int, bool]:
+    """Return ``wanted``, or the version after the newest; and True if the log has it already, so that it is repeated.
+
+    Each partition must have the one before.
 
     Without ``wanted``, the newest must not be that of a streaming query, which could not continue after the job.
 
@@ -26,7 +28,7 @@ def next_version(log: VersionLog, wanted: int | None) -> int:
         )
     if done < len(reached):
         if wanted == last:
-            return last
+            return last, True
         raise StoreError(
             f"only {done} of {len(reached)} partitions in {log.location} have version {last}, because the batch did "
             f"not finish: repeat it with version={last} over the same rows, or let its streaming query go on"
@@ -38,10 +40,10 @@ def next_version(log: VersionLog, wanted: int | None) -> int:
                 f"the state in {log.location} belongs to the streaming query {query}, which can't continue after a "
                 f"batch job: give another folder, or version={last + 1} if that query has ended for good"
             )
-        return last + 1
+        return last + 1, False
     if wanted not in (last, last + 1):
         raise ConfigError(
             f"version {wanted} can't be made in {log.location}, whose newest is {last}: give {last} to repeat it, "
             f"{last + 1} for the next, or none"
         )
-    return wanted
+    return wanted, wanted == last
