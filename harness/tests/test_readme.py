@@ -99,6 +99,7 @@ def spark_input(folder: Path) -> set[str]:
 
 
 @pytest.mark.stateful
+@pytest.mark.timeout(600)
 def test_the_program_on_spark_has_fifteen_lines_and_runs_on_a_cluster(tmp_path: Path) -> None:
     code = blocks_of(ON_SPARK)[0]
     assert sum(1 for line in code.splitlines() if line and not line.startswith("#")) <= 15
@@ -112,7 +113,7 @@ def test_the_program_on_spark_has_fifteen_lines_and_runs_on_a_cluster(tmp_path: 
             env=SPARK_VARIABLES | {"PYTHONPATH": str(ROOT)},
             capture_output=True,
             text=True,
-            timeout=240,
+            timeout=480,
             check=False,
         )
     assert (run.returncode, run.stdout) == (0, PRINTED[ON_SPARK][0]), run.stderr
