@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from stores.changelog.files import PartitionLog, StoreChanges
-from stores.changelog.files.format import Record, gathered
+from stores.changelog.files.format import Record
 from stores.changelog.files.names import folder_name
 from stores.config import StoreConfig
 from stores.errors import (
@@ -139,7 +139,7 @@ class LocalState:
         for piece in [] if version is None else log.restore(reached, version):
             if piece.fresh and not self._is_empty():
                 self._wipe_all()
-            self._restore(gathered([piece.records]), piece.reached)
+            self._restore(piece.changes, piece.reached)
             num_versions += 1
             reach(RESTORED)
         self._make_views()

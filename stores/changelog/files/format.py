@@ -83,16 +83,13 @@ def records_of(changes: Mapping[str, StoreChanges]) -> Iterator[Record]:
 def encoded(header: Header, changes: Mapping[str, StoreChanges]) -> bytes:
     """Return a file with ``changes``."""
     target = BytesIO()
-    write_records(target, header, records_of(changes))
+    write_batches(target, header, _schema(), _batches_with(changes))
     return target.getvalue()
 
 
 def write_records(target: IO[bytes], header: Header, records: Iterable[Record]) -> None:
     """Write a file of records, in pieces of bounded size."""
-    import pyarrow as pa
-
-    columns = [("store", pa.string()), ("mark", pa.bool_()), ("key", pa.binary()), ("value", pa.binary())]
-    write_batches(target, header, pa.schema(columns), _in_batches(records))
+    write_batches(target, header, _schema(), _in_batches(records))
 
 
 def write_batches(
@@ -193,26 +190,40 @@ def batches_of(reader: pyarrow.RecordBatchStreamReader) -> Iterator[pyarrow.Reco
         yield batch.replace_schema_metadata(None)
 
 
-def records_in(reader: pyarrow.RecordBatchStreamReader) -> Iterator[list[Record]]:
-    """Return the records of a file, in pieces."""
+def changes_in(reader: pyarrow.RecordBatchStreamReader) -> Iterator[dict[str, StoreChanges]]:
+    """Return the records of a file by store, in pieces."""
     for batch in reader:
-        columns = (batch.column(name).to_pylist() for name in ("store", "mark", "key", "value"))
-        yield list(zip(*columns, strict=True))
+        changes: dict[str, StoreChanges] = {}
+        _add(changes, batch)
+        yield changes
 
 
-def gathered(pieces: Iterable[list[Record]]) -> dict[str, StoreChanges]:
-    """Return the records by store."""
+def all_changes_in(reader: pyarrow.RecordBatchStreamReader) -> dict[str, StoreChanges]:
+    """Return the records of a file by store."""
     changes: dict[str, StoreChanges] = {}
-    for piece in pieces:
-        for store, is_mark, key, value in piece:
-            changed = changes.get(store)
-            if changed is None:
-                changed = changes[store] = StoreChanges()
-            if is_mark:
-                changed.marks[key.decode()] = value
-            else:
-                changed.pairs[key] = value
+    for batch in reader:
+        _add(changes, batch)
     return changes
+
+
+def _add(changes: dict[str, StoreChanges], batch: pyarrow.RecordBatch) -> None:
+    """Add the records of a batch: as two columns if all are pairs of one store, which most batches have."""
+    import pyarrow.compute as pc
+
+    if not batch.num_rows:
+        return
+    stores, marks, keys, values = (batch.column(name) for name in ("store", "mark", "key", "value"))
+    found = pc.min_max(stores).as_py()
+    pairs = zip(keys.to_pylist(), values.to_pylist(), strict=True)
+    if found["min"] == found["max"] and not pc.any(marks).as_py():
+        changes.setdefault(found["min"], StoreChanges()).pairs.update(pairs)
+        return
+    for store, is_mark, (key, value) in zip(stores.to_pylist(), marks.to_pylist(), pairs, strict=True):
+        changed = changes.setdefault(store, StoreChanges())
+        if is_mark:
+            changed.marks[key.decode()] = value
+        else:
+            changed.pairs[key] = value
 
 
 def damaged(what: str) -> ChangelogError:
@@ -223,21 +234,38 @@ def damaged(what: str) -> ChangelogError:
     )
 
 
+def _schema() -> pyarrow.Schema:
+    import pyarrow as pa
+
+    return pa.schema([("store", pa.string()), ("mark", pa.bool_()), ("key", pa.binary()), ("value", pa.binary())])
+
+
+def _batches_with(changes: Mapping[str, StoreChanges]) -> Iterator[pyarrow.RecordBatch]:
+    """Return the records of ``changes``, by store; marks are first. Pairs are made columns without a row of each."""
+    import pyarrow as pa
+
+    for store, changed in changes.items():
+        if changed.marks:
+            yield from _in_batches(records_of({store: StoreChanges(marks=changed.marks)}))
+        all_keys, all_values = list(changed.pairs), list(changed.pairs.values())
+        for at in range(0, len(all_keys), _BATCH_RECORDS):
+            keys, values = all_keys[at : at + _BATCH_RECORDS], all_values[at : at + _BATCH_RECORDS]
+            if sum(map(len, keys)) + sum(map(len, filter(None, values))) > _BATCH_BYTES:
+                yield from _in_batches((store, False, *pair) for pair in zip(keys, values, strict=True))
+                continue
+            stores, marks = (pa.repeat(pa.scalar(each), len(keys)) for each in (store, False))
+            columns = [stores, marks, pa.array(keys, pa.binary()), pa.array(values, pa.binary())]
+            yield pa.record_batch(columns, schema=_schema())
+
+
 def _in_batches(records: Iterable[Record]) -> Iterator[pyarrow.RecordBatch]:
     import pyarrow as pa
 
-    waiting = iter(records)
+    schema, waiting = _schema(), iter(records)
     while piece := list(_bounded(waiting)):
-        stores, marks, keys, values = zip(*piece, strict=True)
-        yield pa.record_batch(
-            [
-                pa.array(stores, pa.string()),
-                pa.array(marks, pa.bool_()),
-                pa.array(keys, pa.binary()),
-                pa.array(values, pa.binary()),
-            ],
-            names=["store", "mark", "key", "value"],
-        )
+        columns = zip(*piece, strict=True)
+        arrays = [pa.array(column, field.type) for column, field in zip(columns, schema, strict=True)]
+        yield pa.record_batch(arrays, schema=schema)
 
 
 def _bounded(records: Iterator[Record]) -> Iterator[Record]:

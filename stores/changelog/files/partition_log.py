@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
@@ -12,12 +13,12 @@ from stores.changelog.files.format import (
     Header,
     Record,
     StoreChanges,
+    all_changes_in,
     batches_of,
+    changes_in,
     check,
     encoded,
-    gathered,
     read_header,
-    records_in,
     records_of,
     write_records,
 )
@@ -67,10 +68,15 @@ class Retention:
 class Piece:
     """A part of a restore. With ``fresh``, the state begins with it: what was there before does not count."""
 
-    records: list[Record]
+    changes: Mapping[str, StoreChanges]
     fresh: bool
     reached: int | None
     """The version that the state has with this piece, None if more pieces of it follow."""
+
+    @property
+    def records(self) -> Iterator[Record]:
+        """The records, by store; marks are first."""
+        return records_of(self.changes)
 
 
 class PartitionLog:
@@ -93,7 +99,7 @@ class PartitionLog:
         Raises: OffsetOutOfRangeError if it is not in the log.
         """
         name = self._path(version_name(version))
-        header, _ = self._read_version(version)
+        header = self._read_header(version)
         self._folder.settle(name)
         return header
 
@@ -112,7 +118,7 @@ class PartitionLog:
             self._check_newest(header.version, error, least=True)
             raise
         self._check_newest(header.version, None)
-        written = header if placed else self._read_version(header.version)[0]
+        written = header if placed else self._read_header(header.version)
         reach(APPENDED)
         return written
 
@@ -168,7 +174,7 @@ class PartitionLog:
             first = None
             if header.previous == after:
                 after = chain.pop(0)
-                yield Piece(list(records_of(changes)), False, after)
+                yield Piece(changes, False, after)
             elif snapshot is not None and (after is None or after < snapshot):
                 # After power loss some files are back that were removed, and others are not.
                 yield from self._from_snapshot(listing, snapshot)
@@ -193,7 +199,7 @@ class PartitionLog:
     def _check_kept(self, listing: Listing, to: int) -> None:
         """Check that a version below the oldest snapshot is followed by the next. Raises: OffsetOutOfRangeError."""
         later = min((version for version in listing.versions if version > to), default=None)
-        if later is not None and self._read_version(later)[0].previous != to:
+        if later is not None and self._read_header(later).previous != to:
             raise self._out_of_range(to, listing)
 
     def _from_snapshot(self, listing: Listing, version: int) -> Iterator[Piece]:
@@ -205,10 +211,10 @@ class PartitionLog:
             raise self._out_of_range(version, self.listing()) from error
         with opened as file:
             _, reader = read_header(file, self._what(name))
-            for records in records_in(reader):
-                yield Piece(records, fresh, None)
+            for changes in changes_in(reader):
+                yield Piece(changes, fresh, None)
                 fresh = False
-        yield Piece([], fresh, version)
+        yield Piece({}, fresh, version)
 
     def snapshot_due(self, listing: Listing) -> bool:
         """Return True if a snapshot of the newest version should be written."""
@@ -275,18 +281,29 @@ class PartitionLog:
         return len(doomed)
 
     def _read_version(self, version: int) -> tuple[Header, dict[str, StoreChanges]]:
+        with self._opened(version) as (header, reader):
+            return header, all_changes_in(reader)
+
+    def _read_header(self, version: int) -> Header:
+        with self._opened(version) as (header, _):
+            return header
+
+    @contextmanager
+    def _opened(self, version: int) -> Iterator[tuple[Header, pyarrow.RecordBatchStreamReader]]:
+        """Open the file of a version. Raises: OffsetOutOfRangeError if it is not in the log; ChangelogError."""
         name = version_name(version)
         try:
-            with self._checked(name) as file:
-                header, reader = read_header(file, self._what(name))
-                if (header.kind, header.version, header.partition) != ("version", version, self.partition):
-                    raise ChangelogError(
-                        f"{self._what(name)} holds version {header.version} of partition {header.partition}: bring the "
-                        "right file back from a copy"
-                    )
-                return header, gathered(records_in(reader))
+            file = self._checked(name)
         except FileNotFoundError as error:
             raise self._out_of_range(version, self.listing()) from error
+        with file:
+            header, reader = read_header(file, self._what(name))
+            if (header.kind, header.version, header.partition) != ("version", version, self.partition):
+                raise ChangelogError(
+                    f"{self._what(name)} holds version {header.version} of partition {header.partition}: bring the "
+                    "right file back from a copy"
+                )
+            yield header, reader
 
     def _out_of_range(self, version: int, listing: Listing) -> OffsetOutOfRangeError:
         found = f"versions {min(listing.versions)} to {listing.newest}" if listing.versions else "no version"
