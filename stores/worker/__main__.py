@@ -33,11 +33,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("application", metavar="MODULE:NAME", help="the module, and the name of the Application in it")
     parser.add_argument("--config", type=Path, required=True, metavar="FILE", help="properties, one name=value a line")
-    parser.add_argument("--verbose", action="store_true", help="log opening, restores and releases of tasks")
+    parser.add_argument(
+        "--verbose", action="store_true", help="log tasks that open, and the messages of the Kafka client"
+    )
     given = parser.parse_args(argv)
     logging.basicConfig(
         level=logging.INFO if given.verbose else logging.WARNING, format="%(asctime)s %(name)s %(message)s"
     )
+    if not given.verbose:
+        # It logs each attempt to connect. What that means for a task is logged with the task.
+        logging.getLogger("stores.changelog.kafka.client").setLevel(logging.CRITICAL)
     try:
         worker = Worker(find_application(given.application), read_properties(given.config))
     except (StoreError, TypeError) as error:

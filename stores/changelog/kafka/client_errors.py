@@ -26,6 +26,8 @@ _UNANSWERED = frozenset(
         "_RESOLVE",
         "_WAIT_COORD",
         "_WAIT_CACHE",
+        # Of a partition that exists: the client has lost its leader, as after a restart of the broker.
+        "_UNKNOWN_PARTITION",
         "_RETRY",
         "_IN_PROGRESS",
         "_PURGE_INFLIGHT",
