@@ -11,8 +11,9 @@ from typing import Any
 
 import pytest
 
+from harness.answer.browser_page import _place
 from harness.report.dots import Dot, DotChart, Panel
-from harness.report.drawing import Looks
+from harness.report.drawing import Looks, Plot
 from harness.report.lines import Line, LineChart, LinePanel
 from harness.report.timeline import Point, Timeline, TimelinePanel
 from harness.report.web.assemble import Section, assemble
@@ -97,6 +98,11 @@ def test_the_page_names_no_address_that_it_would_ask() -> None:
     own = page.replace(max(re.findall(r"<script>.*?</script>", page, re.DOTALL), key=len), "")
     assert re.findall(r"(?:src|href)=[\"'](?!#|data:)[^\"']*", own) == []
     assert "default-src 'none'" in own
+
+
+def test_the_title_of_a_plot_is_text() -> None:
+    chart = DotChart([], "label", "unit", more_is_better=True)
+    assert "<h4>a &lt;b&gt;</h4>" in _place(Plot("name", "a <b>", chart))
 
 
 NAN, INFINITY = float("nan"), float("inf")

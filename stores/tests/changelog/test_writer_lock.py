@@ -17,6 +17,7 @@ import pytest
 from stores import ChangelogError, ChangelogTimeoutError, TopicPartition
 from stores.changelog import SqliteChangelog
 from stores.changelog.log_file import LogFile
+from stores.changelog.writer_lock import WriterLock
 from stores.files.sqlite_library import Connection
 
 A = TopicPartition("a", 0)
@@ -146,6 +147,16 @@ def test_a_file_can_be_closed_while_another_process_holds_the_lock(tmp_path: Pat
     log.close()
     assert lock_of(path).exists()
     os.close(descriptor)
+
+
+def test_an_error_in_a_block_that_holds_the_lock_releases_it(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    lock = WriterLock(path, timeout_s=0)
+    with pytest.raises(KeyError), lock.held():
+        assert not is_free(path)
+        raise KeyError
+    assert is_free(path)
+    lock.close()
 
 
 def test_a_lock_that_another_process_has_removed_is_made_again(tmp_path: Path) -> None:
