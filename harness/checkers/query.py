@@ -49,11 +49,16 @@ def wrong_state(answer: Rows, state: Rows, partitions: int, version: int) -> str
     return ""
 
 
-def leading_stores(restores: Iterable[Mapping[str, Any]]) -> str:
-    """Return which store was found ahead of its log, or "". ``after`` is its version, ``to`` that of the log."""
-    for each in restores:
-        if each["after"] is not None and (each["to"] is None or each["after"] > each["to"]):
-            return f"a store of partition {each['partition']} was at version {each['after']}, its log at {each['to']}"
+def leading_stores(commits: Iterable[Mapping[str, Any]], appends: Iterable[Mapping[str, Any]]) -> str:
+    """Return which store has led its log, "" if none has: it committed a version before its process had appended it."""
+    appended: dict[tuple[int, str, int], int] = {}
+    for each in appends:
+        appended.setdefault((each["pid"], f"p{each['partition']:05d}", each["version"]), each["at"])
+    for each in commits:
+        partition = each["path"].split("/")[-2]
+        at = appended.get((each["pid"], partition, each["version"]))
+        if at is None or at > each["at"]:
+            return f"a store in {partition} committed version {each['version']} before its log had it"
     return ""
 
 

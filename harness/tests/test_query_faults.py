@@ -37,10 +37,11 @@ def test_a_state_of_another_batch_or_with_a_batch_counted_twice_is_found() -> No
 
 
 def test_a_store_ahead_of_its_log_is_found() -> None:
-    sound: list[dict[str, Any]] = [{"partition": 0, "after": None, "to": None}, {"partition": 0, "after": 3, "to": 3}]
-    assert leading_stores(sound) == ""
-    assert leading_stores([*sound, {"partition": 0, "after": 4, "to": 3}])
-    assert leading_stores([{"partition": 0, "after": 0, "to": None}])
+    append = {"pid": 1, "at": 5, "partition": 0, "version": 3}
+    commit = {"pid": 1, "at": 6, "path": "/local/p00000/0", "version": 3}
+    assert leading_stores([commit], [append]) == ""
+    for wrong in ({"at": 4}, {"version": 4}, {"pid": 2}, {"path": "/local/p00001/0"}):
+        assert leading_stores([commit | wrong], [append])
 
 
 def test_a_restore_of_more_or_less_than_a_copy_lacks_is_found() -> None:

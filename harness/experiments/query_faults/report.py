@@ -17,9 +17,9 @@ counts once, and each partition has counted each batch once. *Struck* is how man
 were not the first at their version: they were refused, or gave out the rows of the first. *Restored* are the versions
 that local copies took from the log, and the bytes of their records.
 
-Checkers also see that no store was ever found ahead of its log; that a zombie's version is refused; that after a failed
-batch only the partition that failed is computed again; and that after the loss of a machine the other one restores just
-the versions that its copies lack.
+Checkers also see that no store commits a version before its log has it; that a zombie's version is refused; that after
+a failed batch only the partition that failed is computed again; and that after the loss of a machine the other one
+restores just the versions that its copies lack.
 """
 
 

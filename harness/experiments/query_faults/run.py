@@ -62,6 +62,7 @@ def examine(trial: Trial, folder: Path, say: Callable[[str], None]) -> dict[str,
             "full": fault.full,
             "mutant": trial.mutant,
             "backend": trial.backend,
+            "durability": fault.durability,
             "retention": dict(fault.retention),
             "shared_local": fault.shared_local,
         }
@@ -114,7 +115,7 @@ def _problems(
         wrong_rows(answer, figures["sink"]),
         *(wrong_state(answer, rows, fault.partitions, int(number)) for number, rows in figures["states"].items()),
         "" if str(batches - 1) in figures["states"] else f"the state has no version {batches - 1}",
-        leading_stores(notes.lines("restores")),
+        leading_stores(notes.lines("commits"), notes.lines("appends")),
     ]
     if len(errors) != fault.fails and (errors or not fault.may_go_on):
         found.append(f"the query failed {len(errors)} times, not {fault.fails}: {' '.join(errors)[:300]}")

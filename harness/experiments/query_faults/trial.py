@@ -41,6 +41,8 @@ class Fault:
     """Words that the error of a failed query must have."""
     full: str = "nothing"
     """The folder of the trial that it fills."""
+    durability: str = "CHANGELOG"
+    """The level of the stores. At PROCESS their commits survive a kill, so a store that leads its log is seen."""
     shared_local: bool = True
     """True for local copies in a folder of the trial, false for the folders of Spark's executors."""
 
@@ -59,7 +61,11 @@ _FULL = "No space left on device"
 FAULTS: Mapping[str, Fault] = MappingProxyType(
     {
         "worker killed": Fault(
-            "a Python worker is killed at each failpoint of a batch", max_failures=4, partitions=2, kills=True
+            "a Python worker is killed at each failpoint of a batch",
+            max_failures=4,
+            partitions=2,
+            kills=True,
+            durability="PROCESS",
         ),
         "executor killed": Fault(
             "an executor's JVM is killed at each failpoint of a batch; its Python worker lives on",

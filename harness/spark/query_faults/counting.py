@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from stores.config import StoreConfig
+from stores.interface import Durability
 from stores.records import INT64, STR, TimestampedKeyValue
 from stores.spark import Context, Rows
 
@@ -19,10 +20,14 @@ ANSWER = """
 """The rows that the sink must have, and the state: the count of each name after each of its batches, by Spark SQL."""
 
 
-def stores(backend: str) -> Mapping[str, StoreConfig]:
+def stores(backend: str, durability: str) -> Mapping[str, StoreConfig]:
     """Return the stores of the query: the counts, and one that has the number of batches of the partition."""
     counts = TimestampedKeyValue(key=STR, value=INT64)
-    return {"counts": StoreConfig(backend, records=counts), "batches": StoreConfig(backend)}
+    level = Durability(durability)
+    return {
+        "counts": StoreConfig(backend, durability=level, records=counts),
+        "batches": StoreConfig(backend, durability=level),
+    }
 
 
 def count(rows: Rows, context: Context) -> Iterator[tuple[str, int, int]]:

@@ -88,7 +88,7 @@ class Driver:
             key=KEY,
             process=process,
             output=OUTPUT,
-            stores=stores(given["backend"]),
+            stores=stores(given["backend"], given["durability"]),
             partitions=given["partitions"],
             state=folder / "state",
             order_by=ORDER,
