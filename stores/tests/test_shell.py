@@ -16,8 +16,10 @@ import pytest
 from stores import Durability, TopicPartition, __version__, open_store
 from stores.changelog import SqliteChangelog
 from stores.records import FLOAT64, INT64, JSON, STR, Session, TimestampedKeyValue, ValueAndTimestamp, Window, Windowed
+from stores.records.record_kind import RECORDS
 from stores.registry import backends
 from stores.shell.command import main
+from stores.shell.decoding import Decoder
 
 LOG = TopicPartition("log", 3)
 ON_DISK = [name for name, backend in backends().items() if backend.persistent]
@@ -100,6 +102,12 @@ def test_a_dump_decodes_what_a_typed_store_describes(tmp_path: Path, capsys: pyt
         sessions.commit()
     [session] = lines(capsys, "dump", tmp_path / "sessions", *decoding)
     assert session == {"key": "a", "value": 7, "session_start_ms": 20, "session_end_ms": 30}
+
+
+def test_records_of_both_formats_of_a_store_in_its_upgrade_are_decoded() -> None:
+    decoder = Decoder({RECORDS: b'{"kind": "timestamped"}'}, "str", "str")
+    assert decoder.record(b"k", b"old", plain=True) == {"key": "k", "value": "old"}
+    assert decoder.record(b"k", bytes(7) + b"\x05new") == {"key": "k", "value": "new", "timestamp_ms": 5}
 
 
 @pytest.mark.parametrize("encoding", ["utf-8", "ascii"])
