@@ -471,6 +471,21 @@ def test_a_dead_letter_has_the_record_and_the_error_in_headers(tmp_path: Path, l
     assert (task.metrics.skipped_total, task.metrics.dead_letter_total) == (1, 1)
 
 
+def test_a_commit_that_a_skipped_record_requested_is_not_made(tmp_path: Path, log: MemoryChangelog) -> None:
+    feed(log, [7, 8])
+
+    def process(record: Record, context: TaskContext) -> None:
+        context.commit()
+        if record.offset == 1:
+            raise Crash
+
+    task = single(tmp_path, log, process, on_error="skip")
+    task.open()
+    task.run()
+    assert (task.metrics.commit_total, task.metrics.skipped_total) == (1, 1)
+    task.close()
+
+
 class Mute(Exception):
     """An exception whose text raises."""
 
