@@ -14,6 +14,8 @@ from stores.changelog.interface import Changelog
 from stores.errors import StoreError
 from stores.worker.running_task import TaskStatus
 
+NO_TASKS = "0 tasks: other workers have them. Kafka gives those of a killed one away after its session.timeout.ms"
+
 
 @dataclass(frozen=True, slots=True)
 class WorkerStatus:
@@ -65,6 +67,8 @@ class StatusLine:
         done = sum(max(total - self._totals.get(task, 0), 0) for task, total in totals.items())
         rate = done / max(now - self._at, 1e-9)
         self._totals, self._at = totals, now
+        if not status.tasks:
+            return f"{self._application}: {NO_TASKS}"
         parts = [f"{len(status.tasks)} tasks"]
         restored = status.restored
         if restored is not None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import re
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -54,7 +57,7 @@ def test_a_broker_ends_with_the_process_that_started_it(tmp_path: Path) -> None:
 
 
 @pytest.mark.kafka
-def test_the_command_starts_one_broker_and_stops_it(tmp_path: Path) -> None:
+def test_the_command_starts_one_broker_that_keeps_its_address_and_stops_it(tmp_path: Path) -> None:
     skip_without_kafka()
     kafka_jars(FOLDER)
     (tmp_path / "jars").symlink_to(FOLDER / "jars")
@@ -63,8 +66,16 @@ def test_the_command_starts_one_broker_and_stops_it(tmp_path: Path) -> None:
         call = [sys.executable, "-m", "stores.changelog.kafka.testing", name, "--folder", str(tmp_path)]
         return subprocess.run(call, stdout=subprocess.PIPE, text=True, timeout=120, check=True).stdout
 
+    def address(said: str) -> str:
+        [found] = re.findall(r"127\.0\.0\.1:\d+", said)
+        return str(found)
+
     try:
-        assert command("start") == command("start")
+        started = command("start")
+        assert command("start") == started
+        pid = int(re.findall(r"process (\d+)", started)[0])
+        os.kill(pid, signal.SIGKILL)
+        assert address(command("start")) == address(started)
     finally:
         stopped = command("stop")
     assert "has stopped" in stopped

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import socket
 import subprocess
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import NamedTuple, Self
@@ -48,6 +49,8 @@ group.initial.rebalance.delay.ms=0
 broker.session.timeout.ms=4000
 broker.heartbeat.interval.ms=500
 """
+_LISTENERS = re.compile(r"^listeners=(.+)$", re.MULTILINE)
+_LISTENER = re.compile(r"(\w+)://127\.0\.0\.1:(\d+)")
 _LOG4J = """\
 rootLogger.level=warn
 rootLogger.appenderRef.out.ref=out
@@ -103,7 +106,10 @@ class Broker:
 
     @property
     def address(self) -> str:
-        """The broker's address, as clients take it in ``bootstrap.servers``. It stays the same after a restart."""
+        """The broker's address, as clients take it in ``bootstrap.servers``.
+
+        It stays the same after a restart. A new object on the same data has it too, unless a port was taken meanwhile.
+        """
         return f"127.0.0.1:{self.port}"
 
     def __enter__(self) -> Self:
@@ -125,7 +131,7 @@ class Broker:
         properties = self.data / "server.properties"
         if not self.port:
             self.data.mkdir(parents=True, exist_ok=True)
-            properties.write_text(self._server_properties() + self._settings, encoding="utf-8")
+            properties.write_text(self._server_properties(_ports_in(properties)) + self._settings, encoding="utf-8")
             (self.data / "log4j2.properties").write_text(_LOG4J, encoding="utf-8")
         base = [
             str(java),
@@ -161,11 +167,14 @@ class Broker:
         assert self.pid is not None
         os.kill(self.pid, signal.SIGCONT)
 
-    def _server_properties(self) -> str:
-        """Choose the ports, and return the settings of the server."""
-        self.port, controller, *others = _free_ports(2 + len(self._listeners))
-        self.ports = {listener.name: port for listener, port in zip(self._listeners, others, strict=True)}
-        named = [(Listener("PLAINTEXT"), self.port), *zip(self._listeners, others, strict=True)]
+    def _server_properties(self, earlier: Mapping[str, int]) -> str:
+        """Choose the ports, those of an earlier run if they are free; return the settings of the server."""
+        names = ["PLAINTEXT", "CONTROLLER", *(listener.name for listener in self._listeners)]
+        kept = earlier if earlier.keys() == set(names) and all(map(_is_free, earlier.values())) else None
+        ports = kept or dict(zip(names, _free_ports(len(names)), strict=True))
+        self.port, controller = ports["PLAINTEXT"], ports["CONTROLLER"]
+        self.ports = {listener.name: ports[listener.name] for listener in self._listeners}
+        named = [(listener, ports[listener.name]) for listener in (Listener("PLAINTEXT"), *self._listeners)]
         return _SERVER.format(
             controller=controller,
             bound=",".join(f"{listener.name}://127.0.0.1:{port}" for listener, port in named),
@@ -262,6 +271,25 @@ def _answers(port: int) -> bool:
         socket.create_connection(("127.0.0.1", port), timeout=1).close()
     except OSError:
         return False
+    return True
+
+
+def _ports_in(properties: Path) -> dict[str, int]:
+    """Return the ports of the listeners in a server.properties, by name; none if there is no such file."""
+    if not properties.exists():
+        return {}
+    [listeners] = _LISTENERS.findall(properties.read_text(encoding="utf-8"))
+    return {name: int(port) for name, port in _LISTENER.findall(listeners)}
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as one:
+        # As the broker does: connections that have just ended do not keep a port.
+        one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            one.bind(("127.0.0.1", port))
+        except OSError:
+            return False
     return True
 
 
