@@ -50,10 +50,7 @@ def measured(
         filled_s = {}
         for query in queries:
             query.start()
-            begun = monotonic()
-            for batch in fill:
-                query.feed(batch)
-            filled_s[query.subject] = monotonic() - begun
+            filled_s[query.subject] = sum(query.feed(batch)["seconds"] for batch in fill)
             for batch in warm:
                 query.feed(batch)
             query.stop()

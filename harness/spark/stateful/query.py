@@ -19,6 +19,10 @@ from stores.errors import StoreError
 
 INPUT, NEXT = "in", "next"
 STATE_STORE = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+NOT_CONNECTED = "Python worker failed to connect back"
+"""The error of a query whose Python process did not start within the 10 seconds that Spark has for it."""
+STARTS_MAX = 5
+"""The number of starts for the first batch. On a busy machine Python itself may need more than 10 seconds."""
 
 
 def settings(partitions: int) -> dict[str, str]:
@@ -42,6 +46,7 @@ class Query:
         self._spark, self.subject, self.folder = spark, subject, folder
         self._partitions, self._local = partitions, local
         self._running: StreamingQuery | None = None
+        self._is_fed = False
 
     def start(self) -> None:
         """Start the query. It waits for a batch."""
@@ -50,11 +55,15 @@ class Query:
         counts = counted(self.subject, events, self.folder, self._partitions, self._local)
         writer = counts.writeStream.format("noop").outputMode("update").trigger(processingTime="0 seconds")
         self._running = writer.option("checkpointLocation", str(self.folder / CHECKPOINT)).start()
+        self._is_fed = False
 
     def feed(self, batch: Path) -> dict[str, Any]:
         """Give the query a batch, wait for its end, and return its figures.
 
-        Raises: StoreError if the query has not read all events, or has not given out a row for each key.
+        Before the first batch ``transformWithState`` starts a Python process on the driver, and fails if that takes
+        long. Then the query is started again, and the seconds are those of the attempt that succeeded.
+
+        Raises: StoreError if the query fails, has not read all events, or has not given out a row for each key.
         """
         assert self._running is not None
         events, keys = keys_in(batch)
@@ -63,11 +72,17 @@ class Query:
         shutil.copytree(batch, aside, copy_function=os.link)
         watch = TreeWatch()
         aside.rename(self.folder / INPUT / batch.name)
-        try:
-            self._running.processAllAvailable()
-        except StreamingQueryException as error:
-            # Its text is Spark's to give, and gone with the session.
-            raise StoreError(f"{self.subject} failed in the batch {batch.name}: {_reasons(error)}") from None
+        for start in range(STARTS_MAX):
+            try:
+                self._running.processAllAvailable()
+                break
+            except StreamingQueryException as error:
+                if self._is_fed or NOT_CONNECTED not in str(error) or start + 1 == STARTS_MAX:
+                    # Its text is Spark's to give, and gone with the session.
+                    raise StoreError(f"{self.subject} failed in the batch {batch.name}: {_reasons(error)}") from None
+                self.stop()
+                self.start()
+        self._is_fed = True
         load = watch.figures()
         done = [each for each in self._running.recentProgress if each["numInputRows"]][-1]
         found = (done["numInputRows"], done["sink"]["numOutputRows"])
