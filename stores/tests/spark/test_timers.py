@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from stores.config import StoreConfig
@@ -16,9 +17,9 @@ from stores.spark import task
 from stores.spark.context import Context
 from stores.spark.plan import Batch, Plan
 from stores.spark.rows import Rows
-from stores.spark.timers import TIMES
+from stores.spark.timers import TIMES, encoded, set_stream_time, shown
 from stores.spark.watermark import watermark_of
-from stores.tests.spark.counting import COUNTS, QUERY, compute, plan
+from stores.tests.spark.counting import COUNTS, OUTPUT, QUERY, compute, plan
 
 WATERMARKS = (0, 100, 100, 250, 400)
 STORES = {"counts": StoreConfig("rocksdb", records=COUNTS), TIMES: StoreConfig("rocksdb")}
@@ -93,6 +94,22 @@ def test_a_timer_may_write_register_and_delete(tmp_path: Path) -> None:
     assert compute(given, 1, []) == [("a", 1), ("b", 2)]
     assert compute(given, 2, []) == [("again", 3)]
     assert compute(given, 3, []) == [("again", 4)]
+
+
+def test_a_timer_may_give_out_a_record_batch(tmp_path: Path) -> None:
+    def batch(key: Any, time_ms: int, context: Context) -> pa.RecordBatch:
+        return pa.record_batch([pa.array([key, key]), pa.array([time_ms, 0])], schema=OUTPUT)
+
+    given = timed(tmp_path, registers, batch)
+    compute(given, 0, ["a@50"])
+    assert compute(given, 1, []) == [("a", 50), ("a", 0)]
+
+
+def test_the_table_shows_the_key_and_the_time_of_a_timer_and_the_stream_time(tmp_path: Path) -> None:
+    assert shown(encoded(("é", b"\xff"), 7), b"") == ('["é", {"bytes": "ff"}]', "", 7)
+    with StoreConfig("memory").open(tmp_path / "store") as store:
+        set_stream_time(store, 9)
+        assert [shown(key, value) for key, value in store.all()] == [("stream time", "", 9)]
 
 
 def test_a_deleted_timer_does_not_fire(tmp_path: Path) -> None:
