@@ -68,7 +68,7 @@ test-kafka: $(STAMP) ## run the tests that need a Kafka broker, on one that they
 	@$(VENV_PYTHON) -m pytest -m kafka $(ARGS)
 
 test-spark: $(STAMP) java ## run the long tests of stateful queries on Spark; ARGS as above
-	@$(VENV_PYTHON) -m pytest -m stateful $(ARGS)
+	@$(PYTEST) -m stateful $(ARGS)
 
 kafka: $(STAMP) ## start a Kafka broker on loopback, with jars by Maven in .kafka/ (54 MB, once), and print its address
 	@$(VENV_PYTHON) -m stores.changelog.kafka.testing start --folder .kafka

@@ -84,7 +84,7 @@ def examine(trial: Trial, folder: Path, say: Callable[[str], None]) -> dict[str,
                     time.sleep(_POLL_S)
         figures = json.loads((folder / "figures.json").read_text())
         survivor, lost = ("", "") if cluster is None else (str(cluster.local_folder(1)), str(cluster.local_folder(0)))
-    problems = _problems(fault, trial, figures, notes, batches, starts, survivor, lost)
+    found = problems(fault, trial, figures, notes, batches, survivor, lost)
     appends = notes.lines("appends")
     return {
         "backend": trial.backend,
@@ -100,16 +100,20 @@ def examine(trial: Trial, folder: Path, say: Callable[[str], None]) -> dict[str,
         "late": sum(each["result"] != "first" for each in appends),
         "restored_versions": sum(each["versions"] for each in notes.lines("restores")),
         "restored_bytes": sum(each["bytes"] for each in notes.lines("restores")),
-        "result": "anomaly" if problems else "valid",
-        "detail": "; ".join(problems),
+        "result": "anomaly" if found else "valid",
+        "detail": "; ".join(found),
         "seconds": time.monotonic() - began,
     }
 
 
-def _problems(
-    fault: Fault, trial: Trial, figures: dict[str, Any], notes: Any, batches: int, starts: int, survivor: str, lost: str
+def problems(
+    fault: Fault, trial: Trial, figures: dict[str, Any], notes: Any, batches: int, survivor: str, lost: str
 ) -> list[str]:
-    """Return every way in which the trial did not end as promised. Raises: MeasurementFailedError without the fault."""
+    """Return every way in which the trial did not end as promised, from its ``figures`` and ``notes``.
+
+    Local copies are below ``survivor`` and ``lost`` if the fault loses a machine. Raises: MeasurementFailedError if the
+    fault did not strike.
+    """
     answer, errors = figures["answer"], figures["errors"]
     found = [
         wrong_rows(answer, figures["sink"]),
