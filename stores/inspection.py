@@ -24,7 +24,7 @@ from stores import position
 from stores.changelog.schema import APPLICATION_ID
 from stores.contract import marks
 from stores.engines.checksum import CHECKSUMMED, PLAIN
-from stores.engines.sqlite.tables import FILE, families, has_checksums
+from stores.engines.sqlite.tables import FILE, families, has_checksums, read_schema
 from stores.errors import ChangelogError, ConfigError, StoreError, StoreIncompatibleError
 from stores.extras import advice
 from stores.files.creation import is_store
@@ -76,7 +76,8 @@ def lines(path: Path, records_max: int) -> Iterator[Line]:
 
 
 def _of_store(database: Database, file: Path, first: Line, records_max: int) -> Iterator[Line]:
-    checked = has_checksums(database.conn, file)
+    schema = read_schema(database.conn)
+    checked = has_checksums(database.conn, schema, file)
     checksums = CHECKSUMMED if checked else PLAIN
     yield {**first, "checksums": checked}
     meta = dict(checksums.decode_pairs([(row["key"], row["value"]) for row in database["meta"].rows]))
@@ -85,7 +86,7 @@ def _of_store(database: Database, file: Path, first: Line, records_max: int) -> 
             yield {"topic": partition.topic, "partition": partition.partition, name: offset}
     for name, mark in marks.decode(meta).items():
         yield {"mark": name, "value": _text(mark)}
-    tables = families(database.conn)
+    tables = families(schema)
     rows = chain.from_iterable(database[table].rows for table in tables)
     for row in islice(rows, records_max):
         yield {"key": _text(row["key"]), "value": _text(checksums.decode(row["key"], row["value"]))}

@@ -479,7 +479,7 @@ def test_a_bit_that_takes_lmdb_back_by_one_commit_is_detected_when_it_is_opened(
     page: int, fork_server: ForkServer
 ) -> None:
     """Bit 1 of the transaction ID of either meta page changes which of the two is the newer one."""
-    commits = COMMITS + 2
+    commits = COMMITS + 3
     with Workshop(Case("lmdb-indexed-batch", "DISK", "damage", "flipped", commits=commits), SEED, fork_server) as shop:
         tree = final_tree(shop)
         [path] = [path for path in tree.files if path.endswith("data.mdb")]

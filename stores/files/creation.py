@@ -104,10 +104,10 @@ def check_parts(path: Path) -> None:
     Raises: OSError; StoreCorruptedError if a link, a pipe or the like has the name of one.
     """
     try:
-        for name in _FILES:
-            check_plain(path / name, folder=False)
-        for name in _FOLDERS:
-            check_plain(path / name, folder=True)
+        with os.scandir(path) as entries:
+            for entry in entries:
+                if entry.name in _FOLDERS or (entry.name in _FILES and not entry.is_file(follow_symlinks=False)):
+                    check_plain(Path(entry.path), folder=entry.name in _FOLDERS)
     except StrangeFileError as error:
         raise StoreCorruptedError(f"{error}: wipe the store and restore it from its changelog") from error
 
@@ -294,7 +294,7 @@ def _clear(path: Path) -> None:
 
 
 def _names(path: Path) -> set[str]:
-    return {entry.name for entry in path.iterdir()}
+    return set(os.listdir(path))
 
 
 def _content(file: Path) -> bytes | None:

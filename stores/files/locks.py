@@ -10,6 +10,7 @@ import fcntl
 import mmap
 import os
 import time
+from contextlib import suppress
 from pathlib import Path
 
 from stores.errors import StoreLockedError
@@ -134,11 +135,13 @@ def take_in_time(file: Path, timeout_s: float = TIMEOUT_S) -> int:
 
 def _opened(file: Path) -> tuple[int, bool]:
     """Return the file's descriptor, and whether the file was created now."""
-    try:
-        return open_plain(file, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600), True
-    except FileExistsError:
-        # If the file is removed before this call, it is created here.
-        return open_plain(file, os.O_RDWR | os.O_CREAT, 0o600), False
+    while True:
+        try:
+            return open_plain(file, os.O_RDWR), False
+        except FileNotFoundError:
+            # If another process makes the file before this call, open that one.
+            with suppress(FileExistsError):
+                return open_plain(file, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600), True
 
 
 def _lock(descriptor: int, file: Path, kind: int = fcntl.LOCK_EX) -> None:

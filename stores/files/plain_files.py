@@ -70,8 +70,7 @@ def read_file(path: Path, bytes_max: int = SMALL_BYTES_MAX) -> bytes:
 
     Raises: OSError; StrangeFileError where it is no regular file, or longer.
     """
-    with open(open_plain(path, os.O_RDONLY), "rb") as file:
-        content = file.read(bytes_max + 1)
+    content = read_head(path, bytes_max + 1)
     if len(content) > bytes_max:
         raise StrangeFileError(f"{path} has more than {bytes_max:,} bytes, which the library never writes there")
     return content
@@ -79,8 +78,14 @@ def read_file(path: Path, bytes_max: int = SMALL_BYTES_MAX) -> bytes:
 
 def read_head(path: Path, num_bytes: int) -> bytes:
     """Return the first ``num_bytes`` of the file ``path``, or all of it. Raises: OSError; StrangeFileError."""
-    with open(open_plain(path, os.O_RDONLY), "rb") as file:
-        return file.read(num_bytes)
+    descriptor = open_plain(path, os.O_RDONLY)
+    try:
+        content = os.read(descriptor, num_bytes)
+        while 0 < len(content) < num_bytes and (more := os.read(descriptor, num_bytes - len(content))):
+            content += more
+        return content
+    finally:
+        os.close(descriptor)
 
 
 def read_json(path: Path, bytes_max: int = SMALL_BYTES_MAX) -> object:

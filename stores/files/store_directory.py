@@ -3,6 +3,7 @@
     store.json   backend and format version (see ``stores.files.identity``)
     lock         held (flock) while the store is open; names the process
     open         exists while the store is open: the boot it was opened in, the level, and whether a sync has failed
+                 (see ``stores.files.open_mark``)
     unfinished   exists while the store is created or removed: nothing in the folder counts (see ``creation``)
     data/        the engine's files
     data.tmp/    the staging store of a dual store; the spills of an indexed batch, while there are any
@@ -13,9 +14,7 @@ Anything else in the folder is foreign, and is not touched.
 
 from __future__ import annotations
 
-import json
 import os
-import time
 from collections.abc import Callable
 from contextlib import suppress
 from os import PathLike
@@ -51,6 +50,8 @@ from stores.files.creation import (
 from stores.files.identity import FILE as IDENTITY_FILE
 from stores.files.identity import Identity, checked_identity
 from stores.files.locks import FileLock, take
+from stores.files.open_mark import FILE as MARK_FILE
+from stores.files.open_mark import boot_id, is_durable, write_mark
 from stores.files.plain_files import read_json, replace_file, sync_folder, sync_tree, translated_system_errors
 from stores.interface import Durability
 
@@ -78,6 +79,7 @@ class StoreDirectory:
         self._durability = durability
         self._tearable = tearable
         self._unsynced = False
+        self._boot = boot_id()
         self.clean = True
         """True if the store was closed by the last process that had it open."""
 
@@ -110,9 +112,9 @@ class StoreDirectory:
                 if durability is Durability.DISK:
                     # The process that created the store may have been killed before this sync.
                     sync_folder(path.parent)
-                directory._check_mark()
-                # This also syncs the folder, from which that process may have removed the marker of the creation.
-                directory._write_mark()
+                if not directory._check_mark():
+                    # This also syncs the folder, from which that process may have removed the marker of the creation.
+                    directory._write_mark()
             except BaseException:
                 directory.release()
                 raise
@@ -129,7 +131,7 @@ class StoreDirectory:
                 held = cls._open_existing(path, backend, Durability.DISK, tearable=False)
             except _ChangedError as error:
                 raise StoreCorruptedError(f"{path} was removed: restore it from its changelog") from error
-            held.clean = not (path / "open").exists()
+            held.clean = not (path / MARK_FILE).exists()
         return held
 
     @classmethod
@@ -192,8 +194,12 @@ class StoreDirectory:
             raise
         return cls(path, identity, lock, durability, tearable=tearable)
 
-    def _check_mark(self) -> None:
-        mark = self.path / "open"
+    def _check_mark(self) -> bool:
+        """Check the mark that an earlier process has left. Return True if it is also the mark of this process.
+
+        Raises: StoreCorruptedError; OSError.
+        """
+        mark = self.path / MARK_FILE
         try:
             self.clean = False
             content = read_json(mark)
@@ -202,14 +208,14 @@ class StoreDirectory:
             boot, tearable, unsynced = content["boot"], content["tearable"], content.get("unsynced", False)
         except FileNotFoundError:
             self.clean = True
-            return
+            return False
         except (ValueError, KeyError, TypeError) as error:
             raise StoreCorruptedError(
                 f"{mark} can't be read: wipe the store and restore it from its changelog"
             ) from error
         if not tearable:
-            return
-        if boot != boot_id():
+            return False
+        if boot != self._boot:
             raise StoreCorruptedError(
                 f"{self.path} was open when the machine stopped, at a durability level at which power loss may damage "
                 "it: wipe the store and restore it from its changelog"
@@ -224,6 +230,7 @@ class StoreDirectory:
         # well, the mark continues to say so, and closing syncs.
         if not self._tearable:
             self._sync()
+        return is_durable(self.path, content, self._mark())
 
     def _sync(self) -> None:
         """Sync all there is; where that fails once, the mark says so, and the store counts as torn in the next boot.
@@ -241,15 +248,17 @@ class StoreDirectory:
                 self._write_mark(durable=False)
             raise
 
-    def _write_mark(self, *, durable: bool = True) -> None:
-        mark = {
-            "boot": boot_id(),
+    def _mark(self) -> dict[str, object]:
+        return {
+            "boot": self._boot,
             "pid": os.getpid(),
             "durability": self._durability,
             "tearable": self._tearable or self._unsynced,
             "unsynced": self._unsynced,
         }
-        replace_file(self.path / "open", json.dumps(mark), durable=durable)
+
+    def _write_mark(self, *, durable: bool = True) -> None:
+        write_mark(self.path, self._mark(), durable=durable)
 
     def identify(self, identity: Identity) -> None:
         """Replace the store's identity by ``identity``, after syncing all its files. Raises: OSError."""
@@ -270,7 +279,7 @@ class StoreDirectory:
                     if self._tearable:
                         self._sync()
                     if not self._unsynced:
-                        (self.path / "open").unlink(missing_ok=True)
+                        (self.path / MARK_FILE).unlink(missing_ok=True)
                         # Otherwise power loss might bring the mark back, and the store would be restored needlessly.
                         sync_folder(self.path)
         finally:
@@ -299,12 +308,16 @@ def _is_to_be_made(path: Path) -> bool:
 
 def _check(path: Path, backend: str) -> None:
     """Check that a store of ``backend`` is there. Raises: StoreIncompatibleError, StoreCorruptedError; OSError."""
-    if not is_store(path):
+    try:
+        checked_identity(path, backend)
+    except StoreCorruptedError as error:
+        # A folder with a readable identity is a store's.
+        if is_store(path):
+            raise
         raise StoreIncompatibleError(
             f"{path} is not a store's folder: it contains {', '.join(foreign_names(path)[:3]) or 'files'}. "
             "Choose another path; nothing was changed"
-        )
-    checked_identity(path, backend)
+        ) from error
     if os.path.lexists(path / LOCK_FILE) and not is_plain(path / LOCK_FILE):
         raise StoreCorruptedError(
             f"{path / LOCK_FILE} is not the lock file of the store: wipe the store and restore it from its changelog"
@@ -331,12 +344,3 @@ def checked_path(path: str | PathLike[str]) -> Path:
     if "\0" in found.as_posix():
         raise ConfigError(f"{str(path)!r} is not a valid path, because it contains NUL: choose another one")
     return found.absolute()
-
-
-def boot_id() -> str:
-    """Return a name for the machine's present boot, which is different after each restart."""
-    try:
-        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    except OSError:
-        # Without Linux's boot ID: the time of the boot, to the minute.
-        return f"boot-{int((time.time() - time.monotonic()) // 60)}"

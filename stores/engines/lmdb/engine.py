@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence, Set
 from itertools import repeat
 from pathlib import Path
 from threading import RLock
@@ -25,7 +25,7 @@ from stores.engines.checksum import CHECKSUM_BYTES, codec_of
 from stores.engines.engine import EngineSnapshot, Scan, Transaction, TransactionalEngine, Writes
 from stores.engines.families import FAMILIES, families_in_use
 from stores.engines.lmdb.errors import damage, reading_error, writing_error
-from stores.engines.lmdb.file import check_length, check_structure, has_database, map_for, reserve_lock_file
+from stores.engines.lmdb.file import check_length, check_structure, database_bytes, reserve_lock_file
 from stores.engines.lmdb.memory_map import MemoryMap
 from stores.engines.lmdb.meta_pages import Checksums, check_closed_meta_pages, check_meta_pages, keep_meta_pages
 from stores.engines.lmdb.ranges import delete_range
@@ -78,12 +78,19 @@ class LmdbEngine(TransactionalEngine):
     reads_live: ClassVar[bool] = True
 
     def __init__(
-        self, env: Any, meta_pages: Checksums, durability: Durability, *, checksums: bool, scans_checked: bool
+        self,
+        env: Any,
+        databases: Sequence[Any],
+        meta_pages: Checksums,
+        durability: Durability,
+        *,
+        checksums: bool,
+        scans_checked: bool,
     ) -> None:
         self._env, self._meta_pages, self._durability = env, meta_pages, durability
         self._path: str = env.path()
         self._codec = codec_of(checksums=checksums, scans_checked=scans_checked)
-        self._data, self._meta = (env.open_db(name) for name in _NAMES[checksums])
+        self._data, self._meta = databases
         self._second_name = _SECOND_NAMES[checksums]
         self._second: Any = None
         self._stored: list[Any] = [self._data]
@@ -105,8 +112,9 @@ class LmdbEngine(TransactionalEngine):
     @classmethod
     def open(cls, path: Path, durability: Durability, options: Mapping[str, object]) -> Self:
         try:
-            size = max(cast(int, options["map_size_bytes"]), map_for(path))
-            new = not has_database(path)
+            num_bytes = database_bytes(path)
+            new = num_bytes is None
+            size = max(cast(int, options["map_size_bytes"]), 2 * (num_bytes or 0))
             found = check_meta_pages(path)
             if found.check_structure:
                 # Before LMDB maps the file with the size in its meta pages.
@@ -126,13 +134,16 @@ class LmdbEngine(TransactionalEngine):
             meta_pages: Checksums | None = None
             try:
                 check_length(env, path)
-                checksums = bool(options["checksums"]) if new else _has_checksums(env, path)
+                names = frozenset() if new else _database_names(env)
+                checksums = bool(options["checksums"]) if new else _has_checksums(names, path)
                 page_bytes = int(env.stat()["psize"])
                 meta_pages = Checksums(path, page_bytes)
                 scans_checked = bool(options["scan_checksums"])
-                opened = cls(env, meta_pages, durability, checksums=checksums, scans_checked=scans_checked)
-                if not new:
-                    opened._open_families()
+                # In a transaction that writes: the handles of one that reads end with it.
+                with env.begin(write=True) as txn:
+                    databases = [env.open_db(name, txn, create=new) for name in _NAMES[checksums]]
+                opened = cls(env, databases, meta_pages, durability, checksums=checksums, scans_checked=scans_checked)
+                opened._open_families(names)
                 if found.complete:
                     meta_pages.complete()
                 if durability is Durability.DISK and not new:
@@ -149,18 +160,22 @@ class LmdbEngine(TransactionalEngine):
     @classmethod
     def open_read_only(cls, path: Path, *, live: bool) -> Self:
         try:
-            if not has_database(path):
+            num_bytes = database_bytes(path)
+            if num_bytes is None:
                 raise StoreCorruptedError(f"{path} has no database: wipe the store and restore it from its changelog")
             if not live and check_meta_pages(path).check_structure:
                 check_structure(path)
             # A lock file says which pages this process reads. It is not needed if no process writes.
-            env = lmdb.open(str(path), map_size=map_for(path), max_dbs=3, readonly=True, create=False, lock=live)
+            env = lmdb.open(str(path), map_size=2 * num_bytes, max_dbs=3, readonly=True, create=False, lock=live)
             try:
                 check_length(env, path)
-                checksums = _has_checksums(env, path)
+                names = _database_names(env)
+                checksums = _has_checksums(names, path)
                 meta_pages = Checksums(path, int(env.stat()["psize"]), writable=False)
-                opened = cls(env, meta_pages, Durability.CHANGELOG, checksums=checksums, scans_checked=True)
-                opened._open_families()
+                databases = [env.open_db(name, create=False) for name in _NAMES[checksums]]
+                level = Durability.CHANGELOG
+                opened = cls(env, databases, meta_pages, level, checksums=checksums, scans_checked=True)
+                opened._open_families(names)
                 return opened
             except BaseException:
                 env.close()
@@ -200,11 +215,9 @@ class LmdbEngine(TransactionalEngine):
     def check_closed(cls, path: Path) -> None:
         check_closed_meta_pages(path)
 
-    def _open_families(self) -> None:
+    def _open_families(self, names: Set[bytes]) -> None:
         """Open the second data family, if it was ever created. The meta entry says whether it is in use."""
-        with self._env.begin() as txn:
-            made = txn.get(self._second_name) is not None
-        if made:
+        if self._second_name in names:
             self._second = self._env.open_db(self._second_name)
             self.select_families()
 
@@ -549,10 +562,13 @@ def _opening_error(error: Exception, path: Path) -> StoreError:
     return StoreUnavailableError(f"LMDB can't open {path}: {error}. {advice}")
 
 
-def _has_checksums(env: Any, path: Path) -> bool:
-    """Return whether the store was created with checksums. Raises: StoreCorruptedError for unknown databases."""
+def _database_names(env: Any) -> Set[bytes]:
     with env.begin() as txn:
-        names = {bytes(name) for name in txn.cursor().iternext(values=False)}
+        return {bytes(name) for name in txn.cursor().iternext(values=False)}
+
+
+def _has_checksums(names: Set[bytes], path: Path) -> bool:
+    """Return whether the store was created with checksums. Raises: StoreCorruptedError for unknown databases."""
     for checksums, expected in _NAMES.items():
         if names - {_SECOND_NAMES[checksums]} == set(expected):
             return checksums

@@ -17,21 +17,19 @@ _READER_BYTES = 64
 _RESERVED_READERS_MAX = 256
 
 
-def has_database(path: Path) -> bool:
-    """Return whether there is a database. Raises: StoreCorruptedError if it was removed.
+def database_bytes(path: Path) -> int | None:
+    """Return the size of the database's file, None if there is none. Raises: StoreCorruptedError if it was removed.
 
-    LMDB would create an empty one there.
+    LMDB would create an empty one there. A map of twice this size holds a copy of each page.
     """
     file = path / "data.mdb"
-    if (path / "lock.mdb").exists() and (not file.exists() or file.stat().st_size == 0):
+    try:
+        num_bytes = os.stat(file).st_size
+    except FileNotFoundError:
+        num_bytes = None
+    if not num_bytes and (path / "lock.mdb").exists():
         raise StoreCorruptedError(f"{file} is missing or empty: wipe the store and restore it from its changelog")
-    return file.exists()
-
-
-def map_for(path: Path) -> int:
-    """Return a map size that holds the existing file twice; 0 if there is none."""
-    file = path / "data.mdb"
-    return 2 * file.stat().st_size if file.exists() else 0
+    return num_bytes
 
 
 def reserve_lock_file(path: Path, max_readers: int) -> None:

@@ -223,10 +223,12 @@ def _read(file: Path) -> tuple[MetaPage, MetaPage] | None:
 
     Raises: StoreCorruptedError for an invalid page size; OSError.
     """
-    if not file.exists():
+    try:
+        descriptor = os.open(file, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
         return None
-    with file.open("rb") as opened:
-        first = opened.read(_READ_BYTES)
+    try:
+        first = os.pread(descriptor, _READ_BYTES, 0)
         if len(first) < _READ_BYTES:
             return None
         page = _parsed(first)
@@ -235,8 +237,9 @@ def _read(file: Path) -> tuple[MetaPage, MetaPage] | None:
         page_bytes = page.fixed[1]
         if page_bytes not in _PAGE_SIZES:
             raise _damaged(file, f"its first page says that pages have {page_bytes:,} bytes")
-        opened.seek(page_bytes)
-        second = opened.read(_READ_BYTES)
+        second = os.pread(descriptor, _READ_BYTES, page_bytes)
+    finally:
+        os.close(descriptor)
     return None if len(second) < _READ_BYTES else (page, _parsed(second))
 
 

@@ -37,6 +37,7 @@ from stores.engines.sqlite.tables import (
     delete_range,
     has_checksums,
     has_table,
+    read_schema,
     schema,
 )
 from stores.engines.sqlite.transaction import SqliteTransaction
@@ -96,7 +97,7 @@ class SqliteEngine(TransactionalEngine):
         file = path / FILE
         log = file.with_name(f"{FILE}-wal")
         try:
-            new, unclean = not file.exists(), log.exists() and log.stat().st_size > 0
+            new, unclean = not file.exists(), _size(log) > 0
             if not new:
                 check_header(file)
             writer = connect(file)
@@ -111,9 +112,11 @@ class SqliteEngine(TransactionalEngine):
                     create(writer, checksums=bool(options["checksums"]))
                 elif unclean and durability is Durability.DISK:
                     keep_log(writer, file)
-                codec = codec_of(checksums=has_checksums(writer, file), scans_checked=bool(options["scan_checksums"]))
-                check_own(writer, file)
-                second = has_table(writer, SECOND)
+                found = read_schema(writer)
+                checksums = has_checksums(writer, found, file)
+                codec = codec_of(checksums=checksums, scans_checked=bool(options["scan_checksums"]))
+                check_own(found, file)
+                second = has_table(found, SECOND)
                 writer.set_progress_handler(None, 0)
             except BaseException:
                 writer.close()
@@ -144,8 +147,9 @@ class SqliteEngine(TransactionalEngine):
             reader = connect(file, access)
             try:
                 reader.set_progress_handler(Deadline(OPENING_S), STEPS_PER_LOOK)
-                codec = codec_of(checksums=has_checksums(reader, file), scans_checked=True)
-                second = has_table(reader, SECOND)
+                found = read_schema(reader)
+                codec = codec_of(checksums=has_checksums(reader, found, file), scans_checked=True)
+                second = has_table(found, SECOND)
                 reader.set_progress_handler(None, 0)
                 opened = cls(file, reader, 0, Durability.CHANGELOG, codec)
                 opened._access = access
@@ -196,7 +200,7 @@ class SqliteEngine(TransactionalEngine):
 
     def select_families(self) -> None:
         places = families_in_use(self.meta().get(FAMILIES))
-        if max(places) and not self._query(lambda reader: has_table(reader, SECOND)):
+        if max(places) and not self._query(lambda reader: has_table(read_schema(reader), SECOND)):
             raise StoreCorruptedError(
                 f"{self._file} has no table {SECOND}: wipe the store and restore it from its changelog"
             )

@@ -23,6 +23,8 @@ def schema(name: str) -> str:
 _TABLES = {name: schema(name) for name in ("data", "meta")}
 SECOND = "records"
 """The table of the second data family, once there is one."""
+Schema = Sequence[tuple[str, str, str | None]]
+"""Everything in a file: type, name and statement."""
 _VERSIONS = {True: 2, False: 1}
 """``user_version`` with and without checksums. A single flipped bit does not turn one into the other."""
 
@@ -46,10 +48,15 @@ def create(writer: Connection, *, checksums: bool) -> None:
     writer.execute(f"pragma user_version={_VERSIONS[checksums]}")
 
 
-def has_checksums(writer: Connection, file: Path) -> bool:
+def read_schema(reader: Connection) -> Schema:
+    """Return the tables of a file, and all else in it. Raises: SQLite's errors."""
+    return reader.execute("select type, name, sql from sqlite_schema").fetchall()
+
+
+def has_checksums(reader: Connection, found: Schema, file: Path) -> bool:
     """Return whether the store was created with checksums. Raises: StoreCorruptedError, SQLite's errors."""
-    tables = dict(writer.execute("select name, sql from sqlite_schema").fetchall())
-    [version] = writer.execute("pragma user_version").fetchone()
+    tables = {name: sql for _, name, sql in found}
+    [version] = reader.execute("pragma user_version").fetchone()
     for checksums, expected in _VERSIONS.items():
         if version == expected and tables.items() >= _TABLES.items():
             return checksums
@@ -58,24 +65,24 @@ def has_checksums(writer: Connection, file: Path) -> bool:
     )
 
 
-def has_table(reader: Connection, name: str) -> bool:
-    """Return whether there is a table ``name`` with a store's schema. Raises: SQLite's errors."""
-    return reader.execute("select 1 from sqlite_schema where sql = ?", (schema(name),)).fetchone() is not None
+def has_table(found: Schema, name: str) -> bool:
+    """Return whether there is a table ``name`` with a store's schema."""
+    return any(sql == schema(name) for _, _, sql in found)
 
 
-def families(reader: Connection) -> list[str]:
-    """Return the data tables of a store's file. Raises: SQLite's errors."""
-    return ["data", SECOND] if has_table(reader, SECOND) else ["data"]
+def families(found: Schema) -> list[str]:
+    """Return the data tables of a store's file."""
+    return ["data", SECOND] if has_table(found, SECOND) else ["data"]
 
 
-def check_own(writer: Connection, file: Path) -> None:
+def check_own(found: Schema, file: Path) -> None:
     """Refuse a file with foreign tables or triggers: a trigger would change writes, and wiping would remove a table.
 
-    SQLite's own statistics tables are allowed. Raises: StoreIncompatibleError, SQLite's errors.
+    SQLite's own statistics tables are allowed. Raises: StoreIncompatibleError.
     """
     foreign = [
         f"the {kind} {name}"
-        for kind, name in writer.execute("select type, name from sqlite_schema")
+        for kind, name, _ in found
         if name not in (*_TABLES, SECOND) and not str(name).startswith("sqlite_")
     ]
     if foreign:

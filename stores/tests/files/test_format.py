@@ -51,7 +51,7 @@ def test_the_identity_names_backend_and_version_and_the_mark_of_an_open_store_th
     path = tmp_path / "counts"
     with open_store("lmdb", path):
         mark = json.loads((path / "open").read_text())
-        assert mark.keys() == {"boot", "pid", "durability", "tearable", "unsynced"}
+        assert mark.keys() == {"boot", "pid", "durability", "tearable", "unsynced", "synced"}
     assert {file.name for file in path.iterdir()} == {"store.json", "lock", "data"}
     identity = json.loads((path / "store.json").read_text())
     checksum = crc32(b"lmdb-indexed-batch 4")

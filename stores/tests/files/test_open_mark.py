@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import errno
+import json
+import os
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
-from stores.errors import StoreCorruptedError
+from stores.errors import StoreCorruptedError, StoreUnavailableError
+from stores.files import open_mark, plain_files
 from stores.files import store_directory as directory
 from stores.files.plain_files import sync_folder, sync_tree
 from stores.interface import Durability, KeyValueStore
@@ -106,6 +111,95 @@ def test_a_store_that_is_killed_twice_at_such_a_level_is_corrupt_in_the_next_boo
         for asked in sorted(backend_named(backend).durabilities):
             with pytest.raises(StoreCorruptedError):
                 reopened(path, backend, asked)
+
+
+@contextmanager
+def syncs() -> Iterator[list[str]]:
+    """The names of the files and folders that are synced in the block."""
+    seen: list[str] = []
+    fsync = os.fsync
+
+    def watched(descriptor: int) -> None:
+        seen.append(Path(os.readlink(f"/proc/self/fd/{descriptor}")).name)
+        fsync(descriptor)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", watched)
+        yield seen
+
+
+@pytest.mark.parametrize(("backend", "level"), TORN)
+def test_a_mark_that_survives_power_loss_is_kept_by_the_next_process_of_this_boot(
+    path: Path, backend: str, level: Durability
+) -> None:
+    killed(path, backend, level)
+    mark = (path / "open").read_bytes()
+    with syncs() as synced:
+        store = reopened(path, backend, level)
+    try:
+        assert not {"open.new", path.name} & set(synced)
+        assert (path / "open").read_bytes() == mark
+    finally:
+        store.close()
+    assert not (path / "open").exists()
+
+
+@pytest.mark.parametrize("asked", [Durability.PROCESS, Durability.DISK])
+def test_a_mark_of_another_level_is_replaced(path: Path, asked: Durability) -> None:
+    killed(path, LMDB, Durability.CHANGELOG)
+    with syncs() as synced, reopened(path, LMDB, asked):
+        assert {"open.new", path.name} <= set(synced)
+
+
+def test_the_mark_of_a_copied_store_is_written_again(path: Path, tmp_path: Path) -> None:
+    """Nothing says that the copy survives power loss."""
+    killed(path, LMDB, Durability.CHANGELOG)
+    shutil.copytree(path, tmp_path / "copy")
+    with syncs() as synced, reopened(tmp_path / "copy", LMDB, Durability.CHANGELOG):
+        assert {"open.new", "copy"} <= set(synced)
+
+
+def test_a_mark_that_was_put_back_later_is_written_again(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where the files of a backup get the numbers of those that were removed."""
+    killed(path, LMDB, Durability.CHANGELOG)
+    place = open_mark._place
+    monkeypatch.setattr(open_mark, "_place", lambda folder: (*place(folder)[:3], place(folder)[3] + 2_000_000_000))
+    with syncs() as synced, reopened(path, LMDB, Durability.CHANGELOG):
+        assert {"open.new", path.name} <= set(synced)
+
+
+def test_a_mark_whose_syncs_were_not_ended_is_written_again(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The process that replaced it was killed, or refused, before its folder was synced."""
+    reopened(path, LMDB, Durability.CHANGELOG).close()
+
+    def failing(folder: Path) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO), str(folder))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(plain_files, "sync_folder", failing)
+        with pytest.raises(StoreUnavailableError):
+            reopened(path, LMDB, Durability.CHANGELOG)
+    assert (path / "open").exists()
+    with syncs() as synced, reopened(path, LMDB, Durability.CHANGELOG):
+        assert {"open.new", path.name} <= set(synced)
+
+
+@pytest.mark.parametrize("note", [b"", b"1 2 three 4", b"1", b"\0" * 8])
+def test_a_mark_with_another_note_is_written_again(path: Path, note: bytes) -> None:
+    killed(path, LMDB, Durability.CHANGELOG)
+    mark = (path / "open").read_bytes()
+    kept = json.loads(mark)["synced"].encode()
+    (path / "open").write_bytes(mark.replace(kept, json.dumps(note.decode().ljust(len(kept))).encode()[1:-1]))
+    with syncs() as synced, reopened(path, LMDB, Durability.CHANGELOG):
+        assert {"open.new", path.name} <= set(synced)
+
+
+def test_a_mark_of_a_level_that_survives_power_loss_is_written_by_each_process(path: Path) -> None:
+    """Its folder is synced with it: files that were created or replaced there need that at this level."""
+    killed(path, LMDB, Durability.DISK)
+    assert "synced" not in json.loads((path / "open").read_bytes())
+    with syncs() as synced, reopened(path, LMDB, Durability.DISK):
+        assert {"open.new", path.name} <= set(synced)
 
 
 def test_a_store_that_was_open_at_a_level_that_survives_power_loss_is_trusted_at_every_level_in_the_next_boot(

@@ -1,0 +1,86 @@
+"""The mark that a store is open: the file ``open`` in its folder. See ``stores.files.store_directory``.
+
+An opening writes the mark so that it survives power loss, which takes two syncs. After a kill, the next opening in the
+same boot finds a mark with the same content. It needs no sync if those of that mark have succeeded. So the mark has a
+note, written in place after its syncs, without another one. Only this boot reads the note: it is in the page cache. It
+names the file, its folder and its time of change, because a copy of the files need not survive power loss.
+
+Only a mark of a level that power loss may tear has a note. After power loss such a store is never used again, so
+nothing else in the folder has to be synced, and neither a torn nor a missing note changes anything.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+
+from stores.files.plain_files import StrangeFileError, open_plain, read_head, replace_file
+
+FILE = "open"
+_NOTE = "synced"
+_NOTE_CHARS = 84
+"""Four numbers of up to 20 digits, and a space after each."""
+_NOTING_NS = 1_000_000_000
+"""The time of change that a note names is this much earlier than that of the mark, at most: writing it changes that."""
+_CHANGING = ("pid", _NOTE)
+"""The fields in which marks of the same meaning differ."""
+
+
+def write_mark(folder: Path, mark: Mapping[str, object], *, durable: bool) -> None:
+    """Replace the mark of the store in ``folder`` by ``mark``; unless ``durable``, power loss may undo it.
+
+    Raises: OSError.
+    """
+    text = json.dumps({**mark, _NOTE: " " * _NOTE_CHARS} if mark["tearable"] else mark)
+    replace_file(folder / FILE, text, durable=durable)
+    if durable and mark["tearable"]:
+        # Without a note, the next opening writes its mark again.
+        with suppress(OSError):
+            _write_note(folder, len(text) - len('"}') - _NOTE_CHARS)
+
+
+def is_durable(folder: Path, found: Mapping[str, object], mark: Mapping[str, object]) -> bool:
+    """Return True if the mark ``found`` in ``folder`` survives power loss and means what ``mark`` would mean.
+
+    Both are of the present boot. Raises: OSError.
+    """
+    if not mark["tearable"] or _meaning(found) != _meaning(mark):
+        return False
+    try:
+        *noted, noted_ns = map(int, str(found.get(_NOTE)).split())
+    except ValueError:
+        return False
+    *present, changed_ns = _place(folder)
+    return noted == present and 0 <= changed_ns - noted_ns <= _NOTING_NS
+
+
+def boot_id() -> str:
+    """Return a name for the machine's present boot, which is different after each restart."""
+    try:
+        return read_head(Path("/proc/sys/kernel/random/boot_id"), 64).decode().strip()
+    except (OSError, StrangeFileError):
+        # Without Linux's boot ID: the time of the boot, to the minute.
+        return f"boot-{int((time.time() - time.monotonic()) // 60)}"
+
+
+def _meaning(mark: Mapping[str, object]) -> dict[str, object]:
+    return {name: value for name, value in mark.items() if name not in _CHANGING}
+
+
+def _write_note(folder: Path, at: int) -> None:
+    text = " ".join(map(str, _place(folder)))
+    descriptor = open_plain(folder / FILE, os.O_WRONLY)
+    try:
+        os.pwrite(descriptor, text.encode(), at)
+    finally:
+        os.close(descriptor)
+
+
+def _place(folder: Path) -> tuple[int, int, int, int]:
+    """Return the device, the folder, the file and its time of change: no copy of the mark has the same."""
+    file = os.lstat(folder / FILE)
+    return file.st_dev, os.stat(folder).st_ino, file.st_ino, file.st_ctime_ns
