@@ -10,8 +10,6 @@ import pytest
 
 from harness import replay
 from harness.experiment import Request
-from harness.experiments.opening.experiment import Opening
-from harness.experiments.opening.opening import OpeningTrial, ratios
 from harness.experiments.throughput.configuration import Configuration, log_durability
 from harness.experiments.throughput.experiment import Throughput
 from harness.experiments.throughput.measurement import histogram
@@ -142,90 +140,11 @@ def test_repeats_of_a_configuration_lie_apart() -> None:
         lambda: Grid("count", 100, records_per_commit=(0,)),
         lambda: throughput_trials([Grid("count", 100, options=(("no_such_option", 1),))], 1),
         lambda: profile("quick", 1),
-        lambda: Opening().plan(Request("quick", 1)),
-        lambda: OpeningTrial((BACKEND,), Durability.CHANGELOG, 100, 1, 1),
     ],
 )
 def test_what_does_not_exist_is_refused(wrong) -> None:  # type: ignore[no-untyped-def]
     with pytest.raises(ConfigError):
         wrong()
-
-
-def test_an_opening_is_compared_with_the_bare_engine_without_the_replay_of_the_tail() -> None:
-    shared = {
-        "backend": "lmdb-indexed-batch",
-        "durability": "CHANGELOG",
-        "replayed": 10,
-        "open_s": 0.1,
-        "restore_s": 9.0,
-    }
-    small = [{**shared, "records": 100, "alone_s": seconds, "bare_s": 0.01} for seconds in (0.02, 0.019, 0.5)]
-    large = [{**shared, "records": 1_000, "alone_s": 0.08, "bare_s": 0.02}]
-    wiped = [{**shared, "backend": "rocksdb-direct", "records": 10, "alone_s": 1.0, "bare_s": 0.01}]
-    found = {(row["yardstick"], row["claim"].split()[3]): row for row in ratios([*small, *large, *wiped])}
-    assert {row["subject"] for row in found.values()} == {"lmdb-indexed-batch"}
-    assert [found["bare lmdb", size]["ratio"] for size in ("100", "1,000")] == [0.5, 0.25]
-    assert {row["at_least"] for row in found.values() if row["yardstick"] == "bare lmdb"} == {0.5}
-    assert sorted(yardstick for yardstick, _ in found) == ["bare lmdb", "bare lmdb", "one second"]
-    assert ratios([{**small[0], "bare_s": None}])[0]["yardstick"] == "one second"
-
-
-def test_an_opening_that_takes_longer_than_twice_the_bare_engine_says_what_takes_the_time() -> None:
-    row = {
-        "backend": "lmdb-indexed-batch",
-        "durability": "CHANGELOG",
-        "records": 100,
-        "replayed": 10,
-        "open_s": 0.1,
-        "restore_s": 0.01,
-        "alone_s": 0.004,
-        "bare_s": 0.001,
-        "mark_s": 0.002,
-    }
-    found = {each["yardstick"]: each for each in ratios([row])}
-    assert found["bare lmdb"]["ratio"] == 0.25
-    assert found["bare lmdb"]["reason"] == "4 ms: bare 1 ms, mark 2 ms, rest 1 ms"
-    assert found["bare lmdb and a mark"]["ratio"] == 0.75
-    assert {each["at_least"] for name, each in found.items() if name != "one second"} == {0.5}
-    (level,) = (each for each in ratios([{**row, "bare_s": 0.002}]) if each["yardstick"] == "bare lmdb")
-    assert level["reason"] is None
-
-
-def test_the_replay_of_a_tail_is_compared_with_the_restore_that_filled_the_store() -> None:
-    row = {
-        "backend": "rocksdb-indexed-batch",
-        "durability": "CHANGELOG",
-        "records": 50_000,
-        "replayed": 20_000,
-        "open_s": 0.1,
-        "restore_s": 0.2,
-        "alone_s": 0.004,
-        "bare_s": None,
-        "whole_restore_s": 1.0,
-    }
-    found = {each["yardstick"]: each for each in ratios([row])}
-    assert found["its restore"]["ratio"] == pytest.approx(2.0)
-    assert found["its restore"]["at_least"] == 0.8
-    # The fixed costs of a restore are most of the time of a small one.
-    found = {each["yardstick"]: each for each in ratios([{**row, "replayed": 1_000}])}
-    assert found["its restore"]["at_least"] is None
-
-
-def test_stores_that_a_kill_wipes_are_opened_once_and_apart_from_the_others() -> None:
-    trials = Opening().plan(Request("default"))
-    assert {trial.records for trial in trials} == {50_000, 500_000, 5_000_000}
-    for trial in trials:
-        wiped = {name for name in trial.backends if not backends()[name].transactional}
-        assert (wiped, trial.repeats) == ((set(trial.backends), 1) if wiped else (set(), 5))
-    assert [trial.backends for trial in Opening().plan(Request("smoke", backends=("rocksdb-direct",)))] == [
-        ("rocksdb-direct",)
-    ]
-
-
-def test_a_trial_of_openings_that_is_cut_counts_those_that_it_made() -> None:
-    trial = OpeningTrial(("lmdb-indexed-batch", "sqlite-native"), Durability.CHANGELOG, 100, 5, 1)
-    assert Opening().extent(trial) == ("openings", 10)
-    assert [Opening().tried(trial, [{}] * made) for made in (0, 3, 10)] == [0, 3, 10]
 
 
 def test_a_changelog_survives_what_its_stores_survive() -> None:

@@ -10,9 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from harness.experiments.opening.bare import bare_seconds
-from harness.experiments.opening.opening import OpeningTrial, run_opening
-from harness.experiments.opening.steps import TAIL_COMMIT_RECORDS, TAIL_COMMITS
 from harness.experiments.throughput import measurement
 from harness.experiments.throughput.configuration import Configuration
 from harness.experiments.throughput.pairs import read_pairs, write_pairs
@@ -21,7 +18,7 @@ from harness.experiments.throughput.run import run
 from harness.processes.measured import MeasurementFailedError, figures_of
 from harness.workloads.count import Count
 from stores.interface import Durability
-from stores.registry import backends, open_store
+from stores.registry import backends
 
 EVENTS = 1_500
 COUNT = Count(keys=200)
@@ -136,36 +133,3 @@ def test_a_measured_process_imports_neither_spark_nor_pyarrow() -> None:
     code = f"import sys, {measurement.__name__}; print(sorted({{'pyspark', 'pyarrow', 'pandas'}} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True, env=os.environ)
     assert done.stdout.strip() == "[]"
-
-
-@pytest.mark.parametrize(("backend", "commits_lost"), [("rocksdb-indexed-batch", TAIL_COMMITS), ("lmdb", 0)])
-def test_after_a_kill_only_the_tail_is_replayed(backend: str, commits_lost: int) -> None:
-    rows = run_opening(OpeningTrial((backend,), Durability.CHANGELOG, 3_000, 2, 1))
-    assert [row["replayed"] for row in rows] == [(commits_lost + 1) * TAIL_COMMIT_RECORDS] * 2
-    assert all(row["open_s"] > 0 and row["restore_s"] > 0 for row in rows)
-    assert [row["repeat"] for row in rows] == [0, 1]
-
-
-def test_openings_come_in_rounds_and_each_has_its_load_and_the_bare_engine_beside_it() -> None:
-    two = ("sqlite-native", "lmdb-indexed-batch")
-    rows = run_opening(OpeningTrial(two, Durability.CHANGELOG, 1_000, 2, 1))
-    assert [row["repeat"] for row in rows] == [0, 0, 1, 1]
-    assert {row["backend"] for row in rows[:2]} == {row["backend"] for row in rows[2:]} == set(two)
-    assert all(row["alone_s"] > 0 and row["bare_s"] > 0 and row["cpu_per_wall"] > 0 for row in rows)
-    assert all(row["mark_s"] > 0 and row["whole_restore_s"] > 0 for row in rows)
-
-
-@pytest.mark.parametrize("backend", [name for name, each in backends().items() if each.persistent])
-def test_the_bare_engine_opens_the_files_of_every_backend(tmp_path: Path, backend: str) -> None:
-    with open_store(backend, tmp_path / "store") as store:
-        store.put(b"key", b"value")
-        store.commit()
-    seconds = bare_seconds(tmp_path / "store")
-    assert seconds is not None
-    assert seconds > 0
-    assert bare_seconds(tmp_path / "elsewhere") is None
-
-
-def test_a_store_without_transactions_is_restored_whole_after_a_kill() -> None:
-    (row,) = run_opening(OpeningTrial(("rocksdb-direct",), Durability.CHANGELOG, 3_000, 1, 1))
-    assert row["replayed"] == 3_000 + (TAIL_COMMITS + 1) * TAIL_COMMIT_RECORDS

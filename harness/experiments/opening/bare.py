@@ -1,4 +1,7 @@
-"""Engines that open the files of a store without the store: what their opening costs by itself."""
+"""Engines that open the files of a store without the store: what their opening costs by itself.
+
+Each is opened as the store opens it, with the same options and the syncs of the same level, but without its checks.
+"""
 
 from __future__ import annotations
 
@@ -13,70 +16,93 @@ from rocksdict import Options, Rdict
 
 from stores.engines.lmdb import LmdbEngine
 from stores.engines.rocksdb import RocksDBEngine, database_options
+from stores.engines.rocksdb.database import OFFSETS_FAMILY
 from stores.engines.sqlite import SqliteEngine
+from stores.files.sqlite_file import write_ahead
 from stores.files.sqlite_library import connect
+from stores.interface import Durability
 
-Open = Callable[[], Any]
+Lookup = Callable[[bytes], Any]
+Open = Callable[[ExitStack], Lookup]
+"""Opens a database, which ends with the stack, and returns its lookup of committed data."""
+
+_LMDB_DATA = b"data.crc32"
+"""LMDB's database of the data of a store with checksums (docs/format.md)."""
 
 
-def bare_seconds(folder: Path) -> float | None:
-    """Open every database below ``folder`` with its engine, read one record of each, and close them.
+def bare_seconds(folder: Path, durability: Durability, key: bytes) -> float | None:
+    """Open every database below ``folder`` with its engine, look ``key`` up in each, and close them.
 
-    Return the seconds until all are open and read; None if there is no database of a known engine.
+    Return the seconds until all are open and read; None if there is no database of a known engine. Raises: LookupError
+    if none of them has the key.
     """
-    openings = list(_openings(folder))
+    openings = list(_openings(folder, durability))
     if not openings:
         return None
     with ExitStack() as opened:
         began = perf_counter()
-        for opening in openings:
-            opened.enter_context(closing(opening()))
-        return perf_counter() - began
+        found = [opening(opened)(key) for opening in openings]
+        seconds = perf_counter() - began
+    if not any(value is not None for value in found):
+        raise LookupError(f"no database below {folder} has the key {key!r}")
+    return seconds
 
 
-def _openings(folder: Path) -> Iterator[Open]:
+def _openings(folder: Path, durability: Durability) -> Iterator[Open]:
     for path in sorted(folder.rglob("*")):
         if path.name == "CURRENT":
             yield _rocksdb(path.parent)
         elif path.name == "data.mdb":
-            yield _lmdb(path.parent)
+            yield _lmdb(path.parent, durability)
         elif path.suffix == ".db":
-            yield _sqlite(path)
+            yield _sqlite(path, durability)
 
 
 def _rocksdb(path: Path) -> Open:
     # The options and the names of column families are what a store of this kind knows without reading.
-    families: dict[str, Options] = {
-        name: database_options(RocksDBEngine.options) for name in Rdict.list_cf(str(path), Options())
-    }
     options = database_options(RocksDBEngine.options)
+    families = {name: database_options(RocksDBEngine.options) for name in Rdict.list_cf(str(path), Options())}
+    families[OFFSETS_FAMILY].set_write_buffer_size(int(str(RocksDBEngine.options["offsets_write_buffer_size_bytes"])))
 
-    def opening() -> Any:
-        opened = Rdict(str(path), options=options, column_families=families)
-        next(iter(opened.items()), None)
-        return opened
-
-    return opening
-
-
-def _lmdb(path: Path) -> Open:
-    def opening() -> Any:
-        opened = lmdb.open(str(path), map_size=int(str(LmdbEngine.options["map_size_bytes"])), max_dbs=2)
-        with opened.begin() as transaction, transaction.cursor() as cursor:
-            cursor.first()
-        return opened
+    def opening(opened: ExitStack) -> Lookup:
+        database = opened.enter_context(closing(Rdict(str(path), options=options, column_families=families)))
+        return database.get
 
     return opening
 
 
-def _sqlite(path: Path) -> Open:
-    def opening() -> Any:
-        opened = connect(path)
-        opened.execute(f"pragma cache_size=-{int(str(SqliteEngine.options['cache_size_bytes'])) >> 10}")
+def _lmdb(path: Path, durability: Durability) -> Open:
+    options = LmdbEngine.options
+
+    def opening(opened: ExitStack) -> Lookup:
+        environment = opened.enter_context(
+            closing(
+                lmdb.open(
+                    str(path),
+                    map_size=int(str(options["map_size_bytes"])),
+                    max_dbs=3,
+                    max_readers=int(str(options["max_readers"])),
+                    readahead=bool(options["readahead"]),
+                    sync=durability is Durability.DISK,
+                    max_spare_txns=4,
+                )
+            )
+        )
+        data = environment.open_db(_LMDB_DATA, create=False)
+        return opened.enter_context(environment.begin(data)).get
+
+    return opening
+
+
+def _sqlite(path: Path, durability: Durability) -> Open:
+    options = SqliteEngine.options
+
+    def opening(opened: ExitStack) -> Lookup:
+        connection = opened.enter_context(closing(connect(path)))
+        write_ahead(connection, durability)
+        connection.execute(f"pragma cache_size=-{int(str(options['cache_size_bytes'])) >> 10}")
+        connection.execute(f"pragma wal_autocheckpoint={options['wal_autocheckpoint_pages']}").fetchall()
         # The first read recovers the WAL.
-        tables = opened.execute("select name from sqlite_master where type = 'table' order by name").fetchall()
-        for (table,) in tables:
-            opened.execute(f'select * from "{table}" limit 1').fetchone()
-        return opened
+        return lambda key: connection.execute("select value from data where key = ?", (key,)).fetchone()
 
     return opening

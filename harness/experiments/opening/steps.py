@@ -1,8 +1,8 @@
 """The processes of an opening trial, ``python -m harness.experiments.opening.steps STEP REPEAT FOLDER``.
 
-``fill`` writes a changelog, restores the store from it, and closes it cleanly. ``tail`` makes some commits and is
-killed (SIGKILL) within one: the changelog has it, the store does not. ``apart`` opens copies of that store by itself
-and with the bare engine. ``reopen`` opens that store with its task, and closes it cleanly.
+``log`` writes a changelog. ``fill`` restores a store from a copy of it, and closes it cleanly. ``tail`` makes some
+commits and is killed (SIGKILL) within one: the changelog has it, the store does not. ``apart`` opens that store by
+itself, and a copy with the bare engine. ``reopen`` opens that store with its task, and closes it cleanly.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ import os
 import shutil
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from functools import partial
 from pathlib import Path
 from time import perf_counter
 from types import MappingProxyType
@@ -40,7 +39,12 @@ _TAIL_BYTES = 12_000_000
 """Slightly less than the changelog that fills a write buffer of RocksDB, and is then flushed: the worst tail."""
 _MARK_BYTES = 128
 ORDER_FILE = "order"
+_LOG_FILE = "changelog.sqlite"
 _FILL_COMMIT_RECORDS = 50_000
+_WARM_UPS = 10
+"""A process of a task opens many stores, so the first opening is not what an opening takes."""
+_KEY = keys_of(np.zeros(1, dtype=np.int64))[0]
+"""A key that every store has."""
 _STRIDE = 7_919
 """A prime, so that the keys that the tail overwrites are far apart."""
 _APPLICATION = "opening"
@@ -51,8 +55,8 @@ Order = Mapping[str, Any]
 """The parameters of a step: ``backend``, ``durability``, ``records``, ``seed``, ``repeat``."""
 
 
-def fill(folder: Path, order: Order) -> dict[str, Any]:
-    """Create a store of ``records`` records, restored from its changelog and closed cleanly."""
+def log(folder: Path, order: Order) -> dict[str, Any]:
+    """Write the changelog of a store of ``records`` records, whatever its backend."""
     with _log(folder, order) as changelog:
         changelog.create_topic(_CHANGELOG.topic)
         with changelog.producer() as producer:
@@ -61,6 +65,13 @@ def fill(folder: Path, order: Order) -> dict[str, Any]:
                 for record in _records(numbers, order["seed"], first):
                     producer.send(_CHANGELOG, record.key, record.value)
                 producer.flush()
+    return {}
+
+
+def fill(folder: Path, order: Order) -> dict[str, Any]:
+    """Create the store, restored from a copy of the changelog in the folder above, and closed cleanly."""
+    shutil.copyfile(folder.parent / _LOG_FILE, folder / _LOG_FILE)
+    with _log(folder, order) as changelog:
         figures = _open_and_close(folder, order, changelog)
     # A long-lived store was written long ago, so the disk must not write it while the next steps are timed.
     os.sync()
@@ -90,49 +101,72 @@ def tail(folder: Path, order: Order) -> dict[str, Any]:
 
 
 def apart(folder: Path, order: Order) -> dict[str, Any]:
-    """Measure the time to open and recover a copy of the killed store, and to open another with the bare engine.
+    """Measure the time to open and recover the killed store by itself, and to open a copy with the bare engine.
 
-    Which is first changes with each repeat. Both have opened a new store before. ``mark_s`` is the time of writing a
-    file as small as the mark that a store is open, so that it survives power loss.
+    Both then look one key up. Which is first changes with each repeat. Both have opened a new store some times before.
+    ``mark_s`` is the time of writing a file as small as the mark that a store is open, so that it survives power loss;
+    None if an opening after a kill need not write one. The killed store is left as it was, in a copy.
     """
     from harness.experiments.opening.bare import bare_seconds  # It imports every engine.
 
-    state = folder / "state"
-    copies = {name: shutil.copytree(state, folder / f"copy-{name}") for name in ("alone_s", "bare_s")}
+    level, state = Durability(order["durability"]), folder / "state"
+    kept = _copied(state, folder / "copy-kept")
     try:
+        without, mark = _copied(state, folder / "copy-bare"), folder / "copy-mark"
         _warm_up(folder / "copy-new", order, bare_seconds)
-        copies["mark_s"] = folder / "copy-mark"
-        copies["mark_s"].mkdir()
-        timed: dict[str, Callable[[Path], float | None]] = {
-            "alone_s": partial(_alone_seconds, order=order),
-            "bare_s": bare_seconds,
-            "mark_s": _mark_seconds,
+        timed: dict[str, Callable[[], float | None]] = {
+            # In its place: the mark of a copy is written again, because a copy may not survive power loss.
+            "alone_s": lambda: _alone_seconds(_store_below(state), order),
+            "bare_s": lambda: bare_seconds(without, level, _KEY),
+            "mark_s": lambda: None if _keeps_mark(order) else _mark_seconds(mark),
         }
         found = {}
         for name in sorted(timed, reverse=order["repeat"] % 2 == 1):
             # A sync of one file may otherwise wait for those that were written before.
             os.sync()
-            found[name] = timed[name](copies[name])
+            found[name] = timed[name]()
         return found
     finally:
+        shutil.rmtree(state)
+        kept.replace(state)
         for copy in folder.glob("copy-*"):
             shutil.rmtree(copy)
 
 
-def _warm_up(new: Path, order: Order, bare_seconds: Callable[[Path], float | None]) -> None:
+def _copied(state: Path, copy: Path) -> Path:
+    """Copy the files, except for tables of RocksDB, which no process changes: they get a second name."""
+
+    def copied(source: str, target: str) -> str:
+        if source.endswith(".sst"):
+            os.link(source, target)
+            return target
+        return shutil.copyfile(source, target)
+
+    shutil.copytree(state, copy, copy_function=copied)
+    return copy
+
+
+def _warm_up(new: Path, order: Order, bare_seconds: Callable[[Path, Durability, bytes], float | None]) -> None:
     """Import and use what an opening needs."""
     with _open_alone(new, order) as store:
-        store.put(b"key", b"value")
+        store.put(_KEY, b"value")
         store.commit()
-    bare_seconds(new)
-    _open_alone(new, order).close()
+    for _ in range(_WARM_UPS):
+        bare_seconds(new, Durability(order["durability"]), _KEY)
+        _alone_seconds(new, order)
 
 
-def _alone_seconds(copy: Path, *, order: Order) -> float:
-    (described,) = copy.rglob("store.json")
+def _store_below(folder: Path) -> Path:
+    (described,) = folder.rglob("store.json")
+    return described.parent
+
+
+def _alone_seconds(path: Path, order: Order) -> float:
     began = perf_counter()
-    store = _open_alone(described.parent, order)
+    store = _open_alone(path, order)
+    value = store.get(_KEY)
     seconds = perf_counter() - began
+    assert value is not None, "every store has the first key"
     store.close()
     return seconds
 
@@ -141,7 +175,13 @@ def _open_alone(path: Path, order: Order) -> KeyValueStore:
     return open_store(order["backend"], path, name=_STORE, durability=Durability(order["durability"]))
 
 
+def _keeps_mark(order: Order) -> bool:
+    """Return True if an opening after a kill takes over the mark of the killed process (``stores.files.open_mark``)."""
+    return backend_named(order["backend"]).load_engine().torn_by_power_loss(Durability(order["durability"]))
+
+
 def _mark_seconds(folder: Path) -> float:
+    folder.mkdir()
     file, text = folder / "mark", "x" * _MARK_BYTES
     replace_file(file, text)
     os.sync()
@@ -158,7 +198,7 @@ def reopen(folder: Path, order: Order) -> dict[str, Any]:
 
 
 STEPS: Mapping[str, Callable[[Path, Order], dict[str, Any]]] = MappingProxyType(
-    {"fill": fill, "tail": tail, "apart": apart, "reopen": reopen}
+    {"log": log, "fill": fill, "tail": tail, "apart": apart, "reopen": reopen}
 )
 
 
@@ -187,7 +227,7 @@ def _records(numbers: Integers, seed: int, first: int) -> Iterator[Record]:
 
 
 def _log(folder: Path, order: Order) -> SqliteChangelog:
-    return SqliteChangelog(folder / "changelog.sqlite", log_durability(Durability(order["durability"])))
+    return SqliteChangelog(folder / _LOG_FILE, log_durability(Durability(order["durability"])))
 
 
 def _task(
