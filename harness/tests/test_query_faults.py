@@ -36,7 +36,10 @@ def test_rows_that_are_missing_doubled_or_different_are_found() -> None:
 
 
 def test_a_state_of_another_batch_or_with_a_batch_counted_twice_is_found() -> None:
-    assert wrong_state(ANSWER, STATE, 2, 1) == ""
+    assert wrong_state(ANSWER, STATE, 2, 1) == wrong_state(ANSWER[::-1], STATE, 2, 1) == ""
+    first = [["counts", "a", "2"], ["counts", "b", "1"], ["batches", "6e", b"1".hex()], ["batches", "6e", b"1".hex()]]
+    assert wrong_state(ANSWER, first, 2, 0) == ""
+    assert wrong_state(ANSWER, [["counts", "c", "1"], *STATE], 2, 1)
     assert wrong_state(ANSWER, STATE, 2, 0)
     assert wrong_state(ANSWER, STATE[1:], 2, 1)
     assert wrong_state(ANSWER, STATE[:-1], 2, 1)
@@ -46,13 +49,13 @@ def test_a_state_of_another_batch_or_with_a_batch_counted_twice_is_found() -> No
 def test_a_store_ahead_of_its_log_is_found() -> None:
     append = {"pid": 1, "at": 5, "partition": 0, "version": 3}
     commit = {"pid": 1, "at": 6, "path": "/local/p00000/0", "version": 3}
-    assert leading_stores([commit], [append]) == ""
+    assert leading_stores([commit], [append]) == leading_stores([commit], [append, append | {"at": 7}]) == ""
     for wrong in ({"at": 4}, {"version": 4}, {"pid": 2}, {"path": "/local/p00001/0"}):
         assert leading_stores([commit | wrong], [append])
 
 
 def test_a_restore_of_more_or_less_than_a_copy_lacks_is_found() -> None:
-    before = [{"path": "/b/p0", "version": 2}, {"path": "/a/p1", "version": 3}]
+    before = [{"path": "/b/p0", "version": number} for number in range(3)] + [{"path": "/a/p1", "version": 3}]
     right: list[dict[str, Any]] = [
         {"path": "/b/p0", "partition": 0, "versions": 1},
         {"path": "/b/p1", "partition": 1, "versions": 4},
@@ -60,7 +63,8 @@ def test_a_restore_of_more_or_less_than_a_copy_lacks_is_found() -> None:
     assert wrong_restores(before, right, "/b", 3, "/a") == ""
     assert wrong_restores(before, [right[0] | {"versions": 4}], "/b", 3, "/a")
     assert wrong_restores(before, [right[1] | {"versions": 0}], "/b", 3, "/a")
-    assert wrong_restores(before, [right[0] | {"path": "/a/p0"}], "/b", 3, "/a")
+    for elsewhere in ("/a/p0", "/c/p1"):
+        assert wrong_restores(before, [right[1] | {"path": elsewhere}], "/b", 3, "/a")
 
 
 def test_a_night_has_every_fault_and_every_mutant_and_default_runs_take_turns() -> None:

@@ -11,9 +11,10 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from stores.changelog.files.folder import open_folder
 from stores.config import StoreConfig
 from stores.errors import ConfigError, StoreIncompatibleError
-from stores.spark import task
+from stores.spark import task, watermark
 from stores.spark.context import Context
 from stores.spark.plan import Batch, Plan
 from stores.spark.rows import Rows
@@ -180,3 +181,17 @@ def test_the_watermark_comes_from_the_checkpoint_of_the_query_and_no_other(tmp_p
         (tmp_path / "checkpoint/offsets/0").write_text(content)
         with pytest.raises(ConfigError):
             watermark_of(checkpoint, 0, QUERY)
+
+
+def test_a_checkpoint_on_s3_has_the_names_that_hadoop_gives_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    checkpoint = make_checkpoint(tmp_path)
+    asked: list[str] = []
+
+    def opened(location: str, **given: Any) -> Any:
+        asked.append(location)
+        return open_folder(checkpoint, **given)
+
+    monkeypatch.setattr(watermark, "open_folder", opened)
+    for location in ("s3a://bucket/c", "s3n://bucket/c", "s3://bucket/c", "hdfs://host/c"):
+        assert watermark_of(location, 1, QUERY) == 100
+    assert asked == ["s3://bucket/c"] * 3 + ["hdfs://host/c"]
