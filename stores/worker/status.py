@@ -14,7 +14,10 @@ from stores.changelog.interface import Changelog
 from stores.errors import StoreError
 from stores.worker.running_task import TaskStatus
 
-NO_TASKS = "0 tasks: other workers have them. Kafka gives those of a killed one away after its session.timeout.ms"
+NO_TASKS = (
+    "0 tasks: other workers have them, or no broker answers. Kafka gives those of a killed worker away after its "
+    "session.timeout.ms"
+)
 
 
 @dataclass(frozen=True, slots=True)
