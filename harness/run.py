@@ -310,6 +310,8 @@ def prove(
     print("\n\n".join(table.plain() for table in experiment.tables(figures, rows)), end="\n\n")
     if bounded := experiment.left_out(figures):
         print(f"{bounded} With --profile night (make: PROFILE=night) it is all of them.\n")
+    if undecided := undecided_sentence(figures):
+        print(f"{undecided}\n")
     failures = [*experiment.failures(figures, rows), *scenario.missed(figures)]
     problems = [*done.problems, *map(str, failures)]
     for problem in problems[:PROBLEMS_SHOWN]:

@@ -7,12 +7,14 @@ from typing import Any
 
 import pytest
 
-from harness.experiment import Claim, Request, Worker
+from harness.answer.results import all_figures
+from harness.experiment import Claim, Failure, Request, Worker
 from harness.experiments.kafka import streams
 from harness.experiments.kafka.contents import checksum_of
 from harness.experiments.kafka.experiment import Kafka
-from harness.experiments.kafka.report import ratios
+from harness.experiments.kafka.report import figures, ratios
 from harness.experiments.kafka.trial import BARE, EMBEDDED, KAFKA, STREAMS, KafkaTrial
+from harness.kafka_scenario import KafkaScenario
 from harness.replay import text_of
 from stores.config import StoreConfig
 from stores.errors import ConfigError
@@ -85,6 +87,23 @@ def test_ratios_are_those_of_the_same_round_and_the_embedded_changelog_has_none(
     assert (found[STREAMS]["ratio"], found[STREAMS]["at_least"], found[STREAMS]["repeats"]) == (2.0, 1.3, 1)
 
 
+def judged(*, speed: float) -> list[Failure]:
+    """Return what a scenario misses whose task has this speed relative to the bare loop, in five rounds."""
+    rows = [row(subject, seconds, at) for at in range(5) for subject, seconds in ((DEFAULT, 1 / speed), (BARE, 1.0))]
+    return KafkaScenario().missed(all_figures({"kafka": rows, "ratio": ratios(rows)}))
+
+
+def test_a_scenario_holds_only_if_no_ratio_misses_its_threshold() -> None:
+    assert judged(speed=0.9) == []
+    assert len(judged(speed=0.5)) == 1
+
+
+def test_the_table_compares_tasks_over_kafka_only() -> None:
+    rows = [row(DEFAULT, 2.0), row(BARE, 1.0), row(DEFAULT, 1.0, changelog=EMBEDDED)]
+    found = {(figure["subject"], figure["changelog"]): figure["bare_ratio"] for figure in figures(rows)}
+    assert found == {(DEFAULT, KAFKA): 0.5, (DEFAULT, EMBEDDED): None, (BARE, KAFKA): None}
+
+
 def test_subjects_that_end_with_different_contents_fail_the_run() -> None:
     experiment, same = Kafka(), [row(DEFAULT, 1.0), row(BARE, 1.0)]
     assert experiment.failures({}, {"kafka": same}) == []
@@ -113,10 +132,10 @@ def test_a_task_a_bare_loop_and_kafka_streams_process_one_topic_and_end_alike(tm
     experiment = Kafka()
     trial = KafkaTrial("count", 2, seed=1, events=3_000, commit_intervals_ms=(100,))
     rows = list(experiment.run(trial, Worker(tmp_path / "work")))
-    assert [(found["subject"], found["changelog"]) for found in rows] == [cell.subject for cell in trial.cells()]
-    assert {found["records"] for found in rows} == {2_400}
-    figures = experiment.figures({"kafka": rows})
-    assert experiment.failures(figures, {"kafka": rows}) == []
-    kinds = [found["kind"] for found in experiment.finish([trial], rows, Claim("kafka"))]
+    assert [(each["subject"], each["changelog"]) for each in rows] == [cell.subject for cell in trial.cells()]
+    assert {each["records"] for each in rows} == {2_400}
+    found = experiment.figures({"kafka": rows})
+    assert experiment.failures(found, {"kafka": rows}) == []
+    kinds = [each["kind"] for each in experiment.finish([trial], rows, Claim("kafka"))]
     assert kinds.count("ratio") == 2
-    assert experiment.page(figures, {"kafka": rows}, {}).body
+    assert experiment.page(found, {"kafka": rows}, {}).body

@@ -21,9 +21,10 @@ from harness.experiment import (
     Worker,
 )
 from harness.experiments.kafka import streams
-from harness.experiments.kafka.report import figures, kafka_tables, page, ratios
+from harness.experiments.kafka.report import figures, kafka_tables, page, partitions_text, ratios
 from harness.experiments.kafka.trial import KafkaTrial
 from harness.report.page import Page
+from harness.report.ratios import ratio_table
 from harness.report.table import Table
 from stores.config import StoreConfig
 from stores.errors import ConfigError
@@ -128,8 +129,8 @@ class Kafka(Experiment[KafkaTrial]):
         ]
 
     def tables(self, figures: Figures, rows: Rows) -> list[Table]:
-        """Return a table for each workload."""
-        return kafka_tables(figures)
+        """Return a table for each workload, and the ratios with what they decide."""
+        return [*kafka_tables(figures), ratio_table(figures)]
 
     def page(self, figures: Figures, rows: Rows, facts: Mapping[str, Any]) -> Page:
         """Return the page about tasks over Kafka."""
@@ -139,6 +140,6 @@ class Kafka(Experiment[KafkaTrial]):
 def _line(row: Row) -> str:
     interval = f"{row['commit_interval_ms']:,} ms"
     return (
-        f"{row['workload']}, {row['partitions']} partitions, a commit each {interval}: {row['subject']}, "
+        f"{row['workload']}, {partitions_text(row['partitions'])}, a commit every {interval}: {row['subject']}, "
         f"{row['changelog']}, {row['records'] / row['seconds']:,.0f} records/s"
     )
