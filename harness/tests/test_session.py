@@ -171,12 +171,6 @@ def test_without_java_a_session_is_a_config_error(monkeypatch: pytest.MonkeyPatc
         pass
 
 
-def test_a_master_that_does_not_exist_is_a_config_error(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError), session("nowhere", "no such master", log_folder=tmp_path):
-        pass
-    assert len(list(tmp_path.iterdir())) == 1
-
-
 # Ctrl-C in ``make test``: see ``test_cli``.
 @pytest.mark.parametrize("ending", [pytest.param(signal.SIGINT, marks=pytest.mark.long), signal.SIGKILL])
 def test_a_driver_that_is_interrupted_or_killed_leaves_no_process(tmp_path: Path, ending: signal.Signals) -> None:

@@ -51,6 +51,8 @@ def check_record(key: object, value: object, timestamp_ms: object, headers: Head
         raise TypeError(f"a timestamp is a whole number of milliseconds, not {type(timestamp_ms).__name__}")
     if not -1 <= timestamp_ms <= TIMESTAMP_MS_MAX:
         raise ValueError(f"timestamp {timestamp_ms} is out of range: -1 or more milliseconds since 1970")
+    if headers == ():
+        return ()
     if isinstance(headers, Mapping):
         raise TypeError("headers are pairs of a str and bytes, not a mapping: pass its items()")
     try:
@@ -63,9 +65,9 @@ def check_record(key: object, value: object, timestamp_ms: object, headers: Head
     return pairs
 
 
-def checked_group_offsets(offsets: object) -> dict[TopicPartition, int]:
-    """Return the offsets of a consumer group. Raises: TypeError, ValueError."""
-    if not isinstance(offsets, Mapping):
+def checked_group_offsets(group: str, offsets: object) -> dict[tuple[str, TopicPartition], int]:
+    """Return the offsets of a consumer group, by group and partition. Raises: TypeError, ValueError."""
+    if type(offsets) is not dict and not isinstance(offsets, Mapping):
         raise TypeError(
             f"offsets of a group are a mapping of TopicPartition to offset, not {type(offsets).__name__}: write "
             "send_offsets('group', {TopicPartition('topic', 0): 41})"
@@ -73,7 +75,7 @@ def checked_group_offsets(offsets: object) -> dict[TopicPartition, int]:
     checked = {}
     for partition, offset in offsets.items():
         check_offset(offset)
-        checked[checked_partition(partition)] = offset
+        checked[group, checked_partition(partition)] = offset
     return checked
 
 

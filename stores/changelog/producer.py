@@ -167,7 +167,7 @@ class BufferedProducer(Producer):
     def send_offsets(self, group: str, offsets: Mapping[TopicPartition, int]) -> None:
         self._check_usable()
         check_name("group", group)
-        checked = {(group, partition): offset for partition, offset in checked_group_offsets(offsets).items()}
+        checked = checked_group_offsets(group, offsets)
         if self._identity is None:
             self._log.append(AppendRequest(None, None, True, {}, checked))
         else:
