@@ -1,4 +1,4 @@
-"""The driver of a stateful query under a fault: it feeds one batch after the other, and reports what there is then.
+"""The driver of a stateful query under a fault: it feeds batches in turn, and reports rows and state at the end.
 
 The command is ``python -m harness.spark.query_faults.program FOLDER``; the trial's folder has its arguments. A driver
 that is killed is started again with the same ones, and continues.
