@@ -127,7 +127,7 @@ def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
     bench.add_argument(
         "--profile",
         default="default",
-        help="smoke (a glance), default, or night (two hours; its seeds and points move on)",
+        help="smoke (a glance), default, or night (90 minutes; its seeds and points move on)",
     )
     bench.add_argument(
         "--seed", type=_seed, help="of everything that is random; 1 unless given, and of a night the next"

@@ -1,7 +1,7 @@
 """The profiles: how much of everything a run does.
 
-``smoke`` is a glance of some minutes. A change is accepted by ``default``. ``night`` plans everything, and tries in two
-hours what nights before it have not tried. A budget bounds the time of each.
+``smoke`` is a glance of some minutes. A change is accepted by ``default``. ``night`` plans everything, and tries in 90
+minutes what nights before it have not tried. A budget bounds the time of each.
 """
 
 from __future__ import annotations
@@ -74,6 +74,8 @@ class Profile:
 
     budget_s: float = 600.0
     """The time that a bench takes unless another budget is given, in seconds."""
+    budget_shares: Mapping[str, float] = field(default_factory=dict)
+    """The shares of the budget of experiments that have another one than ``Experiment.share`` here."""
     crash_seeds: int
     """The number of seeds of the crash matrix. With one for each level, levels in turn are all levels."""
     crash_coverage: Coverage
@@ -87,6 +89,8 @@ class Profile:
     opening_repeats: int
     scale_records: tuple[int, ...] = ()
     """Sizes of stores that are filled, read and restored once, with the indexed batch of each engine."""
+    scale_limited: bool = False
+    """True if stores that exceed a limit on memory four times are filled, read and restored too."""
     microbench_repeats: int
     """Repeats of stores by themselves where a ratio compares them; five give it an interval."""
     microbench_others_repeats: int = 1
@@ -134,7 +138,8 @@ _PICKS = (
     Grid("count", 60_000, durabilities=_EACH[1:], repeats=5, work_s=2.0),
 )
 """The measurements that picks rest on. They come first, and as one: none of them may be measured in another way."""
-_QUERIES = (QuerySize(2_000, 5), QuerySize(100_000, 5), QuerySize(1_000_000, 3, restarts=3))
+_QUERIES = (QuerySize(100_000, 5), QuerySize(2_000, 5), QuerySize(1_000_000, 3, restarts=3))
+"""The sizes of states on Spark. The one that ratios have goals for comes first."""
 _BELOW_DISK = ("CHANGELOG", "PROCESS")
 _ERRORS = tuple(f"error {variant}" for variant in VARIANTS["error"])
 _DAMAGES = tuple(f"damage {variant}" for variant in VARIANTS["damage"])
@@ -229,7 +234,9 @@ PROFILES: Mapping[str, Profile] = MappingProxyType(
             unseen_points_max=24,
         ),
         NIGHT: Profile(
-            budget_s=7_200.0,
+            budget_s=5_400.0,
+            # Ten minutes are too few for one trial of most of these.
+            budget_shares={"jvm": 13, "kafka": 10, "stateful": 36, "scale": 16},
             crash_seeds=5,
             crash_coverage=Coverage.ALL,
             grids=(
@@ -246,6 +253,7 @@ PROFILES: Mapping[str, Profile] = MappingProxyType(
             opening_records=(50_000, 500_000, 5_000_000),
             opening_repeats=5,
             scale_records=(1_000_000, 10_000_000, 50_000_000),
+            scale_limited=True,
             microbench_repeats=9,
             microbench_others_repeats=5,
             jvm_repeats=5,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -165,6 +165,12 @@ def _titles(plan: Plan) -> list[str]:
     return [title for title, _ in groupby(experiments()[name].title for name in names)]
 
 
+def budget_of(profile: str, names: Iterable[str], end: Deadline) -> Budget:
+    """Return the budget of these experiments, with the shares that they have in a profile."""
+    shares = profiles.profile(profile).budget_shares
+    return Budget(end, {name: shares.get(name, experiments()[name].share) for name in names})
+
+
 def _measure(
     request: BenchRequest, plan: Plan, run_folder: Path, progress: Progress, end: Deadline = NEVER
 ) -> tuple[list[str], Extents]:
@@ -174,7 +180,7 @@ def _measure(
     """
     problems: list[str] = []
     extents: dict[str, Mapping[str, Sequence[int]]] = {}
-    budget = Budget(end, {name: experiments()[name].share for name in plan})
+    budget = budget_of(request.profile, plan, end)
     local = [name for name in plan if experiments()[name].placement is Placement.LOCAL]
 
     def run(names: Sequence[str], spark: Session | None) -> None:

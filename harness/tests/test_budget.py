@@ -23,12 +23,15 @@ from harness.cli import main
 from harness.experiment import Experiment, Failure, Figure, Figures, Placement, Request, Row, Rows, Worker
 from harness.experiments.opening import opening
 from harness.experiments.opening.opening import OpeningTrial
+from harness.experiments.registry import experiments
 from harness.local import run_local
 from harness.processes.child import run_program
 from harness.processes.load import LOAD_COLUMNS, median_load
 from harness.processes.measured import MeasurementFailedError
 from harness.processes.time_over import TimeOverError, check_time, ended_by
+from harness.profiles import NIGHT, PROFILES
 from harness.report.left_out import left_out, left_out_sentence, summary_of
+from harness.run import budget_of
 from harness.spark.runner import taken_by
 from harness.tests.clock import Clock
 from stores.errors import ConfigError
@@ -199,6 +202,18 @@ def test_an_experiment_that_takes_too_long_shortens_the_others_and_not_the_budge
 def test_without_a_budget_no_deadline_passes() -> None:
     budget = Budget(NEVER, {"a": 1, "b": 2})
     assert [budget.deadline(name).remaining_s for name in ("a", "b")] == [math.inf, math.inf]
+
+
+def test_a_profile_gives_some_experiments_another_share_than_they_have_in_others() -> None:
+    clock = Clock()
+    scale = experiments()["scale"].share
+    for name, share in {"default": scale, NIGHT: PROFILES[NIGHT].budget_shares["scale"]}.items():
+        assert share != scale or name == "default"
+        found = budget_of(name, ("scale", "crash"), Deadline(clock.now + 100, clock)).deadline("scale")
+        assert found.remaining_s == pytest.approx(100 * share / (share + experiments()["crash"].share))
+    for profile in PROFILES.values():
+        assert set(profile.budget_shares) <= set(experiments())
+        assert all(share > 0 for share in profile.budget_shares.values())
 
 
 def test_no_local_trial_begins_after_the_deadline_and_those_left_out_are_counted() -> None:

@@ -226,7 +226,12 @@ def test_a_bench_fills_the_indexed_batch_of_each_engine_with_files() -> None:
         (f"{engine}-indexed-batch", 1_000_000) for engine in ("rocksdb", "lmdb", "sqlite")
     }
     assert Scale().plan(Request("default", backends=("memory-indexed-batch",))) == []
-    assert max(trial.records for trial in Scale().plan(Request("night"))) == 50_000_000
+    night = Scale().plan(Request("night"))
+    assert [trial.memory_max_bytes > 0 for trial in night] == [False] * 3 + [True] * 3 + [False] * 6
+    assert [trial.records for trial in night if not trial.memory_max_bytes] == sorted(
+        [1_000_000, 10**7, 50_000_000] * 3
+    )
+    assert {trial.backend for trial in night[3:6]} == {trial.backend for trial in trials}
 
 
 def test_the_scenario_runs_without_spark_and_prints_its_tables(

@@ -11,7 +11,12 @@ from harness.experiment import Columns, Experiment, Failure, Figure, Figures, Pl
 from harness.experiments.scale.figures import parts, scale
 from harness.experiments.scale.report import page, scale_tables
 from harness.experiments.scale.scale import run_scale
-from harness.experiments.scale.trial import ScaleTrial
+from harness.experiments.scale.trial import (
+    LIMITED_MEMORY_BYTES,
+    LIMITED_RECORDS,
+    LIMITED_VALUE_BYTES,
+    ScaleTrial,
+)
 from harness.report.page import Page
 from harness.report.table import Table
 from stores.registry import ALIASES, backends
@@ -72,15 +77,21 @@ class Scale(Experiment[ScaleTrial]):
     )
 
     def plan(self, request: Request) -> list[ScaleTrial]:
-        """Return a trial for each size of the profile, with the indexed batch of each engine that has files."""
+        """Return a trial for each size of the profile, with the indexed batch of each engine that has files.
+
+        Those with a limit on memory come after the smallest size.
+        """
         known = backends()
         chosen = [
             name
             for name in ALIASES.values()
             if known[name].persistent and (request.backends is None or name in request.backends)
         ]
-        sizes = profiles.profile(request.profile).scale_records
-        return [ScaleTrial(name, records, request.seed) for records in sizes for name in chosen]
+        profile = profiles.profile(request.profile)
+        trials = [ScaleTrial(name, records, request.seed) for records in profile.scale_records for name in chosen]
+        limits = (LIMITED_RECORDS, request.seed, LIMITED_VALUE_BYTES, LIMITED_MEMORY_BYTES)
+        limited = [ScaleTrial(name, *limits) for name in chosen] if profile.scale_limited else []
+        return trials[: len(chosen)] + limited + trials[len(chosen) :]
 
     def cost_s(self, trial: ScaleTrial) -> float:
         """Return the time of a slow machine."""

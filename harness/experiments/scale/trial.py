@@ -13,6 +13,8 @@ LEVEL = Durability.CHANGELOG
 LIMIT_TIMES = 4
 """A limited store has this many times as many bytes of keys and values as its processes may use memory."""
 KEY_BYTES = 16
+LIMITED_RECORDS, LIMITED_VALUE_BYTES, LIMITED_MEMORY_BYTES = 280_000, 4_000, 256 << 20
+"""A store that exceeds a limit four times, where the limit leaves room for Python and the caches of an engine."""
 
 
 @dataclass(frozen=True, slots=True)
