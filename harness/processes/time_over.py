@@ -11,6 +11,9 @@ from harness.budget import NEVER, Deadline
 _END: ContextVar[Deadline] = ContextVar("end", default=NEVER)
 
 
+TIME_OVER = "the time of the run was over"
+
+
 class TimeOverError(Exception):
     """The time of a run was over, and a process of a trial was killed. The trial has no result, and counts as left out.
 
@@ -36,4 +39,4 @@ def seconds_for(deadline_s: float) -> float:
 def check_time() -> None:
     """Raise TimeOverError if the time is over."""
     if _END.get().passed:
-        raise TimeOverError("the time of the run was over")
+        raise TimeOverError(TIME_OVER)

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from harness.budget import NEVER, Deadline
 from harness.experiment import Request, Worker
 from harness.experiments.scale import scale as scale_module
 from harness.experiments.scale import steps
@@ -19,9 +20,11 @@ from harness.experiments.scale.scale import run_scale
 from harness.experiments.scale.trial import ScaleTrial
 from harness.processes.measured import MeasurementFailedError, figures_of, write_figures
 from harness.processes.memory_limit import NoMemoryLimitError, memory_limit
+from harness.processes.time_over import TIME_OVER, TimeOverError
 from harness.run import prove
 from harness.scale_scenario import ScaleScenario
 from harness.scenario_files import read_scenario, scenario_file
+from harness.tests.clock import Clock
 from stores.errors import ConfigError
 from stores.registry import backends, open_store
 
@@ -112,6 +115,35 @@ def test_a_process_that_fails_leaves_what_was_measured_and_fails_the_run(
     (failure,) = Scale().failures(Scale().figures(by_kind), by_kind)
     assert "killed by signal 9" in failure.sentence
     assert len(scale_tables(Scale().figures(by_kind))) == 2
+
+
+def test_a_trial_whose_time_is_over_keeps_what_was_measured_counts_as_left_out_and_fails_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def cut(module: str, arguments: list[str], **_: object) -> dict[str, Any]:
+        if arguments[0] == "load":
+            return {"put_s": 2.0, "parts": [[10, 2.0]], "bytes_on_disk": 5_000}
+        raise TimeOverError(TIME_OVER)
+
+    monkeypatch.setattr(scale_module, "figures_of", cut)
+    trial = ScaleTrial("lmdb", 10, 1)
+    passed = Deadline(0.0, Clock())
+    for deadline, puts in ((NEVER, 5.0), (passed, None)):
+        row, *parts = rows = list(Scale().run(trial, Worker(tmp_path / f"trial {puts}", deadline=deadline)))
+        assert row.get("puts_per_s") == puts
+        by_kind = {"scale": [row], "scale_part": parts}
+        assert Scale().failures(Scale().figures(by_kind), by_kind) == []
+        assert Scale().tried(trial, rows) == 0
+        assert TIME_OVER in scale_tables(Scale().figures(by_kind))[1].rows[0][-1]
+
+
+def test_a_commit_has_few_bytes_where_records_are_large() -> None:
+    for value_bytes in (100, 4_000, 10**7):
+        order = {"records": 280_000, "value_bytes": value_bytes}
+        size = steps._commit_records(order)
+        assert size == 1 or size * (value_bytes + 16) <= steps.COMMIT_BYTES_MAX
+        assert 1 <= size <= steps.COMMIT_RECORDS
+        assert sum(steps._part_records(order)) == 280_000
 
 
 def test_where_no_memory_can_be_limited_the_row_says_why_and_nothing_fails(

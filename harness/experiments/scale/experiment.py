@@ -10,7 +10,7 @@ from harness import profiles
 from harness.experiment import Columns, Experiment, Failure, Figure, Figures, Placement, Request, Row, Rows, Worker
 from harness.experiments.scale.figures import parts, scale
 from harness.experiments.scale.report import page, scale_tables
-from harness.experiments.scale.scale import run_scale
+from harness.experiments.scale.scale import is_cut, run_scale
 from harness.experiments.scale.trial import (
     LIMITED_MEMORY_BYTES,
     LIMITED_RECORDS,
@@ -109,6 +109,10 @@ class Scale(Experiment[ScaleTrial]):
         limit = f", {trial.memory_max_bytes >> 20:,} MiB of memory" if trial.memory_max_bytes else ""
         return f"{trial.backend} with {trial.records:,} records of {trial.value_bytes:,} bytes{limit}"
 
+    def tried(self, trial: ScaleTrial, rows: Sequence[Row]) -> int:
+        """Return 1 if all of it was measured that can be, and 0 if its time was over before that."""
+        return int(not is_cut(rows[0]))
+
     def line(self, trial: ScaleTrial, rows: Sequence[Row]) -> str:
         """Return how fast it was put and read."""
         row = rows[0]
@@ -124,11 +128,11 @@ class Scale(Experiment[ScaleTrial]):
         return {"scale": scale(rows.get("scale", ())), "scale_part": parts(rows.get("scale_part", ()))}
 
     def failures(self, figures: Figures, rows: Rows) -> list[Failure]:
-        """Return each store that did not show what was put, and each process that failed."""
+        """Return each store that did not show what was put, and each process that failed before its time was over."""
         return [
             Failure(f"{row['backend']} with {row['records']:,} records: {row['problem']}")
             for row in rows.get("scale", ())
-            if row["problem"]
+            if row["problem"] and not is_cut(row)
         ]
 
     def tables(self, figures: Figures, rows: Rows) -> list[Table]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ from harness.experiments.scale.trial import LEVEL, ScaleTrial
 from harness.processes import limited
 from harness.processes.measured import MeasurementFailedError, figures_of, write_figures
 from harness.processes.memory_limit import NoMemoryLimitError, memory_limit
-from harness.processes.time_over import TimeOverError
+from harness.processes.time_over import TIME_OVER, TimeOverError
 from harness.progress_file import ProgressFile
 from harness.report import text
 
@@ -31,7 +31,8 @@ def run_scale(
     """Return a row of kind "scale", and rows of kind "scale_part" for the parts of the puts.
 
     ``folder`` exists and is empty. If a process fails, or a limit on memory can't be set, the row says so as its
-    ``problem``, and lacks what was not measured. After ``deadline`` no further process is started.
+    ``problem``, and lacks what was not measured. So does one whose time was over: see ``is_cut``. After ``deadline`` no
+    further process is started.
     """
     shared = {"backend": trial.backend, "durability": str(LEVEL), "records": trial.records}
     shared |= {"value_bytes": trial.value_bytes, "memory_max_bytes": trial.memory_max_bytes, "seed": trial.seed}
@@ -68,7 +69,7 @@ def _steps(trial: ScaleTrial, folder: Path, group: Path | None, say: Say, code: 
     ):
         for step in steps.STEPS:
             if deadline.passed:
-                raise MeasurementFailedError(f"{step} and what follows were left out: the time was over")
+                raise TimeOverError(TIME_OVER)
             if step == "log":
                 # The same records are restored into another store.
                 shutil.rmtree(folder / steps.STORE)
@@ -88,6 +89,11 @@ def _steps(trial: ScaleTrial, folder: Path, group: Path | None, say: Say, code: 
                     str(error).replace(" ".join([module, *entered]), steps.__name__)
                 ) from error
             yield figures
+
+
+def is_cut(row: Mapping[str, Any]) -> bool:
+    """Return True if the time was over before all of a row was measured. That is no failure."""
+    return str(row["problem"]).startswith(TIME_OVER)
 
 
 def _part_rows(parts: list[list[float]]) -> list[dict[str, Any]]:

@@ -23,7 +23,7 @@ from harness.experiments.throughput.reopening import bytes_on_disk
 from harness.processes.child import end_with_starter
 from harness.processes.measured import read_figures, write_figures
 from harness.progress_file import note_progress
-from harness.workloads.payload import Values, keys_of
+from harness.workloads.payload import KEY_BYTES, Values, keys_of
 from stores.changelog import SqliteChangelog
 from stores.changelog.interface import Record
 from stores.interface import Durability, KeyValueStore, TopicPartition
@@ -31,8 +31,8 @@ from stores.registry import backend_named, open_store
 from stores.tasks import NO_INTERVAL, ProcessingGuarantee, RestoreProgress, StoreConfig, StreamTask, TaskContext, TaskId
 
 ORDER_FILE, PROGRESS_FILE = "order", "progress"
-COMMIT_RECORDS = 10_000
-"""The records of a commit, or a tenth of all if that is less."""
+COMMIT_RECORDS, COMMIT_BYTES_MAX = 10_000, 4 << 20
+"""The records of a commit, or a tenth of all if that is less, or fewer that have so many bytes."""
 PARTS = 10
 """Puts are timed in so many parts: the first and the last ones have the old and the new keys."""
 LOOKUPS_MAX, LOOKUP_S = 20_000, 20.0
@@ -72,7 +72,7 @@ def load(folder: Path, order: Order) -> dict[str, Any]:
     part_s = [0.0] * PARTS
     commit_max_s = 0.0
     with _open(folder, order) as store:
-        put, size = store.put, _commit_records(records)
+        put, size = store.put, _commit_records(order)
         for first in range(0, records, size):
             end = min(first + size, records)
             pairs = _pairs(first, end, values)
@@ -88,7 +88,7 @@ def load(folder: Path, order: Order) -> dict[str, Any]:
         peak_bytes = peak_memory_bytes()
     return {
         "put_s": sum(part_s),
-        "parts": [[count, seconds] for count, seconds in zip(_part_records(records), part_s, strict=True) if count],
+        "parts": [[count, seconds] for count, seconds in zip(_part_records(order), part_s, strict=True) if count],
         "commit_max_s": commit_max_s,
         "load_peak_bytes": peak_bytes,
         "bytes_on_disk": bytes_on_disk(folder / STORE),
@@ -236,16 +236,17 @@ def _counted(pairs: Iterable[tuple[bytes, bytes]], progress: Progress, records: 
     return counted, unsorted
 
 
-def _part_records(records: int) -> Sequence[int]:
+def _part_records(order: Order) -> Sequence[int]:
     """Return how many records each part has: whole commits, by where they begin."""
-    counts, size = [0] * PARTS, _commit_records(records)
+    records, counts, size = order["records"], [0] * PARTS, _commit_records(order)
     for first in range(0, records, size):
         counts[first * PARTS // records] += min(size, records - first)
     return counts
 
 
-def _commit_records(records: int) -> int:
-    return min(COMMIT_RECORDS, max(1, records // PARTS))
+def _commit_records(order: Order) -> int:
+    fitting = COMMIT_BYTES_MAX // (KEY_BYTES + order["value_bytes"])
+    return max(1, min(COMMIT_RECORDS, order["records"] // PARTS, fitting))
 
 
 def _pairs(first: int, end: int, values: Values) -> list[tuple[bytes, bytes]]:
