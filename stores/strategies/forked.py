@@ -14,7 +14,7 @@ from stores.strategies.store import Store
 def disown(store: Store) -> None:
     """Disable ``store``, its staging and its iterators in the child of a fork: every use raises StoreClosedError."""
     staging, batch = store.staging, store.staging.batch
-    store.disown()
+    store._disown()
     if batch is not None:
         # A lookup of timestamped values reads from the batch without a call of the store.
         batch.writes, batch.recent = {}, {}

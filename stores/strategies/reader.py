@@ -25,7 +25,7 @@ class Readable(Protocol):
 
     access: Access
     staging: Staging
-    rollback_turn: int
+    _rollback_turn: int
 
     @property
     def name(self) -> str: ...
@@ -34,15 +34,15 @@ class Readable(Protocol):
     def is_split(self) -> bool: ...
 
     @property
-    def transaction(self) -> object: ...
+    def _transaction(self) -> object: ...
 
     def position(self, isolation_level: IsolationLevel) -> Position: ...
 
-    def mark_at(self, level: IsolationLevel, name: str) -> bytes | None: ...
+    def _mark_at(self, level: IsolationLevel, name: str) -> bytes | None: ...
 
-    def marks_held(self) -> AbstractContextManager[None]: ...
+    def _marks_held(self) -> AbstractContextManager[None]: ...
 
-    def scan(
+    def _scan(
         self,
         level: IsolationLevel,
         start: bytes | None,
@@ -52,11 +52,11 @@ class Readable(Protocol):
         reverse: bool = False,
     ) -> KeyValueIterator: ...
 
-    def scan_many(
+    def _scan_many(
         self, level: IsolationLevel, ranges: Sequence[ScanRange], *, reverse: bool = False
     ) -> list[KeyValueIterator]: ...
 
-    def scan_prefix(self, level: IsolationLevel, prefix: bytes, *, reverse: bool = False) -> KeyValueIterator: ...
+    def _scan_prefix(self, level: IsolationLevel, prefix: bytes, *, reverse: bool = False) -> KeyValueIterator: ...
 
     def approximate_num_entries(self) -> int: ...
 
@@ -84,18 +84,18 @@ class StoreReader(KeyValueView):
         return self._store.position(self._level)
 
     def mark(self, name: str) -> bytes | None:
-        return self._store.mark_at(self._level, name)
+        return self._store._mark_at(self._level, name)
 
     def with_mark(self, name: str, read: Callable[[bytes | None], Answer]) -> Answer:
         store = self._store
         for _ in range(_TRIES):
-            turn, mark = store.rollback_turn, self.mark(name)
+            turn, mark = store._rollback_turn, self.mark(name)
             answer = read(mark)
-            rolled_back = self._level is IsolationLevel.READ_UNCOMMITTED and (turn & 1 or store.rollback_turn != turn)
+            rolled_back = self._level is IsolationLevel.READ_UNCOMMITTED and (turn & 1 or store._rollback_turn != turn)
             if not rolled_back and self.mark(name) == mark:
                 return answer
             close_answer(answer)
-        with store.marks_held():
+        with store._marks_held():
             # The writer completes a change that it has begun, and then waits.
             return of_one_moment(lambda: self.mark(name), read)
 
@@ -126,21 +126,21 @@ class StoreReader(KeyValueView):
             raise
 
     def range(self, start: bytes | None, end: bytes | None) -> KeyValueIterator:
-        return self._store.scan(self._level, start, end)
+        return self._store._scan(self._level, start, end)
 
     def reverse_range(self, start: bytes | None, end: bytes | None) -> KeyValueIterator:
-        return self._store.scan(self._level, start, end, reverse=True)
+        return self._store._scan(self._level, start, end, reverse=True)
 
     def range_many(
         self, bounds: Sequence[tuple[bytes | None, bytes | None]], *, reverse: bool = False
     ) -> list[KeyValueIterator]:
-        return self._store.scan_many(self._level, [ScanRange(start, end) for start, end in bounds], reverse=reverse)
+        return self._store._scan_many(self._level, [ScanRange(start, end) for start, end in bounds], reverse=reverse)
 
     def prefix_scan(self, prefix: bytes) -> KeyValueIterator:
-        return self._store.scan_prefix(self._level, prefix)
+        return self._store._scan_prefix(self._level, prefix)
 
     def reverse_prefix_scan(self, prefix: bytes) -> KeyValueIterator:
-        return self._store.scan_prefix(self._level, prefix, reverse=True)
+        return self._store._scan_prefix(self._level, prefix, reverse=True)
 
     def approximate_num_entries(self) -> int:
         return self._store.approximate_num_entries()
@@ -191,12 +191,12 @@ class BoundedReader(StoreReader):
 
     def _answered(self, query: Callable[[], Answer]) -> Answer:
         while True:
-            transaction = self._store.transaction
+            transaction = self._store._transaction
             self._check_bound()
             answer = query()
             # After a rollback the answer may lack data that the bound check saw. A reader of committed data needs no
             # second look: a commit only adds to its position.
-            if self._level is IsolationLevel.READ_COMMITTED or self._store.transaction is transaction:
+            if self._level is IsolationLevel.READ_COMMITTED or self._store._transaction is transaction:
                 return answer
             close_answer(answer)
 

@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from stores import ConfigError, Durability, IsolationLevel, open_store
+from stores import ConfigError, Durability, IsolationLevel, KeyValueStore, PositionBound, open_store
 from stores.changelog import MemoryChangelog, SqliteChangelog
+from stores.interface import KeyValueSnapshot, KeyValueView
 from stores.records import BYTES, FLOAT64, INT64, JSON, STR, KeyValue
 from stores.tasks import MemoryBudget, ProcessingGuarantee, StoreConfig, StreamTask, TaskContext
 
@@ -99,3 +100,17 @@ def test_descriptions_and_budgets_show_what_they_were_made_of() -> None:
 def test_an_unknown_level_is_answered_with_all_of_them(tmp_path: Path) -> None:
     with open_store("memory", tmp_path) as store, pytest.raises(ValueError, match="READ_UNCOMMITTED, READ_COMMITTED"):
         store.read_only("read_uncommited")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("backend", ["memory", "rocksdb", "lmdb-native", "sqlite"])
+def test_a_store_has_the_names_of_the_interface_and_no_others(tmp_path: Path, backend: str) -> None:
+    with open_store(backend, tmp_path / "s") as store:
+        assert _public_names(type(store)) == _public_names(KeyValueStore) | {"snapshot"}
+        with store.snapshot() as snapshot:
+            assert _public_names(type(snapshot)) == _public_names(KeyValueSnapshot)
+        for view in (store.read_only(), store.read_only(bound=PositionBound())):
+            assert _public_names(type(view)) == _public_names(KeyValueView)
+
+
+def _public_names(kind: type) -> set[str]:
+    return {name for name in dir(kind) if not name.startswith("_")}

@@ -24,9 +24,9 @@ class StoreMarks(StoreState):
                 return staged[name]
             if name in self._marks:
                 return self._marks[name]
-        return self.mark_at(IsolationLevel.READ_UNCOMMITTED, name)
+        return self._mark_at(IsolationLevel.READ_UNCOMMITTED, name)
 
-    def mark_at(self, level: IsolationLevel, name: str) -> bytes | None:
+    def _mark_at(self, level: IsolationLevel, name: str) -> bytes | None:
         """Return the mark ``name`` at ``level``, from any thread."""
         self.access.check_open()
         kept_marks.check_name(name)
@@ -84,7 +84,7 @@ class StoreMarks(StoreState):
             self._marks = kept_marks.merge(self._marks, changed)
 
     @contextmanager
-    def marks_held(self) -> Iterator[None]:
+    def _marks_held(self) -> Iterator[None]:
         """Block the writer's next change of a mark, commit or rollback. For use on another thread."""
         with self._marks_lock:
             self._marks_are_held = self._marks_need_care = True

@@ -86,22 +86,22 @@ class StoreReads(StoreState):
         return [self.get(key) for key in keys]
 
     def range(self, start: bytes | None, end: bytes | None) -> KeyValueIterator:
-        return self.scan(IsolationLevel.READ_UNCOMMITTED, start, end)
+        return self._scan(IsolationLevel.READ_UNCOMMITTED, start, end)
 
     def reverse_range(self, start: bytes | None, end: bytes | None) -> KeyValueIterator:
-        return self.scan(IsolationLevel.READ_UNCOMMITTED, start, end, reverse=True)
+        return self._scan(IsolationLevel.READ_UNCOMMITTED, start, end, reverse=True)
 
     def range_many(
         self, bounds: Sequence[tuple[bytes | None, bytes | None]], *, reverse: bool = False
     ) -> list[KeyValueIterator]:
         ranges = [ScanRange(start, end) for start, end in bounds]
-        return self.scan_many(IsolationLevel.READ_UNCOMMITTED, ranges, reverse=reverse)
+        return self._scan_many(IsolationLevel.READ_UNCOMMITTED, ranges, reverse=reverse)
 
     def prefix_scan(self, prefix: bytes) -> KeyValueIterator:
-        return self.scan_prefix(IsolationLevel.READ_UNCOMMITTED, prefix)
+        return self._scan_prefix(IsolationLevel.READ_UNCOMMITTED, prefix)
 
     def reverse_prefix_scan(self, prefix: bytes) -> KeyValueIterator:
-        return self.scan_prefix(IsolationLevel.READ_UNCOMMITTED, prefix, reverse=True)
+        return self._scan_prefix(IsolationLevel.READ_UNCOMMITTED, prefix, reverse=True)
 
     def approximate_num_entries(self) -> int:
         self.access.check_open()
@@ -111,7 +111,7 @@ class StoreReads(StoreState):
             self.access.check_open()
             raise
 
-    def scan(
+    def _scan(
         self,
         level: IsolationLevel,
         start: bytes | None,
@@ -130,7 +130,7 @@ class StoreReads(StoreState):
             raise
         return self._iterator(scanned)
 
-    def scan_many(
+    def _scan_many(
         self, level: IsolationLevel, ranges: Sequence[ScanRange], *, reverse: bool = False
     ) -> list[KeyValueIterator]:
         """Return scans of ``ranges`` at ``level``, all of one snapshot. May be called on any thread."""
@@ -153,7 +153,7 @@ class StoreReads(StoreState):
             pin.close()
         return StoreIterator(pairs, pin)
 
-    def scan_prefix(self, level: IsolationLevel, prefix: bytes, *, reverse: bool = False) -> KeyValueIterator:
+    def _scan_prefix(self, level: IsolationLevel, prefix: bytes, *, reverse: bool = False) -> KeyValueIterator:
         """Return a scan of the keys that begin with ``prefix``, at ``level``."""
         start, end = prefix_bounds(as_bytes("prefix", prefix))
-        return self.scan(level, start, end, end_open=True, reverse=reverse)
+        return self._scan(level, start, end, end_open=True, reverse=reverse)

@@ -53,7 +53,7 @@ class StoreState(KeyValueStore):
         """True if a mark is written into the engine when it is set."""
         self._marks_need_care = self._marks_at_once
         """True if setting a mark takes more than staging it, for one of these two reasons."""
-        self.rollback_turn = 0
+        self._rollback_turn = 0
         """A counter, odd during a rollback: data and marks then belong to different transactions."""
         self._upgraded = upgraded
         unclean = directory is not None and not directory.clean
@@ -173,7 +173,7 @@ class StoreState(KeyValueStore):
             raise
         staging.close(close_engine, clean=True)
 
-    def disown(self) -> None:
+    def _disown(self) -> None:
         """Give up the folder and the iterators in the child of a fork: both belong to the parent."""
         self._iterators.abandon()
         if self._directory is not None:

@@ -63,7 +63,7 @@ class StoreTransactions(StoreMarks):
     def rollback(self) -> None:
         undone = bool(self._staged_position or self._staged_marks) or not self.staging.is_clean()
         with self._marks_lock:
-            self.rollback_turn += 1
+            self._rollback_turn += 1
             try:
                 # Before the data, so that the position never leads the data.
                 self._staged_position = {}
@@ -71,11 +71,11 @@ class StoreTransactions(StoreMarks):
                 # After the data: a reader of staged data needs the stream time that belongs to it.
                 self._staged_marks = {}
             finally:
-                self.rollback_turn += 1
+                self._rollback_turn += 1
         self._counters.rollback_total += undone
 
     @property
-    def transaction(self) -> object:
+    def _transaction(self) -> object:
         """A token of the open transaction: another object after each commit and each rollback.
 
         A rollback replaces it before it drops data.
