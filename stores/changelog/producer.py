@@ -88,11 +88,15 @@ class LogWriter(ABC):
 
 
 class BufferedProducer(Producer):
-    """A producer that holds up to 10,000 records or 4 MiB, and then appends them as a request of its transaction."""
+    """A producer that holds up to 10,000 records or 4 MiB, and then appends them as a request of its transaction.
 
-    def __init__(self, log: LogWriter, identity: Identity | None) -> None:
+    With ``records_max`` it holds up to that many records.
+    """
+
+    def __init__(self, log: LogWriter, identity: Identity | None, records_max: int | None = None) -> None:
         self._log = log
         self._identity = identity
+        self._records_max = PENDING_RECORDS_MAX if records_max is None else records_max
         self._in_transaction = False
         self._closed = False
         self._in_doubt = False
@@ -140,7 +144,7 @@ class BufferedProducer(Producer):
         if headers:
             headers = check_record(key, value, timestamp_ms, headers)
             size += sum(len(name) + len(content) for name, content in headers)
-        if self._pending_records >= PENDING_RECORDS_MAX or self._pending_bytes + size > PENDING_BYTES_MAX:
+        if self._pending_records >= self._records_max or self._pending_bytes + size > PENDING_BYTES_MAX:
             # Before the record is buffered: if the log refuses, the caller may send it again.
             self._append(ends=False)
             pending = self._begin_partition(partition)
@@ -154,7 +158,7 @@ class BufferedProducer(Producer):
             if type(key) is bytes and type(value) is bytes and type(timestamp_ms) is int and pending is not None:
                 size = len(key) + len(value)
                 if (
-                    self._pending_records < PENDING_RECORDS_MAX
+                    self._pending_records < self._records_max
                     and self._pending_bytes + size <= PENDING_BYTES_MAX
                     and -1 <= timestamp_ms <= TIMESTAMP_MS_MAX
                 ):

@@ -36,6 +36,9 @@ from stores.interface import TopicPartition
 _TRANSACTION = 1
 """The number of the open transaction: a producer of Kafka has one at a time."""
 
+_HELD_RECORDS = 500
+"""The records that a producer passes to the client in one go: many for the cost of a call, few for those at a commit."""
+
 _TOO_LARGE = getattr(KafkaError, "MSG_SIZE_TOO_LARGE")  # noqa: B009
 _Delivered = Callable[[KafkaError | None, Any], None]
 
@@ -268,11 +271,12 @@ class KafkaWriter(LogWriter):
 
 
 class KafkaProducer(BufferedProducer):
-    """A producer of a Kafka changelog. It holds records for a moment, so that the client gets them in one go."""
+    """A producer of a Kafka changelog. It holds few records, so that the client sends them while others are made."""
 
     def __init__(self, writer: KafkaWriter, transactional_id: str | None) -> None:
         # The broker keeps the epoch.
-        super().__init__(writer, None if transactional_id is None else Identity(transactional_id, 0))
+        identity = None if transactional_id is None else Identity(transactional_id, 0)
+        super().__init__(writer, identity, _HELD_RECORDS)
         self._writer = writer
 
     def abort(self) -> None:
