@@ -236,7 +236,7 @@ PROFILES: Mapping[str, Profile] = MappingProxyType(
         NIGHT: Profile(
             budget_s=5_400.0,
             # Ten minutes are too few for one trial of most of these.
-            budget_shares={"jvm": 13, "kafka": 10, "stateful": 36, "scale": 16},
+            budget_shares={"jvm": 20, "kafka": 10, "stateful": 36, "scale": 16},
             crash_seeds=5,
             crash_coverage=Coverage.ALL,
             grids=(

@@ -125,7 +125,7 @@ class Jvm(Experiment[Trial]):
 
     def cost_s(self, trial: Trial) -> float:
         """Return some seconds of four processes on an idle machine."""
-        return 10.0
+        return 17.0
 
     def line(self, trial: Trial, rows: Sequence[Row]) -> str:
         """Return the seconds of each."""
