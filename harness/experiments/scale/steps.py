@@ -245,8 +245,8 @@ def _part_records(order: Order) -> Sequence[int]:
 
 
 def _commit_records(order: Order) -> int:
-    fitting = COMMIT_BYTES_MAX // (KEY_BYTES + order["value_bytes"])
-    return max(1, min(COMMIT_RECORDS, order["records"] // PARTS, fitting))
+    records, value_bytes = int(order["records"]), int(order["value_bytes"])
+    return max(1, min(COMMIT_RECORDS, records // PARTS, COMMIT_BYTES_MAX // (KEY_BYTES + value_bytes)))
 
 
 def _pairs(first: int, end: int, values: Values) -> list[tuple[bytes, bytes]]:
