@@ -37,7 +37,7 @@ _TRANSACTION = 1
 """The number of the open transaction: a producer of Kafka has one at a time."""
 
 _HELD_RECORDS = 500
-"""The records that a producer passes to the client in one go: many for the cost of a call, few for those at a commit."""
+"""The records that the client gets in one go: many for the cost of a call, few for those that wait for a commit."""
 
 _TOO_LARGE = getattr(KafkaError, "MSG_SIZE_TOO_LARGE")  # noqa: B009
 _Delivered = Callable[[KafkaError | None, Any], None]
