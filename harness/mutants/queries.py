@@ -28,7 +28,7 @@ def _snapshot_of_open_version(patches: Patches, subject: str) -> None:
     write_snapshot = PartitionLog.write_snapshot
 
     def mutated(self: PartitionLog, header: Header, records: Iterable[Any]) -> None:
-        write_snapshot(self, replace(header, version=header.version - 1), records)
+        write_snapshot(self, replace(header, version=header.version - 1, id=str(header.previous_id)), records)
 
     patches.replace(PartitionLog, "write_snapshot", mutated)
 

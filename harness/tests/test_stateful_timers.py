@@ -16,6 +16,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from harness.spark.session import session
+from stores.changelog.files import VersionLog
 from stores.errors import ConfigError, StoreIncompatibleError
 from stores.records import INT64, STR, KeyValue
 from stores.spark import Context, Rows, stateful
@@ -120,3 +121,60 @@ def test_timers_without_a_watermark_or_with_a_wrong_checkpoint_are_refused(spark
         other = timed(spark, tmp_path, state=tmp_path / "another/state")
         run_elsewhere = other.writeStream.option("checkpointLocation", f"{tmp_path}/another/checkpoint")
         run_elsewhere.trigger(availableNow=True).start(f"{tmp_path}/another/sink", format="parquet").awaitTermination()
+
+
+def fired_timers(spark: SparkSession, folder: Path) -> list[tuple[str, int]]:
+    rows = spark.read.parquet(f"{folder}/sink").collect()
+    return sorted((row["plane"], row["time_ms"]) for row in rows)
+
+
+def due_timers(spark: SparkSession, files: list[str], final_ms: int) -> list[tuple[str, int]]:
+    """The timers of the events in the files that are due at a watermark."""
+    events = spark.read.schema(SCHEMA).parquet(*files)
+    due = events.select("plane", (F.unix_millis("at") + GAP_MS).alias("time_ms")).distinct()
+    return sorted((row["plane"], row["time_ms"]) for row in due.where(f"time_ms <= {final_ms}").collect())
+
+
+def test_timers_that_the_last_data_made_due_fire_without_more_data_if_that_is_asked_for(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    write_events(tmp_path, range(HALF))
+    run(timed(spark, tmp_path, fire_when_idle=True), tmp_path)
+    events = spark.read.schema(SCHEMA).parquet(f"{tmp_path}/events")
+    [latest] = events.select(F.unix_millis(F.max("at")).alias("ms")).collect()
+    files = [f"{tmp_path}/events/{number}.parquet" for number in range(HALF)]
+    fired = fired_timers(spark, tmp_path)
+    assert fired == due_timers(spark, files, latest["ms"] - LATE_MS)
+    assert spark.read.parquet(f"{tmp_path}/sink").where(f"batch >= {HALF}").count() > 0
+    newest = VersionLog.open(tmp_path / "state").newest_complete()
+    run(timed(spark, tmp_path, fire_when_idle=True), tmp_path)
+    assert fired_timers(spark, tmp_path) == fired
+    assert VersionLog.open(tmp_path / "state").newest_complete() == newest
+
+
+def test_a_query_without_timers_takes_them_and_does_not_lose_them_again(spark: SparkSession, tmp_path: Path) -> None:
+    def registers_none(rows: Rows, context: Context) -> None:
+        context.store("fired").put("batches", context.version)
+
+    write_events(tmp_path, range(HALF))
+    run(timed(spark, tmp_path, process=registers_none, on_timer=None), tmp_path)
+    write_events(tmp_path, range(HALF, BATCHES))
+    run(timed(spark, tmp_path), tmp_path)
+    files = [f"{tmp_path}/events/{number}.parquet" for number in range(HALF, BATCHES)]
+    final_ms = max(row["watermark_ms"] for row in spark.read.parquet(f"{tmp_path}/sink").collect())
+    fired = fired_timers(spark, tmp_path)
+    assert fired == due_timers(spark, files, final_ms)
+    assert fired
+    with pytest.raises(StoreIncompatibleError) as raised:
+        timed(spark, tmp_path, process=registers_none, on_timer=None)
+    assert '_times {"kind": "times"} (given: none)' in str(raised.value)
+
+
+@pytest.mark.parametrize("wrong", [{"on_timer": None, "fire_when_idle": True}, {"fire_when_idle": 1}])
+def test_a_batch_without_rows_that_nothing_asks_for_is_refused(
+    spark: SparkSession, tmp_path: Path, wrong: dict[str, Any]
+) -> None:
+    write_events(tmp_path, range(1))
+    with pytest.raises((ConfigError, TypeError)):
+        timed(spark, tmp_path, **wrong)
+    assert not (tmp_path / "state").exists()

@@ -88,6 +88,16 @@ def check_timers(events: DataFrame, checkpoint: object, *, streaming: bool) -> N
         )
 
 
+def check_idle(fire_when_idle: object, *, streaming: bool, timers: bool) -> None:
+    """Check that batches without rows have a use. Raises: TypeError, ConfigError."""
+    if not isinstance(fire_when_idle, bool):
+        raise TypeError(f"fire_when_idle is a bool, not {type(fire_when_idle).__name__}")
+    if fire_when_idle and not (streaming and timers):
+        raise ConfigError(
+            "fire_when_idle is for the timers of a streaming query: give stateful() a streaming DataFrame and on_timer"
+        )
+
+
 def configs_of(stores: Mapping[str, StoreConfig | RecordKind | str], *, times: bool) -> dict[str, StoreConfig]:
     """Return the configurations by name, with that of the store for ``times`` if there is to be one.
 

@@ -15,6 +15,7 @@ from typing import Any
 from stores.changelog.files import PartitionLog, StoreChanges
 from stores.changelog.files.format import Record
 from stores.changelog.files.names import folder_name
+from stores.changelog.files.reading import Piece
 from stores.config import StoreConfig
 from stores.errors import (
     StoreCorruptedError,
@@ -28,6 +29,7 @@ from stores.interface import KeyValueStore, TopicPartition
 from stores.records.record_kind import is_empty
 from stores.registry import backend_named
 from stores.spark.context import RecordStaging, RecordTime
+from stores.spark.expired import keep_ttl
 from stores.spark.local_disk import full_disk_named
 from stores.spark.recording_store import LOGGED_MARKS, RecordingStore, logged_marks
 
@@ -35,6 +37,8 @@ RESTORED = declare("spark.restored", "a version of the log is in the stores", pa
 BETWEEN_STORES = declare("spark.between_stores", "one store has the version, and another lacks it", part=Part.CHANGE)
 COMMITTED = declare("spark.committed", "all stores have the version, no row of it is given out", part=Part.CHANGE)
 COPIES_MAX = 256
+VERSION_ID = "version_id"
+"""The mark of a local store with the ID of its version. The log does not have it."""
 
 _log = logging.getLogger(__name__)
 
@@ -73,32 +77,38 @@ class LocalState:
         reached = [store.committed_offset(self._partition) for store in self._opened.values()]
         return None if None in reached else min((number for number in reached if number is not None), default=None)
 
-    def bring_to(self, log: PartitionLog, version: int | None) -> int:
+    def bring_to(self, log: PartitionLog, version: int | None, version_id: str | None = None) -> int:
         """Bring the stores to ``version`` of the log, None for its beginning; return how many versions were read.
+
+        Stores that have another version of that number, whose ID is not ``version_id``, are wiped and restored.
 
         Raises: as ``PartitionLog.restore``, and StoreUnavailableError on an error of the local disk.
         """
         with full_disk_named(self._path):
             try:
-                return self._bring_to(log, version)
+                return self._bring_to(log, version, version_id)
             except StoreCorruptedError:
                 self._wipe_all()
-                return self._bring_to(log, version)
+                return self._bring_to(log, version, version_id)
 
     def take_changes(self) -> dict[str, StoreChanges]:
         """Return the changes of all stores since the last version, with those that a typed store makes at a commit."""
         for store in self.stores.values():
             if not isinstance(store, RecordingStore):
                 store.before_commit()
+        for name, recorder in self._recorders.items():
+            keep_ttl(recorder, self._configs[name].records)
         return {
             name: taken for name, recorder in self._recorders.items() if (taken := recorder.take()).pairs or taken.marks
         }
 
-    def commit(self, version: int) -> None:
-        """Commit what is staged as ``version``, which the log has. Raises: as ``StateStore.commit``."""
+    def commit(self, version: int, version_id: str | None = None) -> None:
+        """Commit what is staged as ``version``, which the log has with that ID. Raises: as ``StateStore.commit``."""
         for number, store in enumerate(self._opened.values()):
             if number:
                 reach(BETWEEN_STORES)
+            if store.keeps_marks:
+                store.set_mark(VERSION_ID, None if version_id is None else version_id.encode())
             store.commit({self._partition: version})
         reach(COMMITTED)
 
@@ -121,25 +131,22 @@ class LocalState:
                 _log.warning("store %r could not be closed: %s", name, error)
         self._opened, self._recorders, self.stores = {}, {}, {}
 
-    def _bring_to(self, log: PartitionLog, version: int | None) -> int:
+    def _bring_to(self, log: PartitionLog, version: int | None, version_id: str | None) -> int:
         reached = self.version
-        if reached == version and all(
-            store.committed_offset(self._partition) == version for store in self._opened.values()
-        ):
-            return 0
-        ahead = any(
-            (offset := store.committed_offset(self._partition)) is not None and (version is None or offset > version)
-            for store in self._opened.values()
-        )
-        if ahead or (reached is None and not self._is_empty()):
-            # Without a version a restore was interrupted. Beyond the log, the log was brought back from a copy.
+        offsets = [store.committed_offset(self._partition) for store in self._opened.values()]
+        ahead = any(offset is not None and (version is None or offset > version) for offset in offsets)
+        if ahead or (reached is None and not self._is_empty()) or not self._is_of(log, version, version_id):
+            # Without a version a restore was interrupted. Beyond the log, or with another version of a number, the log
+            # was brought back from a copy.
             self._wipe_all()
             reached = None
+        elif all(offset == version for offset in offsets):
+            return 0
         num_versions = 0
         for piece in [] if version is None else log.restore(reached, version):
             if piece.fresh and not self._is_empty():
                 self._wipe_all()
-            self._restore(piece.changes, piece.reached)
+            self._restore(piece)
             num_versions += 1
             reach(RESTORED)
         self._make_views()
@@ -151,16 +158,32 @@ class LocalState:
             for store in self._opened.values()
         )
 
-    def _restore(self, changes: Mapping[str, StoreChanges], version: int | None) -> None:
+    def _is_of(self, log: PartitionLog, version: int | None, version_id: str | None) -> bool:
+        """Return True if each store has the version of its number that the log has."""
+        known: dict[int | None, str | None] = {version: version_id}
+        for store in self._opened.values():
+            offset = store.committed_offset(self._partition)
+            kept = store.mark(VERSION_ID) if store.keeps_marks and offset is not None else None
+            if offset is None or kept is None:
+                continue
+            if offset not in known:
+                known[offset] = log.id_of(offset)
+            if known[offset] not in (None, kept.decode()):
+                return False
+        return True
+
+    def _restore(self, piece: Piece) -> None:
+        version = piece.reached
         for name, store in self._opened.items():
             offset = store.committed_offset(self._partition)
             if version is not None and offset is not None and offset >= version:
                 continue
-            changed = changes.get(name, StoreChanges())
+            changed = piece.changes.get(name, StoreChanges())
+            own = {} if piece.id is None else {VERSION_ID: piece.id.encode()}
             store.restore(
                 changed.pairs.items(),
                 {} if version is None else {self._partition: version},
-                marks=changed.marks if store.keeps_marks else None,
+                marks={**changed.marks, **own} if store.keeps_marks else None,
             )
 
     def _open_all(self) -> None:

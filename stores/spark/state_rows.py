@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, TypeVar
 
 from stores.changelog.files import VersionLog
 from stores.errors import SerdeMismatchError
@@ -14,7 +14,9 @@ from stores.records.serdes import FLOAT64, INT64, JSON, STR
 from stores.records.session_keys import SessionKeys
 from stores.records.window_keys import WindowKeys
 from stores.spark import timers
+from stores.spark.expired import expired_by
 
+K = TypeVar("K")
 Row = tuple[int, str, str, str, datetime | None, datetime | None, datetime | None]
 """Partition, store, key, value, timestamp, and the start and the end of a window or a session."""
 _SERDES: Mapping[str, Any] = {serde.name: serde for serde in (STR, INT64, FLOAT64, JSON)}
@@ -22,25 +24,36 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def rows_of(log: VersionLog, partition: int, version: int, store: str | None = None) -> Iterator[Row]:
-    """Return the rows of one partition at ``version``, by store and key. The partition is held in memory.
+    """Return the rows of one partition at ``version``, by store and key, without those that have expired.
+
+    The partition is held in memory.
 
     Raises: OffsetOutOfRangeError for a version that the log does not keep; ChangelogError; SerdeMismatchError.
     """
     kinds: Any = log.description["stores"]
     state: dict[str, dict[bytes, bytes]] = {}
+    marks: dict[str, dict[str, bytes]] = {}
     for piece in log.partition(partition).restore(None, version):
-        for name, is_mark, key, value in piece.records:
-            if is_mark or (store is not None and name != store):
-                continue
-            pairs = state.setdefault(name, {})
-            if value is None:
-                pairs.pop(key, None)
-            else:
-                pairs[key] = value
+        if piece.fresh:
+            state, marks = {}, {}
+        for name, changed in piece.changes.items():
+            if store in (None, name):
+                _apply(changed.pairs, state.setdefault(name, {}))
+                _apply(changed.marks, marks.setdefault(name, {}))
     for name in sorted(state):
-        decoder = _Decoder(name, kinds[name])
+        decoder, is_expired = _Decoder(name, kinds[name]), expired_by(kinds[name], marks.get(name, {}))
         for key, value in sorted(state[name].items()):
+            if is_expired(key, value):
+                continue
             yield (partition, name, *decoder.row(key, value))
+
+
+def _apply(changes: Mapping[K, bytes | None], kept: dict[K, bytes]) -> None:
+    for key, value in changes.items():
+        if value is None:
+            kept.pop(key, None)
+        else:
+            kept[key] = value
 
 
 class _Decoder:

@@ -16,6 +16,7 @@ from stores.spark.arguments import (
     SPARK_MIN,
     check_events,
     check_functions,
+    check_idle,
     check_numbers,
     check_records,
     check_timers,
@@ -26,6 +27,7 @@ from stores.spark.arguments import (
 from stores.spark.plan import PARTITION_COLUMN, Batch, Plan
 from stores.spark.record_wise import RecordWise, checked_output
 from stores.spark.rows import REFUSE
+from stores.spark.timers import TIMES
 from stores.spark.versions import next_version
 
 if TYPE_CHECKING:
@@ -51,6 +53,7 @@ def stateful(
     partitions: int | None = None,
     on_timer: Callable[[Any, int, Any], Iterable[Any] | None] | None = None,
     checkpoint: str | os.PathLike[str] | None = None,
+    fire_when_idle: bool = False,
     order_by: str | None = None,
     null_keys: str = REFUSE,
     local: str | os.PathLike[str] | None = None,
@@ -79,7 +82,9 @@ def stateful(
 
     ``on_timer(key, time_ms, context)`` is called after the rows of a batch for each timer of ``context.timers`` that
     the watermark has reached, and gives out rows as ``process`` does. For that ``events`` have a watermark, and
-    ``checkpoint`` is the query's checkpointLocation, which executors can read.
+    ``checkpoint`` is the query's checkpointLocation, which executors can read. With ``fire_when_idle`` a batch without
+    rows follows when the watermark has advanced and no more data comes. This adds a source to the query, so it stays as
+    it was in the query's first batch.
 
     In a streaming query a batch makes one version of the state. A batch DataFrame makes the next one, each time that
     this function is called. If such a job fails, repeat it with the ``version`` that the error names, over the same
@@ -93,6 +98,7 @@ def stateful(
     from pyspark.sql import functions as F
     from pyspark.sql.pandas.types import to_arrow_schema
 
+    from stores.spark.idle_batches import with_idle_batches
     from stores.spark.table import StateTable
 
     keys = (key,) if isinstance(key, str) else tuple(key)
@@ -110,13 +116,15 @@ def stateful(
     batch_id, query = _surrounding_batch(events)
     if on_timer is not None:
         check_timers(events, checkpoint, streaming=events.isStreaming or query is not None)
+    check_idle(fire_when_idle, streaming=events.isStreaming, timers=on_timer is not None)
     description = {
         "partitions": partitions,
         "key": list(keys),
         "stores": {name: description_of(name, config) for name, config in sorted(configs.items())},
     }
     rule = retention or Retention()
-    log = VersionLog.open_or_create(state, description, retention=rule, put_if_absent=put_if_absent)
+    # A state that was made without timers has none: each version of it is right with the store for them.
+    log = VersionLog.open_or_create(state, description, retention=rule, put_if_absent=put_if_absent, may_add=(TIMES,))
     job = None
     if not events.isStreaming and query is None:
         version, repeated = next_version(log, version)
@@ -151,6 +159,8 @@ def stateful(
 
     if query is None:
         events.sparkSession.dataSource.register(StateTable)
+    if fire_when_idle:
+        events = with_idle_batches(events, os.fspath(checkpoint))  # type: ignore[arg-type]
     columns = [F.col(_quoted(name)) for name in keys]
     belongs = F.pmod(F.hash(*columns), F.lit(partitions)).alias(PARTITION_COLUMN)
     return events.select("*", belongs).repartition(partitions, *columns).mapInArrow(compute, parsed)

@@ -82,16 +82,23 @@ def run(plan: Plan, batch: Batch, batches: Iterable[pyarrow.RecordBatch]) -> Ite
                 f"{'none' if before.has_input else 'some'}: the query has changed between two attempts at a batch"
             )
         return _again(partition, before, plan)
+    if before is not None and before.has_times and TIMES not in plan.stores:
+        raise StoreIncompatibleError(
+            f"version {before.version} of partition {batch.partition} in {log.location} has the store of timers, and "
+            "this query has none: give stateful() its on_timer or process_record again"
+        )
     header = Header(
         "version",
         token_hex(8),
         batch.partition,
         version,
         newest,
+        previous_id=None if before is None else before.id,
         query=batch.query,
         job=plan.job,
         first=query_first,
         has_input=first is not None,
+        has_times=TIMES in plan.stores,
     )
     rows = Rows(checked if first is None else chain([first], checked), plan.order_by)
     return _compute(plan, batch, log, partition, header, rows)
@@ -150,7 +157,7 @@ def _compute(
     kept: list[pyarrow.RecordBatch] | None = []
     kept_bytes = 0
     try:
-        state.bring_to(partition, header.previous)
+        state.bring_to(partition, header.previous, header.previous_id)
         context = _context(plan, batch, header, state)
         for made in _results(plan, context, rows):
             written.write(made)
@@ -169,7 +176,7 @@ def _compute(
         written.discard(error)
         raise
     try:
-        state.commit(header.version)
+        state.commit(header.version, header.id)
         _maintain(log, partition, header, state)
     except StoreError as error:
         # The log has the version, so the batch is done. The local copy is brought up from there.

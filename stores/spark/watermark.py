@@ -2,7 +2,7 @@
 
 Spark gives it to no Python worker of ``mapInArrow``. It writes it into the checkpoint before a batch begins: the file
 ``offsets/N`` of batch N, whose second line is JSON with ``batchWatermarkMs``. That file never changes, so each attempt
-at a batch sees the same watermark.
+at a batch sees the same watermark. When a batch is done, ``commits/N`` has ``nextBatchWatermarkMs``.
 """
 
 from __future__ import annotations
@@ -30,12 +30,17 @@ def watermark_of(checkpoint: str, batch: int, query: str) -> int:
             f"{checkpoint} is the checkpoint of the streaming query {found}, and this is {query}: give stateful() the "
             "folder that is the query's checkpointLocation"
         )
-    name = f"offsets/{batch}"
-    lines = _read(folder, name, checkpoint).splitlines()
-    watermark_ms = _parsed(lines[1] if len(lines) > 1 else b"", name, checkpoint).get("batchWatermarkMs")
-    if not isinstance(watermark_ms, int):
-        raise _unreadable(name, checkpoint)
-    return watermark_ms
+    return _watermark_in(folder, f"offsets/{batch}", "batchWatermarkMs", checkpoint)
+
+
+def next_watermark_of(checkpoint: str) -> int:
+    """Return the watermark of the batch after the last one that is done, 0 before the first. For any query.
+
+    Raises: ConfigError if it cannot be read; StoreUnavailableError if the file system fails.
+    """
+    folder = open_folder(_location(checkpoint), for_reading=True)
+    done = [int(name) for name in folder.names("commits") if name.isdecimal()]
+    return _watermark_in(folder, f"commits/{max(done)}", "nextBatchWatermarkMs", checkpoint) if done else 0
 
 
 def _location(checkpoint: str) -> str:
@@ -44,6 +49,15 @@ def _location(checkpoint: str) -> str:
         return "/" + checkpoint.removeprefix("file:").lstrip("/")
     scheme = next((name for name in _ON_HADOOP if checkpoint.startswith(name)), "")
     return _ON_HADOOP.get(scheme, "") + checkpoint.removeprefix(scheme)
+
+
+def _watermark_in(folder: Folder, name: str, field: str, checkpoint: str) -> int:
+    """Return a number of the second line of a file."""
+    lines = _read(folder, name, checkpoint).splitlines()
+    watermark_ms = _parsed(lines[1] if len(lines) > 1 else b"", name, checkpoint).get(field)
+    if not isinstance(watermark_ms, int):
+        raise _unreadable(name, checkpoint)
+    return watermark_ms
 
 
 def _read(folder: Folder, name: str, checkpoint: str) -> bytes:

@@ -16,7 +16,7 @@ from harness.mutants.registry import patch
 from harness.spark.query_faults.notes import Notes
 from stores import failpoints
 from stores.changelog.files import Header, PartitionLog, StoreChanges, VersionLog
-from stores.changelog.files.partition_log import Piece
+from stores.changelog.files.reading import Piece
 from stores.errors import StoreError
 from stores.spark import Context, Rows
 from stores.spark.local_state import RESTORED, LocalState
@@ -91,10 +91,10 @@ def _install(folder: Path, mutant: str) -> None:
             read["bytes"] += sum(len(key) + len(value or b"") for _, _, key, value in piece.records)
             yield piece
 
-    def noted(self: LocalState, log: PartitionLog, version: int | None) -> int:
+    def noted(self: LocalState, log: PartitionLog, version: int | None, version_id: str | None = None) -> int:
         read.update(versions=0, bytes=0, snapshots=0)
         before = self.version
-        found = bring_to(self, log, version)
+        found = bring_to(self, log, version, version_id)
         facts = {"partition": log.partition, "after": before, "to": version, "path": str(self._path)}
         notes.add("restores", {**facts, **read})
         return found
@@ -114,8 +114,8 @@ def _install(folder: Path, mutant: str) -> None:
             while _is_zombie:
                 notes.once(f"zombie {_is_zombie.pop()} ended")
 
-    def committed(self: LocalState, version: int) -> None:
-        commit(self, version)
+    def committed(self: LocalState, version: int, version_id: str | None = None) -> None:
+        commit(self, version, version_id)
         notes.add("commits", {"path": str(self._path), "version": version})
 
     for owner, name, new in (

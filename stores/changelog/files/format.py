@@ -44,6 +44,8 @@ class Header:
     """A version's number; the version that a snapshot holds; the version that the rows belong to."""
     previous: int | None = None
     """Of a version: the version before it, None for the first."""
+    previous_id: str | None = None
+    """Of a version: the ID of that one. A file of the same number with another ID is not the version before."""
     query: str | None = None
     """Of a version: the ID of the streaming query, None for a batch job."""
     job: str | None = None
@@ -52,6 +54,8 @@ class Header:
     """Of a version: the version of the query's batch 0."""
     has_input: bool = True
     """Of a version: False if the batch had no rows in this partition."""
+    has_times: bool = False
+    """Of a version: True if its state has the store of timers, which the next version must have as well."""
     rows: str | None = None
     """Of a version: the name of the file with the rows that the batch gave out; None if it gave out none."""
     num_rows: int = 0

@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from stores.changelog.files.folder import ASIDE
 
 DESCRIPTION = "log.json"
+ADDED = "added.json"
+"""The stores that were added to the description."""
 _NAME = re.compile(r"v(\d{12})(?:-([0-9a-f]{16})\.(rows|snapshot))?\.arrows")
 _ASIDE = re.compile(r"v(\d{12})(?:-[0-9a-f]{16})+" + re.escape(ASIDE))
 

@@ -1,38 +1,18 @@
-"""The versions of one partition: append, read, restore, snapshots, and the removal of old files."""
+"""The log of one partition: append, snapshots, and the removal of old files. Its reading side is ``reading``."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any
 
 from stores.changelog.files.folder import Folder
-from stores.changelog.files.format import (
-    Header,
-    Record,
-    StoreChanges,
-    all_changes_in,
-    batches_of,
-    changes_in,
-    check,
-    encoded,
-    read_header,
-    records_of,
-    write_records,
-)
-from stores.changelog.files.names import Listing, folder_name, listed, unique_name, version_name
+from stores.changelog.files.format import Header, Record, StoreChanges, encoded, write_records
+from stores.changelog.files.names import Listing, unique_name, version_name
+from stores.changelog.files.reading import PartitionReader
 from stores.changelog.files.rows_file import ROWS_WRITTEN, RowsFile
-from stores.errors import (
-    ChangelogError,
-    ChangelogLostError,
-    OffsetOutOfRangeError,
-    ProducerFencedError,
-    StoreUnavailableError,
-)
+from stores.errors import ProducerFencedError, StoreUnavailableError
 from stores.failpoints import Part, declare, reach
-from stores.files.plain_files import translated_system_errors
 
 if TYPE_CHECKING:
     import pyarrow
@@ -64,44 +44,15 @@ class Retention:
             raise ValueError(f"keep_versions is 0 or more, not {self.keep_versions}")
 
 
-@dataclass(frozen=True)
-class Piece:
-    """A part of a restore. With ``fresh``, the state begins with it: what was there before does not count."""
-
-    changes: Mapping[str, StoreChanges]
-    fresh: bool
-    reached: int | None
-    """The version that the state has with this piece, None if more pieces of it follow."""
-
-    @property
-    def records(self) -> Iterator[Record]:
-        """The records, by store; marks are first."""
-        return records_of(self.changes)
-
-
-class PartitionLog:
+class PartitionLog(PartitionReader):
     """The log of one partition. Any number of processes may use it; a version has one writer, the first.
 
     Raises, all methods: StoreUnavailableError if the file system fails; ChangelogError for a damaged file.
     """
 
     def __init__(self, folder: Folder, partition: int, retention: Retention) -> None:
-        self._folder, self._retention = folder, retention
-        self.partition = partition
-
-    def listing(self) -> Listing:
-        """Return the files of the partition."""
-        return listed(self._folder.names(folder_name(self.partition)))
-
-    def header(self, version: int) -> Header:
-        """Return the header of a version, which survives power loss from now on.
-
-        Raises: OffsetOutOfRangeError if it is not in the log.
-        """
-        name = self._path(version_name(version))
-        header = self._read_header(version)
-        self._folder.settle(name)
-        return header
+        super().__init__(folder, partition)
+        self._retention = retention
 
     def append(self, header: Header, changes: Mapping[str, StoreChanges]) -> Header:
         """Put the version of ``header`` in the log, unless another attempt was first; return the header in the log.
@@ -136,86 +87,6 @@ class PartitionLog:
             f"is at {newest}. Stop this attempt, because another one has done its work"
         ) from cause
 
-    def read(self, version: int) -> tuple[Header, dict[str, StoreChanges]]:
-        """Return the header and the changes of a version. Raises: OffsetOutOfRangeError if it is not in the log."""
-        return self._read_version(version)
-
-    def restore(self, after: int | None, to: int) -> Iterator[Piece]:
-        """Return the pieces that bring a state from version ``after`` (None: an empty state) to version ``to``.
-
-        They are the versions in between, or the newest snapshot up to ``to`` and the versions after that, if versions
-        in between are removed or there are fewer bytes to read. Each version is checked against the one before.
-
-        Raises: OffsetOutOfRangeError if ``to`` is not in the log, or is older than the versions that are kept;
-        ChangelogLostError if a version in between is missing.
-        """
-        listing = self.listing()
-        if to not in listing.versions:
-            raise self._out_of_range(to, listing)
-        if after == to:
-            return
-        oldest = min(listing.snapshots, default=-1)
-        snapshot = max((version for version in listing.snapshots if version <= to), default=None)
-        chain = _between(listing, after, to)
-        # Below the oldest snapshot versions may be removed, and a zombie may have written one of them again.
-        first = None if after is None or after < oldest <= to else self._follower(chain, after)
-        if first is None and snapshot is None:
-            self._check_kept(listing, to)
-            first = self._follower(chain, after)
-            if first is None and chain:
-                if oldest > to:
-                    raise self._out_of_range(to, listing)
-                raise self._lost(chain[0], self._read_version(chain[0])[0].previous, after)
-        elif snapshot is not None and (first is None or _is_smaller(listing, snapshot, chain, after)):
-            yield from self._from_snapshot(listing, snapshot)
-            chain, after, first = _between(listing, snapshot, to), snapshot, None
-        while chain:
-            header, changes = first or self._read_version(chain[0])
-            first = None
-            if header.previous == after:
-                after = chain.pop(0)
-                yield Piece(changes, False, after)
-            elif snapshot is not None and (after is None or after < snapshot):
-                # After power loss some files are back that were removed, and others are not.
-                yield from self._from_snapshot(listing, snapshot)
-                chain, after = _between(listing, snapshot, to), snapshot
-            else:
-                raise self._lost(chain[0], header.previous, after)
-
-    def _lost(self, version: int, previous: int | None, found: int | None) -> ChangelogLostError:
-        return ChangelogLostError(
-            f"partition {self.partition} in {self._folder.location} lacks a version: {version} follows {previous}, and "
-            f"{'there is none before it' if found is None else f'the one before it is {found}'}. Bring the files back "
-            "from a copy"
-        )
-
-    def _follower(self, chain: list[int], after: int | None) -> tuple[Header, dict[str, StoreChanges]] | None:
-        """Return the first version of ``chain``, None if it does not follow the version ``after``."""
-        if not chain:
-            return None
-        found = self._read_version(chain[0])
-        return found if found[0].previous == after else None
-
-    def _check_kept(self, listing: Listing, to: int) -> None:
-        """Check that a version below the oldest snapshot is followed by the next. Raises: OffsetOutOfRangeError."""
-        later = min((version for version in listing.versions if version > to), default=None)
-        if later is not None and self._read_header(later).previous != to:
-            raise self._out_of_range(to, listing)
-
-    def _from_snapshot(self, listing: Listing, version: int) -> Iterator[Piece]:
-        name, _ = min(listing.snapshots[version])
-        fresh = True
-        try:
-            opened = self._checked(name)
-        except FileNotFoundError as error:
-            raise self._out_of_range(version, self.listing()) from error
-        with opened as file:
-            _, reader = read_header(file, self._what(name))
-            for changes in changes_in(reader):
-                yield Piece(changes, fresh, None)
-                fresh = False
-        yield Piece({}, fresh, version)
-
     def snapshot_due(self, listing: Listing) -> bool:
         """Return True if a snapshot of the newest version should be written."""
         newest = listing.newest
@@ -238,29 +109,6 @@ class PartitionLog:
         name = unique_name(header.version, header.id, "rows")
         return RowsFile(name, lambda: self._create(name), header, schema)
 
-    def read_rows(self, header: Header) -> Iterator[pyarrow.RecordBatch]:
-        """Return the rows of a version.
-
-        Raises: OffsetOutOfRangeError if they are removed, because the log has a later version; ChangelogLostError if
-        they are missing for another reason.
-        """
-        if header.rows is None:
-            return
-        try:
-            with self._checked(header.rows) as file:
-                _, reader = read_header(file, self._what(header.rows))
-                yield from batches_of(reader)
-        except FileNotFoundError as error:
-            if self.listing().newest == header.version:
-                raise ChangelogLostError(
-                    f"{self._what(header.rows)} is missing, which has the rows of the newest version: bring it back "
-                    "from a copy"
-                ) from error
-            raise OffsetOutOfRangeError(
-                f"the rows of version {header.version} of partition {self.partition} in {self._folder.location} are "
-                "removed: only the newest version is given out again"
-            ) from error
-
     def remove_old(self, listing: Listing) -> int:
         """Remove the files that nothing can ask for; return their number.
 
@@ -280,64 +128,5 @@ class PartitionLog:
             self._folder.remove(self._path(name))
         return len(doomed)
 
-    def _read_version(self, version: int) -> tuple[Header, dict[str, StoreChanges]]:
-        with self._opened(version) as (header, reader):
-            return header, all_changes_in(reader)
-
-    def _read_header(self, version: int) -> Header:
-        with self._opened(version) as (header, _):
-            return header
-
-    @contextmanager
-    def _opened(self, version: int) -> Iterator[tuple[Header, pyarrow.RecordBatchStreamReader]]:
-        """Open the file of a version. Raises: OffsetOutOfRangeError if it is not in the log; ChangelogError."""
-        name = version_name(version)
-        try:
-            file = self._checked(name)
-        except FileNotFoundError as error:
-            raise self._out_of_range(version, self.listing()) from error
-        with file:
-            header, reader = read_header(file, self._what(name))
-            if (header.kind, header.version, header.partition) != ("version", version, self.partition):
-                raise ChangelogError(
-                    f"{self._what(name)} holds version {header.version} of partition {header.partition}: bring the "
-                    "right file back from a copy"
-                )
-            yield header, reader
-
-    def _out_of_range(self, version: int, listing: Listing) -> OffsetOutOfRangeError:
-        found = f"versions {min(listing.versions)} to {listing.newest}" if listing.versions else "no version"
-        return OffsetOutOfRangeError(
-            f"partition {self.partition} in {self._folder.location} has {found}, and version {version} is asked for"
-        )
-
-    def _checked(self, name: str) -> IO[bytes]:
-        file = self._folder.open(self._path(name))
-        try:
-            with translated_system_errors(Path(self._what(name))):
-                check(file, self._what(name))
-        except BaseException:
-            file.close()
-            raise
-        return file
-
     def _create(self, name: str) -> Any:
         return self._folder.create(self._path(name))
-
-    def _path(self, name: str) -> str:
-        return f"{folder_name(self.partition)}/{name}"
-
-    def _what(self, name: str) -> str:
-        return f"{self._folder.location}/{self._path(name)}"
-
-
-def _between(listing: Listing, after: int | None, to: int) -> list[int]:
-    return sorted(version for version in listing.versions if (after is None or version > after) and version <= to)
-
-
-def _is_smaller(listing: Listing, snapshot: int, chain: list[int], after: int | None) -> bool:
-    """Return True if the snapshot has fewer bytes than the versions of ``chain`` that it makes unnecessary."""
-    if after is not None and snapshot <= after:
-        return False
-    size = min(size for _, size in listing.snapshots[snapshot])
-    return size < sum(listing.versions[version] for version in chain if version <= snapshot)

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from functools import cached_property
 from secrets import token_hex
+from typing import Any
 from zlib import crc32
 
 from stores.changelog.files.folder import ASIDE, Folder, PutIfAbsent, open_folder
 from stores.changelog.files.format import FORMAT
-from stores.changelog.files.names import DESCRIPTION
+from stores.changelog.files.names import ADDED, DESCRIPTION
 from stores.changelog.files.partition_log import PartitionLog, Retention
 from stores.errors import ChangelogError, ChangelogLostError, StoreIncompatibleError
+
+_STORES = "stores"
+"""The property of a description that has a value for each store, by name."""
 
 
 class VersionLog:
@@ -26,15 +31,29 @@ class VersionLog:
         """Use ``VersionLog.open``, or ``open_or_create``."""
         self._folder = folder
         self._retention = retention
+        self._created = description
         self.id = log_id
         """Unique to this folder, from its creation on: state of another log never goes on with this one."""
-        self.description = description
-        """The properties that the log was created with; ``partitions`` is one of them."""
+
+    @cached_property
+    def description(self) -> Mapping[str, object]:
+        """The properties that the log was created with, and the stores that were added. Read when it is first used.
+
+        Raises: ChangelogError if the file of the added stores is damaged; StoreUnavailableError.
+        """
+        try:
+            content = self._folder.read(ADDED)
+        except FileNotFoundError:
+            return self._created
+        found = _checked(content, f"{self.location}/{ADDED}", ("format", "id", _STORES))
+        if found["id"] != self.id:
+            raise ChangelogError(f"{self.location}/{ADDED} is that of another log: bring its own back from a copy")
+        return {**self._created, _STORES: {**_stores_of(self._created), **found[_STORES]}}
 
     @property
     def partitions(self) -> int:
         """The number of partitions."""
-        number = self.description["partitions"]
+        number = self._created["partitions"]
         assert isinstance(number, int)
         return number
 
@@ -51,8 +70,12 @@ class VersionLog:
         *,
         retention: Retention | None = None,
         put_if_absent: PutIfAbsent | None = None,
+        may_add: Collection[str] = (),
     ) -> VersionLog:
         """Open the log in a folder; create it with ``description``, values of JSON, if the folder has none.
+
+        Stores of the description that are named in ``may_add`` are added to a log that was created without them. Only
+        name a store for which "it has nothing" is right in each version so far.
 
         Raises: StoreIncompatibleError if it was created with another description, which names both values of each
         difference, or the folder has other files; ChangelogLostError for partitions without a description; ConfigError;
@@ -75,16 +98,20 @@ class VersionLog:
             folder.put_if_absent(DESCRIPTION, _summed(content))
         log = cls._opened(folder, retention)
         given = json.loads(json.dumps(dict(description)))
-        different = [
-            f"{name} {_shown(log.description.get(name))} (given: {_shown(given.get(name))})"
-            for name in sorted({*log.description, *given})
-            if log.description.get(name) != given.get(name)
-        ]
+        added = {name: kind for name, kind in _stores_of(given).items() if name in may_add}
+        added = {name: kind for name, kind in added.items() if name not in _stores_of(log.description)}
+        of_log = log.description
+        if added:
+            of_log = {**of_log, _STORES: {**_stores_of(of_log), **added}}
+        different = _differences(of_log, given)
         if different:
             raise StoreIncompatibleError(
                 f"the state in {folder.location} was created with {', '.join(different)}: give the same values, or "
                 "choose another folder"
             )
+        if added:
+            folder.put_if_absent(ADDED, _summed({"format": FORMAT, "id": log.id, _STORES: added}))
+            log = cls._opened(folder, retention)
         return log
 
     @classmethod
@@ -104,18 +131,7 @@ class VersionLog:
             content = folder.read(DESCRIPTION)
         except FileNotFoundError:
             raise ChangelogError(f"{folder.location} has no {DESCRIPTION}: name the folder of a version log") from None
-        try:
-            found = json.loads(content)
-            sound = content == _summed({name: found[name] for name in ("format", "id", "description")})
-        except (ValueError, KeyError, TypeError):
-            sound = False
-        if not sound:
-            raise ChangelogError(f"{folder.location}/{DESCRIPTION} is damaged: bring it back from a copy")
-        if found["format"] != FORMAT:
-            raise ChangelogError(
-                f"{folder.location} has format {found['format']}, and this release reads {FORMAT}: read it with the "
-                "release that wrote it"
-            )
+        found = _checked(content, f"{folder.location}/{DESCRIPTION}", ("format", "id", "description"))
         return cls(folder, found["id"], found["description"], retention or Retention())
 
     def partition(self, partition: int) -> PartitionLog:
@@ -136,6 +152,43 @@ class VersionLog:
 def _summed(content: Mapping[str, object]) -> bytes:
     plain = json.dumps(content, sort_keys=True)
     return json.dumps({**content, "checksum": crc32(plain.encode())}, sort_keys=True).encode()
+
+
+def _checked(content: bytes, what: str, names: tuple[str, ...]) -> dict[str, Any]:
+    """Return what ``_summed`` was given, which had ``names``. Raises: ChangelogError if it is damaged or newer."""
+    try:
+        found: dict[str, Any] = json.loads(content)
+        sound = content == _summed({name: found[name] for name in names})
+    except (ValueError, KeyError, TypeError):
+        sound = False
+    if not sound:
+        raise ChangelogError(f"{what} is damaged: bring it back from a copy")
+    if found["format"] != FORMAT:
+        raise ChangelogError(
+            f"{what} has format {found['format']}, and this release reads {FORMAT}: read it with the release that "
+            "wrote it"
+        )
+    return found
+
+
+def _stores_of(description: Mapping[str, object]) -> Mapping[str, object]:
+    stores = description.get(_STORES)
+    return stores if isinstance(stores, dict) else {}
+
+
+def _differences(kept: Mapping[str, object], given: Mapping[str, object]) -> list[str]:
+    """Return each property with both values, and of the stores only those that differ."""
+    ours, theirs = _by_store(kept), _by_store(given)
+    return [
+        f"{name} {_shown(ours.get(name))} (given: {_shown(theirs.get(name))})"
+        for name in sorted({*ours, *theirs})
+        if ours.get(name) != theirs.get(name)
+    ]
+
+
+def _by_store(description: Mapping[str, object]) -> dict[str, object]:
+    stores = {f"store {name}": kind for name, kind in _stores_of(description).items()}
+    return {**{name: value for name, value in description.items() if name != _STORES or not stores}, **stores}
 
 
 def _shown(value: object) -> str:

@@ -73,7 +73,7 @@ def snapshot_of_an_open_version(patch: pytest.MonkeyPatch) -> None:
     write = PartitionLog.write_snapshot
 
     def open_version(log: PartitionLog, header: Header, records: Any) -> None:
-        write(log, replace(header, version=header.version - 1), records)
+        write(log, replace(header, version=header.version - 1, id=str(header.previous_id)), records)
 
     patch.setattr(PartitionLog, "write_snapshot", open_version)
     patch.setattr(PartitionLog, "snapshot_due", lambda log, listing: listing.newest not in (None, 0))

@@ -19,6 +19,7 @@ from stores.records import BYTES, FLOAT64, INT64, JSON, STR, KeyValue, Session, 
 from stores.records.record_kind import RecordKind
 from stores.spark.__main__ import main
 from stores.spark.context import Context
+from stores.spark.plan import Plan
 from stores.spark.rows import Rows
 from stores.spark.state_rows import rows_of
 from stores.tests.spark.counting import compute, plan
@@ -105,3 +106,50 @@ def test_inspect_prints_versions_and_refuses_a_folder_without_a_state(
     )
     assert ended.returncode == 2
     assert b"Traceback" not in ended.stderr
+
+
+def expiring(ttl_ms: int | None) -> dict[str, RecordKind]:
+    return {
+        "sessions": Session(key=STR, value=INT64, retention_ms=100),
+        "timed": TimestampedKeyValue(key=STR, value=INT64, ttl_ms=ttl_ms),
+        "windows": Window(key=STR, value=INT64, size_ms=10, retention_ms=100),
+    }
+
+
+def test_records_that_have_expired_at_the_stream_time_of_the_version_are_not_shown(tmp_path: Path) -> None:
+    times_ms = (10, 60, 110)
+
+    def process(rows: Rows, context: Context) -> None:
+        if context.version < len(times_ms):
+            time_ms, name = times_ms[context.version], f"{9 - context.version}"
+            context.store("sessions").put(Windowed(name, time_ms, time_ms), 1)
+            context.store("timed").put(name, 1, time_ms)
+            context.store("windows").put(name, 1, time_ms)
+
+    def given(ttl_ms: int | None) -> Plan:
+        stores = {name: StoreConfig("lmdb", records=kind) for name, kind in expiring(ttl_ms).items()}
+        return plan(tmp_path, process, stores=stores, stores_id=str(ttl_ms))
+
+    for version in range(3):
+        compute(given(100), version, ["N1"])
+    compute(given(None), 3, ["N1"])
+    described = {name: {"kind": kind.kind, **kind.description()} for name, kind in expiring(None).items()}
+    opened = VersionLog.open(tmp_path / "state")
+    log = VersionLog(opened._folder, opened.id, {"partitions": 2, "stores": described}, opened._retention)
+
+    def keys(version: int) -> dict[str, list[str]]:
+        found: dict[str, list[str]] = {name: [] for name in described}
+        for _, store, key, *_ in rows_of(log, 0, version):
+            found[store].append(key)
+        return found
+
+    shown = {version: keys(version) for version in (1, 2, 3)}
+    for name in described:
+        assert shown[1][name] == ["8", "9"]
+        assert shown[2][name] == ["7", "8"]
+        assert shown[3][name] == (["7", "8", "9"] if name == "timed" else ["7", "8"])
+    in_log = dict.fromkeys(described, 0)
+    for piece in log.partition(0).restore(None, 2):
+        for name, is_mark, _, value in piece.records:
+            in_log[name] += not is_mark and (1 if value is not None else -1)
+    assert in_log == dict.fromkeys(described, 3)

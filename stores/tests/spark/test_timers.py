@@ -11,16 +11,18 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from stores.changelog.files import VersionLog
 from stores.changelog.files.folder import open_folder
 from stores.config import StoreConfig
 from stores.errors import ConfigError, StoreIncompatibleError
-from stores.spark import task, watermark
+from stores.spark import idle_batches, task, watermark
 from stores.spark.context import Context
+from stores.spark.idle_batches import WatermarkReader
 from stores.spark.plan import Batch, Plan
 from stores.spark.rows import Rows
 from stores.spark.timers import TIMES, encoded, set_stream_time, shown
-from stores.spark.watermark import watermark_of
-from stores.tests.spark.counting import COUNTS, OUTPUT, QUERY, compute, plan
+from stores.spark.watermark import next_watermark_of, watermark_of
+from stores.tests.spark.counting import COUNTS, OUTPUT, QUERY, compute, count, expected_rows, plan
 
 WATERMARKS = (0, 100, 100, 250, 400)
 STORES = {"counts": StoreConfig("rocksdb", records=COUNTS), TIMES: StoreConfig("rocksdb")}
@@ -37,7 +39,7 @@ def make_checkpoint(folder: Path, watermarks: tuple[int, ...] = WATERMARKS, quer
 
 
 def timed(folder: Path, process: Any, on_timer: Any, **changed: Any) -> Plan:
-    given = {"stores": STORES, "checkpoint": make_checkpoint(folder), "on_timer": on_timer}
+    given = {"stores": STORES, "stores_id": "timed", "checkpoint": make_checkpoint(folder), "on_timer": on_timer}
     return plan(folder, process, **{**given, **changed})
 
 
@@ -195,3 +197,63 @@ def test_a_checkpoint_on_s3_has_the_names_that_hadoop_gives_it(tmp_path: Path, m
     for location in ("s3a://bucket/c", "s3n://bucket/c", "s3://bucket/c", "hdfs://host/c"):
         assert watermark_of(location, 1, QUERY) == 100
     assert asked == ["s3://bucket/c"] * 3 + ["hdfs://host/c"]
+
+
+def counts_and_registers(rows: Rows, context: Context) -> Iterator[tuple[str, int]]:
+    context.timers.register("N1", 150 + context.version)
+    yield from count(rows, context)
+
+
+def test_a_state_that_was_made_without_timers_has_none_and_takes_new_ones(tmp_path: Path) -> None:
+    assert compute(plan(tmp_path), 0) == expected_rows(0)
+    given = timed(tmp_path, counts_and_registers, fires)
+    assert compute(given, 0) == expected_rows(0)
+    for number in (1, 2):
+        assert compute(given, number) == expected_rows(number)
+        task.close_all()
+        shutil.rmtree(tmp_path / "local")
+    assert compute(given, 3) == [*expected_rows(3), ("N1@151", 250), ("N1@152", 250), ("N1@153", 250)]
+
+
+def test_a_query_without_timers_does_not_build_on_a_state_with_timers(tmp_path: Path) -> None:
+    """It would write snapshots without them. The driver refuses it, unless it looked before the timers came."""
+    plain = plan(tmp_path)
+    compute(plain, 0)
+    compute(timed(tmp_path, counts_and_registers, fires), 1)
+    with pytest.raises(StoreIncompatibleError):
+        compute(plain, 2)
+    assert VersionLog.open(tmp_path / "state").partition(0).listing().newest == 1
+    assert compute(plain, 1) == expected_rows(1)
+
+
+def commit(folder: Path, number: int, watermark_ms: int) -> None:
+    """Write the file that Spark writes after a batch."""
+    (folder / "checkpoint/commits").mkdir(exist_ok=True)
+    (folder / f"checkpoint/commits/{number}").write_text(f'v1\n{{"nextBatchWatermarkMs":{watermark_ms}}}')
+
+
+def test_the_source_of_batches_without_rows_has_the_watermark_of_the_next_batch_as_its_offset(tmp_path: Path) -> None:
+    checkpoint = make_checkpoint(tmp_path)
+    reader = WatermarkReader(checkpoint)
+    reader.prepareForTriggerAvailableNow()
+    assert reader.latestOffset() == reader.initialOffset() == {"watermark_ms": 0}
+    for number, (watermark_ms, expected) in enumerate([(0, 0), (70, 70), (70, 70), (90, 90)]):
+        commit(tmp_path, number, watermark_ms)
+        assert reader.latestOffset({"watermark_ms": 0}, None) == {"watermark_ms": expected}
+    assert WatermarkReader(checkpoint).latestOffset({"watermark_ms": 95}, None) == {"watermark_ms": 95}
+    assert list(reader.partitions({}, {})) == []
+    (tmp_path / "checkpoint/commits/9").write_text("v1\n{}")
+    with pytest.raises(ConfigError):
+        next_watermark_of(checkpoint)
+
+
+def test_the_source_of_batches_without_rows_looks_at_the_checkpoint_from_time_to_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reader = WatermarkReader(make_checkpoint(tmp_path))
+    commit(tmp_path, 0, 70)
+    assert reader.latestOffset() == {"watermark_ms": 70}
+    monkeypatch.setattr(reader, "_look_s", 1e9)
+    commit(tmp_path, 1, 90)
+    assert reader.latestOffset() == {"watermark_ms": 70}
+    assert idle_batches.LOOK_S > 0

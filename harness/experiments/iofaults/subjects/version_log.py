@@ -58,7 +58,8 @@ class VersionLogSubject(Subject):
         import pyarrow as pa
 
         newest = self._newest()
-        header = Header("version", token_hex(8), 0, number, newest or None)
+        before = self._opened.read(newest)[0].id if newest else None
+        header = Header("version", token_hex(8), 0, number, newest or None, before)
         if number % _ROWS_EVERY == 0:
             rows = self._opened.write_rows(replace(header, kind="rows"), pa.schema([("number", pa.int64())]))
             rows.write(pa.record_batch([pa.array([number], pa.int64())], names=["number"]))

@@ -16,9 +16,16 @@ def opened(path: Path, **retention: int) -> VersionLog:
     return VersionLog.open_or_create(path, DESCRIPTION, retention=Retention(**retention))
 
 
-def header(version: int, writer: str = "a" * 16, **others: object) -> Header:
-    previous = version - 1 if version else None
-    return Header("version", writer, 0, version, previous, **others)  # type: ignore[arg-type]
+def id_of(version: int, seed: int = 0) -> str:
+    """The ID of the attempt whose version is in the log."""
+    return f"{Random(f'{seed} id {version}').getrandbits(64):016x}"
+
+
+def header(version: int, writer: str | None = None, seed: int = 0, **others: object) -> Header:
+    """The header of a version. A ``writer`` that is given is another attempt, from the same version before."""
+    previous, previous_id = (version - 1, id_of(version - 1, seed)) if version else (None, None)
+    own = id_of(version, seed) if writer is None else writer
+    return Header("version", own, 0, version, previous, previous_id, **others)  # type: ignore[arg-type]
 
 
 def changes(version: int, seed: int = 0) -> dict[str, StoreChanges]:
@@ -71,7 +78,7 @@ def restored(log: PartitionLog, after: int | None, to: int, seed: int = 0) -> St
 
 def append(log: PartitionLog, version: int, seed: int = 0) -> None:
     """Append a version, and write snapshots and remove files as they are due."""
-    own = header(version, f"{Random(f'{seed} id {version}').getrandbits(64):016x}")
+    own = header(version, seed=seed)
     assert log.append(own, changes(version, seed)).id == own.id
     listing = log.listing()
     if log.snapshot_due(listing):

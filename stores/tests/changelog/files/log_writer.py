@@ -5,28 +5,28 @@ from __future__ import annotations
 import os
 import signal
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
 
 from stores import failpoints
 from stores.changelog.files import Header
-from stores.tests.changelog.files.log_model import changes, opened, snapshot
+from stores.tests.changelog.files.log_model import changes, header, opened, snapshot
 
 
 def main() -> None:
     path, failpoint, first, last = sys.argv[1:]
     log = opened(Path(path), snapshot_versions=2, keep_versions=2).partition(0)
     for version in range(int(first), int(last) + 1):
-        writer = f"{os.getpid():016x}"
         if failpoint and version == int(last):
             failpoints.arm(failpoint, lambda: os.kill(os.getpid(), signal.SIGKILL))
-        own = Header("version", writer, 0, version, version - 1 if version else None)
+        own = header(version)
         rows = log.write_rows(own, pa.schema([("n", pa.int64())]))
         rows.write(pa.record_batch([pa.array([version], pa.int64())], names=["n"]))
-        own = Header("version", writer, 0, version, version - 1 if version else None, rows=rows.finish(), num_rows=1)
-        if log.append(own, changes(version)).id == writer and log.snapshot_due(log.listing()):
-            log.write_snapshot(Header("snapshot", writer, 0, version), snapshot(version))
+        own = replace(own, rows=rows.finish(), num_rows=1)
+        if log.append(own, changes(version)).id == own.id and log.snapshot_due(log.listing()):
+            log.write_snapshot(Header("snapshot", own.id, 0, version), snapshot(version))
         log.remove_old(log.listing())
         print(version, flush=True)
 

@@ -6,6 +6,7 @@ import threading
 from dataclasses import replace
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -29,6 +30,7 @@ from stores.tests.changelog.files.log_model import (
     header,
     opened,
     restored,
+    snapshot,
     state_at,
 )
 
@@ -115,6 +117,57 @@ def test_a_zombie_that_writes_a_removed_version_is_fenced_and_not_read(tmp_path:
     append(log, 9)
     log.remove_old(log.listing())
     assert 2 not in log.listing().versions
+
+
+@pytest.mark.parametrize("zombies", [[0], [0, 1], [1]])
+def test_a_file_that_a_zombie_wrote_under_the_name_of_a_removed_version_is_never_read(
+    tmp_path: Path, zombies: list[int]
+) -> None:
+    """The version after it has the number of the one before, so only IDs tell them apart."""
+    log = opened(tmp_path, snapshot_versions=1, keep_versions=0).partition(0)
+    newest = max(zombies) + 1
+    for version in range(newest + 1):
+        append(log, version)
+    assert sorted(log.listing().versions) == [newest]
+    for version in zombies:
+        with pytest.raises(ProducerFencedError):
+            log.append(header(version, f"{version:016x}"), changes(version, seed=9))
+    for version in zombies:
+        for after in (None, *range(version)):
+            with pytest.raises(OffsetOutOfRangeError) as raised:
+                restored(log, after, version)
+            assert f"versions {newest} to {newest}" in str(raised.value)
+    for after in (None, *range(newest)):
+        assert restored(log, after, newest) == state_at(newest)
+
+
+def test_a_zombies_file_after_a_snapshot_that_power_loss_brought_back_is_not_read(tmp_path: Path) -> None:
+    log = opened(tmp_path, snapshot_versions=2, keep_versions=0).partition(0)
+    large = StoreChanges({b"large": Random(1).randbytes(1 << 16)})
+
+    def add(version: int) -> None:
+        """Add a version whose snapshots are much larger than the versions after the first."""
+        log.append(header(version), {**changes(version), **({} if version else {"large": large})})
+        if log.snapshot_due(log.listing()):
+            records = [*snapshot(version), ("large", False, b"large", large.pairs[b"large"])]
+            log.write_snapshot(replace(header(version), kind="snapshot"), records)
+
+    for version in range(2):
+        add(version)
+    [first] = (tmp_path / "p00000").glob("*.snapshot.*")
+    kept = first.read_bytes()
+    for version in range(2, 4):
+        add(version)
+    log.remove_old(log.listing())
+    assert sorted(log.listing().versions) == [3]
+    first.write_bytes(kept)
+    with pytest.raises(ProducerFencedError):
+        log.append(header(2, "f" * 16), changes(2, seed=9))
+    found = restored(log, 1, 3)
+    assert found.pop("large") == large.pairs
+    assert found == state_at(3)
+    with pytest.raises(ChangelogLostError):
+        restored(log, 1, 2)
 
 
 def test_an_attempt_that_was_first_and_slow_keeps_its_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -333,3 +386,46 @@ def test_a_folder_that_can_not_be_made_is_an_error_of_ours(tmp_path: Path) -> No
 def test_a_wrong_retention_is_refused(wrong: dict[str, int]) -> None:
     with pytest.raises(ValueError):
         Retention(**wrong)
+
+
+PLAIN: dict[str, Any] = {"partitions": 2, "stores": {"counts": {"kind": "bytes"}}}
+TIMED: dict[str, Any] = {**PLAIN, "stores": {**PLAIN["stores"], "_times": {"kind": "times"}}}
+
+
+def test_a_store_is_added_to_a_log_that_was_created_without_it(tmp_path: Path) -> None:
+    log = VersionLog.open_or_create(tmp_path, PLAIN)
+    append(log.partition(0), 0)
+    for _ in range(2):
+        added = VersionLog.open_or_create(tmp_path, TIMED, may_add=("_times",))
+        assert added.id == log.id
+        assert added.description == VersionLog.open(tmp_path).description == TIMED
+    assert restored(added.partition(0), None, 0) == state_at(0)
+
+
+def test_a_store_is_added_only_if_nothing_else_differs_and_is_not_taken_away(tmp_path: Path) -> None:
+    VersionLog.open_or_create(tmp_path, PLAIN)
+    other = {"counts": {"kind": "window"}, "_times": {"kind": "times"}}
+    for wrong in ({**TIMED, "partitions": 3}, {**TIMED, "stores": other}, {**TIMED, "key": ["plane"]}):
+        with pytest.raises(StoreIncompatibleError):
+            VersionLog.open_or_create(tmp_path, wrong, may_add=("_times",))
+    with pytest.raises(StoreIncompatibleError):
+        VersionLog.open_or_create(tmp_path, TIMED)
+    assert [file.name for file in tmp_path.iterdir()] == ["log.json"]
+    VersionLog.open_or_create(tmp_path, TIMED, may_add=("_times",))
+    with pytest.raises(StoreIncompatibleError) as raised:
+        VersionLog.open_or_create(tmp_path, PLAIN, may_add=("_times",))
+    assert 'store _times {"kind": "times"} (given: none)' in str(raised.value)
+    assert "counts" not in str(raised.value)
+
+
+def test_added_stores_that_are_damaged_or_of_another_log_are_refused(tmp_path: Path) -> None:
+    for name in ("one", "other"):
+        VersionLog.open_or_create(tmp_path / name, PLAIN)
+        VersionLog.open_or_create(tmp_path / name, TIMED, may_add=("_times",))
+    file = tmp_path / "one/added.json"
+    whole = file.read_bytes()
+    others = (tmp_path / "other/added.json").read_bytes()
+    for content in (b"", b"[]", b"{}", whole.replace(b"times", b"timer", 1), others):
+        file.write_bytes(content)
+        with pytest.raises(ChangelogError):
+            assert VersionLog.open(tmp_path / "one").description
