@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from harness import profiles
-from harness.experiments.query_faults.trial import Trial
+from harness.experiments.query_faults.trial import COUNT, Trial
 from harness.mutants.registry import QUERY_TRIALS
 from harness.scenario_files import Scenario
 from stores.errors import ConfigError
@@ -14,20 +14,22 @@ from stores.registry import backend_named
 
 @dataclass(frozen=True)
 class QueryScenario(Scenario):
-    """Under each of ``faults`` a query over each of ``backends`` gives the rows and the state of Spark SQL's answer.
+    """Under each of ``faults`` each query of ``workloads`` over each of ``backends`` equals Spark SQL's answer.
 
-    Each of ``mutants`` is built into the first backend, and must be detected under the fault that it names.
+    That is, its rows and its state do. Each of ``mutants`` is built into the first backend, and must be detected under
+    the fault that it names.
     """
 
     experiment = "query_faults"
     faults: tuple[str, ...] = ()
     backends: tuple[str, ...] = ("rocksdb",)
+    workloads: tuple[str, ...] = (COUNT,)
     seeds: int = 1
     mutants: tuple[str, ...] = ()
 
     def plan(self, seed: int) -> list[Trial]:
         """Return every trial; ``seed`` is the first of its seeds. Raises: ConfigError for an unknown name."""
-        for name in ("faults", "backends", "mutants"):
+        for name in ("faults", "backends", "workloads", "mutants"):
             value = getattr(self, name)
             if not isinstance(value, tuple) or not all(isinstance(each, str) for each in value):
                 raise ConfigError(f"{name} of a scenario is a tuple of texts, such as ('this',), and not {value!r}")
@@ -35,8 +37,9 @@ class QueryScenario(Scenario):
             raise ConfigError(f"a scenario has one seed or more, not {self.seeds!r}")
         names = [backend_named(name).name for name in self.backends]
         trials = [
-            Trial(fault, name, number)
+            Trial(fault, name, number, workload=workload)
             for number in range(seed, seed + self.seeds)
+            for workload in self.workloads
             for fault in self.faults
             for name in names
         ]

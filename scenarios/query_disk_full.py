@@ -7,7 +7,7 @@ Source: write(2), ENOSPC.
 
 from harness.query_scenario import QueryScenario
 
-SCENARIO = QueryScenario(faults=("local disk full", "log disk full"), backends=("sqlite", "lmdb"))
+SCENARIO = QueryScenario(faults=("local disk full", "log disk full"), backends=("rocksdb", "lmdb", "sqlite"))
 
 
 if __name__ == "__main__":

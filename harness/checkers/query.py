@@ -1,10 +1,11 @@
-"""After any fault the rows and the state of a counting query equal the answer that Spark SQL gives of the same events.
+"""After any fault the rows and the state of a query equal the answer that Spark SQL gives of the same events.
 
 Rows of an answer and a sink are a name, a batch, and the count of the name after that batch.
 """
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -31,21 +32,42 @@ def wrong_rows(answer: Rows, sink: Rows) -> str:
 def wrong_state(answer: Rows, state: Rows, partitions: int, version: int) -> str:
     """Return how the state after batch ``version`` differs from the answer, "" if it is right.
 
-    Rows of a state are a store, a key and a value.
+    Rows of a state begin with a store, a key and a value.
 
     The store ``counts`` has the last count of each name. The store ``batches`` has one entry for each partition: the
     number of its batches, in hexadecimal.
     """
     by_batch = sorted(answer, key=lambda row: int(row[1]))
     last = {name: value for name, batch, value in by_batch if batch <= version}
-    counts = {key: int(value) for store, key, value in state if store == "counts"}
-    counted = [int(bytes.fromhex(value)) for store, _, value in state if store == "batches"]
+    counts = {key: int(value) for store, key, value, *_ in state if store == "counts"}
+    counted = [int(bytes.fromhex(value)) for store, _, value, *_ in state if store == "batches"]
     wrong = sorted(name for name in last.keys() | counts.keys() if last.get(name) != counts.get(name))
     if wrong:
         name = wrong[0]
         return f"{len(wrong)} names of the state differ, first {name}: {counts.get(name)}, not {last.get(name)}"
     if counted != [version + 1] * partitions:
         return f"the partitions have counted {counted} batches, not {version + 1} each"
+    return ""
+
+
+def wrong_timers(fired: Rows, registered: Rows, state: Rows, version: int) -> str:
+    """Return how the state of a query of timers differs after batch ``version`` from the answer, "" if it is right.
+
+    Rows of ``fired`` and ``registered`` are a name, a batch and the time of a timer; those of a state are a store, a
+    key, a value and a time. The store ``fired`` has how many timers of a name have fired, ``_times`` those to come.
+    """
+    done = [(name, time_ms) for name, batch, time_ms in fired if batch <= version]
+    known = [(name, time_ms) for name, batch, time_ms in registered if batch <= version]
+    wanted = Counter(known) - Counter(done)
+    waiting = Counter((json.loads(key), time_ms) for store, key, _, time_ms in state if store == "_times")
+    if waiting != wanted:
+        wrong = min((waiting - wanted) + (wanted - waiting))
+        return f"after batch {version} {sum(waiting.values())} timers wait, not {sum(wanted.values())}, first {wrong}"
+    counts = Counter(name for name, _ in done)
+    counted = Counter({key: int(value) for store, key, value, _ in state if store == "fired"})
+    if counted != counts:
+        name = min(key for key in counts.keys() | counted.keys() if counts[key] != counted[key])
+        return f"after batch {version} {counted[name]} timers of {name} have fired, not {counts[name]}"
     return ""
 
 

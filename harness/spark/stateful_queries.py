@@ -39,18 +39,15 @@ _TABLE = """
     select partition, store, if(kind = 'bytes', unhex(key), encode(concat(key, within), 'UTF-8')) as key,
            if(kind = 'bytes', unhex(value), encode(concat(replace(value, ', ', ','), at), 'UTF-8')) as value
     from (select *, coalesce(concat('@', unix_millis(window_start), '-', unix_millis(window_end)), '') as within,
-                 coalesce(concat('@', unix_millis(timestamp)), '') as at, unix_millis({time}) as time_ms,
-                 max(unix_millis({time})) over (partition by partition, store) as stream_time from {table})
-    where store <> '_times' and (store <> 'recent' or time_ms > stream_time - {recent_ms})
+                 coalesce(concat('@', unix_millis(timestamp)), '') as at from {table})
+    where store <> '_times'
 """
-_TIMES = {"flights_by_hour": ("window_start", 3 * 3_600_000), "aircraft_sessions": ("window_end", 18 * 3_600_000)}
-"""The time of a record by which the store ``recent`` drops it, and its retention."""
 
 
 def write_events(name: str, folder: Path, *, batches: int, count: int, seed: int = 1) -> None:
-    """Write the first ``count`` events of a workload to ``folder``/events, in files of one batch each."""
+    """Write the first ``count`` events of a workload to ``folder``, which is new, in files of one batch each."""
     events = list(WORKLOADS[name].events(seed, count))
-    (folder / "events").mkdir(parents=True)
+    folder.mkdir(parents=True)
     for number in range(batches):
         places = range(number * count // batches, (number + 1) * count // batches)
         part = [events[place] for place in places]
@@ -62,7 +59,7 @@ def write_events(name: str, folder: Path, *, batches: int, count: int, seed: int
                 "offset": pa.array(places, pa.int64()),
             }
         )
-        file = folder / "events" / f"{number:04d}.parquet"
+        file = folder / f"{number:04d}.parquet"
         pyarrow.parquet.write_table(table, file)
         # Spark reads files in the order of their times.
         os.utime(file, (_FIRST_FILE_S + number, _FIRST_FILE_S + number))
@@ -99,23 +96,29 @@ def wrong_rows(spark: SparkSession, name: str, folder: Path) -> list[Any]:
     """Return the rows of the sink that Spark SQL does not have, and those that the sink lacks, with their number."""
     columns = ("key", "value", "timestamp_ms")
     sink = spark.read.parquet(f"{folder}/sink").withColumn("timestamp_ms", F.unix_millis("timestamp"))
-    wanted = expected_rows(name, _events(spark, folder)).select(*columns, F.lit(-1).alias("sign"))
+    events = _events(spark, folder, VersionLog.open(folder / "state").partitions)
+    wanted = expected_rows(name, events).select(*columns, F.lit(-1).alias("sign"))
     both = sink.select(*columns, F.lit(1).alias("sign")).unionByName(wanted)
     return both.groupBy(*columns).agg(F.sum("sign").alias("surplus")).where("surplus <> 0").collect()
 
 
-def wrong_state(spark: SparkSession, name: str, folder: Path) -> list[Any]:
-    """Return the differences of the state, read as a table, from Spark SQL's answer."""
-    table = spark.read.format("txstores").load(str(folder / "state"))
-    stores: Any = VersionLog.open(folder / "state").description["stores"]
+def wrong_state(spark: SparkSession, name: str, folder: Path, version: int | None = None) -> list[Any]:
+    """Return the differences of the state, read as a table, from Spark SQL's answer.
+
+    The state is that after the batch ``version``, by default after the last one. Batches are files of events, in order.
+    """
+    log = VersionLog.open(folder / "state")
+    reader = spark.read.format("txstores")
+    table = (reader if version is None else reader.option("version", version)).load(str(folder / "state"))
+    stores: Any = log.description["stores"]
     kinds = F.create_map(*(F.lit(text) for store, kind in stores.items() for text in (store, kind["kind"])))
-    time, recent_ms = _TIMES.get(name, ("timestamp", 0))
-    shown = table.withColumn("kind", kinds[F.col("store")])
-    actual = spark.sql(_TABLE, table=shown, time=F.col(time), recent_ms=recent_ms)
-    return differences(actual, expected_state(name, _events(spark, folder))).collect()
+    actual = spark.sql(_TABLE, table=table.withColumn("kind", kinds[F.col("store")]))
+    events = _events(spark, folder, log.partitions, None if version is None else version + 1)
+    return differences(actual, expected_state(name, events)).collect()
 
 
-def _events(spark: SparkSession, folder: Path) -> DataFrame:
-    """Return all events with the partition of the query that has them."""
-    events = spark.read.schema(_SCHEMA).parquet(str(folder / "events")).withColumnRenamed("offset", "seq")
-    return events.withColumn("partition", F.pmod(F.hash("key"), F.lit(PARTITIONS)))
+def _events(spark: SparkSession, folder: Path, partitions: int, batches: int | None = None) -> DataFrame:
+    """Return the events of the first ``batches``, None for all, with the partition of the query that has them."""
+    files = sorted((folder / "events").glob("*.parquet"))[:batches]
+    events = spark.read.schema(_SCHEMA).parquet(*map(str, files)).withColumnRenamed("offset", "seq")
+    return events.withColumn("partition", F.pmod(F.hash("key"), F.lit(partitions)))

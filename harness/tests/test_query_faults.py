@@ -9,22 +9,29 @@ from typing import Any
 import pytest
 
 from harness import profiles
-from harness.checkers.query import leading_stores, wrong_restores, wrong_rows, wrong_state
+from harness.checkers.query import leading_stores, wrong_restores, wrong_rows, wrong_state, wrong_timers
 from harness.experiment import Request, Worker
 from harness.experiments.query_faults.experiment import QueryFaults
 from harness.experiments.query_faults.run import problems
-from harness.experiments.query_faults.trial import FAULTS, Trial
+from harness.experiments.query_faults.trial import COUNT, FAULTS, KINDS, WORKLOADS, Trial
 from harness.mutants.registry import QUERY_TRIALS
 from harness.processes.measured import MeasurementFailedError
 from harness.query_scenario import QueryScenario
 from harness.spark.query_faults.notes import Notes
+from harness.spark.query_faults.workloads import WORKLOADS as QUERIES
 from stores.errors import ConfigError
-from stores.registry import ALIASES
+from stores.registry import ALIASES, backends
 
 ANSWER = [["a", 0, 2], ["b", 0, 1], ["a", 1, 5]]
 STATE = [["counts", "a", "5"], ["counts", "b", "1"], ["batches", "6e", b"2".hex()], ["batches", "6e", b"2".hex()]]
 
-TRIED = ("driver killed between batches", "stalled attempt", "machine lost")
+TRIED = (
+    ("driver killed between batches", COUNT),
+    ("stalled attempt", COUNT),
+    ("machine lost", COUNT),
+    ("batch fails halfway", "timers"),
+    ("driver killed between batches", "aircraft_sessions"),
+)
 """The faults that are tried here. Those that kill at failpoints take minutes: a night has them, and `make scenario`."""
 
 
@@ -44,6 +51,19 @@ def test_a_state_of_another_batch_or_with_a_batch_counted_twice_is_found() -> No
     assert wrong_state(ANSWER, STATE[1:], 2, 1)
     assert wrong_state(ANSWER, STATE[:-1], 2, 1)
     assert wrong_state(ANSWER, [*STATE[:-1], ["batches", "6e", b"3".hex()]], 2, 1)
+
+
+def test_a_timer_that_did_not_fire_or_fired_twice_is_found() -> None:
+    registered = [["a", 0, 7], ["a", 1, 8], ["b", 1, 9]]
+    fired = [["a", 1, 7], ["b", 2, 9]]
+    state: list[list[Any]] = [["fired", "a", "1", None], ["_times", '"a"', "", 8], ["_times", '"b"', "", 9]]
+    assert wrong_timers(fired, registered, state, 1) == ""
+    assert wrong_timers(fired, registered, [["_times", '"a"', "", 7]], 0) == ""
+    assert wrong_timers(fired, registered, state, 2)
+    assert wrong_timers(fired, registered, state[:-1], 1)
+    assert wrong_timers(fired, registered, state[1:], 1)
+    assert wrong_timers(fired, registered, [["fired", "a", "2", None], *state[1:]], 1)
+    assert wrong_timers(fired, registered, [*state, ["_times", '"a"', "", 7]], 1)
 
 
 def test_a_store_ahead_of_its_log_is_found() -> None:
@@ -69,16 +89,55 @@ def test_a_restore_of_more_or_less_than_a_copy_lacks_is_found() -> None:
 
 def test_a_night_has_every_fault_and_every_mutant_and_default_runs_take_turns() -> None:
     night = QueryFaults().plan(Request(profiles.NIGHT))
-    assert {trial.fault for trial in night} == set(FAULTS)
+    assert {trial.fault for trial in night if trial.workload == COUNT} == set(FAULTS)
     assert {trial.mutant for trial in night} == {"", *QUERY_TRIALS}
-    turns = {trial.fault for seed in range(1, 6) for trial in QueryFaults().plan(Request("default", seed))}
-    assert turns == set(FAULTS)
+    for workload in WORKLOADS:
+        faults = {trial.fault for trial in night if trial.workload == workload}
+        assert all(faults & set(kind) for kind in KINDS)
+    full = {trial.backend for trial in night if trial.fault == "log disk full" and trial.workload == COUNT}
+    assert full == {name for name in ALIASES.values() if backends()[name].persistent}
+    plans = [QueryFaults().plan(Request("default", seed)) for seed in range(1, 16)]
+    assert {len(plan) for plan in plans} == {2}
+    assert {trial.fault for plan in plans for trial in plan if trial.workload == COUNT} == set(FAULTS)
+    assert {trial.workload for plan in plans for trial in plan} == set(WORKLOADS)
     assert QueryFaults().plan(Request("smoke")) == []
     assert QueryFaults().plan(Request("night", backends=("memory-indexed-batch",))) == []
 
 
+def test_the_table_names_the_query_of_each_trial_and_shows_first_what_went_wrong() -> None:
+    row = dict.fromkeys(QueryFaults.columns["query_fault"]) | {
+        **dict.fromkeys(("backend", "meaning", "mutant", "detail", "repeat_command"), ""),
+        "fault": "machine lost",
+        "workload": "timers",
+        "seed": 1,
+        "result": "valid",
+        "expected": "valid",
+    }
+    of_earlier_version = {name: value for name, value in row.items() if name != "workload"}
+    rows = {"query_fault": [row | {"result": "anomaly"}, of_earlier_version]}
+    figures = QueryFaults().figures(rows)
+    [table] = QueryFaults().tables(figures, rows)
+    assert [line[0] for line in table.rows] == [COUNT, "timers"]
+    assert list(table.notable) == [1]
+    [failure] = QueryFaults().failures(figures, rows)
+    assert "timers" in failure.sentence
+
+
+def test_each_fault_is_of_one_kind_and_each_query_has_its_name() -> None:
+    assert sorted(fault for kind in KINDS for fault in kind) == sorted(FAULTS)
+    assert WORKLOADS.keys() == QUERIES.keys()
+
+
 @pytest.mark.parametrize(
-    "wrong", [{"faults": ("worker kiled",)}, {"faults": "worker killed"}, {"backends": ("rocks",)}, {}, {"seeds": 0}]
+    "wrong",
+    [
+        {"faults": ("worker kiled",)},
+        {"faults": "worker killed"},
+        {"faults": ("worker killed",), "backends": ("rocks",)},
+        {"faults": ("worker killed",), "workloads": ("counts",)},
+        {},
+        {"faults": ("worker killed",), "seeds": 0},
+    ],
 )
 def test_a_mistake_in_a_scenario_is_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(ConfigError):
@@ -87,10 +146,10 @@ def test_a_mistake_in_a_scenario_is_refused(wrong: dict[str, Any]) -> None:
 
 @pytest.mark.stateful
 @pytest.mark.timeout(1800)
-@pytest.mark.parametrize("fault", TRIED)
-def test_a_query_under_a_fault_gives_the_answer_of_spark_sql(fault: str, tmp_path: Path) -> None:
-    backends = list(ALIASES.values())[:3]
-    trial = Trial(fault, backends[TRIED.index(fault) % len(backends)])
+@pytest.mark.parametrize(("fault", "workload"), TRIED)
+def test_a_query_under_a_fault_gives_the_answer_of_spark_sql(fault: str, workload: str, tmp_path: Path) -> None:
+    names = list(ALIASES.values())[:3]
+    trial = Trial(fault, names[TRIED.index((fault, workload)) % len(names)], workload=workload)
     [row] = QueryFaults().run(trial, Worker(tmp_path / "trial"))
     assert (row["result"], row["detail"]) == ("valid", "")
 
@@ -113,7 +172,7 @@ def noted(folder: Path, **lines: list[dict[str, Any]]) -> Notes:
 
 
 def figures(errors: tuple[str, ...] = (), versions: tuple[int, ...] = (1,)) -> dict[str, Any]:
-    return {"answer": ANSWER, "sink": ANSWER, "states": {str(number): STATE for number in versions}, "errors": errors}
+    return {"rows": 3, "wrong": [], "versions": versions, "errors": errors}
 
 
 def found(name: str, notes: Notes, given: dict[str, Any], batches: int = 2, **changed: Any) -> list[str]:
@@ -127,6 +186,13 @@ def test_a_trial_whose_fault_did_not_strike_shows_nothing(tmp_path: Path) -> Non
         found("worker killed", notes, figures())
     notes.once("killed 0")
     assert found("worker killed", notes, figures()) == []
+
+
+def test_a_trial_reports_what_its_driver_found_and_an_answer_without_rows(tmp_path: Path) -> None:
+    notes = noted(tmp_path)
+    notes.once("killed 0")
+    assert found("worker killed", notes, figures() | {"wrong": ["2 rows missing"]}) == ["2 rows missing"]
+    assert found("worker killed", notes, figures() | {"rows": 0})
 
 
 def test_a_trial_finds_a_missing_version_and_a_store_that_leads(tmp_path: Path) -> None:

@@ -36,7 +36,7 @@ def spark(joined_jvm: object) -> Iterator[SparkSession]:
     ("name", "backend"), [*((name, "rocksdb") for name in WORKLOADS), ("aircraft_sessions", "lmdb")]
 )
 def test_sink_and_state_equal_spark_sql(spark: SparkSession, tmp_path: Path, name: str, backend: str) -> None:
-    write_events(name, tmp_path, batches=BATCHES, count=EVENTS)
+    write_events(name, tmp_path / "events", batches=BATCHES, count=EVENTS)
     kept = Retention(snapshot_versions=2, keep_versions=1)
     run_query(stateful_query(spark, name, tmp_path, backend=backend, retention=kept), tmp_path)
     assert wrong_rows(spark, name, tmp_path) == []
@@ -46,7 +46,7 @@ def test_sink_and_state_equal_spark_sql(spark: SparkSession, tmp_path: Path, nam
 def test_a_lost_and_a_repeated_row_and_another_state_are_noticed(spark: SparkSession, tmp_path: Path) -> None:
     """The comparison itself: with one file of the sink twice, with one missing, and with events that no state has."""
     name = "count"
-    write_events(name, tmp_path, batches=2, count=200)
+    write_events(name, tmp_path / "events", batches=2, count=200)
     run_query(stateful_query(spark, name, tmp_path), tmp_path)
     shutil.rmtree(tmp_path / "sink/_spark_metadata")
     file = min((tmp_path / "sink").glob("*.parquet"))

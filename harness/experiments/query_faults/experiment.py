@@ -23,7 +23,7 @@ from harness.experiment import (
 )
 from harness.experiments.query_faults.report import page, query_tables
 from harness.experiments.query_faults.run import examine
-from harness.experiments.query_faults.trial import FAULTS, Trial
+from harness.experiments.query_faults.trial import COUNT, FAULTS, FULL_DISKS, KINDS, WORKLOADS, Trial
 from harness.mutants.registry import QUERY_TRIALS
 from harness.processes.measured import MeasurementFailedError
 from harness.report.page import Page
@@ -32,8 +32,6 @@ from stores.registry import ALIASES, backends
 
 SECONDS = 60.0
 """The time of a trial on two idle cores, roughly."""
-_DRAWN = 2
-"""The number of trials in a run that is no night."""
 
 
 class QueryFaults(Experiment[Trial]):
@@ -51,6 +49,7 @@ class QueryFaults(Experiment[Trial]):
             "query_fault": {
                 "backend": str,
                 "fault": str,
+                "workload": str,
                 "meaning": str,
                 "mutant": str,
                 "seed": int,
@@ -73,7 +72,11 @@ class QueryFaults(Experiment[Trial]):
     )
 
     def plan(self, request: Request) -> list[Trial]:
-        """Return every fault and every mutant in a night, two faults by turns in a default run, and none else."""
+        """Return all trials in a night; two of them by turns in a default run: a count, and another query.
+
+        All are each fault under the query that counts, full disks with every backend, one fault of each kind under
+        each of the other queries, and every mutant.
+        """
         if request.profile not in (profiles.NIGHT, "default"):
             return []
         chosen = [
@@ -83,13 +86,10 @@ class QueryFaults(Experiment[Trial]):
         ]
         if not chosen:
             return []
-        trials = [
-            Trial(fault, chosen[(request.seed + number) % len(chosen)], request.seed)
-            for number, fault in enumerate(FAULTS)
-        ]
+        counts, others = count_trials(chosen, request.seed), other_trials(chosen, request.seed)
         if request.profile == profiles.NIGHT:
-            return [*trials, *mutant_trials(chosen[0], request.seed)]
-        return [trials[(_DRAWN * request.seed + number) % len(trials)] for number in range(_DRAWN)]
+            return [*counts, *others, *mutant_trials(chosen[0], request.seed)]
+        return [each[request.seed % len(each)] for each in (counts, others)]
 
     def cost_s(self, trial: Trial) -> float:
         """Return the time of two idle cores."""
@@ -105,6 +105,7 @@ class QueryFaults(Experiment[Trial]):
             row = dict.fromkeys(self.columns["query_fault"]) | {
                 "backend": trial.backend,
                 "fault": trial.fault,
+                "workload": trial.workload,
                 "meaning": FAULTS[trial.fault].meaning,
                 "mutant": trial.mutant,
                 "seed": trial.seed,
@@ -122,8 +123,8 @@ class QueryFaults(Experiment[Trial]):
         return [{**row, "scenario": claim.name} for row in rows]
 
     def subject(self, trial: Trial) -> str:
-        """Return the fault and the backend."""
-        return f"{trial.fault}, {trial.backend}{trial.mutant and ' with '}{trial.mutant}"
+        """Return the fault, the query and the backend."""
+        return f"{trial.fault}, {trial.workload}, {trial.backend}{trial.mutant and ' with '}{trial.mutant}"
 
     def line(self, trial: Trial, rows: Sequence[Row]) -> str:
         """Return the result."""
@@ -131,11 +132,19 @@ class QueryFaults(Experiment[Trial]):
 
     def figures(self, rows: Rows) -> dict[str, list[Figure]]:
         """Return a figure for each trial, in order."""
-        order = list(FAULTS)
-        found = [dict(row) for row in rows.get("query_fault", ())]
+        order, queries = list(FAULTS), list(WORKLOADS)
+        # Rows of earlier versions name no query: there was one.
+        found = [{**row, "workload": row.get("workload") or COUNT} for row in rows.get("query_fault", ())]
         return {
             "query_fault": sorted(
-                found, key=lambda row: (row["mutant"], order.index(row["fault"]), row["backend"], row["seed"])
+                found,
+                key=lambda row: (
+                    row["mutant"],
+                    queries.index(row["workload"]),
+                    order.index(row["fault"]),
+                    row["backend"],
+                    row["seed"],
+                ),
             )
         }
 
@@ -147,8 +156,8 @@ class QueryFaults(Experiment[Trial]):
         """Return every trial with an unexpected result."""
         return [
             Failure(
-                f"{row['fault']}, {row['backend']}{row['mutant'] and ' with '}{row['mutant']}, seed {row['seed']}: "
-                f"{row['result']}, not {row['expected']} ({row['detail'] or 'nothing found'})",
+                f"{row['fault']}, {row['workload']}, {row['backend']}{row['mutant'] and ' with '}{row['mutant']}, "
+                f"seed {row['seed']}: {row['result']}, not {row['expected']} ({row['detail'] or 'nothing found'})",
                 row["repeat_command"],
             )
             for row in figures["query_fault"]
@@ -158,6 +167,27 @@ class QueryFaults(Experiment[Trial]):
     def page(self, figures: Figures, rows: Rows, facts: Mapping[str, Any]) -> Page:
         """Return the page about stateful queries under faults."""
         return page(figures["query_fault"], [str(failure) for failure in self.failures(figures, rows)])
+
+
+def count_trials(backends: Sequence[str], seed: int) -> list[Trial]:
+    """Return a trial for each fault under the query that counts, and one for each backend if it fills a disk."""
+    trials = []
+    for number, fault in enumerate(FAULTS):
+        chosen = backends if fault in FULL_DISKS else [backends[(seed + number) % len(backends)]]
+        trials += [Trial(fault, backend, seed) for backend in chosen]
+    return trials
+
+
+def other_trials(backends: Sequence[str], seed: int) -> list[Trial]:
+    """Return a trial for each kind of fault under each of the other queries. Faults of a kind take turns."""
+    names = [name for name in WORKLOADS if name != COUNT]
+    return [
+        Trial(
+            faults[(seed + place) % len(faults)], backends[(seed + place + number) % len(backends)], seed, workload=name
+        )
+        for number, faults in enumerate(KINDS)
+        for place, name in enumerate(names)
+    ]
 
 
 def mutant_trials(backend: str, seed: int) -> list[Trial]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime
 import json
 import os
 import subprocess
@@ -11,11 +10,10 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from random import Random
 from typing import Any
 
 import harness
-from harness.checkers.query import leading_stores, wrong_restores, wrong_rows, wrong_state
+from harness.checkers.query import leading_stores, wrong_restores
 from harness.experiments.query_faults.trial import CLUSTER, FAULTS, Fault, Trial
 from harness.processes.measured import MeasurementFailedError
 from stores.changelog.files.partition_log import FAILPOINTS
@@ -27,7 +25,6 @@ DEADLINE_S = 900.0
 """The time that one driver may take."""
 DISK_BYTES = 48 << 20
 """The size of a disk that is filled."""
-_ROWS, _NAMES = 60, 40
 _POLL_S = 0.1
 PROGRAM = "harness.spark.query_faults.program"
 
@@ -38,10 +35,8 @@ def examine(trial: Trial, folder: Path, say: Callable[[str], None]) -> dict[str,
 
     fault, began = FAULTS[trial.fault], time.monotonic()
     batches = len(KILLED_AT) + 2 if fault.kills else fault.batches
-    for name in ("events", "in", "local", "state", "nothing"):
+    for name in ("events", "local", "state", "nothing"):
         (folder / name).mkdir(parents=True)
-    for number in range(batches):
-        _make_events(folder / f"events/{number}.parquet", trial.seed, number)
     notes = Notes(folder)
     with ExitStack() as stack:
         if fault.full != "nothing":
@@ -55,6 +50,8 @@ def examine(trial: Trial, folder: Path, say: Callable[[str], None]) -> dict[str,
             "master": "local[2]" if cluster is None else cluster.master,
             "max_failures": fault.max_failures,
             "settings": dict(fault.settings),
+            "workload": trial.workload,
+            "seed": trial.seed,
             "batches": batches,
             "partitions": fault.partitions,
             "fault": trial.fault,
@@ -91,9 +88,10 @@ def examine(trial: Trial, folder: Path, say: Callable[[str], None]) -> dict[str,
         "fault": trial.fault,
         "meaning": fault.meaning,
         "mutant": trial.mutant,
+        "workload": trial.workload,
         "seed": trial.seed,
         "batches": batches,
-        "rows": len(figures["answer"]),
+        "rows": figures["rows"],
         "drivers": starts,
         "restarts": len(figures["errors"]),
         "struck": _struck(trial.fault, notes),
@@ -114,11 +112,11 @@ def problems(
     Local copies are below ``survivor`` and ``lost`` if the fault loses a machine. Raises: MeasurementFailedError if the
     fault did not strike.
     """
-    answer, errors = figures["answer"], figures["errors"]
+    errors = figures["errors"]
     found = [
-        wrong_rows(answer, figures["sink"]),
-        *(wrong_state(answer, rows, fault.partitions, int(number)) for number, rows in figures["states"].items()),
-        "" if str(batches - 1) in figures["states"] else f"the state has no version {batches - 1}",
+        *figures["wrong"],
+        "" if figures["rows"] else "the answer has no rows",
+        "" if batches - 1 in figures["versions"] else f"the state has no version {batches - 1}",
         leading_stores(notes.lines("commits"), notes.lines("appends")),
     ]
     if len(errors) != fault.fails and (errors or not fault.may_go_on):
@@ -153,21 +151,6 @@ def _struck(fault: str, notes: Any) -> int:
     names = {"stalled attempt": "zombie ", "batch fails halfway": "failed halfway", "machine lost": "lost"}
     beginning = "filled" if fault.endswith("disk full") else names.get(fault, "killed ")
     return sum(1 for _ in notes.lines(beginning)) or int(notes.number(beginning))
-
-
-def _make_events(file: Path, seed: int, number: int) -> None:
-    """Write the events of a batch; the same ones for the same seed."""
-    import pyarrow as pa
-    import pyarrow.parquet
-
-    choose = Random(f"events {seed} {number}")
-    begin = datetime.datetime(2024, 1, 1, tzinfo=datetime.UTC) + datetime.timedelta(hours=number)
-    events = {
-        "name": [f"N{choose.randrange(_NAMES)}" for _ in range(_ROWS)],
-        "at": pa.array([begin + datetime.timedelta(seconds=row) for row in range(_ROWS)], pa.timestamp("us", "UTC")),
-        "batch": pa.array([number] * _ROWS, pa.int64()),
-    }
-    pyarrow.parquet.write_table(pa.table(events), file)
 
 
 @contextmanager

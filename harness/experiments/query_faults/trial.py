@@ -14,6 +14,16 @@ from stores.registry import backend_named
 
 CLUSTER = "cluster"
 """A master and two workers on loopback, each with local files of its own."""
+COUNT = "count"
+WORKLOADS: Mapping[str, str] = MappingProxyType(
+    {
+        COUNT: "counts by name",
+        "timers": "timers by event time",
+        "flights_by_hour": "departures in windows, by the function of a task",
+        "aircraft_sessions": "flights in sessions, by the function of a task",
+    }
+)
+"""The queries, by name, and what each of them keeps. ``harness.spark.query_faults.workloads`` has them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,19 +135,31 @@ FAULTS: Mapping[str, Fault] = MappingProxyType(
     }
 )
 
+KINDS = (
+    ("worker killed", "executor killed", "driver killed in a batch", "driver killed between batches"),
+    ("stalled attempt",),
+    ("batch fails halfway",),
+    ("local disk full", "log disk full"),
+    ("machine lost",),
+)
+"""The faults by their kind."""
+FULL_DISKS = KINDS[3]
+
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """One query over stores of ``backend`` under ``fault``. ``seed`` determines its events."""
+    """The query ``workload`` over stores of ``backend`` under ``fault``. ``seed`` determines its events."""
 
     fault: str
     backend: str
     seed: int = 1
     mutant: str = ""
+    workload: str = COUNT
 
     def __post_init__(self) -> None:
         """Raise ConfigError for an unknown name."""
         check_known("fault of a query called", FAULTS, self.fault)
+        check_known("query called", WORKLOADS, self.workload)
         backend_named(self.backend)
         if self.mutant:
             check_known("mutant of queries called", QUERY_TRIALS, self.mutant)

@@ -17,6 +17,7 @@ from harness.spark.query_faults.notes import Notes
 from stores import failpoints
 from stores.changelog.files import Header, PartitionLog, StoreChanges, VersionLog
 from stores.changelog.files.reading import Piece
+from stores.changelog.interface import Record
 from stores.errors import StoreError
 from stores.spark import Context, Rows
 from stores.spark.local_state import RESTORED, LocalState
@@ -34,16 +35,18 @@ _POLL_S = 0.05
 _installed = False
 _is_zombie: list[int] = []
 """The version at which this process has stalled, if it has."""
+_met: list[object] = []
+"""The context of the batch whose first record has met the fault in this process."""
 
 
 @dataclass(frozen=True)
 class Faulty:
-    """The function ``process`` under a fault; what its worker does is noted below ``folder``.
+    """A fault in the function ``process``; what its worker does is noted below ``folder``.
 
     ``killed_at`` are the failpoints of faults that kill: one in each batch, from the second one on.
     """
 
-    process: Callable[[Rows, Context], Iterator[Any]]
+    process: Callable[..., Any]
     folder: str
     fault: str
     partitions: int
@@ -57,15 +60,36 @@ class Faulty:
         self.__dict__.update(state)
         _install(Path(self.folder), self.mutant)
 
-    def __call__(self, rows: Rows, context: Context) -> Iterator[Any]:
-        """Process the rows, and meet the fault where it is due."""
+    def meet(self, context: Context) -> None:
+        """Meet the fault at the beginning of a batch, where it is due."""
         failpoints.disarm()
         notes = Notes(Path(self.folder))
         notes.add("calls", {"version": context.version, "partition": context.partition})
         action = _ACTIONS.get(self.fault)
         if action is not None:
             action(self, context, notes)
-        yield from self.process(rows, context)
+
+
+@dataclass(frozen=True)
+class FaultyRows(Faulty):
+    """A function of the rows of a batch."""
+
+    def __call__(self, rows: Rows, context: Context) -> Iterator[Any]:
+        """Meet the fault, and process the rows."""
+        self.meet(context)
+        yield from self.process(rows, context) or ()
+
+
+@dataclass(frozen=True)
+class FaultyRecords(Faulty):
+    """A function of one record. The first one of a batch meets the fault, so each partition needs one in each batch."""
+
+    def __call__(self, record: Record, context: Any) -> None:
+        """Meet the fault if this record is the first, and process it."""
+        if not _met or _met[0] is not context:
+            _met[:] = [context]
+            self.meet(context.batch)
+        self.process(record, context)
 
 
 def _install(folder: Path, mutant: str) -> None:

@@ -1,4 +1,4 @@
-"""The driver of a stateful query under a fault: it feeds batches in turn, and reports rows and state at the end.
+"""The driver of a stateful query under a fault: it feeds batches in turn, and compares rows and state at the end.
 
 The command is ``python -m harness.spark.query_faults.program FOLDER``; the trial's folder has its arguments. A driver
 that is killed is started again with the same ones, and continues.
@@ -13,18 +13,19 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from py4j.protocol import Py4JError
 from pyspark import SparkContext
-from pyspark.errors import StreamingQueryException
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.errors import PySparkException, StreamingQueryException
+from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from harness.processes.child import end_with_starter
-from harness.spark.query_faults.counting import ANSWER, KEY, ORDER, OUTPUT, SCHEMA, count, stores
-from harness.spark.query_faults.faulty import BALLAST, ZOMBIES, Faulty
+from harness.spark.query_faults.faulty import BALLAST, ZOMBIES
 from harness.spark.query_faults.notes import Notes
+from harness.spark.query_faults.workload import Found, Given
+from harness.spark.query_faults.workloads import WORKLOADS
 from harness.spark.session import session
-from stores.changelog.files import Retention, VersionLog
-from stores.spark import stateful
+from stores.changelog.files import VersionLog
 from stores.spark.table import StateTable
 
 ARGUMENTS, FIGURES = "arguments.json", "figures.json"
@@ -40,10 +41,13 @@ class Driver:
         self._folder = folder
         self._given: dict[str, Any] = json.loads((folder / ARGUMENTS).read_text())
         self._notes = Notes(folder)
+        self._workload = WORKLOADS[self._given["workload"]]
 
     def run(self) -> None:
         """Feed all batches, and write the figures."""
         given = self._given
+        if not (self._folder / "batches").exists():
+            self._workload.write_batches(self._folder / "batches", given["batches"], given["seed"])
         settings = {**_SETTINGS, **given["settings"]}
         with session("query-faults", given["master"], max_failures=given["max_failures"], settings=settings) as spark:
             errors: list[str] = []
@@ -58,8 +62,8 @@ class Driver:
         """Start the query, and feed it batch by batch. Return False if it failed."""
         query = self._started(spark)
         try:
-            for number in range(self._given["batches"]):
-                source, target = self._folder / f"events/{number}.parquet", self._folder / f"in/{number}.parquet"
+            for number, source in enumerate(sorted((self._folder / "batches").iterdir())):
+                target = self._folder / "events" / source.name
                 if not target.exists():
                     os.link(source, target)
                 query.processAllAvailable()
@@ -73,29 +77,11 @@ class Driver:
 
     def _started(self, spark: SparkSession) -> StreamingQuery:
         given, folder = self._given, self._folder
-        events = spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1).parquet(str(folder / "in"))
-        process = Faulty(
-            count,
-            str(folder),
-            given["fault"],
-            given["partitions"],
-            tuple(given["killed_at"]),
-            str(folder / given["full"]),
-            given["mutant"],
+        names = ("fault", "backend", "durability", "partitions", "full", "mutant", "retention", "shared_local")
+        frame = self._workload.query(
+            spark, Given(folder, killed_at=tuple(given["killed_at"]), **{name: given[name] for name in names})
         )
-        counted = stateful(
-            events,
-            key=KEY,
-            process=process,
-            output=OUTPUT,
-            stores=stores(given["backend"], given["durability"]),
-            partitions=given["partitions"],
-            state=folder / "state",
-            order_by=ORDER,
-            local=folder / "local" if given["shared_local"] else None,
-            retention=Retention(**given["retention"]),
-        )
-        writer = counted.writeStream.format("parquet").option("checkpointLocation", f"{folder}/checkpoint")
+        writer = frame.writeStream.format("parquet").option("checkpointLocation", f"{folder}/checkpoint")
         return writer.option("path", f"{folder}/sink").start()
 
     def _after(self, number: int) -> None:
@@ -115,25 +101,16 @@ class Driver:
             self._notes.wait("lost")
 
     def _figures(self, spark: SparkSession) -> dict[str, Any]:
-        """Return the rows in the sink, in the state at each kept version, and in the answer of Spark SQL."""
-        spark.read.schema(SCHEMA).parquet(str(self._folder / "in")).createOrReplaceTempView("events")
+        """Return what is wrong with the sink and with the state at each kept version, and these versions."""
         spark.dataSource.register(StateTable)
         newest = VersionLog.open(self._folder / "state").newest_complete()
         oldest = max(0, (newest or 0) - self._given["retention"].get("keep_versions", 2))
-        return {
-            "answer": _rows(spark.sql(ANSWER)),
-            "sink": _rows(spark.read.parquet(str(self._folder / "sink"))),
-            "states": {str(version): self._state(spark, version) for version in range(oldest, (newest or 0) + 1)},
-        }
-
-    def _state(self, spark: SparkSession, version: int) -> list[list[str]]:
-        """Return the state at a version, as a table."""
-        table = spark.read.format("txstores").option("version", version).load(str(self._folder / "state"))
-        return [[row["store"], row["key"], row["value"]] for row in table.collect()]
-
-
-def _rows(frame: DataFrame) -> list[list[Any]]:
-    return sorted([row["name"], row["batch"], row["value"]] for row in frame.collect())
+        versions = list(range(oldest, (newest or 0) + 1))
+        try:
+            found = self._workload.examine(spark, self._folder, versions)
+        except (PySparkException, Py4JError) as error:
+            found = Found(0, [f"the sink or the state cannot be read: {error}"])
+        return {"rows": found.rows, "wrong": [each for each in found.wrong if each], "versions": versions}
 
 
 if __name__ == "__main__":
