@@ -13,6 +13,7 @@ from stores.engines.engine import EngineSnapshot
 from stores.errors import StoreClosedError
 from stores.interface import IsolationLevel, KeyValueIterator, KeyValueSnapshot, Position
 from stores.ordered.ranges import ScanRange, prefix_bounds
+from stores.position import POSITION, decode, merge
 from stores.strategies.arguments import as_bytes, check_bounds
 from stores.strategies.iterator import OpenIterators, Pin, StoreIterator
 
@@ -67,8 +68,10 @@ class StoreSnapshot(KeyValueSnapshot):
         return self._is_split
 
     def position(self) -> Position:
-        self._answered(lambda: None)
-        return dict(self._position)
+        # Its own entries have the position of its commit. The store's, taken before it, may be that of an earlier one,
+        # and is all that a store without offsets has.
+        kept = self._answered(lambda: decode(POSITION, self._held.data.meta()))
+        return merge(self._position, kept)
 
     def mark(self, name: str) -> bytes | None:
         kept_marks.check_name(name)
