@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from threading import Event
 
 from stores.changelog import Record
@@ -33,7 +34,8 @@ same_name = Application("counting", Processor(["words"], count, {"others": None}
 
 
 def stall(record: Record, context: TaskContext) -> None:
-    """Never return."""
+    """Say so, and never return."""
+    print("stalled", file=sys.stderr, flush=True)
     Event().wait()
 
 

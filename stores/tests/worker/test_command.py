@@ -92,7 +92,7 @@ def test_a_second_sigterm_ends_it_immediately_and_nothing_is_lost(embedded: Embe
     embedded.feed(WORDS)
     settings = {**embedded.properties(), "commit.interval.ms": "3600000"}
     with WorkerProcess(embedded.folder, "w", settings, application=f"{MODULE}:stalled") as worker:
-        worker.await_line("4 tasks")
+        worker.await_text("stalled")
         worker.send(signal.SIGTERM)
         worker.await_text("begins to end")
         worker.send(signal.SIGTERM)
@@ -108,7 +108,7 @@ def test_a_function_that_never_returns_does_not_keep_the_worker(embedded: Embedd
     embedded.feed(WORDS)
     settings = {**embedded.properties(), "session.timeout.ms": "500"}
     with WorkerProcess(embedded.folder, "w", settings, application=f"{MODULE}:stalled") as worker:
-        worker.await_line("4 tasks")
+        worker.await_text("stalled")
         assert worker.terminate() == FAILED
         assert "session.timeout.ms" in worker.errors
 
