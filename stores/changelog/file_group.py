@@ -2,7 +2,7 @@
 
     .NAME.txstores-groups/APPLICATION/
         member-TIME-PROCESS-FINGERPRINT     locked (flock) by a member as long as it lives
-        TOPIC-PARTITION                     locked by the member that has the partition
+        TOPIC-PARTITION                     locked by the member that has the partition: its process and its address
 
 The system releases the locks of a process that ends. Each member computes the number of partitions that it may have
 from the list of members alone, so nobody coordinates them. The numbers add up to that of the partitions: a member takes
@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -21,24 +21,31 @@ from stores.changelog.group import AFTER_REVOKE, BEFORE_ASSIGN, BEFORE_REVOKE, G
 from stores.errors import ChangelogError, StoreLockedError
 from stores.failpoints import reach
 from stores.files.locks import take
-from stores.files.plain_files import make_folder, translated_system_errors
+from stores.files.plain_files import make_folder, read_file, translated_system_errors
 from stores.interface import TopicPartition
 
 BALANCE_S = 0.2
 """The time between two looks at the members: a partition of a killed process has a new member after about this."""
 _MEMBER = "member-"
+_NOTE_BYTES_MAX = 1024
 
 
 class FileGroupMember(GroupMember):
     """A member of ``group`` at the changelog ``path``. ``partitions`` are all that the group shares."""
 
     def __init__(
-        self, path: Path, group: str, partitions: Sequence[TopicPartition], listener: GroupListener, fingerprint: str
+        self,
+        path: Path,
+        group: str,
+        partitions: Sequence[TopicPartition],
+        listener: GroupListener,
+        fingerprint: str,
+        server: str = "",
     ) -> None:
         """Join. Raises: ChangelogError if members with another fingerprint are in the group."""
         self._folder = path.resolve().with_name(f".{path.name}.txstores-groups") / group
         self._group, self._partitions, self._listener = group, sorted(partitions), listener
-        self._fingerprint = fingerprint
+        self._fingerprint, self._server = fingerprint, server
         self._held: dict[TopicPartition, int] = {}
         self._balanced_at = 0.0
         self._descriptor = -1
@@ -60,6 +67,16 @@ class FileGroupMember(GroupMember):
             if time.monotonic() >= ends:
                 return
             time.sleep(max(left_s, 0.001))
+
+    def addresses(self) -> Mapping[TopicPartition, str]:
+        found: dict[TopicPartition, str] = {}
+        with translated_system_errors(self._folder):
+            for partition in self._partitions:
+                with suppress(FileNotFoundError):
+                    _, _, server = read_file(self._place(partition), _NOTE_BYTES_MAX).decode().partition("\n")
+                    if server.endswith("\n"):
+                        found[partition] = server.strip()
+        return found
 
     def close(self) -> None:
         if self._descriptor < 0:
@@ -117,7 +134,7 @@ class FileGroupMember(GroupMember):
                 break
             if partition not in self._held:
                 with suppress(StoreLockedError):
-                    self._held[partition] = take(self._folder / f"{partition.topic}-{partition.partition}")
+                    self._held[partition] = self._taken(partition)
                     gained.append(partition)
         if gained:
             reach(BEFORE_ASSIGN)
@@ -130,4 +147,22 @@ class FileGroupMember(GroupMember):
         self._listener.revoke(partitions)
         reach(AFTER_REVOKE)
         for partition in partitions:
-            os.close(self._held.pop(partition))
+            descriptor = self._held.pop(partition)
+            if self._server:
+                with suppress(OSError):
+                    os.ftruncate(descriptor, 0)
+            os.close(descriptor)
+
+    def _taken(self, partition: TopicPartition) -> int:
+        """Lock a partition, and write the address for the others. Raises: as ``take``."""
+        descriptor = take(self._place(partition))
+        if self._server:
+            try:
+                os.pwrite(descriptor, f"{os.getpid()}\n{self._server}\n".encode(), 0)
+            except OSError:
+                os.close(descriptor)
+                raise
+        return descriptor
+
+    def _place(self, partition: TopicPartition) -> Path:
+        return self._folder / f"{partition.topic}-{partition.partition}"

@@ -7,7 +7,7 @@ rebalances). Source: KIP-429.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import Protocol
 
 from stores.failpoints import Part, declare
@@ -36,7 +36,7 @@ class GroupListener(Protocol):
 
 
 class GroupMember(Closeable):
-    """A membership in a group. For one thread.
+    """A membership in a group. For one thread, except ``addresses``.
 
     Raises, all methods: ChangelogError if the group can't have this member; ChangelogTimeoutError.
     """
@@ -44,6 +44,14 @@ class GroupMember(Closeable):
     @abstractmethod
     def poll(self, wait_s: float) -> None:
         """Take part in the group, for up to ``wait_s`` seconds. Call it again and again: it calls the listener."""
+
+    @abstractmethod
+    def addresses(self) -> Mapping[TopicPartition, str]:
+        """Return the address of the member that has each partition. Members that gave none are left out.
+
+        A partition that moves has no member for a moment. May be called on any thread. Raises also: StoreClosedError;
+        StoreUnavailableError.
+        """
 
     @abstractmethod
     def close(self) -> None:

@@ -164,12 +164,14 @@ class Changelog(Closeable):
         *,
         fingerprint: str,
         session_timeout_s: float,
+        server: str = "",
     ) -> GroupMember:
         """Join the processes that share the partitions of ``topics``, and return the membership.
 
         The members of a group have the same ``fingerprint``. In Kafka the group takes a member for dead that is silent
-        for ``session_timeout_s``. Raises: ChangelogError if the group has members with another fingerprint, or the log
-        is for one process only.
+        for ``session_timeout_s``. ``server`` is the address that ``GroupMember.addresses`` returns for what this member
+        has. Raises: ChangelogError if the group has members with another fingerprint, or the log is for one process
+        only.
         """
         raise ChangelogError(f"{type(self).__name__} is for one process only: use SqliteChangelog or KafkaChangelog")
 

@@ -133,13 +133,14 @@ class SqliteChangelog(Changelog):
         *,
         fingerprint: str,
         session_timeout_s: float,
+        server: str = "",
     ) -> FileGroupMember:
         check_name("group", group)
         known = self.topics()
         for topic in topics:
             self._topic_id(TopicPartition(topic, 0))
         partitions = [TopicPartition(topic, number) for topic in topics for number in range(known[topic])]
-        return FileGroupMember(self.path, group, partitions, listener, fingerprint)
+        return FileGroupMember(self.path, group, partitions, listener, fingerprint, server)
 
     def start_offset(self, partition: TopicPartition) -> int:
         with self._file.read() as reader:

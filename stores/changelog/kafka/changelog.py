@@ -122,8 +122,9 @@ class KafkaChangelog(Changelog):
         *,
         fingerprint: str,
         session_timeout_s: float,
+        server: str = "",
     ) -> KafkaGroupMember:
-        return KafkaGroupMember(self._cluster, group, topics, listener, fingerprint, session_timeout_s)
+        return KafkaGroupMember(self._cluster, group, topics, listener, fingerprint, session_timeout_s, server)
 
     def compact(self, partition: TopicPartition, is_expired: IsExpired | None = None) -> int:
         """Check the partition only: Kafka's brokers compact their topics themselves. Return 0."""

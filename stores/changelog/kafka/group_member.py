@@ -7,7 +7,7 @@ transactional IDs of tasks fence older instances.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import confluent_kafka
@@ -17,6 +17,7 @@ from confluent_kafka.admin import AdminClient
 from stores.changelog.group import AFTER_REVOKE, BEFORE_ASSIGN, BEFORE_REVOKE, GroupListener, GroupMember
 from stores.changelog.kafka.client_errors import error_of, is_unanswered
 from stores.changelog.kafka.cluster import Cluster
+from stores.changelog.kafka.group_addresses import GroupAddresses, member_id
 from stores.errors import ChangelogError, ChangelogTimeoutError
 from stores.failpoints import reach
 from stores.interface import TopicPartition
@@ -38,16 +39,18 @@ class KafkaGroupMember(GroupMember):
         listener: GroupListener,
         fingerprint: str,
         session_timeout_s: float,
+        server: str = "",
     ) -> None:
         """Join. Raises: ChangelogError if the group has members that are none of this application's."""
         self._cluster, self._group, self._listener = cluster, group, listener
         self._closed = False
         mark = f"txstores-{group}-{fingerprint}"
         self._check_others(mark)
+        self._addresses = GroupAddresses(cluster, group + _MEMBERS, mark)
         given = str(cluster.settings.value("client.id", ""))
         own: dict[str, Any] = {
             "group.id": group + _MEMBERS,
-            "client.id": f"{given}-{mark}" if given else mark,
+            "client.id": member_id(f"{given}-{mark}" if given else mark, server),
             "partition.assignment.strategy": _ASSIGNOR,
             "session.timeout.ms": round(session_timeout_s * 1000),
             "enable.auto.commit": False,
@@ -74,6 +77,9 @@ class KafkaGroupMember(GroupMember):
         if held:
             self._release(held, self._listener.revoke)
         self._consumer.close()
+
+    def addresses(self) -> Mapping[TopicPartition, str]:
+        return self._addresses.ask()
 
     def _check_others(self, mark: str) -> None:
         foreign = self._clients(self._group)

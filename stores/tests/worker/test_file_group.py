@@ -53,8 +53,8 @@ def log(tmp_path: Path) -> SqliteChangelog:
     return changelog
 
 
-def joined(log: SqliteChangelog, listener: Listener, fingerprint: str = "f") -> GroupMember:
-    return log.join_group("app", ["a"], listener, fingerprint=fingerprint, session_timeout_s=1)
+def joined(log: SqliteChangelog, listener: Listener, fingerprint: str = "f", server: str = "") -> GroupMember:
+    return log.join_group("app", ["a"], listener, fingerprint=fingerprint, session_timeout_s=1, server=server)
 
 
 def settle(*members: GroupMember) -> None:
@@ -134,3 +134,25 @@ def test_a_topic_that_does_not_exist_and_a_log_of_one_process_have_no_group(log:
         log.join_group("app", ["missing"], Listener(), fingerprint="f", session_timeout_s=1)
     with pytest.raises(ChangelogError, match="SqliteChangelog"):
         MemoryChangelog().join_group("app", ["a"], Listener(), fingerprint="f", session_timeout_s=1)
+
+
+def test_members_name_the_address_of_the_one_that_has_a_partition(log: SqliteChangelog) -> None:
+    listeners = [Listener() for _ in range(3)]
+    servers = ["127.0.0.1:10000", "", "127.0.0.1:2"]
+    members = [joined(log, listener, server=server) for listener, server in zip(listeners, servers, strict=True)]
+    settle(*members)
+    expected = {
+        partition: server
+        for listener, server in zip(listeners, servers, strict=True)
+        for partition in listener.held
+        if server
+    }
+    assert len(expected) == len(ALL) - len(listeners[1].held)
+    assert [member.addresses() for member in members] == [expected] * 3
+    left = listeners[0].held.copy()
+    members[0].close()
+    # Nobody has them for a moment.
+    assert members[2].addresses() == dict.fromkeys(listeners[2].held, servers[2])
+    settle(*members[1:])
+    assert left <= listeners[1].held | listeners[2].held
+    assert members[1].addresses() == dict.fromkeys(listeners[2].held, servers[2])
