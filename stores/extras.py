@@ -16,6 +16,7 @@ _MODULES = {
     "conformance": "pytest hypothesis",
     "inspection": "sqlite_utils",
     "kafka": "confluent_kafka",
+    "http": "bottle waitress",
 }
 """Modules of the extras that commands need, for a library that is not installed. The extras are in pyproject.toml."""
 

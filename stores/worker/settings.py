@@ -15,6 +15,10 @@ from stores.records.record_kind import RecordKind
 from stores.settings.properties import Known, Properties, parsed_as
 from stores.tasks.config import TASK_PROPERTIES, TaskConfig
 from stores.worker.definition import Definition, StoreSetting
+from stores.worker.queries.address import PROPERTY as SERVER
+from stores.worker.queries.address import ServerAddress, server_address
+from stores.worker.queries.partitioners import PROPERTY as PARTITIONER
+from stores.worker.queries.partitioners import Partitioner, partitioner
 
 SESSION_TIMEOUT_S = 45.0
 """Source: Kafka, default of ``session.timeout.ms``."""
@@ -40,6 +44,8 @@ WORKER_PROPERTIES: Known = {
     "num.stream.threads": ("threads", _threads),
     "session.timeout.ms": ("session_timeout_s", _milliseconds),
     "status.interval.ms": ("status_interval_s", _milliseconds),
+    SERVER: ("server", str),
+    PARTITIONER: ("partitioner", str),
     FILE: ("changelog_file", str),
     SERVERS: ("servers", str),
 }
@@ -61,6 +67,10 @@ class WorkerSettings:
     """The time between two status lines, in seconds; 0 for none."""
     changelog_file: str | None = None
     servers: str | None = None
+    server: ServerAddress | None = None
+    """The address on which the worker answers queries; None for no queries."""
+    partitioner: Partitioner | None = None
+    """The function that gives the partition of a key, as the producers of the inputs chose it; None if unknown."""
 
     @classmethod
     def from_properties(cls, application: Definition, properties: Properties) -> Self:
@@ -89,6 +99,10 @@ class WorkerSettings:
                 tasks[name] = value
             else:
                 client[name] = value
+        if "server" in own:
+            own["server"] = server_address(own["server"])
+        if "partitioner" in own:
+            own["partitioner"] = partitioner(own["partitioner"])
         if tasks["application.id"] != application.name:
             raise ConfigError(
                 f"application.id={tasks['application.id']} contradicts the application's name {application.name!r}: "

@@ -39,12 +39,21 @@ class WorkerStatus:
 
 
 class StatusLine:
-    """Writes the line to the standard error each ``interval_s``, on a thread of its own; 0 for never."""
+    """Writes the line to the standard error each ``interval_s``, on a thread of its own; 0 for never.
+
+    ``server`` is the address of the queries, which the line then names.
+    """
 
     def __init__(
-        self, application: str, status: Callable[[], WorkerStatus], changelog: Changelog, interval_s: float
+        self,
+        application: str,
+        status: Callable[[], WorkerStatus],
+        changelog: Changelog,
+        interval_s: float,
+        server: str = "",
     ) -> None:
-        self._application, self._status, self._changelog = application, status, changelog
+        self._status, self._changelog = status, changelog
+        self._begin = f"{application}: queries at {server}, " if server else f"{application}: "
         self._interval_s = interval_s
         self._ended = threading.Event()
         self._totals: dict[object, int] = {}
@@ -71,7 +80,7 @@ class StatusLine:
         rate = done / max(now - self._at, 1e-9)
         self._totals, self._at = totals, now
         if not status.tasks:
-            return f"{self._application}: {NO_TASKS}"
+            return self._begin + NO_TASKS
         parts = [f"{len(status.tasks)} tasks"]
         restored = status.restored
         if restored is not None:
@@ -79,7 +88,7 @@ class StatusLine:
         parts.append(f"{rate:,.0f} records/s")
         lag = self._lag(status)
         parts.append("lag unknown" if lag is None else f"lag {lag:,}")
-        return f"{self._application}: {', '.join(parts)}"
+        return self._begin + ", ".join(parts)
 
     def _lag(self, status: WorkerStatus) -> int | None:
         """Return the offsets between the tasks and the ends of their inputs, None if the changelog does not answer."""

@@ -16,7 +16,7 @@ from collections.abc import Collection, Mapping
 from contextlib import ExitStack
 from dataclasses import replace
 from types import FrameType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from stores.changelog.interface import Changelog
 from stores.errors import ChangelogTimeoutError, ConfigError, StoreError
@@ -28,9 +28,13 @@ from stores.tasks.stores.restore import OnRestore
 from stores.tasks.task import StreamTask
 from stores.telemetry import MetricsRegistry
 from stores.worker.definition import Definition
+from stores.worker.running_task import TaskStatus
 from stores.worker.settings import WorkerSettings
 from stores.worker.status import StatusLine, WorkerStatus
 from stores.worker.stream_thread import StreamThread
+
+if TYPE_CHECKING:
+    from stores.worker.queries.endpoint import QueryEndpoint
 
 _log = logging.getLogger(__name__)
 
@@ -91,6 +95,18 @@ class Worker:
         """Return the state of the worker's tasks. For any thread."""
         return WorkerStatus(tuple(status for thread in self._threads for status in thread.status()))
 
+    def task_status(self, task_id: TaskId) -> TaskStatus | None:
+        """Return the state of a task that this worker has, None if it does not have it. For any thread."""
+        return next((status for status in self.status().tasks if status.task_id == task_id), None)
+
+    def open_task(self, task_id: TaskId) -> StreamTask | None:
+        """Return a task that a thread works on, None if there is none yet or no more. For any thread."""
+        for thread in self._threads:
+            running = thread.tasks().get(task_id)
+            if running is not None:
+                return running.task
+        return None
+
     # What follows is called by the group's membership, on the thread that calls ``run``.
 
     def assign(self, partitions: Collection[TopicPartition]) -> None:
@@ -141,33 +157,54 @@ class Worker:
 
     def _work(self, changelog: Changelog) -> None:
         budget = MemoryBudget(self.settings.tasks.store.uncommitted_max_bytes)
-        status = StatusLine(self.application.name, self.status, changelog, self.settings.status_interval_s)
-        self._threads = [
-            StreamThread(number, self._maker(changelog, budget), self.settings.tasks.task_timeout_s)
-            for number in range(1, self.settings.threads + 1)
-        ]
+        endpoint = self._endpoint(changelog)
+        server = "" if endpoint is None else str(endpoint.address)
+        status = StatusLine(self.application.name, self.status, changelog, self.settings.status_interval_s, server)
         try:
-            with (
-                status,
-                changelog.join_group(
-                    self.application.name,
-                    sorted(self._leading),
-                    self,
-                    fingerprint=self.application.fingerprint,
-                    session_timeout_s=self.settings.session_timeout_s,
-                ) as member,
-            ):
+            with ExitStack() as held:
+                if endpoint is not None:
+                    held.enter_context(endpoint)
+                self._threads = [
+                    StreamThread(number, self._maker(changelog, budget), self.settings.tasks.task_timeout_s)
+                    for number in range(1, self.settings.threads + 1)
+                ]
+                held.enter_context(status)
+                member = held.enter_context(
+                    changelog.join_group(
+                        self.application.name,
+                        sorted(self._leading),
+                        self,
+                        fingerprint=self.application.fingerprint,
+                        session_timeout_s=self.settings.session_timeout_s,
+                        server=server,
+                    )
+                )
+                if endpoint is not None:
+                    endpoint.joined(member)
                 while not self._stopped.is_set() and not any(thread.failure for thread in self._threads):
                     try:
                         member.poll(_POLL_S)
                     except ChangelogTimeoutError as error:
                         _log.warning("%s", error)
+                if endpoint is not None:
+                    endpoint.close()
                 self._end_threads()
         finally:
             self._end_threads()
         for thread in self._threads:
             if thread.failure is not None:
                 raise thread.failure
+
+    def _endpoint(self, changelog: Changelog) -> QueryEndpoint | None:
+        """Begin to answer queries, if the settings say so. Raises: ConfigError if the address can't be had."""
+        settings = self.settings
+        if settings.server is None:
+            return None
+        from stores.worker.queries.endpoint import QueryEndpoint  # It needs the extra "http".
+
+        processors = self.application.processors.values()
+        configs = {name: config for each in processors for name, config in settings.stores(each.stores).items()}
+        return QueryEndpoint(settings.server, self.application, configs, changelog.topics(), self, settings.partitioner)
 
     def _end_threads(self) -> None:
         """Let each thread commit and release its tasks. Raises: TaskNotReleasedError."""

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import ast
+import json
 import re
 from collections import Counter
 from pathlib import Path
+from urllib.parse import parse_qsl
 
 import stores
 from stores.tests.worker.places import Place, expected_counts
-from stores.tests.worker.worker_process import WorkerProcess
+from stores.tests.worker.queries.asking import ask
+from stores.tests.worker.worker_process import IDLE, WorkerProcess
 
 ROOT = Path(stores.__file__).parents[1]
 WORDS = ["to", "be", "or", "not", "to", "be"]
@@ -33,6 +36,26 @@ def test_the_word_count_of_the_documentation_counts_each_word_once(place: Place)
         place.await_counted(len(WORDS))
         assert worker.terminate() == 0, worker.errors
     assert Counter(place.counted()) == expected_counts(WORDS)
+
+
+def test_the_queries_of_the_documentation_are_answered(place: Place) -> None:
+    page = (ROOT / "docs/worker.md").read_text(encoding="utf-8")
+    queries = re.findall(r"curl 'http://127\.0\.0\.1:7070([^']+)'", page)
+    assert len(queries) == 4
+    [shown] = re.findall(r'^    (\{"store".*\})$', page, re.MULTILINE)
+    (place.folder / "word_count.py").write_text(program("docs/worker.md"))
+    place.feed(WORDS)
+    properties = {**place.properties(), "application.server": "0"}
+    with WorkerProcess(place.folder, "w", properties, application="word_count:app") as worker:
+        worker.await_line(f"4 {IDLE}")
+        [address] = set(re.findall(r"queries at (\S+), ", worker.errors))
+        for each in queries:
+            path, _, query = each.partition("?")
+            reply = ask(address, path, **dict(parse_qsl(query)))
+            assert reply.status == 200, reply.body
+            if path.endswith("/get"):
+                assert list(reply.body) == list(json.loads(shown))
+        assert worker.terminate() == 0, worker.errors
 
 
 def test_the_readme_has_the_same_program() -> None:

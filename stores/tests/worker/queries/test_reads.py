@@ -1,0 +1,197 @@
+"""Queries of stores of each kind: a key, pages of a range, pages of a prefix, in the types of the store."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterable
+from pathlib import Path
+
+import pytest
+
+from stores.records import Windowed
+from stores.tasks import TaskContext
+from stores.tests.worker.queries.stage import HERE, Stage
+
+
+def test_a_key_has_its_value_and_the_answer_its_position(stage: Stage) -> None:
+    stage.put("counts", ("apples", 3))
+    reply = stage.ask("counts/get", key="apples")
+    assert reply.status == 200
+    assert reply.body == {
+        "store": "counts",
+        "partition": HERE,
+        "isolation_level": "READ_COMMITTED",
+        "position": {f"lines-{HERE}": 0},
+        "key": "apples",
+        "value": 3,
+    }
+    assert stage.ask("counts/get", key="pears").body["value"] is None
+
+
+def test_answers_are_json_that_nobody_keeps(stage: Stage) -> None:
+    headers = stage.ask("counts/get", key="apples").headers
+    assert headers["Content-Type"] == "application/json"
+    assert headers["Cache-Control"] == "no-store"
+
+
+@pytest.mark.parametrize(
+    ("store", "record", "text", "key", "value"),
+    [
+        ("bytes", (b"k", b"v"), "k", "k", "v"),
+        ("counts", ("näme/?&=+ ", -(2**63)), "näme/?&=+ ", "näme/?&=+ ", -(2**63)),
+        ("visits", ("ann", {"page": ["home", 1.5, None]}, 7), "ann", "ann", {"page": ["home", 1.5, None]}),
+        ("numbers", (-(2**63), "least"), str(-(2**63)), -(2**63), "least"),
+        ("measures", (-0.5, float("inf")), "-0.5", -0.5, "Infinity"),
+        ("measures", (float("-inf"), 1.0), "-Infinity", "-Infinity", 1.0),
+        ("documents", ({"b": 1, "a": "x"}, b"v"), '{"b": 1, "a": "x"}', {"b": 1, "a": "x"}, "v"),
+    ],
+)
+def test_keys_and_values_are_json_of_the_types_of_the_store(
+    stage: Stage, store: str, record: tuple[object, ...], text: str, key: object, value: object
+) -> None:
+    stage.put(store, record)
+    reply = stage.ask(f"{store}/get", key=text)
+    assert (reply.status, reply.body["key"], reply.body["value"]) == (200, key, value)
+    assert stage.ask(f"{store}/range").body["records"][0]["key"] == key
+
+
+def test_a_timestamped_value_has_its_timestamp(stage: Stage) -> None:
+    stage.put("visits", ("ann", 1, 7))
+    assert stage.ask("visits/get", key="ann").body["timestamp_ms"] == 7
+    assert stage.ask("visits/prefix", prefix="a").body["records"] == [{"key": "ann", "value": 1, "timestamp_ms": 7}]
+    assert "timestamp_ms" not in stage.ask("visits/get", key="bob").body
+
+
+@pytest.mark.parametrize("encoding", ["base64", "hex", "BASE64"])
+def test_bytes_that_are_no_text_are_base64_or_hex(stage: Stage, encoding: str) -> None:
+    key, value = bytes(range(256)), b"\xfb\xff\xfe"
+    stage.put("bytes", (key, value))
+
+    def text(data: bytes) -> str:
+        return data.hex() if encoding == "hex" else base64.b64encode(data).decode()
+
+    both = {"key_encoding": encoding, "value_encoding": encoding}
+    reply = stage.ask("bytes/get", key=text(key), **both)
+    assert (reply.body["key"], reply.body["value"]) == (text(key), text(value))
+    assert stage.ask("bytes/range", **both).body["records"] == [{"key": text(key), "value": text(value)}]
+    # Neither is UTF-8, and the answer says so, not a guess of the text.
+    assert stage.ask("bytes/get", key=text(key), key_encoding=encoding).status == 400
+
+
+def test_base64_may_have_the_alphabet_for_urls_and_no_padding(stage: Stage) -> None:
+    stage.put("bytes", (b"\xfb\xff\xfe\xfb", b"v"))
+    for text in ("+//++w==", "-__--w", "-__--w=="):
+        assert stage.ask("bytes/get", key=text, key_encoding="base64").body["value"] == "v"
+
+
+WORDS = [f"w{number:02}" for number in range(25)]
+
+
+def records(store: str, words: Iterable[str]) -> list[tuple[object, object]]:
+    """Records of these keys, in the types of the store."""
+    return [(word.encode(), b"v") if store == "bytes" else (word, 1) for word in words]
+
+
+def pages(stage: Stage, path: str, **parameters: object) -> list[list[str]]:
+    """The keys of each page, until there is no next one."""
+    found: list[list[str]] = []
+    cursor: dict[str, object] = {}
+    while True:
+        reply = stage.ask(path, **parameters, **cursor)
+        assert reply.status == 200, reply.body
+        found.append(reply.keys)
+        if reply.body["cursor"] is None:
+            return found
+        cursor = {"cursor": reply.body["cursor"]}
+
+
+BACKENDS = ["memory-indexed-batch", "rocksdb", "lmdb", "lmdb-native", "sqlite", "rocksdb-direct"]
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_pages_of_a_range_have_all_records_once_and_in_order(tmp_path: Path, backend: str) -> None:
+    with Stage(tmp_path, backend) as stage:
+        for store in ("bytes", "counts"):
+            stage.put(store, *records(store, WORDS))
+            assert pages(stage, f"{store}/range", limit=10) == [WORDS[:10], WORDS[10:20], WORDS[20:]]
+            assert pages(stage, f"{store}/range", limit=25) == [WORDS]
+            within = {"from": "w03", "to": "w12"}
+            assert pages(stage, f"{store}/range", limit=7, **within) == [WORDS[3:10], WORDS[10:13]]
+            assert pages(stage, f"{store}/range", **{"from": "w24x"}) == [[]]
+            assert pages(stage, f"{store}/range", **{"from": "w12", "to": "w03"}) == [[]]
+
+
+def test_pages_of_a_prefix_have_its_keys_alone(stage: Stage) -> None:
+    for store in ("bytes", "counts"):
+        stage.put(store, *records(store, ["a", *WORDS, "x"]))
+        assert pages(stage, f"{store}/prefix", prefix="w1", limit=4) == [WORDS[10:14], WORDS[14:18], WORDS[18:20]]
+        assert pages(stage, f"{store}/prefix", prefix="w1", limit=5) == [WORDS[10:15], WORDS[15:20]]
+        assert pages(stage, f"{store}/prefix", prefix="v") == [[]]
+        assert pages(stage, f"{store}/prefix", prefix="") == [["a", *WORDS, "x"]]
+
+
+def test_a_page_goes_on_where_the_last_one_ended_whatever_was_written_meanwhile(stage: Stage) -> None:
+    stage.put("counts", *((word, 1) for word in WORDS))
+    first = stage.ask("counts/range", limit=10)
+    stage.put("counts", ("w00x", 1), ("w09", None), ("w09x", 1), ("w10", None))
+    second = stage.ask("counts/range", limit=10, cursor=first.body["cursor"])
+    assert second.keys == ["w09x", *WORDS[11:20]]
+
+
+def test_numbers_are_in_their_order(stage: Stage) -> None:
+    stage.put("numbers", *((number, "x") for number in (5, -3, 0, 2**62, -(2**62))))
+    assert stage.ask("numbers/range", **{"from": "-3", "to": "5"}).keys == [-3, 0, 5]
+
+
+def test_a_prefix_of_keys_without_prefixes_is_refused(stage: Stage) -> None:
+    for store in ("numbers", "documents", "clicks", "trips"):
+        assert stage.ask(f"{store}/prefix", prefix="1").status == 400, store
+
+
+def test_windows_of_a_key_and_of_a_range(stage: Stage) -> None:
+    # Two values of one key and window: pages end between them.
+    clicks = [("a", 1, 0), ("a", 2, 5_000), ("a", 3, 5_000), ("b", 4, 0), ("b", 5, 9_000)]
+    stage.put("clicks", *clicks)
+    assert stage.ask("clicks/get", key="a", window_start_ms=5_000).body["value"] == 3
+    assert stage.ask("clicks/get", key="a", window_start_ms=1).body["value"] is None
+    [first, *_] = stage.ask("clicks/range").body["records"]
+    assert first == {"key": "a", "window_start_ms": 0, "window_end_ms": 1_000, "value": 1}
+    for limit in (1, 2, 3, 5):
+        values: list[int] = []
+        cursor: dict[str, object] = {}
+        while True:
+            body = stage.ask("clicks/range", limit=limit, **cursor).body
+            values += [record["value"] for record in body["records"]]
+            if body["cursor"] is None:
+                break
+            cursor = {"cursor": body["cursor"]}
+        assert values == [1, 2, 3, 4, 5]
+    within = stage.ask("clicks/range", start_ms=1, end_ms=8_999, **{"from": "a", "to": "a"}).body["records"]
+    assert [record["value"] for record in within] == [2, 3]
+
+
+def test_sessions_of_a_key_and_of_a_range(stage: Stage) -> None:
+    def put(context: TaskContext) -> None:
+        store = context.store("trips")
+        for key, start_ms, end_ms, value in (("a", 0, 10, "x"), ("a", 20, 30, "y"), ("b", 5, 50, "z")):
+            store.put(Windowed(key, start_ms, end_ms), value, 99)
+
+    stage.process(put)
+    stage.task.commit()
+    found = stage.ask("trips/get", key="a", start_ms=20, end_ms=30).body
+    assert (found["value"], found["timestamp_ms"]) == ("y", 99)
+    assert stage.ask("trips/get", key="a", start_ms=20, end_ms=31).body["value"] is None
+    first = stage.ask("trips/range", limit=2)
+    assert first.body["records"][1] == {
+        "key": "a",
+        "session_start_ms": 20,
+        "session_end_ms": 30,
+        "value": "y",
+        "timestamp_ms": 99,
+    }
+    rest = stage.ask("trips/range", limit=2, cursor=first.body["cursor"])
+    assert rest.keys == ["b"]
+    assert rest.body["cursor"] is None
+    late = stage.ask("trips/range", earliest_end_ms=30, latest_start_ms=5)
+    assert late.keys == ["b"]
+    assert stage.ask("trips/get", key="a", start_ms=30, end_ms=20).status == 400

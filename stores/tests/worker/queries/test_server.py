@@ -1,0 +1,180 @@
+"""The server of queries: threads, slow clients, its end, and queries beside a task that commits."""
+
+from __future__ import annotations
+
+import http.client
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stores.errors import ConfigError
+from stores.tests.worker.queries.asking import TIMEOUT_S, ask
+from stores.tests.worker.queries.stage import HERE, Stage
+from stores.worker.queries import server
+from stores.worker.queries.address import ServerAddress
+from stores.worker.queries.server import CONNECTIONS_MAX, REQUEST_BYTES_MAX, THREADS, Listener, QueryServer
+
+ANY = ServerAddress("127.0.0.1", 0)
+
+
+@contextmanager
+def served(application: Callable[..., Any]) -> Iterator[str]:
+    """Serve an application on a free port, and yield the address."""
+    listener = Listener(ANY)
+    with QueryServer(application, listener):
+        yield str(listener.address)
+
+
+def connected(address: str) -> socket.socket:
+    host, _, port = address.rpartition(":")
+    return socket.create_connection((host, int(port)), timeout=TIMEOUT_S)
+
+
+def test_a_port_that_is_taken_is_refused_and_a_free_one_is_found() -> None:
+    listener = Listener(ANY)
+    with closing(listener.socket):
+        assert listener.address.port > 0
+        with pytest.raises(ConfigError, match="choose another"):
+            Listener(listener.address)
+    with pytest.raises(ConfigError, match="choose another"):
+        Listener(ServerAddress("no-such-host.invalid", 0))
+
+
+def test_clients_that_send_their_requests_slowly_keep_no_thread(stage: Stage) -> None:
+    with served(stage.application) as address:
+        slow = [connected(address) for _ in range(3 * THREADS)]
+        try:
+            for each in slow:
+                each.sendall(b"GET /stores HTTP/1.1\r\nHost: 127.0.0.1\r\nX-Slow: ")
+            assert ask(address, "/stores").status == 200
+            for each in slow:
+                each.sendall(b"1\r\nConnection: close\r\n\r\n")
+            for each in slow:
+                assert each.recv(15) == b"HTTP/1.1 200 OK"
+        finally:
+            for each in slow:
+                each.close()
+
+
+def test_connections_are_bounded_and_the_next_one_waits(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server, "CONNECTIONS_MAX", 12)
+    with served(stage.application) as address:
+        held = [connected(address) for _ in range(40)]
+        for each in held:
+            each.close()
+        assert ask(address, "/stores").status == 200
+    assert CONNECTIONS_MAX > 3 * THREADS
+
+
+def test_a_request_that_is_too_long_is_refused(stage: Stage) -> None:
+    with served(stage.application) as address:
+        for headers, body in (({"X-Long": "x" * REQUEST_BYTES_MAX}, None), ({}, b"x" * (REQUEST_BYTES_MAX + 1))):
+            connection = http.client.HTTPConnection(address, timeout=TIMEOUT_S)
+            with closing(connection):
+                connection.request("GET", "/stores", body=body, headers=headers)
+                response = connection.getresponse()
+                assert response.status in (413, 431)
+                assert b"Traceback" not in response.read()
+        assert ask(address, "/stores").status == 200
+
+
+def test_what_is_no_http_is_refused_and_the_server_goes_on(stage: Stage) -> None:
+    with served(stage.application) as address:
+        for text in (b"\x16\x03\x01\x02\x00\x01\x00\r\n\r\n", b"GET\r\n\r\n", b"GET / HTTP/1.1\r\nno colon\r\n\r\n"):
+            with connected(address) as client:
+                client.sendall(text)
+                client.shutdown(socket.SHUT_WR)
+                while content := client.recv(4_096):
+                    assert b"Traceback" not in content
+        assert ask(address, "/stores").status == 200
+
+
+def test_the_end_lets_a_request_finish_and_closes_the_port() -> None:
+    began, may_end = threading.Event(), threading.Event()
+
+    def slow(environ: object, start: Callable[..., Any]) -> list[bytes]:
+        began.set()
+        assert may_end.wait(TIMEOUT_S)
+        start("200 OK", [("Content-Length", "2")])
+        return [b"{}"]
+
+    listener = Listener(ANY)
+    serving = QueryServer(slow, listener)
+    address = str(listener.address)
+    with ThreadPoolExecutor(2) as threads:
+        reply = threads.submit(ask, address, "/stores")
+        assert began.wait(TIMEOUT_S)
+        end = threads.submit(serving.close)
+        may_end.set()
+        assert reply.result(TIMEOUT_S).body == {}
+        end.result(TIMEOUT_S)
+    with pytest.raises(ConnectionRefusedError):
+        connected(address)
+    serving.close()
+
+
+def test_the_end_does_not_wait_for_a_request_that_never_finishes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server, "STOP_S", 0.1)
+    began, may_end = threading.Event(), threading.Event()
+
+    def stuck(environ: object, start: Callable[..., Any]) -> list[bytes]:
+        began.set()
+        assert may_end.wait(TIMEOUT_S)
+        start("200 OK", [("Content-Length", "2")])
+        return [b"{}"]
+
+    listener = Listener(ANY)
+    serving = QueryServer(stuck, listener)
+    with connected(str(listener.address)) as client, connected(str(listener.address)) as idle:
+        client.sendall(b"GET / HTTP/1.1\r\n\r\n")
+        idle.sendall(b"GET / HT")
+        assert began.wait(TIMEOUT_S)
+        serving.close()
+        assert not may_end.is_set()
+        assert (client.recv(1), idle.recv(1)) == (b"", b"")
+        with pytest.raises(ConnectionRefusedError):
+            connected(str(listener.address))
+    may_end.set()
+
+
+CLIENTS, KEYS = 50, 20
+
+
+@pytest.mark.parametrize("backend", ["memory-indexed-batch", "rocksdb", "lmdb-native"])
+def test_fifty_clients_see_whole_commits_while_the_task_commits(tmp_path: Path, backend: str) -> None:
+    """A page, and its position, are of one commit: all keys have the offset of the last record of the commit."""
+    ended = threading.Event()
+
+    def client(address: str) -> int:
+        pages, newest = 0, -1
+        while not ended.is_set() or not pages:
+            reply = ask(address, "/stores/counts/range", partition=HERE)
+            assert reply.status == 200, reply.body
+            [offset] = reply.body["position"].values()
+            assert [record["value"] for record in reply.body["records"]] == [offset] * KEYS
+            assert offset >= newest
+            pages, newest = pages + 1, offset
+        return pages
+
+    def put_all(context: Any) -> None:
+        for key in range(KEYS):
+            context.store("counts").put(f"k{key:02}", stage.offset)
+
+    with Stage(tmp_path, backend) as stage:
+        stage.process(put_all)
+        stage.task.commit()
+        with served(stage.application) as address, ThreadPoolExecutor(CLIENTS) as clients:
+            running = [clients.submit(client, address) for _ in range(CLIENTS)]
+            try:
+                for _ in range(100):
+                    stage.process(put_all)
+                    stage.task.commit()
+            finally:
+                ended.set()
+            assert all(each.result(TIMEOUT_S) for each in running)

@@ -1,0 +1,43 @@
+"""The workers that have the partitions, by the addresses that they gave to the group."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Mapping
+
+from stores.changelog.group import GroupMember
+from stores.interface import TopicPartition
+from stores.worker.queries.refusals import unavailable
+
+FRESH_S = 1.0
+"""The time for which an answer of the group is used again: over Kafka each one is a request to a broker."""
+
+
+class Instances:
+    """The addresses of the workers of a group, as the group had them within the last ``FRESH_S``. For any thread."""
+
+    def __init__(self) -> None:
+        self._member: GroupMember | None = None
+        self._lock = threading.Lock()
+        self._known: Mapping[TopicPartition, str] = {}
+        self._asked_at = float("-inf")
+
+    def joined(self, member: GroupMember) -> None:
+        """Ask this member of the group from now on."""
+        self._member = member
+
+    def addresses(self) -> Mapping[TopicPartition, str]:
+        """Return the address of the worker that has each partition, for those whose worker answers queries.
+
+        Raises: Refused if this worker is not in the group yet; as ``GroupMember.addresses``.
+        """
+        member = self._member
+        if member is None:
+            raise unavailable("this worker has not joined the others yet: ask again later")
+        # One of several requests asks, and the others wait for it.
+        with self._lock:
+            if time.monotonic() >= self._asked_at + FRESH_S:
+                self._known = member.addresses()
+                self._asked_at = time.monotonic()
+            return self._known

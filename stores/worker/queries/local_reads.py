@@ -1,0 +1,122 @@
+"""Reads of the stores of this worker's tasks, from a state that has reached a bound."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, Protocol, TypeVar
+
+from stores.errors import NotUpToBoundError, StoreError
+from stores.interface import IsolationLevel, Position
+from stores.tasks.identifier import TaskId
+from stores.tasks.task import StreamTask
+from stores.worker.queries.asked import Asked, shown_position
+from stores.worker.queries.refusals import Refused, unavailable
+from stores.worker.running_task import TaskStatus
+
+Answer = TypeVar("Answer")
+
+WAITING_MAX = 4
+"""The most queries that wait for a position at the same time. Each has a thread of the server meanwhile."""
+_POLL_S = 0.01
+
+
+class LocalTasks(Protocol):
+    """The tasks of this worker, for any thread."""
+
+    def task_status(self, task_id: TaskId) -> TaskStatus | None:
+        """Return the state of a task that this worker has, None if it does not have it."""
+
+    def open_task(self, task_id: TaskId) -> StreamTask | None:
+        """Return a task that a thread of this worker works on, None if there is none yet or no more."""
+
+
+class LocalReads:
+    """Reads of the stores that are here. For any thread.
+
+    Raises, all methods: Refused; StoreRestoringError, StoreClosedError and ProducerFencedError while the task moves or
+    rolls back; StoreError.
+    """
+
+    def __init__(self, tasks: LocalTasks) -> None:
+        self._tasks = tasks
+        self._ending = threading.Event()
+        self._waiting = threading.Semaphore(WAITING_MAX)
+
+    def end(self) -> None:
+        """Refuse the queries that wait for a position."""
+        self._ending.set()
+
+    def status(self, task_id: TaskId) -> TaskStatus | None:
+        """Return the state of a task that is here, None if it is elsewhere."""
+        return self._tasks.task_status(task_id)
+
+    def read(self, asked: Asked, status: TaskStatus, read: Callable[[Any], Answer]) -> tuple[Answer, Position]:
+        """Return the result of ``read``, called with a view of the store, and the position that it reflects.
+
+        The task is here, in the state ``status``. At READ_COMMITTED both are of one commit. At READ_UNCOMMITTED the
+        result reflects the position at least.
+        """
+        task = self._tasks.open_task(status.task_id)
+        if task is None or not status.running:
+            raise unavailable(
+                f"store {asked.store.name!r} is being restored from its changelog ({status.restored:.0%} done): ask "
+                "again later",
+                partition=asked.partition,
+            )
+        view = task.store(asked.store.name, asked.level, asked.bound)
+        try:
+            return _at_one_moment(view, asked.level, read)
+        except NotUpToBoundError as error:
+            if not asked.wait_s:
+                raise _behind(asked, view, error) from None
+        if not self._waiting.acquire(blocking=False):
+            raise unavailable(f"{WAITING_MAX} queries wait for a position already: ask again later")
+        try:
+            return self._when_reached(asked, view, read)
+        finally:
+            self._waiting.release()
+
+    def _when_reached(self, asked: Asked, view: Any, read: Callable[[Any], Answer]) -> tuple[Answer, Position]:
+        deadline = time.monotonic() + asked.wait_s
+        while not self._ending.wait(_POLL_S):
+            try:
+                return _at_one_moment(view, asked.level, read)
+            except NotUpToBoundError as error:
+                if time.monotonic() >= deadline:
+                    raise _behind(asked, view, error) from None
+        raise unavailable("this worker is ending: ask again later")
+
+
+def _at_one_moment(view: Any, level: IsolationLevel, read: Callable[[Any], Answer]) -> tuple[Answer, Position]:
+    if level is IsolationLevel.READ_COMMITTED:
+        with _snapshot(view) as snapshot:
+            # Before the read: a view without snapshots may then show more than the position.
+            position = snapshot.position()
+            return read(snapshot), position
+    position = view.position()
+    return read(view), position
+
+
+def _snapshot(view: Any) -> AbstractContextManager[Any]:
+    """Return a snapshot of a view. Of another package's store, which may have none, return the view."""
+    try:
+        snapshot: AbstractContextManager[Any] = view.snapshot()
+    except StoreError as error:
+        if type(error) is not StoreError:
+            raise
+        return nullcontext(view)
+    return snapshot
+
+
+def _behind(asked: Asked, view: Any, error: NotUpToBoundError) -> Refused:
+    return Refused(
+        409,
+        f"partition {asked.partition} of store {asked.store.name!r} has not reached the position of 'bound' at "
+        f"{asked.level}: ask again later, or with wait_ms",
+        position=shown_position(view.position()),
+        bound=shown_position(asked.bound.position),
+        behind=shown_position(error.behind),
+    )
