@@ -202,8 +202,6 @@ class Experiment(ABC, Generic[T]):
     """The word for its trials in a progress line that counts them; "" if it has lines of its own."""
     share: ClassVar[float] = 1.0
     """Its part of a bench's budget, relative to those of the other experiments."""
-    unmeasured: ClassVar[str] = ""
-    """The beginning of a problem if a trial before Spark fails: "latencies were not measured"."""
     columns: Mapping[str, Columns]
     """Its kinds of rows with their columns; ``ratio`` is known anyway. A row may have more columns than these."""
 

@@ -52,6 +52,8 @@ from stores.registry import backend_named
 
 PROBLEMS_SHOWN = 20
 """The number of problems that a scenario prints."""
+PROBLEM_CHARS = 300
+"""The characters of a problem on the first page of the report."""
 Plan = Mapping[str, Sequence[Any]]
 """The trials of each experiment, by its name."""
 
@@ -144,6 +146,7 @@ def bench(request: BenchRequest) -> int:
     progress.step("report")
     facts[COVERAGE] = read_coverage().totals()
     facts["left_out"] = cut = left_out(extents)
+    facts["problems"] = [shortened(problem) for problem in problems]
     ran_on = environment(Path(tempfile.gettempdir()))
     write_facts(run_folder, {**facts, "seconds": round(progress.seconds), "environment": ran_on})
     name_latest(run_folder)
@@ -157,6 +160,12 @@ def bench(request: BenchRequest) -> int:
         print(f"{each.words or each.title}: {left_out_sentence(extent)}")
     print(f"The report is {report}.")
     return status
+
+
+def shortened(problem: str) -> str:
+    """Return the first line of a problem, for the first page of the report."""
+    line = problem.partition("\n")[0].rstrip(":")
+    return line if len(line) <= PROBLEM_CHARS else f"{line[:PROBLEM_CHARS]} ..."
 
 
 def _titles(plan: Plan) -> list[str]:

@@ -9,7 +9,7 @@ from typing import Any
 from harness.answer.choice import Choice, busy_notice, choices
 from harness.answer.history import HISTORY_FILE, Line, others, timelines
 from harness.answer.machine import machine_page, origin
-from harness.answer.results import left_out_of
+from harness.answer.results import left_out_of, problems_of
 from harness.answer.summary import choice_table, summary_table
 from harness.report import text
 from harness.report.drawing import Plot
@@ -68,7 +68,7 @@ def browser_page(
 
 
 def _head(found: Sequence[Choice], figures: Figures, facts: Mapping[str, Any], environment: Mapping[str, Any]) -> str:
-    notes = [note for note in (busy_notice(found, figures), left_out_of(facts)) if note]
+    notes = [note for note in (busy_notice(found, figures), problems_of(facts), left_out_of(facts)) if note]
     parts = [f'<p class="origin">{inline(origin(facts, environment))}</p>']
     return "\n".join([*parts, *(f'<p class="note">{inline(note)}</p>' for note in notes)])
 

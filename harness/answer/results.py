@@ -23,6 +23,12 @@ def left_out_of(facts: Mapping[str, Any]) -> str:
     return summary_of(facts, {name: each.words or each.title for name, each in experiments().items()})
 
 
+def problems_of(facts: Mapping[str, Any]) -> str:
+    """Return a sentence for the first page about what a run could not measure, from its facts; "" for nothing."""
+    found = facts.get("problems") or ()
+    return f"**{len(found):,} of its measurements failed:** {'; '.join(found)}." if found else ""
+
+
 def all_figures(rows: Rows) -> dict[str, list[Figure]]:
     """Return the figures of every kind, by kind; an empty list for a kind that was not measured."""
     own = {kind: figures for each in experiments().values() for kind, figures in each.figures(rows).items()}

@@ -24,7 +24,7 @@ from harness.experiment import Experiment, Failure, Figure, Figures, Placement, 
 from harness.experiments.opening import opening
 from harness.experiments.opening.opening import OpeningTrial
 from harness.experiments.registry import experiments
-from harness.local import run_local
+from harness.local import PROBLEMS_MAX, run_local
 from harness.processes.child import run_program
 from harness.processes.load import LOAD_COLUMNS, median_load
 from harness.processes.measured import MeasurementFailedError
@@ -140,19 +140,26 @@ def test_a_trial_that_the_end_of_the_time_has_cut_is_left_out_and_no_failure() -
     assert outcome.extent == {"trials": (1, 3)}
 
 
-def test_rows_of_earlier_trials_are_kept_if_one_fails() -> None:
-    class Failing(Slow):
-        unmeasured = "slow was not measured"
+class Failing(Slow):
+    def run(self, trial: Trial, worker: Worker) -> Iterable[Row]:
+        if trial.name == "b":
+            raise MeasurementFailedError("it failed")
+        return super().run(trial, worker)
 
-        def run(self, trial: Trial, worker: Worker) -> Iterable[Row]:
-            if trial.name == "b":
-                raise MeasurementFailedError("it failed")
-            return super().run(trial, worker)
 
+def test_rows_of_other_trials_are_kept_if_one_fails() -> None:
     outcome = run_local(Failing(Clock()), [Trial(name) for name in "abc"], quiet)
-    assert [row["name"] for row in outcome.rows] == ["a"]
-    assert outcome.problems == ["slow was not measured: it failed"]
-    assert outcome.extent == {"trials": (1, 3)}
+    assert [row["name"] for row in outcome.rows] == ["a", "c"]
+    assert outcome.problems == [f"a trial of {Slow.title} failed: it failed"]
+    assert outcome.extent == {"trials": (2, 3)}
+
+
+def test_no_further_trial_runs_once_several_have_failed() -> None:
+    clock = Clock()
+    trials = [Trial(name) for name in "b" * PROBLEMS_MAX + "a"]
+    outcome = run_local(Failing(clock), trials, quiet, Deadline(clock.now + 10**6, clock))
+    assert len(outcome.problems) == PROBLEMS_MAX
+    assert (outcome.rows, outcome.extent) == ([], {"trials": (0, PROBLEMS_MAX + 1)})
 
 
 def test_openings_before_the_end_of_the_time_are_kept_and_the_one_that_it_cuts_is_not(

@@ -114,6 +114,7 @@ def test_a_process_that_fails_leaves_what_was_measured_and_fails_the_run(
     by_kind = {"scale": [row], "scale_part": parts}
     (failure,) = Scale().failures(Scale().figures(by_kind), by_kind)
     assert "killed by signal 9" in failure.sentence
+    assert Scale().page(Scale().figures(by_kind), by_kind, {}).findings[0].sentence().startswith("**0 of 1 stores of")
     assert len(scale_tables(Scale().figures(by_kind))) == 2
 
 
@@ -134,6 +135,7 @@ def test_a_trial_whose_time_is_over_keeps_what_was_measured_counts_as_left_out_a
         by_kind = {"scale": [row], "scale_part": parts}
         assert Scale().failures(Scale().figures(by_kind), by_kind) == []
         assert Scale().tried(trial, rows) == 0
+        assert Scale().page(Scale().figures(by_kind), by_kind, {}).findings[0].number == 0
         assert TIME_OVER in scale_tables(Scale().figures(by_kind))[1].rows[0][-1]
 
 

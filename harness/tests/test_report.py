@@ -11,6 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from harness.answer import write
+from harness.answer.browser_page import browser_page
 from harness.answer.choice import BUSY, busy_notice, choices
 from harness.answer.document import first_page, proven
 from harness.answer.results import all_figures, all_pages
@@ -19,9 +20,11 @@ from harness.answer.write import TABLE_BEGIN, TABLE_END, publish, with_table, wr
 from harness.experiments.crash.figures import crash_trials
 from harness.experiments.crash.tables import crash_tables
 from harness.experiments.microbench.report import benchmark_tables, ycsb_tables
+from harness.experiments.opening.figures import largest_state
 from harness.experiments.opening.report import opening_tables
 from harness.experiments.registry import kinds as known
 from harness.experiments.throughput.tables import throughput_tables
+from harness.report.figures import Figure
 from harness.report.page import HOW, anchor
 from harness.report.ratios import ratio_sentence, ratio_table, undecided_sentence
 from harness.report.rows import (
@@ -33,6 +36,7 @@ from harness.report.rows import (
     write_facts,
     write_rows,
 )
+from harness.run import shortened
 from harness.tests.made_up_rows import ENVIRONMENT, FACTS, SPEEDS, Rows, made_up_rows
 from stores.errors import ConfigError
 
@@ -195,7 +199,8 @@ def proven_by(rows: Rows) -> list[str]:
 
 
 def test_the_proven_checks_are_counted_and_bold_where_one_failed() -> None:
-    crashes, effects, _, states, limits, steps, timed, queries, readers, ratios = proven_by(made_up_rows())
+    crashes, effects, _, states, limits, steps, timed, large, queries, readers, ratios = proven_by(made_up_rows())
+    assert large == "5 of 5 [stores of many records](scale.md) showed every record, in the memory that they may use."
     assert crashes == "**46 of 47 [crash trials](crashes.md) ended as expected.**"
     assert timed == "No states of stateful queries in this run."
     assert queries.startswith("No ")
@@ -264,6 +269,37 @@ def test_fewer_than_five_repeats_pick_nothing(repeats: int, words: str) -> None:
     found = answers(rows)
     assert found[RATE] == f"no pick: {words}"
     assert not any(answer.startswith("**") for answer in found.values())
+
+
+def test_a_size_that_decides_is_shown_rather_than_a_larger_one_that_was_opened_once() -> None:
+    def opened(records: int, repeats: int) -> list[Figure]:
+        return [
+            {"durability": "CHANGELOG", "backend": name, "records": records, "repeats": repeats}
+            for name in ("lmdb-native", "rocksdb-indexed-batch")
+        ]
+
+    assert largest_state(opened(500, 5) + opened(5_000, 1), "CHANGELOG") == opened(500, 5)
+    assert largest_state(opened(500, 5) + opened(5_000, 5), "CHANGELOG") == opened(5_000, 5)
+    assert largest_state(opened(500, 1) + opened(5_000, 1), "CHANGELOG") == opened(5_000, 1)
+    assert largest_state(opened(500, 1) + opened(5_000, 5)[:1], "CHANGELOG") == opened(500, 1)
+    assert largest_state([], "CHANGELOG") == []
+
+
+def test_measurements_that_failed_are_on_the_first_page_and_on_that_for_a_browser() -> None:
+    rows = made_up_rows()
+    figures = all_figures(rows)
+    facts = {**FACTS, "problems": [shortened("a trial of openings failed:\n<E> assert"), shortened("x" * 1_000)]}
+    pages = all_pages(figures, rows, facts)
+    for page in (
+        first_page(figures, pages, facts, ENVIRONMENT, []),
+        browser_page(figures, pages, facts, ENVIRONMENT, []),
+    ):
+        assert "2 of its measurements failed:" in page
+        assert "a trial of openings failed;" in page
+        assert "<E> assert" not in page
+        assert "x" * 300 in page
+        assert "x" * 301 not in page
+    assert "measurements failed" not in first_page(figures, pages, {**FACTS, "problems": []}, ENVIRONMENT, [])
 
 
 def test_a_busy_machine_is_told_first_and_picks_nothing() -> None:

@@ -154,7 +154,7 @@ def test_rows_of_trials_before_spark_are_written_once_with_those_that_are_made_o
 def test_a_measurement_before_spark_that_fails_is_a_problem_of_the_run(tmp_path: Path) -> None:
     plan = {"cold_cache": [ColdTrial("no-such-backend", 1)]}
     [problem], _ = run._measure(BenchRequest(), plan, tmp_path, Progress())
-    assert problem.startswith("openings with a cold page cache were not measured: ")
+    assert problem.startswith("a trial of openings with a cold page cache failed: ")
     assert not (tmp_path / "cold_opening").exists()
 
 

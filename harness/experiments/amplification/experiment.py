@@ -31,7 +31,6 @@ class Amplification(Experiment[Trial]):
     stage = "store"
     trial = Trial
     placement = Placement.LOCAL
-    unmeasured = "reads and writes of the stores were not counted"
     columns: Mapping[str, Columns] = MappingProxyType(
         {
             "amplification": {

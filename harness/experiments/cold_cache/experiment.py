@@ -52,7 +52,6 @@ class ColdCache(Experiment[Trial]):
     stage = "store"
     trial = Trial
     placement = Placement.LOCAL
-    unmeasured = "openings with a cold page cache were not measured"
     columns: Mapping[str, Columns] = MappingProxyType(
         {
             "cold_opening": {

@@ -79,7 +79,6 @@ class Jvm(Experiment[Trial]):
     trial = Trial
     placement = Placement.LOCAL
     share = 4
-    unmeasured = "the JVM beside a store was not measured"
     columns: Mapping[str, Columns] = MappingProxyType(
         {
             "jvm": {

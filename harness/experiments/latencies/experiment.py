@@ -50,7 +50,6 @@ class Latencies(Experiment[Trial]):
     stage = "store"
     trial = Trial
     placement = Placement.LOCAL
-    unmeasured = "the latency of puts and commits was not measured"
     columns: Mapping[str, Columns] = MappingProxyType(
         {
             "latency": {

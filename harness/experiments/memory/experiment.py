@@ -51,7 +51,6 @@ class EarlyCommits(Experiment[EarlyCommitTrial]):
     stage = "store"
     trial = EarlyCommitTrial
     placement = Placement.LOCAL
-    unmeasured = "early commits were not measured"
     columns: Mapping[str, Columns] = MappingProxyType(
         {
             "early_commit": {
@@ -119,7 +118,6 @@ class LargeSteps(Experiment[LargeStepTrial]):
     trial = LargeStepTrial
     placement = Placement.LOCAL
     share = 2
-    unmeasured = "steps larger than the limit were not measured"
     columns: Mapping[str, Columns] = MappingProxyType(
         {
             "large_step": {

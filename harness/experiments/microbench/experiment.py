@@ -8,7 +8,7 @@ from statistics import median
 from types import MappingProxyType
 from typing import Any, cast
 
-from harness import profiles
+from harness import profiles, replay
 from harness.experiment import Claim as Reason
 from harness.experiment import Columns, Experiment, Failure, Figure, Figures, Placement, Request, Row, Rows, Worker
 from harness.experiments.microbench import run as timing
@@ -35,7 +35,6 @@ class Microbench(Experiment[Trial]):
     trial = Trial
     placement = Placement.LOCAL
     share = 36
-    unmeasured = "the store-level benchmarks were given up"
     columns: Mapping[str, Columns] = MappingProxyType(
         {
             "round": {"case": str, "profile": str, "seed": int, "seconds": float},
@@ -72,9 +71,13 @@ class Microbench(Experiment[Trial]):
 
     def run(self, trial: Trial, worker: Worker) -> Iterable[Row]:
         """Return a row for each round of each case. Raises: RuntimeError with the command that repeats it."""
+        try:
+            found = timing.measure(trial.cases, trial.profile, trial.seed, worker.deadline)
+        except RuntimeError as error:
+            raise RuntimeError(f"{error}\n  repeat it with: {replay.command(self.name, trial)}") from error
         return [
             {"kind": "round", "case": case, "profile": trial.profile, "seed": trial.seed, "seconds": seconds}
-            for case, rounds in timing.measure(trial.cases, trial.profile, trial.seed, worker.deadline).items()
+            for case, rounds in found.items()
             for seconds in rounds
         ]
 

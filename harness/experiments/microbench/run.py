@@ -136,7 +136,7 @@ def measure(names: Sequence[str], profile: str, seed: int, deadline: Deadline = 
 
     At ``deadline`` the process is killed: cases that it had not finished are missing then.
 
-    Raises: RuntimeError if it fails, with the command to repeat it; TimeoutExpired.
+    Raises: RuntimeError if it fails, with the lines that say why; TimeoutExpired.
     """
     with temporary_folder("bench") as folder:
         result = Path(folder, "seconds")
@@ -162,11 +162,14 @@ def measure(names: Sequence[str], profile: str, seed: int, deadline: Deadline = 
                 raise
         else:
             if done.returncode:
-                raise RuntimeError(
-                    f"timing {', '.join(names)} failed:\n{done.stdout[-3000:]}{done.stderr[-1000:]}\n"
-                    f"repeat: {' '.join(command)}"
-                )
+                raise RuntimeError(f"timing {', '.join(names)} failed:\n{_reasons(done.stdout)}{done.stderr[-1000:]}")
         return _read(result)
+
+
+def _reasons(output: str) -> str:
+    """Return the lines of pytest's output that say what failed, without the tables of figures."""
+    lines = [line for line in output.splitlines() if line.startswith(("E ", "FAILED", "ERROR"))]
+    return "".join(f"{line}\n" for line in lines) or output[-3000:]
 
 
 def _read(result: Path) -> dict[str, list[float]]:

@@ -41,7 +41,6 @@ class Opening(Experiment[OpeningTrial]):
     stage = "opening"
     trial = OpeningTrial
     placement = Placement.LOCAL
-    unmeasured = "openings were not measured"
     share = 14
     unit = ""
     columns: Mapping[str, Columns] = MappingProxyType(

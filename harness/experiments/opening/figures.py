@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterable
 
 from harness.processes.load import is_busy
 from harness.report.figures import Figure, grouped, intervals, median_of
+from harness.report.interval import REPEATS_MIN
 from harness.report.rows import Row
 
 KEY = ("durability", "backend", "records")
@@ -45,9 +46,17 @@ def _speeds(row: Row) -> dict[str, float | None]:
 def largest_state(
     figures: Iterable[Figure], durability: str, candidates: Collection[str] | None = None
 ) -> list[Figure]:
-    """Return the figures of the largest state that more than one of the ``candidates`` was opened with (None: all)."""
+    """Return the figures of the largest state that more than one of the ``candidates`` was opened with (None: all).
+
+    A state that they were opened with often enough for an interval goes before a larger one.
+    """
     by_size: dict[int, list[Figure]] = {}
     for figure in figures:
         if figure["durability"] == durability and (candidates is None or figure["backend"] in candidates):
             by_size.setdefault(figure["records"], []).append(figure)
-    return max(by_size.items(), key=lambda item: (len(item[1]) > 1, item[0]))[1] if by_size else []
+
+    def weight(size: int) -> tuple[bool, bool, int]:
+        opened = by_size[size]
+        return sum(figure["repeats"] >= REPEATS_MIN for figure in opened) > 1, len(opened) > 1, size
+
+    return by_size[max(by_size, key=weight)] if by_size else []

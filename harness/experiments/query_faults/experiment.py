@@ -43,7 +43,6 @@ class QueryFaults(Experiment[Trial]):
     claim = "faults of queries"
     trial = Trial
     placement = Placement.LOCAL
-    unmeasured = "faults of stateful queries were not tried"
     columns: Mapping[str, Columns] = MappingProxyType(
         {
             "query_fault": {

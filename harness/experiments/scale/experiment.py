@@ -8,9 +8,9 @@ from typing import Any
 
 from harness import profiles
 from harness.experiment import Columns, Experiment, Failure, Figure, Figures, Placement, Request, Row, Rows, Worker
-from harness.experiments.scale.figures import parts, scale
+from harness.experiments.scale.figures import is_cut, parts, scale
 from harness.experiments.scale.report import page, scale_tables
-from harness.experiments.scale.scale import is_cut, run_scale
+from harness.experiments.scale.scale import run_scale
 from harness.experiments.scale.trial import (
     LIMITED_MEMORY_BYTES,
     LIMITED_RECORDS,
@@ -44,7 +44,6 @@ class Scale(Experiment[ScaleTrial]):
     stage = "scale"
     trial = ScaleTrial
     placement = Placement.LOCAL
-    unmeasured = "stores of many records were not measured"
     share = 5
     unit = ""
     columns: Mapping[str, Columns] = MappingProxyType(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from harness.experiments.scale.figures import finding
 from harness.experiments.scale.steps import COMMIT_BYTES_MAX, COMMIT_RECORDS, LOOKUPS_MAX, PARTS, SCAN_RECORDS
 from harness.experiments.scale.trial import LEVEL
 from harness.report import text
@@ -136,18 +137,16 @@ def page(figures: Figures) -> Page:
     """Return the page."""
     own = [figure for figure in figures["scale"] if figure["puts_per_s"]]
     title = "Puts per second, by how many of its records a store has"
-    largest = max(own, key=lambda figure: int(figure["records"]), default=None)
+    most = f"up to {text.exact(max(figure['records'] for figure in own))}" if own else "many"
     return Page(
         "scale",
         "Stores of many records",
         (
-            "Stores are filled with many records, whose keys are at random.",
+            f"Stores are filled with {most} records, whose keys are at random.",
             "Then they are looked up, scanned, opened and restored.",
-            "None was measured."
-            if largest is None
-            else f"The largest store had {text.exact(largest['records'])} records.",
         ),
         tables(*scale_tables(figures)) if figures["scale"] else (),
         _METHOD,
+        findings=(finding(figures["scale"]),),
         plots=(Plot("scale", title, scale_chart(figures["scale_part"])),),
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -31,8 +31,8 @@ def run_scale(
     """Return a row of kind "scale", and rows of kind "scale_part" for the parts of the puts.
 
     ``folder`` exists and is empty. If a process fails, or a limit on memory can't be set, the row says so as its
-    ``problem``, and lacks what was not measured. So does one whose time was over: see ``is_cut``. After ``deadline`` no
-    further process is started.
+    ``problem``, and lacks what was not measured. So does one whose time was over: see ``figures.is_cut``. No process is
+    started after ``deadline``.
     """
     shared = {"backend": trial.backend, "durability": str(LEVEL), "records": trial.records}
     shared |= {"value_bytes": trial.value_bytes, "memory_max_bytes": trial.memory_max_bytes, "seed": trial.seed}
@@ -89,11 +89,6 @@ def _steps(trial: ScaleTrial, folder: Path, group: Path | None, say: Say, code: 
                     str(error).replace(" ".join([module, *entered]), steps.__name__)
                 ) from error
             yield figures
-
-
-def is_cut(row: Mapping[str, Any]) -> bool:
-    """Return True if the time was over before all of a row was measured. That is no failure."""
-    return str(row["problem"]).startswith(TIME_OVER)
 
 
 def _part_rows(parts: list[list[float]]) -> list[dict[str, Any]]:

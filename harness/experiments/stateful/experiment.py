@@ -52,7 +52,6 @@ class Stateful(Experiment[StatefulTrial]):
     placement = Placement.LOCAL
     share = 12
     unit = ""
-    unmeasured = "stateful queries were not measured"
     columns: Mapping[str, Columns] = MappingProxyType(
         {
             "stateful": {

@@ -55,7 +55,6 @@ class Visibility(Experiment[Trial]):
     stage = "store"
     trial = Trial
     placement = Placement.LOCAL
-    unmeasured = "how soon readers see a write was not measured"
     columns: Mapping[str, Columns] = MappingProxyType(
         {
             "visibility": {
