@@ -15,6 +15,7 @@ from harness.experiments.stateful import missing as missing_module
 from harness.experiments.stateful import restart
 from harness.experiments.stateful.experiment import Stateful
 from harness.experiments.stateful.figures import GOAL_KEYS, GOALS
+from harness.experiments.stateful.report import page
 from harness.experiments.stateful.subjects import APPLY, JVM, OURS, OURS_IN_ARROW, PANDAS, ROWS, SUBJECTS
 from harness.experiments.stateful.trial import StatefulTrial
 from harness.processes.measured import MeasurementFailedError
@@ -51,7 +52,7 @@ def a_state(subject: str, **given: Any) -> dict[str, Any]:
 def test_every_profile_that_measures_queries_has_all_subjects_and_the_keys_of_the_goals() -> None:
     assert Stateful().plan(Request("smoke")) == []
     planned = Stateful().plan(Request("night"))
-    assert [trial.keys for trial in planned] == [2_000, GOAL_KEYS, 1_000_000]
+    assert [trial.keys for trial in planned] == [GOAL_KEYS, 2_000, 1_000_000]
     assert {trial.subjects for trial in planned} == {tuple(SUBJECTS)}
     assert planned[-1].restarts > 0
     assert Stateful().plan(Request("default")) == planned
@@ -86,6 +87,19 @@ def test_five_rounds_give_intervals_of_times_and_of_ratios() -> None:
     found = {each["subject"]: each for each in Stateful().figures({"stateful": rows})["stateful"]}
     assert (found[ROWS]["seconds_from"], found[ROWS]["seconds_to"]) == (3.0, 7.0)
     assert (found[ROWS]["seconds_ratio_from"], found[ROWS]["seconds_ratio_to"]) == (3.0, 7.0)
+
+
+def test_a_cpu_time_that_an_ended_process_took_away_counts_nowhere() -> None:
+    rows = [a_row(subject, number, 2.0) for subject in (OURS, ROWS) for number in range(3)]
+    rows[0]["cpu_s"] = rows[-1]["cpu_s"] = -16.5
+    found = {each["subject"]: each for each in Stateful().figures({"stateful": rows})["stateful"]}
+    assert (found[OURS]["cpu_s"], found[ROWS]["cpu_s"], found[ROWS]["cpu_s_ratio"]) == (4.0, 4.0, 1.0)
+    assert found[ROWS]["seconds_ratio"] == 1.0
+    for row in rows:
+        row["cpu_s"] = -1.0
+    found = {each["subject"]: each for each in Stateful().figures({"stateful": rows})["stateful"]}
+    assert (found[OURS]["cpu_s"], found[ROWS]["cpu_s_ratio"]) == (None, None)
+    assert page({"stateful": list(found.values()), "stateful_restart": []}, 0, 0, "").body
 
 
 def test_goals_are_for_one_number_of_keys_and_for_what_spark_has() -> None:

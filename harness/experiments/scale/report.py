@@ -15,13 +15,13 @@ from harness.report.page import Page, tables
 from harness.report.table import Table
 
 _METHOD = f"""\
-A process puts all records into a new store at level CHANGELOG, in commits of {COMMIT_RECORDS:,}, or of
-{text.size(COMMIT_BYTES_MAX)} if that is less. Keys are hashes, so those of a commit are at random places of the store.
-*Longest commit* is that of the whole load. A fresh process opens the store, whose files are in the page cache as far as
-they fit. It looks up to {LOOKUPS_MAX:,} keys of each kind up: *old* keys are from the first tenth of the puts, *new*
-ones from the last, *absent* ones were never put. *Scans* read {SCAN_RECORDS:,} records from a key at random, *whole
-scan* all of them. A third process restores a task's store of the same records from its changelog, which has them in the
-order of the puts.
+A process puts all records into a new store at level CHANGELOG, in commits of {COMMIT_RECORDS:,}. Runs after the 23rd of
+November 2026 also bound a commit by {text.size(COMMIT_BYTES_MAX)}. Keys are hashes, so those of a commit are at random
+places of the store. *Longest commit* is that of the whole load. A fresh process opens the store, whose files are in the
+page cache as far as they fit. It looks up to {LOOKUPS_MAX:,} keys of each kind up: *old* keys are from the first tenth
+of the puts, *new* ones from the last, *absent* ones were never put. *Scans* read {SCAN_RECORDS:,} records from a key at
+random, *whole scan* all of them. A third process restores a task's store of the same records from its changelog, which
+has them in the order of the puts.
 
 *Peak memory* is that of a process, with the pages of files that it maps: for LMDB that is mostly page cache. *Disk* is
 counted after a clean close. Each value that is looked up, the number of records and their order are checked.

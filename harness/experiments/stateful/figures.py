@@ -34,14 +34,21 @@ def batches(rows: Iterable[Row]) -> list[Figure]:
                 "subject": subject,
                 "repeats": len(repeats),
                 "busy": sum(map(is_busy, repeats)),
-                **{name: median(row[name] for row in repeats) for name in ("seconds", "cpu_s")},
+                "seconds": median(row["seconds"] for row in repeats),
+                "cpu_s": median(counted) if (counted := [row["cpu_s"] for row in repeats if _counts(row)]) else None,
                 **intervals(repeats, ("seconds",)),
             }
             pairs = _pairs(repeats, own) if subject != OURS else []
-            for name in ("seconds", "cpu_s"):
-                figure |= _ratio(f"{name}_ratio", [other[name] / ours[name] for other, ours in pairs])
+            figure |= _ratio("seconds_ratio", [other["seconds"] / ours["seconds"] for other, ours in pairs])
+            counted_pairs = [(other, ours) for other, ours in pairs if _counts(other) and _counts(ours)]
+            figure |= _ratio("cpu_s_ratio", [other["cpu_s"] / ours["cpu_s"] for other, ours in counted_pairs])
             made.append({**figure, "events_per_s": cell["batch_events"] / figure["seconds"]})
     return in_order(made)
+
+
+def _counts(row: Row) -> bool:
+    """Return False if the CPU time is unknown: a process that ends in a batch takes all of its own away."""
+    return row["cpu_s"] > 0  # type: ignore[no-any-return]
 
 
 def restarts(rows: Iterable[Row]) -> list[Figure]:
