@@ -184,6 +184,7 @@ class TaskMetrics(CommitMetrics):
         default_factory=none_early,
         metadata={_MEASURE: Measure(Kind.TOTAL, "commits before the interval was up", "{commit}", "cause")},
     )
+    standby_lag: int | None = _current("changelog that a standby copy lacks", "{offset}", None)
     stores: Mapping[str, TaskStoreMetrics] = field(default_factory=dict)
 
     @property

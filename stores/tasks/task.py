@@ -49,6 +49,7 @@ from stores.tasks.input_loop import InputLoop
 from stores.tasks.memory_budget import BudgetShare, MemoryBudget
 from stores.tasks.on_error import DeadLetterTopic, OnError, checked_on_error, origin_note
 from stores.tasks.record_undo import RecordUndo
+from stores.tasks.standby import StandbyTask
 from stores.tasks.stores.restore import AFTER_WRITE, BEFORE_WRITE, OnRestore, RestoreReport
 from stores.tasks.stores.store_group import (
     AFTER_CHECKPOINT,
@@ -309,6 +310,13 @@ class StreamTask:
         self._close_all(offsets, origins)
         return reports
 
+    def standby(self) -> StandbyTask:
+        """Return the standby copy of the task, which follows the changelogs in this state directory.
+
+        Use it while another instance owns the task, and close it before ``open``, which restores the rest.
+        """
+        return StandbyTask(self._lifecycle, self._resources, self._stores, self._budgeted)
+
     def process(self, partition: TopicPartition, record: Record) -> None:
         """Give the function one record of an input partition; may commit.
 
@@ -523,6 +531,7 @@ class StreamTask:
             task=str(self.task_id),
             stores=self._stores.metrics(),
             process_total=self._transaction.committed,
+            standby_lag=self._stores.standby_lag,
             **self._counters.read(),
         )
 

@@ -20,7 +20,7 @@ from stores.tasks import MemoryBudget, ProcessingGuarantee, StoreConfig, StreamT
         (
             StreamTask,
             "changelog_offsets close commit engine_metrics input_offsets metrics open process rebuild restore_reports "
-            "run store uncommitted_bytes uncommitted_memory_bytes",
+            "run standby store uncommitted_bytes uncommitted_memory_bytes",
         ),
         (TaskContext, "commit forward offset schedule store stream_time_ms timestamp_ms"),
         (

@@ -93,6 +93,8 @@ class Restored:
     records: int = 0
     bytes: int = 0
     last_offset: int | None = None
+    cut: bool = False
+    """True if it ended after ``max_records``: the changelog may have more."""
 
 
 def restore(
@@ -111,8 +113,8 @@ def restore(
 
     It ends at the last stable offset as of the call, and does not wait for gaps or aborted records at the end. The last
     piece is stored with ``position``, that of the input whose effects the changelog has. ``conversion`` maps the
-    records to the store's pairs and marks. With ``max_records`` it ends after that number of records; if there are
-    more, without ``position``.
+    records to the store's pairs and marks. With ``max_records`` it ends after that number of records, and then without
+    ``position``.
 
     Raises: OffsetOutOfRangeError if the changelog no longer has the next record; as ``StateStore.restore``.
     Source: KIP-892, "Restoring"; KIP-844, step 1.
@@ -121,7 +123,7 @@ def restore(
     from_offset = changelog.start_offset(partition) if offset is None else offset + 1
     done = Restored(from_offset, changelog.end_offset(partition))
     piece: list[tuple[bytes, bytes | None]] = []
-    piece_bytes = piece_records = 0
+    piece_bytes = piece_records = skipped = 0
     plain, keeps_marks = conversion.plain, store.keeps_marks
 
     def write(position: Position | None = None) -> None:
@@ -156,6 +158,7 @@ def restore(
     records = changelog.read(partition, from_offset)
     for record in records if max_records is None else islice(records, max_records):
         if record.key is None:
+            skipped += 1
             continue  # This is not of a store: each change of a store is logged under its key.
         if plain and not record.headers:
             piece.append((record.key, record.value))
@@ -167,7 +170,8 @@ def restore(
         if piece_records >= PIECE_RECORDS_MAX or piece_bytes >= PIECE_BYTES_MAX:
             write()
             piece, piece_bytes, piece_records = [], 0, 0
-    if max_records is not None and next(records, None) is not None:
+    done.cut = max_records is not None and done.records + piece_records + skipped >= max_records
+    if done.cut:
         if piece_records:
             write()
     elif piece_records:

@@ -53,6 +53,8 @@ class StoreGroup:
         self._on_restore = on_restore
         self._exactly_once = exactly_once
         self._opened: list[TaskStore] = []
+        self.standby_lag: int | None = None
+        """The lag of the last ``follow``; None before the first, and once the stores are closed."""
         self.log_room = 0
         """The bytes by which each changelog may at least grow in this transaction.
 
@@ -110,6 +112,14 @@ class StoreGroup:
         self.write_origins(self.origins(running=True))
         self._checkpoint.write(self.checkpointable_offsets(running=True))
         return reports
+
+    def follow(self, max_records: int) -> int:
+        """Write up to ``max_records`` further records into each persistent store; return the sum of their lags.
+
+        No file of the task is written, as during a restore. Raises: as ``TaskStore.follow``.
+        """
+        self.standby_lag = sum(store.follow(max_records) for store in self._stores if store.store.persistent)
+        return self.standby_lag
 
     def rewrite_logs(self, task: str) -> None:
         """Rewrite each changelog in the present format, if its upgrade asks for that.
@@ -286,6 +296,7 @@ class StoreGroup:
 
     def close(self) -> None:
         """Close every store, even after errors; then raise the first error."""
+        self.standby_lag = None
         errors = FirstError()
         for store in self._opened:
             with errors.step():

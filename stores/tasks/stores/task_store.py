@@ -27,6 +27,7 @@ from stores.files.creation import is_complete
 from stores.files.plain_files import translated_system_errors
 from stores.interface import KeyValueStore, Position, TopicPartition
 from stores.position import merge
+from stores.records.staging import StoreStaging
 from stores.registry import backend_named
 from stores.tasks.context import TaskContext
 from stores.tasks.directory.checkpoint_file import CheckpointFile
@@ -35,7 +36,7 @@ from stores.tasks.stores.committed_stream_time import CommittedStreamTime
 from stores.tasks.stores.log_rewriting import FOLLOWED, LOGGED
 from stores.tasks.stores.offset_import import can_import_offsets, import_offsets
 from stores.tasks.stores.replay_bound import ReplayBound
-from stores.tasks.stores.restore import OnRestore, Restored, RestoreReport, restore
+from stores.tasks.stores.restore import OnRestore, Restored, RestoreProgress, RestoreReport, restore
 from stores.tasks.stores.shown_store import ShownStore
 from stores.tasks.stores.store_counters import TaskStoreCounters
 from stores.tasks.stores.store_format import StoreFormat
@@ -91,6 +92,8 @@ class TaskStore:
         """True if the store may have writes that are in no changelog."""
         self._wiped_because: str | None = None
         self._opened_in_s = 0.0
+        self._followed_to: int | None = None
+        """The end of the changelog that ``follow`` has reached, exclusive; None if it has not reached one."""
         self.bound = ReplayBound(config.restore_max_bytes)
         self.counters = TaskStoreCounters(self.bound)
         self.report: RestoreReport | None = None
@@ -125,6 +128,7 @@ class TaskStore:
         store of other ``records``, which stays unchanged.
         """
         began = perf_counter()
+        self._followed_to = None
         # Views do not answer until the restore: the store may be at an earlier commit than they have shown.
         self.restores |= 1
         self.format.complete()
@@ -211,11 +215,7 @@ class TaskStore:
         began = perf_counter()
         with self._restoring():
             self._check_changelog(self.offset)
-            try:
-                done = self._restore(self.offset, position, on_restore)
-            except (OffsetOutOfRangeError, StoreCorruptedError) as error:
-                self._wipe(str(error))
-                done = self._restore(None, position, on_restore)
+            done = self._restore_or_wipe(position, on_restore)
             self._stream_time.restore(self.store, self.format.records)
         if self.offset is not None:
             self.counters.replay_total += done.records
@@ -249,6 +249,33 @@ class TaskStore:
         )
         return self.report
 
+    def follow(self, max_records: int) -> int:
+        """Write up to ``max_records`` further committed records of the changelog into the store; return the lag.
+
+        The lag is the number of offsets from the store's to the last stable one, 0 at the end. For a standby: its
+        restore never ends, and leaves the position to ``restore``. A store that does not fit the changelog is wiped.
+
+        Raises: ChangelogLostError, as ``restore``; as ``StateStore.restore``.
+        """
+        if self._changelog.end_offset(self.partition) == self._followed_to:
+            return 0
+        self._check_changelog(self.offset)
+        done = self._restore_or_wipe({}, self._advance, max_records)
+        if done.records:
+            self._drop_expired()
+        self._followed_to = None if done.cut else done.to_offset
+        following = done.from_offset if self.offset is None else self.offset + 1
+        return max(done.to_offset - following, 1) if done.cut else 0
+
+    def _advance(self, progress: RestoreProgress) -> None:
+        self.offset = progress.offset
+
+    def _drop_expired(self) -> None:
+        """Drop the segments of a window or session store that are older than its retention: no record logs that."""
+        records = self.format.records
+        if records is not None and records.log_retention_ms is not None:
+            records.staged(StoreStaging(self.store)).commit()
+
     def rewrite_log(self, transactional_id: str) -> bool:
         """Rewrite the changelog of the restored store in the present format if that is due; return whether it was.
 
@@ -267,10 +294,27 @@ class TaskStore:
         self._changelog.truncate(self.partition, rewritten.first_offset)
         return True
 
-    def _restore(self, offset: int | None, position: Position, on_restore: OnRestore | None) -> Restored:
-        conversion = self.format.conversion(self.store)
+    def _restore_or_wipe(
+        self, position: Position, on_restore: OnRestore | None, max_records: int | None = None
+    ) -> Restored:
+        """Write the changelog's records after ``offset`` into the store; wipe it first if it does not fit them."""
+        try:
+            return self._restore(position, on_restore, max_records)
+        except (OffsetOutOfRangeError, StoreCorruptedError) as error:
+            self._wipe(str(error))
+            return self._restore(position, on_restore, max_records)
+
+    def _restore(self, position: Position, on_restore: OnRestore | None, max_records: int | None) -> Restored:
         return restore(
-            self.store, self._changelog, self.partition, offset, position, on_restore, self.bound, conversion
+            self.store,
+            self._changelog,
+            self.partition,
+            self.offset,
+            position,
+            on_restore,
+            self.bound,
+            self.format.conversion(self.store),
+            max_records=max_records,
         )
 
     def logged(self, context: TaskContext) -> Any:

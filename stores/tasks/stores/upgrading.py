@@ -156,7 +156,7 @@ class StoreBeside:
         if done.last_offset is not None:
             self.offset = done.last_offset
         reach(STEPPED)
-        return max_records is None or done.records < max_records
+        return not done.cut
 
     def swap(self) -> None:
         """Swap the closed store at ``path`` for the new one, which is at the changelog's end."""

@@ -1,0 +1,58 @@
+"""A standby copy over Kafka: it has committed records only, and control records do not keep it from the end."""
+
+from __future__ import annotations
+
+import time
+from contextlib import closing, suppress
+from pathlib import Path
+
+import confluent_kafka
+import pytest
+
+from stores.changelog.kafka import KafkaChangelog
+from stores.changelog.kafka.testing.broker import Broker
+from stores.tests.kafka.counting import KEYS, changelog, prepared
+from stores.tests.tasks.followed import follow, kept
+from stores.tests.tasks.setup import LEFT, Crash, counting_task, expected_state, feed, raising_at
+
+MORE = [1, 7, 1]
+DEADLINE_S = 60.0
+
+
+def await_uncommitted(log: KafkaChangelog) -> None:
+    """Wait until the changelog has records beyond its last stable offset."""
+    theirs = confluent_kafka.TopicPartition(*LEFT)
+    deadline = time.monotonic() + DEADLINE_S
+    while log._cluster._written_end(theirs, "a test") <= log.end_offset(LEFT):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+@pytest.mark.kafka
+def test_a_standby_over_kafka_never_has_uncommitted_or_aborted_records(
+    tmp_path: Path, broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # The client gets records before the commit.
+    monkeypatch.setattr("stores.changelog.kafka.writer._HELD_RECORDS", 1)
+    prepared(tmp_path, broker)
+    with changelog(tmp_path) as log, changelog(tmp_path) as other:
+        with counting_task(tmp_path / "active", log, process=raising_at({len(KEYS) + 2})) as task:
+            task.run(commit=True)
+            with closing(counting_task(tmp_path / "other", other).standby()) as copy:
+                copy.open()
+                follow(copy)
+                assert kept(copy) == expected_state(KEYS)
+                feed(log, MORE)
+                assert task.run(2) == 2
+                await_uncommitted(log)
+                follow(copy)
+                assert kept(copy) == expected_state(KEYS)
+                with suppress(Crash):
+                    task.run()
+                follow(copy)
+                assert kept(copy) == expected_state(KEYS)
+                assert task.run(2, commit=True) == 2
+                follow(copy)
+                assert kept(copy) == expected_state(KEYS + MORE[:2])
+        with counting_task(tmp_path / "other", other) as task:
+            assert [(report.wiped, report.records) for report in task.restore_reports()] == [(False, 0)] * 2
