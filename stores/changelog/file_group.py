@@ -3,10 +3,12 @@
     .NAME.txstores-groups/APPLICATION/
         member-TIME-PROCESS-FINGERPRINT     locked (flock) by a member as long as it lives
         TOPIC-PARTITION                     locked by the member that has the partition: its process and its address
+        copies/                             notes of members that keep standby copies (module ``copy_notes``)
 
 The system releases the locks of a process that ends. Each member computes the number of partitions that it may have
 from the list of members alone, so nobody coordinates them. The numbers add up to that of the partitions: a member takes
-and releases no more than the balance needs. Source: flock(2).
+and releases no more than the balance needs. A free partition goes to the member whose copy of it is the most
+caught-up. Source: flock(2); KIP-892, "Offsets for Consumer Rebalances".
 """
 
 from __future__ import annotations
@@ -17,7 +19,8 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from stores.changelog.group import AFTER_REVOKE, BEFORE_ASSIGN, BEFORE_REVOKE, GroupListener, GroupMember
+from stores.changelog.copy_notes import CopyNotes, Note, is_better_elsewhere, least_lacking, most_advanced_first
+from stores.changelog.group import AFTER_REVOKE, BEFORE_ASSIGN, BEFORE_REVOKE, Copies, GroupListener, GroupMember, Peer
 from stores.errors import ChangelogError, StoreLockedError
 from stores.failpoints import reach
 from stores.files.locks import take
@@ -26,6 +29,8 @@ from stores.interface import TopicPartition
 
 BALANCE_S = 0.2
 """The time between two looks at the members: a partition of a killed process has a new member after about this."""
+LEFT_LOOKS = 10
+"""The number of looks for which a free partition is left to a member with a better copy, which may hang."""
 _MEMBER = "member-"
 _NOTE_BYTES_MAX = 1024
 
@@ -41,6 +46,7 @@ class FileGroupMember(GroupMember):
         listener: GroupListener,
         fingerprint: str,
         server: str = "",
+        copies: Copies | None = None,
     ) -> None:
         """Join. Raises: ChangelogError if members with another fingerprint are in the group."""
         self._folder = path.resolve().with_name(f".{path.name}.txstores-groups") / group
@@ -49,11 +55,15 @@ class FileGroupMember(GroupMember):
         self._held: dict[TopicPartition, int] = {}
         self._balanced_at = 0.0
         self._descriptor = -1
+        self._notes: CopyNotes | None = None
+        self._left: dict[TopicPartition, int] = {}
+        """The number of looks for which a free partition was left to another member."""
+        self._peers: Sequence[Peer] | None = None
         with translated_system_errors(self._folder):
             for folder in (self._folder.parent, self._folder):
                 with suppress(FileExistsError):
                     make_folder(folder, 0o700)
-            self._join()
+            self._join(copies)
 
     def poll(self, wait_s: float) -> None:
         ends = time.monotonic() + wait_s
@@ -78,27 +88,37 @@ class FileGroupMember(GroupMember):
                         found[partition] = server.strip()
         return found
 
+    def peers(self) -> Sequence[Peer] | None:
+        return self._peers
+
     def close(self) -> None:
         if self._descriptor < 0:
             return
         self._release(list(self._held))
-        with suppress(FileNotFoundError):
-            self._own.unlink()
+        self._leave()
+
+    def _leave(self) -> None:
+        CopyNotes.remove(self._folder, self._own.name)
+        self._own.unlink(missing_ok=True)
         os.close(self._descriptor)
         self._descriptor = -1
 
-    def _join(self) -> None:
+    def _join(self, copies: Copies | None) -> None:
         while self._descriptor < 0:
             # Ordered by the time of joining: a new member changes the numbers of the others as little as possible.
             name = f"{_MEMBER}{time.time_ns():020d}-{os.getpid()}-{self._fingerprint}"
             self._own = self._folder / name
-            with suppress(StoreLockedError):  # Another member has just looked whether it is alive.
+            if copies is not None:
+                # Before it is a member: what the others release then depends on its copies.
+                self._notes = CopyNotes(self._folder, name, copies)
+                self._notes.write(frozenset())
+            try:
                 self._descriptor = take(self._own)
+            except StoreLockedError:  # Another member has just looked whether it is alive.
+                CopyNotes.remove(self._folder, name)
         others = {name.rpartition("-")[2] for name in self._members()} - {self._fingerprint}
         if others:
-            os.close(self._descriptor)
-            self._descriptor = -1
-            self._own.unlink(missing_ok=True)
+            self._leave()
             raise ChangelogError(
                 f"the group {self._group!r} is in use by another application, or by this one with other sub-topologies "
                 f"(see {self._folder}): choose another name for the application, or stop the others first"
@@ -116,29 +136,50 @@ class FileGroupMember(GroupMember):
             descriptor = take(file, note=False)
         except StoreLockedError:
             return True
+        CopyNotes.remove(self._folder, name)
         file.unlink(missing_ok=True)
         os.close(descriptor)
         return False
 
     def _balance(self) -> None:
-        members = self._members()
+        members, own = self._members(), self._own.name
         each, more = divmod(len(self._partitions), len(members))
-        due = each + (members.index(self._own.name) < more)
-        surplus = sorted(self._held)[due:]
-        if surplus:
-            self._release(surplus)
-            return
+        due = {name: each + (index < more) for index, name in enumerate(members)}
+        notes = {} if self._notes is None else self._notes.read(members, frozenset(self._held))
+        surplus = len(self._held) - due[own]
+        if surplus > 0:
+            self._release(least_lacking(self._held, surplus, own, notes, due))
+        else:
+            self._gain(due, notes)
+        if self._notes is not None:
+            notes[own] = self._notes.write(frozenset(self._held))
+            self._peers = [_peer(name, notes.get(name), name == own) for name in members]
+
+    def _gain(self, due: Mapping[str, int], notes: Mapping[str, Note]) -> None:
         gained = []
-        for partition in self._partitions:
-            if len(self._held) == due:
+        for partition in most_advanced_first(self._partitions, self._own.name, notes, due):
+            if len(self._held) == due[self._own.name]:
                 break
-            if partition not in self._held:
+            if partition not in self._held and not self._is_left(partition, due, notes):
                 with suppress(StoreLockedError):
                     self._held[partition] = self._taken(partition)
                     gained.append(partition)
         if gained:
             reach(BEFORE_ASSIGN)
             self._listener.assign(gained)
+
+    def _is_left(self, partition: TopicPartition, due: Mapping[str, int], notes: Mapping[str, Note]) -> bool:
+        """Return whether to leave the partition to another member, which has it or has a better copy of it."""
+        own = self._own.name
+        if any(partition in note.held for name, note in notes.items() if name != own):
+            self._left.pop(partition, None)
+            return True
+        looks = self._left.get(partition, 0)
+        if looks < LEFT_LOOKS and is_better_elsewhere(partition, own, notes, due):
+            self._left[partition] = looks + 1
+            return True
+        self._left.pop(partition, None)
+        return False
 
     def _release(self, partitions: list[TopicPartition]) -> None:
         if not partitions:
@@ -166,3 +207,9 @@ class FileGroupMember(GroupMember):
 
     def _place(self, partition: TopicPartition) -> Path:
         return self._folder / f"{partition.topic}-{partition.partition}"
+
+
+def _peer(name: str, note: Note | None, is_self: bool) -> Peer:
+    if note is None:
+        return Peer(name, None, frozenset(), is_self)
+    return Peer(name, note.directory, note.held, is_self)

@@ -7,8 +7,8 @@ rebalances). Source: KIP-429.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Collection, Mapping
-from typing import Protocol
+from collections.abc import Collection, Mapping, Sequence
+from typing import NamedTuple, Protocol
 
 from stores.failpoints import Part, declare
 from stores.interface import Closeable, TopicPartition
@@ -35,8 +35,31 @@ class GroupListener(Protocol):
         """The member has lost these partitions: another one may work on them. It releases them without a commit."""
 
 
+class Copies(Protocol):
+    """The local copies of a member's stores, as its group asks for them. It raises nothing."""
+
+    @property
+    def directory(self) -> str:
+        """The ID of the member's state directory, which outlasts its process."""
+
+    def progress(self) -> Mapping[TopicPartition, int]:
+        """Return a number for each partition that has a local copy: the higher it is, the less is to be restored."""
+
+
+class Peer(NamedTuple):
+    """A member of a group, as the members see each other."""
+
+    name: str
+    """Its name in the group."""
+    directory: str | None
+    """The ID of its state directory; None if it keeps no standby copies."""
+    partitions: frozenset[TopicPartition]
+    """The partitions that it has."""
+    is_self: bool
+
+
 class GroupMember(Closeable):
-    """A membership in a group. For one thread, except ``addresses``.
+    """A membership in a group. For one thread, except ``addresses`` and ``peers``.
 
     Raises, all methods: ChangelogError if the group can't have this member; ChangelogTimeoutError.
     """
@@ -52,6 +75,13 @@ class GroupMember(Closeable):
         A partition that moves has no member for a moment. May be called on any thread. Raises also: StoreClosedError;
         StoreUnavailableError.
         """
+
+    def peers(self) -> Sequence[Peer] | None:
+        """Return the members of the group; None while that is unknown, such as in a rebalance. For any thread.
+
+        It is unknown to a member that has joined without ``copies``.
+        """
+        return None
 
     @abstractmethod
     def close(self) -> None:

@@ -11,7 +11,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import ClassVar, NamedTuple
 
-from stores.changelog.group import GroupListener, GroupMember
+from stores.changelog.group import Copies, GroupListener, GroupMember
 from stores.errors import ChangelogError
 from stores.interface import Closeable, TopicPartition
 
@@ -165,13 +165,15 @@ class Changelog(Closeable):
         fingerprint: str,
         session_timeout_s: float,
         server: str = "",
+        copies: Copies | None = None,
     ) -> GroupMember:
         """Join the processes that share the partitions of ``topics``, and return the membership.
 
         The members of a group have the same ``fingerprint``. In Kafka the group takes a member for dead that is silent
         for ``session_timeout_s``. ``server`` is the address that ``GroupMember.addresses`` returns for what this member
-        has. Raises: ChangelogError if the group has members with another fingerprint, or the log is for one process
-        only.
+        has. A member with ``copies`` keeps standby copies.
+
+        Raises: ChangelogError if the group has members with another fingerprint, or the log is for one process only.
         """
         raise ChangelogError(f"{type(self).__name__} is for one process only: use SqliteChangelog or KafkaChangelog")
 

@@ -22,7 +22,7 @@ from stores.changelog.arguments import (
 from stores.changelog.checksum import is_sound
 from stores.changelog.compaction import ABORTED, Compaction
 from stores.changelog.file_group import FileGroupMember
-from stores.changelog.group import GroupListener
+from stores.changelog.group import Copies, GroupListener
 from stores.changelog.interface import Changelog, Headers, IsExpired, Record
 from stores.changelog.log_file import BUSY_TIMEOUT_S, LogFile
 from stores.changelog.producer import (
@@ -134,13 +134,14 @@ class SqliteChangelog(Changelog):
         fingerprint: str,
         session_timeout_s: float,
         server: str = "",
+        copies: Copies | None = None,
     ) -> FileGroupMember:
         check_name("group", group)
         known = self.topics()
         for topic in topics:
             self._topic_id(TopicPartition(topic, 0))
         partitions = [TopicPartition(topic, number) for topic in topics for number in range(known[topic])]
-        return FileGroupMember(self.path, group, partitions, listener, fingerprint, server)
+        return FileGroupMember(self.path, group, partitions, listener, fingerprint, server, copies)
 
     def start_offset(self, partition: TopicPartition) -> int:
         with self._file.read() as reader:

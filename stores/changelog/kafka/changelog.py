@@ -16,7 +16,7 @@ from stores.changelog.arguments import (
     check_truncation,
     checked_partition,
 )
-from stores.changelog.group import GroupListener
+from stores.changelog.group import Copies, GroupListener
 from stores.changelog.interface import Changelog, IsExpired, Record
 from stores.changelog.kafka.client_settings import ClientSettings
 from stores.changelog.kafka.cluster import Cluster
@@ -123,8 +123,9 @@ class KafkaChangelog(Changelog):
         fingerprint: str,
         session_timeout_s: float,
         server: str = "",
+        copies: Copies | None = None,
     ) -> KafkaGroupMember:
-        return KafkaGroupMember(self._cluster, group, topics, listener, fingerprint, session_timeout_s, server)
+        return KafkaGroupMember(self._cluster, group, topics, listener, fingerprint, session_timeout_s, server, copies)
 
     def compact(self, partition: TopicPartition, is_expired: IsExpired | None = None) -> int:
         """Check the partition only: Kafka's brokers compact their topics themselves. Return 0."""

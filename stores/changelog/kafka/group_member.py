@@ -14,10 +14,11 @@ import confluent_kafka
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
-from stores.changelog.group import AFTER_REVOKE, BEFORE_ASSIGN, BEFORE_REVOKE, GroupListener, GroupMember
+from stores.changelog.group import AFTER_REVOKE, BEFORE_ASSIGN, BEFORE_REVOKE, Copies, GroupListener, GroupMember, Peer
 from stores.changelog.kafka.client_errors import error_of, is_unanswered
 from stores.changelog.kafka.cluster import Cluster
 from stores.changelog.kafka.group_addresses import GroupAddresses, member_id
+from stores.changelog.kafka.group_peers import GroupPeers
 from stores.errors import ChangelogError, ChangelogTimeoutError
 from stores.failpoints import reach
 from stores.interface import TopicPartition
@@ -40,6 +41,7 @@ class KafkaGroupMember(GroupMember):
         fingerprint: str,
         session_timeout_s: float,
         server: str = "",
+        copies: Copies | None = None,
     ) -> None:
         """Join. Raises: ChangelogError if the group has members that are none of this application's."""
         self._cluster, self._group, self._listener = cluster, group, listener
@@ -48,9 +50,12 @@ class KafkaGroupMember(GroupMember):
         self._check_others(mark)
         self._addresses = GroupAddresses(cluster, group + _MEMBERS, mark)
         given = str(cluster.settings.value("client.id", ""))
+        directory = None if copies is None else copies.directory
+        self._peers = None if copies is None else GroupPeers(cluster, group + _MEMBERS, mark)
+        self._name: str | None = None
         own: dict[str, Any] = {
             "group.id": group + _MEMBERS,
-            "client.id": member_id(f"{given}-{mark}" if given else mark, server),
+            "client.id": member_id("-".join(filter(None, [given, directory, mark])), server),
             "partition.assignment.strategy": _ASSIGNOR,
             "session.timeout.ms": round(session_timeout_s * 1000),
             "enable.auto.commit": False,
@@ -65,9 +70,14 @@ class KafkaGroupMember(GroupMember):
             message = self._consumer.poll(wait_s)
         except KafkaException as exception:
             raise self._failure(exception) from None
+        if self._peers is not None:
+            self._name = self._consumer.memberid()
         error = None if message is None else message.error()
         if error is not None and (error.fatal() or not is_unanswered(error)):
             raise self._failure(KafkaException(error))
+
+    def peers(self) -> list[Peer] | None:
+        return None if self._peers is None else self._peers.read(self._name)
 
     def close(self) -> None:
         if self._closed:

@@ -6,14 +6,14 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from pathlib import Path
 
 import pytest
 
 from stores.changelog import MemoryChangelog, SqliteChangelog, file_group
-from stores.changelog.file_group import FileGroupMember
-from stores.changelog.group import GroupMember
+from stores.changelog.file_group import LEFT_LOOKS, FileGroupMember
+from stores.changelog.group import Copies, GroupMember
 from stores.errors import ChangelogError
 from stores.interface import TopicPartition
 
@@ -41,6 +41,20 @@ class Listener:
         raise AssertionError("locks are not lost")
 
 
+class LocalCopies(Copies):
+    """Copies of the partitions with these numbers, in the directory of that name."""
+
+    def __init__(self, directory: str, progress: Mapping[int, int]) -> None:
+        self._directory, self._progress = directory, progress
+
+    @property
+    def directory(self) -> str:
+        return self._directory
+
+    def progress(self) -> dict[TopicPartition, int]:
+        return {ALL[number]: progress for number, progress in self._progress.items()}
+
+
 @pytest.fixture(autouse=True)
 def _without_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(file_group, "BALANCE_S", 0.0)
@@ -53,8 +67,20 @@ def log(tmp_path: Path) -> SqliteChangelog:
     return changelog
 
 
-def joined(log: SqliteChangelog, listener: Listener, fingerprint: str = "f", server: str = "") -> GroupMember:
-    return log.join_group("app", ["a"], listener, fingerprint=fingerprint, session_timeout_s=1, server=server)
+def joined(
+    log: SqliteChangelog,
+    listener: Listener,
+    fingerprint: str = "f",
+    server: str = "",
+    copies: Copies | None = None,
+) -> GroupMember:
+    return log.join_group(
+        "app", ["a"], listener, fingerprint=fingerprint, session_timeout_s=1, server=server, copies=copies
+    )
+
+
+def numbers(listener: Listener) -> set[int]:
+    return {partition.partition for partition in listener.held}
 
 
 def settle(*members: GroupMember) -> None:
@@ -114,6 +140,112 @@ def test_the_partitions_of_a_killed_member_have_a_new_one(log: SqliteChangelog, 
         other.wait()
         settle(member)
         assert listener.held == set(ALL)
+
+
+def test_free_partitions_go_to_the_members_whose_copies_are_the_most_caught_up(log: SqliteChangelog) -> None:
+    """Source: KIP-892, "Offsets for Consumer Rebalances"."""
+    progress: list[dict[int, int]] = [{}, {0: 9, 1: 7, 3: 9, 4: 1}, {0: 10, 1: 7, 2: 3, 3: 2}]
+    listeners = [Listener() for _ in progress]
+    members = []
+    for name, listener, each in zip("abc", listeners, progress, strict=True):
+        members.append(joined(log, listener, copies=LocalCopies(name, each)))
+        if name == "a":
+            settle(*members)
+    assert numbers(listeners[0]) == {0, 1, 2, 3, 4}
+    members[0].close()
+    # In whichever order they look: the second member may have three, the third one two.
+    settle(members[2], members[1])
+    assert numbers(listeners[1]) == {1, 3, 4}
+    assert numbers(listeners[2]) == {0, 2}
+
+
+def test_of_equal_copies_a_member_takes_those_first_that_nobody_else_has(log: SqliteChangelog) -> None:
+    first, second, third = Listener(), Listener(), Listener()
+    owner = joined(log, first, copies=LocalCopies("a", {}))
+    settle(owner)
+    members = [
+        joined(log, second, copies=LocalCopies("b", {0: 5, 1: 5, 2: 5, 3: 5})),
+        joined(log, third, copies=LocalCopies("c", {0: 5, 1: 5, 4: 5})),
+    ]
+    owner.close()
+    settle(*members)
+    assert numbers(second) == {0, 2, 3}
+    assert numbers(third) == {1, 4}
+
+
+def test_a_partition_is_left_to_a_better_copy_however_long_it_had_an_owner(log: SqliteChangelog) -> None:
+    first, second, third = Listener(), Listener(), Listener()
+    owner = joined(log, first, copies=LocalCopies("a", {}))
+    settle(owner)
+    better = joined(log, second, copies=LocalCopies("b", dict.fromkeys(range(5), 9)))
+    member = joined(log, third, copies=LocalCopies("c", dict.fromkeys(range(5), 8)))
+    for _ in range(LEFT_LOOKS):
+        member.poll(0)
+    owner.close()
+    settle(member, better)
+    assert numbers(second) == {0, 1, 2}
+    assert numbers(third) == {3, 4}
+
+
+def test_a_partition_is_left_to_a_member_that_hangs_for_a_limited_time(log: SqliteChangelog) -> None:
+    first, second, third = Listener(), Listener(), Listener()
+    owner = joined(log, first, copies=LocalCopies("a", {}))
+    settle(owner)
+    joined(log, second, copies=LocalCopies("b", dict.fromkeys(range(5), 9)))
+    member = joined(log, third, copies=LocalCopies("c", dict.fromkeys(range(5), 8)))
+    owner.close()
+    for _ in range(LEFT_LOOKS):
+        member.poll(0)
+        assert not third.held
+    member.poll(0)
+    assert len(third.held) == 2
+    assert not second.held
+
+
+def test_a_new_member_gets_the_partitions_of_which_it_lacks_the_least(log: SqliteChangelog) -> None:
+    listeners = [Listener(), Listener()]
+    members = [joined(log, listeners[0], copies=LocalCopies("a", {0: 9, 1: 5, 2: 5, 3: 5, 4: 5}))]
+    settle(*members)
+    members.append(joined(log, listeners[1], copies=LocalCopies("b", {0: 4, 2: 4, 3: 5})))
+    settle(*members)
+    assert numbers(listeners[1]) == {2, 3}
+    assert numbers(listeners[0]) == {0, 1, 4}
+
+
+def test_members_with_copies_see_each_other_and_leave_no_notes(log: SqliteChangelog, tmp_path: Path) -> None:
+    listeners = [Listener() for _ in range(3)]
+    members = [joined(log, each, copies=LocalCopies(name, {})) for name, each in zip("ab", listeners, strict=False)]
+    members.append(joined(log, listeners[2]))
+    settle(*members)
+    assert members[2].peers() is None
+    for number, member in enumerate(members[:2]):
+        peers = member.peers()
+        assert peers is not None
+        assert [peer.directory for peer in peers] == ["a", "b", None]
+        assert [peer.partitions for peer in peers] == [listeners[0].held, listeners[1].held, set()]
+        assert [peer.is_self for peer in peers] == [number == 0, number == 1, False]
+    for member in members:
+        member.close()
+    assert list((tmp_path / ".log.sqlite.txstores-groups" / "app" / "copies").iterdir()) == []
+
+
+def test_members_without_copies_write_no_notes(log: SqliteChangelog, tmp_path: Path) -> None:
+    settle(joined(log, Listener()), joined(log, Listener()))
+    assert not (tmp_path / ".log.sqlite.txstores-groups" / "app" / "copies").exists()
+
+
+@pytest.mark.parametrize("content", [b"", b"{}", b"[1]", b'{"directory": "x", "held": 5, "progress": []}', b"\xff"])
+def test_a_note_that_can_not_be_read_counts_as_missing(log: SqliteChangelog, tmp_path: Path, content: bytes) -> None:
+    listeners = [Listener(), Listener()]
+    first = joined(log, listeners[0], copies=LocalCopies("a", {0: 1}))
+    settle(first)
+    [note] = (tmp_path / ".log.sqlite.txstores-groups" / "app" / "copies").iterdir()
+    second = joined(log, listeners[1], copies=LocalCopies("b", {0: 2}))
+    note.write_bytes(content)
+    second.poll(0)
+    peers = second.peers()
+    assert peers is not None
+    assert [peer.directory for peer in peers] == [None, "b"]
 
 
 def test_a_group_of_another_application_is_refused_and_left_as_it_was(log: SqliteChangelog) -> None:
