@@ -176,7 +176,7 @@ TASK_PROPERTIES: Known = {
 _REFUSED: Mapping[str, tuple[object, str]] = {
     "num.standby.replicas": (
         0,
-        "there are no standby copies. A task restores what its machine lacks; assign it where offset_sums() is highest",
+        "a worker (stores.worker) keeps standby copies. A task of your own does so by StreamTask.standby()",
     ),
     "num.stream.threads": (1, "a task runs on the thread that calls it. Open tasks in threads of your own"),
     "bootstrap.servers": (None, "a task is given its changelog as an object"),

@@ -12,6 +12,7 @@ from stores.changelog.sqlite import SqliteChangelog
 from stores.config import STORE_PROPERTIES, StoreConfig
 from stores.errors import ConfigError
 from stores.records.record_kind import RecordKind
+from stores.registry import backend_named
 from stores.settings.properties import Known, Properties, parsed_as
 from stores.tasks.config import TASK_PROPERTIES, TaskConfig
 from stores.worker.definition import Definition, StoreSetting
@@ -29,6 +30,10 @@ def _threads(text: str) -> int:
     return _at_least(1, text)
 
 
+def _replicas(text: str) -> int:
+    return _at_least(0, text)
+
+
 def _milliseconds(text: str) -> float:
     return _at_least(0, text) / 1000
 
@@ -42,6 +47,7 @@ def _at_least(least: int, text: str) -> int:
 
 WORKER_PROPERTIES: Known = {
     "num.stream.threads": ("threads", _threads),
+    "num.standby.replicas": ("standby_replicas", _replicas),
     "session.timeout.ms": ("session_timeout_s", _milliseconds),
     "status.interval.ms": ("status_interval_s", _milliseconds),
     SERVER: ("server", str),
@@ -61,6 +67,8 @@ class WorkerSettings:
     client: Mapping[str, Any]
     """The settings of the Kafka client; empty without Kafka."""
     threads: int = 1
+    standby_replicas: int = 0
+    """The number of standby copies of each task, in other state directories than the task's own."""
     session_timeout_s: float = SESSION_TIMEOUT_S
     """The time in which the worker leaves after SIGTERM. In Kafka also that after which a dead worker is detected."""
     status_interval_s: float = 10.0
@@ -125,6 +133,14 @@ class WorkerSettings:
     def stores(self, settings: Mapping[str, StoreSetting]) -> dict[str, StoreConfig]:
         """Return the configurations of a task's stores."""
         return {name: self._store(setting) for name, setting in settings.items()}
+
+    def persistent_subtopologies(self, application: Definition) -> set[int]:
+        """Return the numbers of the sub-topologies with a store whose files outlast a task."""
+        return {
+            number
+            for number, processor in application.processors.items()
+            if any(backend_named(config.backend).persistent for config in self.stores(processor.stores).values())
+        }
 
     def _store(self, setting: StoreSetting) -> StoreConfig:
         if setting is None:

@@ -13,6 +13,7 @@ from typing import Self
 from stores.changelog.interface import Changelog
 from stores.errors import StoreError
 from stores.worker.running_task import TaskStatus
+from stores.worker.standby_copy import StandbyStatus
 
 NO_TASKS = (
     "0 tasks: other workers have them, or no broker answers. Kafka gives those of a killed worker away after its "
@@ -22,9 +23,10 @@ NO_TASKS = (
 
 @dataclass(frozen=True, slots=True)
 class WorkerStatus:
-    """The tasks of a worker at one moment."""
+    """The tasks of a worker, and its standby copies of other tasks, at one moment."""
 
     tasks: tuple[TaskStatus, ...] = ()
+    standbys: tuple[StandbyStatus, ...] = ()
 
     @property
     def running(self) -> int:
@@ -36,6 +38,12 @@ class WorkerStatus:
         """The mean progress of the restores, 0 to 1; None if nothing is restored."""
         waiting = [task.restored for task in self.tasks if not task.running]
         return sum(waiting) / len(waiting) if waiting else None
+
+    @property
+    def standby_lag(self) -> int | None:
+        """The offsets that the standby copies lack, together; None if one of them is not open yet."""
+        lags = [standby.lag for standby in self.standbys if standby.lag is not None]
+        return sum(lags) if len(lags) == len(self.standbys) else None
 
 
 class StatusLine:
@@ -79,8 +87,9 @@ class StatusLine:
         done = sum(max(total - self._totals.get(task, 0), 0) for task, total in totals.items())
         rate = done / max(now - self._at, 1e-9)
         self._totals, self._at = totals, now
+        standbys = f"; {_standbys(status)}" if status.standbys else ""
         if not status.tasks:
-            return self._begin + NO_TASKS
+            return f"{self._begin}{NO_TASKS}{standbys}"
         parts = [f"{len(status.tasks)} tasks"]
         restored = status.restored
         if restored is not None:
@@ -88,7 +97,7 @@ class StatusLine:
         parts.append(f"{rate:,.0f} records/s")
         lag = self._lag(status)
         parts.append("lag unknown" if lag is None else f"lag {lag:,}")
-        return self._begin + ", ".join(parts)
+        return f"{self._begin}{', '.join(parts)}{standbys}"
 
     def _lag(self, status: WorkerStatus) -> int | None:
         """Return the offsets between the tasks and the ends of their inputs, None if the changelog does not answer."""
@@ -104,3 +113,8 @@ class StatusLine:
     def _run(self) -> None:
         while not self._ended.wait(self._interval_s):
             print(self.line(), file=sys.stderr, flush=True)
+
+
+def _standbys(status: WorkerStatus) -> str:
+    lag = status.standby_lag
+    return f"{len(status.standbys)} standby copies, lag {'unknown' if lag is None else f'{lag:,}'}"

@@ -5,7 +5,10 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Collection, Mapping
+from contextlib import suppress
 
+from stores.errors import StoreError
+from stores.interface import TopicPartition
 from stores.tasks.identifier import TaskId
 from stores.worker.running_task import MakeTask, RunningTask, TaskStatus
 
@@ -83,6 +86,14 @@ class StreamThread:
         """Return the tasks that the thread works on."""
         with self._change:
             return dict(self._running)
+
+    def changelog_offsets(self) -> dict[TaskId, Mapping[TopicPartition, int | None]]:
+        """Return the changelog offsets of the tasks that process records."""
+        offsets: dict[TaskId, Mapping[TopicPartition, int | None]] = {}
+        for task_id, running in self.tasks().items():
+            with suppress(StoreError):
+                offsets[task_id] = running.task.changelog_offsets()
+        return offsets
 
     def _run(self) -> None:
         try:

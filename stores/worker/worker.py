@@ -12,7 +12,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from contextlib import ExitStack
 from dataclasses import replace
 from types import FrameType
@@ -28,8 +28,10 @@ from stores.tasks.stores.restore import OnRestore
 from stores.tasks.task import StreamTask
 from stores.telemetry import MetricsRegistry
 from stores.worker.definition import Definition
-from stores.worker.running_task import TaskStatus
+from stores.worker.local_copies import LocalCopies
+from stores.worker.running_task import MakeTask, TaskStatus
 from stores.worker.settings import WorkerSettings
+from stores.worker.standbys import Standbys
 from stores.worker.status import StatusLine, WorkerStatus
 from stores.worker.stream_thread import StreamThread
 
@@ -65,6 +67,7 @@ class Worker:
         self._metrics = metrics
         self._stopped = threading.Event()
         self._threads: list[StreamThread] = []
+        self._standbys: Standbys | None = None
         self._leading: dict[str, list[int]] = {}
         self._ended = False
 
@@ -93,7 +96,8 @@ class Worker:
 
     def status(self) -> WorkerStatus:
         """Return the state of the worker's tasks. For any thread."""
-        return WorkerStatus(tuple(status for thread in self._threads for status in thread.status()))
+        standbys = () if self._standbys is None else tuple(self._standbys.status())
+        return WorkerStatus(tuple(status for thread in self._threads for status in thread.status()), standbys)
 
     def task_status(self, task_id: TaskId) -> TaskStatus | None:
         """Return the state of a task that this worker has, None if it does not have it. For any thread."""
@@ -110,7 +114,10 @@ class Worker:
     # What follows is called by the group's membership, on the thread that calls ``run``.
 
     def assign(self, partitions: Collection[TopicPartition]) -> None:
-        for task_id in self._tasks_of(partitions):
+        task_ids = self._tasks_of(partitions)
+        if self._standbys is not None:
+            self._standbys.claim(task_ids)
+        for task_id in task_ids:
             thread = min(self._threads, key=lambda each: len(each.assigned))
             thread.assign([task_id])
 
@@ -129,8 +136,10 @@ class Worker:
         for thread in self._threads:
             if not thread.await_released(RELEASE_S):
                 _log.warning("tasks are not released in time: their next instances fence them")
+        if self._standbys is not None:
+            self._standbys.unclaim(task_ids)
 
-    def _tasks_of(self, partitions: Collection[TopicPartition]) -> list[TaskId]:
+    def _tasks_of(self, partitions: Iterable[TopicPartition]) -> list[TaskId]:
         return sorted(
             TaskId(number, partition) for topic, partition in partitions for number in self._leading.get(topic, ())
         )
@@ -168,6 +177,9 @@ class Worker:
                     StreamThread(number, self._maker(changelog, budget), self.settings.tasks.task_timeout_s)
                     for number in range(1, self.settings.threads + 1)
                 ]
+                copies = None
+                if self.settings.standby_replicas:
+                    copies = self._prepare_copies(self._maker(changelog, budget))
                 held.enter_context(status)
                 member = held.enter_context(
                     changelog.join_group(
@@ -177,11 +189,14 @@ class Worker:
                         fingerprint=self.application.fingerprint,
                         session_timeout_s=self.settings.session_timeout_s,
                         server=server,
+                        copies=copies,
                     )
                 )
                 if endpoint is not None:
                     endpoint.joined(member)
-                while not self._stopped.is_set() and not any(thread.failure for thread in self._threads):
+                if self._standbys is not None:
+                    self._standbys.start(member)
+                while not self._stopped.is_set() and not self._failures():
                     try:
                         member.poll(_POLL_S)
                     except ChangelogTimeoutError as error:
@@ -191,9 +206,28 @@ class Worker:
                 self._end_threads()
         finally:
             self._end_threads()
-        for thread in self._threads:
-            if thread.failure is not None:
-                raise thread.failure
+        for failure in self._failures():
+            raise failure
+
+    def _failures(self) -> list[BaseException]:
+        return [thread.failure for thread in self._all_threads() if thread.failure is not None]
+
+    def _all_threads(self) -> list[StreamThread | Standbys]:
+        return [*self._threads, *([] if self._standbys is None else [self._standbys])]
+
+    def _prepare_copies(self, make: MakeTask) -> LocalCopies:
+        """Prepare the thread of the standby copies; return the local copies as the group sees them.
+
+        Raises: as ``LocalCopies``.
+        """
+        kept = self.settings.persistent_subtopologies(self.application)
+        self._standbys = Standbys(
+            self.settings.standby_replicas,
+            make,
+            lambda partitions: [task_id for task_id in self._tasks_of(partitions) if task_id.subtopology in kept],
+        )
+        offsets = [self._standbys.changelog_offsets, *(thread.changelog_offsets for thread in self._threads)]
+        return LocalCopies(self.application, self.settings.tasks, offsets)
 
     def _endpoint(self, changelog: Changelog) -> QueryEndpoint | None:
         """Begin to answer queries, if the settings say so. Raises: ConfigError if the address can't be had."""
@@ -211,10 +245,10 @@ class Worker:
         if self._ended:
             return
         self._ended = True
-        for thread in self._threads:
+        for thread in self._all_threads():
             thread.stop()
         deadline = time.monotonic() + self.settings.session_timeout_s
-        for thread in self._threads:
+        for thread in self._all_threads():
             if not thread.join(max(deadline - time.monotonic(), 0)):
                 raise TaskNotReleasedError(
                     "a task was not released within session.timeout.ms: what it has not committed is done again by its "

@@ -34,7 +34,9 @@ KAFKA = {"bootstrap.servers": "127.0.0.1:9", "state.dir": "state"}
         ({**EMBEDDED, "application.id": "other"}, "counting"),
         ({**EMBEDDED, "num.stream.threads": "0"}, "num.stream.threads"),
         ({**EMBEDDED, "status.interval.ms": "-1"}, "status.interval.ms"),
-        ({**EMBEDDED, "num.standby.replicas": "1"}, "num.standby.replicas"),
+        ({**EMBEDDED, "num.standby.replicas": "-1"}, "num.standby.replicas"),
+        ({**EMBEDDED, "num.standby.replicas": "many"}, "num.standby.replicas"),
+        ({**EMBEDDED, "num.standby.replica": "1"}, "num.standby.replicas"),
     ],
 )
 def test_a_property_that_is_unknown_or_does_not_fit_is_refused_by_name(properties: dict[str, str], named: str) -> None:
@@ -45,11 +47,30 @@ def test_a_property_that_is_unknown_or_does_not_fit_is_refused_by_name(propertie
 def test_names_that_are_not_ours_are_settings_of_the_kafka_client() -> None:
     given = {**KAFKA, "sasl.mechanism": "PLAIN", "statistics.interval.ms": "0", "enable.random.seed": "true"}
     settings = WorkerSettings.from_properties(
-        app, {**given, "num.stream.threads": "3", "store.backend": "lmdb", "processing.guarantee": "at_least_once"}
+        app,
+        {
+            **given,
+            "num.stream.threads": "3",
+            "num.standby.replicas": "2",
+            "store.backend": "lmdb",
+            "processing.guarantee": "at_least_once",
+        },
     )
     assert settings.client == {name: value for name, value in given.items() if name != "state.dir"}
     assert settings.threads == 3
+    assert settings.standby_replicas == 2
     assert settings.tasks.guarantee is ProcessingGuarantee.AT_LEAST_ONCE
+
+
+def test_a_worker_has_no_standby_copies_unless_it_is_told_to() -> None:
+    assert WorkerSettings.from_properties(app, EMBEDDED).standby_replicas == 0
+
+
+@pytest.mark.parametrize(("backend", "numbers"), [("lmdb", {0}), ("memory", set())])
+def test_sub_topologies_with_files_are_those_that_may_have_copies(backend: str, numbers: set[int]) -> None:
+    several = Application("several", [Processor(["a"], count, {"s": None}), Processor(["b"], count)])
+    settings = WorkerSettings.from_properties(several, {**EMBEDDED, "store.backend": backend})
+    assert settings.persistent_subtopologies(several) == numbers
 
 
 def test_stores_take_from_the_properties_what_the_application_leaves_open() -> None:

@@ -25,7 +25,8 @@ _COUNTING = "stores.tests.worker.counting_app:app"
 class WorkerProcess:
     """``python -m stores.worker`` in the folder ``place/NAME``. A ``with`` block ends it.
 
-    ``dies_at`` is a failpoint at which it kills itself, from its next rebalance on if ``in_rebalance``.
+    ``dies_at`` is a failpoint at which it kills itself, from its next rebalance on if ``in_rebalance``. If ``verbose``
+    it logs its restores.
     """
 
     def __init__(
@@ -37,6 +38,7 @@ class WorkerProcess:
         application: str = _COUNTING,
         dies_at: str = "",
         in_rebalance: bool = False,
+        verbose: bool = False,
     ) -> None:
         config = folder / f"{name}.properties"
         given = {
@@ -50,7 +52,7 @@ class WorkerProcess:
         module = [__name__, dies_at, str(int(in_rebalance))] if dies_at else ["stores.worker"]
         with self._errors.open("wb") as errors:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", *module, application, "--config", str(config)],
+                [sys.executable, "-m", *module, application, "--config", str(config), *["--verbose"][: int(verbose)]],
                 cwd=folder,
                 env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
                 stdin=subprocess.DEVNULL,

@@ -1,0 +1,75 @@
+"""The progress of local copies: offset sums of the stores that are open, and of the files that others have left.
+
+Source: KIP-892, "Offsets for Consumer Rebalances".
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from stores.changelog import MemoryChangelog
+from stores.interface import TopicPartition
+from stores.tasks import TaskId
+from stores.tests.worker.counting_app import PARTITIONS, app, count
+from stores.worker import Application, Processor
+from stores.worker.local_copies import LocalCopies
+from stores.worker.settings import WorkerSettings
+
+WORDS = [TopicPartition("words", number) for number in range(PARTITIONS)]
+LOG = TopicPartition("counting-counts-changelog", 1)
+FED = [b"to", b"be", b"or"]
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> WorkerSettings:
+    return WorkerSettings.from_properties(app, {"changelog.file": "log", "state.dir": str(tmp_path / "state")})
+
+
+def leave_files(settings: WorkerSettings) -> None:
+    """Let a task of partition 1 count the words, and close it."""
+    with MemoryChangelog() as log:
+        for topic in ("words", "counted"):
+            log.create_topic(topic, PARTITIONS)
+        with log.producer() as producer:
+            producer.send_all(WORDS[1], [(None, word, -1) for word in FED])
+            producer.flush()
+        stores = settings.stores({"counts": None})
+        with settings.tasks.task(TaskId(0, 1), changelog=log, stores=stores, process=count, inputs=[WORDS[1]]) as task:
+            task.run(commit=True)
+
+
+def test_files_of_earlier_tasks_count_until_their_stores_are_open(settings: WorkerSettings) -> None:
+    assert LocalCopies(app, settings.tasks, []).progress() == {}
+    leave_files(settings)
+    opened: dict[TaskId, dict[TopicPartition, int | None]] = {}
+    copies = LocalCopies(app, settings.tasks, [dict, lambda: opened])
+    assert copies.progress() == {WORDS[1]: len(FED) - 1}
+    opened[TaskId(0, 1)] = {LOG: 40}
+    opened[TaskId(0, 2)] = {LOG._replace(partition=2): None}
+    assert copies.progress() == {WORDS[1]: 40, WORDS[2]: 0}
+    opened.clear()
+    assert copies.progress() == {WORDS[1]: len(FED) - 1}
+
+
+def test_files_that_a_store_leaves_are_read_when_it_is_closed(settings: WorkerSettings) -> None:
+    opened: dict[TaskId, dict[TopicPartition, int | None]] = {TaskId(0, 1): {LOG: 0}}
+    copies = LocalCopies(app, settings.tasks, [lambda: opened])
+    assert copies.progress() == {WORDS[1]: 0}
+    leave_files(settings)
+    opened.clear()
+    assert copies.progress() == {WORDS[1]: len(FED) - 1}
+
+
+def test_tasks_of_one_partition_are_counted_together(settings: WorkerSettings) -> None:
+    both = Application("counting", [Processor(["words"], count, {name: None}) for name in ("counts", "others")])
+    opened = {TaskId(0, 1): {LOG: 40}, TaskId(1, 1): {TopicPartition("counting-others-changelog", 1): 2}}
+    assert LocalCopies(both, settings.tasks, [lambda: opened]).progress() == {WORDS[1]: 42}
+
+
+def test_the_id_of_a_directory_outlasts_a_worker(settings: WorkerSettings, tmp_path: Path) -> None:
+    first = LocalCopies(app, settings.tasks, []).directory
+    assert LocalCopies(app, settings.tasks, []).directory == first
+    other = WorkerSettings.from_properties(app, {"changelog.file": "log", "state.dir": str(tmp_path / "other")})
+    assert LocalCopies(app, other.tasks, []).directory != first

@@ -1,0 +1,157 @@
+"""The standby copies of a worker: they follow the changelogs on a thread of their own, in turn and in bounded steps.
+
+The group says who has which partitions, and each worker finds its own copies by that (module ``standby_assignment``).
+When the worker gets a task of which it has a copy, it closes the copy, and the task restores what the copy lacks.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping
+from contextlib import suppress
+
+from stores.changelog.group import GroupMember
+from stores.errors import StoreError
+from stores.interface import TopicPartition
+from stores.tasks.identifier import TaskId
+from stores.worker.running_task import MakeTask
+from stores.worker.standby_assignment import standby_partitions
+from stores.worker.standby_copy import StandbyCopy, StandbyStatus
+
+_log = logging.getLogger(__name__)
+
+LOOK_S = 1.0
+"""The time between two looks at the members of the group."""
+CLAIM_S = 10.0
+"""The time to wait for the release of a copy. A task whose copy is not released in time waits for the folder's lock."""
+_IDLE_S = 0.1
+
+
+class Standbys:
+    """The standby copies of one worker. Methods are for the worker's own thread; ``status`` for any.
+
+    ``make`` makes a task, and ``tasks_of`` returns the tasks of partitions, as far as they have files to keep.
+    """
+
+    def __init__(
+        self,
+        replicas: int,
+        make: MakeTask,
+        tasks_of: Callable[[Iterable[TopicPartition]], Collection[TaskId]],
+    ) -> None:
+        self.failure: BaseException | None = None
+        """An error that ended the thread: a defect, for errors of stores and changelogs do not."""
+        self._replicas, self._make, self._tasks_of = replicas, make, tasks_of
+        self._change = threading.Condition()
+        self._copies: dict[TaskId, StandbyCopy] = {}
+        self._claimed: set[TaskId] = set()
+        self._partitions: frozenset[TopicPartition] = frozenset()
+        self._look_at = 0.0
+        self._told = ""
+        self._stopping = False
+        self._thread: threading.Thread | None = None
+
+    def start(self, member: GroupMember) -> None:
+        """Begin to keep copies, as a member of the group."""
+        self._thread = threading.Thread(target=self._run, args=(member,), name="standby", daemon=True)
+        self._thread.start()
+
+    def claim(self, task_ids: Collection[TaskId]) -> None:
+        """Close the copies of these tasks, and keep none until ``unclaim``: the worker owns the tasks now."""
+        with self._change:
+            self._claimed.update(task_ids)
+            self._change.notify_all()
+            if not self._change.wait_for(lambda: not self._copies.keys() & set(task_ids), CLAIM_S):
+                _log.warning("the standby copies of tasks are not released in time: the tasks wait for them")
+
+    def unclaim(self, task_ids: Collection[TaskId]) -> None:
+        """The worker does not own these tasks any more."""
+        with self._change:
+            self._claimed.difference_update(task_ids)
+
+    def stop(self) -> None:
+        """Let the thread end when it has closed its copies."""
+        with self._change:
+            self._stopping = True
+            self._change.notify_all()
+
+    def join(self, timeout_s: float) -> bool:
+        """Wait for the thread's end; return False if that takes too long."""
+        if self._thread is None:
+            return True
+        self._thread.join(timeout_s)
+        return not self._thread.is_alive()
+
+    def status(self) -> list[StandbyStatus]:
+        """Return the state of each copy, in order of the tasks."""
+        with self._change:
+            return [copy.status for _, copy in sorted(self._copies.items())]
+
+    def changelog_offsets(self) -> dict[TaskId, Mapping[TopicPartition, int | None]]:
+        """Return the changelog offsets of the copies that are open."""
+        with self._change:
+            return {task_id: offsets for task_id, copy in self._copies.items() if (offsets := copy.changelog_offsets())}
+
+    def _run(self, member: GroupMember) -> None:
+        try:
+            while not self._stopping:
+                self._look(member)
+                self._close_others()
+                if not self._step():
+                    with self._change:
+                        if not self._stopping and not self._copies.keys() & self._claimed:
+                            self._change.wait(_IDLE_S)
+        except BaseException as error:
+            _log.error("the thread of the standby copies ends after %s", type(error).__name__)
+            self.failure = error
+        finally:
+            for task_id in list(self._copies):
+                with suppress(Exception):
+                    self._close(task_id)
+
+    def _look(self, member: GroupMember) -> None:
+        """Find out which copies are due, from the members of the group."""
+        now = time.monotonic()
+        if now < self._look_at:
+            return
+        self._look_at = now + LOOK_S
+        try:
+            peers = member.peers()
+        except StoreError as error:
+            if str(error) != self._told:
+                self._told = str(error)
+                _log.warning("the standby copies stay as they are: the members of the group are unknown: %s", error)
+            return
+        self._told = ""
+        if peers is not None:
+            self._partitions = standby_partitions(peers, self._replicas, self._partitions)
+
+    def _close_others(self) -> None:
+        """Close the copies that are not due or are claimed, and add those that are due."""
+        due = set(self._tasks_of(self._partitions))
+        with self._change:
+            due -= self._claimed
+            for task_id in sorted(due - self._copies.keys()):
+                self._copies[task_id] = StandbyCopy(task_id, self._make)
+            others = sorted(self._copies.keys() - due)
+        for task_id in others:
+            self._close(task_id)
+
+    def _step(self) -> bool:
+        """Make a step of each copy; return True if there is more to do."""
+        more = False
+        for task_id, copy in list(self._copies.items()):
+            if self._stopping or task_id in self._claimed:
+                return True
+            more |= copy.step()
+        return more
+
+    def _close(self, task_id: TaskId) -> None:
+        try:
+            self._copies[task_id].close()
+        finally:
+            with self._change:
+                del self._copies[task_id]
+                self._change.notify_all()
