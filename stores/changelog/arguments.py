@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from stores.changelog.interface import Headers
 from stores.errors import OffsetOutOfRangeError, ProducerFencedError
@@ -101,3 +101,13 @@ def fenced(transactional_id: str) -> ProducerFencedError:
         f"a newer producer has taken the transactional ID {transactional_id!r}: "
         "stop this instance, because another one owns the task now"
     )
+
+
+def of_partitions(
+    offsets: Mapping[TopicPartition, int], partitions: Collection[TopicPartition] | None
+) -> dict[TopicPartition, int]:
+    """Return the offsets of these partitions, or all if ``partitions`` is None. Raises: TypeError."""
+    if partitions is None:
+        return dict(offsets)
+    asked = map(checked_partition, partitions)
+    return {partition: offsets[partition] for partition in asked if partition in offsets}

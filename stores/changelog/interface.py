@@ -8,7 +8,7 @@ last stable offset.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import ClassVar, NamedTuple
 
 from stores.changelog.group import Copies, GroupListener, GroupMember
@@ -110,6 +110,8 @@ class Changelog(Closeable):
 
     compacts_itself: ClassVar[bool] = False
     """True for a log that compacts its topics when it likes, such as Kafka's: ``compact`` only checks the partition."""
+    takes_inputs_elsewhere: ClassVar[bool] = True
+    """True if input offsets of topics that the log does not have can be committed. Kafka's brokers refuse them."""
 
     @abstractmethod
     def create_topic(self, topic: str, partitions: int = 1) -> None:
@@ -153,8 +155,10 @@ class Changelog(Closeable):
         """Return the last stable offset: every record before it is committed or aborted. It is exclusive."""
 
     @abstractmethod
-    def committed_offsets(self, group: str) -> Mapping[TopicPartition, int]:
-        """Return the next input offsets that ``group`` has committed."""
+    def committed_offsets(
+        self, group: str, partitions: Collection[TopicPartition] | None = None
+    ) -> Mapping[TopicPartition, int]:
+        """Return the next input offsets that ``group`` has committed: of these partitions, or of all that it has."""
 
     def join_group(
         self,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from bisect import bisect_left
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import cast
 
@@ -15,6 +15,7 @@ from stores.changelog.arguments import (
     check_truncation,
     checked_partition,
     fenced,
+    of_partitions,
 )
 from stores.changelog.interface import Changelog, Headers, IsExpired, Record
 from stores.changelog.producer import (
@@ -100,9 +101,11 @@ class MemoryChangelog(Changelog):
         with self._lock:
             return self._bounds(partition)[2]
 
-    def committed_offsets(self, group: str) -> Mapping[TopicPartition, int]:
+    def committed_offsets(
+        self, group: str, partitions: Collection[TopicPartition] | None = None
+    ) -> Mapping[TopicPartition, int]:
         self._check_open()
-        return dict(self._groups.get(group, {}))
+        return of_partitions(self._groups.get(group, {}), partitions)
 
     def compact(self, partition: TopicPartition, is_expired: IsExpired | None = None) -> int:
         with self._lock:

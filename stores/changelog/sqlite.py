@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import weakref
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Collection, Generator, Iterator, Mapping, Sequence
 from os import PathLike
 
 from stores.changelog.arguments import (
@@ -18,6 +18,7 @@ from stores.changelog.arguments import (
     check_topic,
     check_truncation,
     checked_partition,
+    of_partitions,
 )
 from stores.changelog.checksum import is_sound
 from stores.changelog.compaction import ABORTED, Compaction
@@ -151,12 +152,15 @@ class SqliteChangelog(Changelog):
         with self._file.read() as reader:
             return self._bounds(reader, partition)[1]
 
-    def committed_offsets(self, group: str) -> Mapping[TopicPartition, int]:
+    def committed_offsets(
+        self, group: str, partitions: Collection[TopicPartition] | None = None
+    ) -> Mapping[TopicPartition, int]:
         with self._file.read() as reader:
             rows = reader.execute(
                 "select topic, partition, next_offset from group_offset where consumer_group = ?", (group,)
             )
-            return {TopicPartition(topic, partition): offset for topic, partition, offset in rows}
+            found = {TopicPartition(topic, partition): offset for topic, partition, offset in rows}
+        return of_partitions(found, partitions)
 
     def compact(self, partition: TopicPartition, is_expired: IsExpired | None = None) -> int:
         topic_id = self._topic_id(partition)

@@ -267,8 +267,9 @@ class StreamTask:
         be trusted is wiped and restored whole; ``reason`` in its report says why.
 
         Raises: StoreLockedError if another instance has the task's folder, or tasks with another topology are open in
-        the directory; StoreMisplacedError unless ``automatic_state_relocation``; ChangelogLostError if the changelog is
-        empty but a store was filled from it; StoreError inside of the task's own function; as ``open_store``.
+        the directory; ChangelogError over Kafka if an input partition does not exist; StoreMisplacedError unless
+        ``automatic_state_relocation``; ChangelogLostError if the changelog is empty but a store was filled from it;
+        StoreError inside of the task's own function; as ``open_store``.
         """
         self._check_may_open()
         self._lifecycle.open()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from stores.changelog.interface import Changelog
+from stores.errors import ChangelogError
 from stores.interface import TopicPartition
 from stores.tasks.context import NO_RECORD, TaskContext
 from stores.tasks.directory.checkpoint_file import CheckpointFile
@@ -36,14 +37,15 @@ class TaskResources:
         self._context, self._checkpoint = context, checkpoint
 
     def open_stores(self, task: BudgetedTask, *, processes: bool) -> None:
-        """Lock the folder, create the changelog topics that do not exist, and open the stores.
+        """Check the inputs, lock the folder, create the changelog topics that do not exist, and open the stores.
 
         The task gets a share of the memory only if it ``processes`` records. Raises: as ``StreamTask.open``.
         """
+        existing = self._changelog.topics()
+        self._check_inputs(existing)
         self._folder.acquire(task)
         if processes:
             self._memory.add(task)
-        existing = self._changelog.topics()
         # As many partitions as the largest input topic has, so that each task has its own. Source: Kafka Streams, which
         # takes the largest number of partitions among the inputs of the sub-topology.
         count = max([self._task_id.partition + 1, *(existing.get(partition.topic, 0) for partition in self._inputs)])
@@ -79,3 +81,19 @@ class TaskResources:
         finally:
             self._folder.release()
         errors.reraise()
+
+    def _check_inputs(self, existing: Mapping[str, int]) -> None:
+        """Check that the changelog can commit the offsets of each input. Raises: ChangelogError."""
+        if self._changelog.takes_inputs_elsewhere:
+            return
+        for topic, number in self._inputs:
+            count = existing.get(topic, 0)
+            if not count:
+                raise ChangelogError(
+                    f"the input topic {topic!r} of task {self._task_id} does not exist: create it, or correct the name"
+                )
+            if number >= count:
+                raise ChangelogError(
+                    f"the input topic {topic!r} has the partitions 0 to {count - 1}, and task {self._task_id} needs "
+                    f"partition {number}"
+                )

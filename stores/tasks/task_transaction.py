@@ -118,14 +118,14 @@ class TaskTransaction:
 
     def begin(self) -> None:
         """Begin at the last commit of the changelog: input offsets, stream time and schedules. Then the task runs."""
-        committed = self._changelog.committed_offsets(self._application_id)
+        committed = self._changelog.committed_offsets(self._application_id, self._inputs)
         topics = self._changelog.topics()
         for partition in self._inputs:
             default = self._changelog.start_offset(partition) if partition.topic in topics else 0
             self.next_offsets[partition] = committed.get(partition, default)
         self._begin_next()
         timing = self._timing
-        committed_ms = self._changelog.committed_offsets(timing.stream_time.group)
+        committed_ms = self._changelog.committed_offsets(timing.stream_time.group, self._inputs)
         timing.begin(committed_ms, self._inputs, self._make_schedules)
         self._lifecycle.run()
 
@@ -140,7 +140,7 @@ class TaskTransaction:
 
     def committed_position(self) -> Position:
         """Return a position that the changelogs reflect: they are committed with the input offsets, or before them."""
-        committed = self._changelog.committed_offsets(self._application_id)
+        committed = self._changelog.committed_offsets(self._application_id, self._inputs)
         return _reached({partition: committed.get(partition, 0) for partition in self._inputs})
 
     def commit(self) -> None:

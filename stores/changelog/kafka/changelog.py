@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
 from confluent_kafka.cimpl import NewTopic
@@ -46,6 +46,7 @@ class KafkaChangelog(Changelog):
     """
 
     compacts_itself: ClassVar[bool] = True
+    takes_inputs_elsewhere: ClassVar[bool] = False
 
     def __init__(
         self,
@@ -111,8 +112,10 @@ class KafkaChangelog(Changelog):
     def end_offset(self, partition: TopicPartition) -> int:
         return self._cluster.bounds(partition)[1]
 
-    def committed_offsets(self, group: str) -> Mapping[TopicPartition, int]:
-        return self._groups.committed(group)
+    def committed_offsets(
+        self, group: str, partitions: Collection[TopicPartition] | None = None
+    ) -> Mapping[TopicPartition, int]:
+        return self._groups.committed(group, partitions)
 
     def join_group(
         self,

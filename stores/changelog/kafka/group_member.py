@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import confluent_kafka
-from confluent_kafka import KafkaException
+from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient
 
 from stores.changelog.group import AFTER_REVOKE, BEFORE_ASSIGN, BEFORE_REVOKE, Copies, GroupListener, GroupMember, Peer
@@ -73,7 +73,9 @@ class KafkaGroupMember(GroupMember):
         if self._peers is not None:
             self._name = self._consumer.memberid()
         error = None if message is None else message.error()
-        if error is not None and (error.fatal() or not is_unanswered(error)):
+        if error is None or error.code() == KafkaError._MAX_POLL_EXCEEDED:
+            return  # The next polls lose the partitions, and join again.
+        if error.fatal() or not is_unanswered(error):
             raise self._failure(KafkaException(error))
 
     def peers(self) -> list[Peer] | None:

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import confluent_kafka
 from confluent_kafka import KafkaException
 
+from stores.changelog.arguments import checked_partition
 from stores.changelog.kafka.client_errors import error_of, is_unanswered
 from stores.changelog.kafka.cluster import Cluster
+from stores.changelog.kafka.deadline import returns_in_time
+from stores.errors import ChangelogTimeoutError
 from stores.interface import TopicPartition
 
 COORDINATOR_S = 10.0
@@ -31,17 +34,19 @@ class GroupOffsets:
         self._consumers: dict[str, confluent_kafka.Consumer] = {}
         self._metadata: dict[str, Any] = {}
 
-    def committed(self, group: str) -> dict[TopicPartition, int]:
-        """Return the committed offsets of a group. If a commit is open, it waits some seconds for its end (KIP-447).
+    def committed(self, group: str, partitions: Collection[TopicPartition] | None = None) -> dict[TopicPartition, int]:
+        """Return the committed offsets of a group, of these partitions or of all topics of the cluster.
+
+        If a commit is open, it waits some seconds for its end (KIP-447).
 
         Consumers ask. The client for administration can ask as well, but after a restart of the coordinator's broker it
         does not find it again, and may then abort the process (librdkafka 2.16.0).
         """
-        asked = [
-            confluent_kafka.TopicPartition(topic, number)
-            for topic, count in self._cluster.topics().items()
-            for number in range(count)
-        ]
+        self._cluster.check_open()
+        if partitions is None:
+            topics = self._cluster.topics()
+            partitions = [TopicPartition(topic, number) for topic, count in topics.items() for number in range(count)]
+        asked = [confluent_kafka.TopicPartition(*checked_partition(partition)) for partition in partitions]
 
         def ask(left_s: float) -> dict[TopicPartition, int]:
             try:
@@ -59,15 +64,29 @@ class GroupOffsets:
         return self._cluster.asked(f"asking for the offsets of group {group!r}", ask) if asked else {}
 
     def commit(self, group: str, offsets: Mapping[TopicPartition, int]) -> None:
-        """Commit offsets of a group outside of any transaction. Kafka refuses it if the group has members."""
+        """Commit offsets of a group outside of any transaction. Kafka refuses it if the group has members.
+
+        The client's own call has no timeout, and does not return while a broker hangs. Its consumer is left then.
+        """
         theirs = as_theirs(offsets)
+        doing = f"committing the offsets of group {group!r}"
 
         def ask(left_s: float) -> None:
-            for entry in self._consumer(group).commit(offsets=theirs, asynchronous=False):
+            consumer = self._consumer(group)
+            entries: Theirs = []
+
+            def call() -> None:
+                entries.extend(consumer.commit(offsets=theirs, asynchronous=False))
+
+            if not returns_in_time(call, left_s):
+                with self._lock:
+                    self._consumers.pop(group, None)
+                raise ChangelogTimeoutError(f"{doing}: the coordinator of the group did not answer in time")
+            for entry in entries:
                 if entry.error is not None:
                     raise KafkaException(entry.error)
 
-        self._cluster.asked(f"committing the offsets of group {group!r}", ask)
+        self._cluster.asked(doing, ask)
 
     def metadata(self, group: str) -> Any:
         """Return the group's metadata for a transaction: that of a client that is no member of it (KIP-447).

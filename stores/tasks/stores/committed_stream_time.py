@@ -30,6 +30,6 @@ class CommittedStreamTime:
     def restore(self, store: KeyValueStore, records: RecordKind | None) -> None:
         """Give a restored store its stream time, unless it has a later one."""
         if records is not None and records.commits_stream_time:
-            time_ms = self._changelog.committed_offsets(self._group).get(self._partition, -1)
+            time_ms = self._changelog.committed_offsets(self._group, [self._partition]).get(self._partition, -1)
             if time_ms > stream_time_ms(store.mark):
                 store.restore([], {}, marks={STREAM_TIME: TIME.pack(time_ms)})

@@ -40,6 +40,16 @@ def test_a_commit_spans_partitions_and_input_offsets(log: Changelog) -> None:
     assert log.committed_offsets("other") == {}
 
 
+def test_the_committed_offsets_of_some_partitions_are_those_of_the_group_there(log: Changelog) -> None:
+    with log.producer("p") as producer:
+        producer.begin()
+        producer.send_offsets("group", {INPUT: 7, A: 3})
+        producer.commit()
+    assert log.committed_offsets("group") == {INPUT: 7, A: 3}
+    assert log.committed_offsets("group", [A, B]) == {A: 3}
+    assert log.committed_offsets("group", []) == {}
+
+
 def test_input_offsets_of_a_topic_elsewhere_are_committed_unless_the_log_has_to_know_it(log: Changelog) -> None:
     elsewhere = TopicPartition("elsewhere", 3)
     with log.producer("p") as producer:

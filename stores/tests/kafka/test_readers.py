@@ -9,6 +9,7 @@ import pytest
 from stores.changelog.kafka import changelog
 from stores.changelog.kafka.reader import PartitionReader
 from stores.changelog.kafka.testing.broker import Broker
+from stores.errors import OffsetOutOfRangeError
 from stores.interface import TopicPartition
 from stores.tests.kafka.fresh import fresh_changelog
 
@@ -44,3 +45,18 @@ def test_reading_many_partitions_keeps_a_bounded_number_of_clients_and_closing_k
                 assert [record.value for record in log.read(partition)] == [b"v"]
             assert len(opened) == READERS_MAX
     assert not opened
+
+
+@pytest.mark.kafka
+def test_a_read_whose_records_are_removed_before_it_gets_them_says_so(broker: Broker) -> None:
+    partition = TopicPartition("a", 0)
+    with fresh_changelog(broker) as log:
+        log.create_topic("a")
+        with log.producer() as producer:
+            producer.send_all(partition, [(b"%d" % number, b"v", -1) for number in range(3)])
+            producer.flush()
+        records = log.read(partition)
+        log.truncate(partition, 2)
+        with pytest.raises(OffsetOutOfRangeError):
+            next(records)
+        assert [record.key for record in log.read(partition, 2)] == [b"2"]

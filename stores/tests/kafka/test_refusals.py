@@ -11,7 +11,7 @@ from confluent_kafka.cimpl import NewTopic
 from stores.changelog.interface import Record
 from stores.changelog.kafka import KafkaChangelog
 from stores.changelog.kafka.testing.broker import Broker
-from stores.errors import ChangelogError, ChangelogLostError
+from stores.errors import ChangelogError, ChangelogLostError, CommitInDoubtError
 from stores.interface import TopicPartition
 from stores.tasks import TaskContext
 from stores.tests.kafka.counting import KEYS, changelog, prepared, task_over, work
@@ -19,6 +19,7 @@ from stores.tests.kafka.fresh import fresh_changelog
 from stores.tests.tasks.setup import (
     INPUT,
     LEFT,
+    TASK,
     count,
     counting_task,
     expected_outputs,
@@ -74,6 +75,17 @@ def test_a_batch_beyond_the_topics_limit_is_refused_with_the_two_settings(broker
         assert len(list(log.read(A))) == 200
 
 
+def test_a_record_without_a_transaction_that_the_broker_refuses_is_an_error(broker: Broker) -> None:
+    """Only the report of its delivery says so."""
+    with fresh_changelog(broker) as log:
+        topic_with(broker, "a", max_message_bytes="10000")
+        with log.producer() as producer:
+            producer.send_all(A, [(b"%d" % number, bytes(1_000), -1) for number in range(200)])
+            with pytest.raises(CommitInDoubtError, match=r"max\.message\.bytes is 10000"):
+                producer.flush()
+            producer.abort()
+
+
 def test_a_task_whose_record_is_too_large_names_it_and_keeps_nothing_of_its_transaction(
     tmp_path: Path, broker: Broker
 ) -> None:
@@ -101,8 +113,18 @@ def test_an_input_topic_with_fewer_partitions_than_the_task_is_refused(tmp_path:
         task = counting_task(tmp_path, log, inputs=[TopicPartition("input", 3)])
         with pytest.raises(ChangelogError, match=r"input.*(partition|3)"):
             task.open()
-        assert set(log.topics()) <= {"input", "output", LEFT.topic, "app-right-changelog"}
+        assert set(log.topics()) == {"input", "output"}
         assert not log.committed_offsets("app")
+
+
+def test_an_input_topic_that_does_not_exist_is_refused_before_anything_is_made(tmp_path: Path, broker: Broker) -> None:
+    prepared(tmp_path, broker)
+    with changelog(tmp_path) as log:
+        task = counting_task(tmp_path, log, inputs=[INPUT, TopicPartition("inptu", 0)])
+        with pytest.raises(ChangelogError, match="'inptu'"):
+            task.open()
+        assert set(log.topics()) == {"input", "output"}
+        assert not (tmp_path / "state" / str(TASK)).exists()
 
 
 def test_a_task_refuses_a_changelog_that_is_not_compacted(tmp_path: Path, broker: Broker) -> None:

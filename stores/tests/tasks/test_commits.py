@@ -12,6 +12,7 @@ from stores import failpoints
 from stores.changelog import MemoryChangelog, Record
 from stores.config import StoreConfig
 from stores.errors import (
+    ChangelogError,
     StoreClosedError,
 )
 from stores.interface import IsolationLevel, KeyValueStore, TopicPartition
@@ -65,6 +66,15 @@ def test_a_pushed_record_is_processed_like_one_that_is_pulled(tmp_path: Path, lo
         task.process(INPUT, Record(0, b"1", b"x"))
     task.close()
     assert outputs(log) == expected_outputs([1])
+
+
+def test_a_task_opens_without_its_input_topic_and_cannot_read_it(tmp_path: Path, log: MemoryChangelog) -> None:
+    """Its records may come from elsewhere; only ``run`` needs the topic."""
+    elsewhere = TopicPartition("elsewhere", 7)
+    with counting_task(tmp_path, log, inputs=[elsewhere]) as task:
+        with pytest.raises(ChangelogError, match="elsewhere"):
+            task.run()
+        assert task.input_offsets() == {elsewhere: 0}
 
 
 def test_the_changelog_commits_before_the_stores_and_the_checkpoint_comes_last(

@@ -96,7 +96,18 @@ def test_an_error_that_does_not_pass_in_time_is_raised(monkeypatch: pytest.Monke
         running.step()
 
 
-@pytest.mark.parametrize("error", [StoreCorruptedError("c"), ZeroDivisionError()])
+def test_the_time_without_progress_begins_again_after_progress(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = SimpleNamespace(now=0.0)
+    monkeypatch.setattr(running_task, "time", SimpleNamespace(monotonic=lambda: clock.now))
+    script = [("open", None), ("run", ChangelogTimeoutError("t")), ("run", 1), ("run", ChangelogTimeoutError("t"))]
+    running, task = scripted(monkeypatch, script, timeout_s=10.0)
+    for now, worked in ((0.0, False), (9.0, True), (18.0, False)):
+        clock.now = now
+        assert running.step() is worked
+    assert not task.script
+
+
+@pytest.mark.parametrize("error", [StoreCorruptedError("c"), StoreLockedError("l"), ZeroDivisionError()])
 def test_other_errors_are_raised_immediately(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
     running, _ = scripted(monkeypatch, [("open", None), ("run", error)])
     with pytest.raises(type(error)):

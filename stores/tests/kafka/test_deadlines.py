@@ -1,0 +1,136 @@
+"""A broker that does not answer: each call ends by its deadline, with an error that says so, and nothing is lost."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pytest
+
+from stores.changelog.interface import Producer
+from stores.changelog.kafka import KafkaChangelog
+from stores.changelog.kafka.testing.broker import Broker
+from stores.errors import ChangelogTimeoutError, CommitInDoubtError
+from stores.interface import TopicPartition
+from stores.tests.kafka.fresh import remove_all
+from stores.tests.kafka.shared_broker import FOLDER, skip_without_kafka
+
+pytestmark = pytest.mark.kafka
+
+A = TopicPartition("a", 0)
+SHORT_S, LONG_S = 1.0, 30.0
+
+
+@pytest.fixture(scope="module")
+def own_broker() -> Iterator[Broker]:
+    """A broker that may be paused and killed."""
+    skip_without_kafka()
+    with TemporaryDirectory(prefix="kafka-") as data:
+        broker = Broker(Path(data), FOLDER)
+        try:
+            broker.start()
+            yield broker
+        finally:
+            broker.kill()
+
+
+@contextmanager
+def paused(broker: Broker) -> Iterator[None]:
+    broker.pause()
+    try:
+        yield
+    finally:
+        broker.resume()
+
+
+def changelog(broker: Broker, timeout_s: float, **settings: int) -> KafkaChangelog:
+    own = {name.replace("_", "."): value for name, value in settings.items()}
+    return KafkaChangelog({"bootstrap.servers": broker.address, **own}, timeout_s=timeout_s)
+
+
+@pytest.fixture
+def broker(own_broker: Broker) -> Broker:
+    """The broker, with the topic ``a`` alone."""
+    remove_all(own_broker)
+    with changelog(own_broker, LONG_S) as log:
+        log.create_topic("a")
+    return own_broker
+
+
+def put(producer: Producer, key: bytes) -> None:
+    producer.send(A, key, b"v")
+    producer.flush()
+
+
+def keys(broker: Broker) -> list[bytes | None]:
+    with changelog(broker, LONG_S) as log:
+        return [record.key for record in log.read(A)]
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda log: log.topics(),
+        lambda log: log.end_offset(A),
+        lambda log: log.committed_offsets("g", [A]),
+        lambda log: log.create_topic("b"),
+        lambda log: log.truncate(A, 0),
+        lambda log: log.producer("p"),
+    ],
+    ids=["topics", "end_offset", "committed_offsets", "create_topic", "truncate", "producer"],
+)
+def test_a_call_that_gets_no_answer_ends_by_its_deadline(
+    broker: Broker, call: Callable[[KafkaChangelog], object]
+) -> None:
+    with changelog(broker, SHORT_S) as log:
+        with paused(broker), pytest.raises(ChangelogTimeoutError):
+            call(log)
+
+
+def test_offsets_outside_of_a_transaction_that_get_no_answer_end_by_their_deadline(broker: Broker) -> None:
+    with changelog(broker, 4.0) as log, log.producer() as producer:
+        producer.send_offsets("g", {A: 1})
+        with paused(broker), pytest.raises(ChangelogTimeoutError):
+            producer.send_offsets("g", {A: 2})
+        assert log.committed_offsets("g", [A])[A] in (1, 2)
+
+
+def test_a_read_that_gets_no_records_ends_by_its_deadline(broker: Broker) -> None:
+    with changelog(broker, LONG_S) as before, before.producer() as producer:
+        put(producer, b"1")
+    with changelog(broker, SHORT_S) as log:
+        records = log.read(A)
+        with paused(broker), pytest.raises(ChangelogTimeoutError):
+            list(records)
+    assert keys(broker) == [b"1"]
+
+
+def test_a_producer_whose_queue_stays_full_waits_until_its_deadline_and_continues(broker: Broker) -> None:
+    with changelog(broker, SHORT_S, queue_buffering_max_messages=10) as log, log.producer("p") as producer:
+        producer.begin()
+        for number in range(100):
+            producer.send(A, b"%d" % number, b"v")
+        with paused(broker), pytest.raises(ChangelogTimeoutError):
+            producer.commit()
+        for _ in range(30):
+            try:
+                producer.commit()
+                break
+            except ChangelogTimeoutError:
+                continue
+    assert keys(broker) == [b"%d" % number for number in range(100)]
+
+
+def test_records_that_were_not_sent_and_are_aborted_are_never_sent(broker: Broker) -> None:
+    with changelog(broker, 5.0, reconnect_backoff_max_ms=200) as log, log.producer() as producer:
+        put(producer, b"before")
+        broker.kill()
+        producer.send(A, b"never", b"v")
+        with pytest.raises(CommitInDoubtError):
+            producer.flush()
+        producer.abort()
+        broker.start()
+        put(producer, b"after")
+    assert keys(broker) == [b"before", b"after"]
