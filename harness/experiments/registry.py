@@ -26,6 +26,7 @@ _CLASSES = (
     "harness.experiments.opening.experiment.Opening",
     "harness.experiments.scale.experiment.Scale",
     "harness.experiments.crash.experiment.Crash",
+    "harness.experiments.broker_faults.experiment.BrokerFaults",
     "harness.experiments.query_faults.experiment.QueryFaults",
     "harness.experiments.iofaults.experiment.IoFaults",
     "harness.experiments.readers.experiment.Readers",

@@ -8,7 +8,7 @@ from __future__ import annotations
 from contextlib import nullcontext
 from typing import Any
 
-from harness.mutants.mutant import IoFault, LibraryTest, Mutant, QueryTrial, ReaderTrial, only
+from harness.mutants.mutant import BrokerTrial, IoFault, LibraryTest, Mutant, QueryTrial, ReaderTrial, only
 from harness.mutants.patches import Patches
 from stores.batch.buffer import IndexedBatch, Layer
 from stores.changelog import checksum, sqlite
@@ -86,6 +86,17 @@ def _unchecked_version(patches: Patches, subject: str) -> None:
     patches.replace_inner(reading, "check", lambda file, what: None)
 
 
+def _aborted_restored(patches: Patches, subject: str) -> None:
+    """Read the records of aborted transactions from Kafka as well.
+
+    No seam: the isolation level is a setting of the client, and the changelog takes no other one.
+    """
+    # It needs the extra kafka.
+    from stores.changelog.kafka import cluster, reader
+
+    patches.replace_inner(reader, "READER", {**cluster.READER, "isolation.level": "read_uncommitted"})
+
+
 def upgrade_in_steps(records: int) -> None:
     """Make online upgrades in this process take steps of ``records`` records, so that a short trial has several.
 
@@ -137,5 +148,11 @@ MUTANTS = (
         "the checksum of a version's file is not verified",
         _unchecked_version,
         (IoFault("damage", only("changelog-of-files"), "flipped"),),
+    ),
+    Mutant(
+        "aborted-restored",
+        "a restore from Kafka writes the records of aborted transactions",
+        _aborted_restored,
+        (BrokerTrial("task killed", "changelog.before_commit", "wrong"),),
     ),
 )

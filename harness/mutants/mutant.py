@@ -59,13 +59,26 @@ class QueryTrial:
 
 
 @dataclass(frozen=True, slots=True)
+class BrokerTrial:
+    """Tasks over a Kafka broker detect the mutant, under ``fault`` at ``place``.
+
+    ``finds`` is the kind of finding as which it must show (``harness.checkers.counting``).
+    """
+
+    fault: str
+    place: str
+    finds: str
+    guarantee: str = "exactly_once"
+
+
+@dataclass(frozen=True, slots=True)
 class LibraryTest:
     """A test of the library detects the mutant. ``unseen`` says why no experiment is relied upon for it."""
 
     unseen: str
 
 
-Detection = CrashTrial | IoFault | ReaderTrial | QueryTrial | LibraryTest
+Detection = CrashTrial | IoFault | ReaderTrial | QueryTrial | BrokerTrial | LibraryTest
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,11 +6,32 @@ from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import TypeVar
 
-from harness.mutants import changes, commits, files, inner_names, markers, queries, reads, spills, tasks
+from harness.mutants import (
+    changes,
+    commit_order,
+    commits,
+    files,
+    inner_names,
+    kafka,
+    markers,
+    queries,
+    reads,
+    spills,
+    tasks,
+)
+from harness.mutants.commit_order import BETWEEN
 from harness.mutants.commits import HALF_WRITTEN
-from harness.mutants.mutant import CrashTrial, Detection, IoFault, LibraryTest, Mutant, QueryTrial, ReaderTrial
+from harness.mutants.mutant import (
+    BrokerTrial,
+    CrashTrial,
+    Detection,
+    IoFault,
+    LibraryTest,
+    Mutant,
+    QueryTrial,
+    ReaderTrial,
+)
 from harness.mutants.patches import Patches
-from harness.mutants.tasks import BETWEEN
 from harness.workloads.suggestion import check_known
 from stores.errors import ConfigError
 from stores.registry import Backend
@@ -30,7 +51,7 @@ def _by_name(mutants: Iterable[Mutant]) -> Mapping[str, Mutant]:
     return MappingProxyType(found)
 
 
-_MODULES = (commits, markers, spills, files, changes, tasks, reads, queries, inner_names)
+_MODULES = (commits, markers, spills, files, changes, tasks, commit_order, kafka, reads, queries, inner_names)
 MUTANTS: Mapping[str, Mutant] = _by_name(mutant for module in _MODULES for mutant in module.MUTANTS)
 """Every mutant by its name."""
 
@@ -49,6 +70,14 @@ READER_TRIALS = _detected_by(ReaderTrial)
 """The mutants that readers beside a writer must detect, with the strategies that can have them."""
 QUERY_TRIALS = _detected_by(QueryTrial)
 """The mutants that stateful queries must detect, with the faults under which they do."""
+BROKER_TRIALS: Mapping[str, tuple[BrokerTrial, ...]] = MappingProxyType(
+    {
+        name: found
+        for name, mutant in MUTANTS.items()
+        if (found := tuple(by for by in mutant.detected_by if isinstance(by, BrokerTrial)))
+    }
+)
+"""The mutants that tasks over a broker must detect, with the faults and the places at which they do."""
 LIBRARY_TESTS = _detected_by(LibraryTest)
 """The mutants that only a test of the library detects."""
 

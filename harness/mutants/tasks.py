@@ -11,13 +11,10 @@ from stores.changelog.interface import Record
 from stores.changelog.producer import BufferedProducer
 from stores.changelog.sqlite import SqliteChangelog
 from stores.errors import ChangelogTimeoutError, CommitFailedError, OffsetOutOfRangeError, ProducerFencedError
-from stores.failpoints import declare, reach
 from stores.interface import Position, TopicPartition
 from stores.strategies.store import Store
 from stores.tasks.context import NO_PARTITION, TaskContext
 from stores.tasks.task import StreamTask
-
-BETWEEN = declare("mutant.between", "of outputs and input offsets, one is committed and the other is not")
 
 Read = Callable[[SqliteChangelog, TopicPartition, int], Iterator[Record]]
 
@@ -113,40 +110,6 @@ def _skipped_wipe(patches: Patches, subject: str) -> None:
         make(self, *given, **{**named, "wipe_unclean": False})
 
     patches.replace(StreamTask, "__init__", mutated)
-
-
-def _inputs_apart(patches: Patches, *, inputs_first: bool) -> None:
-    producer, commit, send_offsets = SqliteChangelog.producer, BufferedProducer.commit, BufferedProducer.send_offsets
-    logs: dict[int, SqliteChangelog] = {}
-    waiting: list[tuple[str, Mapping[TopicPartition, int]]] = []
-
-    def opened(self: SqliteChangelog, *given: Any, **named: Any) -> Any:
-        made = producer(self, *given, **named)
-        logs[id(made)] = self
-        return made
-
-    def set_aside(self: BufferedProducer, group: str, offsets: Mapping[TopicPartition, int]) -> None:
-        waiting.append((group, dict(offsets)))
-
-    def send_waiting(self: BufferedProducer) -> None:
-        with producer(logs[id(self)]) as plain:
-            for group, offsets in waiting:
-                send_offsets(plain, group, offsets)
-        waiting.clear()
-
-    def mutated(self: BufferedProducer) -> Mapping[TopicPartition, int]:
-        if inputs_first:
-            send_waiting(self)
-            reach(BETWEEN)
-        committed = commit(self)
-        if not inputs_first:
-            reach(BETWEEN)
-            send_waiting(self)
-        return committed
-
-    patches.replace(SqliteChangelog, "producer", opened)
-    patches.replace(BufferedProducer, "send_offsets", set_aside)
-    patches.replace(BufferedProducer, "commit", mutated)
 
 
 def _one_offset_for_all(patches: Patches, subject: str) -> None:
@@ -275,18 +238,6 @@ MUTANTS = (
         "a producer hides that it is fenced, and the stores commit what the changelog refused",
         _zombie_commits,
         (CrashTrial("atomicity"),),
-    ),
-    Mutant(
-        "inputs-after-outputs",
-        "input offsets are committed separately, after the outputs (KIP-129, duplicates)",
-        lambda patches, subject: _inputs_apart(patches, inputs_first=False),
-        (CrashTrial("outputs"),),
-    ),
-    Mutant(
-        "inputs-before-outputs",
-        "input offsets are committed separately, before the outputs (KIP-129, losses)",
-        lambda patches, subject: _inputs_apart(patches, inputs_first=True),
-        (CrashTrial("outputs"),),
     ),
     Mutant(
         "stream-time-forgotten",

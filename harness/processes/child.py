@@ -5,8 +5,10 @@ From inside: it ends when the process that started it is gone.
 
 from __future__ import annotations
 
+import ctypes
 import os
 import re
+import signal
 import subprocess
 import sys
 import tempfile
@@ -22,6 +24,8 @@ from harness.processes.time_over import check_time, seconds_for
 
 ORPHANED = 86
 """The exit status of a process whose starter has died."""
+_SIGNAL_WITH_STARTER = 1
+"""PR_SET_PDEATHSIG of the kernel."""
 _NAMED_ERROR = re.compile(r"[\w.]*(Error|Exception|Interrupt)\b")
 
 
@@ -97,6 +101,15 @@ def end_with_starter() -> None:
         os._exit(ORPHANED)
 
     threading.Thread(target=watch, name="starter-watch", daemon=True).start()
+
+
+def killed_with_starter() -> None:
+    """Have the kernel kill this process when the thread that started it ends, also while this process is stopped.
+
+    A stopped process does not see the end of its standard input. Only Linux can do this. Source: prctl(2).
+    """
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_SIGNAL_WITH_STARTER, signal.SIGKILL)
 
 
 def complaint_in(text: str) -> str:

@@ -11,7 +11,7 @@ from typing import Any
 from harness.folders import temporary_folder
 from harness.processes.child import Ending, end_with_starter, run_child
 
-_ARGUMENTS_FILE, _FIGURES_FILE = "arguments", "figures"
+ARGUMENTS_FILE, FIGURES_FILE = "arguments", "figures"
 
 
 class MeasurementFailedError(Exception):
@@ -32,15 +32,15 @@ def figures_apart(
     """
     with temporary_folder(kind) as folder:
         prepare(folder)
-        write_figures(folder / _ARGUMENTS_FILE, dict(arguments))
-        return figures_of(module, [str(folder)], folder=folder, deadline_s=deadline_s, status=0, file=_FIGURES_FILE)
+        write_figures(folder / ARGUMENTS_FILE, dict(arguments))
+        return figures_of(module, [str(folder)], folder=folder, deadline_s=deadline_s, status=0, file=FIGURES_FILE)
 
 
 def measure(work: Callable[..., dict[str, Any]]) -> None:
     """Call ``work`` in that process with the arguments and the ``folder``, and write the figures that it returns."""
     end_with_starter()
     folder = Path(sys.argv[1])
-    write_figures(folder / _FIGURES_FILE, work(**read_figures(folder / _ARGUMENTS_FILE), folder=folder))
+    write_figures(folder / FIGURES_FILE, work(**read_figures(folder / ARGUMENTS_FILE), folder=folder))
 
 
 def figures_of(

@@ -35,7 +35,7 @@ from stores.errors import ConfigError
 
 LOG4J2 = Path(__file__).with_name("log4j2.properties")
 SHIPPED_PACKAGES = ("stores", "harness", "scenarios")
-SHIPPED_SUFFIXES = (".py", ".properties", ".typed", ".c", ".java")
+SHIPPED_SUFFIXES = (".py", ".properties", ".typed", ".c", ".java", ".sha256", ".xml")
 JVM_EXIT_TIMEOUT_S = 30
 LOG_FILE = """
 rootLogger.appenderRef.console.ref = file

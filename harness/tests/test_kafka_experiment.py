@@ -9,12 +9,12 @@ import pytest
 
 from harness.answer.results import all_figures
 from harness.experiment import Claim, Failure, Request, Worker
-from harness.experiments.kafka import streams
 from harness.experiments.kafka.contents import checksum_of
 from harness.experiments.kafka.experiment import Kafka
 from harness.experiments.kafka.report import figures, ratios
 from harness.experiments.kafka.trial import BARE, EMBEDDED, KAFKA, STREAMS, KafkaTrial
 from harness.kafka_scenario import KafkaScenario
+from harness.processes import kafka_jars
 from harness.replay import text_of
 from stores.config import StoreConfig
 from stores.errors import ConfigError
@@ -127,7 +127,7 @@ def test_without_anything_measured_the_page_says_why() -> None:
 @pytest.mark.kafka
 def test_a_task_a_bare_loop_and_kafka_streams_process_one_topic_and_end_alike(tmp_path: Path) -> None:
     skip_without_kafka()
-    if reason := streams.missing():
+    if reason := kafka_jars.missing(streams=True):
         pytest.skip(reason)
     experiment = Kafka()
     trial = KafkaTrial("count", 2, seed=1, events=3_000, commit_intervals_ms=(100,))

@@ -11,7 +11,16 @@ import pytest
 from harness import mutants
 from harness.mutants.mutant import IoFault
 from harness.mutants.patches import FILE_FUNCTIONS, INTERFACES, Patches
-from harness.mutants.registry import CRASH_TRIALS, IO_FAULTS, LIBRARY_TESTS, MUTANTS, QUERY_TRIALS, READER_TRIALS, patch
+from harness.mutants.registry import (
+    BROKER_TRIALS,
+    CRASH_TRIALS,
+    IO_FAULTS,
+    LIBRARY_TESTS,
+    MUTANTS,
+    QUERY_TRIALS,
+    READER_TRIALS,
+    patch,
+)
 from stores import failpoints
 from stores.engines.memory import MemoryEngine
 from stores.errors import ConfigError
@@ -25,7 +34,8 @@ SUBJECT = "sqlite-indexed-batch"
 
 
 def test_each_mutant_names_what_must_detect_it() -> None:
-    assert set(MUTANTS) == {*CRASH_TRIALS, *IO_FAULTS, *READER_TRIALS, *QUERY_TRIALS, *LIBRARY_TESTS}
+    by_experiments = {*CRASH_TRIALS, *IO_FAULTS, *READER_TRIALS, *QUERY_TRIALS, *BROKER_TRIALS}
+    assert set(MUTANTS) == {*by_experiments, *LIBRARY_TESTS}
     assert all(mutant.detected_by for mutant in MUTANTS.values())
 
 

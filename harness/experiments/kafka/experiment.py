@@ -20,9 +20,9 @@ from harness.experiment import (
     Rows,
     Worker,
 )
-from harness.experiments.kafka import streams
 from harness.experiments.kafka.report import figures, kafka_tables, page, partitions_text, ratios
 from harness.experiments.kafka.trial import KafkaTrial
+from harness.processes import kafka_jars
 from harness.processes.time_over import TimeOverError
 from harness.report.page import Page
 from harness.report.ratios import ratio_table
@@ -80,7 +80,7 @@ class Kafka(Experiment[KafkaTrial]):
 
     def missing(self) -> str:
         """Return the reason why no broker or no Kafka Streams can run here, or ""."""
-        return streams.missing()
+        return kafka_jars.missing(streams=True)
 
     def run(self, trial: KafkaTrial, worker: Worker) -> Iterable[Row]:
         """Return a row for each measurement. Raises: ConfigError; MeasurementFailedError."""

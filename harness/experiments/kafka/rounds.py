@@ -24,6 +24,7 @@ from harness.experiments.kafka.trial import (
     KafkaTrial,
     workload_of,
 )
+from harness.processes.kafka_jars import JARS
 from harness.processes.load import LoadWatch, load_columns
 from harness.processes.measured import figures_apart
 from stores.changelog.interface import Changelog
@@ -47,7 +48,7 @@ def run_rounds(trial: KafkaTrial, folder: Path, deadline: Deadline) -> Iterator[
     log_file = folder / tasks.LOG_FILE
     with SqliteChangelog(log_file, Durability.PROCESS) as embedded:
         _fill(trial, embedded)
-    with Broker(folder / "broker", streams.JARS, java_options=_BROKER_OPTIONS, settings=_BROKER_SETTINGS) as broker:
+    with Broker(folder / "broker", JARS, java_options=_BROKER_OPTIONS, settings=_BROKER_SETTINGS) as broker:
         with KafkaChangelog({"bootstrap.servers": broker.address}, topic_settings=_TOPIC_SETTINGS) as log:
             _fill(trial, log)
             for number, cell in enumerate(trial.cells()):

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from stores.changelog.kafka import KafkaChangelog
 from stores.changelog.kafka.testing.broker import Broker
+from stores.changelog.kafka.testing.committed import committed_records
 from stores.changelog.producer import BufferedProducer
 from stores.tasks import StreamTask
 from stores.tests.kafka.fresh import fresh_changelog
@@ -18,27 +16,6 @@ from stores.tests.tasks.setup import AT_LEAST_ONCE, EXACTLY_ONCE, counting_task,
 
 KEYS = [number % 4 for number in range(12)]
 RECORDS_PER_COMMIT = 3
-
-_READ = """
-import json, sys
-from confluent_kafka import Consumer, KafkaError, TopicPartition
-address, topic = sys.argv[1:]
-reader = Consumer({"bootstrap.servers": address, "group.id": "independent", "isolation.level": "read_committed",
-                   "enable.auto.commit": False, "enable.partition.eof": True})
-reader.assign([TopicPartition(topic, 0, 0)])
-found = []
-while True:
-    message = reader.poll(30)
-    assert message is not None, "no answer"
-    if message.error() is None:
-        found.append([message.key().decode(), message.value().decode()])
-    elif message.error().code() == KafkaError._PARTITION_EOF:
-        break
-    else:
-        raise SystemExit(str(message.error()))
-print(json.dumps(found))
-"""
-"""It shares no code with the library."""
 
 Pairs = list[tuple[bytes | None, bytes | None]]
 
@@ -86,10 +63,7 @@ def work_with_offsets_first(folder: Path) -> None:
 
 def committed_outputs(folder: Path) -> Pairs:
     """Return the committed outputs as another process reads them."""
-    command = [sys.executable, "-c", _READ, (folder / "address").read_text(), "output"]
-    read = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
-    assert read.returncode == 0, read.stderr
-    return [(key.encode(), value.encode()) for key, value in json.loads(read.stdout)]
+    return [*committed_records((folder / "address").read_text(), "output")]
 
 
 def lost_and_repeated(outputs: Pairs) -> tuple[int, int]:

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import sqlite3
-import subprocess
-import sys
 import time
 from abc import ABC, abstractmethod
 from collections import Counter
@@ -14,32 +11,12 @@ from pathlib import Path
 
 from stores.changelog import Changelog, SqliteChangelog
 from stores.changelog.kafka import KafkaChangelog
+from stores.changelog.kafka.testing.committed import committed_records
 from stores.interface import TopicPartition
 from stores.tests.worker.counting_app import PARTITIONS
 
 DEADLINE_S = 120.0
 Counts = list[tuple[str, int]]
-
-_READ = """
-import json, sys
-from confluent_kafka import Consumer, KafkaError, TopicPartition
-address, topic, partitions = sys.argv[1], sys.argv[2], int(sys.argv[3])
-reader = Consumer({"bootstrap.servers": address, "group.id": "independent", "isolation.level": "read_committed",
-                   "enable.auto.commit": False, "enable.partition.eof": True})
-reader.assign([TopicPartition(topic, partition, 0) for partition in range(partitions)])
-found, ended = [], set()
-while len(ended) < partitions:
-    message = reader.poll(30)
-    assert message is not None, "no answer"
-    if message.error() is None:
-        found.append([message.key().decode(), int(message.value())])
-    elif message.error().code() == KafkaError._PARTITION_EOF:
-        ended.add(message.partition())
-    else:
-        raise SystemExit(str(message.error()))
-print(json.dumps(found))
-"""
-"""It shares no code with the library."""
 
 
 class Place(ABC):
@@ -108,16 +85,18 @@ class KafkaPlace(Place):
         self._address = address
 
     def properties(self) -> dict[str, str]:
-        return {"bootstrap.servers": self._address, "session.timeout.ms": "6000"}
+        # A member learns of a rebalance by its heartbeat.
+        return {
+            "bootstrap.servers": self._address,
+            "session.timeout.ms": "6000",
+            "heartbeat.interval.ms": "300",
+        }
 
     def open(self) -> KafkaChangelog:
         return KafkaChangelog({"bootstrap.servers": self._address})
 
     def counted(self) -> Counts:
-        command = [sys.executable, "-c", _READ, self._address, "counted", str(PARTITIONS)]
-        read = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
-        assert read.returncode == 0, read.stderr
-        return [(word, number) for word, number in json.loads(read.stdout)]
+        return [(key.decode(), int(value)) for key, value in committed_records(self._address, "counted", PARTITIONS)]
 
 
 def expected_counts(words: Iterable[str]) -> Counter[tuple[str, int]]:

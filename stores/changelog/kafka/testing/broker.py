@@ -8,10 +8,12 @@ import signal
 import socket
 import subprocess
 import time
+from base64 import urlsafe_b64encode
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import NamedTuple, Self
+from uuid import uuid4
 
 from stores.changelog.kafka.testing.jars import Tell, kafka_jars
 from stores.errors import ConfigError
@@ -46,6 +48,7 @@ share.coordinator.state.topic.num.partitions=1
 share.coordinator.state.topic.replication.factor=1
 share.coordinator.state.topic.min.isr=1
 group.initial.rebalance.delay.ms=0
+group.min.session.timeout.ms=500
 broker.session.timeout.ms=4000
 broker.heartbeat.interval.ms=500
 """
@@ -186,11 +189,8 @@ class Broker:
         )
 
     def _format(self, base: list[str], properties: Path) -> None:
-        tool = [*base, "kafka.tools.StorageTool"]
-        made = subprocess.run([*tool, "random-uuid"], capture_output=True, text=True, timeout=READY_S, check=False)
-        cluster = made.stdout.strip().rpartition("\n")[2]
         formatted = subprocess.run(
-            [*tool, "format", "-t", cluster, "-c", str(properties)],
+            [*base, "kafka.tools.StorageTool", "format", "-t", _cluster_id(), "-c", str(properties)],
             capture_output=True,
             text=True,
             timeout=READY_S,
@@ -256,6 +256,16 @@ class Broker:
             if process.stdout is not None:
                 process.stdout.close()
             self.pid = None
+
+
+def _cluster_id() -> str:
+    """Return a new ID of a cluster, as Kafka writes it: 16 random bytes in Base64.
+
+    Source: Kafka, ``Uuid.randomUuid``, which also avoids a first character that looks like an option.
+    """
+    while (made := urlsafe_b64encode(uuid4().bytes).decode().rstrip("=")).startswith("-"):
+        pass
+    return made
 
 
 def _runs(pid: int | None) -> bool:

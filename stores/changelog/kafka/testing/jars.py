@@ -13,11 +13,13 @@ import shutil
 import subprocess
 import tempfile
 from collections.abc import Callable, Mapping
+from importlib.resources import files
 from pathlib import Path
 
 from stores.errors import ConfigError
 
-_HERE = Path(__file__).parent
+_HERE = files(__package__)
+"""The lists of jars, which may be in a zip file."""
 _COPY = "org.apache.maven.plugins:maven-dependency-plugin:3.8.1:copy-dependencies"
 _DOWNLOADED = re.compile(r"Downloaded from \S+ \S*/(?P<jar>[^/\s]+\.jar) \((?P<size>[\d.]+ \w+)")
 
@@ -48,7 +50,7 @@ def kafka_jars(folder: Path, tell: Tell = print, name: str = BROKER) -> Path:
 
 def expected_checksums(name: str = BROKER) -> dict[str, str]:
     """Return the SHA-256 of each jar of a set, by its file name."""
-    lines = (_HERE / f"{name}.sha256").read_text(encoding="ascii").splitlines()
+    lines = _HERE.joinpath(f"{name}.sha256").read_text(encoding="ascii").splitlines()
     return {name: checksum for checksum, name in (line.split() for line in lines)}
 
 
@@ -75,7 +77,7 @@ def _fetch(jars: Path, checksums: Mapping[str, str], tell: Tell) -> None:
     work = Path(tempfile.mkdtemp(prefix=".fetching-", dir=jars.parent))
     try:
         tell(f"Fetching {len(checksums)} jars of Apache Kafka with Maven, about {_SIZES[jars.name]}, once.")
-        shutil.copy(_HERE / f"{jars.name}.xml", work / "pom.xml")
+        (work / "pom.xml").write_bytes(_HERE.joinpath(f"{jars.name}.xml").read_bytes())
         command = [
             maven,
             "-B",

@@ -1,0 +1,196 @@
+"""The experiment that breaks processes, the broker and the network under tasks over Kafka."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from random import Random
+from types import MappingProxyType
+from typing import Any
+
+from harness import profiles, replay
+from harness.experiment import (
+    Claim,
+    Columns,
+    Each,
+    Experiment,
+    Failure,
+    Figure,
+    Figures,
+    Placement,
+    Request,
+    Row,
+    Rows,
+    Worker,
+)
+from harness.experiments.broker_faults.report import broker_tables, page
+from harness.experiments.broker_faults.trial import (
+    AT_LEAST_ONCE,
+    EXACTLY_ONCE,
+    FAULTS,
+    Trial,
+    mutant_trials,
+    places_of,
+)
+from harness.mutants.registry import BROKER_TRIALS
+from harness.processes import kafka_jars
+from harness.processes.measured import MeasurementFailedError
+from harness.report.page import Page
+from harness.report.table import Table
+from stores.errors import ConfigError
+from stores.registry import ALIASES, backends
+
+SECONDS = 25.0
+"""The time of a trial on two idle cores, roughly: five seconds of it for the broker."""
+
+
+class BrokerFaults(Experiment[Trial]):
+    """Kills, restarts, zombies and a network that hangs, at each step of a commit over a real broker."""
+
+    name = "broker_faults"
+    title = "tasks over a broker under faults"
+    stage = "broker"
+    claim = "faults over a broker"
+    trial = Trial
+    placement = Placement.SPREAD
+    share = 2
+    columns: Mapping[str, Columns] = MappingProxyType(
+        {
+            "broker_fault": {
+                "backend": str,
+                "fault": str,
+                "meaning": str,
+                "place": str,
+                "guarantee": str,
+                "mutant": str,
+                "seed": int,
+                "scenario": str,
+                "inputs": int,
+                "outputs": int,
+                "lost": int,
+                "repeated": int,
+                "processes": int,
+                "result": str,
+                "expected": str,
+                "detail": str,
+                "seconds": float,
+                "repeat_command": str,
+            }
+        }
+    )
+
+    def plan(self, request: Request) -> list[Trial]:
+        """Return every fault at every place and every mutant in a night, and nothing else.
+
+        The seed determines their order, so that nights without the time for all of them do not try the same ones.
+        """
+        chosen = [
+            name
+            for name in ALIASES.values()
+            if backends()[name].persistent and (request.backends is None or name in request.backends)
+        ]
+        if request.profile != profiles.NIGHT or not chosen:
+            return []
+        places = [(fault, place, EXACTLY_ONCE) for fault in FAULTS for place in places_of(fault)]
+        places += [("task killed", place, AT_LEAST_ONCE) for place in places_of("task killed", AT_LEAST_ONCE)]
+        trials = [
+            Trial(fault, place, chosen[(request.seed + number) % len(chosen)], guarantee, request.seed)
+            for number, (fault, place, guarantee) in enumerate(places)
+        ]
+        trials += [trial for mutant in BROKER_TRIALS for trial in mutant_trials(mutant, chosen[0], request.seed)]
+        Random(f"broker faults {request.seed}").shuffle(trials)
+        return trials
+
+    def missing(self) -> str:
+        """Return the reason why no broker can run here, or ""."""
+        return kafka_jars.missing()
+
+    def prepare(self, trials: Sequence[Trial], kept: Path, each: Each) -> list[Trial]:
+        """Return the trials with the folder of the jars: a task of Spark may have another clone, or none."""
+        return [replace(trial, jars=trial.jars or str(kafka_jars.JARS)) for trial in trials]
+
+    def cost_s(self, trial: Trial) -> float:
+        """Return the time of two idle cores."""
+        return SECONDS
+
+    def run(self, trial: Trial, worker: Worker) -> Iterable[Row]:
+        """Return the one row of a trial. Its result is "unknown" if it could not be tried."""
+        if not trial.jars and (reason := self.missing()):
+            raise ConfigError(f"no broker can run here: {reason}")
+        # It needs the extra kafka.
+        from harness.experiments.broker_faults.run import UNKNOWN, examine
+
+        worker.folder.mkdir()
+        began = time.monotonic()
+        try:
+            found = examine(trial, worker.folder, worker.code)
+        except MeasurementFailedError as error:
+            found = dict.fromkeys(self.columns["broker_fault"]) | {
+                "result": UNKNOWN,
+                "detail": str(error),
+                "seconds": time.monotonic() - began,
+            }
+        return [
+            {
+                **found,
+                "kind": "broker_fault",
+                "backend": trial.backend,
+                "fault": trial.fault,
+                "meaning": FAULTS[trial.fault].meaning,
+                "place": trial.place,
+                "guarantee": trial.guarantee,
+                "mutant": trial.mutant,
+                "seed": trial.seed,
+                "expected": "anomaly" if trial.mutant else "valid",
+                "repeat_command": replay.command(self.name, replace(trial, jars="")),
+            }
+        ]
+
+    def finish(self, trials: Sequence[Trial], rows: Sequence[Row], claim: Claim) -> list[Row]:
+        """Return the rows, with the reason for their trials."""
+        return [{**row, "scenario": claim.name} for row in rows]
+
+    def subject(self, trial: Trial) -> str:
+        """Return the fault, its place and the backend."""
+        return f"{trial.fault}, {trial.place}, {trial.backend}{trial.mutant and ' with '}{trial.mutant}"
+
+    def line(self, trial: Trial, rows: Sequence[Row]) -> str:
+        """Return the result."""
+        return f"{rows[0]['result']}, {rows[0]['seconds']:.0f} s"
+
+    def figures(self, rows: Rows) -> dict[str, list[Figure]]:
+        """Return a figure for each trial, in order."""
+        return {"broker_fault": sorted((dict(row) for row in rows.get("broker_fault", ())), key=_order)}
+
+    def tables(self, figures: Figures, rows: Rows) -> list[Table]:
+        """Return a line for each trial."""
+        return broker_tables(figures["broker_fault"])
+
+    def failures(self, figures: Figures, rows: Rows) -> list[Failure]:
+        """Return every trial with an unexpected result."""
+        return [
+            Failure(
+                f"{row['fault']}, {row['place']}, {row['guarantee']}, {row['backend']}{row['mutant'] and ' with '}"
+                f"{row['mutant']}, seed {row['seed']}: {row['result']}, not {row['expected']} "
+                f"({row['detail'] or 'nothing found'})",
+                row["repeat_command"],
+            )
+            for row in figures["broker_fault"]
+            if row["result"] != row["expected"]
+        ]
+
+    def page(self, figures: Figures, rows: Rows, facts: Mapping[str, Any]) -> Page:
+        """Return the page about faults over a broker."""
+        failures = [str(failure) for failure in self.failures(figures, rows)]
+        return page(figures["broker_fault"], failures, str(facts.get(f"{self.stage}_skipped") or ""))
+
+
+def _order(row: Figure) -> tuple[Any, ...]:
+    """Return the place of a figure among all: sound tasks first, exactly once before at least once."""
+    fault, places = row["fault"], FAULTS[row["fault"]].places
+    # Some mutants have places of their own.
+    place = places.index(row["place"]) if row["place"] in places else len(places)
+    at_least_once = row["guarantee"] != EXACTLY_ONCE
+    return row["mutant"], at_least_once, list(FAULTS).index(fault), place, row["backend"], row["seed"]

@@ -1,0 +1,164 @@
+"""A process of a trial from outside: it runs beside others, is watched by its files, stopped, continued and killed."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from harness.checkers.counting import PROCESS, Finding
+from harness.experiments.broker_faults.moment import POLL_S, go_file, reached_file
+from harness.experiments.broker_faults.task_process import NOTED
+from harness.experiments.broker_faults.worker_process import STATUS
+from harness.processes.child import child_environment, complaint_in
+from harness.processes.measured import (
+    ARGUMENTS_FILE,
+    FIGURES_FILE,
+    MeasurementFailedError,
+    read_figures,
+    write_figures,
+)
+from harness.processes.time_over import check_time, seconds_for
+
+DEADLINE_S = 120.0
+"""The time for which a trial waits for one thing. A task tries for 30 s by default; several may do so in a row."""
+_COMPLAINTS = "complaints"
+
+
+class BrokenPromiseError(Exception):
+    """A process of a trial failed, or did not end."""
+
+    def __init__(self, sentence: str) -> None:
+        super().__init__(sentence)
+        self.finding = Finding(PROCESS, sentence)
+
+
+class TrialProcess:
+    """A process that runs ``module`` in a new folder, by which it is named. A ``with`` block ends it.
+
+    ``code`` is its import path; None is that of this process. Raises, all methods: BrokenPromiseError if it failed, or
+    a thing does not happen in time; TimeOverError, see ``harness.processes.time_over``.
+    """
+
+    def __init__(self, module: str, folder: Path, arguments: Mapping[str, Any], code: str | None) -> None:
+        folder.mkdir()
+        write_figures(folder / ARGUMENTS_FILE, dict(arguments))
+        self._folder = folder
+        self._count = 0
+        with (folder / _COMPLAINTS).open("wb") as complaints:
+            self._process = subprocess.Popen(
+                [sys.executable, "-P", "-m", module, str(folder)],
+                cwd=folder,
+                env=child_environment(code, folder),
+                stdin=subprocess.PIPE,
+                stdout=subprocess.DEVNULL,
+                stderr=complaints,
+            )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._process.kill()
+        self._process.wait()
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+
+    def await_reached(self, hit: int) -> None:
+        """Wait until it waits at its place, for the ``hit``-th time. Raises: MeasurementFailedError if it ends."""
+        self._count = hit
+        if not self._has_reached():
+            self.figures()
+            raise MeasurementFailedError(f"{self._name} did not come to the place of the fault")
+
+    def reached(self) -> bool:
+        """Wait until it waits at its place once more; return False if it ends before that."""
+        self._count += 1
+        return self._has_reached()
+
+    def go(self) -> None:
+        """Let it continue from its place."""
+        (self._folder / go_file(self._count)).touch()
+
+    def await_error(self) -> None:
+        """Wait until its task has reported an error that passes, or it has ended."""
+        mark = self._folder / NOTED
+        self._await("report an error", lambda: mark.exists() or self._has_ended())
+
+    @property
+    def has_reported_errors(self) -> bool:
+        """True if its task has reported an error that passes."""
+        return (self._folder / NOTED).exists()
+
+    def await_done(self, running: int, done: int) -> None:
+        """Wait until a worker runs so many tasks, which have processed so many records together."""
+        wanted = {"running": running, "done": done}
+
+        def is_done() -> bool:
+            if self._has_ended():
+                self.figures()
+                raise BrokenPromiseError(f"{self._name} has ended by itself")
+            status = self._folder / STATUS
+            return status.exists() and bool(json.loads(status.read_text()) == wanted)
+
+        self._await(f"process {done} records in {running} tasks", is_done)
+
+    def stop(self) -> None:
+        """Stop it where it is (SIGSTOP)."""
+        self._process.send_signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """Let it continue after ``stop``."""
+        self._process.send_signal(signal.SIGCONT)
+
+    def terminate(self) -> None:
+        """Ask it to end (SIGTERM), and wait for its end."""
+        self._process.send_signal(signal.SIGTERM)
+        self.figures()
+
+    def await_kill(self) -> None:
+        """Wait for its death by SIGKILL. Raises: MeasurementFailedError if it ended by itself."""
+        if self._ended() != -signal.SIGKILL:
+            self.figures()
+            raise MeasurementFailedError(f"{self._name} did not come to the place at which it is killed")
+
+    def figures(self) -> dict[str, Any]:
+        """Wait for its end, and return its figures."""
+        status = self._ended()
+        if status != 0:
+            text = (self._folder / _COMPLAINTS).read_text(errors="replace")
+            complaint = complaint_in(text).replace(str(self._folder.parent), "WORK")
+            raise BrokenPromiseError(f"{self._name} ended with status {status}: {complaint[:300]}")
+        return read_figures(self._folder / FIGURES_FILE)
+
+    @property
+    def _name(self) -> str:
+        return f"the process {self._folder.name!r}"
+
+    def _has_reached(self) -> bool:
+        mark = self._folder / reached_file(self._count)
+        self._await("reach its place", lambda: mark.exists() or self._has_ended())
+        return mark.exists()
+
+    def _has_ended(self) -> bool:
+        return self._process.poll() is not None
+
+    def _ended(self) -> int:
+        self._await("end", self._has_ended)
+        return int(self._process.returncode)
+
+    def _await(self, what: str, happened: Callable[[], bool]) -> None:
+        end = time.monotonic() + seconds_for(DEADLINE_S)
+        while not happened():
+            if time.monotonic() > end:
+                check_time()
+                raise BrokenPromiseError(f"{self._name} did not {what} within {DEADLINE_S:.0f} s")
+            time.sleep(POLL_S)

@@ -1,0 +1,155 @@
+"""The broker of a trial, the network before it, its topics, and the processes that work on them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from random import Random
+from typing import Any
+
+from harness.checkers.counting import Pair
+from harness.experiments.broker_faults import task_process, worker_process
+from harness.experiments.broker_faults.application import COMMITS, INPUT, OUTPUT, RECORDS_PER_COMMIT, inputs
+from harness.experiments.broker_faults.moment import DIE, WAIT, WAIT_EACH
+from harness.experiments.broker_faults.processes import TrialProcess
+from harness.experiments.broker_faults.trial import FAULTS, INSIDE, Trial
+from harness.faults.network_proxy import NetworkProxy
+from harness.processes.kafka_jars import JARS
+from harness.processes.measured import MeasurementFailedError
+from stores.changelog.kafka import KafkaChangelog
+from stores.changelog.kafka.testing.broker import Broker, Listener
+from stores.changelog.kafka.testing.committed import committed_records
+from stores.errors import ConfigError
+from stores.interface import TopicPartition
+
+STATE, FRESH = "state", "fresh"
+"""The state directory of the tasks, and an empty one, into which the changelogs are restored whole."""
+TIMEOUT_S = 30.0
+SHORT_S, LONG_S = 4.0, 90.0
+"""The timeout of a changelog that is to report that no answer comes, and of one that is not to."""
+
+
+class Site:
+    """The surroundings of one trial. Processes are named, and each name is used once."""
+
+    def __init__(self, trial: Trial, folder: Path, code: str | None, broker: Broker, proxy: NetworkProxy) -> None:
+        self.trial, self.broker, self.proxy = trial, broker, proxy
+        self.partitions = list(range(FAULTS[trial.fault].partitions))
+        self.inputs: list[list[Pair]] = inputs(trial.seed, len(self.partitions))
+        self.choose = Random(f"{trial.fault} {trial.place} {trial.seed}")
+        self.processes = 0
+        """The number of processes that were started."""
+        self._folder, self._code = folder, code
+
+    def hit(self) -> int:
+        """Choose the time at which the fault strikes: in one of the commits, but the first and the last."""
+        commit = self.choose.randint(2, COMMITS - 1)
+        if self.trial.place != INSIDE:
+            return commit
+        return (commit - 1) * RECORDS_PER_COMMIT + self.choose.randint(1, RECORDS_PER_COMMIT - 1)
+
+    def feed(self, begin: int, end: int) -> None:
+        """Append a part of each partition's inputs; create the topics before the first one."""
+        with KafkaChangelog({"bootstrap.servers": self.broker.address}) as log:
+            if begin == 0:
+                for topic in (INPUT, OUTPUT):
+                    log.create_topic(topic, len(self.partitions))
+            with log.producer() as producer:
+                for number in self.partitions:
+                    for key, value in self.inputs[number][begin:end]:
+                        producer.send(TopicPartition(INPUT, number), key.encode(), value.encode())
+                producer.flush()
+
+    @contextmanager
+    def waiting_task(
+        self, name: str, *, act: str = WAIT, state: str = STATE, proxied: bool = False, timeout_s: float = TIMEOUT_S
+    ) -> Iterator[TrialProcess]:
+        """Feed all inputs, and start a task, which waits at the place of the trial."""
+        self.feed(0, COMMITS * RECORDS_PER_COMMIT)
+        hit = 1 if act == WAIT_EACH else self.hit()
+        with self._tasks(name, state, self.trial.place, hit, act, proxied=proxied, timeout_s=timeout_s) as process:
+            process.await_reached(hit)
+            yield process
+
+    def kill_task(self, name: str, place: str, hit: int) -> None:
+        """Run a task until it is killed, when it is at a place for the ``hit``-th time."""
+        with self._tasks(name, STATE, place, hit, DIE) as process:
+            process.await_kill()
+
+    def finished(self, name: str, state: str = STATE, *, mutant: bool = False) -> dict[str, Any]:
+        """Run the tasks of all partitions to the end of their input; return the figures of the process.
+
+        Only with ``mutant`` the trial's mutant is built in.
+        """
+        with self._tasks(name, state, "", 0, WAIT, mutant=mutant) as process:
+            return process.figures()
+
+    def worker(self, name: str, dies_at: str = "") -> TrialProcess:
+        """Start a worker. It dies in its first rebalance that reaches a place."""
+        arguments = {"address": self.broker.address, "place": dies_at}
+        return self._process(worker_process.__name__, name, STATE, self.trial.mutant, arguments)
+
+    def has(self, state: str) -> bool:
+        """Return True for the empty directory, and for a state directory that the trial has made."""
+        return state == FRESH or (self._folder / state).exists()
+
+    def outputs(self) -> list[Pair]:
+        """Return the committed outputs, as another process reads them."""
+        records = committed_records(self.broker.address, OUTPUT, len(self.partitions))
+        return [(key.decode(), value.decode()) for key, value in records]
+
+    def _tasks(
+        self,
+        name: str,
+        state: str,
+        place: str,
+        hit: int,
+        act: str,
+        *,
+        mutant: bool = True,
+        proxied: bool = False,
+        timeout_s: float = TIMEOUT_S,
+    ) -> TrialProcess:
+        """Start a process that runs the tasks of all partitions."""
+        arguments = {
+            "address": f"127.0.0.1:{self.proxy.port}" if proxied else self.broker.address,
+            "partitions": self.partitions,
+            "place": place,
+            "hit": hit,
+            "act": act,
+            "timeout_s": timeout_s,
+        }
+        return self._process(task_process.__name__, name, state, self.trial.mutant if mutant else "", arguments)
+
+    def _process(self, module: str, name: str, state: str, mutant: str, own: dict[str, Any]) -> TrialProcess:
+        self.processes += 1
+        arguments = {
+            "state": str(self._folder / state),
+            "backend": self.trial.backend,
+            "guarantee": self.trial.guarantee,
+            "mutant": mutant,
+            **own,
+        }
+        return TrialProcess(module, self._folder / name, arguments, self._code)
+
+
+@contextmanager
+def site(trial: Trial, folder: Path, code: str | None) -> Iterator[Site]:
+    """Start a broker with its data in ``folder``, and a proxy before it; kill it at the end.
+
+    Raises: MeasurementFailedError if the broker does not start.
+    """
+    jars = Path(trial.jars) if trial.jars else JARS
+    with ExitStack() as stack:
+        proxy = stack.enter_context(NetworkProxy())
+        listeners = [Listener("PROXIED", advertised_port=proxy.port)]
+        broker = Broker(folder / "broker", jars, listeners=listeners)
+        # Nobody needs its data: a clean end would take seconds.
+        stack.callback(broker.kill)
+        try:
+            broker.start()
+        except ConfigError as error:
+            raise MeasurementFailedError(str(error)) from error
+        proxy.target = broker.ports["PROXIED"]
+        yield Site(trial, folder, code, broker, proxy)

@@ -1,0 +1,16 @@
+"""At least once, a task over a Kafka broker that is killed at any step of a commit loses no output.
+
+With input offsets committed before the outputs are sent, outputs are missing.
+
+Source: KIP-129, "Motivation": at least once.
+"""
+
+from harness.broker_scenario import BrokerScenario
+
+SCENARIO = BrokerScenario(faults=("task killed",), guarantee="at_least_once", mutants=("offsets-before-records",))
+
+
+if __name__ == "__main__":
+    from harness.cli import run_scenario
+
+    raise SystemExit(run_scenario(__file__))

@@ -1,0 +1,16 @@
+"""A Kafka broker that is killed and started again, also during a commit, costs a task time and nothing else.
+
+The broker comes back while the task waits, or only when the task has reported that no answer comes.
+
+Source: KIP-588, "Proposed Changes"; KIP-572, "Proposed Changes".
+"""
+
+from harness.broker_scenario import BrokerScenario
+
+SCENARIO = BrokerScenario(faults=("broker killed", "broker restarted"), mutants=("no-transactions",))
+
+
+if __name__ == "__main__":
+    from harness.cli import run_scenario
+
+    raise SystemExit(run_scenario(__file__))

@@ -1,0 +1,19 @@
+"""A network to a Kafka broker that hangs or breaks during commits costs a task time, and a held-back commit is fenced.
+
+A proxy on loopback passes on nothing, or requests without answers, cuts connections at a random byte, or delivers a
+commit only when the successor of its task has done all work.
+
+Source: KIP-588, "Proposed Changes"; KIP-892, "Error Handling"; KIP-98, zombie fencing.
+"""
+
+from harness.broker_scenario import BrokerScenario
+
+SCENARIO = BrokerScenario(
+    faults=("network stalls", "answers stall", "connections cut", "commit held back"), mutants=("own-transactional-id",)
+)
+
+
+if __name__ == "__main__":
+    from harness.cli import run_scenario
+
+    raise SystemExit(run_scenario(__file__))

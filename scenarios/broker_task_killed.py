@@ -1,0 +1,20 @@
+"""A task over a Kafka broker that is killed at any step of a commit or a restore repeats and loses no output.
+
+A consumer that reads committed records finds one output for each input, and the stores are the model's. Without
+transactions it finds outputs twice, and with input offsets committed before the outputs it misses some.
+
+Source: KIP-129, "Motivation"; KIP-844, "StateStore changes".
+"""
+
+from harness.broker_scenario import BrokerScenario
+
+SCENARIO = BrokerScenario(
+    faults=("task killed",),
+    mutants=("no-transactions", "inputs-before-outputs", "inputs-after-outputs", "aborted-restored"),
+)
+
+
+if __name__ == "__main__":
+    from harness.cli import run_scenario
+
+    raise SystemExit(run_scenario(__file__))

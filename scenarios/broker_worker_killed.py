@@ -1,0 +1,16 @@
+"""A worker that is killed in the middle of a rebalance over a Kafka broker repeats and loses no output.
+
+It dies at each step of the release of its tasks, or before it works on tasks that it gets.
+
+Source: KIP-429, "Proposed Changes"; KIP-447, "Proposed Changes".
+"""
+
+from harness.broker_scenario import BrokerScenario
+
+SCENARIO = BrokerScenario(faults=("worker killed",), mutants=("no-transactions", "inputs-before-outputs"))
+
+
+if __name__ == "__main__":
+    from harness.cli import run_scenario
+
+    raise SystemExit(run_scenario(__file__))
