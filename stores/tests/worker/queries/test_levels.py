@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -72,10 +73,20 @@ def waiting_query(stage: Stage, replies: list[Reply], **parameters: object) -> t
     return thread
 
 
-def test_a_query_may_wait_for_its_bound(stage: Stage) -> None:
+def test_a_query_may_wait_for_its_bound(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    tried, read = threading.Event(), local_reads._at_one_moment
+
+    def noted(*arguments: Any) -> Any:
+        try:
+            return read(*arguments)
+        finally:
+            tried.set()
+
+    monkeypatch.setattr(local_reads, "_at_one_moment", noted)
     stage.put("counts", ("a", 1))
     replies: list[Reply] = []
     thread = waiting_query(stage, replies, wait_ms=30_000)
+    assert tried.wait(60)
     stage.put("counts", ("a", 2))
     thread.join(60)
     [reply] = replies

@@ -74,7 +74,7 @@ def test_paths_and_methods_that_are_none_are_refused_as_json(stage: Stage) -> No
         ("bytes/get", "key=%2B%2F%2F%2B+&key_encoding=base64", ["'key'", "%2B"]),
         ("bytes/get", "key=YQ%3D%3DYQ&key_encoding=base64", ["'key'", "base64"]),
         ("bytes/get", "key=abc&key_encoding=hex", ["'key'", "hex"]),
-        ("bytes/get", "key=a+b+&key_encoding=hex", ["'key'", "hex"]),
+        ("bytes/get", "key=ab+cd&key_encoding=hex", ["'key'", "hex"]),
         ("numbers/get", "key=one", ["'key'", "int64"]),
         ("numbers/get", f"key={2**63}", ["'key'", "int64"]),
         ("numbers/get", "key=" + "9" * 10_000, ["'key'", "int64"]),

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import http.client
+import os
+import resource
 import socket
 import threading
 from collections.abc import Callable, Iterator
@@ -178,3 +180,21 @@ def test_fifty_clients_see_whole_commits_while_the_task_commits(tmp_path: Path, 
             finally:
                 ended.set()
             assert all(each.result(TIMEOUT_S) for each in running)
+
+
+def test_a_process_with_many_descriptors_is_answered_too(stage: Stage) -> None:
+    """select() takes descriptors up to 1,023, and a process with many stores has more."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard != resource.RLIM_INFINITY and hard < 1_300:
+        pytest.skip(f"the system allows {hard} descriptors")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, 1_300), hard))
+    held: list[int] = []
+    try:
+        while not held or held[-1] < 1_100:
+            held.append(os.dup(1))
+        with served(stage.application) as address:
+            assert ask(address, "/stores").status == 200
+    finally:
+        for descriptor in held:
+            os.close(descriptor)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
