@@ -43,8 +43,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     if not given.verbose:
         # It logs each attempt to connect. What that means for a task is logged with the task.
         logging.getLogger("stores.changelog.kafka.client").setLevel(logging.CRITICAL)
-        # It logs each query that waits for a thread.
-        logging.getLogger("waitress.queue").setLevel(logging.ERROR)
     try:
         worker = Worker(find_application(given.application), read_properties(given.config))
     except (StoreError, TypeError) as error:

@@ -6,6 +6,7 @@ and no thread. waitress itself leaves its threads running at the end, so that is
 
 from __future__ import annotations
 
+import logging
 import socket
 import threading
 import time
@@ -32,6 +33,11 @@ STOP_S = 1.0
 _POLL_S = 0.5
 
 Application = Callable[..., Any]
+
+_queue_log = logging.getLogger("waitress.queue")
+if _queue_log.level == logging.NOTSET:
+    # It warns of each request that waits for a thread.
+    _queue_log.setLevel(logging.ERROR)
 
 
 class Listener:
