@@ -101,7 +101,8 @@ class Worker:
 
     def task_status(self, task_id: TaskId) -> TaskStatus | None:
         """Return the state of a task that this worker has, None if it does not have it. For any thread."""
-        return next((status for status in self.status().tasks if status.task_id == task_id), None)
+        statuses = (status for thread in self._threads for status in thread.status())
+        return next((status for status in statuses if status.task_id == task_id), None)
 
     def open_task(self, task_id: TaskId) -> StreamTask | None:
         """Return a task that a thread works on, None if there is none yet or no more. For any thread."""

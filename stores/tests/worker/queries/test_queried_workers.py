@@ -158,6 +158,20 @@ def test_a_partition_of_a_worker_without_queries_has_no_address(place: Place) ->
             assert statuses == [200, 200, 503, 503]
 
 
+def test_a_worker_with_a_standby_copy_names_the_one_that_has_the_task(place: Place) -> None:
+    feed(place, KEYS.items())
+    settings = [
+        {**QUERIES, "num.standby.replicas": "1", "state.dir": str(place.folder / f"state-{name}")} for name in "ab"
+    ]
+    with worker(place, "first", settings[0]) as first, worker(place, "second", settings[1]) as second:
+        for process in (first, second):
+            process.await_line(r"2 tasks, .*; 2 standby copies, lag 0$")
+        for process in (first, second):
+            address = address_of(process)
+            statuses = sorted(ask(address, RANGE, partition=number).status for number in range(PARTITIONS))
+            assert statuses == [200, 200, 307, 307]
+
+
 def test_sigterm_ends_a_worker_with_open_requests(place: Place) -> None:
     feed(place, [("key1", 1)])
     replies: list[Reply] = []
