@@ -8,16 +8,21 @@ from __future__ import annotations
 import os
 import re
 import socket
+import struct
 
 from stores.errors import ConfigError
 
-CONNECT_TIMEOUT_S = 5.0
-"""The time that each address of a master has to accept a connection."""
+ANSWER_TIMEOUT_S = 5.0
+"""The time that each address of a master has to accept a connection, and then to answer."""
 _SCHEME = "spark://"
+_REQUEST, _ANSWERS, _NUMBER = 3, (4, 5), 0x7478_7374
+"""Types of messages, and a number for one. Source: Spark's ``network-common``, ``Message.Type`` and ``RpcRequest``."""
+_REQUEST_HEAD, _ANSWER_HEAD = struct.Struct(">qbqi"), struct.Struct(">qbq")
+"""The length of the whole, the type and the number, and in a request the length of its content."""
 
 
 def check_master(master: str | None) -> None:
-    """Check that a standalone master accepts connections at one of the addresses of ``master``.
+    """Check that a standalone master answers at one of the addresses of ``master``.
 
     ``master`` is as for Spark: ``spark://HOST:PORT``, with more pairs after commas if masters stand by. Other masters,
     and those that ``spark-submit`` has chosen, are not checked. Raises: ConfigError.
@@ -35,7 +40,22 @@ def _refusal(address: str) -> str | None:
     if parts is None or not 0 < int(parts[2]) < 1 << 16:
         return f"{address!r} is not HOST:PORT"
     try:
-        socket.create_connection((parts[1], int(parts[2])), CONNECT_TIMEOUT_S).close()
+        with socket.create_connection((parts[1], int(parts[2])), ANSWER_TIMEOUT_S) as connection:
+            connection.settimeout(ANSWER_TIMEOUT_S)
+            return None if _answers_as_spark(connection) else f"{address}: what listens there is no Spark master"
     except OSError as error:
         return f"{address}: {error.strerror or error}"
-    return None
+
+
+def _answers_as_spark(connection: socket.socket) -> bool:
+    """Send a request without sense, which Spark answers with a failure under the same number."""
+    content = b"?"
+    connection.sendall(_REQUEST_HEAD.pack(_REQUEST_HEAD.size + len(content), _REQUEST, _NUMBER, len(content)) + content)
+    answer = b""
+    while len(answer) < _ANSWER_HEAD.size:
+        received = connection.recv(_ANSWER_HEAD.size - len(answer))
+        if not received:
+            return False
+        answer += received
+    _, kind, number = _ANSWER_HEAD.unpack(answer)
+    return kind in _ANSWERS and number == _NUMBER

@@ -5,10 +5,13 @@ from __future__ import annotations
 import os
 import signal
 import socket
+import struct
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import psutil
@@ -20,6 +23,7 @@ from harness.report.rows import LATEST
 from harness.spark.master import check_master
 from harness.tests.test_cli import ROOT, environment, using
 from harness.workloads.event_log import EventLog, EventLogError
+from stores.errors import ConfigError
 
 BENCH = ("bench", "--profile", "smoke", "--only", "opening", "--backends", "memory")
 COLD_OPENING = '{"backend":"sqlite","seed":1,"records":1000}'
@@ -78,11 +82,54 @@ def test_a_master_that_does_not_answer_is_refused_and_leaves_no_run(
     assert not (tmp_path / "runs").exists()
 
 
+@contextmanager
+def listening(answer: Callable[[bytes], bytes | None]) -> Iterator[str]:
+    """Listen on loopback, and answer one request; None closes the connection at once. Yield the address."""
+
+    def serve() -> None:
+        connection, _ = server.accept()
+        # The other side may close before it has read all of the answer.
+        with connection, suppress(ConnectionResetError):
+            reply = answer(connection.recv(100))
+            if reply is not None:
+                connection.sendall(reply)
+                connection.recv(1)
+
+    with socket.create_server(("127.0.0.1", 0)) as server, ThreadPoolExecutor(1) as thread:
+        served = thread.submit(serve)
+        yield f"127.0.0.1:{server.getsockname()[1]}"
+        served.result()
+
+
+def failure_of(request: bytes) -> bytes:
+    """Return the frame of Spark's RpcFailure for a frame of an RpcRequest: type 5, and the same number."""
+    return struct.pack(">qb", 22, 5) + request[9:17] + struct.pack(">i", 1) + b"!"
+
+
 def test_one_of_several_masters_that_answers_is_enough() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        check_master(f"spark://127.0.0.1:1,127.0.0.1:{server.getsockname()[1]}")
+    with listening(failure_of) as address:
+        check_master(f"spark://127.0.0.1:1,{address}")
     check_master("local[2]")
     check_master(None)
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        lambda request: b"",
+        lambda request: None,
+        lambda request: b"HTTP/1.1 400 Bad Request\r\n\r\n",
+        lambda request: request,
+        lambda request: failure_of(bytes(100)),
+    ],
+    ids=["silent", "closes", "http", "echo", "another number"],
+)
+def test_a_port_where_something_else_than_spark_listens_is_refused(
+    monkeypatch: pytest.MonkeyPatch, answer: Callable[[bytes], bytes | None]
+) -> None:
+    monkeypatch.setattr("harness.spark.master.ANSWER_TIMEOUT_S", 0.3)
+    with listening(answer) as address, pytest.raises(ConfigError, match="no master answers"):
+        check_master(f"spark://{address}")
 
 
 @pytest.mark.parametrize("make", [Path.mkdir, Path.touch])
