@@ -120,7 +120,21 @@ class CommitInDoubtError(ChangelogError):
 
 
 class ProducerFencedError(ChangelogError):
-    """A newer producer has this transactional ID. Stop: another instance owns the task now."""
+    """A newer producer has this transactional ID. Stop: another instance owns the task now.
+
+    ``transactional_id`` is that ID, "" if it is unknown.
+    """
+
+    def __init__(self, message: str, transactional_id: str = "") -> None:
+        super().__init__(message)
+        self.transactional_id = transactional_id
+
+
+class TransactionAbortedError(ChangelogError):
+    """The transaction of a task was aborted for the sake of another task in it. Nothing of it is committed.
+
+    The task is back at its last commit, with its stores: give it the records since then again.
+    """
 
 
 class ChangelogLostError(ChangelogError):

@@ -99,7 +99,8 @@ def fenced(transactional_id: str) -> ProducerFencedError:
     """Return the error for a producer whose epoch is not the newest. Source: KIP-98, zombie fencing."""
     return ProducerFencedError(
         f"a newer producer has taken the transactional ID {transactional_id!r}: "
-        "stop this instance, because another one owns the task now"
+        "stop this instance, because another one owns the task now",
+        transactional_id,
     )
 
 

@@ -101,6 +101,65 @@ class Producer(Closeable):
         """Abort the open transaction and release the producer. May be called more than once."""
 
 
+class SharedProducer(Closeable):
+    """The producers of the tasks of one thread, in one transaction: it is committed or aborted as a whole.
+
+    A task joins before it is restored. A task of another thread or process that joins with the same transactional ID,
+    or opens a producer with it, fences the older one. For one thread.
+
+    Raises, all methods: ChangelogTimeoutError if the log does not answer in time: call again.
+    """
+
+    @abstractmethod
+    def join(
+        self,
+        transactional_id: str,
+        group: str,
+        inputs: Sequence[TopicPartition],
+        changelogs: Sequence[TopicPartition],
+    ) -> None:
+        """Add a task, and wait until the transactions of its older instances are decided.
+
+        ``group`` commits the offsets of ``inputs``. ``changelogs`` are the partitions of the task's stores. When this
+        returns, the log has the task's last commit, and nothing of an older instance can be committed any more.
+        Raises: ChangelogError if the log can't fence older instances.
+        """
+
+    @abstractmethod
+    def of(self, transactional_id: str) -> Producer:
+        """Return the producer of a task. Call only its ``send``, ``send_all`` and ``send_offsets``.
+
+        It is another one after ``renew``.
+        """
+
+    @abstractmethod
+    def leave(self, transactional_id: str) -> None:
+        """Remove a task. The open transaction must have nothing of it."""
+
+    @abstractmethod
+    def begin(self) -> None:
+        """Open a transaction; no effect if one is open."""
+
+    @abstractmethod
+    def commit(self) -> Mapping[TopicPartition, int]:
+        """Commit records and offsets of all tasks atomically; return the last record's offset for each partition.
+
+        Raises: as ``Producer.commit``. A ProducerFencedError has the transactional ID that was taken.
+        """
+
+    @abstractmethod
+    def abort(self) -> None:
+        """Discard the open transaction; no effect if none is open."""
+
+    @abstractmethod
+    def renew(self) -> None:
+        """Decide a commit in doubt: its transaction is committed or aborted when this returns. None is open then."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Abort the open transaction and release the producers. May be called more than once."""
+
+
 class Changelog(Closeable):
     """A set of topics with numbered partitions. Many producers, many readers.
 
@@ -138,6 +197,14 @@ class Changelog(Closeable):
     def producer(self, transactional_id: str | None = None) -> Producer:
         """Return a new producer. With an ID, the older one of that ID is fenced and its open transaction aborted."""
 
+    def shared_producer(self, transactional_id: str, timeout_s: float | None = None) -> SharedProducer:
+        """Return a producer that several tasks of one thread share: see ``SharedProducer``. No other has this ID.
+
+        Kafka aborts a transaction that is open for longer than ``timeout_s``; None for the client's setting. Raises:
+        ChangelogError if the log has no transactions over several tasks.
+        """
+        raise ChangelogError(f"{type(self).__name__} has no transactions over several tasks: give each its own")
+
     @abstractmethod
     def read(self, partition: TopicPartition, from_offset: int = 0) -> Iterator[Record]:
         """Return the committed records from ``from_offset`` on, in order, up to the last stable offset as of this call.
@@ -170,14 +237,19 @@ class Changelog(Closeable):
         session_timeout_s: float,
         server: str = "",
         copies: Copies | None = None,
+        instance_id: str | None = None,
+        fencing: bool = False,
     ) -> GroupMember:
         """Join the processes that share the partitions of ``topics``, and return the membership.
 
         The members of a group have the same ``fingerprint``. In Kafka the group takes a member for dead that is silent
         for ``session_timeout_s``. ``server`` is the address that ``GroupMember.addresses`` returns for what this member
-        has. A member with ``copies`` keeps standby copies.
+        has. A member with ``copies`` keeps standby copies. One with an ``instance_id`` that joins again within the
+        session gets its partitions back (KIP-345). With ``fencing``, a ``SharedProducer`` commits offsets of ``group``
+        only for partitions that this member has (KIP-447).
 
-        Raises: ChangelogError if the group has members with another fingerprint, or the log is for one process only.
+        Raises: ChangelogError if the group has members with another fingerprint or ``fencing``, or the log is for one
+        process only.
         """
         raise ChangelogError(f"{type(self).__name__} is for one process only: use SqliteChangelog or KafkaChangelog")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from bisect import bisect_left
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import cast
 
@@ -17,16 +17,18 @@ from stores.changelog.arguments import (
     fenced,
     of_partitions,
 )
-from stores.changelog.interface import Changelog, Headers, IsExpired, Record
+from stores.changelog.interface import Changelog, Headers, IsExpired, Record, SharedProducer
 from stores.changelog.producer import (
     AFTER_COMMIT,
     BEFORE_COMMIT,
     FIELDS_PER_RECORD,
+    Appended,
     AppendRequest,
+    AtomicWriter,
     BufferedProducer,
     Identity,
-    LogWriter,
 )
+from stores.changelog.shared import EmbeddedSharedProducer
 from stores.errors import ChangelogError, StoreClosedError
 from stores.failpoints import reach
 from stores.interface import TopicPartition
@@ -86,6 +88,11 @@ class MemoryChangelog(Changelog):
                 self._abort(transaction)
             return BufferedProducer(self._writer, Identity(transactional_id, epoch))
 
+    def shared_producer(self, transactional_id: str, timeout_s: float | None = None) -> SharedProducer:
+        check_name("transactional id", transactional_id)
+        self._check_open()
+        return EmbeddedSharedProducer(self.producer, self._writer)
+
     def read(self, partition: TopicPartition, from_offset: int = 0) -> Iterator[Record]:
         with self._lock:
             log, start, end = self._bounds(partition)
@@ -134,29 +141,36 @@ class MemoryChangelog(Changelog):
     def close(self) -> None:
         self._closed = True
 
-    def _append(self, request: AppendRequest) -> tuple[int | None, dict[TopicPartition, int]]:
-        identity, transaction = request.identity, request.transaction
+    def _append(self, requests: Sequence[AppendRequest]) -> list[Appended]:
+        ends = any(request.ends and request.identity is not None for request in requests)
         with self._lock:
             self._check_open()
-            if identity is not None and self._epochs[identity.transactional_id] != identity.epoch:
-                raise fenced(identity.transactional_id)
-            if request.ends and identity is not None:
+            for request in requests:
+                identity = request.identity
+                if identity is not None and self._epochs[identity.transactional_id] != identity.epoch:
+                    raise fenced(identity.transactional_id)
+            if ends:
                 reach(BEFORE_COMMIT)
-            if identity is not None and transaction is None and not request.ends:
-                self._transactions += 1
-                transaction = self._transactions
-                self._open[transaction] = identity.transactional_id
-            last_offsets = {
-                partition: self._extend(partition, transaction or 0, pending)
-                for partition, pending in request.records.items()
-                if pending
-            }
-            if request.ends and transaction is not None:
-                del self._open[transaction]
-            for (group, partition), offset in request.group_offsets.items():
-                self._groups.setdefault(group, {})[partition] = offset
-        if request.ends and identity is not None:
+            appended = [self._append_one(request) for request in requests]
+        if ends:
             reach(AFTER_COMMIT)
+        return appended
+
+    def _append_one(self, request: AppendRequest) -> Appended:
+        identity, transaction = request.identity, request.transaction
+        if identity is not None and transaction is None and not request.ends:
+            self._transactions += 1
+            transaction = self._transactions
+            self._open[transaction] = identity.transactional_id
+        last_offsets = {
+            partition: self._extend(partition, transaction or 0, pending)
+            for partition, pending in request.records.items()
+            if pending
+        }
+        if request.ends and transaction is not None:
+            del self._open[transaction]
+        for (group, partition), offset in request.group_offsets.items():
+            self._groups.setdefault(group, {})[partition] = offset
         return None if request.ends else transaction, last_offsets
 
     def _abort(self, transaction: int) -> None:
@@ -194,13 +208,13 @@ class MemoryChangelog(Changelog):
             raise StoreClosedError("the changelog is closed: open another one")
 
 
-class _Writer(LogWriter):
+class _Writer(AtomicWriter):
     """The interface of a changelog to its producers, besides its own."""
 
     def __init__(
         self,
         check: Callable[[TopicPartition], object],
-        append: Callable[[AppendRequest], tuple[int | None, dict[TopicPartition, int]]],
+        append: Callable[[Sequence[AppendRequest]], list[Appended]],
         abort: Callable[[int], None],
     ) -> None:
         self._check, self._append, self._abort = check, append, abort
@@ -208,8 +222,8 @@ class _Writer(LogWriter):
     def check_partition(self, partition: TopicPartition) -> None:
         self._check(partition)
 
-    def append(self, request: AppendRequest) -> tuple[int | None, dict[TopicPartition, int]]:
-        return self._append(request)
+    def append_together(self, requests: Sequence[AppendRequest]) -> list[Appended]:
+        return self._append(requests)
 
     def abort(self, transaction: int) -> None:
         self._abort(transaction)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
 
@@ -44,6 +44,9 @@ Pending = list[object]
 
 GroupOffsets = Mapping[tuple[str, TopicPartition], int]
 
+Appended = tuple[int | None, dict[TopicPartition, int]]
+"""The number of the transaction if it stays open, and the last offset of each partition."""
+
 
 @dataclass(frozen=True, slots=True)
 class Identity:
@@ -76,7 +79,7 @@ class LogWriter(ABC):
         """Check that the log has ``partition``. Raises: ChangelogError."""
 
     @abstractmethod
-    def append(self, request: AppendRequest) -> tuple[int | None, dict[TopicPartition, int]]:
+    def append(self, request: AppendRequest) -> Appended:
         """Append; return the number of the transaction if it stays open, and the last offset of each partition.
 
         Raises: ProducerFencedError if the identity's epoch is not the newest; ChangelogError.
@@ -85,6 +88,18 @@ class LogWriter(ABC):
     @abstractmethod
     def abort(self, transaction: int) -> None:
         """Mark the transaction as aborted if it is still open."""
+
+
+class AtomicWriter(LogWriter):
+    """A log that appends requests of several producers as one."""
+
+    @abstractmethod
+    def append_together(self, requests: Sequence[AppendRequest]) -> list[Appended]:
+        """Append all requests or none; return the results in order. Raises: as ``append``."""
+
+    def append(self, request: AppendRequest) -> Appended:
+        [appended] = self.append_together([request])
+        return appended
 
 
 class BufferedProducer(Producer):
@@ -178,9 +193,7 @@ class BufferedProducer(Producer):
             self._group_offsets.update(checked)
 
     def commit(self) -> Mapping[TopicPartition, int]:
-        self._check_certain()
-        if not self._in_transaction:
-            raise ChangelogError("no transaction is open: call begin() first")
+        self._check_in_transaction()
         self._append(ends=True)
         return self._finish()
 
@@ -223,21 +236,30 @@ class BufferedProducer(Producer):
                 self._finish()
 
     def _append(self, *, ends: bool) -> None:
-        request = AppendRequest(
+        try:
+            appended = self._log.append(self._request(ends=ends))
+        except CommitInDoubtError:
+            self._doubt()
+            raise
+        self._note(appended)
+
+    def _request(self, *, ends: bool) -> AppendRequest:
+        return AppendRequest(
             self._identity,
             self._transaction,
             ends or self._identity is None,
             self._pending,
             self._group_offsets if ends else {},
         )
-        try:
-            self._transaction, last_offsets = self._log.append(request)
-        except CommitInDoubtError:
-            self._in_doubt = True
-            # The next record finds no pending list of its partition, and is refused.
-            self._forget_pending()
-            raise
+
+    def _note(self, appended: Appended) -> None:
+        self._transaction, last_offsets = appended
         self._last_offsets.update(last_offsets)
+        self._forget_pending()
+
+    def _doubt(self) -> None:
+        self._in_doubt = True
+        # The next record finds no pending list of its partition, and is refused.
         self._forget_pending()
 
     def _forget_pending(self) -> None:
@@ -261,6 +283,11 @@ class BufferedProducer(Producer):
         self._log.check_partition(partition)
         return self._pending.setdefault(checked_partition(partition), [])
 
+    def _check_in_transaction(self) -> None:
+        self._check_certain()
+        if not self._in_transaction:
+            raise ChangelogError("no transaction is open: call begin() first")
+
     def _check_usable(self) -> None:
         self._check_certain()
         if self._identity is not None and not self._in_transaction:
@@ -279,3 +306,23 @@ class BufferedProducer(Producer):
                 if self._identity is not None
                 else "it is unknown whether the changelog has the sent records: call abort(), and send them again"
             )
+
+
+def commit_together(log: AtomicWriter, producers: Sequence[BufferedProducer]) -> dict[TopicPartition, int]:
+    """Commit the open transactions of several producers of ``log`` as one: all of them, or none.
+
+    Return the last record's offset for each written partition. Raises: as ``Producer.commit``.
+    """
+    for producer in producers:
+        producer._check_in_transaction()
+    try:
+        appended = log.append_together([producer._request(ends=True) for producer in producers])
+    except CommitInDoubtError:
+        for producer in producers:
+            producer._doubt()
+        raise
+    last_offsets: dict[TopicPartition, int] = {}
+    for producer, each in zip(producers, appended, strict=True):
+        producer._note(each)
+        last_offsets.update(producer._finish())
+    return last_offsets

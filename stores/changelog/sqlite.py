@@ -24,12 +24,13 @@ from stores.changelog.checksum import is_sound
 from stores.changelog.compaction import ABORTED, Compaction
 from stores.changelog.file_group import FileGroupMember
 from stores.changelog.group import Copies, GroupListener
-from stores.changelog.interface import Changelog, Headers, IsExpired, Record
+from stores.changelog.interface import Changelog, Headers, IsExpired, Record, SharedProducer
 from stores.changelog.log_file import BUSY_TIMEOUT_S, LogFile
 from stores.changelog.producer import (
     BufferedProducer,
     Identity,
 )
+from stores.changelog.shared import EmbeddedSharedProducer
 from stores.changelog.sqlite_writer import SqliteWriter
 from stores.errors import ChangelogError, ConfigError
 from stores.files.sqlite_library import Connection, changes, roll_back
@@ -121,6 +122,11 @@ class SqliteChangelog(Changelog):
         self._producers.add(producer)
         return producer
 
+    def shared_producer(self, transactional_id: str, timeout_s: float | None = None) -> SharedProducer:
+        check_name("transactional id", transactional_id)
+        self._file.check_open()
+        return EmbeddedSharedProducer(self.producer, self._writer)
+
     def read(self, partition: TopicPartition, from_offset: int = 0) -> Iterator[Record]:
         scan = self._scan(partition, from_offset)
         next(scan)  # begins the snapshot, and raises errors here
@@ -136,6 +142,8 @@ class SqliteChangelog(Changelog):
         session_timeout_s: float,
         server: str = "",
         copies: Copies | None = None,
+        instance_id: str | None = None,
+        fencing: bool = False,
     ) -> FileGroupMember:
         check_name("group", group)
         known = self.topics()

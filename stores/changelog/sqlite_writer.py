@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache
 
 from stores.changelog.arguments import fenced
@@ -13,9 +13,10 @@ from stores.changelog.producer import (
     AFTER_COMMIT,
     BEFORE_COMMIT,
     FIELDS_PER_RECORD,
+    Appended,
     AppendRequest,
+    AtomicWriter,
     Identity,
-    LogWriter,
     Pending,
 )
 from stores.failpoints import reach
@@ -23,7 +24,7 @@ from stores.files.sqlite_library import Connection
 from stores.interface import TopicPartition
 
 
-class SqliteWriter(LogWriter):
+class SqliteWriter(AtomicWriter):
     """Appends to ``file``. ``topic_id`` returns the number of a partition's topic, which it checks. For any thread."""
 
     def __init__(self, file: LogFile, topic_id: Callable[[TopicPartition], int]) -> None:
@@ -34,32 +35,35 @@ class SqliteWriter(LogWriter):
     def check_partition(self, partition: TopicPartition) -> None:
         self._topic_id(partition)
 
-    def append(self, request: AppendRequest) -> tuple[int | None, dict[TopicPartition, int]]:
+    def append_together(self, requests: Sequence[AppendRequest]) -> list[Appended]:
+        ends = any(request.ends and request.identity is not None for request in requests)
+        with self._file.write() as writer:
+            appended = [self._append(writer, request) for request in requests]
+            if ends:
+                reach(BEFORE_COMMIT)
+        if ends:
+            reach(AFTER_COMMIT)
+        return appended
+
+    def _append(self, writer: Connection, request: AppendRequest) -> Appended:
         identity, transaction = request.identity, request.transaction
         last_offsets = {}
-        with self._file.write() as writer:
-            if identity is not None:
-                self._check_epoch(writer, identity)
-                if transaction is None and not request.ends:
-                    [transaction] = writer.execute(
-                        "insert into log_transaction (transactional_id, epoch, state) values (?, ?, 'OPEN') "
-                        "returning transaction_id",
-                        (identity.transactional_id, identity.epoch),
-                    ).fetchone()
-            for partition, pending in request.records.items():
-                if pending:
-                    last_offsets[partition] = self._insert(writer, partition, transaction, pending)
-            if request.ends and transaction is not None:
-                writer.execute("delete from transaction_range where transaction_id = ?", (transaction,))
-                writer.execute("delete from log_transaction where transaction_id = ?", (transaction,))
-            for (group, (topic, number)), offset in request.group_offsets.items():
-                writer.execute(
-                    "insert or replace into group_offset values (?, ?, ?, ?)", (group, topic, number, offset)
-                )
-            if request.ends and identity is not None:
-                reach(BEFORE_COMMIT)
-        if request.ends and identity is not None:
-            reach(AFTER_COMMIT)
+        if identity is not None:
+            self._check_epoch(writer, identity)
+            if transaction is None and not request.ends:
+                [transaction] = writer.execute(
+                    "insert into log_transaction (transactional_id, epoch, state) values (?, ?, 'OPEN') "
+                    "returning transaction_id",
+                    (identity.transactional_id, identity.epoch),
+                ).fetchone()
+        for partition, pending in request.records.items():
+            if pending:
+                last_offsets[partition] = self._insert(writer, partition, transaction, pending)
+        if request.ends and transaction is not None:
+            writer.execute("delete from transaction_range where transaction_id = ?", (transaction,))
+            writer.execute("delete from log_transaction where transaction_id = ?", (transaction,))
+        for (group, (topic, number)), offset in request.group_offsets.items():
+            writer.execute("insert or replace into group_offset values (?, ?, ?, ?)", (group, topic, number, offset))
         return None if request.ends else transaction, last_offsets
 
     def abort(self, transaction: int) -> None:

@@ -16,6 +16,7 @@ from stores.tasks.memory_budget import BudgetShare, MemoryBudget
 from stores.tasks.on_error import DeadLetterTopic, OnError
 from stores.tasks.stores.restore import RestoreProgress, RestoreReport
 from stores.tasks.task import StreamTask
+from stores.tasks.thread_transaction import ThreadTransaction
 from stores.tasks.timing.commit_interval import NO_INTERVAL
 from stores.tasks.timing.punctuation import PunctuationType, Schedule
 from stores.tasks.topology import Subtopology, Topology
@@ -41,6 +42,7 @@ __all__ = [
     "TaskConfig",
     "TaskContext",
     "TaskId",
+    "ThreadTransaction",
     "Topology",
     "Upgrade",
     "UpgradeMode",

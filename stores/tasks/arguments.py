@@ -8,9 +8,11 @@ from typing import Any
 
 from stores.changelog.interface import Changelog, Record
 from stores.config import StoreConfig
-from stores.interface import TopicPartition
+from stores.errors import ConfigError
+from stores.interface import ProcessingGuarantee, TopicPartition
 from stores.tasks.identifier import TaskId
 from stores.tasks.memory_budget import BudgetShare
+from stores.tasks.thread_transaction import ThreadTransaction
 
 
 def check_task_id(task_id: object) -> None:
@@ -54,6 +56,16 @@ def check_memory(memory: object) -> None:
     """Check the memory budget of a task. Raises: TypeError."""
     if memory is not None and not isinstance(memory, BudgetShare):
         raise TypeError(f"memory is what MemoryBudget.share() returns, or None, not {type(memory).__name__}")
+
+
+def check_transaction(transaction: object, guarantee: ProcessingGuarantee) -> None:
+    """Check the transaction that a task shares with others. Raises: TypeError, ConfigError."""
+    if transaction is None:
+        return
+    if not isinstance(transaction, ThreadTransaction):
+        raise TypeError(f"transaction is a ThreadTransaction or None, not {type(transaction).__name__}")
+    if guarantee is not ProcessingGuarantee.EXACTLY_ONCE:
+        raise ConfigError("a task that shares a transaction is exactly-once: at least once there are no transactions")
 
 
 def check_flags(**flags: object) -> None:

@@ -12,7 +12,7 @@ from typing import Any, Self
 
 from stores.changelog.interface import Changelog, Record
 from stores.config import StoreConfig
-from stores.errors import ChangelogError, ChangelogTimeoutError
+from stores.errors import ChangelogError, ChangelogTimeoutError, TransactionAbortedError
 from stores.files.store_directory import checked_path
 from stores.interface import IsolationLevel, PositionBound, ProcessingGuarantee, TopicPartition
 from stores.metrics import EarlyCommitCause, TaskMetrics
@@ -24,6 +24,7 @@ from stores.tasks.arguments import (
     check_function,
     check_memory,
     check_task_id,
+    check_transaction,
     checked_inputs,
     unexpected_record,
 )
@@ -63,6 +64,7 @@ from stores.tasks.task_counters import TaskCounters
 from stores.tasks.task_resources import TaskResources
 from stores.tasks.task_state import Call, TaskLifecycle
 from stores.tasks.task_transaction import BEFORE_LOG_COMMIT, TaskTransaction
+from stores.tasks.thread_transaction import ThreadTransaction
 from stores.tasks.timing.clock import Clock, SystemClock
 from stores.tasks.timing.commit_interval import check_commit_every, checked_commit_interval_ms
 from stores.tasks.timing.punctuation import Punctuator
@@ -118,6 +120,10 @@ class StreamTask:
 
     ``task_timeout_s`` is the time for which ``run`` retries if the changelog does not answer in time; 0 for no retry.
 
+    ``transaction`` is that of all tasks of a thread, which then commit and roll back together (``ThreadTransaction``).
+    It needs exactly once. An error in one task rolls back the others: ``run`` continues by itself, and other calls
+    raise TransactionAbortedError once.
+
     ``topology`` is that of the whole application. At ``open``, stores in the folder of another sub-topology are moved
     to their tasks, without a replay (``stores.tasks.directory.relocation``). With
     ``automatic_state_relocation=False`` they are refused. All tasks that are open in the directory have the same
@@ -126,7 +132,7 @@ class StreamTask:
     ``wipe_unclean=False`` shows exactly once without the wipe, for tests only. Do not use it in production.
 
     Source: KIP-129 (exactly once), KIP-844 ("StateStore changes", steps 1 to 5), KIP-892 ("Atomic Checkpointing"),
-    KIP-1033 and KIP-1034 (``on_error``).
+    KIP-1033 and KIP-1034 (``on_error``), KIP-447 (``transaction``).
     """
 
     def __init__(
@@ -152,6 +158,7 @@ class StreamTask:
         topology: Topology | None = None,
         automatic_state_relocation: bool = True,
         clock: Clock | None = None,
+        transaction: ThreadTransaction | None = None,
     ) -> None:
         check_configurations(stores)
         check_task_id(task_id)
@@ -178,6 +185,7 @@ class StreamTask:
         self.task_id = task_id
         self.guarantee = common_guarantee(guarantee, stores.values())
         exactly_once = self.guarantee is ProcessingGuarantee.EXACTLY_ONCE
+        check_transaction(transaction, self.guarantee)
         self._changelog = changelog
         self._function: ProcessFunction = process
         self._init = init
@@ -231,6 +239,7 @@ class StreamTask:
             exactly_once=exactly_once,
             make_schedules=self._make_schedules,
             close=self._close_all,
+            shared=transaction,
         )
         self._budgeted = EarlyCommits(
             task_id, self.uncommitted_memory_bytes, self._commit_early, self._context, self._lifecycle
@@ -443,6 +452,8 @@ class StreamTask:
                 if commit:
                     self.commit()
                 return done - began
+            except TransactionAbortedError:
+                continue  # Another task of the transaction has failed: from the last commit on.
             except ChangelogTimeoutError as error:
                 timeout.failed(error, self._transaction.done)
 
@@ -582,4 +593,4 @@ class StreamTask:
         origins: Mapping[str, Origin] | None = None,
     ) -> None:
         self._lifecycle.close()
-        self._resources.close(self._budgeted, offsets, origins)
+        self._resources.close(self._budgeted, self._transaction.close_producer, offsets, origins)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from stores.changelog.interface import Changelog
 from stores.errors import ChangelogError
@@ -55,6 +55,7 @@ class TaskResources:
     def close(
         self,
         task: BudgetedTask,
+        close_producer: Callable[[], None],
         offsets: Mapping[TopicPartition, int | None] | None = None,
         origins: Mapping[str, Origin] | None = None,
     ) -> None:
@@ -70,8 +71,7 @@ class TaskResources:
             with errors.step():
                 self._stores.close()
             with errors.step():
-                if hasattr(self._context, "producer"):
-                    self._context.producer.close()
+                close_producer()
             if offsets is not None and not errors.failed:
                 with errors.step():
                     self._checkpoint.write(offsets)

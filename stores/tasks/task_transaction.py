@@ -7,17 +7,18 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
-from typing import Protocol
+from contextlib import AbstractContextManager, suppress
 
 from stores.changelog.interface import Changelog, Producer
 from stores.errors import ChangelogTimeoutError, ProducerFencedError
 from stores.failpoints import Part, declare, reach
 from stores.interface import Position, TopicPartition
+from stores.tasks.committed_stores import CommittedStores
 from stores.tasks.context import TaskContext
 from stores.tasks.identifier import TaskId
 from stores.tasks.task_counters import TaskCounters
 from stores.tasks.task_state import Call, Event, TaskLifecycle, TaskState
+from stores.tasks.thread_transaction import ThreadTransaction
 from stores.tasks.timing.timing import Timing
 
 _log = logging.getLogger(__name__)
@@ -27,44 +28,11 @@ BEFORE_LOG_COMMIT = declare(
 )
 
 
-class CommittedStores(Protocol):
-    """The part of a task's stores (``StoreGroup``) that its transaction uses. Raises: as the methods there."""
-
-    def begin(self) -> None:
-        """Begin a transaction of the changelogs."""
-
-    def before_commit(self) -> None:
-        """Stage the expiry and the marks of the commit."""
-
-    def finish_logs(self) -> None:
-        """Send the changelog records that were kept until the commit."""
-
-    def send_stream_times(self, producer: Producer) -> None:
-        """Add the stream times of the stores to the changelog's transaction."""
-
-    def commit(self, offsets: Mapping[TopicPartition, int], position: Position) -> None:
-        """Commit each store with the changelog offset that its transaction got."""
-
-    def compact_logs(self) -> None:
-        """Make a step of the changelogs' compaction."""
-
-    def upgrade_step(self) -> None:
-        """Make a step of the online upgrades."""
-
-    def swap_upgraded(self, position: Position) -> None:
-        """Replace the stores whose online upgrade is complete."""
-
-    def rollback(self) -> None:
-        """Discard the staged writes of each store."""
-
-    def return_to_commit(self, cause: BaseException, position: Position) -> None:
-        """Roll back each store, and bring it to the end of its changelog."""
-
-
 class TaskTransaction:
     """The open transaction of one task; a commit or a rollback ends it and begins the next. For one thread.
 
-    ``make_schedules`` is called at each beginning from a commit. ``close`` closes the task once it is fenced.
+    ``make_schedules`` is called at each beginning from a commit. ``close`` closes the task once it is fenced. With
+    ``shared``, all tasks of the thread commit and roll back together.
     """
 
     def __init__(
@@ -82,6 +50,7 @@ class TaskTransaction:
         exactly_once: bool,
         make_schedules: Callable[[], None],
         close: Callable[[], None],
+        shared: ThreadTransaction | None = None,
     ) -> None:
         self.next_offsets: dict[TopicPartition, int] = {}
         """The next offset to process of each input partition."""
@@ -91,7 +60,11 @@ class TaskTransaction:
         """The records committed since the task was created."""
         self.punctuated = False
         """True if a punctuator ran since the last commit: then there is something to commit without any record."""
-        self._application_id, self._task_id, self._inputs = application_id, task_id, inputs
+        self.in_log = False
+        """True while the shared transaction may have records of this task."""
+        self.task_id, self.group, self.inputs = task_id, application_id, inputs
+        self.transactional_id = f"{application_id}-{task_id}"
+        self._shared = shared
         self._changelog, self._stores = changelog, stores
         self._context, self._timing = context, timing
         self._lifecycle, self._counters = lifecycle, counters
@@ -108,30 +81,68 @@ class TaskTransaction:
         """The number of records processed since the task was created, without those that were rolled back."""
         return self.committed + (self.processed if self._lifecycle.ready else 0)
 
+    @property
+    def changelogs(self) -> Sequence[TopicPartition]:
+        """The changelog partitions of the task's stores."""
+        return self._stores.partitions
+
+    @property
+    def is_running(self) -> bool:
+        """True unless the task is opening, rolling back, failed or closed."""
+        return self._lifecycle.state is TaskState.RUNNING
+
+    @property
+    def is_processing(self) -> bool:
+        """True while the function or a punctuator runs."""
+        return self._context.active
+
+    @property
+    def commits(self) -> AbstractContextManager[None]:
+        """The timer of the task's commits."""
+        return self._counters.commits
+
     def open_producer(self) -> None:
         """Open the changelog's producer.
 
         Under exactly once, this aborts an open transaction of another instance, and fences that instance.
         """
-        transactional_id = f"{self._application_id}-{self._task_id}" if self._exactly_once else None
-        self._context.producer = self._changelog.producer(transactional_id)
+        if self._shared is not None:
+            self._shared.join(self)
+        else:
+            self._open_own_producer()
+
+    def _open_own_producer(self) -> None:
+        self.take(self._changelog.producer(self.transactional_id if self._exactly_once else None))
+
+    def take(self, producer: Producer) -> None:
+        """Write to this producer from now on."""
+        self._context.producer = producer
+
+    def close_producer(self) -> None:
+        """Release the producer, without a commit. Raises: as ``Producer.close``."""
+        if self._shared is not None:
+            self._shared.leave(self)
+        elif hasattr(self._context, "producer"):
+            self._context.producer.close()
 
     def begin(self) -> None:
         """Begin at the last commit of the changelog: input offsets, stream time and schedules. Then the task runs."""
-        committed = self._changelog.committed_offsets(self._application_id, self._inputs)
+        committed = self._changelog.committed_offsets(self.group, self.inputs)
         topics = self._changelog.topics()
-        for partition in self._inputs:
+        for partition in self.inputs:
             default = self._changelog.start_offset(partition) if partition.topic in topics else 0
             self.next_offsets[partition] = committed.get(partition, default)
         self._begin_next()
         timing = self._timing
-        committed_ms = self._changelog.committed_offsets(timing.stream_time.group, self._inputs)
-        timing.begin(committed_ms, self._inputs, self._make_schedules)
+        committed_ms = self._changelog.committed_offsets(timing.stream_time.group, self.inputs)
+        timing.begin(committed_ms, self.inputs, self._make_schedules)
         self._lifecycle.run()
 
     def _begin_next(self) -> None:
         self._stores.begin()
-        if self._exactly_once:
+        if self._shared is not None:
+            self._shared.begin(self)
+        elif self._exactly_once:
             self._context.producer.begin()
         self._context.commit_requested = False
         self._context.failure = None
@@ -140,33 +151,48 @@ class TaskTransaction:
 
     def committed_position(self) -> Position:
         """Return a position that the changelogs reflect: they are committed with the input offsets, or before them."""
-        committed = self._changelog.committed_offsets(self._application_id, self._inputs)
-        return _reached({partition: committed.get(partition, 0) for partition in self._inputs})
+        committed = self._changelog.committed_offsets(self.group, self.inputs)
+        return _reached({partition: committed.get(partition, 0) for partition in self.inputs})
 
     def commit(self) -> None:
         """Commit the changelog, then the stores; roll back if the changelog refuses. Raises: as the task's commit."""
-        context, processed = self._context, self.processed
-        producer = context.producer
+        if self._shared is not None:
+            self._shared.commit(self)
+            return
+        producer = self._context.producer
         try:
-            context.active = True
-            self._stores.before_commit()
-            context.active = False
-            self._stores.finish_logs()
-            reach(BEFORE_LOG_COMMIT)
-            if self._exactly_once:
-                self._send_offsets()
-                offsets = producer.commit()
-            else:
-                offsets = producer.flush()
+            self.prepare()
+            offsets = producer.commit() if self._exactly_once else producer.flush()
         except BaseException as error:
             self.roll_back(error, in_doubt=True)
             raise
+        self.apply(offsets)
+
+    def prepare(self) -> None:
+        """Send all that belongs to the transaction. Under exactly once, its input offsets are in it, too."""
+        context = self._context
+        context.active = True
+        self._stores.before_commit()
+        context.active = False
+        self._stores.finish_logs()
+        reach(BEFORE_LOG_COMMIT)
+        if self._exactly_once:
+            self._send_offsets()
+
+    def apply(self, offsets: Mapping[TopicPartition, int], reached: str = "") -> None:
+        """Commit the stores with the offsets of the changelog's commit, and begin the next transaction.
+
+        It passes the failpoint ``reached`` before. Raises: as the task's commit.
+        """
+        processed = self.processed
         try:
+            if reached:
+                reach(reached)
             self._stores.commit(offsets, _reached(self.next_offsets))
             if not self._exactly_once:
                 self._send_offsets()
         except ChangelogTimeoutError as error:
-            self.roll_back(error)
+            self.return_to_commit(error)
             raise
         except BaseException as error:
             self._fail(error)
@@ -184,7 +210,7 @@ class TaskTransaction:
     def _send_offsets(self) -> None:
         # At least once these are two commits, in this order: after a crash a punctuator may run twice, but is never
         # skipped.
-        self._context.producer.send_offsets(self._application_id, self.next_offsets)
+        self._context.producer.send_offsets(self.group, self.next_offsets)
         stream_time = self._timing.stream_time
         times = stream_time.uncommitted()
         if times:
@@ -199,11 +225,26 @@ class TaskTransaction:
         self._context.active = False
         if not self._lifecycle.allows(Event.ROLL_BACK):
             return  # The function itself has closed the task, or has called a commit that failed.
+        if self._shared is not None:
+            self._shared.roll_back(self, error)
+        else:
+            self.return_to_commit(error, in_doubt=in_doubt)
+
+    def return_to_commit(
+        self, error: BaseException, *, in_doubt: bool = False, end_error: BaseException | None = None
+    ) -> None:
+        """Roll back this task alone, as ``roll_back`` does.
+
+        A shared transaction has been ended in the changelog before; ``end_error`` is the error of that.
+        """
+        self._context.active = False
+        if not self._lifecycle.allows(Event.ROLL_BACK):
+            return
         self._lifecycle.roll_back()
         # Not the error's text: it may contain values.
         _log.info(
             "task %s rolls back %d records to its last commit, after %s",
-            self._task_id,
+            self.task_id,
             self.processed,
             type(error).__name__,
         )
@@ -216,12 +257,10 @@ class TaskTransaction:
                     self._stores.rollback()  # Even if a close fails, readers must not see staged writes any more.
                 self._fail(error)
                 return
-            # A commit that timed out is not in the changelog.
-            if in_doubt and self._exactly_once and not isinstance(error, ChangelogTimeoutError):
-                # Opening a producer with the same ID decides it. The restore then writes what the changelog has.
-                self.open_producer()
-            else:
-                self._context.producer.abort()
+            if end_error is not None:
+                raise end_error
+            if self._shared is None:
+                self._end_own(error, in_doubt=in_doubt)
             asked = True
             self._stores.return_to_commit(error, self.committed_position())
             self.begin()
@@ -240,15 +279,30 @@ class TaskTransaction:
                 with suppress(Exception):
                     self._stores.rollback()  # The producer has failed before the stores were asked to roll back.
             self._fail(failure)
-            error.add_note(f"Then task {self._task_id} could not return to its last commit: {failure}")
+            error.add_note(f"Then task {self.task_id} could not return to its last commit: {failure}")
+
+    def _end_own(self, error: BaseException, *, in_doubt: bool) -> None:
+        """End the open transaction in the changelog. A commit that timed out is not in the changelog."""
+        if in_doubt and self._exactly_once and not isinstance(error, ChangelogTimeoutError):
+            # Opening a producer with the same ID decides it. The restore then writes what the changelog has.
+            self._open_own_producer()
+        else:
+            self._context.producer.abort()
 
     def resume(self) -> None:
         """Try a pending rollback again; then raise the error of the task's state unless it is running."""
         pending = self._lifecycle.pending_rollback
         if pending is not None:
             error, in_doubt = pending
-            self.roll_back(error, in_doubt=in_doubt)
+            if self._shared is not None:
+                self._shared.resume(self, error, in_doubt=in_doubt)
+            else:
+                self.return_to_commit(error, in_doubt=in_doubt)
         self._lifecycle.check(Call.WORK)
+
+    def tell(self, error: Exception) -> None:
+        """Let the task's next call raise ``error``: another task has made this one roll back."""
+        self._lifecycle.defer(error)
 
     def _fail(self, error: BaseException) -> None:
         self._lifecycle.fail(error)
@@ -257,7 +311,7 @@ class TaskTransaction:
             try:
                 self._close()
             except Exception as failure:
-                error.add_note(f"Then task {self._task_id} could not be closed: {failure}")
+                error.add_note(f"Then task {self.task_id} could not be closed: {failure}")
 
 
 def _reached(next_offsets: Mapping[TopicPartition, int]) -> Position:

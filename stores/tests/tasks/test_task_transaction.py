@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import pytest
 
@@ -23,6 +23,8 @@ AFTERWARDS = ["compact_logs", "upgrade_step", "swap_upgraded"]
 
 class NoStores:
     """No store at all: it notes each call, and raises the errors that a test has planned for it, in their order."""
+
+    partitions: Sequence[TopicPartition] = ()
 
     def __init__(self) -> None:
         self.calls: list[str] = []
