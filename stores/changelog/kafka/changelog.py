@@ -17,12 +17,13 @@ from stores.changelog.arguments import (
     checked_partition,
 )
 from stores.changelog.group import Copies, GroupListener
-from stores.changelog.interface import Changelog, IsExpired, Record
+from stores.changelog.interface import Changelog, IsExpired, Record, SharedProducer
 from stores.changelog.kafka.client_settings import ClientSettings
 from stores.changelog.kafka.cluster import Cluster
 from stores.changelog.kafka.group_member import KafkaGroupMember
 from stores.changelog.kafka.group_offsets import GroupOffsets
 from stores.changelog.kafka.reader import PartitionReader
+from stores.changelog.kafka.shared_producer import KafkaSharedProducer
 from stores.changelog.kafka.store_topics import check_store_topic, store_topic_settings
 from stores.changelog.kafka.writer import KafkaProducer, KafkaWriter
 from stores.errors import ChangelogError, ConfigError, StoreClosedError
@@ -97,9 +98,12 @@ class KafkaChangelog(Changelog):
         self._cluster.check_open()
         if transactional_id is not None:
             check_name("transactional id", transactional_id)
-        producer = KafkaProducer(KafkaWriter(self._cluster, self._groups, transactional_id), transactional_id)
-        self._producers.add(producer)
-        return producer
+        return self._make_producer(transactional_id)
+
+    def shared_producer(self, transactional_id: str, timeout_s: float | None = None) -> SharedProducer:
+        self._cluster.check_open()
+        check_name("transactional id", transactional_id)
+        return KafkaSharedProducer(self._make_producer, self._cluster, self._groups, transactional_id, timeout_s)
 
     def read(self, partition: TopicPartition, from_offset: int = 0) -> Iterator[Record]:
         start, end = self._cluster.bounds(partition)
@@ -127,8 +131,21 @@ class KafkaChangelog(Changelog):
         session_timeout_s: float,
         server: str = "",
         copies: Copies | None = None,
+        instance_id: str | None = None,
+        fencing: bool = False,
     ) -> KafkaGroupMember:
-        return KafkaGroupMember(self._cluster, group, topics, listener, fingerprint, session_timeout_s, server, copies)
+        return KafkaGroupMember(
+            self._cluster,
+            group,
+            topics,
+            listener,
+            fingerprint,
+            session_timeout_s,
+            server=server,
+            copies=copies,
+            instance_id=instance_id,
+            fencing=self._groups if fencing else None,
+        )
 
     def compact(self, partition: TopicPartition, is_expired: IsExpired | None = None) -> int:
         """Check the partition only: Kafka's brokers compact their topics themselves. Return 0."""
@@ -152,6 +169,12 @@ class KafkaChangelog(Changelog):
                 reader.close()
             self._groups.close()
             self._cluster.close()
+
+    def _make_producer(self, transactional_id: str | None, transaction_timeout_s: float | None = None) -> KafkaProducer:
+        writer = KafkaWriter(self._cluster, self._groups, transactional_id, transaction_timeout_s)
+        producer = KafkaProducer(writer, transactional_id)
+        self._producers.add(producer)
+        return producer
 
     def _create(self, topic: str, partitions: int, settings: Mapping[str, str]) -> bool:
         existing = self._cluster.topics().get(topic)

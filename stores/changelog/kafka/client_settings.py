@@ -13,6 +13,7 @@ OWN: Mapping[str, str] = {
     "enable.idempotence": "it is always on",
     "acks": "it is always all",
     "group.id": "the task gives it",
+    "group.instance.id": "the member of a group gives it: it is a property of a worker",
     "isolation.level": "it is always read_committed",
     "enable.auto.commit": "offsets are committed with the records",
     "enable.auto.offset.store": "offsets are committed with the records",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
@@ -60,6 +60,8 @@ class Cluster:
         self._partitions: dict[str, int] = {}
         self._record_bytes_max: dict[str, int] = {}
         self._unseen: dict[TopicPartition, int] = {}
+        self._own: set[TopicPartition] = set()
+        """The partitions that are read up to the last commit here, whatever transactions others have in them."""
         self._refusal: KafkaError | None = None
         self._admin = self.client(AdminClient, {})
         self._asking = self.client(confluent_kafka.Consumer, {"group.id": "txstores-reader", **READER})
@@ -197,28 +199,48 @@ class Cluster:
         self.check_partition(partition)
         theirs = confluent_kafka.TopicPartition(partition.topic, partition.partition)
         doing = f"asking for the offsets of {partition.topic}-{partition.partition}"
-
-        def ask(left_s: float) -> tuple[int, int]:
-            start, end = self._asking.get_watermark_offsets(theirs, timeout=left_s)
-            return int(start), int(end)
-
-        bounds = self.asked(doing, ask)
+        bounds = self._stable_bounds(theirs, doing)
         committed = self._unseen.get(partition)
         if committed is not None:
             began = time.monotonic()
             while bounds[1] <= committed:
                 waited_s = time.monotonic() - began
                 # Where others have open transactions, the last stable offset may stay before this commit.
-                if waited_s > VISIBLE_S and self._written_end(theirs, doing) > committed + 1:
+                if (
+                    waited_s > VISIBLE_S
+                    and partition not in self._own
+                    and self._written_end(theirs, doing) > committed + 1
+                ):
                     break
                 if waited_s > self.timeout_s:
                     raise ChangelogTimeoutError(
                         f"{doing}: the end of a transaction of this process does not become visible in time"
                     )
                 time.sleep(_PAUSE_S / 10)
-                bounds = self.asked(doing, ask)
+                bounds = self._stable_bounds(theirs, doing)
             self._unseen.pop(partition, None)
         return bounds
+
+    def await_decided(self, partitions: Sequence[TopicPartition]) -> None:
+        """Wait until each transaction that now has records in one of these partitions is committed or aborted.
+
+        The brokers abort that of a killed producer after its ``transaction.timeout.ms``. From now on ``bounds`` of the
+        partitions waits for later ones, too: a process that was stopped may still send records, and not commit them.
+        """
+        deadline = time.monotonic() + self.timeout_s
+        for partition in partitions:
+            self.check_partition(partition)
+            self._own.add(partition)
+            theirs = confluent_kafka.TopicPartition(partition.topic, partition.partition)
+            doing = f"waiting for the end of the open transactions in {partition.topic}-{partition.partition}"
+            written_end = self._written_end(theirs, doing)
+            while self._stable_bounds(theirs, doing)[1] < written_end:
+                if time.monotonic() > deadline:
+                    raise ChangelogTimeoutError(
+                        f"{doing}: they are still open. The brokers abort that of a killed worker after its "
+                        "transaction.timeout.ms"
+                    )
+                time.sleep(_PAUSE_S)
 
     def ended(self, last_offsets: Mapping[TopicPartition, int]) -> None:
         """Remember a commit or abort of this process: each partition's last stable offset moves a moment after it."""
@@ -247,6 +269,15 @@ class Cluster:
                 return
             self._closed = True
         self._asking.close()
+
+    def _stable_bounds(self, theirs: confluent_kafka.TopicPartition, doing: str) -> tuple[int, int]:
+        """Return the first offset, and the last stable offset."""
+
+        def ask(left_s: float) -> tuple[int, int]:
+            start, end = self._asking.get_watermark_offsets(theirs, timeout=left_s)
+            return int(start), int(end)
+
+        return self.asked(doing, ask)
 
     def _written_end(self, theirs: confluent_kafka.TopicPartition, doing: str) -> int:
         """Return the offset after the last record, of whatever transaction."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Collection, Mapping
-from typing import Any
+from typing import Any, Protocol
 
 import confluent_kafka
 from confluent_kafka import KafkaException
@@ -25,6 +25,16 @@ OPEN_COMMIT_S = 5.0
 Theirs = list[confluent_kafka.TopicPartition]
 
 
+class Membership(Protocol):
+    """A membership in a group whose generation fences the offsets of its transactions (KIP-447)."""
+
+    def metadata(self, partitions: Collection[TopicPartition]) -> Any:
+        """Return the group's metadata for offsets of ``partitions``.
+
+        Raises: ChangelogTimeoutError if the member has not all of them, or is none at the moment.
+        """
+
+
 class GroupOffsets:
     """The offsets of groups in a cluster. For any thread. Raises: as ``Cluster.asked``."""
 
@@ -33,6 +43,7 @@ class GroupOffsets:
         self._lock = threading.Lock()
         self._consumers: dict[str, confluent_kafka.Consumer] = {}
         self._metadata: dict[str, Any] = {}
+        self._memberships: dict[str, Membership] = {}
 
     def committed(self, group: str, partitions: Collection[TopicPartition] | None = None) -> dict[TopicPartition, int]:
         """Return the committed offsets of a group, of these partitions or of all topics of the cluster.
@@ -54,14 +65,36 @@ class GroupOffsets:
             except KafkaException as exception:
                 if not is_unanswered(error_of(exception)):
                     raise
-            own = {"group.id": group, "enable.auto.commit": False, "isolation.level": "read_uncommitted"}
-            consumer = self._cluster.client(confluent_kafka.Consumer, own)
-            try:
-                return _committed(consumer, asked, min(left_s, COORDINATOR_S))
-            finally:
-                consumer.close()
+            return self._asked_anew(group, asked, left_s, "read_uncommitted")
 
         return self._cluster.asked(f"asking for the offsets of group {group!r}", ask) if asked else {}
+
+    def await_decided(self, group: str, partitions: Collection[TopicPartition]) -> None:
+        """Wait until no open transaction has offsets of the group for these partitions (KIP-447).
+
+        The brokers abort that of a killed producer after its ``transaction.timeout.ms``.
+        """
+        asked = [confluent_kafka.TopicPartition(topic, number) for topic, number in partitions]
+
+        def ask(left_s: float) -> dict[TopicPartition, int]:
+            try:
+                return _committed(self._consumer(group), asked, min(left_s, OPEN_COMMIT_S))
+            except KafkaException as exception:
+                if not is_unanswered(error_of(exception)):
+                    raise
+            return self._asked_anew(group, asked, left_s, "read_committed")
+
+        self._cluster.asked(f"waiting for the end of the open transactions with offsets of group {group!r}", ask)
+
+    def fence_by(self, group: str, membership: Membership) -> None:
+        """Let this membership fence the offsets of the group from now on, also when it has ended."""
+        with self._lock:
+            self._memberships[group] = membership
+
+    def is_fenced(self, group: str) -> bool:
+        """Return True if a membership fences the offsets of the group."""
+        with self._lock:
+            return group in self._memberships
 
     def commit(self, group: str, offsets: Mapping[TopicPartition, int]) -> None:
         """Commit offsets of a group outside of any transaction. Kafka refuses it if the group has members.
@@ -88,11 +121,18 @@ class GroupOffsets:
 
         self._cluster.asked(doing, ask)
 
-    def metadata(self, group: str) -> Any:
-        """Return the group's metadata for a transaction: that of a client that is no member of it (KIP-447).
+    def metadata(self, group: str, partitions: Collection[TopicPartition]) -> Any:
+        """Return the group's metadata for a transaction with offsets of ``partitions`` (KIP-447).
 
-        A task's partitions are assigned by its caller, and older instances are fenced by its transactional ID.
+        Without a membership they are those of a client outside of the group. A task's partitions are assigned by its
+        caller then, and older instances are fenced by its transactional ID. Raises: as ``Membership.metadata``.
         """
+        with self._lock:
+            membership = self._memberships.get(group)
+        return self.outside_metadata(group) if membership is None else membership.metadata(partitions)
+
+    def outside_metadata(self, group: str) -> Any:
+        """Return the group's metadata of a client that is no member. The coordinator accepts them from anyone."""
         with self._lock:
             metadata = self._metadata.get(group)
             if metadata is None:
@@ -110,6 +150,15 @@ class GroupOffsets:
         with self._lock:
             consumers, self._consumers = self._consumers, {}
         for consumer in consumers.values():
+            consumer.close()
+
+    def _asked_anew(self, group: str, asked: Theirs, left_s: float, isolation_level: str) -> dict[TopicPartition, int]:
+        """Ask with a new client. With ``read_committed``, an open commit is no answer."""
+        own = {"group.id": group, "enable.auto.commit": False, "isolation.level": isolation_level}
+        consumer = self._cluster.client(confluent_kafka.Consumer, own)
+        try:
+            return _committed(consumer, asked, min(left_s, COORDINATOR_S))
+        finally:
             consumer.close()
 
     def _consumer(self, group: str) -> confluent_kafka.Consumer:

@@ -40,6 +40,11 @@ _HELD_RECORDS = 500
 """The records that the client gets in one go: many for the cost of a call, few for those that wait for a commit."""
 
 _TOO_LARGE = getattr(KafkaError, "MSG_SIZE_TOO_LARGE")  # noqa: B009
+_TRANSACTION_TIMEOUT = "transaction.timeout.ms"
+_NOT_OF_THE_GENERATION = frozenset(
+    getattr(KafkaError, name) for name in ("ILLEGAL_GENERATION", "UNKNOWN_MEMBER_ID", "FENCED_INSTANCE_ID")
+)
+"""The coordinator's answers to the metadata of an earlier generation, or of a member that it has removed (KIP-447)."""
 _Delivered = Callable[[KafkaError | None, Any], None]
 
 
@@ -49,12 +54,25 @@ class KafkaWriter(LogWriter):
     After an error before the commit, ``append`` can be called again with the same request, and goes on where it was.
     """
 
-    def __init__(self, cluster: Cluster, groups: GroupOffsets, transactional_id: str | None) -> None:
-        """Connect; with an ID, wait until the older producer's transaction is decided. Raises: as ``Cluster.asked``."""
+    def __init__(
+        self,
+        cluster: Cluster,
+        groups: GroupOffsets,
+        transactional_id: str | None,
+        transaction_timeout_s: float | None = None,
+    ) -> None:
+        """Connect; with an ID, wait until the older producer's transaction is decided.
+
+        ``transaction_timeout_s`` is the default of ``transaction.timeout.ms``; None for the client's own. Raises: as
+        ``Cluster.asked``.
+        """
         self._cluster, self._groups, self._timeout_s = cluster, groups, cluster.timeout_s
         self._own: dict[str, Any] = {"enable.idempotence": True}
         if transactional_id is not None:
             self._own["transactional.id"] = transactional_id
+        if transaction_timeout_s is not None:
+            default_ms = round(transaction_timeout_s * 1000)
+            self._own[_TRANSACTION_TIMEOUT] = cluster.settings.value(_TRANSACTION_TIMEOUT, default_ms)
         self._coordinator_s = min(cluster.timeout_s, COORDINATOR_S)
         self._doing = f"the producer {transactional_id!r}" if transactional_id else "a producer without an ID"
         self._fatal: KafkaError | None = None
@@ -200,9 +218,20 @@ class KafkaWriter(LogWriter):
         reach(AFTER_COMMIT)
 
     def _send_offsets(self, group: str, offsets: Mapping[TopicPartition, int]) -> None:
-        metadata, client, timeout_s = self._groups.metadata(group), self._client, self._coordinator_s
+        metadata, client, timeout_s = self._groups.metadata(group, offsets), self._client, self._coordinator_s
         theirs = as_theirs(offsets)
-        if not returns_in_time(lambda: client.send_offsets_to_transaction(theirs, metadata, timeout_s), timeout_s):
+        try:
+            in_time = returns_in_time(
+                lambda: client.send_offsets_to_transaction(theirs, metadata, timeout_s), timeout_s
+            )
+        except KafkaException as exception:
+            if error_of(exception).code() not in _NOT_OF_THE_GENERATION:
+                raise
+            raise ChangelogTimeoutError(
+                f"{self._doing}: the group {group!r} has begun another generation, and does not take offsets of the "
+                "earlier one. Abort the transaction"
+            ) from None
+        if not in_time:
             self._stuck = True
             raise self._no_answer()
 

@@ -1,0 +1,100 @@
+"""A member of a group whose two tasks share a transaction, in this process: it polls only when a test lets it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Collection
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from stores.changelog.kafka import KafkaChangelog
+from stores.interface import TopicPartition
+from stores.tasks import StreamTask
+from stores.tests.tasks.sharing import INPUTS, sharing_tasks
+
+SESSION_S = 6
+"""Brokers allow no less."""
+_DEADLINE_S = 90.0
+
+_READ = """
+import json, sys
+from confluent_kafka import Consumer, KafkaError, TopicPartition
+address, partitions = sys.argv[1], int(sys.argv[2])
+reader = Consumer({"bootstrap.servers": address, "group.id": "independent", "isolation.level": "read_committed",
+                   "enable.auto.commit": False, "enable.partition.eof": True})
+reader.assign([TopicPartition("output", number, 0) for number in range(partitions)])
+found, ended = [[] for _ in range(partitions)], set()
+while len(ended) < partitions:
+    message = reader.poll(30)
+    assert message is not None, "no answer"
+    if message.error() is None:
+        found[message.partition()].append([message.key().decode(), message.value().decode()])
+    elif message.error().code() == KafkaError._PARTITION_EOF:
+        ended.add(message.partition())
+    else:
+        raise SystemExit(str(message.error()))
+print(json.dumps(found))
+"""
+"""It shares no code with the library."""
+
+
+def committed_outputs(address: str) -> list[list[tuple[bytes, bytes]]]:
+    """Return the committed outputs of each partition, as another process reads them."""
+    command = [sys.executable, "-c", _READ, address, str(len(INPUTS))]
+    read = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert read.returncode == 0, read.stderr
+    return [[(key.encode(), value.encode()) for key, value in pairs] for pairs in json.loads(read.stdout)]
+
+
+class SharingWorker:
+    """A member of the group ``app``. A ``with`` block joins and leaves.
+
+    The group removes it if it does not poll for ``polls_within_s``, which is at least SESSION_S.
+    """
+
+    def __init__(self, folder: Path, address: str, name: str, *, polls_within_s: int = 300) -> None:
+        self._folder, self._name = folder / name, name
+        self.log = KafkaChangelog(
+            {
+                "bootstrap.servers": address,
+                "session.timeout.ms": SESSION_S * 1000,
+                "max.poll.interval.ms": polls_within_s * 1000,
+            }
+        )
+        self._held: set[TopicPartition] = set()
+        self.tasks: list[StreamTask] = []
+
+    def __enter__(self) -> Self:
+        self.member = self.log.join_group(
+            "app", ["input"], self, fingerprint="f", session_timeout_s=SESSION_S, fencing=True
+        )
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for task in self.tasks:
+            task.close(clean=False)
+        self.member.close()
+        self.log.close()
+
+    def assign(self, partitions: Collection[TopicPartition]) -> None:
+        self._held |= set(partitions)
+
+    def revoke(self, partitions: Collection[TopicPartition]) -> None:
+        self._held -= set(partitions)
+
+    def lose(self, partitions: Collection[TopicPartition]) -> None:
+        self._held -= set(partitions)
+
+    def open_all(self) -> None:
+        """Take part in the group until it has given all partitions to this member, and open the tasks."""
+        deadline = time.monotonic() + _DEADLINE_S
+        while self._held != set(INPUTS):
+            assert time.monotonic() < deadline, self._held
+            self.member.poll(0.1)
+        self.tasks = sharing_tasks(self._folder, self.log, self._name)
