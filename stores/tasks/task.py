@@ -593,4 +593,4 @@ class StreamTask:
         origins: Mapping[str, Origin] | None = None,
     ) -> None:
         self._lifecycle.close()
-        self._resources.close(self._budgeted, self._transaction.close_producer, offsets, origins)
+        self._resources.close(self._budgeted, offsets, origins, close_producer=self._transaction.close_producer)

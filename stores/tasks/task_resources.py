@@ -55,9 +55,10 @@ class TaskResources:
     def close(
         self,
         task: BudgetedTask,
-        close_producer: Callable[[], None],
         offsets: Mapping[TopicPartition, int | None] | None = None,
         origins: Mapping[str, Origin] | None = None,
+        *,
+        close_producer: Callable[[], None] | None = None,
     ) -> None:
         """Close everything, even after errors; then raise the first error.
 
@@ -70,8 +71,9 @@ class TaskResources:
         try:
             with errors.step():
                 self._stores.close()
-            with errors.step():
-                close_producer()
+            if close_producer is not None:
+                with errors.step():
+                    close_producer()
             if offsets is not None and not errors.failed:
                 with errors.step():
                     self._checkpoint.write(offsets)

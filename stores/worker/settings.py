@@ -11,6 +11,7 @@ from stores.changelog.interface import Changelog
 from stores.changelog.sqlite import SqliteChangelog
 from stores.config import STORE_PROPERTIES, StoreConfig
 from stores.errors import ConfigError
+from stores.interface import ProcessingGuarantee
 from stores.records.record_kind import RecordKind
 from stores.registry import backend_named
 from stores.settings.properties import Known, Properties, parsed_as
@@ -20,10 +21,12 @@ from stores.worker.queries.address import PROPERTY as SERVER
 from stores.worker.queries.address import ServerAddress, server_address
 from stores.worker.queries.partitioners import PROPERTY as PARTITIONER
 from stores.worker.queries.partitioners import Partitioner, partitioner
+from stores.worker.transaction_scope import TransactionScope
 
 SESSION_TIMEOUT_S = 45.0
 """Source: Kafka, default of ``session.timeout.ms``."""
 SERVERS, FILE = "bootstrap.servers", "changelog.file"
+SCOPE, INSTANCE = "transaction.scope", "group.instance.id"
 
 
 def _threads(text: str) -> int:
@@ -36,6 +39,16 @@ def _replicas(text: str) -> int:
 
 def _milliseconds(text: str) -> float:
     return _at_least(0, text) / 1000
+
+
+def _scope(text: str) -> TransactionScope:
+    return TransactionScope(text.lower())
+
+
+def _name(text: str) -> str:
+    if not text:
+        raise ValueError(text)
+    return text
 
 
 def _at_least(least: int, text: str) -> int:
@@ -52,6 +65,8 @@ WORKER_PROPERTIES: Known = {
     "status.interval.ms": ("status_interval_s", _milliseconds),
     SERVER: ("server", str),
     PARTITIONER: ("partitioner", str),
+    SCOPE: ("scope", _scope),
+    INSTANCE: ("instance_id", _name),
     FILE: ("changelog_file", str),
     SERVERS: ("servers", str),
 }
@@ -73,6 +88,9 @@ class WorkerSettings:
     """The time in which the worker leaves after SIGTERM. In Kafka also that after which a dead worker is detected."""
     status_interval_s: float = 10.0
     """The time between two status lines, in seconds; 0 for none."""
+    scope: TransactionScope = TransactionScope.TASK
+    instance_id: str | None = None
+    """The name of this worker in the group, by which it gets its tasks back after a restart; None for none."""
     changelog_file: str | None = None
     servers: str | None = None
     server: ServerAddress | None = None
@@ -120,7 +138,19 @@ class WorkerSettings:
             _check_foreign(name, over_kafka=over_kafka)
         if over_kafka:
             client[SERVERS] = own["servers"]
-        return cls(TaskConfig.from_properties(tasks, application.topology), client, **own)
+        elif INSTANCE in properties:
+            raise ConfigError(
+                f"the property {INSTANCE} needs {SERVERS}: over the embedded changelog the tasks of a killed worker "
+                "are free immediately. Drop it"
+            )
+        settings = cls(TaskConfig.from_properties(tasks, application.topology), client, **own)
+        shares = settings.scope is TransactionScope.THREAD
+        if shares and settings.tasks.guarantee is not ProcessingGuarantee.EXACTLY_ONCE:
+            raise ConfigError(
+                f"{SCOPE}=thread needs processing.guarantee=exactly_once_v2: at least once there are no transactions. "
+                "Drop one of the two"
+            )
+        return settings
 
     def open_changelog(self) -> Changelog:
         """Open the changelog. Raises: as ``SqliteChangelog`` and ``KafkaChangelog``."""

@@ -17,6 +17,7 @@ from contextlib import ExitStack
 from dataclasses import replace
 from types import FrameType
 from typing import TYPE_CHECKING, Any
+from uuid import uuid4
 
 from stores.changelog.interface import Changelog
 from stores.errors import ChangelogTimeoutError, ConfigError, StoreError
@@ -34,6 +35,7 @@ from stores.worker.settings import WorkerSettings
 from stores.worker.standbys import Standbys
 from stores.worker.status import StatusLine, WorkerStatus
 from stores.worker.stream_thread import StreamThread
+from stores.worker.transaction_scope import TransactionScope
 
 if TYPE_CHECKING:
     from stores.worker.queries.endpoint import QueryEndpoint
@@ -65,6 +67,8 @@ class Worker:
         self.application = application
         self.settings = WorkerSettings.from_properties(application, properties)
         self._metrics = metrics
+        self._instance = self.settings.instance_id or uuid4().hex
+        """The name of this worker in transactional IDs: unique among those that run at the same time."""
         self._stopped = threading.Event()
         self._threads: list[StreamThread] = []
         self._standbys: Standbys | None = None
@@ -175,12 +179,12 @@ class Worker:
                 if endpoint is not None:
                     held.enter_context(endpoint)
                 self._threads = [
-                    StreamThread(number, self._maker(changelog, budget), self.settings.tasks.task_timeout_s)
+                    StreamThread(number, self._maker(changelog, budget, number), self.settings.tasks.task_timeout_s)
                     for number in range(1, self.settings.threads + 1)
                 ]
                 copies = None
                 if self.settings.standby_replicas:
-                    copies = self._prepare_copies(self._maker(changelog, budget))
+                    copies = self._prepare_copies(self._maker(changelog, budget, 0))
                 held.enter_context(status)
                 member = held.enter_context(
                     changelog.join_group(
@@ -191,6 +195,8 @@ class Worker:
                         session_timeout_s=self.settings.session_timeout_s,
                         server=server,
                         copies=copies,
+                        instance_id=self.settings.instance_id,
+                        fencing=self.settings.scope is TransactionScope.THREAD,
                     )
                 )
                 if endpoint is not None:
@@ -256,8 +262,9 @@ class Worker:
                     "next instance"
                 )
 
-    def _maker(self, changelog: Changelog, budget: MemoryBudget) -> Any:
+    def _maker(self, changelog: Changelog, budget: MemoryBudget, thread: int) -> Any:
         memory = budget.share()
+        transaction = self.settings.scope.transaction(changelog, self.settings.tasks, self._instance, thread)
         tasks = replace(self.settings.tasks, task_timeout_s=0)  # The thread itself tries again, and runs others first.
 
         def make(task_id: TaskId, on_restore: OnRestore) -> StreamTask:
@@ -272,6 +279,7 @@ class Worker:
                 on_error=processor.on_error,
                 on_restore=on_restore,
                 memory=memory,
+                transaction=transaction,
             )
             if self._metrics is not None:
                 self._metrics.add(task)

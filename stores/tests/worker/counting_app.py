@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from threading import Event
 
@@ -10,6 +11,8 @@ from stores.tasks import TaskContext
 from stores.worker import Application, Processor
 
 PARTITIONS = 4
+NAME = os.environ.get("COUNTING_NAME", "counting")
+"""The name of the application. A group with a static member stays in use for a time."""
 
 
 def count(record: Record, context: TaskContext) -> None:
@@ -24,7 +27,7 @@ def count(record: Record, context: TaskContext) -> None:
 
 
 app = Application(
-    "counting", Processor(["words"], count, {"counts": None}), topics={"words": PARTITIONS, "counted": PARTITIONS}
+    NAME, Processor(["words"], count, {"counts": None}), topics={"words": PARTITIONS, "counted": PARTITIONS}
 )
 unfit = Application(
     "counting", Processor(["words", "others"], count, {"counts": None}), topics={"words": 2, "others": 3}
@@ -40,3 +43,4 @@ def stall(record: Record, context: TaskContext) -> None:
 
 
 stalled = Application("counting", Processor(["words"], stall, {"counts": None}))
+skipping = Application(NAME, Processor(["words"], count, {"counts": None}, on_error="skip"))

@@ -15,6 +15,7 @@ from stores.tests.worker.counting_app import app, count
 from stores.worker import Application, Processor, Worker
 from stores.worker.properties_file import read_properties
 from stores.worker.settings import WorkerSettings
+from stores.worker.transaction_scope import TransactionScope, transaction_timeout_s
 
 EMBEDDED = {"changelog.file": "log.sqlite", "state.dir": "state"}
 KAFKA = {"bootstrap.servers": "127.0.0.1:9", "state.dir": "state"}
@@ -37,6 +38,10 @@ KAFKA = {"bootstrap.servers": "127.0.0.1:9", "state.dir": "state"}
         ({**EMBEDDED, "num.standby.replicas": "-1"}, "num.standby.replicas"),
         ({**EMBEDDED, "num.standby.replicas": "many"}, "num.standby.replicas"),
         ({**EMBEDDED, "num.standby.replica": "1"}, "num.standby.replicas"),
+        ({**EMBEDDED, "transaction.scope": "worker"}, "transaction.scope"),
+        ({**EMBEDDED, "transaction.scope": "thread", "processing.guarantee": "at_least_once"}, "transaction.scope"),
+        ({**EMBEDDED, "group.instance.id": "one"}, "bootstrap.servers"),
+        ({**KAFKA, "group.instance.id": ""}, "group.instance.id"),
     ],
 )
 def test_a_property_that_is_unknown_or_does_not_fit_is_refused_by_name(properties: dict[str, str], named: str) -> None:
@@ -71,6 +76,24 @@ def test_sub_topologies_with_files_are_those_that_may_have_copies(backend: str, 
     several = Application("several", [Processor(["a"], count, {"s": None}), Processor(["b"], count)])
     settings = WorkerSettings.from_properties(several, {**EMBEDDED, "store.backend": backend})
     assert settings.persistent_subtopologies(several) == numbers
+
+
+@pytest.mark.parametrize(
+    ("given", "timeout_s"),
+    [
+        ({}, 10.1),
+        ({"commit.interval.ms": "30000"}, 40.0),
+        ({"commit.interval.ms": "3600000"}, 900.0),
+        ({"commit.interval.ms": "-1"}, 900.0),
+    ],
+)
+def test_a_transaction_of_a_thread_may_be_open_longer_than_a_commit_interval(
+    given: dict[str, str], timeout_s: float
+) -> None:
+    """Else the brokers would abort each one. They allow a quarter of an hour."""
+    settings = WorkerSettings.from_properties(app, {**KAFKA, "transaction.scope": "thread", **given})
+    assert settings.scope is TransactionScope.THREAD
+    assert transaction_timeout_s(settings.tasks) == pytest.approx(timeout_s)
 
 
 def test_stores_take_from_the_properties_what_the_application_leaves_open() -> None:

@@ -66,8 +66,7 @@ class WorkerProcess:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._process.kill()
-        self._process.wait()
+        self.kill()
 
     @property
     def errors(self) -> str:
@@ -81,6 +80,21 @@ class WorkerProcess:
             assert self._process.poll() is None, self.errors
             assert time.monotonic() < deadline, f"{pattern}: {self.errors[-2000:]}"
             time.sleep(0.02)
+
+    def await_caught_up(self, tasks: int) -> None:
+        """Wait until it has so many tasks, and has processed all input that there is now."""
+        deadline = time.monotonic() + DEADLINE_S
+        seen = len(self.errors.splitlines())
+        # The next line may have been computed before.
+        while len(lines := self.errors.splitlines()) < seen + 2 or not re.search(f"{tasks} {IDLE}", lines[-1]):
+            assert self._process.poll() is None, self.errors
+            assert time.monotonic() < deadline, self.errors[-2000:]
+            time.sleep(0.02)
+
+    def kill(self) -> None:
+        """Kill it, and wait for its end."""
+        self._process.kill()
+        self._process.wait()
 
     def await_text(self, text: str) -> None:
         """Wait until it has written a text to its standard error."""
