@@ -110,7 +110,7 @@ def _not_proven(
         if not choice.backend
     ]
     unchecked = [inline(finding.sentence(), names) for page in pages for finding in page.findings if not finding.number]
-    absent = [f"{escape(page.title)}: {inline(page.absent)}." for page in pages if not page.body]
+    absent = [f"{escape(page.title)}: {inline(page.absent.rstrip('.'))}." for page in pages if not page.body]
     cut = [inline(left_out_of(facts))] if left_out_of(facts) else []
     lines = [*cut, *undecided, *unchecked, *absent, *map(escape, _NEVER_PROVEN)]
     return _list([f'<li class="none">{line}</li>' for line in lines])
