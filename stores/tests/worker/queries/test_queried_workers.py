@@ -68,6 +68,14 @@ def eventually(query: Callable[[], Reply], is_done: Callable[[Reply], bool]) -> 
     return reply
 
 
+def await_statuses(address: str, expected: list[int]) -> None:
+    """Wait until the partitions have these statuses, in any order: a rebalance may not be over."""
+    deadline = time.monotonic() + DEADLINE_S
+    while (found := sorted(ask(address, RANGE, partition=each).status for each in range(PARTITIONS))) != expected:
+        assert time.monotonic() < deadline, found
+        time.sleep(0.02)
+
+
 def has_answer(reply: Reply) -> bool:
     return reply.status == 200
 
@@ -153,9 +161,7 @@ def test_a_partition_of_a_worker_without_queries_has_no_address(place: Place) ->
         silent.await_line(f"4 {IDLE}")
         with worker(place, "w") as process:
             process.await_line(f"2 {IDLE}")
-            address = address_of(process)
-            statuses = sorted(ask(address, RANGE, partition=number).status for number in range(PARTITIONS))
-            assert statuses == [200, 200, 503, 503]
+            await_statuses(address_of(process), [200, 200, 503, 503])
 
 
 def test_a_worker_with_a_standby_copy_names_the_one_that_has_the_task(place: Place) -> None:
@@ -167,9 +173,7 @@ def test_a_worker_with_a_standby_copy_names_the_one_that_has_the_task(place: Pla
         for process in (first, second):
             process.await_line(r"2 tasks, .*; 2 standby copies, lag 0$")
         for process in (first, second):
-            address = address_of(process)
-            statuses = sorted(ask(address, RANGE, partition=number).status for number in range(PARTITIONS))
-            assert statuses == [200, 200, 307, 307]
+            await_statuses(address_of(process), [200, 200, 307, 307])
 
 
 def test_sigterm_ends_a_worker_with_open_requests(place: Place) -> None:
