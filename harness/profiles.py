@@ -99,6 +99,8 @@ class Profile:
     """Repeats of the work that a store and the JVM do in turns, some ten seconds each for six kinds of work."""
     kafka_repeats: int = 0
     """Rounds over a broker of Kafka, some minutes each. Only a night has them, and only where the jars are."""
+    kafka_restart_records: int = 0
+    """The records in the store of a worker that is killed and started again; 0 for no restart. As ``kafka_repeats``."""
     stateful: tuple[QuerySize, ...] = ()
     """Stateful queries on Spark: keys, batches and rounds. They take minutes each."""
     early_commit_repeats: int
@@ -236,7 +238,7 @@ PROFILES: Mapping[str, Profile] = MappingProxyType(
         NIGHT: Profile(
             budget_s=5_400.0,
             # Ten minutes are too few for one trial of most of these.
-            budget_shares={"jvm": 20, "kafka": 10, "stateful": 36, "scale": 16},
+            budget_shares={"jvm": 20, "kafka": 10, "kafka-restart": 28, "stateful": 36, "scale": 16},
             crash_seeds=5,
             crash_coverage=Coverage.ALL,
             grids=(
@@ -258,6 +260,7 @@ PROFILES: Mapping[str, Profile] = MappingProxyType(
             microbench_others_repeats=5,
             jvm_repeats=5,
             kafka_repeats=5,
+            kafka_restart_records=5_000_000,
             stateful=_QUERIES,
             early_commit_repeats=5,
             every_backend=True,

@@ -71,7 +71,8 @@ def read_scenario(file: Path) -> ScenarioFile:
     if not isinstance(scenario, Scenario):
         raise ConfigError(
             f"{file} is no scenario: it needs SCENARIO, a CrashScenario, a ThroughputScenario, an EffectScenario, a "
-            "ReadersScenario, a QueryScenario, a ScaleScenario, a KafkaScenario or a BrokerScenario"
+            "ReadersScenario, a QueryScenario, a ScaleScenario, a KafkaScenario, a BrokerScenario or a "
+            "KafkaRestartScenario"
         )
     return ScenarioFile(file.stem, inspect.cleandoc(content.get("__doc__") or ""), scenario)
 

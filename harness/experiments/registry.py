@@ -21,6 +21,7 @@ _CLASSES = (
     "harness.experiments.microbench.experiment.Microbench",
     "harness.experiments.jvm.experiment.Jvm",
     "harness.experiments.kafka.experiment.Kafka",
+    "harness.experiments.kafka.restart_experiment.KafkaRestart",
     "harness.experiments.stateful.experiment.Stateful",
     "harness.experiments.throughput.experiment.Throughput",
     "harness.experiments.opening.experiment.Opening",

@@ -58,11 +58,11 @@ def run_rounds(trial: KafkaTrial, folder: Path, deadline: Deadline) -> Iterator[
                 _make_topics(trial, log, application)
                 assert broker.pid is not None
                 watch = LoadWatch()
-                broker_cpu_s = _cpu_s(broker.pid)
+                broker_cpu_s = cpu_s(broker.pid)
                 row = _row(trial, cell, broker.address, application, log_file)
                 load = watch.figures()
                 # The broker is no other work. The load is that of the whole process, with its start and its warm-up.
-                load["cpu_s"] += _cpu_s(broker.pid) - broker_cpu_s
+                load["cpu_s"] += cpu_s(broker.pid) - broker_cpu_s
                 yield {**row, **load_columns([load]), "cpu_per_wall": row["cpu_s"] / row["seconds"]}
                 _empty_topics(log)
 
@@ -135,6 +135,7 @@ def _row(trial: KafkaTrial, cell: Cell, address: str, application: str, log_file
     }
 
 
-def _cpu_s(pid: int) -> float:
+def cpu_s(pid: int) -> float:
+    """Return the CPU seconds that a running process has taken."""
     times = psutil.Process(pid).cpu_times()
     return float(times.user + times.system)

@@ -1,0 +1,97 @@
+"""The figures, the ratios and the table about restarts over Kafka."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from statistics import median
+from typing import Any
+
+from harness.experiment import RATIO
+from harness.experiments.kafka.restart_trial import READY_S, RECORDS
+from harness.experiments.kafka.trial import STREAMS
+from harness.processes.load import is_busy, median_load
+from harness.report import text
+from harness.report.figures import Figure, Figures, grouped, in_order
+from harness.report.ratios import ratio_of
+from harness.report.rows import Row
+from harness.report.table import Table
+
+KIND = "kafka_restart"
+PROMISED = "one second"
+"""The yardstick that is a time, not a subject."""
+
+METHOD = f"""
+For restarts, a worker of ours and an instance of Kafka Streams (`exactly_once_v2`) each keep the latest value of every
+key in a store, both with a commit every 100 ms. Each is killed (SIGKILL) after its last commit, 1,000 more records are
+put into the topic, and it is started again. *Ready* is the time from the assignment of its partitions to its first
+processed record. The worker opens its store, and replays the tail that the kill has cost. Kafka Streams removes the
+store and restores all of it. The promise is {READY_S:g} s with {RECORDS:,} records; smaller stores decide nothing.
+"""
+
+
+def figures(rows: Iterable[Row]) -> list[Figure]:
+    """Return the medians over repeats for each subject and size."""
+    return in_order(
+        {
+            "kind": KIND,
+            **named,
+            "repeats": len(repeats),
+            "ready_s": median(row["ready_s"] for row in repeats),
+            "best_s": min(row["ready_s"] for row in repeats),
+            "worst_s": max(row["ready_s"] for row in repeats),
+            **median_load(repeats),
+        }
+        for named, repeats in grouped(rows, ("records", "subject"))
+    )
+
+
+def ratios(rows: Sequence[Row]) -> list[dict[str, Any]]:
+    """Return rows of kind "ratio": the promised time, and that of Kafka Streams, over that of each backend."""
+    theirs = {_round(row): row for row in rows if row["subject"] == STREAMS}
+    found = []
+    for named, repeats in grouped([row for row in rows if row["subject"] != STREAMS], ("records", "subject")):
+        at_least = 1.0 if named["records"] >= RECORDS else None
+        own = [(row, row, READY_S) for row in repeats]
+        beside = [(row, other, other["ready_s"]) for row in repeats if (other := theirs.get(_round(row)))]
+        for yardstick, pairs, wanted in ((PROMISED, own, at_least), (STREAMS, beside, None)):
+            if pairs:
+                found.append(
+                    {
+                        "kind": RATIO,
+                        "claim": f"ready over Kafka after a kill, with {named['records']:,} records",
+                        "subject": named["subject"],
+                        "yardstick": yardstick,
+                        "durability": "CHANGELOG",
+                        "records_per_commit": None,
+                        "at_least": wanted,
+                        **ratio_of(
+                            [seconds / row["ready_s"] for row, _, seconds in pairs],
+                            sum(is_busy(row) or is_busy(other) for row, other, _ in pairs),
+                        ),
+                    }
+                )
+    return found
+
+
+def restart_tables(figures: Figures) -> list[Table]:
+    """Return the table of restarts, if there are any."""
+    own = figures.get(KIND, ())
+    head = ("records", "subject", "ready", "best", "worst", "repeats", "load")
+    lines = [
+        [
+            text.exact(figure["records"]),
+            figure["subject"],
+            text.duration(figure["ready_s"]),
+            text.duration(figure["best_s"]),
+            text.duration(figure["worst_s"]),
+            text.exact(figure["repeats"]),
+            text.count(figure["load_average"]),
+        ]
+        for figure in own
+    ]
+    caption = "From the assignment to the first processed record, after a kill: medians over the rounds"
+    return [Table(caption, head, lines, (0, *range(2, 7)))] if own else []
+
+
+def _round(row: Mapping[str, Any]) -> tuple[Any, ...]:
+    return row["records"], row["seed"], row["repeat"]

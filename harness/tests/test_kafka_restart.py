@@ -1,0 +1,96 @@
+"""The experiment about restarts over Kafka: its plan and its ratios, and one small trial on a real broker."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness.answer.results import all_figures
+from harness.experiment import Claim, Failure, Request, Worker
+from harness.experiments.kafka.experiment import Kafka
+from harness.experiments.kafka.restart_experiment import KafkaRestart
+from harness.experiments.kafka.restart_report import KIND, PROMISED, figures, ratios
+from harness.experiments.kafka.restart_trial import RECORDS, RestartTrial
+from harness.experiments.kafka.trial import STREAMS
+from harness.kafka_restart_scenario import KafkaRestartScenario
+from harness.replay import text_of
+from stores.config import StoreConfig
+from stores.errors import ConfigError
+from stores.tests.kafka.shared_broker import skip_without_kafka
+
+DEFAULT = StoreConfig().backend
+
+
+def row(subject: str, ready_s: float, repeat: int = 0, records: int = RECORDS) -> dict[str, Any]:
+    return {
+        "kind": KIND,
+        "subject": subject,
+        "records": records,
+        "repeat": repeat,
+        "seed": 1,
+        "trial": "command",
+        "ready_s": ready_s,
+        "load_average": 1.0,
+        "others_share": 0.0,
+        "steal_share": 0.0,
+    }
+
+
+def test_only_a_night_has_it_with_the_promised_records_and_the_default_backend() -> None:
+    experiment = KafkaRestart()
+    assert experiment.plan(Request("default")) == experiment.plan(Request("smoke")) == []
+    assert experiment.plan(Request("night", backends=("lmdb-native",))) == []
+    [trial] = experiment.plan(Request("night"))
+    assert (trial.records, trial.subjects) == (RECORDS, (DEFAULT, STREAMS))
+    assert experiment.read(text_of(trial)) == trial
+
+
+@pytest.mark.parametrize("wrong", [{"records": 0}, {"repeats": 0}, {"backend": "none"}])
+def test_a_trial_that_cannot_be_run_is_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError):
+        RestartTrial(**{"records": 1, "seed": 1, **wrong})
+
+
+def test_ratios_compare_a_backend_with_the_promised_time_and_with_kafka_streams_in_its_round() -> None:
+    rows = [row(DEFAULT, 0.5, repeat) for repeat in range(3)] + [row(STREAMS, 20.0, 1)]
+    found = {ratio["yardstick"]: ratio for ratio in ratios(rows)}
+    assert found.keys() == {PROMISED, STREAMS}
+    assert (found[PROMISED]["ratio"], found[PROMISED]["at_least"], found[PROMISED]["repeats"]) == (2.0, 1.0, 3)
+    assert (found[STREAMS]["ratio"], found[STREAMS]["at_least"], found[STREAMS]["repeats"]) == (40.0, None, 1)
+
+
+def judged(ready_s: float, records: int) -> list[Failure]:
+    """Return what a scenario misses whose worker is ready after this time, in five rounds."""
+    rows = [row(DEFAULT, ready_s, repeat, records) for repeat in range(5)]
+    return KafkaRestartScenario().missed(all_figures({KIND: rows, "ratio": ratios(rows)}))
+
+
+def test_more_than_a_second_fails_the_scenario_with_the_promised_records_alone() -> None:
+    assert judged(0.9, RECORDS) == []
+    assert len(judged(1.1, RECORDS)) == 1
+    assert judged(1.1, RECORDS - 1) == []
+
+
+def test_the_page_about_kafka_has_the_times_of_restarts() -> None:
+    found = {"kafka": [], KIND: figures([row(DEFAULT, 0.5), row(STREAMS, 20.0)])}
+    page = Kafka().page(found, {}, {})
+    assert any("500 ms" in part and "20 s" in part for part in page.body)
+
+
+@pytest.mark.kafka
+def test_a_killed_worker_and_a_killed_instance_of_kafka_streams_process_records_again(tmp_path: Path) -> None:
+    skip_without_kafka()
+    experiment = KafkaRestart()
+    if reason := experiment.missing():
+        pytest.skip(reason)
+    trial = RestartTrial(2_000, seed=1, repeats=2)
+    rows = list(experiment.run(trial, Worker(tmp_path / "work")))
+    assert sorted((each["subject"], each["repeat"]) for each in rows) == [
+        (subject, repeat) for subject in sorted(trial.subjects) for repeat in range(2)
+    ]
+    assert all(each["ready_s"] > 0 for each in rows)
+    kinds = [each["kind"] for each in experiment.finish([trial], rows, Claim("kafka-restart"))]
+    assert kinds.count("ratio") == 2
+    assert experiment.tables(all_figures({KIND: rows}), {KIND: rows})
