@@ -180,8 +180,8 @@ def test_the_writer_reads_what_a_spilled_commit_wrote_and_not_the_small_one_befo
 ASKS: dict[str, Callable[[KeyValueView], Any]] = {
     "staging.get": lambda reader: reader.get(b"key"),
     "staging.get_many": lambda reader: reader.get_many([b"key"]),
-    "scan": lambda reader: reader.range(b"a", b"z"),
-    "scan_prefix": lambda reader: reader.prefix_scan(b"k"),
+    "_scan": lambda reader: reader.range(b"a", b"z"),
+    "_scan_prefix": lambda reader: reader.prefix_scan(b"k"),
     "approximate_num_entries": lambda reader: reader.approximate_num_entries(),
 }
 """The query of a reader, by the method of the store that answers it."""
