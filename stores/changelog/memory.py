@@ -142,13 +142,15 @@ class MemoryChangelog(Changelog):
         self._closed = True
 
     def _append(self, requests: Sequence[AppendRequest]) -> list[Appended]:
-        ends = any(request.ends and request.identity is not None for request in requests)
+        ends = False
         with self._lock:
             self._check_open()
             for request in requests:
                 identity = request.identity
-                if identity is not None and self._epochs[identity.transactional_id] != identity.epoch:
-                    raise fenced(identity.transactional_id)
+                if identity is not None:
+                    ends |= request.ends
+                    if self._epochs[identity.transactional_id] != identity.epoch:
+                        raise fenced(identity.transactional_id)
             if ends:
                 reach(BEFORE_COMMIT)
             appended = [self._append_one(request) for request in requests]

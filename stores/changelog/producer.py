@@ -284,13 +284,14 @@ class BufferedProducer(Producer):
         return self._pending.setdefault(checked_partition(partition), [])
 
     def _check_in_transaction(self) -> None:
-        self._check_certain()
-        if not self._in_transaction:
+        if self._closed or self._in_doubt or not self._in_transaction:
+            self._check_certain()
             raise ChangelogError("no transaction is open: call begin() first")
 
     def _check_usable(self) -> None:
-        self._check_certain()
-        if self._identity is not None and not self._in_transaction:
+        # Without further calls where all is right: it is asked for each partition of each commit.
+        if self._closed or self._in_doubt or not (self._in_transaction or self._identity is None):
+            self._check_certain()
             raise ChangelogError("no transaction is open: call begin() first")
 
     def _check_open(self) -> None:

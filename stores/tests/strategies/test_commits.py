@@ -27,9 +27,9 @@ from stores.tasks import StreamTask, TaskContext, TaskId
 _LOG, _INPUT = TopicPartition("changelog", 0), TopicPartition("input", 0)
 _CALLS_MAX = 46
 """Calls of a commit of one record over the memory engine, that of ``commit`` and the engine's own included."""
-_TASK_CALLS_MAX = 340
+_TASK_CALLS_MAX = 330
 """Calls of a task with two stores for a record with a write to each, and for its commit, those of the changelog and the
-stores included. Some nine of them let the tasks of a thread share a transaction."""
+stores included."""
 
 
 def _calls_of(action: Callable[[], object]) -> int:
