@@ -143,6 +143,12 @@ def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
         help="some of store,jvm,kafka,stateful,throughput,opening,scale,crash,broker,queries,effects",
     )
     bench.add_argument("--backends", metavar="NAMES", help="comma-separated backends (default: all)")
+    bench.add_argument(
+        "--rest-of",
+        type=Path,
+        metavar="FOLDER",
+        help="measure what a run left out of restarts over Kafka and of stateful queries, with its profile and seed",
+    )
     bench.add_argument("--master", help="a Spark master, instead of all cores of this machine")
     bench.add_argument("--strict", action="store_true", help="a missed ratio is an error, too")
     bench.add_argument("--runs", type=Path, default=RUNS, metavar="FOLDER", help="where rows are kept")
@@ -152,6 +158,14 @@ def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
     report = commands.add_parser("report", help="write the report again from a run's rows (extra harness)")
     report.add_argument("--run", type=Path, dest="run_folder", metavar="FOLDER", help="a run; the newest unless given")
+    report.add_argument(
+        "--join",
+        type=Path,
+        action="append",
+        default=[],
+        metavar="FOLDER",
+        help="a later run that measured what the run left out (bench --rest-of); may be repeated",
+    )
     _add_results(report)
     report.set_defaults(run=_report)
 
@@ -284,6 +298,7 @@ def _bench(given: argparse.Namespace) -> int:
             master=given.master,
             strict=given.strict,
             budget_s=budget_s,
+            rest_of=given.rest_of,
             runs=given.runs.absolute(),
             results=None if given.results is None else given.results.absolute(),
         )
@@ -302,7 +317,7 @@ def _report(given: argparse.Namespace) -> int:
     from harness.answer.write import publish
     from harness.report.rows import latest_run
 
-    report = publish(given.run_folder or latest_run(RUNS), given.results)
+    report = publish(given.run_folder or latest_run(RUNS), given.results, given.join)
     print(f"The report is {report}.")
     return 0
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from harness.answer.choice import Choice, busy_notice, choices
 from harness.answer.history import HISTORY_FILE, Line, others, timelines
+from harness.answer.joined import joined_of
 from harness.answer.machine import machine_page, origin
 from harness.answer.results import left_out_of, problems_of
 from harness.answer.summary import choice_table, summary_table
@@ -68,7 +69,8 @@ def browser_page(
 
 
 def _head(found: Sequence[Choice], figures: Figures, facts: Mapping[str, Any], environment: Mapping[str, Any]) -> str:
-    notes = [note for note in (busy_notice(found, figures), problems_of(facts), left_out_of(facts)) if note]
+    told = (busy_notice(found, figures), problems_of(facts), left_out_of(facts), joined_of(facts))
+    notes = [note for note in told if note]
     parts = [f'<p class="origin">{inline(origin(facts, environment))}</p>']
     return "\n".join([*parts, *(f'<p class="note">{inline(note)}</p>' for note in notes)])
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from harness.answer.joined import origin_of
 from harness.experiment import RATIO, Failure, Rows
 from harness.experiments.registry import experiments
 from harness.report.coverage import coverage_sentence
@@ -53,6 +54,6 @@ def all_pages(figures: Figures, rows: Rows, facts: Mapping[str, Any]) -> list[Pa
 def _completed(page: Page, facts: Mapping[str, Any], name: str) -> Page:
     """Return a page that also says what the run left out of it, and what nights have tried."""
     left_out, covered = sentence_of(facts, name), coverage_sentence(facts, name)
-    more = [f"**{left_out}**" if left_out else "", covered]
+    more = [origin_of(facts, name) if page.body else "", f"**{left_out}**" if left_out else "", covered]
     absent = f"{page.absent}: {left_out}" if left_out else page.absent
     return replace(page, shows=(*page.shows, *filter(None, more)), absent=absent)

@@ -15,7 +15,8 @@ from typing import Any
 
 from harness.answer.browser_page import browser_page
 from harness.answer.document import first_page
-from harness.answer.history import HISTORY_FILE, Line, history_text, read_history, with_run
+from harness.answer.history import HISTORY_FILE, history_text, read_history, with_run
+from harness.answer.joined import FinishedRun, finished_run, joined
 from harness.answer.machine import MACHINE_FILE, machine_page, run_of
 from harness.answer.results import all_figures, all_pages
 from harness.answer.summary import summary_table
@@ -24,18 +25,15 @@ from harness.folders import ROOT, SOURCE
 from harness.report.drawing import Looks, draw
 from harness.report.figures import Figure
 from harness.report.page import BROWSER_PAGE, FIRST_PAGE, Page
-from harness.report.rows import FACTS_FILE, missing_columns, read_all, read_facts, replace_text
+from harness.report.rows import missing_columns, read_facts, replace_text
 from stores.errors import ConfigError
 
 FIGURES_FILE, ENVIRONMENT_FILE = "figures.jsonl", "environment.json"
 RESULTS, README = ROOT / "results", SOURCE / "README.md"
-_FACTS = {"profile", "seed", "started"}
-_ENVIRONMENT = {"cpu", "memory_bytes", "disk", "kernel", "python", "java", "libraries", "packages", "backends"}
-"""The facts of a run, and the parts of its environment, that the pages use."""
 TABLE_BEGIN, TABLE_END = "<!-- table -->", "<!-- end of table -->"
 
 
-def publish(run_folder: Path, results: Path | None = None) -> Path:
+def publish(run_folder: Path, results: Path | None = None, others: Sequence[Path] = ()) -> Path:
     """Write a run's report, to ``results`` if given, and return the path of its first page.
 
     The report of a whole run goes to the project's ``results/``, and its table into README. The report of a run that
@@ -43,7 +41,7 @@ def publish(run_folder: Path, results: Path | None = None) -> Path:
     """
     if results is None:
         results = RESULTS if read_facts(run_folder).get("whole") else run_folder / "report"
-    return write_report(run_folder, results, README if results.absolute() == RESULTS else None)
+    return write_report(run_folder, results, README if results.absolute() == RESULTS else None, others)
 
 
 def add_to_history(run_folder: Path, results: Path = RESULTS) -> Path:
@@ -51,18 +49,18 @@ def add_to_history(run_folder: Path, results: Path = RESULTS) -> Path:
 
     Raises: ConfigError for a run that is not whole, or that has no end, and if the history cannot be read or written.
     """
-    facts, environment = _finished(run_folder)
-    if not facts.get("whole"):
+    run = finished_run(run_folder)
+    if not run.facts.get("whole"):
         raise ConfigError(
             f"the run in {run_folder} is not whole, so its figures do not belong in the history: a whole run has all "
             "stages and backends, and at least the budget of its profile"
         )
-    figures, _, _ = _computed(run_folder, facts, environment, results)
+    figures, _ = _computed(run)
     file = results / HISTORY_FILE
     try:
         results.mkdir(parents=True, exist_ok=True)
         with _only_writer(results):
-            replace_text(file, history_text(with_run(read_history(file), figures, facts, environment)))
+            replace_text(file, history_text(with_run(read_history(file), figures, run.facts, run.environment)))
     except OSError as error:
         raise ConfigError(f"{file} cannot be written ({error.strerror}): correct that and try again") from error
     return file
@@ -87,22 +85,27 @@ def check_results(results: Path | None, *, whole: bool) -> None:
     read_history(target / HISTORY_FILE)
 
 
-def write_report(run_folder: Path, results: Path, readme: Path | None = None) -> Path:
+def write_report(run_folder: Path, results: Path, readme: Path | None = None, others: Sequence[Path] = ()) -> Path:
     """Write a run's report into ``results``, and its table between the markers of ``readme``.
 
-    Return the path of the first page. The same rows give the same files, byte for byte. Pages and plots of an earlier
-    report are replaced or removed.
+    ``others`` are the folders of runs whose experiments replace those of the run, as ``joined`` says. The history gets
+    the run as it was. Return the path of the first page. The same rows give the same files, byte for byte. Pages and
+    plots of an earlier report are replaced or removed.
 
-    Raises: ConfigError if the folder is not that of a run, or ``results`` cannot be written.
+    Raises: ConfigError if a folder is not that of a run, a run cannot be joined, or ``results`` cannot be written.
     """
-    facts, environment = _finished(run_folder)
-    figures, pages, _ = _computed(run_folder, facts, environment, results)
+    alone = finished_run(run_folder)
+    run = joined(alone, [finished_run(other) for other in others])
+    facts, environment = run.facts, run.environment
+    read_history(results / HISTORY_FILE)
+    figures, pages = _computed(run)
+    own = _computed(alone)[0] if others else figures
     try:
         results.mkdir(parents=True, exist_ok=True)
         with _only_writer(results), tempfile.TemporaryDirectory(prefix=".report-", dir=results) as scratch:
             made = Path(scratch)
             # Read again: another run may have ended meanwhile, and added its line.
-            history = with_run(read_history(results / HISTORY_FILE), figures, facts, environment)
+            history = with_run(read_history(results / HISTORY_FILE), own, alone.facts, environment)
             plots = [plot for page in pages if page.body for plot in page.plots]
             drawn = draw(plots, Looks(environment["backends"]), made)
             _write(made / FIRST_PAGE, first_page(figures, pages, facts, environment, drawn))
@@ -132,26 +135,13 @@ def write_report(run_folder: Path, results: Path, readme: Path | None = None) ->
     return results / FIRST_PAGE
 
 
-def _finished(run_folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the facts and the environment of a run. Raises: ConfigError."""
-    facts = read_facts(run_folder)
-    environment = facts.pop("environment", None)
-    if environment is None:
-        raise ConfigError(f"the run in {run_folder} was given up before its end: there is nothing to report")
-    _check_facts(run_folder, facts, environment)
-    return facts, environment
-
-
-def _computed(
-    run_folder: Path, facts: Mapping[str, Any], environment: Mapping[str, Any], results: Path
-) -> tuple[dict[str, list[Figure]], list[Page], list[Line]]:
-    """Return the figures and the pages of a run, and the history as it is. Raises: ConfigError."""
-    rows = read_all(run_folder, kinds())
+def _computed(run: FinishedRun) -> tuple[dict[str, list[Figure]], list[Page]]:
+    """Return the figures and the pages of a run. Raises: ConfigError."""
     try:
-        figures = all_figures(rows)
-        return figures, all_pages(figures, rows, facts), read_history(results / HISTORY_FILE)
+        figures = all_figures(run.rows)
+        return figures, all_pages(figures, run.rows, run.facts)
     except Exception as error:
-        missing = missing_columns(run_folder, kinds())
+        missing = missing_columns(run.folder, kinds())
         if not missing:
             raise
         raise ConfigError(
@@ -168,16 +158,6 @@ def _only_writer(results: Path) -> Iterator[None]:
         yield
     finally:
         os.close(descriptor)
-
-
-def _check_facts(run_folder: Path, facts: Mapping[str, Any], environment: object) -> None:
-    lacking = _FACTS - facts.keys()
-    lacking |= (_ENVIRONMENT - environment.keys()) if isinstance(environment, dict) else {"environment"}
-    if lacking:
-        raise ConfigError(
-            f"{run_folder / FACTS_FILE} lacks {', '.join(sorted(lacking))}: it is damaged, or of another version "
-            "of the harness, which can report the run"
-        )
 
 
 def with_table(readme: str, table: str) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from harness.answer import results, write
+from harness.answer import joined, results, write
 from harness.experiment import Columns, Experiment, Failure, Figure, Figures, Placement, Request, Row, Rows, Worker
 from harness.experiments.registry import experiments, kinds
 from harness.report import text
@@ -65,7 +65,7 @@ class Dust(Experiment[str]):
 @pytest.fixture
 def with_dust(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(results, "experiments", lambda: {**experiments(), "dust": Dust()})
-    monkeypatch.setattr(write, "kinds", lambda: {**kinds(), **KIND})
+    monkeypatch.setattr(joined, "kinds", lambda: {**kinds(), **KIND})
 
 
 @pytest.mark.usefixtures("with_dust")

@@ -38,7 +38,7 @@ PROGRAM = "harness.spark.stateful.measured"
 DEADLINE_S = 4 * 3600.0
 START_S = 90.0
 """The time in which a slow machine starts Spark and gives each subject its first batches."""
-SLOW_KEYS_PER_S = 300.0
+SLOW_KEYS_PER_S = 500.0
 """The rate at which a slow machine fills the state of all subjects together."""
 
 
@@ -48,6 +48,7 @@ class Stateful(Experiment[StatefulTrial]):
     name = "stateful"
     title = "stateful queries on Spark"
     stage = "stateful"
+    cell = ("keys",)
     trial = StatefulTrial
     placement = Placement.LOCAL
     share = 12
