@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import json
 
-from stores.changelog.files.folder import Folder, open_folder
+from stores.changelog.files.folder import Folder
+from stores.changelog.files.location import open_folder
 from stores.errors import ConfigError, StoreIncompatibleError
 
 _ON_HADOOP = {"s3a://": "s3://", "s3n://": "s3://"}

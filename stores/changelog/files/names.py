@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from stores.changelog.files.folder import ASIDE
+from stores.changelog.files.format import TRAILER
 
 DESCRIPTION = "log.json"
 ADDED = "added.json"
@@ -56,6 +57,9 @@ def listed(files: Mapping[str, int]) -> Listing:
             version = int(match[1])
             if match[3] is None:
                 found.versions[version] = size
+            elif size < TRAILER.size:
+                # Azure shows an empty file while it is written, and after its writer was killed.
+                found.asides.append((version, name))
             elif match[3] == "rows":
                 found.rows.append((version, name))
             else:

@@ -6,7 +6,7 @@ from collections.abc import Generator, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, TYPE_CHECKING
+from typing import IO, TYPE_CHECKING, TypeVar
 
 from stores.changelog.files.folder import Folder
 from stores.changelog.files.format import (
@@ -26,6 +26,8 @@ from stores.files.plain_files import translated_system_errors
 
 if TYPE_CHECKING:
     import pyarrow
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -135,8 +137,8 @@ class PartitionReader:
             return
         try:
             with self._checked(header.rows) as file:
-                _, reader = read_header(file, self._what(header.rows))
-                yield from batches_of(reader)
+                _, reader = self._header_in(file, header.rows)
+                yield from self._translated(batches_of(reader), header.rows)
         except FileNotFoundError as error:
             if self.listing().newest == header.version:
                 raise ChangelogLostError(
@@ -200,15 +202,18 @@ class PartitionReader:
         except FileNotFoundError as error:
             raise self._out_of_range(version, self.listing()) from error
         with opened as file:
-            header, reader = read_header(file, self._what(name))
-            for changes in changes_in(reader):
+            header, reader = self._header_in(file, name)
+            for changes in self._translated(changes_in(reader), name):
                 yield Piece(changes, fresh, None)
                 fresh = False
         yield Piece({}, fresh, version, header.id)
         return header.id
 
     def _read_version(self, version: int) -> tuple[Header, dict[str, StoreChanges]]:
-        with self._opened(version) as (header, reader):
+        with (
+            self._opened(version) as (header, reader),
+            translated_system_errors(Path(self._what(version_name(version)))),
+        ):
             return header, all_changes_in(reader)
 
     def _read_header(self, version: int) -> Header:
@@ -224,7 +229,7 @@ class PartitionReader:
         except FileNotFoundError as error:
             raise self._out_of_range(version, self.listing()) from error
         with file:
-            header, reader = read_header(file, self._what(name))
+            header, reader = self._header_in(file, name)
             if (header.kind, header.version, header.partition) != ("version", version, self.partition):
                 raise ChangelogError(
                     f"{self._what(name)} holds version {header.version} of partition {header.partition}: bring the "
@@ -251,6 +256,15 @@ class PartitionReader:
             file.close()
             raise
         return file
+
+    def _header_in(self, file: IO[bytes], name: str) -> tuple[Header, pyarrow.RecordBatchStreamReader]:
+        with translated_system_errors(Path(self._what(name))):
+            return read_header(file, self._what(name))
+
+    def _translated(self, pieces: Iterator[T], name: str) -> Iterator[T]:
+        """Return the pieces of a file. Raises: StoreUnavailableError for an error of the file system."""
+        with translated_system_errors(Path(self._what(name))):
+            yield from pieces
 
     def _path(self, name: str) -> str:
         return f"{folder_name(self.partition)}/{name}"

@@ -10,8 +10,9 @@ from secrets import token_hex
 from typing import Any
 from zlib import crc32
 
-from stores.changelog.files.folder import ASIDE, Folder, PutIfAbsent, open_folder
+from stores.changelog.files.folder import ASIDE, Folder, PutIfAbsent
 from stores.changelog.files.format import FORMAT
+from stores.changelog.files.location import open_folder
 from stores.changelog.files.names import ADDED, DESCRIPTION
 from stores.changelog.files.partition_log import PartitionLog, Retention
 from stores.errors import ChangelogError, ChangelogLostError, StoreIncompatibleError
@@ -158,14 +159,16 @@ def _checked(content: bytes, what: str, names: tuple[str, ...]) -> dict[str, Any
     """Return what ``_summed`` was given, which had ``names``. Raises: ChangelogError if it is damaged or newer."""
     try:
         found: dict[str, Any] = json.loads(content)
-        sound = content == _summed({name: found[name] for name in names})
+        del found["checksum"]
+        sound = content == _summed(found)
     except (ValueError, KeyError, TypeError):
         sound = False
-    if not sound:
+    # Another format may have other names.
+    if not sound or (found.get("format") == FORMAT and found.keys() != {*names}):
         raise ChangelogError(f"{what} is damaged: bring it back from a copy")
-    if found["format"] != FORMAT:
+    if found.get("format") != FORMAT:
         raise ChangelogError(
-            f"{what} has format {found['format']}, and this release reads {FORMAT}: read it with the release that "
+            f"{what} has format {found.get('format')}, and this release reads {FORMAT}: read it with the release that "
             "wrote it"
         )
     return found

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 from stores.changelog.files import VersionLog
-from stores.changelog.files.folder import open_folder
+from stores.changelog.files.location import open_folder
 from stores.config import StoreConfig
 from stores.errors import ConfigError, StoreIncompatibleError
 from stores.spark import idle_batches, task, watermark

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextlib import nullcontext
+from dataclasses import replace
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -9,11 +13,44 @@ import pyarrow as pa
 import pyarrow.fs
 import pytest
 
-from stores.changelog.files import Folder, PartitionLog, Retention, VersionLog, open_folder
-from stores.changelog.files.folder import ArrowFolder
+from stores.changelog.files import Folder, PartitionLog, Retention, VersionLog, arrow_folder, open_folder
+from stores.changelog.files.arrow_folder import ArrowFolder
+from stores.changelog.files.names import unique_name
 from stores.errors import ConfigError, StoreUnavailableError
-from stores.tests.changelog.files.log_model import DESCRIPTION, append, changes, header, restored, state_at
+from stores.tests.changelog.files.log_model import (
+    DESCRIPTION,
+    append,
+    changes,
+    header,
+    restored,
+    snapshot,
+    state_at,
+)
 from stores.tests.changelog.files.object_store import ConditionalPut
+
+
+class FailingFile:
+    """A file that fails after some reads."""
+
+    closed = False
+
+    def __init__(self, path: str, reads: int) -> None:
+        self._file, self.reads_left = BytesIO(Path(path).read_bytes()), reads
+
+    def read(self, num_bytes: int = -1) -> bytes:
+        self.reads_left -= 1
+        if self.reads_left < 0:
+            raise OSError("the connection was closed")
+        return self._file.read(num_bytes)
+
+    def seek(self, offset: int, whence: int = 0) -> int:
+        return self._file.seek(offset, whence)
+
+    def tell(self) -> int:
+        return self._file.tell()
+
+    def close(self) -> None:
+        self._file.close()
 
 
 class RenameNeverReplaces(pyarrow.fs.FileSystemHandler):  # type: ignore[misc]
@@ -21,6 +58,10 @@ class RenameNeverReplaces(pyarrow.fs.FileSystemHandler):  # type: ignore[misc]
 
     def __init__(self) -> None:
         self._local = pyarrow.fs.LocalFileSystem()
+        self.failures: list[str] = []
+        """For the next renames: ``refused`` fails before it, ``lost`` loses its answer."""
+        self.reads: int | None = None
+        """How often a file that is opened can be read; None for always."""
 
     def __getattribute__(self, name: str) -> Any:
         return object.__getattribute__(self, name)
@@ -29,9 +70,12 @@ class RenameNeverReplaces(pyarrow.fs.FileSystemHandler):  # type: ignore[misc]
         return "simulated"
 
     def move(self, source: str, target: str) -> None:
-        if Path(target).exists():
-            raise OSError(f"{target} exists")
+        failure = self.failures.pop(0) if self.failures else ""
+        if failure == "refused" or Path(target).exists():
+            raise OSError(f"{target} exists, or the service is busy")
         Path(source).rename(target)
+        if failure == "lost":
+            raise OSError("no answer")
 
     def get_file_info(self, paths: list[str]) -> list[Any]:
         found: list[Any] = self._local.get_file_info(paths)
@@ -48,7 +92,8 @@ class RenameNeverReplaces(pyarrow.fs.FileSystemHandler):  # type: ignore[misc]
         self._local.delete_file(path)
 
     def open_input_file(self, path: str) -> Any:
-        return pa.PythonFile(self._local.open_input_file(path))
+        opened = self._local.open_input_file(path)
+        return pa.PythonFile(opened if self.reads is None else FailingFile(path, self.reads), mode="r")
 
     def open_output_stream(self, path: str, metadata: Any) -> Any:
         return pa.PythonFile(self._local.open_output_stream(path), mode="w")
@@ -75,11 +120,17 @@ class RenameNeverReplaces(pyarrow.fs.FileSystemHandler):  # type: ignore[misc]
         raise NotImplementedError
 
 
-@pytest.fixture(params=["object store", "rename"])
+def renaming(path: Path) -> tuple[Folder, RenameNeverReplaces]:
+    """A folder on a simulated HDFS, and that one."""
+    hdfs = RenameNeverReplaces()
+    return ArrowFolder(pyarrow.fs.PyFileSystem(hdfs), str(path), str(path), None), hdfs
+
+
+@pytest.fixture(params=["object store", "rename", "local"])
 def folder(request: pytest.FixtureRequest, tmp_path: Path) -> Folder:
-    if request.param == "object store":
-        return open_folder(tmp_path, ConditionalPut())
-    return ArrowFolder(pyarrow.fs.PyFileSystem(RenameNeverReplaces()), str(tmp_path), str(tmp_path), None)
+    if request.param == "rename":
+        return renaming(tmp_path)[0]
+    return open_folder(tmp_path, ConditionalPut() if request.param == "object store" else None)
 
 
 def test_versions_are_kept_restored_and_removed(folder: Folder) -> None:
@@ -124,6 +175,107 @@ def test_a_file_whose_writer_fails_is_not_there(folder: Folder) -> None:
     assert folder.names("p00000") == {}
     with pytest.raises(FileNotFoundError):
         folder.open("p00000/x")
+
+
+def test_a_rename_whose_answer_is_lost_wins_and_one_that_fails_can_be_repeated(tmp_path: Path) -> None:
+    folder, hdfs = renaming(tmp_path)
+    log = PartitionLog(folder, 0, Retention())
+    hdfs.failures = ["refused"]
+    with pytest.raises(StoreUnavailableError):
+        log.append(header(0), changes(0))
+    assert folder.names("p00000") == {}
+    hdfs.failures = ["lost"]
+    assert log.append(header(0, "a" * 16), changes(0)).id == "a" * 16
+    assert log.append(header(0, "b" * 16), changes(0, 1)).id == "a" * 16
+    for failure, placed in (("refused", False), ("lost", True)):
+        hdfs.failures = [failure]
+        with nullcontext() if placed else pytest.raises(StoreUnavailableError), folder.create("p00001/x") as file:
+            file.write(b"whole")
+        assert folder.names("p00001") == ({"x": 5} if placed else {})
+
+
+def test_one_of_two_that_rename_at_the_same_time_learns_that_it_lost(tmp_path: Path) -> None:
+    """Both have seen that the name is free."""
+    folder, hdfs = renaming(tmp_path)
+    log = PartitionLog(folder, 0, Retention())
+    move = hdfs.move
+
+    def overtaken(source: str, target: str) -> None:
+        hdfs.move = move  # type: ignore[method-assign]
+        assert log.append(header(0, "a" * 16), changes(0, 1)).id == "a" * 16
+        move(source, target)
+
+    hdfs.move = overtaken  # type: ignore[method-assign]
+    assert log.append(header(0, "b" * 16), changes(0, 2)).id == "a" * 16
+    assert log.read(0)[1] == changes(0, 1)
+
+
+def test_a_file_is_not_seen_before_it_is_complete(folder: Folder) -> None:
+    """A killed writer would leave half a snapshot, and versions before a snapshot are removed."""
+    log = PartitionLog(folder, 0, Retention(snapshot_versions=2, keep_versions=0))
+    for version in range(2):
+        log.append(header(version), changes(version))
+    name = unique_name(1, header(1).id, "snapshot")
+    with folder.create(f"p00000/{name}") as file:
+        file.write(bytes(100))
+        found = log.listing()
+        assert found.snapshots == {}
+        assert [version for version, _ in found.asides] == [1]
+        assert log.remove_old(found) == 0
+        assert restored(log, None, 1) == state_at(1)
+    assert log.listing().snapshots == {1: [(name, 100)]}
+
+
+def test_a_snapshot_that_is_still_empty_is_none(tmp_path: Path) -> None:
+    log = PartitionLog(open_folder(tmp_path), 0, Retention(snapshot_versions=2, keep_versions=0))
+    log.append(header(0), changes(0))
+    empty = tmp_path / "p00000" / unique_name(0, header(0).id, "snapshot")
+    empty.touch()
+    assert restored(log, None, 0) == state_at(0)
+    for version in range(1, 4):
+        append(log, version)
+    log.remove_old(log.listing())
+    assert restored(log, None, 3) == state_at(3)
+    assert not empty.exists()
+
+
+def test_a_small_file_is_read_at_once(tmp_path: Path) -> None:
+    folder, hdfs = renaming(tmp_path)
+    log = PartitionLog(folder, 0, Retention())
+    append(log, 0)
+    hdfs.reads = 1
+    assert log.read(0)[1] == changes(0)
+    assert log.header(0) == header(0)
+
+
+def test_a_connection_that_is_lost_at_any_read_is_an_error_of_ours(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(arrow_folder, "_READ_WHOLE_BYTES", 0)
+    folder, hdfs = renaming(tmp_path)
+    log = PartitionLog(folder, 0, Retention(snapshot_versions=1))
+    own = header(0)
+    rows = log.write_rows(own, pa.schema([("n", pa.int64())]))
+    rows.write(pa.record_batch([pa.array([1], pa.int64())], names=["n"]))
+    own = replace(own, rows=rows.finish(), num_rows=1)
+    log.append(own, changes(0))
+    log.write_snapshot(replace(own, kind="snapshot"), snapshot(0))
+    reads: tuple[Callable[[], object], ...] = (
+        lambda: log.read(0),
+        lambda: list(log.restore(None, 0)),
+        lambda: list(log.read_rows(own)),
+    )
+    for read in reads:
+        hdfs.reads, failed = 0, 0
+        while True:
+            try:
+                read()
+            except StoreUnavailableError:
+                failed += 1
+                hdfs.reads += 1
+            else:
+                break
+        assert failed > 2
 
 
 def test_a_log_is_opened_by_its_uri(tmp_path: Path) -> None:

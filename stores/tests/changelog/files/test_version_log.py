@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from dataclasses import replace
 from pathlib import Path
 from random import Random
 from typing import Any
+from zlib import crc32
 
 import pyarrow as pa
 import pytest
@@ -366,6 +368,17 @@ def test_a_log_without_or_with_a_damaged_description_is_refused(tmp_path: Path) 
         opened(tmp_path)
     with pytest.raises(ChangelogError):
         VersionLog.open(tmp_path / "nothing")
+
+
+@pytest.mark.parametrize("others", [{}, {"id": "1", "description": {}, "owner": "me"}])
+def test_a_description_of_another_format_is_not_called_damaged(tmp_path: Path, others: dict[str, Any]) -> None:
+    """It may have other names."""
+    content = {"format": 2, **others}
+    summed = {**content, "checksum": crc32(json.dumps(content, sort_keys=True).encode())}
+    (tmp_path / "log.json").write_text(json.dumps(summed, sort_keys=True))
+    with pytest.raises(ChangelogError) as raised:
+        opened(tmp_path)
+    assert "format 2" in str(raised.value)
 
 
 def test_a_version_is_complete_when_every_partition_has_it(tmp_path: Path) -> None:
