@@ -223,6 +223,7 @@ def test_a_state_is_used_only_as_it_was_created(spark: SparkSession, events: Pat
         {"partitions": 0},
         {"output": "plane"},
         {"output": "long"},
+        {"output": "plane string, n long, n long"},
         {"stores": {}},
         {"stores": {"../x": "rocksdb"}},
         {"stores": {"counts": "rocks"}},

@@ -103,6 +103,8 @@ def configs_of(stores: Mapping[str, StoreConfig | RecordKind | str], *, times: b
 
     Raises: ConfigError, TypeError.
     """
+    if not isinstance(stores, Mapping):
+        raise TypeError(f"stores has a kind of stores.records for each name, and not {type(stores).__name__}")
     if not stores:
         raise ConfigError("stores is empty: give at least one store by its name")
     configs: dict[str, StoreConfig] = {}
@@ -151,6 +153,9 @@ def parsed_output(output: Any, *, records: bool) -> StructType:
         raise ConfigError(f"output is no schema: {given!r}. Give one as 'name string, count long'") from error
     if not isinstance(parsed, StructType):
         raise ConfigError(f"output is no schema with named columns: {given!r}. Give one as 'name string, count long'")
+    twice = sorted({name for name in parsed.names if parsed.names.count(name) > 1})
+    if twice:
+        raise ConfigError(f"output has the column {twice[0]!r} more than once: give each another name")
     return parsed
 
 

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     import pyarrow
 
 _BATCH_ROWS = 10_000
+_BATCH_BYTES = 16 << 20
 
 
 def output_batches(given: Iterable[Any] | None, schema: pyarrow.Schema) -> Iterator[pyarrow.RecordBatch]:
@@ -19,8 +20,36 @@ def output_batches(given: Iterable[Any] | None, schema: pyarrow.Schema) -> Itera
     Items are Arrow record batches or tables, whose columns are found by name, or rows: tuples or lists in the order of
     the columns, or dictionaries by name. Values are converted only if nothing is lost.
 
+    Small batches are joined: a function may give out one for each key.
+
     Raises: ConfigError for a row that does not fit, with its number (from 1) and the column; as the function.
     """
+    return _joined(_fitted(given, schema))
+
+
+def _joined(batches: Iterable[pyarrow.RecordBatch]) -> Iterator[pyarrow.RecordBatch]:
+    waiting: list[pyarrow.RecordBatch] = []
+    num_rows = num_bytes = 0
+    for batch in batches:
+        num_rows, num_bytes = num_rows + batch.num_rows, num_bytes + batch.nbytes
+        if waiting and (num_rows > _BATCH_ROWS or num_bytes > _BATCH_BYTES):
+            yield from _as_one(waiting)
+            waiting, num_rows, num_bytes = [], batch.num_rows, batch.nbytes
+        waiting.append(batch)
+    yield from _as_one(waiting)
+
+
+def _as_one(batches: list[pyarrow.RecordBatch]) -> list[pyarrow.RecordBatch]:
+    import pyarrow as pa
+
+    if len(batches) < 2:
+        return batches
+    joined: list[pyarrow.RecordBatch] = pa.Table.from_batches(batches).combine_chunks().to_batches()
+    return joined
+
+
+def _fitted(given: Iterable[Any] | None, schema: pyarrow.Schema) -> Iterator[pyarrow.RecordBatch]:
+    """Return the batches as they come, and rows in batches."""
     import pyarrow as pa
 
     number = 0
@@ -57,7 +86,7 @@ def _from_rows(rows: list[Any], before: int, schema: pyarrow.Schema) -> pyarrow.
         except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
             raise _unfit(values, before, field) from error
         if column.null_count and not field.nullable:
-            raise _null(values.index(None) + 1 + before, field)
+            raise _null(column.is_null().index(True).as_py() + 1 + before, field)
         columns.append(column)
     return pa.record_batch(columns, schema=schema)
 

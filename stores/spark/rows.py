@@ -33,7 +33,8 @@ class Rows:
         self.row_number = 0
         """The number of the tuple that was given out last, from 1."""
         self.row: tuple[Any, ...] | None = None
-        """That tuple."""
+        """That tuple, None before the first and after the last."""
+        self._names: list[str] = []
 
     def batches(self) -> Iterator[pyarrow.RecordBatch]:
         """Return the rows as Arrow record batches."""
@@ -58,11 +59,22 @@ class Rows:
         made: Any = None
         for batch in self.batches():
             if made is None:
-                made = _named(batch.schema.names)._make
+                self._names = batch.schema.names
+                made = _named(self._names)._make
             for values in zip(*(column.to_pylist() for column in batch.columns), strict=True):
                 self.row_number += 1
                 self.row = row = made(values)
                 yield row
+        self.forget()
+
+    def value(self, name: str) -> Any:
+        """Return the value of a column in the tuple that was given out last."""
+        assert self.row is not None
+        return self.row[self._names.index(name)]
+
+    def forget(self) -> None:
+        """Let no tuple be the last one: what follows belongs to no row."""
+        self.row = None
 
 
 def checked_batches(

@@ -29,6 +29,7 @@ from stores.spark.record_wise import RecordWise, checked_output
 from stores.spark.rows import REFUSE
 from stores.spark.timers import TIMES
 from stores.spark.versions import next_version
+from stores.spark.watermark import absolute
 
 if TYPE_CHECKING:
     import pyarrow
@@ -102,6 +103,7 @@ def stateful(
     from stores.spark.table import StateTable
 
     keys = (key,) if isinstance(key, str) else tuple(key)
+    checkpoint = None if checkpoint is None else absolute(os.fspath(checkpoint))
     check_events(events, keys, order_by, null_keys)
     check_functions(process, process_record, on_timer)
     parsed = parsed_output(output, records=process_record is not None)
@@ -149,7 +151,7 @@ def stateful(
         batch_id=batch_id,
         query=query,
         on_timer=on_timer,
-        checkpoint=None if checkpoint is None else os.fspath(checkpoint),
+        checkpoint=checkpoint,
     )
 
     def compute(batches: Iterator[pyarrow.RecordBatch]) -> Iterator[pyarrow.RecordBatch]:
@@ -160,7 +162,7 @@ def stateful(
     if query is None:
         events.sparkSession.dataSource.register(StateTable)
     if fire_when_idle:
-        events = with_idle_batches(events, os.fspath(checkpoint))  # type: ignore[arg-type]
+        events = with_idle_batches(events, checkpoint)  # type: ignore[arg-type]
     columns = [F.col(_quoted(name)) for name in keys]
     belongs = F.pmod(F.hash(*columns), F.lit(partitions)).alias(PARTITION_COLUMN)
     return events.select("*", belongs).repartition(partitions, *columns).mapInArrow(compute, parsed)

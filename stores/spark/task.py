@@ -17,7 +17,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from itertools import chain
 from secrets import token_hex
 from typing import TYPE_CHECKING
@@ -25,7 +25,6 @@ from typing import TYPE_CHECKING
 from stores.changelog.files import Header, PartitionLog, VersionLog
 from stores.errors import (
     ChangelogLostError,
-    OffsetOutOfRangeError,
     ProducerFencedError,
     StoreError,
     StoreIncompatibleError,
@@ -162,7 +161,10 @@ def _compute(
         for made in _results(plan, context, rows):
             written.write(made)
             kept_bytes += made.nbytes
-            kept = None if kept is None or kept_bytes > ROWS_IN_MEMORY_BYTES else [*kept, made]
+            if kept_bytes > ROWS_IN_MEMORY_BYTES:
+                kept = None
+            if kept is not None:
+                kept.append(made)
         changes = state.take_changes()
         header = replace(header, rows=written.finish(), num_rows=written.num_rows)
         in_log = partition.append(header, changes)
@@ -177,7 +179,7 @@ def _compute(
         raise
     try:
         state.commit(header.version, header.id)
-        _maintain(log, partition, header, state)
+        _maintain(partition, header, state)
     except StoreError as error:
         # The log has the version, so the batch is done. The local copy is brought up from there.
         _log.warning("after version %d of partition %d: %s", header.version, batch.partition, error)
@@ -188,7 +190,8 @@ def _compute(
 def _context(plan: Plan, batch: Batch, header: Header, state: LocalState) -> Context:
     watermark = None
     if plan.checkpoint is not None and batch.number is not None and batch.query is not None:
-        watermark = partial(watermark_of, plan.checkpoint, batch.number, batch.query)
+        # A function may ask for it with each row.
+        watermark = cache(partial(watermark_of, plan.checkpoint, batch.number, batch.query))
     return Context(
         batch.partition,
         header.version,
@@ -204,15 +207,14 @@ def _context(plan: Plan, batch: Batch, header: Header, state: LocalState) -> Con
 def _results(plan: Plan, context: Context, rows: Rows) -> Iterator[pyarrow.RecordBatch]:
     try:
         yield from output_batches(plan.process(rows, context), plan.output)
-        rows.row = None
+        rows.forget()
         if plan.on_timer is not None:
             yield from output_batches(rows_of_timers(plan.on_timer, context), plan.output)
     except Exception as error:
         where = f"batch {context.batch_id}, " if context.batch_id is not None else ""
         note = f"{where}version {context.version}, partition {context.partition}"
         if rows.row is not None:
-            fields = rows.row._asdict() if hasattr(rows.row, "_asdict") else {}
-            key = ", ".join(f"{name} {fields.get(name)!r}" for name in plan.key)
+            key = ", ".join(f"{name} {rows.value(name)!r}" for name in plan.key)
             note += f", row {rows.row_number} with the key {key}: {tuple(rows.row)!r}"
         error.add_note(f"The function of stateful() failed in {note}. Nothing of this batch is committed here.")
         raise
@@ -229,13 +231,12 @@ def _again(partition: PartitionLog, header: Header, plan: Plan) -> Iterator[pyar
         yield batch
 
 
-def _maintain(log: VersionLog, partition: PartitionLog, header: Header, state: LocalState) -> None:
-    if partition.snapshot_due(partition.listing()):
+def _maintain(partition: PartitionLog, header: Header, state: LocalState) -> None:
+    listing = partition.listing()
+    if partition.snapshot_due(listing):
         partition.write_snapshot(replace(header, kind="snapshot", rows=None, num_rows=0), state.records())
-    try:
-        partition.remove_old(partition.listing())
-    except OffsetOutOfRangeError as error:
-        _log.warning("old files in %s are kept: %s", log.location, error)
+        listing = partition.listing()
+    partition.remove_old(listing)
 
 
 def _state_of(plan: Plan, partition: int) -> LocalState:

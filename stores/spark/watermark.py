@@ -8,6 +8,8 @@ at a batch sees the same watermark. When a batch is done, ``commits/N`` has ``ne
 from __future__ import annotations
 
 import json
+import re
+from pathlib import Path
 
 from stores.changelog.files.folder import Folder
 from stores.changelog.files.location import open_folder
@@ -42,6 +44,11 @@ def next_watermark_of(checkpoint: str) -> int:
     folder = open_folder(_location(checkpoint), for_reading=True)
     done = [int(name) for name in folder.names("commits") if name.isdecimal()]
     return _watermark_in(folder, f"commits/{max(done)}", "nextBatchWatermarkMs", checkpoint) if done else 0
+
+
+def absolute(checkpoint: str) -> str:
+    """Return a path as an absolute one, as Spark does on the driver: executors have other working folders."""
+    return checkpoint if re.match(r"[A-Za-z][A-Za-z0-9+.-]*:", checkpoint) else str(Path(checkpoint).absolute())
 
 
 def _location(checkpoint: str) -> str:

@@ -21,7 +21,7 @@ from stores.spark.idle_batches import WatermarkReader
 from stores.spark.plan import Batch, Plan
 from stores.spark.rows import Rows
 from stores.spark.timers import TIMES, encoded, set_stream_time, shown
-from stores.spark.watermark import next_watermark_of, watermark_of
+from stores.spark.watermark import absolute, next_watermark_of, watermark_of
 from stores.tests.spark.counting import COUNTS, OUTPUT, QUERY, compute, count, expected_rows, plan
 
 WATERMARKS = (0, 100, 100, 250, 400)
@@ -183,6 +183,31 @@ def test_the_watermark_comes_from_the_checkpoint_of_the_query_and_no_other(tmp_p
         (tmp_path / "checkpoint/offsets/0").write_text(content)
         with pytest.raises(ConfigError):
             watermark_of(checkpoint, 0, QUERY)
+
+
+def test_the_watermark_is_read_once_in_an_attempt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A function may compare the time of each row with it."""
+    asked: list[int] = []
+
+    def counted(checkpoint: str, batch: int, query: str) -> int:
+        asked.append(batch)
+        return watermark_of(checkpoint, batch, query)
+
+    monkeypatch.setattr(task, "watermark_of", counted)
+    given = timed(tmp_path, lambda rows, context: [(row.plane, context.watermark_ms) for row in rows], fires)
+    for number in (0, 1):
+        assert compute(given, number, ["a", "b"]) == [("a", WATERMARKS[number]), ("b", WATERMARKS[number])]
+    assert asked == [0, 1]
+
+
+def test_a_checkpoint_is_found_from_any_working_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    make_checkpoint(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    found = absolute("checkpoint")
+    monkeypatch.chdir("/")
+    assert watermark_of(found, 1, QUERY) == 100
+    for location in ("/data/c", "file:/data/c", "hdfs://host/c", "s3a://bucket/c"):
+        assert absolute(location) == location
 
 
 def test_a_checkpoint_on_s3_has_the_names_that_hadoop_gives_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
