@@ -1,4 +1,4 @@
-"""A folder on a file system of ``pyarrow.fs``: two writers of a file are told apart by a rename, or by a put."""
+"""A folder on a file system of ``pyarrow.fs``: a rename or a put decides which writer is first."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A folder on a local file system: two writers of a file are told apart by hard links."""
+"""A folder on a local file system: hard links decide which writer of a file is first."""
 
 from __future__ import annotations
 

@@ -268,6 +268,9 @@ def test_the_source_of_batches_without_rows_has_the_watermark_of_the_next_batch_
     assert WatermarkReader(checkpoint).latestOffset({"watermark_ms": 95}, None) == {"watermark_ms": 95}
     assert list(reader.partitions({}, {})) == []
     (tmp_path / "checkpoint/commits/9").write_text("v1\n{}")
+    commit(tmp_path, 10, 95)
+    assert reader.latestOffset() == {"watermark_ms": 95}
+    (tmp_path / "checkpoint/commits/10").write_text("v1\n{}")
     with pytest.raises(ConfigError):
         next_watermark_of(checkpoint)
 

@@ -61,7 +61,7 @@ class RenameNeverReplaces(pyarrow.fs.FileSystemHandler):  # type: ignore[misc]
         self.failures: list[str] = []
         """For the next renames: ``refused`` fails before it, ``lost`` loses its answer."""
         self.reads: int | None = None
-        """How often a file that is opened can be read; None for always."""
+        """The number of reads of an opened file before it fails; None for no failure."""
 
     def __getattribute__(self, name: str) -> Any:
         return object.__getattribute__(self, name)

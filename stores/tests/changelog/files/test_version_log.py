@@ -14,7 +14,7 @@ import pyarrow as pa
 import pytest
 
 from stores import failpoints
-from stores.changelog.files import Retention, StoreChanges, VersionLog
+from stores.changelog.files import Retention, StoreChanges, VersionLog, local_folder
 from stores.changelog.files.folder import ASIDE_WRITTEN
 from stores.changelog.files.names import Listing, version_name
 from stores.errors import (
@@ -105,6 +105,51 @@ def test_a_snapshot_is_due_by_bytes_as_well(tmp_path: Path) -> None:
     log = opened(tmp_path, snapshot_versions=1000, snapshot_bytes=100).partition(0)
     append(log, 0)
     assert log.listing().snapshots.keys() == {0}
+
+
+def test_a_snapshot_by_bytes_waits_until_the_versions_are_as_large_as_the_last_one(tmp_path: Path) -> None:
+    """Else a large state would be written again and again for small versions."""
+    log = opened(tmp_path, snapshot_versions=1000, snapshot_bytes=1).partition(0)
+    log.append(header(0), changes(0))
+    large = [("counts", False, b"large", Random(1).randbytes(20_000))]
+    log.write_snapshot(replace(header(0), kind="snapshot"), large)
+    size = log.listing().snapshots[0][0][1]
+    due = []
+    for version in range(1, 40):
+        log.append(header(version), changes(version))
+        listing = log.listing()
+        due.append(log.snapshot_due(listing))
+        assert due[-1] == (sum(bytes_ for number, bytes_ in listing.versions.items() if number) >= size)
+    assert due[0] is False
+    assert due[-1] is True
+
+
+def test_a_restore_reads_the_newest_snapshot_if_it_is_smaller_than_the_versions(tmp_path: Path) -> None:
+    log = opened(tmp_path, snapshot_versions=1000).partition(0)
+    for version in range(9):
+        log.append(header(version), changes(version))
+    for version in (1, 5):
+        log.write_snapshot(replace(header(version), kind="snapshot"), snapshot(version))
+    for after in (None, 0):
+        pieces = list(log.restore(after, 8))
+        assert pieces[0].fresh
+        assert [piece.reached for piece in pieces if piece.reached is not None] == [5, 6, 7, 8]
+    assert [piece.reached for piece in log.restore(5, 8)] == [6, 7, 8]
+
+
+def test_a_reader_settles_a_version_that_another_process_wrote(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The writer may have been killed before its name was synced, and a batch is built on the version."""
+    log = opened(tmp_path).partition(0)
+    append(log, 0)
+    synced: list[Path] = []
+    monkeypatch.setattr(local_folder, "sync_folder", synced.append)
+    log.header(0)
+    assert tmp_path / "p00000" in synced
+
+
+def test_a_folder_in_which_a_killed_process_began_a_description_is_used(tmp_path: Path) -> None:
+    (tmp_path / f"log-{'0' * 16}.aside").write_text("half")
+    assert opened(tmp_path).id == opened(tmp_path).id
 
 
 def test_a_zombie_that_writes_a_removed_version_is_fenced_and_not_read(tmp_path: Path) -> None:

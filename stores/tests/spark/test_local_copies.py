@@ -1,0 +1,167 @@
+"""A local copy is used for the log, the version and the stores that it belongs to, and closed when it is not used."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from stores.changelog.files import Header, PartitionLog, Retention, StoreChanges
+from stores.config import StoreConfig
+from stores.errors import StoreCorruptedError, StoreError, StoreIncompatibleError
+from stores.spark import task
+from stores.spark.context import Context
+from stores.spark.local_state import LocalState
+from stores.spark.plan import Batch, Plan
+from stores.spark.rows import Rows
+from stores.tests.spark.counting import (
+    COUNTS,
+    OUTPUT,
+    QUERY,
+    batches,
+    compute,
+    events,
+    expected,
+    expected_rows,
+    plan,
+    state_in_log,
+)
+
+
+def copy_of(given: Plan, partition: int = 0) -> str:
+    """The copy that another Python worker would take now, as its number."""
+    state = LocalState(given.local_folder() / given.log_id, partition, given.stores)
+    state.close()
+    return state._path.name
+
+
+def test_a_copy_is_wiped_if_its_log_has_no_version_any_more(tmp_path: Path) -> None:
+    given = plan(tmp_path)
+    compute(given, 0)
+    shutil.rmtree(tmp_path / "state/p00000")
+    assert compute(given, 0, events(5)) == list(Counter(events(5)).items())
+    assert state_in_log(tmp_path) == dict(Counter(events(5)))
+
+
+def test_copies_are_closed_when_a_worker_has_too_many_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(task, "OPEN_MAX", 1)
+    given = plan(tmp_path)
+    compute(given, 0)
+    assert copy_of(given) == "1"
+    first = task._open[given.log_id, 0][1]
+    list(task.run(given, Batch(1, 0, "another"), iter(())))
+    assert list(task._open) == [(given.log_id, 1)]
+    assert not first._opened
+    assert copy_of(given) == "0"
+    assert compute(given, 1) == expected_rows(1)
+
+
+def test_open_stores_of_another_plan_are_closed(tmp_path: Path) -> None:
+    """The same query, started again in the same worker with other stores or another folder."""
+    given = plan(tmp_path)
+    compute(given, 0)
+    for number, other in enumerate(
+        [
+            plan(tmp_path, backend="lmdb"),
+            plan(tmp_path, local=str(tmp_path / "elsewhere")),
+            plan(tmp_path, stores={"counts": StoreConfig("rocksdb", records=COUNTS), "more": StoreConfig("rocksdb")}),
+        ],
+        1,
+    ):
+        before = task._open[given.log_id, 0][1]
+        assert compute(other, number) == expected_rows(number)
+        assert not before._opened
+        assert task._open[given.log_id, 0][1].stores.keys() == other.stores.keys()
+        assert task._open[given.log_id, 0][1]._path.is_relative_to(other.local_folder())
+    assert state_in_log(tmp_path) == expected(3)
+
+
+def test_an_attempt_that_was_not_first_leaves_no_write_in_its_stores(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given, append = plan(tmp_path), PartitionLog.append
+    compute(given, 0)
+
+    def overtaken(log: PartitionLog, header: Header, changes: dict[str, StoreChanges]) -> Header:
+        first = replace(header, id="f" * 16, rows=None, num_rows=0)
+        [(key, value)] = [pair for pair in changes["counts"].pairs.items() if pair[0] == b"N1"]
+        append(log, first, {"counts": StoreChanges({key: value})})
+        return append(log, header, changes)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(PartitionLog, "append", overtaken)
+        assert compute(given, 1) == []
+    state = expected(0) | {"N1": expected(1)["N1"]}
+    assert compute(given, 2) == [(plane, state.get(plane, 0) + number) for plane, number in Counter(events(2)).items()]
+
+
+def test_a_function_that_raises_leaves_no_rows_in_the_log(tmp_path: Path) -> None:
+    def broken(rows: Rows, context: Context) -> Iterator[Any]:
+        for _ in range(25_000):
+            yield "N1", 1
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        compute(plan(tmp_path, broken), 0)
+    assert list((tmp_path / "state/p00000").iterdir()) == []
+
+
+def test_rows_of_many_batches_come_from_their_file_if_they_do_not_fit_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def many(rows: Rows, context: Context) -> Iterator[Any]:
+        for number in range(35_000):
+            yield "N1", number
+
+    monkeypatch.setattr(task, "ROWS_IN_MEMORY_BYTES", 300_000)
+    assert [number for _, number in compute(plan(tmp_path, many), 0)] == list(range(35_000))
+
+
+def test_a_repeated_batch_whose_output_is_declared_otherwise_is_refused(tmp_path: Path) -> None:
+    given = plan(tmp_path)
+    compute(given, 0)
+    turned = OUTPUT.set(1, OUTPUT.field(1).with_name("total"))
+    with pytest.raises(StoreIncompatibleError) as raised:
+        compute(replace(given, output=turned), 0)
+    assert "count" in str(raised.value)
+    assert "total" in str(raised.value)
+    assert compute(given, 0) == expected_rows(0)
+
+
+def test_a_copy_whose_damage_shows_in_a_restore_is_wiped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    given = plan(tmp_path, retention=Retention(snapshot_versions=100))
+    for number in range(3):
+        compute(given, number)
+    restore = LocalState._restore
+    failed: list[str] = []
+
+    def damaged(state: LocalState, piece: Any) -> None:
+        if piece.reached == 1 and not failed:
+            failed.append("once")
+            raise StoreCorruptedError("a block's checksum does not fit")
+        restore(state, piece)
+
+    monkeypatch.setattr(LocalState, "_restore", damaged)
+    assert compute(replace(given, local=str(tmp_path / "elsewhere")), 3) == expected_rows(3)
+    assert failed
+
+
+def test_rows_of_two_partitions_in_one_batch_are_refused(tmp_path: Path) -> None:
+    mixed = [*batches(["N1"], partition=0), *batches(["N2"], partition=1)]
+    [joined] = pa.Table.from_batches(mixed).combine_chunks().to_batches()
+    with pytest.raises(StoreError):
+        list(task.run(plan(tmp_path), Batch(0, 0, QUERY), iter([joined])))
+
+
+def test_a_link_under_the_name_of_a_version_is_not_the_logs(tmp_path: Path) -> None:
+    given = plan(tmp_path)
+    compute(given, 0)
+    os.symlink("v000000000000.arrows", tmp_path / "state/p00000/v000000000001.arrows")
+    assert given.open_log().partition(0).listing().newest == 0
