@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,6 +18,8 @@ from harness.experiments.query_faults.trial import COUNT, FAULTS, KINDS, WORKLOA
 from harness.mutants.registry import QUERY_TRIALS
 from harness.processes.measured import MeasurementFailedError
 from harness.query_scenario import QueryScenario
+from harness.spark.query_faults import faulty
+from harness.spark.query_faults import notes as notes_module
 from harness.spark.query_faults.notes import Notes
 from harness.spark.query_faults.workloads import WORKLOADS as QUERIES
 from stores.errors import ConfigError
@@ -28,7 +31,7 @@ STATE = [["counts", "a", "5"], ["counts", "b", "1"], ["batches", "6e", b"2".hex(
 TRIED = (
     ("driver killed between batches", COUNT),
     ("stalled attempt", COUNT),
-    ("machine lost", COUNT),
+    ("machine lost", "flights_by_hour"),
     ("batch fails halfway", "timers"),
     ("driver killed between batches", "aircraft_sessions"),
 )
@@ -121,6 +124,14 @@ def test_the_table_names_the_query_of_each_trial_and_shows_first_what_went_wrong
     assert list(table.notable) == [1]
     [failure] = QueryFaults().failures(figures, rows)
     assert "timers" in failure.sentence
+
+
+def test_a_trial_that_restarts_drivers_is_begun_only_if_there_is_more_time() -> None:
+    def cost_s(fault: str) -> float:
+        return QueryFaults().cost_s(Trial(fault, "rocksdb-indexed-batch"))
+
+    assert cost_s("driver killed in a batch") > cost_s("driver killed between batches") > cost_s("stalled attempt")
+    assert cost_s("stalled attempt") > cost_s("batch fails halfway")
 
 
 def test_each_fault_is_of_one_kind_and_each_query_has_its_name() -> None:
@@ -222,6 +233,21 @@ def test_a_zombie_that_was_accepted_is_found(tmp_path: Path) -> None:
     assert found("stalled attempt", notes, figures()) == []
     notes.add("appends", refused | {"result": "not first"})
     assert found("stalled attempt", notes, figures())
+
+
+def test_an_attempt_that_did_not_stall_long_enough_is_no_zombie(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a busy machine the batches after it come late. Its version is then the newest, and is not refused."""
+    monkeypatch.setattr(notes_module, "WAIT_S", 0.0)
+    monkeypatch.setattr(faulty, "_is_zombie", [])
+    context: Any = SimpleNamespace(version=4, partition=faulty.ZOMBIE_PARTITION)
+    for woken in (False, True):
+        notes = Notes(tmp_path / str(woken))
+        if woken:
+            notes.once("wake 4")
+        faulty._stall(faulty.Faulty(len, str(tmp_path), "stalled attempt", 2), context, notes)
+        assert faulty._is_zombie == [4] * woken
 
 
 def test_a_failed_batch_that_is_computed_by_too_many_or_too_few_is_found(tmp_path: Path) -> None:

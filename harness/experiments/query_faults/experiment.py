@@ -30,9 +30,6 @@ from harness.report.page import Page
 from harness.report.table import Table
 from stores.registry import ALIASES, backends
 
-SECONDS = 60.0
-"""The time of a trial on two idle cores, roughly."""
-
 
 class QueryFaults(Experiment[Trial]):
     """Kills, stalls, full disks and lost machines under a stateful query with a file sink."""
@@ -91,8 +88,8 @@ class QueryFaults(Experiment[Trial]):
         return [each[request.seed % len(each)] for each in (counts, others)]
 
     def cost_s(self, trial: Trial) -> float:
-        """Return the time of two idle cores."""
-        return SECONDS
+        """Return the time on two idle cores, which is that of the fault."""
+        return FAULTS[trial.fault].seconds
 
     def run(self, trial: Trial, worker: Worker) -> Iterable[Row]:
         """Return the one row of a trial. Its result is "unknown" if it could not be tried."""

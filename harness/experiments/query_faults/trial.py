@@ -55,6 +55,8 @@ class Fault:
     """The level of the stores. At PROCESS their commits survive a kill, so a store that leads its log is seen."""
     shared_local: bool = True
     """True for local copies in a folder of the trial, false for the folders of Spark's executors."""
+    seconds: float = 60.0
+    """The time of a trial on two idle cores, roughly."""
 
 
 _SPECULATION = {
@@ -90,9 +92,12 @@ FAULTS: Mapping[str, Fault] = MappingProxyType(
             partitions=2,
             kills=True,
             starts_max=16,
+            seconds=90,
         ),
         "driver killed between batches": Fault(
-            "the driver is killed after every second batch, and restarted from its checkpoint", starts_max=8
+            "the driver is killed after every second batch, and restarted from its checkpoint",
+            starts_max=8,
+            seconds=80,
         ),
         "stalled attempt": Fault(
             "with speculation, the first attempt at a batch stalls and goes on two batches later",
@@ -103,11 +108,13 @@ FAULTS: Mapping[str, Fault] = MappingProxyType(
             settings=_SPECULATION,
             retention={"snapshot_versions": 1, "keep_versions": 0},
             shared_local=False,
+            seconds=55,
         ),
         "batch fails halfway": Fault(
             "a batch fails after all partitions but one have finished, and is repeated",
             fails=1,
             error="this partition fails on purpose",
+            seconds=35,
         ),
         "local disk full": Fault(
             "the disk with the local copies is full, until the query has failed",
@@ -131,6 +138,7 @@ FAULTS: Mapping[str, Fault] = MappingProxyType(
             partitions=4,
             retention={"snapshot_versions": 100},
             shared_local=False,
+            seconds=45,
         ),
     }
 )
