@@ -241,6 +241,16 @@ def test_a_wrong_argument_is_refused(spark: SparkSession, events: Path, tmp_path
         counted(spark.read.schema(SCHEMA).parquet(f"{events}/0"), tmp_path, **wrong)
 
 
+def test_a_key_in_whose_collation_different_texts_are_equal_is_refused(
+    spark: SparkSession, events: Path, tmp_path: Path
+) -> None:
+    job = spark.read.schema(SCHEMA).parquet(f"{events}/0")
+    with pytest.raises(ConfigError, match="collate UTF8_LCASE"):
+        counted(job.withColumn("plane", F.collate("plane", "UTF8_LCASE")), tmp_path)
+    plain = job.withColumn("plane", F.collate(F.collate("plane", "UTF8_LCASE"), "UTF8_BINARY"))
+    assert sorted(counted(plain, tmp_path).collect()) == sorted(counted(job, tmp_path / "other").collect())
+
+
 def test_of_two_jobs_that_are_given_the_same_new_version_one_is_refused(
     spark: SparkSession, events: Path, tmp_path: Path
 ) -> None:

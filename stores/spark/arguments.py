@@ -39,6 +39,14 @@ def check_events(events: DataFrame, keys: tuple[str, ...], order_by: str | None,
             raise ConfigError(
                 f"the {what} {name!r} is not in the DataFrame, whose columns are {', '.join(events.columns)}"
             )
+    for name in keys:
+        kind = events.schema[name].dataType.simpleString()
+        if " collate " in kind:
+            # Spark sends rows to tasks by the collation, and its function hash() goes by bytes, as stores do.
+            raise ConfigError(
+                f"the key column {name!r} is a {kind}, in which different texts are equal, and stores tell keys apart "
+                f"by their bytes: give it as collate({name}, 'UTF8_BINARY'), or lower() of that"
+            )
     if PARTITION_COLUMN in events.columns:
         raise ConfigError(f"the DataFrame has a column {PARTITION_COLUMN!r}: rename it")
     if null_keys not in (REFUSE, GROUP):
