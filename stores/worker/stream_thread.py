@@ -28,7 +28,8 @@ class StreamThread:
         self.failure: BaseException | None = None
         self._make, self._task_timeout_s = make, task_timeout_s
         self._change = threading.Condition()
-        self._assigned: list[TaskId] = []
+        self._assigned: dict[TaskId, None] = {}
+        """The tasks in the order in which they came."""
         self._to_release: dict[TaskId, bool] = {}
         """The tasks to release, and whether with a commit."""
         self._running: dict[TaskId, RunningTask] = {}
@@ -46,7 +47,7 @@ class StreamThread:
     def assign(self, task_ids: Collection[TaskId]) -> None:
         """Give tasks to the thread, which opens them by and by."""
         with self._change:
-            self._assigned.extend(task_id for task_id in task_ids if task_id not in self._assigned)
+            self._assigned.update(dict.fromkeys(task_ids))
             self._change.notify_all()
 
     def release(self, task_ids: Collection[TaskId], *, clean: bool) -> None:
@@ -65,7 +66,9 @@ class StreamThread:
     def stop(self) -> None:
         """Let the thread end when it has released its tasks."""
         with self._change:
-            self._to_release.update(dict.fromkeys(self._assigned, True))
+            for task_id in self._assigned:
+                # A task that was lost stays without a commit.
+                self._to_release.setdefault(task_id, True)
             self._stopping = True
             self._change.notify_all()
 
@@ -77,10 +80,17 @@ class StreamThread:
     def status(self) -> list[TaskStatus]:
         """Return the state of each task that the thread has."""
         with self._change:
-            return [
-                self._running[task_id].status if task_id in self._running else TaskStatus(task_id, running=False)
-                for task_id in self._assigned
-            ]
+            return [self._status(task_id) for task_id in self._assigned]
+
+    def task_status(self, task_id: TaskId) -> TaskStatus | None:
+        """Return the state of a task, None if the thread does not have it. For any thread."""
+        with self._change:
+            return self._status(task_id) if task_id in self._assigned else None
+
+    def task(self, task_id: TaskId) -> RunningTask | None:
+        """Return a task that the thread works on, None if there is none. For any thread."""
+        with self._change:
+            return self._running.get(task_id)
 
     def tasks(self) -> Mapping[TaskId, RunningTask]:
         """Return the tasks that the thread works on."""
@@ -106,7 +116,11 @@ class StreamThread:
             with self._change:
                 left = list(self._running.values())
             for running in left:
-                self._release(running, clean=True)
+                try:
+                    self._release(running, clean=True)
+                except Exception as error:
+                    # The first error is that of the worker. This one must not keep the other tasks open.
+                    _log.warning("task %s could not be closed in order: %s", running.task_id, type(error).__name__)
             with self._change:
                 self._ended = True
                 self._assigned.clear()
@@ -142,6 +156,10 @@ class StreamThread:
                     self._change.wait(_IDLE_S)
         return True
 
+    def _status(self, task_id: TaskId) -> TaskStatus:
+        running = self._running.get(task_id)
+        return TaskStatus(task_id, running=False) if running is None else running.status
+
     def _is_to_release(self, task_id: TaskId) -> bool:
         return task_id in self._to_release
 
@@ -155,6 +173,5 @@ class StreamThread:
                 if task_id is not None:
                     self._running.pop(task_id, None)
                     self._to_release.pop(task_id, None)
-                    if task_id in self._assigned:
-                        self._assigned.remove(task_id)
+                    self._assigned.pop(task_id, None)
                 self._change.notify_all()
