@@ -45,7 +45,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         logging.getLogger("stores.changelog.kafka.client").setLevel(logging.CRITICAL)
     try:
         worker = Worker(find_application(given.application), read_properties(given.config))
-    except (StoreError, TypeError) as error:
+    except StoreError as error:
         print(error, file=sys.stderr)
         return REFUSED
     try:
@@ -65,6 +65,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 def find_application(text: str) -> Application:
     """Return the application that ``MODULE:NAME`` names. Raises: ConfigError; the errors of the module itself."""
     module_name, colon, name = text.partition(":")
+    if not all(module_name.split(".")):
+        raise ConfigError(f"{text!r} is not an application: write MODULE:NAME")
     sys.path.insert(0, os.getcwd())
     try:
         module = importlib.import_module(module_name)
@@ -72,8 +74,6 @@ def find_application(text: str) -> Application:
         if error.name is None or not f"{module_name}.".startswith(f"{error.name}."):
             raise
         raise ConfigError(f"there is no module {module_name!r} on the path of Python, or in this folder") from None
-    except (TypeError, ValueError):
-        raise ConfigError(f"{text!r} is not an application: write MODULE:NAME") from None
     found = {key: value for key, value in vars(module).items() if isinstance(value, Application)}
     if name in found:
         return found[name]

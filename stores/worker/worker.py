@@ -105,13 +105,13 @@ class Worker:
 
     def task_status(self, task_id: TaskId) -> TaskStatus | None:
         """Return the state of a task that this worker has, None if it does not have it. For any thread."""
-        statuses = (status for thread in self._threads for status in thread.status())
-        return next((status for status in statuses if status.task_id == task_id), None)
+        statuses = (thread.task_status(task_id) for thread in self._threads)
+        return next((status for status in statuses if status is not None), None)
 
     def open_task(self, task_id: TaskId) -> StreamTask | None:
         """Return a task that a thread works on, None if there is none yet or no more. For any thread."""
         for thread in self._threads:
-            running = thread.tasks().get(task_id)
+            running = thread.task(task_id)
             if running is not None:
                 return running.task
         return None
@@ -150,11 +150,9 @@ class Worker:
         )
 
     def _prepare(self, changelog: Changelog) -> dict[str, list[int]]:
-        """Create missing topics, and check the inputs; return the sub-topologies by their leading topic."""
-        for topic, partitions in self.application.topics.items():
-            if topic not in changelog.topics():
-                changelog.create_topic(topic, partitions)
-        topics = changelog.topics()
+        """Check the inputs, then create missing topics; return the sub-topologies by their leading topic."""
+        existing = changelog.topics()
+        topics = {**self.application.topics, **existing}
         leading: dict[str, list[int]] = {}
         for number, processor in self.application.processors.items():
             inputs = processor.subtopology.inputs
@@ -167,6 +165,9 @@ class Worker:
                     f"topic {topic!r} has {topics[topic]} partitions, and the application needs {partitions}: add "
                     "partitions, or change the application"
                 )
+        for topic, partitions in self.application.topics.items():
+            if topic not in existing:
+                changelog.create_topic(topic, partitions)
         return leading
 
     def _work(self, changelog: Changelog) -> None:

@@ -31,6 +31,8 @@ def embedded(tmp_path: Path) -> EmbeddedPlace:
         (f"{MODULE}:count", f"{MODULE}:app"),
         ("no_such_module_here:app", "no_such_module_here"),
         ("", "MODULE:NAME"),
+        (":app", "MODULE:NAME"),
+        (".counting:app", "MODULE:NAME"),
     ],
 )
 def test_an_application_that_is_not_there_is_an_error_without_a_traceback(
@@ -42,6 +44,17 @@ def test_an_application_that_is_not_there_is_an_error_without_a_traceback(
     errors = capsys.readouterr().err
     assert said in errors
     assert "Traceback" not in errors
+
+
+@pytest.mark.parametrize("error", [TypeError, ValueError, ModuleNotFoundError])
+def test_an_error_of_the_module_itself_is_not_taken_for_a_wrong_name(
+    error: type[Exception], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / f"broken_{error.__name__}.py").write_text(f"raise {error.__name__}('its own')\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(error, match="its own") as raised:
+        main([f"broken_{error.__name__}:app", "--config", str(tmp_path / "unread")])
+    assert type(raised.value) is error
 
 
 def test_an_application_is_found() -> None:
@@ -58,11 +71,13 @@ def test_the_help_names_the_arguments() -> None:
 @pytest.mark.parametrize(
     ("application", "said"), [("unfit", "'words' has 2 partitions"), ("inputless", "'missing' does not exist")]
 )
-def test_inputs_that_do_not_fit_are_an_error(place: Place, application: str, said: str) -> None:
+def test_inputs_that_do_not_fit_are_an_error_and_no_topic_is_made(place: Place, application: str, said: str) -> None:
     with WorkerProcess(place.folder, "w", place.properties(), application=f"{MODULE}:{application}") as worker:
         assert worker.ended() == REFUSED
         assert said in worker.errors
         assert "Traceback" not in worker.errors
+    with place.open() as log:
+        assert not log.topics()
 
 
 def test_a_group_of_another_application_is_an_error_and_the_other_one_works_on(place: Place) -> None:
