@@ -49,6 +49,8 @@ def read(properties: Properties, known: Known, prefix: str) -> tuple[dict[str, A
 
 def parsed_as(name: str, value: object, parse: Callable[[str], Any]) -> Any:
     """Return the parsed value of the property ``name``. Raises: ConfigError."""
+    if value is None:
+        raise ConfigError(f"property {name} is None: give it a value, or drop it")
     try:
         return parse(str(value))
     except (ValueError, KeyError) as error:

@@ -84,6 +84,7 @@ class TaskConfig:
             if given.pop(name, allowed) != allowed:
                 raise ConfigError(f"property {name} can't be {properties[name]}: {reason}")
         check_application(given["application_id"])
+        checked_path(given["state_dir"])
         given["state_dir"] = Path(given["state_dir"]) / given["application_id"]
         of_task = {setting for setting, _ in TASK_PROPERTIES.values()}
         mine = {setting: value for setting, value in given.items() if setting in of_task}

@@ -19,7 +19,8 @@ def read_properties(path: str | PathLike[str]) -> dict[str, str]:
     if len(content) > _BYTES_MAX:
         raise ConfigError(f"{file} has more than {_BYTES_MAX:,} bytes: choose a file of properties")
     try:
-        lines = content.decode("utf-8").splitlines()
+        # Editors on Windows begin a file with a byte order mark.
+        lines = content.decode("utf-8-sig").splitlines()
     except UnicodeDecodeError:
         raise ConfigError(f"{file} is not UTF-8 text: choose a file of properties") from None
     found: dict[str, str] = {}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from typing import Any, Self
 
@@ -25,6 +25,8 @@ from stores.worker.transaction_scope import TransactionScope
 
 SESSION_TIMEOUT_S = 45.0
 """Source: Kafka, default of ``session.timeout.ms``."""
+_MILLISECONDS_MAX = 2**31 - 1
+"""24 days. Kafka has these times in 32 bits, and no thread can wait for any number of seconds."""
 SERVERS, FILE = "bootstrap.servers", "changelog.file"
 SCOPE, INSTANCE = "transaction.scope", "group.instance.id"
 
@@ -38,7 +40,10 @@ def _replicas(text: str) -> int:
 
 
 def _milliseconds(text: str) -> float:
-    return _at_least(0, text) / 1000
+    number = _at_least(0, text)
+    if number > _MILLISECONDS_MAX:
+        raise ValueError(text)
+    return number / 1000
 
 
 def _scope(text: str) -> TransactionScope:
@@ -79,8 +84,8 @@ class WorkerSettings:
     """The settings of one worker. Checked when they are made."""
 
     tasks: TaskConfig
-    client: Mapping[str, Any]
-    """The settings of the Kafka client; empty without Kafka."""
+    client: Mapping[str, Any] = field(repr=False)
+    """The settings of the Kafka client, its passwords among them; empty without Kafka."""
     threads: int = 1
     standby_replicas: int = 0
     """The number of standby copies of each task, in other state directories than the task's own."""
@@ -109,6 +114,9 @@ class WorkerSettings:
         """
         if not isinstance(properties, Mapping):
             raise TypeError(f"properties are a mapping of names to values, not {type(properties).__name__}")
+        for name in properties:
+            if not isinstance(name, str):
+                raise TypeError(f"a property's name is a str, not {type(name).__name__}")
         over_kafka = SERVERS in properties
         if over_kafka == (FILE in properties):
             raise ConfigError(

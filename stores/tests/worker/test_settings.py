@@ -30,11 +30,17 @@ KAFKA = {"bootstrap.servers": "127.0.0.1:9", "state.dir": "state"}
         ({**KAFKA, "num.stream.thread": "2"}, "num.stream.threads"),
         ({**KAFKA, "session.timout.ms": "2"}, "session.timeout.ms"),
         ({"state.dir": "state"}, "changelog.file"),
+        ({"state.dir": "", "changelog.file": "log.sqlite"}, "path"),
+        ({"state.dir": None, "changelog.file": "log.sqlite"}, "state.dir"),
+        ({"state.dir": "state", "changelog.file": None}, "changelog.file"),
+        ({"state.dir": "state", "bootstrap.servers": None}, "bootstrap.servers"),
         ({**EMBEDDED, **KAFKA}, "changelog.file"),
         ({"changelog.file": "log.sqlite"}, "state.dir"),
         ({**EMBEDDED, "application.id": "other"}, "counting"),
         ({**EMBEDDED, "num.stream.threads": "0"}, "num.stream.threads"),
         ({**EMBEDDED, "status.interval.ms": "-1"}, "status.interval.ms"),
+        ({**EMBEDDED, "status.interval.ms": "9" * 20}, "status.interval.ms"),
+        ({**EMBEDDED, "session.timeout.ms": str(2**31)}, "session.timeout.ms"),
         ({**EMBEDDED, "num.standby.replicas": "-1"}, "num.standby.replicas"),
         ({**EMBEDDED, "num.standby.replicas": "many"}, "num.standby.replicas"),
         ({**EMBEDDED, "num.standby.replica": "1"}, "num.standby.replicas"),
@@ -44,7 +50,7 @@ KAFKA = {"bootstrap.servers": "127.0.0.1:9", "state.dir": "state"}
         ({**KAFKA, "group.instance.id": ""}, "group.instance.id"),
     ],
 )
-def test_a_property_that_is_unknown_or_does_not_fit_is_refused_by_name(properties: dict[str, str], named: str) -> None:
+def test_a_property_that_is_unknown_or_does_not_fit_is_refused_by_name(properties: dict[str, Any], named: str) -> None:
     with pytest.raises(ConfigError, match=named):
         Worker(app, properties)
 
@@ -65,6 +71,13 @@ def test_names_that_are_not_ours_are_settings_of_the_kafka_client() -> None:
     assert settings.threads == 3
     assert settings.standby_replicas == 2
     assert settings.tasks.guarantee is ProcessingGuarantee.AT_LEAST_ONCE
+
+
+def test_secrets_of_the_kafka_client_are_not_shown() -> None:
+    secrets = {"sasl.password": "correct-horse", "ssl.key.password": "battery"}
+    settings = WorkerSettings.from_properties(app, {**KAFKA, **secrets})
+    assert settings.client == {"bootstrap.servers": KAFKA["bootstrap.servers"], **secrets}
+    assert not any(secret in repr(settings) for secret in secrets.values())
 
 
 def test_a_worker_has_no_standby_copies_unless_it_is_told_to() -> None:
@@ -129,6 +142,8 @@ def test_an_application_that_can_not_work_is_refused(make: Any) -> None:
         lambda: Processor(["t"], count, ["s"]),  # type: ignore[arg-type]
         lambda: Processor(["t"], count, {"s": "lmdb"}),  # type: ignore[dict-item]
         lambda: Worker("app", EMBEDDED),  # type: ignore[arg-type]
+        lambda: Worker(app, [("state.dir", "state")]),  # type: ignore[arg-type]
+        lambda: Worker(app, {**EMBEDDED, 5: "x"}),  # type: ignore[dict-item]
     ],
 )
 def test_wrong_types_are_refused(make: Any) -> None:
@@ -146,6 +161,12 @@ def test_a_file_of_properties_is_read(tmp_path: Path) -> None:
     file = tmp_path / "worker.properties"
     file.write_text("# comment\n\n a.b = c=d \nempty=\n", encoding="utf-8")
     assert read_properties(file) == {"a.b": "c=d", "empty": ""}
+
+
+def test_a_byte_order_mark_is_no_part_of_the_first_name(tmp_path: Path) -> None:
+    file = tmp_path / "worker.properties"
+    file.write_text("a=1\nb=2\n", encoding="utf-8-sig")
+    assert read_properties(file) == {"a": "1", "b": "2"}
 
 
 @pytest.mark.parametrize("content", [b"word\n", b"=value\n", b"a=1\na=2\n", b"\xff=1\n"])
