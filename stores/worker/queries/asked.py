@@ -76,7 +76,8 @@ def asked_of(store: QueriedStore, parameters: Parameters, key: bytes | None, par
     wait_s = parameters.number("wait_ms", 0, most=WAIT_MAX_MS) / 1000
     partition = _partition(store, parameters, key, partitioner)
     # The position of a store is that of its own partition of the inputs. Source: KIP-796, ``PositionBound``.
-    bound = PositionBound({each: offset for each, offset in bounds if each.partition == partition})
+    # Sorted, so that of several bounds on one input the highest counts.
+    bound = PositionBound({each: offset for each, offset in sorted(bounds) if each.partition == partition})
     return Asked(store, partition, level, bound, wait_s)
 
 

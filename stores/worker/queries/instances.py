@@ -7,11 +7,12 @@ import time
 from collections.abc import Mapping
 
 from stores.changelog.group import GroupMember
+from stores.errors import StoreError
 from stores.interface import TopicPartition
 from stores.worker.queries.refusals import unavailable
 
 FRESH_S = 1.0
-"""The time for which an answer of the group is used again: over Kafka each one is a request to a broker."""
+"""The time for which an answer or an error of the group is used again: over Kafka each one is a request to a broker."""
 
 
 class Instances:
@@ -21,6 +22,7 @@ class Instances:
         self._member: GroupMember | None = None
         self._lock = threading.Lock()
         self._known: Mapping[TopicPartition, str] = {}
+        self._error: StoreError | None = None
         self._asked_at = float("-inf")
 
     def joined(self, member: GroupMember) -> None:
@@ -35,9 +37,15 @@ class Instances:
         member = self._member
         if member is None:
             raise unavailable("this worker has not joined the others yet: ask again later")
-        # One of several requests asks, and the others wait for it.
+        # One of several requests asks, and the others wait for it. That holds for errors, too: of brokers that do not
+        # answer, each request would else wait for an answer of its own, one after the other.
         with self._lock:
             if time.monotonic() >= self._asked_at + FRESH_S:
-                self._known = member.addresses()
+                try:
+                    self._known, self._error = member.addresses(), None
+                except StoreError as error:
+                    self._error = error
                 self._asked_at = time.monotonic()
+            if self._error is not None:
+                raise self._error.with_traceback(None)
             return self._known

@@ -15,6 +15,7 @@ from typing import Any
 
 import waitress.server
 import waitress.wasyncore
+from waitress.channel import HTTPChannel
 
 from stores.errors import ConfigError
 from stores.interface import Closeable
@@ -28,6 +29,8 @@ REQUEST_BYTES_MAX = 64 << 10
 """The most bytes of a request's first line and headers, and of its body, which no query has."""
 _ANSWER_BYTES_MAX = 64 << 20
 """More than an answer has: an answer waits in memory for its client, and not in a temporary file."""
+_UNREAD_BYTES_MAX = 1 << 20
+"""The most bytes that a client may leave unread while its next request is answered."""
 STOP_S = 1.0
 """The time that requests get to end when the server is closed."""
 _POLL_S = 0.5
@@ -57,13 +60,37 @@ class Listener:
         """The address with the port that it has."""
 
 
+class _Connection(HTTPChannel):  # type: ignore[misc]
+    """A connection whose client may send further requests before it has read the answers.
+
+    waitress lets a thread wait until the client has read enough, for as long as that takes. This connection closes
+    after the answers that it has: clients ask again for the others. Source: RFC 9112, 9.3.2, "Pipelining".
+    """
+
+    requests: list[Any]
+
+    def service(self) -> None:
+        if self.total_outbufs_len <= _UNREAD_BYTES_MAX:
+            super().service()
+            return
+        with self.requests_lock:
+            self.close_when_flushed = True
+            for request in self.requests:
+                request.close()
+            self.requests = []
+        self.server.pull_trigger()
+
+    def _flush_outbufs_below_high_watermark(self) -> None:
+        """Wait for no client: ``service`` begins no answer to one that has much to read."""
+
+
 class QueryServer(Closeable):
     """Serves a WSGI application until it is closed."""
 
     def __init__(self, application: Application, listener: Listener) -> None:
         """Begin to serve. ``close`` closes the listener, too."""
         self._channels: dict[int, Any] = {}
-        self._server: Any = waitress.server.create_server(
+        server: Any = waitress.server.create_server(
             application,
             map=self._channels,
             sockets=[listener.socket],
@@ -79,6 +106,8 @@ class QueryServer(Closeable):
             log_socket_errors=False,
             ident=None,
         )
+        server.channel_class = _Connection
+        self._server = server
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run, name="queries", daemon=True)
         self._thread.start()

@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
+from stores.interface import TopicPartition
 from stores.tests.worker.queries.asking import Reply
-from stores.tests.worker.queries.stage import HERE, THERE, Stage
+from stores.tests.worker.queries.stage import HERE, LINES, THERE, Stage
 from stores.worker.queries import local_reads
 
 HERE_AT_0, HERE_AT_1 = f"lines-{HERE}:0", f"lines-{HERE}:1"
@@ -62,6 +63,12 @@ def test_a_bound_on_another_partition_of_the_input_is_no_condition_here(stage: S
     assert (reply.status, reply.body["value"]) == (200, 1)
 
 
+def test_of_several_bounds_on_one_input_all_must_be_reached(stage: Stage) -> None:
+    stage.put("counts", ("a", 1))
+    for query in (f"bound={HERE_AT_0}&bound={HERE_AT_1}", f"bound={HERE_AT_1}&bound={HERE_AT_0}"):
+        assert stage.ask("counts/get", f"key=a&{query}").status == 409
+
+
 def waiting_query(stage: Stage, replies: list[Reply], **parameters: object) -> threading.Thread:
     """Ask on another thread for the key ``a`` at offset 1."""
 
@@ -96,6 +103,38 @@ def test_a_query_may_wait_for_its_bound(stage: Stage, monkeypatch: pytest.Monkey
 def test_a_query_that_waited_in_vain_is_refused_as_one_that_did_not(stage: Stage) -> None:
     stage.put("counts", ("a", 1))
     assert stage.ask("counts/get", key="a", bound=HERE_AT_1, wait_ms=30).status == 409
+
+
+def test_a_query_that_has_waited_makes_room_for_another_one(stage: Stage) -> None:
+    stage.put("counts", ("a", 1))
+    for _ in range(local_reads.WAITING_MAX + 1):
+        assert stage.ask("counts/get", key="a", bound=HERE_AT_1, wait_ms=1).status == 409
+
+
+class MovingView:
+    """A view of a task that processes one record within each read."""
+
+    def __init__(self) -> None:
+        self.offset = 0
+
+    def store(self, *_: object) -> MovingView:
+        return self
+
+    def position(self) -> dict[TopicPartition, int]:
+        return {LINES: self.offset}
+
+    def get(self, key: str) -> int:
+        self.offset += 1
+        return self.offset
+
+
+def test_uncommitted_data_reflect_their_position_also_if_the_task_moves_on_meanwhile(stage: Stage) -> None:
+    task, stage.task = stage.task, MovingView()
+    try:
+        reply = stage.ask("counts/get", key="a", isolation_level="read_uncommitted")
+    finally:
+        stage.task = task
+    assert reply.body["position"] == {f"lines-{HERE}": 0}
 
 
 def test_few_queries_wait_and_the_end_refuses_them(stage: Stage) -> None:

@@ -22,6 +22,7 @@ from stores.errors import (
 from stores.interface import TopicPartition
 from stores.tests.worker.queries.asking import Reply, call
 from stores.tests.worker.queries.stage import ADDRESS, HERE, MOVING, OTHER, THERE, Stage
+from stores.worker.queries import instances
 from stores.worker.queries.pages import LIMIT_MAX
 
 
@@ -118,6 +119,7 @@ def test_a_cursor_of_another_query_is_refused(stage: Stage) -> None:
     for path, parameters in (
         ("counts/range", {}),
         ("counts/range", {"from": "w1", "to": "w5"}),
+        ("counts/range", {"from": "w1", "partition": THERE}),
         ("counts/prefix", {"prefix": "w1"}),
         ("visits/range", {"from": "w1"}),
     ):
@@ -246,6 +248,26 @@ def test_an_error_of_the_group_is_its_sentence(
 
     monkeypatch.setattr(stage.member, "addresses", failing)
     check_refused(stage.ask("counts/get", key="a", partition=THERE), status, str(error))
+
+
+def test_queries_that_find_the_group_silent_do_not_each_wait_for_it(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They would keep all threads of the server, also from stores that are here."""
+    asked = []
+
+    def silent() -> dict[TopicPartition, str]:
+        asked.append(THERE)
+        raise ChangelogTimeoutError("no answer")
+
+    monkeypatch.setattr(stage.member, "addresses", silent)
+    monkeypatch.setattr(instances, "FRESH_S", 3_600.0)
+    for _ in range(20):
+        check_refused(stage.ask("counts/get", key="a", partition=THERE), 503, "no answer")
+    assert len(asked) == 1
+    monkeypatch.undo()
+    monkeypatch.setattr(instances, "FRESH_S", 0.0)
+    assert stage.ask("counts/get", key="a", partition=THERE).status == 307
 
 
 def test_another_exception_stays_in_the_log(stage: Stage, caplog: pytest.LogCaptureFixture) -> None:

@@ -64,6 +64,33 @@ def test_clients_that_send_their_requests_slowly_keep_no_thread(stage: Stage) ->
                 each.close()
 
 
+def test_clients_that_send_requests_ahead_and_read_no_answer_keep_no_thread() -> None:
+    content, ahead = bytes(4 << 20), 50
+
+    def large(environ: object, start: Callable[..., Any]) -> list[bytes]:
+        start("200 OK", [("Content-Length", str(len(content)))])
+        return [content]
+
+    with served(large) as address:
+        slow = [connected(address) for _ in range(THREADS + 1)]
+        try:
+            for each in slow:
+                each.sendall(b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n" * ahead)
+            for _ in range(THREADS):
+                with closing(http.client.HTTPConnection(address, timeout=TIMEOUT_S)) as connection:
+                    connection.request("GET", "/")
+                    assert connection.getresponse().read() == content
+            # The answers that were begun come whole. Then the connection ends.
+            with slow[0].makefile("rb") as answers:
+                found = answers.read()
+            begun = found.count(b"HTTP/1.1 200 OK")
+            assert 1 <= begun < ahead
+            assert found.count(0) == begun * len(content)
+        finally:
+            for each in slow:
+                each.close()
+
+
 def test_connections_are_bounded_and_the_next_one_waits(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server, "CONNECTIONS_MAX", 12)
     with served(stage.application) as address:
