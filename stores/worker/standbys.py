@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 
-from stores.changelog.group import GroupMember
+from stores.changelog.group import GroupMember, Peer
 from stores.errors import StoreError
 from stores.interface import TopicPartition
 from stores.tasks.identifier import TaskId
@@ -47,6 +47,8 @@ class Standbys:
         self._change = threading.Condition()
         self._copies: dict[TaskId, StandbyCopy] = {}
         self._claimed: set[TaskId] = set()
+        self._peers: list[Peer] = []
+        """The members of the group as of the last look."""
         self._partitions: frozenset[TopicPartition] = frozenset()
         self._look_at = 0.0
         self._told = ""
@@ -125,7 +127,9 @@ class Standbys:
                 _log.warning("the standby copies stay as they are: the members of the group are unknown: %s", error)
             return
         self._told = ""
-        if peers is not None:
+        if peers is not None and self._peers != list(peers):
+            # Once for each change: it takes a hash for each partition and member.
+            self._peers = list(peers)
             self._partitions = standby_partitions(peers, self._replicas, self._partitions)
 
     def _close_others(self) -> None:

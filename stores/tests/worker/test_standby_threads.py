@@ -20,6 +20,7 @@ from stores.errors import (
 from stores.interface import TopicPartition
 from stores.tasks import TaskId
 from stores.worker import standby_copy, standbys
+from stores.worker.standby_assignment import standby_partitions
 from stores.worker.standbys import Standbys
 
 FIRST, SECOND = TaskId(0, 1), TaskId(0, 2)
@@ -179,6 +180,27 @@ def test_copies_stay_while_the_members_are_unknown(
     await_true(lambda: len(copies.calls) > steps + 20)
     assert is_following(thread)
     assert len(caplog.records) == (0 if unknown is None else 1)
+
+
+def test_the_copies_are_computed_once_for_each_change_of_the_members(
+    started: Start, member: Member, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    computed: list[int] = []
+
+    def counting(*arguments: Any) -> Any:
+        computed.append(1)
+        return standby_partitions(*arguments)
+
+    monkeypatch.setattr(standbys, "standby_partitions", counting)
+    copies = Copies()
+    thread = started(copies)
+    await_true(lambda: is_following(thread))
+    steps = len(copies.calls)
+    await_true(lambda: len(copies.calls) > steps + 20)
+    assert len(computed) == 1
+    member.peers_now = [*member.peers_now, Peer("c", None, frozenset(), False)]
+    await_true(lambda: len(computed) == 2)
+    assert is_following(thread)
 
 
 def test_copies_that_are_not_due_any_more_are_closed(started: Start, member: Member) -> None:
