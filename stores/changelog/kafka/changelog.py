@@ -42,8 +42,8 @@ class KafkaChangelog(Changelog):
     ChangelogTimeoutError is raised. ``replication_factor`` and ``topic_settings`` are those of topics that it creates;
     -1 is the brokers' default. Closing it closes its producers.
 
-    Raises: ConfigError for a setting that does not exist or can't be given; ChangelogTimeoutError if no broker answers;
-    ChangelogError if the brokers refuse the client. Source: KIP-98, KIP-129, KIP-447.
+    Raises: TypeError; ConfigError for a setting that does not exist or can't be given; ChangelogTimeoutError if no
+    broker answers; ChangelogError if the brokers refuse the client. Source: KIP-98, KIP-129, KIP-447.
     """
 
     compacts_itself: ClassVar[bool] = True
@@ -64,7 +64,7 @@ class KafkaChangelog(Changelog):
                 f"replication_factor is 1 or more, or -1 for the brokers' own, not {replication_factor!r}"
             )
         self._replication_factor = replication_factor
-        self._topic_settings = dict(topic_settings or {})
+        self._topic_settings = _checked_topic_settings({} if topic_settings is None else topic_settings)
         self._cluster = Cluster(ClientSettings(settings), timeout_s)
         self._groups = GroupOffsets(self._cluster)
         self._producers: weakref.WeakSet[KafkaProducer] = weakref.WeakSet()
@@ -220,3 +220,12 @@ class KafkaChangelog(Changelog):
                 self._readers[partition] = reader
         if not keep:
             reader.close()
+
+
+def _checked_topic_settings(settings: object) -> dict[str, str]:
+    if not isinstance(settings, Mapping):
+        raise TypeError(f"topic_settings are a mapping of names to texts, not {type(settings).__name__}")
+    for name, value in settings.items():
+        if not isinstance(name, str) or not isinstance(value, str):
+            raise TypeError(f"topic_settings are texts, by name: write {str(name)!r}: {str(value)!r}")
+    return dict(settings)

@@ -87,19 +87,26 @@ class ClientSettings:
 
     def __init__(self, settings: Mapping[str, Any]) -> None:
         """Take the caller's settings. Raises: ConfigError, TypeError."""
+        if not isinstance(settings, Mapping):
+            raise TypeError(f"settings are a mapping of names to values, not {type(settings).__name__}")
         for name in settings:
             if not isinstance(name, str):
                 raise TypeError(f"the name of a setting is a str, not {type(name).__name__}")
             if name in OWN:
                 raise ConfigError(f"the setting {name} can't be given: {OWN[name]}")
-        if not settings.get("bootstrap.servers"):
-            raise ConfigError("the setting bootstrap.servers is missing: it has the addresses of Kafka's brokers")
+        servers = settings.get("bootstrap.servers", "")
+        if not isinstance(servers, str) or not servers.strip():
+            raise ConfigError(
+                "the setting bootstrap.servers is missing, or no text: it has the addresses of Kafka's brokers, as in "
+                "'one:9092,two:9092'"
+            )
         self._settings = dict(settings)
 
     @property
     def servers(self) -> str:
         """The addresses of the brokers, as they were given."""
-        return str(self._settings["bootstrap.servers"])
+        servers: str = self._settings["bootstrap.servers"]
+        return servers
 
     def value(self, name: str, default: Any) -> Any:
         """Return the caller's value of a setting, or the default."""

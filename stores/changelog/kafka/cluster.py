@@ -160,7 +160,7 @@ class Cluster:
         return {name: str(entry.value) for name, entry in entries.items()}
 
     def record_bytes_max(self, topic: str) -> int:
-        """Return the most bytes of key and value that a record of the topic may have, for this client and the topic.
+        """Return the most bytes of key, value and headers of a record, for this client and the topic.
 
         If the client may not see the topic's settings, the limit of the client alone is known.
         """

@@ -99,7 +99,8 @@ class GroupOffsets:
     def commit(self, group: str, offsets: Mapping[TopicPartition, int]) -> None:
         """Commit offsets of a group outside of any transaction. Kafka refuses it if the group has members.
 
-        The client's own call has no timeout, and does not return while a broker hangs. Its consumer is left then.
+        The client's own call has no timeout, and does not return while a broker hangs. Its consumer is left then, and
+        may still commit the offsets when the broker answers again: at least once, some records may be done twice.
         """
         theirs = as_theirs(offsets)
         doing = f"committing the offsets of group {group!r}"

@@ -12,6 +12,15 @@ EPOCH = ("txstores-timestamp-ms", b"0")
 Source: librdkafka, ``rd_kafka_producev``."""
 
 
+_LENGTHS_BYTES = 10
+"""The most bytes of the two lengths of a header. Source: Kafka, "Record Header": two varints."""
+
+
+def headers_bytes(headers: Headers) -> int:
+    """Return the most bytes that these headers take in a record."""
+    return sum(len(name.encode()) + len(content) + _LENGTHS_BYTES for name, content in headers)
+
+
 def sent_headers(timestamp_ms: int, headers: Headers | None) -> list[tuple[str, Any]]:
     """Return the headers to send for a record with this timestamp."""
     return [*(headers or ()), EPOCH] if timestamp_ms == 0 else list(headers or ())

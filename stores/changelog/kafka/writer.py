@@ -18,7 +18,7 @@ from stores.changelog.kafka.client_errors import error_of, is_fenced, is_unanswe
 from stores.changelog.kafka.cluster import Cluster
 from stores.changelog.kafka.deadline import returns_in_time
 from stores.changelog.kafka.group_offsets import COORDINATOR_S, GroupOffsets, as_theirs
-from stores.changelog.kafka.record_headers import sent_headers
+from stores.changelog.kafka.record_headers import headers_bytes, sent_headers
 from stores.changelog.producer import (
     AFTER_COMMIT,
     BEFORE_COMMIT,
@@ -173,8 +173,11 @@ class KafkaWriter(LogWriter):
         try:
             while at < end:
                 key, value, timestamp_ms, headers = fields[at : at + FIELDS_PER_RECORD]
-                if len(key or b"") + len(value or b"") > bytes_max:
-                    raise _too_large(partition, len(key or b"") + len(value or b""), bytes_max)
+                size = len(key or b"") + len(value or b"")
+                if headers:
+                    size += headers_bytes(headers)
+                if size > bytes_max:
+                    raise _too_large(partition, size, bytes_max)
                 sent = sent_headers(timestamp_ms, headers) if headers or not timestamp_ms else None
                 callback = delivered if at >= asked_from else None
                 try:
@@ -326,8 +329,8 @@ class KafkaProducer(BufferedProducer):
 def _too_large(partition: TopicPartition, record_bytes: int, bytes_max: int) -> ChangelogError:
     return ChangelogError(
         f"a record of {record_bytes} bytes is too large for {partition.topic}-{partition.partition}, which takes "
-        f"{bytes_max} bytes of key and value. Raise max.message.bytes of the topic and message.max.bytes of the "
-        "client, or send smaller records"
+        f"{bytes_max} bytes of key, value and headers. Raise max.message.bytes of the topic and message.max.bytes of "
+        "the client, or send smaller records"
     )
 
 

@@ -8,7 +8,7 @@ import pytest
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
-from stores.changelog.interface import Record
+from stores.changelog.interface import Headers, Record
 from stores.changelog.kafka import KafkaChangelog
 from stores.changelog.kafka.testing.broker import Broker
 from stores.errors import ChangelogError, ChangelogLostError, CommitInDoubtError
@@ -53,6 +53,17 @@ def test_a_record_beyond_the_topics_limit_is_refused_and_its_transaction_leaves_
             producer.send(A, b"next", b"v")
             producer.commit()
         assert [record.key for record in log.read(A)] == [b"next"]
+
+
+@pytest.mark.parametrize("headers", [(("h", bytes(10_000)),), (("name", b"content"),) * 600], ids=["large", "many"])
+def test_the_headers_of_a_record_count(broker: Broker, headers: Headers) -> None:
+    with fresh_changelog(broker) as log:
+        topic_with(broker, "a", max_message_bytes="10000")
+        with log.producer("p") as producer:
+            producer.begin()
+            producer.send(A, b"key", b"value", headers=headers)
+            with pytest.raises(ChangelogError, match=r"bytes.*a-0.*takes 9872 bytes"):
+                producer.commit()
 
 
 def test_a_batch_beyond_the_topics_limit_is_refused_with_the_two_settings(broker: Broker) -> None:

@@ -32,6 +32,8 @@ def test_a_misspelt_setting_is_refused_with_the_nearest_one() -> None:
     [
         {"settings": {}},
         {"settings": {"bootstrap.servers": ""}},
+        {"settings": {"bootstrap.servers": " "}},
+        {"settings": {"bootstrap.servers": ["127.0.0.1:9"]}},
         {"settings": NOBODY, "timeout_s": 0},
         {"settings": NOBODY, "timeout_s": "5"},
         {"settings": NOBODY, "replication_factor": 0},
@@ -40,6 +42,23 @@ def test_a_misspelt_setting_is_refused_with_the_nearest_one() -> None:
 )
 def test_invalid_settings_are_refused(arguments: dict[str, Any]) -> None:
     with pytest.raises(ConfigError):
+        KafkaChangelog(**arguments)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"settings": None},
+        {"settings": [("bootstrap.servers", "127.0.0.1:9")]},
+        {"settings": "127.0.0.1:9"},
+        {"settings": {**NOBODY, 5: "x"}},
+        {"settings": NOBODY, "topic_settings": [("retention.ms", "-1")]},
+        {"settings": NOBODY, "topic_settings": "retention.ms"},
+        {"settings": NOBODY, "topic_settings": {"retention.ms": -1}},
+    ],
+)
+def test_settings_of_wrong_types_are_refused_before_a_broker_is_asked(arguments: dict[str, Any]) -> None:
+    with pytest.raises(TypeError):
         KafkaChangelog(**arguments)
 
 
