@@ -7,7 +7,7 @@ Source: KIP-588, "Proposed Changes"; KIP-572, "Proposed Changes".
 
 from harness.broker_scenario import BrokerScenario
 
-SCENARIO = BrokerScenario(faults=("broker killed", "broker restarted"), mutants=("no-transactions",))
+SCENARIO = BrokerScenario(faults=("broker killed", "broker restarted"), mutants=("inputs-before-outputs",))
 
 
 if __name__ == "__main__":
