@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection
+from contextlib import ExitStack
+from typing import Any
 
 import pytest
 
@@ -24,6 +26,9 @@ class Listener:
     def __init__(self) -> None:
         self.held: set[TopicPartition] = set()
         self.calls: list[str] = []
+        self.member: Any = None
+        self.in_commits: list[bool] = []
+        """For each call that takes partitions away, whether commits may have their offsets meanwhile."""
 
     def assign(self, partitions: Collection[TopicPartition]) -> None:
         self.held |= set(partitions)
@@ -32,10 +37,12 @@ class Listener:
     def revoke(self, partitions: Collection[TopicPartition]) -> None:
         self.held -= set(partitions)
         self.calls.append("revoke")
+        self.in_commits.append(set(partitions) <= self.member._held)
 
     def lose(self, partitions: Collection[TopicPartition]) -> None:
         self.held -= set(partitions)
         self.calls.append("lose")
+        self.in_commits.append(bool(set(partitions) & self.member._held))
 
 
 def poll_until(member: GroupMember, happened: Callable[[], bool]) -> None:
@@ -62,10 +69,45 @@ def test_a_member_that_was_silent_for_too_long_loses_its_partitions_without_a_co
     with KafkaChangelog(settings) as log:
         log.create_topic("a", len(ALL))
         with log.join_group("app", ["a"], listener, fingerprint="f", session_timeout_s=SILENCE_MS / 1000) as member:
+            listener.member = member
             poll_until(member, lambda: listener.held == ALL)
             before = len(listener.calls)
             time.sleep(3 * SILENCE_MS / 1000)
             poll_until(member, lambda: len(listener.calls) > before)
             assert listener.calls[before] == "lose"
             poll_until(member, lambda: listener.held == ALL)
+            assert member._held == ALL
     assert listener.calls[-1] == "revoke"
+    assert listener.in_commits == [call == "revoke" for call in listener.calls if call != "assign"]
+
+
+@pytest.mark.kafka
+def test_offsets_of_a_partition_that_has_moved_are_in_no_more_commits(broker: Broker) -> None:
+    """While it is released they are: its task commits then. Source: KIP-447."""
+    remove_all(broker)
+    listeners = Listener(), Listener()
+    settings = {"bootstrap.servers": broker.address, "heartbeat.interval.ms": 200}
+    with KafkaChangelog(settings) as log, ExitStack() as held:
+        log.create_topic("a", len(ALL))
+
+        def join(listener: Listener) -> None:
+            listener.member = held.enter_context(
+                log.join_group("app", ["a"], listener, fingerprint="f", session_timeout_s=6)
+            )
+
+        def poll_all() -> None:
+            for each in listeners:
+                if each.member is not None:
+                    each.member.poll(0.05)
+
+        first, second = listeners
+        join(first)
+        poll_until(first.member, lambda: first.held == ALL)
+        join(second)
+        for _ in range(POLLS_MAX):
+            poll_all()
+            if len(first.held) == len(second.held) == 1:
+                break
+        assert first.held | second.held == ALL
+        assert [each.member._held for each in listeners] == [first.held, second.held]
+        assert first.in_commits == [True]
