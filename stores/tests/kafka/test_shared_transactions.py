@@ -11,16 +11,17 @@ from typing import Any
 import confluent_kafka
 import pytest
 
+from stores.changelog.kafka import KafkaChangelog
 from stores.changelog.kafka.cluster import VISIBLE_S
 from stores.changelog.kafka.group_member import KafkaGroupMember
 from stores.changelog.kafka.testing.broker import Broker
-from stores.changelog.kafka.writer import KafkaProducer
-from stores.errors import ChangelogError, ChangelogTimeoutError
+from stores.changelog.kafka.writer import KafkaProducer, KafkaWriter
+from stores.errors import ChangelogError, ChangelogTimeoutError, CommitInDoubtError, ProducerFencedError
 from stores.interface import TopicPartition
 from stores.tests.kafka.fresh import fresh_changelog
 from stores.tests.kafka.sharing_worker import SESSION_S, SharingWorker, committed_outputs
 from stores.tests.tasks.setup import crashing_at
-from stores.tests.tasks.sharing import INPUTS, KEYS, expected, feed_both, offsets, sharing_tasks, state
+from stores.tests.tasks.sharing import INPUTS, KEYS, expected, feed_both, offsets, sharing_task, sharing_tasks, state
 
 pytestmark = pytest.mark.kafka
 
@@ -134,6 +135,68 @@ def test_records_that_a_zombie_sends_do_not_hide_the_commits_of_its_successor(tm
             for task in successor.tasks:
                 task.run()
             successor.tasks[0].commit()
+    assert committed_outputs(broker.address) == EXPECTED
+
+
+def test_a_task_that_is_closed_without_a_commit_leaves_nothing_in_the_transaction_of_the_others(
+    tmp_path: Path, broker: Broker
+) -> None:
+    """As one that the group has given to another worker. Their one producer has its records."""
+    prepared(broker)
+    with SharingWorker(tmp_path, broker.address, "one") as worker:
+        begun(worker)
+        first, second = worker.tasks
+        second.close(clean=False)
+        first.run()
+        first.commit()
+        assert committed_outputs(broker.address) == [EXPECTED[0], []]
+        second.open()
+        second.run()
+        second.commit()
+    assert committed_outputs(broker.address) == EXPECTED
+
+
+@pytest.mark.parametrize("took", [False, True])
+def test_a_common_commit_in_doubt_is_decided_by_the_brokers(
+    tmp_path: Path, broker: Broker, monkeypatch: pytest.MonkeyPatch, took: bool
+) -> None:
+    """Source: KIP-588."""
+    prepared(broker)
+    commit = KafkaWriter._commit
+
+    def doubtful(writer: KafkaWriter) -> None:
+        if took:
+            commit(writer)
+        raise CommitInDoubtError("the connection broke")
+
+    with SharingWorker(tmp_path, broker.address, "one") as worker:
+        begun(worker)
+        with monkeypatch.context() as patch:
+            patch.setattr(KafkaWriter, "_commit", doubtful)
+            with pytest.raises(CommitInDoubtError):
+                worker.tasks[0].commit()
+        worker.tasks[1].run(0)
+        assert offsets(worker.tasks) == [UNCOMMITTED * took] * 2
+        for task in worker.tasks:
+            task.run()
+        worker.tasks[0].commit()
+    assert committed_outputs(broker.address) == EXPECTED
+
+
+def test_an_instance_with_a_transaction_of_its_own_is_fenced_as_well(tmp_path: Path, broker: Broker) -> None:
+    """As after a change of the configuration. The group knows nothing of it."""
+    prepared(broker)
+    with KafkaChangelog({"bootstrap.servers": broker.address}) as log:
+        old = sharing_task(tmp_path / "old", log, 0, None)
+        old.open()
+        old.run(UNCOMMITTED)
+        with SharingWorker(tmp_path, broker.address, "new") as worker:
+            worker.open_all()
+            with pytest.raises(ProducerFencedError):
+                old.commit()
+            for task in worker.tasks:
+                task.run()
+            worker.tasks[0].commit()
     assert committed_outputs(broker.address) == EXPECTED
 
 

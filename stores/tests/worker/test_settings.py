@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from stores.changelog import MemoryChangelog
 from stores.config import StoreConfig
 from stores.errors import ConfigError, StoreUnavailableError
 from stores.interface import ProcessingGuarantee
@@ -107,6 +108,15 @@ def test_a_transaction_of_a_thread_may_be_open_longer_than_a_commit_interval(
     settings = WorkerSettings.from_properties(app, {**KAFKA, "transaction.scope": "thread", **given})
     assert settings.scope is TransactionScope.THREAD
     assert transaction_timeout_s(settings.tasks) == pytest.approx(timeout_s)
+
+
+def test_each_thread_of_each_worker_has_a_transactional_id_of_its_own() -> None:
+    """Equal ones would fence each other."""
+    tasks = WorkerSettings.from_properties(app, {**KAFKA, "transaction.scope": "thread"}).tasks
+    both = [("one", 1), ("one", 2), ("two", 1), ("two", 2)]
+    made = {repr(TransactionScope.THREAD.transaction(MemoryChangelog(), tasks, *each)) for each in both}
+    assert len(made) == len(both)
+    assert TransactionScope.TASK.transaction(MemoryChangelog(), tasks, "one", 1) is None
 
 
 def test_stores_take_from_the_properties_what_the_application_leaves_open() -> None:

@@ -10,11 +10,13 @@ from pathlib import Path
 
 import pytest
 
+from stores.interface import TopicPartition
 from stores.tasks import TaskId
 from stores.telemetry import MetricsRegistry
 from stores.telemetry.registry import INSTRUMENTS
 from stores.tests.worker.counting_app import PARTITIONS, app
 from stores.worker import Worker
+from stores.worker.running_task import RunningTask
 
 DEADLINE_S = 60.0
 ALL = [TaskId(0, number) for number in range(PARTITIONS)]
@@ -53,6 +55,33 @@ def test_the_tasks_are_shared_evenly_by_the_threads(tmp_path: Path, threads: int
             assert task is not None
             assert task.task_id == task_id
         assert worker.open_task(TaskId(0, PARTITIONS)) is None
+
+
+def test_lost_tasks_are_released_without_a_commit_and_revoked_ones_with_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    released: list[tuple[TaskId, bool]] = []
+    release = RunningTask.release
+
+    def noted(self: RunningTask, *, clean: bool) -> None:
+        released.append((self.task_id, clean))
+        release(self, clean=clean)
+
+    monkeypatch.setattr(RunningTask, "release", noted)
+    with running(tmp_path, {}) as worker:
+        worker.lose([TopicPartition("words", 0)])
+        worker.revoke([TopicPartition("words", 1)])
+        assert released == [(ALL[0], False), (ALL[1], True)]
+    assert sorted(released) == [(ALL[0], False), *((task_id, True) for task_id in ALL[1:])]
+
+
+def test_a_worker_may_keep_copies_of_the_tasks_that_it_has_released(tmp_path: Path) -> None:
+    with running(tmp_path, {"num.standby.replicas": "1"}) as worker:
+        assert worker._standbys is not None
+        assert worker._standbys._claimed == set(ALL)
+        worker.revoke([TopicPartition("words", 0)])
+        worker.lose([TopicPartition("words", 2)])
+        assert worker._standbys._claimed == {ALL[1], ALL[3]}
 
 
 def test_a_registry_of_metrics_has_the_tasks_of_the_worker(tmp_path: Path) -> None:

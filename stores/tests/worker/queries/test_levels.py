@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import threading
+from itertools import count
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -103,6 +105,21 @@ def test_a_query_may_wait_for_its_bound(stage: Stage, monkeypatch: pytest.Monkey
 def test_a_query_that_waited_in_vain_is_refused_as_one_that_did_not(stage: Stage) -> None:
     stage.put("counts", ("a", 1))
     assert stage.ask("counts/get", key="a", bound=HERE_AT_1, wait_ms=30).status == 409
+
+
+def test_a_query_waits_for_the_time_that_it_names(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each look at the clock takes a second of it."""
+    seconds, tries, read = count(), [], local_reads._at_one_moment
+
+    def noted(*arguments: Any) -> Any:
+        tries.append(1)
+        return read(*arguments)
+
+    monkeypatch.setattr(local_reads, "time", SimpleNamespace(monotonic=lambda: next(seconds)))
+    monkeypatch.setattr(local_reads, "_at_one_moment", noted)
+    stage.put("counts", ("a", 1))
+    assert stage.ask("counts/get", key="a", bound=HERE_AT_1, wait_ms=3_000).status == 409
+    assert len(tries) == 1 + 3
 
 
 def test_a_query_that_has_waited_makes_room_for_another_one(stage: Stage) -> None:
