@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -10,6 +11,7 @@ from stores.spark.task import close_all
 
 
 @pytest.fixture(autouse=True)
-def _closed() -> Iterator[None]:
+def _closed(tmp_path: Path) -> Iterator[None]:
+    """Close before the folder of the test is removed: RocksDB waits a second for each store that has lost its own."""
     yield
     close_all()
