@@ -78,6 +78,7 @@ FAULTS: Mapping[str, Fault] = MappingProxyType(
             partitions=2,
             kills=True,
             durability="PROCESS",
+            seconds=75,
         ),
         "executor killed": Fault(
             "an executor's JVM is killed at each failpoint of a batch; its Python worker lives on",
@@ -86,6 +87,7 @@ FAULTS: Mapping[str, Fault] = MappingProxyType(
             partitions=2,
             kills=True,
             shared_local=False,
+            seconds=90,
         ),
         "driver killed in a batch": Fault(
             "the driver is killed at each failpoint of a batch, and restarted from its checkpoint",
