@@ -130,7 +130,7 @@ def test_a_restore_reads_the_newest_snapshot_if_it_is_smaller_than_the_versions(
         log.append(header(version), changes(version))
     for version in (1, 5):
         log.write_snapshot(replace(header(version), kind="snapshot"), snapshot(version))
-    for after in (None, 0):
+    for after in (None, 0, 2):
         pieces = list(log.restore(after, 8))
         assert pieces[0].fresh
         assert [piece.reached for piece in pieces if piece.reached is not None] == [5, 6, 7, 8]
