@@ -63,6 +63,16 @@ def test_copies_are_closed_when_a_worker_has_too_many_open(tmp_path: Path, monke
     assert compute(given, 1) == expected_rows(1)
 
 
+def test_a_copy_of_which_another_worker_has_one_store_is_left_whole(tmp_path: Path) -> None:
+    """Else its other stores stay open here, and nobody can use that copy."""
+    configs = {"one": StoreConfig("rocksdb"), "other": StoreConfig("rocksdb")}
+    with configs["other"].open(tmp_path / "p00000/0/other", name="other"):
+        state = LocalState(tmp_path, 0, configs)
+        assert state._path.name == "1"
+        configs["one"].open(tmp_path / "p00000/0/one", name="one").close()
+    state.close()
+
+
 def test_open_stores_of_another_plan_are_closed(tmp_path: Path) -> None:
     """The same query, started again in the same worker with other stores or another folder."""
     given = plan(tmp_path)
