@@ -9,7 +9,7 @@ import time
 from collections.abc import Collection
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 from stores.changelog.kafka import KafkaChangelog
 from stores.interface import TopicPartition
@@ -91,10 +91,15 @@ class SharingWorker:
     def lose(self, partitions: Collection[TopicPartition]) -> None:
         self._held -= set(partitions)
 
-    def open_all(self) -> None:
+    @property
+    def has_all(self) -> bool:
+        """True if the group has given all partitions to this member."""
+        return self._held == set(INPUTS)
+
+    def open_all(self, **settings: Any) -> None:
         """Take part in the group until it has given all partitions to this member, and open the tasks."""
         deadline = time.monotonic() + _DEADLINE_S
-        while self._held != set(INPUTS):
+        while not self.has_all:
             assert time.monotonic() < deadline, self._held
             self.member.poll(0.1)
-        self.tasks = sharing_tasks(self._folder, self.log, self._name)
+        self.tasks = sharing_tasks(self._folder, self.log, self._name, **settings)

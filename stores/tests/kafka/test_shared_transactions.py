@@ -5,19 +5,24 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Collection
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import confluent_kafka
 import pytest
 
+from stores import failpoints
+from stores.changelog.interface import Record
 from stores.changelog.kafka import KafkaChangelog
 from stores.changelog.kafka.cluster import VISIBLE_S
 from stores.changelog.kafka.group_member import KafkaGroupMember
+from stores.changelog.kafka.group_offsets import OPEN_COMMIT_S
 from stores.changelog.kafka.testing.broker import Broker
 from stores.changelog.kafka.writer import KafkaProducer, KafkaWriter
 from stores.errors import ChangelogError, ChangelogTimeoutError, CommitInDoubtError, ProducerFencedError
 from stores.interface import TopicPartition
+from stores.tasks import TaskContext
 from stores.tests.kafka.fresh import fresh_changelog
 from stores.tests.kafka.sharing_worker import SESSION_S, SharingWorker, committed_outputs
 from stores.tests.tasks.setup import crashing_at
@@ -198,6 +203,48 @@ def test_an_instance_with_a_transaction_of_its_own_is_fenced_as_well(tmp_path: P
                 task.run()
             worker.tasks[0].commit()
     assert committed_outputs(broker.address) == EXPECTED
+
+
+def forward(record: Record, context: TaskContext) -> None:
+    context.forward("output", record.key, record.value)
+
+
+def test_the_next_owner_of_a_task_without_stores_waits_for_the_open_commit_of_its_offsets(
+    tmp_path: Path, broker: Broker
+) -> None:
+    """The older instance is stopped between its input offsets and the commit, which then comes. Source: KIP-447."""
+    prepared(broker)
+    stateless: dict[str, Any] = {"stores": {}, "process": forward}
+    successor = SharingWorker(tmp_path, broker.address, "successor")
+
+    def finish() -> list[int]:
+        with successor:
+            successor.open_all(**stateless)
+            found = offsets(successor.tasks)
+            for task in successor.tasks:
+                task.run()
+            successor.tasks[0].commit()
+        return list(found)
+
+    with SharingWorker(tmp_path, broker.address, "zombie", polls_within_s=SESSION_S) as zombie:
+        zombie.open_all(**stateless)
+        for task in zombie.tasks:
+            task.run(UNCOMMITTED)
+        with ThreadPoolExecutor(1) as threads:
+            finished: list[Future[list[int]]] = []
+
+            def stop() -> None:
+                failpoints.disarm("changelog.before_commit")
+                finished.append(threads.submit(finish))
+                while not successor.has_all and not finished[0].done():
+                    time.sleep(0.05)
+                # Longer than a question for the offsets waits for the end of a commit.
+                time.sleep(OPEN_COMMIT_S + 3)
+
+            failpoints.arm("changelog.before_commit", stop)
+            zombie.tasks[0].commit()
+            assert finished[0].result() == [UNCOMMITTED] * 2
+    assert committed_outputs(broker.address) == [[(b"%d" % key, b"x") for key in keys] for keys in KEYS]
 
 
 def written(worker: SharingWorker, partition: TopicPartition) -> int:
