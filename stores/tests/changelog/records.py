@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
+import confluent_kafka
+
 from stores.changelog.interface import Changelog, Producer
-from stores.changelog.kafka import KafkaChangelog
+from stores.changelog.kafka import KafkaChangelog, writer
 from stores.changelog.producer import PENDING_RECORDS_MAX
 from stores.changelog.sqlite import SqliteChangelog
 from stores.interface import TopicPartition
@@ -25,6 +28,18 @@ def put(log: Changelog, *pairs: tuple[bytes | None, bytes | None], partition: To
 def marks(log: Changelog) -> int:
     """Return the control records at the end of a transaction, in each of its partitions: Kafka's brokers write one."""
     return 1 if isinstance(log, KafkaChangelog) else 0
+
+
+def await_sent(log: Changelog, before: int = 0) -> None:
+    """Wait until the log has all but the last of ``MANY`` records sent to ``A``, after ``before`` earlier ones.
+
+    Kafka's client sends in the background those that the producer does not hold.
+    """
+    if isinstance(log, KafkaChangelog):
+        theirs, deadline = confluent_kafka.TopicPartition(*A), time.monotonic() + 60
+        while log._cluster._written_end(theirs, "a test") < before + MANY - 1 - (MANY - 1) % writer._HELD_RECORDS:
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
 
 
 def send_many(producer: Producer, count: int, value: bytes = b"v") -> None:

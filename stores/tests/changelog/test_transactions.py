@@ -12,7 +12,7 @@ from stores.changelog.kafka import KafkaChangelog
 from stores.changelog.producer import AFTER_COMMIT, BEFORE_COMMIT, PENDING_RECORDS_MAX
 from stores.errors import ChangelogError
 from stores.interface import TopicPartition
-from stores.tests.changelog.records import MANY, A, B, marks, pairs, put
+from stores.tests.changelog.records import MANY, A, B, await_sent, marks, pairs, put
 
 INPUT = TopicPartition("b", 0)
 
@@ -84,6 +84,7 @@ def test_an_aborted_record_is_never_read_however_long_its_transaction(log: Chang
         producer.begin()
         for number in range(MANY):
             producer.send(A, b"%d" % number, b"aborted")
+        await_sent(log)
         producer.abort()
         producer.begin()
         producer.send(A, b"k", b"committed")
@@ -110,6 +111,7 @@ def test_the_end_is_the_first_offset_of_the_oldest_open_transaction(log: Changel
         long.begin()
         for number in range(MANY):
             long.send(A, b"%d" % number, b"long")
+        await_sent(log, before=1)
         short.begin()
         short.send(A, b"k", b"short")
         short_last = short.commit()[A]

@@ -28,6 +28,14 @@ def await_uncommitted(log: KafkaChangelog) -> None:
         time.sleep(0.05)
 
 
+def await_commits(log: KafkaChangelog, other: KafkaChangelog) -> None:
+    """Wait until ``other`` sees all that was committed through ``log``: Kafka moves the end a moment later."""
+    deadline = time.monotonic() + DEADLINE_S
+    while other.end_offset(LEFT) < log.end_offset(LEFT):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
 @pytest.mark.kafka
 def test_a_standby_over_kafka_never_has_uncommitted_or_aborted_records(
     tmp_path: Path, broker: Broker, monkeypatch: pytest.MonkeyPatch
@@ -40,6 +48,7 @@ def test_a_standby_over_kafka_never_has_uncommitted_or_aborted_records(
             task.run(commit=True)
             with closing(counting_task(tmp_path / "other", other).standby()) as copy:
                 copy.open()
+                await_commits(log, other)
                 follow(copy)
                 assert kept(copy) == expected_state(KEYS)
                 feed(log, MORE)
@@ -52,6 +61,7 @@ def test_a_standby_over_kafka_never_has_uncommitted_or_aborted_records(
                 follow(copy)
                 assert kept(copy) == expected_state(KEYS)
                 assert task.run(2, commit=True) == 2
+                await_commits(log, other)
                 follow(copy)
                 assert kept(copy) == expected_state(KEYS + MORE[:2])
         with counting_task(tmp_path / "other", other) as task:
