@@ -196,11 +196,15 @@ class KafkaChangelog(Changelog):
             reader = PartitionReader(self._cluster, partition, from_offset)
         else:
             reader.move(from_offset)
+        piece: list[Record] = []
+        rest = iter(piece)
         try:
-            for record in reader.records(end):
+            for piece in reader.pieces(end):
                 self._cluster.check_open()
-                yield record
+                rest = iter(piece)
+                yield from rest
         except GeneratorExit:
+            reader.give_back(piece, list(rest))
             self._keep(partition, reader)
             raise
         except BaseException:

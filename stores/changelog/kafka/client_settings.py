@@ -70,6 +70,7 @@ KNOWN = (
     "delivery.timeout.ms",
     "request.timeout.ms",
     "fetch.max.bytes",
+    "fetch.queue.backoff.ms",
     "fetch.wait.max.ms",
     "max.partition.fetch.bytes",
     "queued.max.messages.kbytes",

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections import deque
-from collections.abc import Iterator
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from itertools import repeat
+from operator import attrgetter, itemgetter
 from typing import Any
 
 import confluent_kafka
@@ -14,11 +17,25 @@ from stores.changelog.interface import Record
 from stores.changelog.kafka.client_errors import is_unanswered
 from stores.changelog.kafka.cluster import READER, Cluster
 from stores.changelog.kafka.record_headers import read_headers
-from stores.errors import ChangelogTimeoutError, OffsetOutOfRangeError
+from stores.errors import ChangelogError, ChangelogTimeoutError, OffsetOutOfRangeError
 from stores.interface import TopicPartition
 
-_PIECE = 5_000
+PIECE = 500
+"""The most messages of one call of the client: many for the cost of a call, few for the caches of a processor."""
 _WAIT_S = 0.5
+REFILL = "fetch.queue.backoff.ms"
+REFILL_MS = 20
+"""The time after which the client asks whether its full queue has room again.
+
+By default it is a second. A task processes all that is in the queue in less, and would wait for the rest of it. Source:
+librdkafka's CONFIGURATION.md.
+"""
+
+_Message: Any = confluent_kafka.Message
+_offset = attrgetter("offset")
+_second = itemgetter(1)
+_new_record: Callable[[Iterable[object]], Record] = partial(tuple.__new__, Record)
+"""The same as ``Record._make``, without a call of Python for each record."""
 
 
 class PartitionReader:
@@ -26,8 +43,14 @@ class PartitionReader:
 
     def __init__(self, cluster: Cluster, partition: TopicPartition, from_offset: int) -> None:
         self._cluster, self._partition = cluster, partition
-        self._client = cluster.client(confluent_kafka.Consumer, {"group.id": "txstores-reader", **READER})
-        self._read_ahead: deque[Any] = deque()
+        own = {"group.id": "txstores-reader", **READER, REFILL: cluster.settings.value(REFILL, REFILL_MS)}
+        self._client = cluster.client(confluent_kafka.Consumer, own)
+        self._ahead: list[Record] = []
+        """The records that were read and are not delivered yet."""
+        self._reached_end = 0
+        """The end of the partition that the client has reported: what is before it is in ``_ahead``, or delivered."""
+        self._refusal: KafkaError | None = None
+        """The error that the client has reported after the records in ``_ahead``."""
         self._next_offset = self._delivered_before = from_offset
         self._begin()
 
@@ -38,47 +61,42 @@ class PartitionReader:
             self._begin()
 
     def _begin(self) -> None:
-        self._read_ahead.clear()
+        self._ahead, self._reached_end, self._refusal = [], 0, None
         offset = self._next_offset
         theirs = confluent_kafka.TopicPartition(self._partition.topic, self._partition.partition, offset)
         self._client.assign([theirs])
 
-    def records(self, end: int) -> Iterator[Record]:
-        """Return the committed records before ``end``, which is not beyond the last stable offset.
+    def pieces(self, end: int) -> Iterator[list[Record]]:
+        """Return the committed records before ``end``, which is not beyond the last stable offset, in short lists.
 
         It ends at the first record from ``end`` on, or where the client says that it has reached ``end``: control
-        records, aborted records and gaps may be all that is left. Raises: ChangelogTimeoutError if nothing comes for
-        the cluster's timeout; OffsetOutOfRangeError; ChangelogError.
+        records, aborted records and gaps may be all that is left. A caller that stops within a list gives the rest of
+        it back. Raises: ChangelogTimeoutError if nothing comes for the cluster's timeout; OffsetOutOfRangeError;
+        ChangelogError.
         """
-        deadline = time.monotonic() + self._cluster.timeout_s
-        read_ahead = self._read_ahead
         while self._next_offset < end:
-            if not read_ahead:
-                self._fetch()
-                if not read_ahead:
-                    if time.monotonic() > deadline:
-                        raise ChangelogTimeoutError(f"reading {self._name}: Kafka sends nothing in time")
-                    continue
-                deadline = time.monotonic() + self._cluster.timeout_s
-            message = read_ahead[0]
-            error = message.error()
-            if error is not None:
-                read_ahead.popleft()
-                if error.code() == KafkaError._PARTITION_EOF:
-                    self._next_offset = max(self._next_offset, message.offset())
-                elif error.code() in (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE):
-                    raise OffsetOutOfRangeError(f"{self._name} no longer has offset {self._next_offset}")
-                elif not is_unanswered(error):
-                    raise self._cluster.failure(error, f"reading {self._name}")
+            ahead = self._ahead
+            if not ahead:
+                if self._next_offset < self._reached_end:
+                    self._next_offset = self._reached_end
+                else:
+                    self._fetch()
                 continue
-            offset = message.offset()
-            if offset >= end:
-                # It stays for the next read; there is nothing before it.
-                self._next_offset = offset
-                return
-            read_ahead.popleft()
-            self._next_offset = self._delivered_before = offset + 1
-            yield _record(offset, message)
+            count = len(ahead) if ahead[-1].offset < end else bisect_left(ahead, end, key=_offset)
+            piece, self._ahead = ahead[:count], ahead[count:]
+            if piece:
+                self._next_offset = self._delivered_before = piece[-1].offset + 1
+                yield piece
+            if count < len(ahead):
+                # These stay for the next read; there is nothing before them.
+                self._next_offset = ahead[count].offset
+
+    def give_back(self, piece: list[Record], rest: list[Record]) -> None:
+        """Take back the end of the last piece. The first record of a piece is not given back."""
+        if rest:
+            self._ahead = rest + self._ahead
+            self._delivered_before = piece[-len(rest) - 1].offset + 1
+            self._next_offset = rest[0].offset
 
     def close(self) -> None:
         """Release the client."""
@@ -89,16 +107,53 @@ class PartitionReader:
         return f"{self._partition.topic}-{self._partition.partition}"
 
     def _fetch(self) -> None:
-        first = self._client.poll(_WAIT_S)
-        if first is not None:
-            self._read_ahead.append(first)
-            self._read_ahead.extend(self._client.consume(_PIECE, 0))
+        """Wait until the client has something, and take it."""
+        if self._refusal is not None:
+            raise self._refused(self._refusal)
+        messages = self._client.consume(PIECE, 0)
+        deadline = time.monotonic() + self._cluster.timeout_s
+        while not messages:
+            message = self._client.poll(_WAIT_S)
+            if message is not None:
+                messages = [message]
+            elif time.monotonic() > deadline:
+                raise ChangelogTimeoutError(f"reading {self._name}: Kafka sends nothing in time")
+        if any(map(_Message.error, messages)):
+            messages = self._without_errors(messages)
+        if any(map(_Message.headers, messages)):
+            self._ahead = list(map(_record_with_headers, messages))
+            return
+        offsets, keys, values = (map(field, messages) for field in (_Message.offset, _Message.key, _Message.value))
+        times_ms = map(_second, map(_Message.timestamp, messages))
+        self._ahead = list(map(_new_record, zip(offsets, keys, values, times_ms, repeat(()))))
+
+    def _without_errors(self, messages: list[Any]) -> list[Any]:
+        """Return the messages that are records, up to the first error that has to be raised after them."""
+        records = []
+        for message in messages:
+            error = message.error()
+            if error is None:
+                records.append(message)
+            elif error.code() == KafkaError._PARTITION_EOF:
+                self._reached_end = max(self._reached_end, message.offset())
+            elif error.code() in _OUT_OF_RANGE or not is_unanswered(error):
+                self._refusal = error
+                break
+        return records
+
+    def _refused(self, error: KafkaError) -> ChangelogError:
+        if error.code() in _OUT_OF_RANGE:
+            return OffsetOutOfRangeError(f"{self._name} no longer has offset {self._next_offset}")
+        return self._cluster.failure(error, f"reading {self._name}")
 
 
-def _record(offset: int, message: Any) -> Record:
+_OUT_OF_RANGE = (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE)
+
+
+def _record_with_headers(message: Any) -> Record:
     _, timestamp_ms = message.timestamp()
     headers = message.headers()
     if not headers:
-        return Record(offset, message.key(), message.value(), timestamp_ms)
+        return Record(message.offset(), message.key(), message.value(), timestamp_ms)
     timestamp_ms, kept = read_headers(timestamp_ms, headers)
-    return Record(offset, message.key(), message.value(), timestamp_ms, kept)
+    return Record(message.offset(), message.key(), message.value(), timestamp_ms, kept)

@@ -1,0 +1,182 @@
+"""The records of a partition, from the messages and events of a client in any order. No broker."""
+
+from __future__ import annotations
+
+from threading import Lock
+from typing import Any
+
+import pytest
+from confluent_kafka import KafkaError, Message
+
+from stores.changelog.interface import Record
+from stores.changelog.kafka import reader as module
+from stores.changelog.kafka.changelog import KafkaChangelog
+from stores.changelog.kafka.client_settings import ClientSettings
+from stores.changelog.kafka.reader import PartitionReader
+from stores.errors import ChangelogError, ChangelogTimeoutError, OffsetOutOfRangeError
+from stores.interface import TopicPartition
+
+PARTITION = TopicPartition("t", 0)
+
+
+class Client:
+    """A client with the messages and events of ``queue``."""
+
+    def __init__(self) -> None:
+        self.queue: list[Message] = []
+        self.assigned: list[int] = []
+
+    def assign(self, partitions: list[Any]) -> None:
+        self.assigned += [partition.offset for partition in partitions]
+
+    def consume(self, count: int, timeout: float) -> list[Message]:
+        taken, self.queue = self.queue[:count], self.queue[count:]
+        return taken
+
+    def poll(self, timeout: float) -> Message | None:
+        return self.queue.pop(0) if self.queue else None
+
+    def close(self) -> None:
+        self.queue = []
+
+
+class Cluster:
+    """A cluster whose only partition ends at ``end``."""
+
+    def __init__(self, end: int, **settings: int) -> None:
+        self.timeout_s, self.end = 0.0, end
+        self.settings = ClientSettings({"bootstrap.servers": "nowhere", **settings})
+        self.made, self.own = Client(), dict[str, Any]()
+
+    def client(self, _: object, own: dict[str, Any]) -> Client:
+        self.own = own
+        return self.made
+
+    def bounds(self, partition: TopicPartition) -> tuple[int, int]:
+        return 0, self.end
+
+    def check_open(self) -> None:
+        pass
+
+    def failure(self, error: KafkaError, doing: str) -> ChangelogError:
+        return ChangelogError(f"{doing}: {error.str()}")
+
+
+def message(offset: int, headers: list[tuple[str, str | bytes | None]] | None = None) -> Message:
+    return Message(
+        topic="t", partition=0, offset=offset, key=b"%d" % offset, value=b"v", timestamp=(1, 7), headers=headers
+    )
+
+
+def record(offset: int) -> Record:
+    return Record(offset, b"%d" % offset, b"v", 7, ())
+
+
+def event(code: int, offset: int = 0) -> Message:
+    return Message(topic="t", partition=0, offset=offset, error=KafkaError(code))
+
+
+def read(cluster: Any) -> Any:
+    """A changelog with one reader at a time, as far as reading needs one."""
+    log = KafkaChangelog.__new__(KafkaChangelog)
+    log.__dict__.update(_cluster=cluster, _lock=Lock(), _readers={})
+    return log
+
+
+@pytest.fixture(autouse=True)
+def short_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "PIECE", 3)
+
+
+def test_records_come_in_order_and_the_last_ones_wait_for_the_next_read() -> None:
+    cluster = Cluster(5)
+    log = read(cluster)
+    cluster.made.queue = [message(offset) for offset in range(8)]
+    assert list(log.read(PARTITION)) == [record(offset) for offset in range(5)]
+    cluster.end = 8
+    assert list(log.read(PARTITION, 5)) == [record(offset) for offset in range(5, 8)]
+    assert cluster.made.assigned == [0]
+
+
+@pytest.mark.parametrize("taken", range(1, 8))
+def test_a_read_that_stops_anywhere_is_continued_there_by_the_next_one(taken: int) -> None:
+    cluster = Cluster(8)
+    log = read(cluster)
+    cluster.made.queue = [message(offset) for offset in range(8)]
+    records = log.read(PARTITION)
+    assert [next(records).offset for _ in range(taken)] == list(range(taken))
+    records.close()
+    assert list(log.read(PARTITION, taken)) == [record(offset) for offset in range(taken, 8)]
+    assert cluster.made.assigned == [0]
+
+
+def test_a_read_from_an_earlier_record_than_the_next_one_begins_there() -> None:
+    cluster = Cluster(8)
+    log = read(cluster)
+    cluster.made.queue = [message(offset) for offset in range(8)]
+    records = log.read(PARTITION)
+    assert [next(records).offset for _ in range(2)] == [0, 1]
+    records.close()
+    cluster.made.queue = [message(offset) for offset in range(1, 8)]
+    assert list(log.read(PARTITION, 1)) == [record(offset) for offset in range(1, 8)]
+    assert cluster.made.assigned == [0, 1]
+
+
+def test_gaps_before_the_end_are_passed_once_the_client_has_reached_the_end() -> None:
+    cluster = Cluster(9)
+    log = read(cluster)
+    cluster.made.queue = [message(2), message(4), event(KafkaError._PARTITION_EOF, 9)]
+    assert list(log.read(PARTITION)) == [record(2), record(4)]
+    cluster.end = 12
+    cluster.made.queue = [message(10), message(11)]
+    assert list(log.read(PARTITION, 9)) == [record(10), record(11)]
+    assert cluster.made.assigned == [0]
+
+
+def test_an_end_between_records_loses_none_of_them() -> None:
+    cluster = Cluster(6)
+    cluster.made.queue = [message(1), event(KafkaError._PARTITION_EOF, 3), message(4), message(5)]
+    assert list(read(cluster).read(PARTITION)) == [record(1), record(4), record(5)]
+
+
+def test_records_before_an_error_are_delivered_before_it_is_raised() -> None:
+    cluster = Cluster(9)
+    log = read(cluster)
+    cluster.made.queue = [message(0), message(1), event(KafkaError._AUTO_OFFSET_RESET), message(2)]
+    records = log.read(PARTITION)
+    assert [next(records).offset for _ in range(2)] == [0, 1]
+    with pytest.raises(OffsetOutOfRangeError):
+        next(records)
+    # The next read has a reader of its own.
+    cluster.made.queue = [message(offset) for offset in range(2, 9)]
+    assert [each.offset for each in log.read(PARTITION, 2)] == list(range(2, 9))
+
+
+def test_an_error_that_passes_is_no_end() -> None:
+    cluster = Cluster(2)
+    cluster.made.queue = [message(0), event(KafkaError._TRANSPORT), message(1)]
+    assert list(read(cluster).read(PARTITION)) == [record(0), record(1)]
+
+
+def test_headers_are_read_where_a_record_of_the_piece_has_some() -> None:
+    cluster = Cluster(3)
+    cluster.made.queue = [message(0), message(1, [("a", b"b")]), message(2)]
+    with_headers = record(1)._replace(headers=(("a", b"b"),))
+    assert list(read(cluster).read(PARTITION)) == [record(0), with_headers, record(2)]
+
+
+def test_a_client_that_has_nothing_is_an_error_after_the_timeout() -> None:
+    cluster: Any = Cluster(3)
+    cluster.made.queue = [message(0)]
+    pieces = PartitionReader(cluster, PARTITION, 0).pieces(3)
+    assert next(pieces) == [record(0)]
+    with pytest.raises(ChangelogTimeoutError):
+        next(pieces)
+
+
+def test_a_full_queue_is_filled_up_soon_unless_the_caller_says_when() -> None:
+    """The client's default is a second, in which a task would have nothing to do."""
+    for given, expected in (({}, module.REFILL_MS), ({module.REFILL: 500}, 500)):
+        cluster: Any = Cluster(3, **given)
+        PartitionReader(cluster, PARTITION, 0)
+        assert cluster.own[module.REFILL] == expected < 1_000
