@@ -1,14 +1,9 @@
-"""The producer of all embedded logs: it buffers sent records in bounded memory.
-
-A log implements ``LogWriter``, which appends the buffered records as a part of a transaction or as its end.
-"""
+"""The producer of all logs: it buffers sent records in bounded memory, and appends them through a ``LogWriter``."""
 
 from __future__ import annotations
 
 import warnings
-from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from types import TracebackType
 
 from stores.changelog.arguments import (
@@ -19,6 +14,15 @@ from stores.changelog.arguments import (
     checked_partition,
 )
 from stores.changelog.interface import Headers, Producer
+from stores.changelog.log_writer import (
+    FIELDS_PER_RECORD,
+    Appended,
+    AppendRequest,
+    AtomicWriter,
+    Identity,
+    LogWriter,
+    Pending,
+)
 from stores.errors import ChangelogError, CommitInDoubtError, StoreClosedError
 from stores.failpoints import Part, declare
 from stores.interface import TopicPartition
@@ -36,70 +40,6 @@ AFTER_COMMIT = declare(
 
 PENDING_RECORDS_MAX = 10_000
 PENDING_BYTES_MAX = 4 * 1024 * 1024
-
-FIELDS_PER_RECORD = 4
-
-Pending = list[object]
-"""Records in a flat list: key, value, timestamp in milliseconds, headers or None. SQLite binds a flat list fastest."""
-
-GroupOffsets = Mapping[tuple[str, TopicPartition], int]
-
-Appended = tuple[int | None, dict[TopicPartition, int]]
-"""The number of the transaction if it stays open, and the last offset of each partition."""
-
-
-@dataclass(frozen=True, slots=True)
-class Identity:
-    """The identity of a producer: its transactional ID, and an epoch that is higher for a newer producer."""
-
-    transactional_id: str
-    epoch: int
-
-
-@dataclass(slots=True)
-class AppendRequest:
-    """The content of one append: pending records, and the state of their transaction.
-
-    ``transaction`` is the number that the log gave to the transaction's first request, or None before that.
-    ``ends`` marks the last request; a request without ``identity`` is committed as it is appended.
-    """
-
-    identity: Identity | None
-    transaction: int | None
-    ends: bool
-    records: Mapping[TopicPartition, Pending]
-    group_offsets: GroupOffsets = field(default_factory=dict)
-
-
-class LogWriter(ABC):
-    """The interface of a log to its producers. Each call is atomic: after an error, the log is unchanged."""
-
-    @abstractmethod
-    def check_partition(self, partition: TopicPartition) -> None:
-        """Check that the log has ``partition``. Raises: ChangelogError."""
-
-    @abstractmethod
-    def append(self, request: AppendRequest) -> Appended:
-        """Append; return the number of the transaction if it stays open, and the last offset of each partition.
-
-        Raises: ProducerFencedError if the identity's epoch is not the newest; ChangelogError.
-        """
-
-    @abstractmethod
-    def abort(self, transaction: int) -> None:
-        """Mark the transaction as aborted if it is still open."""
-
-
-class AtomicWriter(LogWriter):
-    """A log that appends requests of several producers as one."""
-
-    @abstractmethod
-    def append_together(self, requests: Sequence[AppendRequest]) -> list[Appended]:
-        """Append all requests or none; return the results in order. Raises: as ``append``."""
-
-    def append(self, request: AppendRequest) -> Appended:
-        [appended] = self.append_together([request])
-        return appended
 
 
 class BufferedProducer(Producer):
@@ -143,45 +83,76 @@ class BufferedProducer(Producer):
         headers: Headers = (),
     ) -> None:
         pending = self._pending.get(partition)
-        if pending is None:
-            pending = self._begin_partition(partition)
-        size = 0
-        if key is not None:
-            if not isinstance(key, bytes):
-                check_record(key, value, timestamp_ms, headers)
-            size = len(key)
-        if value is not None:
-            if not isinstance(value, bytes):
-                check_record(key, value, timestamp_ms, headers)
-            size += len(value)
-        if not isinstance(timestamp_ms, int) or not -1 <= timestamp_ms <= TIMESTAMP_MS_MAX:
-            check_record(key, value, timestamp_ms, headers)
-        if headers:
-            headers = check_record(key, value, timestamp_ms, headers)
-            size += sum(len(name) + len(content) for name, content in headers)
+        if (
+            (type(key) is bytes or key is None)
+            and (type(value) is bytes or value is None)
+            and type(timestamp_ms) is int
+            and -1 <= timestamp_ms <= TIMESTAMP_MS_MAX
+            and not headers
+            and pending is not None
+        ):
+            # The hot path: a record that needs no other check, in a list that has begun.
+            size = len(key or b"") + len(value or b"")
+            if self._pending_records < self._records_max and self._pending_bytes + size <= PENDING_BYTES_MAX:
+                pending += (key, value, timestamp_ms, None)
+                self._pending_records += 1
+                self._pending_bytes += size
+                return
+        self._send(partition, key, value, timestamp_ms, headers)
+
+    def _send(
+        self, partition: TopicPartition, key: bytes | None, value: bytes | None, timestamp_ms: int, headers: Headers
+    ) -> None:
+        if partition not in self._pending:
+            self._begin_partition(partition)
+        headers = check_record(key, value, timestamp_ms, headers)
+        size = len(key or b"") + len(value or b"") + sum([len(name) + len(content) for name, content in headers])
         if self._pending_records >= self._records_max or self._pending_bytes + size > PENDING_BYTES_MAX:
             # Before the record is buffered: if the log refuses, the caller may send it again.
             self._append(ends=False)
+        pending = self._pending.get(partition)
+        if pending is None:
             pending = self._begin_partition(partition)
-        pending.extend((key, value, timestamp_ms, headers or None))
+        pending += (key, value, timestamp_ms, headers or None)
         self._pending_records += 1
         self._pending_bytes += size
 
     def send_all(self, partition: TopicPartition, records: Iterable[tuple[bytes | None, bytes | None, int]]) -> None:
-        for key, value, timestamp_ms in records:
-            pending = self._pending.get(partition)
-            if type(key) is bytes and type(value) is bytes and type(timestamp_ms) is int and pending is not None:
-                size = len(key) + len(value)
+        if not isinstance(records, Collection):
+            # It may run code of the caller's, which may send as well.
+            for key, value, timestamp_ms in records:
+                self.send(partition, key, value, timestamp_ms)
+            return
+        rest = list(records)
+        at = 0
+        while (at := at + self._buffer(partition, rest, at)) < len(rest):
+            key, value, timestamp_ms = rest[at]
+            self._send(partition, key, value, timestamp_ms, ())
+            at += 1
+
+    def _buffer(self, partition: TopicPartition, records: list[tuple[bytes | None, bytes | None, int]], at: int) -> int:
+        """Buffer the records from ``at`` on that fit and need no further check; return their number."""
+        pending = self._pending.get(partition)
+        if pending is None:
+            return 0
+        before, room_bytes = len(pending), PENDING_BYTES_MAX - self._pending_bytes
+        try:
+            for key, value, timestamp_ms in records[at : at + self._records_max - self._pending_records]:
                 if (
-                    self._pending_records < self._records_max
-                    and self._pending_bytes + size <= PENDING_BYTES_MAX
-                    and -1 <= timestamp_ms <= TIMESTAMP_MS_MAX
+                    (type(key) is not bytes and key is not None)
+                    or (type(value) is not bytes and value is not None)
+                    or type(timestamp_ms) is not int
+                    or not -1 <= timestamp_ms <= TIMESTAMP_MS_MAX
+                    or (size := len(key or b"") + len(value or b"")) > room_bytes
                 ):
-                    pending.extend((key, value, timestamp_ms, None))
-                    self._pending_records += 1
-                    self._pending_bytes += size
-                    continue
-            self.send(partition, key, value, timestamp_ms)
+                    break
+                room_bytes -= size
+                pending += (key, value, timestamp_ms, None)
+        finally:
+            added = (len(pending) - before) // FIELDS_PER_RECORD
+            self._pending_records += added
+            self._pending_bytes = PENDING_BYTES_MAX - room_bytes
+        return added
 
     def send_offsets(self, group: str, offsets: Mapping[TopicPartition, int]) -> None:
         self._check_usable()
@@ -250,6 +221,7 @@ class BufferedProducer(Producer):
             ends or self._identity is None,
             self._pending,
             self._group_offsets if ends else {},
+            self._pending_bytes,
         )
 
     def _note(self, appended: Appended) -> None:

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 from stores.changelog.interface import SharedProducer
-from stores.changelog.producer import AtomicWriter, BufferedProducer, commit_together
+from stores.changelog.log_writer import AtomicWriter
+from stores.changelog.producer import BufferedProducer, commit_together
 from stores.interface import TopicPartition
 
 

@@ -26,10 +26,8 @@ from stores.changelog.file_group import FileGroupMember
 from stores.changelog.group import Copies, GroupListener
 from stores.changelog.interface import Changelog, Headers, IsExpired, Record, SharedProducer
 from stores.changelog.log_file import BUSY_TIMEOUT_S, LogFile
-from stores.changelog.producer import (
-    BufferedProducer,
-    Identity,
-)
+from stores.changelog.log_writer import Identity
+from stores.changelog.producer import BufferedProducer
 from stores.changelog.shared import EmbeddedSharedProducer
 from stores.changelog.sqlite_writer import SqliteWriter
 from stores.errors import ChangelogError, ConfigError

@@ -9,16 +9,8 @@ from functools import cache
 from stores.changelog.arguments import fenced
 from stores.changelog.checksum import checksums
 from stores.changelog.log_file import ROWS_PER_INSERT, LogFile
-from stores.changelog.producer import (
-    AFTER_COMMIT,
-    BEFORE_COMMIT,
-    FIELDS_PER_RECORD,
-    Appended,
-    AppendRequest,
-    AtomicWriter,
-    Identity,
-    Pending,
-)
+from stores.changelog.log_writer import FIELDS_PER_RECORD, Appended, AppendRequest, AtomicWriter, Identity, Pending
+from stores.changelog.producer import AFTER_COMMIT, BEFORE_COMMIT
 from stores.failpoints import reach
 from stores.files.sqlite_library import Connection
 from stores.interface import TopicPartition

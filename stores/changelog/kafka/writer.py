@@ -7,8 +7,10 @@ Source: KIP-98, KIP-447, KIP-588; librdkafka, "Transactional producer".
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Callable, Mapping
-from itertools import groupby
+from itertools import groupby, repeat
+from operator import length_hint
 from typing import Any
 
 import confluent_kafka
@@ -18,17 +20,10 @@ from stores.changelog.kafka.client_errors import error_of, is_fenced, is_unanswe
 from stores.changelog.kafka.cluster import Cluster
 from stores.changelog.kafka.deadline import returns_in_time
 from stores.changelog.kafka.group_offsets import COORDINATOR_S, GroupOffsets, as_theirs
-from stores.changelog.kafka.record_headers import headers_bytes, sent_headers
-from stores.changelog.producer import (
-    AFTER_COMMIT,
-    BEFORE_COMMIT,
-    FIELDS_PER_RECORD,
-    AppendRequest,
-    BufferedProducer,
-    Identity,
-    LogWriter,
-    Pending,
-)
+from stores.changelog.kafka.record_headers import sent_headers
+from stores.changelog.kafka.record_sizes import batch_too_large, check_sizes
+from stores.changelog.log_writer import FIELDS_PER_RECORD, AppendRequest, Identity, LogWriter, Pending
+from stores.changelog.producer import AFTER_COMMIT, BEFORE_COMMIT, BufferedProducer
 from stores.errors import ChangelogError, ChangelogTimeoutError, CommitInDoubtError
 from stores.failpoints import reach
 from stores.interface import TopicPartition
@@ -46,6 +41,7 @@ _NOT_OF_THE_GENERATION = frozenset(
 )
 """The coordinator's answers to the metadata of an earlier generation, or of a member that it has removed (KIP-447)."""
 _Delivered = Callable[[KafkaError | None, Any], None]
+_exhaust = deque[object](maxlen=0).extend
 
 
 class KafkaWriter(LogWriter):
@@ -109,7 +105,7 @@ class KafkaWriter(LogWriter):
                 self._client.begin_transaction()
                 self._begun = True
             for partition, pending in request.records.items():
-                self._produce(partition, pending, transactional=transactional)
+                self._produce(partition, pending, request.num_bytes, transactional=transactional)
             if request.ends:
                 self._end(request, transactional=transactional)
         except KafkaException as exception:
@@ -162,36 +158,38 @@ class KafkaWriter(LogWriter):
         """Let the client go, with its threads. The writer can't be used after that. May be called more than once."""
         self.__dict__.pop("_client", None)
 
-    def _produce(self, partition: TopicPartition, pending: Pending, *, transactional: bool) -> None:
+    def _produce(self, partition: TopicPartition, pending: Pending, num_bytes: int, *, transactional: bool) -> None:
+        """Give the client the records that it has not taken yet. All keys and values have at most ``num_bytes``."""
         topic, number = partition
-        at, end = self._taken.get(partition, 0), len(pending)
+        rest: list[Any] = pending[self._taken.get(partition, 0) :]
+        keys, values, times_ms, headers = (rest[field::FIELDS_PER_RECORD] for field in range(FIELDS_PER_RECORD))
         bytes_max = self._cluster.record_bytes_max(topic)
+        some_have_headers = any(headers)
+        if num_bytes > bytes_max or some_have_headers:
+            check_sizes(partition, keys, values, headers, bytes_max)
+        sent: list[Any] = headers
+        if some_have_headers or not all(times_ms):
+            sent = [sent_headers(*each) or None for each in zip(times_ms, headers, strict=True)]
         # In a transaction any record that is not delivered fails the commit; so only the last one is asked after.
-        asked_from = end - FIELDS_PER_RECORD if transactional else 0
-        fields: list[Any] = pending
-        produce, delivered = self._client.produce, self._delivered
-        try:
-            while at < end:
-                key, value, timestamp_ms, headers = fields[at : at + FIELDS_PER_RECORD]
-                size = len(key or b"") + len(value or b"")
-                if headers:
-                    size += headers_bytes(headers)
-                if size > bytes_max:
-                    raise _too_large(partition, size, bytes_max)
-                sent = sent_headers(timestamp_ms, headers) if headers or not timestamp_ms else None
-                callback = delivered if at >= asked_from else None
-                try:
-                    if sent:
-                        produce(topic, value, key, number, callback, callback, timestamp_ms, sent)
-                    else:
-                        produce(topic, value, key, number, callback, callback, timestamp_ms)
-                except BufferError:
-                    self._await_room()
-                    continue
-                at += FIELDS_PER_RECORD
-        finally:
-            self._taken[partition] = at
-        self._client.poll(0)
+        reports: list[_Delivered | None] = [None if transactional else self._delivered] * len(keys)
+        reports[-1:] = [self._delivered] if keys else []
+        given, client = 0, self._client
+        while given < len(keys):
+            left, asked = iter(keys[given:]), reports[given:]
+            records = values[given:], left, repeat(number), asked, asked, times_ms[given:], sent[given:]
+            try:
+                # Without bytecode for each record: a third of the time.
+                _exhaust(map(client.produce, repeat(topic), *records))
+                given = len(keys)
+            except BufferError:
+                given = len(keys) - length_hint(left) - 1
+                self._await_room()
+            except BaseException:
+                given = len(keys) - length_hint(left) - 1
+                raise
+            finally:
+                self._taken[partition] = len(pending) - FIELDS_PER_RECORD * (len(keys) - given)
+        client.poll(0)
 
     def _await_room(self) -> None:
         """Wait until the client has delivered a part of its queue."""
@@ -272,7 +270,7 @@ class KafkaWriter(LogWriter):
     def _delivery_failure(self) -> ChangelogError:
         for partition, error in self._failed:
             if error.code() == _TOO_LARGE:
-                return _batch_too_large(partition, self._cluster.new_batch_bytes_max(partition.topic))
+                return batch_too_large(partition, self._cluster.new_batch_bytes_max(partition.topic))
         partition, error = self._failed[0]
         return self._cluster.failure(error, f"a record of {partition.topic}-{partition.partition}")
 
@@ -324,18 +322,3 @@ class KafkaProducer(BufferedProducer):
             super().close()
         finally:
             self._writer.release()
-
-
-def _too_large(partition: TopicPartition, record_bytes: int, bytes_max: int) -> ChangelogError:
-    return ChangelogError(
-        f"a record of {record_bytes} bytes is too large for {partition.topic}-{partition.partition}, which takes "
-        f"{bytes_max} bytes of key, value and headers. Raise max.message.bytes of the topic and message.max.bytes of "
-        "the client, or send smaller records"
-    )
-
-
-def _batch_too_large(partition: TopicPartition, bytes_max: int) -> ChangelogError:
-    return ChangelogError(
-        f"a batch of records is too large for {partition.topic}-{partition.partition}, whose max.message.bytes is "
-        f"{bytes_max}. Raise it, or set batch.size of the client to at most that"
-    )

@@ -68,7 +68,8 @@ class CoalescingLog(StoreLog):
     ) -> None:
         super().__init__(partition, context, headers)
         self._max_bytes = max_bytes
-        self._buffered: dict[bytes, tuple[bytes | None, int]] = {}
+        self._buffered: dict[bytes, tuple[bytes, bytes | None, int]] = {}
+        """The records by key, as ``send_all`` takes them."""
         self._buffered_bytes_at_most = 0
 
     def begin(self) -> None:
@@ -77,7 +78,7 @@ class CoalescingLog(StoreLog):
         self._buffered_bytes_at_most = 0
 
     def send(self, key: bytes, value: bytes | None, timestamp_ms: int) -> None:
-        self._buffered[key] = value, timestamp_ms
+        self._buffered[key] = key, value, timestamp_ms
         self._buffered_bytes_at_most += (
             RECORD_MEMORY_BYTES + len(key) if value is None else RECORD_MEMORY_BYTES + len(key) + len(value)
         )
@@ -98,12 +99,10 @@ class CoalescingLog(StoreLog):
         if buffered:
             producer = self._context.producer
             if self._headers:
-                for key, (value, timestamp_ms) in buffered.items():
+                for key, value, timestamp_ms in buffered.values():
                     producer.send(self._partition, key, value, timestamp_ms, self._headers)
             else:
-                producer.send_all(
-                    self._partition, ((key, value, timestamp_ms) for key, (value, timestamp_ms) in buffered.items())
-                )
+                producer.send_all(self._partition, buffered.values())
             self.sent_bytes += _num_bytes(buffered)
             self._buffered = {}
             self._buffered_bytes_at_most = 0
@@ -115,5 +114,5 @@ class CoalescingLog(StoreLog):
             self.finish()
 
 
-def _num_bytes(buffered: dict[bytes, tuple[bytes | None, int]]) -> int:
-    return sum(map(len, buffered)) + sum(len(value) for value, _ in buffered.values() if value is not None)
+def _num_bytes(buffered: dict[bytes, tuple[bytes, bytes | None, int]]) -> int:
+    return sum(map(len, buffered)) + sum([len(value) for _, value, _ in buffered.values() if value is not None])

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from typing import Any
+
 import pytest
 
 from stores.changelog.interface import Changelog
@@ -171,3 +174,34 @@ def test_wrong_types_and_values_are_refused_and_nothing_of_them_is_sent(log: Cha
         with pytest.raises(error):
             log.producer(transactional_id)  # type: ignore[arg-type]
     assert pairs(log) == []
+
+
+@pytest.mark.parametrize("wrong", [(b"k", 5, 1), ("k", b"v", 1), (b"k", b"v", -2), (b"k", b"v", 1.0)])
+@pytest.mark.parametrize("kind", [list, dict.fromkeys, iter])
+def test_many_records_are_sent_up_to_the_first_wrong_one(
+    log: Changelog, kind: Callable[[list[Any]], Any], wrong: Any
+) -> None:
+    records: list[Any] = [(b"%d" % number, b"v", number) for number in range(MANY)]
+    records += [(None, b"no key", 1), (b"tombstone", None, -1), (b"", b"", 0)]
+    with log.producer("p") as producer:
+        producer.begin()
+        with pytest.raises((TypeError, ValueError)):
+            producer.send_all(A, kind([*records, wrong, (b"after", b"v", 1)]))
+        producer.commit()
+    assert [(record.key, record.value, record.timestamp_ms) for record in log.read(A)] == records
+
+
+def test_records_that_are_made_while_they_are_sent_may_send_as_well(log: Changelog) -> None:
+    with log.producer("p") as producer:
+        producer.begin()
+
+        def made() -> Iterator[tuple[bytes, bytes, int]]:
+            for number in range(MANY):
+                producer.send(A, b"inner", b"v")
+                yield b"%d" % number, b"v", -1
+
+        producer.send_all(A, made())
+        producer.commit()
+    keys = [record.key for record in log.read(A)]
+    assert keys[::2] == [b"inner"] * MANY
+    assert keys[1::2] == [b"%d" % number for number in range(MANY)]

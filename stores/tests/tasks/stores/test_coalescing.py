@@ -177,7 +177,7 @@ def test_what_is_held_is_counted_again_only_once_in_many_writes(
     """Also where nearly all of the room is taken by keys that are not written again."""
     counted: list[int] = []
 
-    def num_bytes(held: dict[bytes, tuple[bytes | None, int]]) -> int:
+    def num_bytes(held: dict[bytes, tuple[bytes, bytes | None, int]]) -> int:
         counted.append(len(held))
         return count_bytes(held)
 

@@ -1,0 +1,151 @@
+"""The records that a writer gives to its client, which has little room or refuses some. No broker."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from confluent_kafka import KafkaError, KafkaException
+
+from stores.changelog.kafka.writer import KafkaProducer, KafkaWriter
+from stores.errors import ChangelogError
+from stores.interface import TopicPartition
+
+A, B = TopicPartition("a", 0), TopicPartition("b", 1)
+BYTES_MAX = 100
+
+
+class Client:
+    """A client with room for ``room`` records, which ``poll`` makes. It refuses the records of the keys ``refused``."""
+
+    def __init__(self, room: int) -> None:
+        self.room, self.left = room, room
+        self.refused: set[bytes] = set()
+        self.taken: list[tuple[Any, ...]] = []
+        self.asked: list[Any] = []
+        self.waiting = 0
+
+    def produce(
+        self, topic: str, value: Any, key: Any, number: int, report: Any, again: Any, time_ms: int, headers: Any = None
+    ) -> None:
+        if not self.left:
+            raise BufferError
+        if key in self.refused:
+            raise KafkaException(KafkaError(KafkaError._STATE))
+        assert report == again
+        self.left -= 1
+        self.taken.append((topic, number, key, value, time_ms, headers))
+        if report is not None:
+            self.asked.append(key)
+
+    def poll(self, timeout: float) -> None:
+        self.left = self.room
+
+    def __len__(self) -> int:
+        return self.room - self.left
+
+    def __getattr__(self, name: str) -> Any:
+        return lambda *_: 0
+
+
+class Cluster:
+    """A cluster that has all topics."""
+
+    timeout_s = 5.0
+
+    def __init__(self, client: Client) -> None:
+        self._made = client
+
+    def client(self, *_: object) -> Client:
+        return self._made
+
+    def asked(self, doing: str, ask: Any) -> Any:
+        return ask(1.0)
+
+    def failure(self, error: KafkaError, doing: str) -> ChangelogError:
+        return ChangelogError(error.name())
+
+    def record_bytes_max(self, topic: str) -> int:
+        return BYTES_MAX
+
+    def check_partition(self, partition: TopicPartition) -> None:
+        pass
+
+    check_open = ended = lambda *_: None
+
+
+def producer_over(client: Client, transactional_id: str | None = "p") -> KafkaProducer:
+    cluster: Any = Cluster(client)
+    groups: Any = None
+    producer = KafkaProducer(KafkaWriter(cluster, groups, transactional_id), transactional_id)
+    if transactional_id is not None:
+        producer.begin()
+    return producer
+
+
+@pytest.mark.parametrize("room", [1, 2, 3, 7, 100])
+def test_a_client_without_room_gets_each_record_once_and_in_order(room: int) -> None:
+    client = Client(room)
+    producer = producer_over(client)
+    for number in range(20):
+        producer.send(A if number % 2 else B, b"%d" % number, b"v", 5)
+    producer.commit()
+    for partition, first in ((A, 1), (B, 0)):
+        keys = [taken[2] for taken in client.taken if taken[:2] == partition]
+        assert keys == [b"%d" % number for number in range(first, 20, 2)]
+
+
+def test_in_a_transaction_the_last_record_of_a_partition_is_asked_after_and_without_one_every_record() -> None:
+    records = [(b"%d" % number, b"v", 5) for number in range(4)]
+    for transactional_id, asked in (("p", [b"3"]), (None, [b"0", b"1", b"2", b"3"])):
+        client = Client(9)
+        producer = producer_over(client, transactional_id)
+        producer.send_all(A, records)
+        producer.commit() if transactional_id else producer.flush()
+        assert client.asked == asked
+
+
+def test_an_append_that_failed_halfway_continues_with_the_record_that_failed() -> None:
+    client = Client(9)
+    client.refused = {b"2"}
+    producer = producer_over(client)
+    producer.send_all(A, [(b"%d" % number, b"v", 5) for number in range(4)])
+    for _ in range(2):
+        with pytest.raises(ChangelogError):
+            producer.commit()
+    client.refused = set()
+    producer.commit()
+    assert [taken[2] for taken in client.taken] == [b"0", b"1", b"2", b"3"]
+
+
+def test_a_timestamp_of_zero_and_headers_reach_the_client_with_their_own_records_only() -> None:
+    client = Client(9)
+    producer = producer_over(client)
+    producer.send(A, b"0", b"v", 5)
+    producer.send(A, b"1", None, 0)
+    producer.send(A, None, b"v", -1, (("name", b"content"),))
+    producer.commit()
+    assert client.taken == [
+        ("a", 0, b"0", b"v", 5, None),
+        ("a", 0, b"1", None, 0, [("txstores-timestamp-ms", b"0")]),
+        ("a", 0, None, b"v", -1, [("name", b"content")]),
+    ]
+
+
+def test_a_record_that_is_too_large_is_refused_beside_small_ones_that_together_are_larger() -> None:
+    client = Client(99)
+    producer = producer_over(client)
+    producer.send_all(A, [(b"%d" % number, bytes(BYTES_MAX - 1), 5) for number in range(9)])
+    producer.commit()
+    assert len(client.taken) == 9
+    producer.begin()
+    producer.send(A, b"10", bytes(BYTES_MAX - 1), 5)
+    with pytest.raises(ChangelogError, match=r"101 bytes.*a-0.*100 bytes"):
+        producer.commit()
+
+
+def test_a_record_that_is_too_large_by_its_headers_alone_is_refused() -> None:
+    producer = producer_over(Client(99))
+    producer.send(A, b"k", b"v", 5, (("name", bytes(BYTES_MAX - 10)),))
+    with pytest.raises(ChangelogError, match=r"106 bytes.*a-0.*100 bytes"):
+        producer.commit()
