@@ -17,7 +17,8 @@ from harness.experiments.kafka.trial import EVENTS_TOPIC, WARM_UP_SHARE, workloa
 from harness.processes.measured import measure
 from stores.changelog.interface import Record
 
-_PIECE = 5_000
+_PIECE = 500
+"""The most messages of one call of the client, as in our reader. With 5,000 a record takes longer."""
 _LOOK_RECORDS = 100
 """The number of records after which it looks at the clock."""
 _WAIT_S = 30.0
@@ -51,6 +52,7 @@ class Loop:
                 "isolation.level": "read_committed",
                 "enable.auto.commit": False,
                 "queued.max.messages.kbytes": 16_384,
+                "fetch.queue.backoff.ms": 20,
             }
         )
         self._consumer.assign([TopicPartition(EVENTS_TOPIC, number, 0) for number in range(partitions)])
