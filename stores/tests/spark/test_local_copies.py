@@ -149,18 +149,22 @@ def test_a_copy_whose_damage_shows_in_a_restore_is_wiped(tmp_path: Path, monkeyp
     given = plan(tmp_path, retention=Retention(snapshot_versions=100))
     for number in range(3):
         compute(given, number)
-    restore = LocalState._restore
-    failed: list[str] = []
+    restore, wipe_all = LocalState._restore, LocalState._wipe_all
+    wiped: list[LocalState] = []
 
     def damaged(state: LocalState, piece: Any) -> None:
-        if piece.reached == 1 and not failed:
-            failed.append("once")
+        if piece.reached == 1 and not wiped:
             raise StoreCorruptedError("a block's checksum does not fit")
         restore(state, piece)
 
+    def wipe(state: LocalState) -> None:
+        wiped.append(state)
+        wipe_all(state)
+
     monkeypatch.setattr(LocalState, "_restore", damaged)
+    monkeypatch.setattr(LocalState, "_wipe_all", wipe)
     assert compute(replace(given, local=str(tmp_path / "elsewhere")), 3) == expected_rows(3)
-    assert failed
+    assert len(wiped) == 1
 
 
 def test_rows_of_two_partitions_in_one_batch_are_refused(tmp_path: Path) -> None:
