@@ -14,9 +14,7 @@ import signal
 import sys
 import tempfile
 import threading
-import zipfile
 from collections.abc import Iterator, Mapping
-from importlib.util import find_spec
 from pathlib import Path
 from typing import IO
 
@@ -30,12 +28,11 @@ from pyspark.sql import SparkSession
 import harness
 from harness.folders import temporary_folder
 from harness.java import find_java
+from harness.spark.shipped_code import write_archive
 from harness.workloads.event_log import EventLogError
 from stores.errors import ConfigError
 
 LOG4J2 = Path(__file__).with_name("log4j2.properties")
-SHIPPED_PACKAGES = ("stores", "harness", "scenarios")
-SHIPPED_SUFFIXES = (".py", ".properties", ".typed", ".c", ".java", ".sha256", ".xml")
 JVM_EXIT_TIMEOUT_S = 30
 LOG_FILE = """
 rootLogger.appenderRef.console.ref = file
@@ -203,19 +200,8 @@ def _ship_code(context: SparkContext, scratch: Path) -> None:
     archive = Path(code_path())
     if archive.is_dir():
         archive = scratch / "harness-code.zip"
-        with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as target:
-            for file, name in _code_files():
-                target.write(file, name)
+        write_archive(archive)
     context.addPyFile(str(archive))
-
-
-def _code_files() -> Iterator[tuple[Path, str]]:
-    for package in SHIPPED_PACKAGES:
-        spec = find_spec(package)
-        for folder in (spec.submodule_search_locations or []) if spec else []:
-            for file in sorted(Path(folder).rglob("*")):
-                if file.suffix in SHIPPED_SUFFIXES:
-                    yield file, f"{package}/{file.relative_to(folder).as_posix()}"
 
 
 @contextlib.contextmanager
