@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from harness.answer import write
 from harness.answer.history import HISTORY_FILE, read_history, timelines, with_run
 from harness.answer.results import all_figures
 from harness.answer.write import check_results, write_report
@@ -21,6 +22,12 @@ from harness.report.page import BROWSER_PAGE
 from harness.report.rows import new_run, write_rows
 from harness.tests.made_up_rows import ENVIRONMENT, FACTS, SPEEDS, made_up_rows
 from stores.errors import ConfigError
+
+
+@pytest.fixture(autouse=True)
+def _without_plots(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No plot is drawn in this process: the history is beside them."""
+    monkeypatch.setattr(write, "draw", lambda *given: [])
 
 
 def run_of(folder: Path, **facts: Any) -> Path:
@@ -145,10 +152,11 @@ def test_the_commit_is_that_of_the_clone_and_marked_if_files_were_changed(tmp_pa
 REPORTING = """
 import sys
 from pathlib import Path
-from harness.answer.write import write_report
+from harness.answer import write
+write.draw = lambda *given: []
 print("ready", flush=True)
 sys.stdin.readline()
-write_report(Path(sys.argv[1]), Path(sys.argv[2]))
+write.write_report(Path(sys.argv[1]), Path(sys.argv[2]))
 """
 
 

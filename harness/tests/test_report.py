@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from itertools import pairwise
 from pathlib import Path
 
@@ -50,6 +51,19 @@ def run_of(folder: Path, kinds: set[str] | None = None) -> Path:
         if kinds is None or kind in kinds:
             write_rows(run, kind, rows, known())
     return run
+
+
+@pytest.fixture(scope="module")
+def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The first page of a report of all rows, for tests that only read it: most of its time is for the plots."""
+    folder = tmp_path_factory.mktemp("report")
+    return write_report(run_of(folder), folder / "results")
+
+
+@pytest.fixture
+def without_plots(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No plot is drawn: for tests of what is written beside them."""
+    monkeypatch.setattr(write, "draw", lambda *given: [])
 
 
 def test_rows_come_back_as_they_were_written_and_in_their_order(tmp_path: Path) -> None:
@@ -114,33 +128,31 @@ PAGES = {"crashes", "throughput", "stores", "latency", "opening", "memory", "rea
 PAGES |= {"scale"}
 
 
-def test_the_same_rows_give_the_same_files_byte_for_byte(tmp_path: Path) -> None:
-    run = run_of(tmp_path)
-    for results in ("one", "two"):
-        write_report(run, tmp_path / results)
-    one, two = ({file.name: file.read_bytes() for file in (tmp_path / name).iterdir()} for name in ("one", "two"))
+def test_the_same_rows_give_the_same_files_byte_for_byte(tmp_path: Path, report: Path) -> None:
+    again = write_report(run_of(tmp_path), tmp_path / "results")
+    one, two = ({file.name: file.read_bytes() for file in each.parent.iterdir()} for each in (report, again))
     assert one == two
     pages = {f"{name}.md" for name in PAGES}
     assert set(one) == PLOTS | pages | {"report.md", "index.html", "figures.jsonl", "environment.json"}
 
 
-def test_an_experiment_that_was_not_measured_is_listed_as_missing_without_page_and_plot(tmp_path: Path) -> None:
+def test_an_experiment_that_was_not_measured_is_listed_as_missing_without_page_and_plot(
+    tmp_path: Path, report: Path
+) -> None:
     results = tmp_path / "results"
-    results.mkdir()
+    shutil.copytree(report.parent, results)
     (results / "notes.md").write_text("mine")
-    write_report(run_of(tmp_path), results)
-    report = write_report(run_of(tmp_path / "other", {"crash"}), results).read_text()
+    first = write_report(run_of(tmp_path, {"crash"}), results).read_text()
     assert {file.name for file in results.glob("*.svg")} == {"crash-matrix.svg"}
     assert {file.name for file in results.glob("*.md")} == {"report.md", "crashes.md", "machine.md", "notes.md"}
-    assert "| Time to open after a kill | not measured in this run |" in report
+    assert "| Time to open after a kill | not measured in this run |" in first
     figures = [json.loads(line) for line in (results / "figures.jsonl").read_text().splitlines()]
     assert {figure["kind"] for figure in figures} == {"crash"}
 
 
-def test_every_table_of_every_page_names_its_durability_level(tmp_path: Path) -> None:
-    write_report(run_of(tmp_path), tmp_path / "results")
+def test_every_table_of_every_page_names_its_durability_level(report: Path) -> None:
     seen = 0
-    for file in (tmp_path / "results").glob("*.md"):
+    for file in report.parent.glob("*.md"):
         for before, block in pairwise(file.read_text().split("\n\n")):
             if block.startswith("| ") and "records" in block and not block.startswith("| page |"):
                 assert "level" in before.lower() or "| level |" in block.splitlines()[0]
@@ -148,8 +160,7 @@ def test_every_table_of_every_page_names_its_durability_level(tmp_path: Path) ->
     assert seen > 8
 
 
-def test_every_link_leads_to_a_page_a_plot_or_a_section_and_the_first_page_to_all_of_them(tmp_path: Path) -> None:
-    report = write_report(run_of(tmp_path), tmp_path / "results")
+def test_every_link_leads_to_a_page_a_plot_or_a_section_and_the_first_page_to_all_of_them(report: Path) -> None:
     titles = {
         file.name: re.findall(r"^##+ (.*)$", file.read_text(), re.MULTILINE) for file in report.parent.glob("*.md")
     }
@@ -163,17 +174,14 @@ def test_every_link_leads_to_a_page_a_plot_or_a_section_and_the_first_page_to_al
     assert {f"{name}.md" for name in PAGES} == set(re.findall(r"\]\((\w+\.md)\)", contents))
 
 
-def test_the_page_about_crashes_has_a_table_of_the_mutants(tmp_path: Path) -> None:
+def test_the_page_about_crashes_has_a_table_of_the_mutants(report: Path) -> None:
     assert any(row["expected"] == "anomaly" for row in made_up_rows()["crash"])
-    write_report(run_of(tmp_path), tmp_path / "results")
-    section = (
-        (tmp_path / "results" / "crashes.md").read_text().split("## Mutants in crash trials\n")[1].split("\n## ")[0]
-    )
+    page = (report.parent / "crashes.md").read_text()
+    section = page.split("## Mutants in crash trials\n")[1].split("\n## ")[0]
     assert len([line for line in section.splitlines() if line.startswith("| ")]) >= 2
 
 
-def test_a_page_opens_with_three_sentences_and_ends_with_how_it_was_measured(tmp_path: Path) -> None:
-    report = write_report(run_of(tmp_path), tmp_path / "results")
+def test_a_page_opens_with_three_sentences_and_ends_with_how_it_was_measured(report: Path) -> None:
     for name in PAGES - {"machine"}:
         text = (report.parent / f"{name}.md").read_text()
         title, opening, *_ = text.split("\n\n")
@@ -183,8 +191,8 @@ def test_a_page_opens_with_three_sentences_and_ends_with_how_it_was_measured(tmp
         assert f"\n## {HOW}\n" in text[-2500:]
 
 
-def test_a_backend_that_fails_is_named_on_the_page_with_the_command_that_repeats_it(tmp_path: Path) -> None:
-    page = (write_report(run_of(tmp_path), tmp_path / "results").parent / "crashes.md").read_text()
+def test_a_backend_that_fails_is_named_on_the_page_with_the_command_that_repeats_it(report: Path) -> None:
+    page = (report.parent / "crashes.md").read_text()
     assert "**46 of 47 crash trials ended as expected.**" in page
     assert "**Trials that did not end as expected: 1.**" in page
     assert (
@@ -424,6 +432,7 @@ def test_a_ratio_is_undecided_without_an_interval_on_a_busy_machine_and_around_i
     assert {row[5] for row in ratio_table(figures).rows} >= {"1.30 (1.20 to 1.40)", "0.50"}
 
 
+@pytest.mark.usefixtures("without_plots")
 def test_the_readme_gets_its_table_between_the_markers_and_nothing_else(tmp_path: Path) -> None:
     readme = tmp_path / "README.md"
     readme.write_text(f"before\n{TABLE_BEGIN}\nold\n{TABLE_END}\nafter\n")
@@ -449,9 +458,9 @@ def test_nothing_written_names_this_machine_or_a_path(tmp_path: Path) -> None:
         assert f'"{platform.node()}"' not in content
 
 
-def test_amplification_is_counted_per_get_and_per_byte_put(tmp_path: Path) -> None:
-    report = (write_report(run_of(tmp_path), tmp_path / "results").parent / "amplification.md").read_text()
-    assert "| rocksdb-direct | CHANGELOG | 1,000 | 1.00 | 1.00 | 1.00 | 1.50 | 2.00 |" in report
+def test_amplification_is_counted_per_get_and_per_byte_put(report: Path) -> None:
+    page = (report.parent / "amplification.md").read_text()
+    assert "| rocksdb-direct | CHANGELOG | 1,000 | 1.00 | 1.00 | 1.00 | 1.50 | 2.00 |" in page
 
 
 def test_ycsb_has_a_line_per_backend_and_a_column_per_workload_and_is_in_no_other_table() -> None:
@@ -490,6 +499,7 @@ def test_a_file_that_was_being_written_when_its_process_died_is_no_row(tmp_path:
     assert len(read_rows(run, "crash", known())) == len(made_up_rows()["crash"])
 
 
+@pytest.mark.usefixtures("without_plots")
 def test_a_run_that_left_something_out_is_reported_beside_its_rows(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -534,14 +544,14 @@ def test_a_run_whose_rows_lack_a_column_is_a_config_error_that_names_it(tmp_path
     assert not (tmp_path / "results").exists()
 
 
-def test_a_report_that_cannot_be_written_takes_no_page_of_the_earlier_one(tmp_path: Path) -> None:
+def test_a_report_that_cannot_be_written_takes_no_page_of_the_earlier_one(tmp_path: Path, report: Path) -> None:
     results = tmp_path / "results"
-    write_report(run_of(tmp_path), results)
+    shutil.copytree(report.parent, results)
     before = {file.name for file in results.iterdir()}
     (results / "report.md").unlink()
     (results / "report.md").mkdir()
     with pytest.raises(ConfigError):
-        write_report(run_of(tmp_path / "other", {"crash"}), results)
+        write_report(run_of(tmp_path, {"crash"}), results)
     assert {file.name for file in results.iterdir()} == before
 
 
