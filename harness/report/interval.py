@@ -87,7 +87,9 @@ def ratio_interval(
     ratio, tail = median(above) / median(below), (1 - confidence) / 2
 
     def medians(drawn_from: Sequence[float], count: int) -> Any:
-        return np.median(random.choice(np.asarray(drawn_from, float), (_RESAMPLES, count)), axis=1)
+        # As np.median along this axis, in half its time: the rows are short.
+        ordered = np.sort(random.choice(np.asarray(drawn_from, float), (_RESAMPLES, count)), axis=1)
+        return (ordered[:, (count - 1) // 2] + ordered[:, count // 2]) / 2
 
     drawn = [medians(above, len(above)) / medians(below, len(below))]
     if deviations:

@@ -15,6 +15,7 @@ from harness.experiment import Claim, Request, Worker
 from harness.experiments.jvm import ours, theirs
 from harness.experiments.jvm.experiment import DEADLINE_S, OURS, WORK, Jvm, Trial
 from harness.experiments.jvm.load import Load
+from harness.spark.session import QUICK_JVM
 from harness.tests.test_java import fake_java
 from stores.errors import ConfigError
 
@@ -39,6 +40,12 @@ def a_row(subject: str, seconds: float, *, size: int = 100, **given: Any) -> dic
         "load_average": 1.0,
     }
     return {**row, **given}
+
+
+@pytest.fixture(autouse=True)
+def _quick_jvm(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A JVM compiles the program before it runs it, which is most of its work here."""
+    monkeypatch.setenv("JDK_JAVA_OPTIONS", QUICK_JVM)
 
 
 @needs_jdk

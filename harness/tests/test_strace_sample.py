@@ -10,6 +10,8 @@ import signal
 import subprocess
 import sys
 from collections import Counter
+from collections.abc import Generator
+from contextlib import closing
 from pathlib import Path
 from random import Random
 
@@ -85,31 +87,31 @@ def calls_made(log: Path) -> list[tuple[str, int]]:
     return sorted(made)
 
 
-def sample(case: Case, kills: int) -> list[tuple[str, Finding]]:
+def sample(case: Case, kills: int) -> Generator[tuple[str, Finding], None, None]:
     """Kill a writer of ``case`` at so many calls, drawn by the seed, and verify its files each time."""
     with Workshop(case, SEED) as shop:
         demanded = shop.demanded("kill")
         log = shop.scratch("log")
         assert traced(shop, log) == 0
-        verdicts = []
         for call, number in Random(SEED).sample(calls_made(log), kills):
             inject = f"inject={call}:signal=SIGKILL:when={number}"
             ended = traced(shop, shop.scratch("log of the kill"), inject)
             promises = folded(read_account(shop.scratch("account")), demanded)
             words = f"{inject}: {'killed' if ended else 'not reached'}, {promises.acknowledged} acknowledged"
-            verdicts.append((words, shop.verdict(promises, demanded)))
-            print(f"{case.subject}, seed {SEED}, {words}: {verdicts[-1][1].found}, commit {verdicts[-1][1].number}")
-        return verdicts
+            verdict = shop.verdict(promises, demanded)
+            print(f"{case.subject}, seed {SEED}, {words}: {verdict.found}, commit {verdict.number}")
+            yield words, verdict
 
 
 @pytest.mark.parametrize("name", ["rocksdb-dual-store", "sqlite-indexed-batch"])
 def test_a_kill_by_strace_leaves_a_commit_that_was_promised(name: str) -> None:
-    verdicts = sample(Case(name, "DISK", "kill", commits=COMMITS), KILLS)
+    verdicts = list(sample(Case(name, "DISK", "kill", commits=COMMITS), KILLS))
     assert [each for each in verdicts if not each[1].expected] == []
     # Threads may take another way than when they were counted.
     assert len([words for words, _ in verdicts if "killed" in words]) >= KILLS // 2
 
 
 def test_a_store_that_acknowledges_too_early_is_detected_by_strace() -> None:
-    verdicts = sample(Case("sqlite-indexed-batch", "DISK", "kill", commits=COMMITS, mutant="early-acknowledgement"), 16)
-    assert [each for each in verdicts if not each[1].expected]
+    case = Case("sqlite-indexed-batch", "DISK", "kill", commits=COMMITS, mutant="early-acknowledgement")
+    with closing(sample(case, 16)) as verdicts:
+        assert any(not verdict.expected for _, verdict in verdicts)

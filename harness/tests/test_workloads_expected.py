@@ -59,7 +59,7 @@ def test_processing_leaves_what_sql_computes_from_the_same_events(
 ) -> None:
     write_log(tmp_path / "log.csv")
     events = {
-        "flights": lambda: flights(spark, 3, 10_000),
+        "flights": lambda: flights(spark, 3, 3_000),
         "flights_by_hour": lambda: flights(spark, 3, 5_000, late_ms=FlightsByHour.late_ms, seed=7),
         "aircraft_sessions": lambda: flights(spark, 3, 5_000, late_ms=AircraftSessions.late_ms, seed=7),
         "count": lambda: generated(spark, Count(keys=200, key_choice=KeyChoice.ZIPFIAN), 1, 5_000, 3),

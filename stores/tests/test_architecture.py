@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
@@ -89,31 +89,31 @@ def name_of(file: Path) -> str:
 
 
 def read_module(name: str, file: Path, known: Mapping[str, Path]) -> Module:
-    tree = ast.parse(file.read_text(encoding="utf-8"), filename=str(file))
+    nodes = list(ast.walk(ast.parse(file.read_text(encoding="utf-8"), filename=str(file))))
     package = name if file.name == "__init__.py" else name.rpartition(".")[0]
-    documentation = set(docstrings(tree))
-    constants = [node for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str)]
+    documentation = set(docstrings(nodes))
+    constants = [node for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str)]
     return Module(
         name,
-        frozenset(imported(tree, package, known)),
+        frozenset(imported(nodes, package, known)),
         tuple(str(node.value) for node in constants if node not in documentation),
         frozenset(
-            {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
-            | {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
+            {node.id for node in nodes if isinstance(node, ast.Name)}
+            | {node.attr for node in nodes if isinstance(node, ast.Attribute)}
         ),
     )
 
 
-def docstrings(tree: ast.AST) -> Iterator[ast.Constant]:
+def docstrings(nodes: Iterable[ast.AST]) -> Iterator[ast.Constant]:
     """Every string that stands alone as a statement."""
-    for node in ast.walk(tree):
+    for node in nodes:
         if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
             yield node.value
 
 
-def imported(tree: ast.AST, package: str, known: Mapping[str, Path]) -> Iterator[str]:
+def imported(nodes: Iterable[ast.AST], package: str, known: Mapping[str, Path]) -> Iterator[str]:
     """Names of modules, absolute; ``from a import b`` gives ``a.b`` where that is a module of ours, else ``a``."""
-    for node in ast.walk(tree):
+    for node in nodes:
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):

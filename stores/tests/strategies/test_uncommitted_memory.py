@@ -11,7 +11,7 @@ import pytest
 
 from stores import IsolationLevel, KeyValueStore, open_store
 
-COUNT = 20_000
+COUNT = 8_000
 WITHIN = 1.5
 
 WORK: dict[str, Callable[[KeyValueStore], None]] = {}
