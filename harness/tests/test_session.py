@@ -171,8 +171,9 @@ def test_without_java_a_session_is_a_config_error(monkeypatch: pytest.MonkeyPatc
         pass
 
 
-# Ctrl-C in ``make test``: see ``test_cli``.
-@pytest.mark.parametrize("ending", [pytest.param(signal.SIGINT, marks=pytest.mark.long), signal.SIGKILL])
+# In ``make test``: see ``test_cli`` for Ctrl-C, and ``test_refusals`` for a driver that is killed.
+@pytest.mark.long
+@pytest.mark.parametrize("ending", [signal.SIGINT, signal.SIGKILL])
 def test_a_driver_that_is_interrupted_or_killed_leaves_no_process(tmp_path: Path, ending: signal.Signals) -> None:
     (tmp_path / "job.py").write_text(JOB)
     started = tmp_path / "started"

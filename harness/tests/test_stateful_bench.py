@@ -43,7 +43,10 @@ def test_the_batches_of_a_seed_are_the_same_and_the_fill_has_each_key_once(tmp_p
     assert files[0] == files[1] != files[2]
 
 
-@pytest.mark.parametrize("subject", [OURS, OURS_IN_ARROW, JVM])
+OTHERS = [pytest.param(subject, marks=pytest.mark.stateful) for subject in (OURS_IN_ARROW, JVM)]
+
+
+@pytest.mark.parametrize("subject", [OURS, *OTHERS])
 def test_a_query_goes_on_where_it_was_stopped_and_its_state_has_every_event(
     spark: SparkSession, tmp_path: Path, subject: str
 ) -> None:
