@@ -11,10 +11,11 @@ import os
 import signal
 import sys
 from bisect import bisect_left
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
+from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -26,7 +27,8 @@ from stores.registry import backend_named
 
 DEADLINE_S = 60.0
 _CONTEXT = get_context("forkserver")
-_CONTEXT.set_forkserver_preload(["stores.tests.preloaded"])
+# The second, which is not for other packages, need not be there.
+_CONTEXT.set_forkserver_preload(["stores.tests.preloaded", "stores.tests.tasks.preloaded"])
 
 
 class ProcessDied(Exception):
@@ -37,18 +39,29 @@ class ProcessDied(Exception):
         self.status = status
 
 
+def pipe() -> tuple[Connection, Connection]:
+    """Return both ends of a pipe; the second can be given to a process."""
+    return _CONTEXT.Pipe()
+
+
+def forked(target: Callable[..., object], *arguments: object) -> ForkServerProcess:
+    """Start a process in which ``target``, a function of a module, is called; it ends with this one."""
+    process = _CONTEXT.Process(target=target, args=arguments, daemon=True)
+    with pytest.MonkeyPatch.context() as patch:
+        # Read by the C library when the server starts. Further arenas would take addresses that tests limit.
+        patch.setenv("MALLOC_ARENA_MAX", "1")
+        process.start()
+    return process
+
+
 class StoreProcess:
     """Starts at once. ``with`` it: afterwards the process is gone."""
 
     def __init__(self, *, deadline_s: float = DEADLINE_S) -> None:
         self._deadline_s = deadline_s
         self.timed_out = False
-        self._connection, theirs = _CONTEXT.Pipe()
-        self._process = _CONTEXT.Process(target=_serve, args=(theirs,), daemon=True)
-        with pytest.MonkeyPatch.context() as patch:
-            # Read by the C library when the server starts. Further arenas would take addresses that tests limit.
-            patch.setenv("MALLOC_ARENA_MAX", "1")
-            self._process.start()
+        self._connection, theirs = pipe()
+        self._process = forked(_serve, theirs)
         theirs.close()
 
     def call(self, command: str, *arguments: Any, **named: Any) -> Any:

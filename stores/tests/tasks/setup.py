@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
-import subprocess
-import sys
 from collections import Counter
 from collections.abc import Container, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -20,6 +16,7 @@ from stores.registry import backend_named
 from stores.tasks import NO_INTERVAL, ProcessingGuarantee, StreamTask, TaskContext, TaskId
 from stores.tasks.context import ProcessFunction
 from stores.tasks.directory.checkpoint_file import CheckpointFile
+from stores.tests.forked_call import kill_at, was_killed
 
 INPUT = TopicPartition("input", 0)
 OUTPUT = TopicPartition("output", 0)
@@ -191,37 +188,15 @@ def run_until_killed(
     durability: Durability = Durability.CHANGELOG,
 ) -> None:
     """Work in another process, three records per commit, until it is killed at the ``hit``-th ``failpoint``."""
-    arguments = [str(folder), failpoint, str(hit), *backends, guarantee, durability]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    ended = subprocess.run([sys.executable, "-m", __name__, *arguments], env=environment, timeout=60, check=False)
-    assert ended.returncode == -signal.SIGKILL
+    assert was_killed(_work, folder, failpoint, hit, *backends, guarantee, durability)
 
 
-def main() -> None:
-    folder, failpoint, hit, left, right, guarantee, durability = sys.argv[1:]
-    reached = 0
-
-    def die() -> None:
-        nonlocal reached
-        reached += 1
-        if reached == int(hit):
-            os.kill(os.getpid(), signal.SIGKILL)
-
-    log = SqliteChangelog(Path(folder) / "log.sqlite")
-    task = counting_task(
-        Path(folder),
-        log,
-        left,
-        right,
-        ProcessingGuarantee(guarantee),
-        Durability(durability),
-        commit_every_records=3,
-    )
-    failpoints.arm(failpoint, die)
+def _work(
+    folder: Path, failpoint: str, hit: int, left: str, right: str, guarantee: str, durability: Durability
+) -> None:
+    log = SqliteChangelog(folder / "log.sqlite")
+    task = counting_task(folder, log, left, right, ProcessingGuarantee(guarantee), durability, commit_every_records=3)
+    kill_at(failpoint, hit)
     task.open()
     task.run()
     task.close()
-
-
-if __name__ == "__main__":
-    main()

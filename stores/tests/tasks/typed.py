@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
-import subprocess
-import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -21,6 +17,7 @@ from stores.records.record_kind import RecordKind
 from stores.registry import backend_named, open_store
 from stores.strategies.store import Store
 from stores.tasks import NO_INTERVAL, ProcessingGuarantee, StreamTask, TaskContext
+from stores.tests.forked_call import kill_at, was_killed
 from stores.tests.tasks.setup import EXACTLY_ONCE, INPUT, MEMORY, TASK, changelog_of
 
 SIZE_MS, RETENTION_MS, SEGMENT_MS = 10, 1_000, 100
@@ -175,27 +172,15 @@ def run_typed_until_killed(
 ) -> bool:
     """Work in another process, three records per commit, until it is killed at the ``hit``-th ``failpoint``; False
     where it came to its end. ``broken``: with stores that commit their segments one by one."""
-    arguments = [str(folder), failpoint, str(hit), kind, backend, guarantee, "broken" if broken else "sound"]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    ended = subprocess.run([sys.executable, "-m", __name__, *arguments], env=environment, timeout=60, check=False)
-    assert ended.returncode in (0, -signal.SIGKILL)
-    return ended.returncode != 0
+    return was_killed(_work, folder, failpoint, hit, kind, backend, guarantee, broken)
 
 
-def main() -> None:
-    folder, failpoint, hit, kind, backend, guarantee, soundness = sys.argv[1:]
-    if soundness == "broken":
+def _work(folder: Path, failpoint: str, hit: int, kind: str, backend: str, guarantee: str, broken: bool) -> None:
+    if broken:
         commit_one_by_one(pytest.MonkeyPatch())
-    left = [int(hit)]
-
-    def die() -> None:
-        left[0] -= 1
-        if left[0] == 0:
-            os.kill(os.getpid(), signal.SIGKILL)
-
-    log = SqliteChangelog(Path(folder) / "log.sqlite")
+    log = SqliteChangelog(folder / "log.sqlite")
     task = typed_task(
-        Path(folder),
+        folder,
         log,
         kind,
         backend,
@@ -204,11 +189,7 @@ def main() -> None:
         commit_every_records=3,
     )
     assert backend_named(backend).failpoints  # known from here on
-    failpoints.arm(failpoint, die)
+    kill_at(failpoint, hit)
     task.open()
     task.run()
     task.close()
-
-
-if __name__ == "__main__":
-    main()

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import os
-import signal
-import subprocess
-import sys
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from stores import failpoints
 from stores.changelog import Record, SqliteChangelog
 from stores.interface import IsolationLevel
 from stores.records import INT64, STR, TimestampedKeyValue, ValueAndTimestamp
 from stores.settings.upgrade import Upgrade
 from stores.tasks import StreamTask, TaskContext
 from stores.tasks.stores.swap import ENDS, beside
+from stores.tests.forked_call import kill_at, was_killed
 from stores.tests.tasks.setup import INDEXED
 from stores.tests.tasks.typed import sent, store_folder, typed_task
 
@@ -138,32 +134,16 @@ def run_upgrade_until_killed(folder: Path, failpoint: str, hit: int, which: str,
     """Open a task in another process, and work in commits of two records, until it is killed at the ``hit``-th
     ``failpoint``; False where it came to its end. ``which`` is one of ``WAYS``, or ``ROLLING``: then it
     only rebuilds."""
-    arguments = [str(folder), failpoint, str(hit), which, backend]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    ended = subprocess.run([sys.executable, "-m", __name__, *arguments], env=environment, timeout=60, check=False)
-    assert ended.returncode in (0, -signal.SIGKILL)
-    return ended.returncode != 0
+    return was_killed(_upgrade, folder, failpoint, hit, which, backend)
 
 
-def main() -> None:
-    folder, failpoint, hit, which, backend = sys.argv[1:]
-    left = [int(hit)]
-
-    def die() -> None:
-        left[0] -= 1
-        if left[0] == 0:
-            os.kill(os.getpid(), signal.SIGKILL)
-
-    log = SqliteChangelog(Path(folder) / "log.sqlite")
-    failpoints.arm(failpoint, die)
+def _upgrade(folder: Path, failpoint: str, hit: int, which: str, backend: str) -> None:
+    log = SqliteChangelog(folder / "log.sqlite")
+    kill_at(failpoint, hit)
     if which == ROLLING:
-        new_task(Path(folder) / "new", log, backend, mode="roll_over").rebuild()
+        new_task(folder / "new", log, backend, mode="roll_over").rebuild()
         return
-    task = WAYS[which](Path(folder), log, backend, commit_every_records=2)
+    task = WAYS[which](folder, log, backend, commit_every_records=2)
     task.open()
     task.run(6)
     task.close()
-
-
-if __name__ == "__main__":
-    main()

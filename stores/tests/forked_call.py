@@ -1,0 +1,53 @@
+"""A function called in a process of its own, which it may kill: forked from the server of ``store_process``."""
+
+from __future__ import annotations
+
+import os
+import signal
+import traceback
+from collections.abc import Callable
+from multiprocessing.connection import Connection
+
+from stores import failpoints
+from stores.tests.store_process import forked, pipe
+
+DEADLINE_S = 60.0
+
+
+def was_killed(call: Callable[..., object], *arguments: object) -> bool:
+    """Call ``call``, a function of a module, with arguments that can be pickled.
+
+    Returns whether SIGKILL ended its process: False where it returned. Fails if it raised, or did not end in time.
+    """
+    ours, theirs = pipe()
+    process = forked(_carry_out, theirs, call, arguments)
+    theirs.close()
+    process.join(DEADLINE_S)
+    if process.exitcode is None:
+        process.kill()
+        process.join()
+        raise AssertionError(f"{call.__name__} did not end in {DEADLINE_S} s")
+    with ours:
+        assert process.exitcode in (0, -signal.SIGKILL), ours.recv() if ours.poll() else process.exitcode
+    return process.exitcode != 0
+
+
+def kill_at(failpoint: str, hit: int) -> None:
+    """Kill this process when it reaches ``failpoint`` for the ``hit``-th time."""
+    left = hit
+
+    def die() -> None:
+        nonlocal left
+        left -= 1
+        if not left:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    failpoints.arm(failpoint, die)
+
+
+def _carry_out(connection: Connection, call: Callable[..., object], arguments: tuple[object, ...]) -> None:
+    try:
+        call(*arguments)
+    except BaseException:
+        connection.send(traceback.format_exc())
+        raise SystemExit(1) from None
