@@ -61,8 +61,8 @@ def conformance(folder: Path, environment: dict[str, str], *arguments: str) -> s
 
 SOME = ("-k", "test_transactions or test_offsets or test_typed_values or test_arguments")
 """Quick files of the suite. The first of them detects the defects of the backends below."""
-SOME_OF_KILLS = ("-k", "test_kills or test_opening")
-"""The file that kills a backend at its failpoints, and that of openings."""
+SOME_OF_KILLS = ("-k", "test_kills and PROCESS or test_opening")
+"""The kills at each failpoint, at one level, and the file of openings."""
 EXTENTS = pytest.mark.parametrize("part", [True, pytest.param(False, marks=pytest.mark.long)], ids=["part", "whole"])
 
 
