@@ -91,15 +91,10 @@ class SharingWorker:
     def lose(self, partitions: Collection[TopicPartition]) -> None:
         self._held -= set(partitions)
 
-    @property
-    def has_all(self) -> bool:
-        """True if the group has given all partitions to this member."""
-        return self._held == set(INPUTS)
-
     def open_all(self, **settings: Any) -> None:
         """Take part in the group until it has given all partitions to this member, and open the tasks."""
         deadline = time.monotonic() + _DEADLINE_S
-        while not self.has_all:
+        while self._held != set(INPUTS):
             assert time.monotonic() < deadline, self._held
             self.member.poll(0.1)
         self.tasks = sharing_tasks(self._folder, self.log, self._name, **settings)

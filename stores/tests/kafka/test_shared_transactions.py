@@ -17,7 +17,7 @@ from stores.changelog.interface import Record
 from stores.changelog.kafka import KafkaChangelog
 from stores.changelog.kafka.cluster import VISIBLE_S
 from stores.changelog.kafka.group_member import KafkaGroupMember
-from stores.changelog.kafka.group_offsets import OPEN_COMMIT_S
+from stores.changelog.kafka.group_offsets import GroupOffsets
 from stores.changelog.kafka.testing.broker import Broker
 from stores.changelog.kafka.writer import KafkaProducer, KafkaWriter
 from stores.errors import ChangelogError, ChangelogTimeoutError, CommitInDoubtError, ProducerFencedError
@@ -210,12 +210,19 @@ def forward(record: Record, context: TaskContext) -> None:
 
 
 def test_the_next_owner_of_a_task_without_stores_waits_for_the_open_commit_of_its_offsets(
-    tmp_path: Path, broker: Broker
+    tmp_path: Path, broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The older instance is stopped between its input offsets and the commit, which then comes. Source: KIP-447."""
     prepared(broker)
     stateless: dict[str, Any] = {"stores": {}, "process": forward}
     successor = SharingWorker(tmp_path, broker.address, "successor")
+    waits, await_decided = threading.Event(), GroupOffsets.await_decided
+
+    def noted(groups: GroupOffsets, group: str, partitions: Collection[TopicPartition]) -> None:
+        waits.set()
+        await_decided(groups, group, partitions)
+
+    monkeypatch.setattr(GroupOffsets, "await_decided", noted)
 
     def finish() -> list[int]:
         with successor:
@@ -235,11 +242,11 @@ def test_the_next_owner_of_a_task_without_stores_waits_for_the_open_commit_of_it
 
             def stop() -> None:
                 failpoints.disarm("changelog.before_commit")
+                waits.clear()
                 finished.append(threads.submit(finish))
-                while not successor.has_all and not finished[0].done():
-                    time.sleep(0.05)
-                # Longer than a question for the offsets waits for the end of a commit.
-                time.sleep(OPEN_COMMIT_S + 3)
+                # A successor that does not wait finishes the work, and repeats outputs.
+                while not waits.wait(0.1) and not finished[0].done():
+                    pass
 
             failpoints.arm("changelog.before_commit", stop)
             zombie.tasks[0].commit()
