@@ -70,6 +70,8 @@ class KafkaChangelog(Changelog):
         self._producers: weakref.WeakSet[KafkaProducer] = weakref.WeakSet()
         self._lock = threading.Lock()
         self._readers: dict[TopicPartition, PartitionReader] = {}
+        self._store_topics: set[str] = set()
+        """The topics of stores: they are read to their end by restores, and not while a task works."""
 
     def __repr__(self) -> str:
         return f"<KafkaChangelog at {self._cluster.settings.servers}>"
@@ -80,6 +82,7 @@ class KafkaChangelog(Changelog):
 
     def create_store_topic(self, topic: str, partitions: int, *, retention_ms: int | None = None) -> None:
         check_topic(topic, partitions)
+        self._store_topics.add(topic)
         settings = {**self._topic_settings, **store_topic_settings(retention_ms)}
         existing = self._cluster.topics().get(topic)
         if existing is None and self._create(topic, partitions, settings):
@@ -188,12 +191,15 @@ class KafkaChangelog(Changelog):
         return False
 
     def _read(self, partition: TopicPartition, from_offset: int, end: int) -> Iterator[Record]:
-        if from_offset >= end:
-            return
         with self._lock:
             reader = self._readers.pop(partition, None)
+        if from_offset >= end:
+            if reader is not None:
+                reader.rest()
+                self._keep(partition, reader)
+            return
         if reader is None:
-            reader = PartitionReader(self._cluster, partition, from_offset)
+            reader = PartitionReader(self._cluster, partition, from_offset, partition.topic in self._store_topics)
         else:
             reader.move(from_offset)
         piece: list[Record] = []

@@ -31,6 +31,11 @@ By default it is a second. A task processes all that is in the queue in less, an
 librdkafka's CONFIGURATION.md.
 """
 
+FETCH_WAIT = "fetch.wait.max.ms"
+END_WAIT_MS = 10
+"""The time for which brokers hold back the answer that nothing follows. A restore waits for that answer: markers of
+transactions may be all that is left. The client's default is 500 ms."""
+
 _Message: Any = confluent_kafka.Message
 _offset = attrgetter("offset")
 _second = itemgetter(1)
@@ -39,11 +44,18 @@ _new_record: Callable[[Iterable[object]], Record] = partial(tuple.__new__, Recor
 
 
 class PartitionReader:
-    """A client that reads one partition from ``from_offset`` on. For one thread at a time."""
+    """A client that reads one partition from ``from_offset`` on. For one thread at a time.
 
-    def __init__(self, cluster: Cluster, partition: TopicPartition, from_offset: int) -> None:
-        self._cluster, self._partition = cluster, partition
+    With ``rests`` it asks the brokers for nothing between a read that has reached its end and the next ``move``. That
+    is for the changelogs of stores: the client would read ahead what the task itself writes.
+    """
+
+    def __init__(self, cluster: Cluster, partition: TopicPartition, from_offset: int, rests: bool = False) -> None:
+        self._cluster, self._partition, self._rests = cluster, partition, rests
+        self._resting = False
         own = {"group.id": "txstores-reader", **READER, REFILL: cluster.settings.value(REFILL, REFILL_MS)}
+        if rests:
+            own[FETCH_WAIT] = cluster.settings.value(FETCH_WAIT, END_WAIT_MS)
         self._client = cluster.client(confluent_kafka.Consumer, own)
         self._ahead: list[Record] = []
         """The records that were read and are not delivered yet."""
@@ -56,11 +68,18 @@ class PartitionReader:
 
     def move(self, offset: int) -> None:
         """Continue at ``offset``, unless that is where the reader is: there is no record before its next one."""
-        if not self._delivered_before <= offset <= self._next_offset:
+        if self._resting or not self._delivered_before <= offset <= self._next_offset:
             self._next_offset = self._delivered_before = offset
             self._begin()
 
+    def rest(self) -> None:
+        """Ask for nothing until the next ``move``, if the reader ``rests``."""
+        if self._rests and not self._resting:
+            self._resting, self._ahead = True, []
+            self._client.unassign()
+
     def _begin(self) -> None:
+        self._resting = False
         self._ahead, self._reached_end, self._refusal = [], 0, None
         offset = self._next_offset
         theirs = confluent_kafka.TopicPartition(self._partition.topic, self._partition.partition, offset)
@@ -90,6 +109,7 @@ class PartitionReader:
             if count < len(ahead):
                 # These stay for the next read; there is nothing before them.
                 self._next_offset = ahead[count].offset
+        self.rest()
 
     def give_back(self, piece: list[Record], rest: list[Record]) -> None:
         """Take back the end of the last piece. The first record of a piece is not given back."""

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
 
-from stores.changelog.kafka import changelog
-from stores.changelog.kafka.reader import PartitionReader
+from stores.changelog.kafka import KafkaChangelog, changelog
+from stores.changelog.kafka.cluster import Cluster
+from stores.changelog.kafka.reader import END_WAIT_MS, PartitionReader
 from stores.changelog.kafka.testing.broker import Broker
 from stores.errors import OffsetOutOfRangeError
 from stores.interface import TopicPartition
-from stores.tests.kafka.fresh import fresh_changelog
+from stores.tests.kafka.fresh import fresh_changelog, remove_all
 
 PARTITIONS = [TopicPartition("many", number) for number in range(6)]
+CHANGELOG = TopicPartition("of-a-store", 0)
 READERS_MAX = 2
 
 
@@ -60,3 +63,64 @@ def test_a_read_whose_records_are_removed_before_it_gets_them_says_so(broker: Br
         with pytest.raises(OffsetOutOfRangeError):
             next(records)
         assert [record.key for record in log.read(partition, 2)] == [b"2"]
+
+
+def fed(log: KafkaChangelog, number: int) -> None:
+    """Commit so many records; the marker of the transaction follows them."""
+    with log.producer("feeding") as producer:
+        producer.begin()
+        producer.send_all(CHANGELOG, [(b"%d" % each, b"v", -1) for each in range(number)])
+        producer.commit()
+
+
+def keys(log: KafkaChangelog, from_offset: int = 0) -> list[bytes | None]:
+    return [record.key for record in log.read(CHANGELOG, from_offset)]
+
+
+@pytest.mark.kafka
+def test_a_reader_of_the_changelog_of_a_store_asks_for_nothing_between_two_reads(broker: Broker) -> None:
+    """Otherwise it would read ahead what the task itself writes."""
+    with fresh_changelog(broker) as log:
+        log.create_store_topic(CHANGELOG.topic, 1)
+        fed(log, 3)
+        assert keys(log) == [b"0", b"1", b"2"]
+        reader = log._readers[CHANGELOG]
+        assert reader._client.assignment() == []
+        fed(log, 2)
+        assert keys(log, 3) == [b"0", b"1"]
+        assert keys(log, 1) == [b"1", b"2", b"0", b"1"]
+        assert next(iter(log.read(CHANGELOG))).key == b"0"
+        assert len(reader._client.assignment()) == 1
+        assert keys(log, log.end_offset(CHANGELOG)) == []
+        assert reader._client.assignment() == []
+        assert (log._readers[CHANGELOG] is reader, len(keys(log))) == (True, 5)
+
+
+@pytest.mark.kafka
+def test_a_reader_of_an_input_reads_ahead_between_two_reads(broker: Broker) -> None:
+    with fresh_changelog(broker) as log:
+        log.create_topic(CHANGELOG.topic)
+        fed(log, 3)
+        assert keys(log) == [b"0", b"1", b"2"]
+        assert len(log._readers[CHANGELOG]._client.assignment()) == 1
+
+
+@pytest.mark.kafka
+@pytest.mark.parametrize(("given", "wait_ms"), [({}, END_WAIT_MS), ({"fetch.wait.max.ms": "70"}, "70")])
+def test_a_restore_does_not_wait_long_for_the_answer_that_nothing_follows(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch, given: dict[str, str], wait_ms: Any
+) -> None:
+    waits: list[Any] = []
+    client = Cluster.client
+
+    def noted(cluster: Cluster, kind: Any, own: Mapping[str, Any], *arguments: Any) -> Any:
+        waits.extend(value for name, value in own.items() if name == "fetch.wait.max.ms")
+        return client(cluster, kind, own, *arguments)
+
+    monkeypatch.setattr(Cluster, "client", noted)
+    remove_all(broker)
+    with KafkaChangelog({"bootstrap.servers": broker.address, **given}) as log:
+        log.create_store_topic(CHANGELOG.topic, 1)
+        fed(log, 1)
+        assert keys(log) == [b"0"]
+    assert waits == [wait_ms]
