@@ -34,6 +34,10 @@ _TRANSACTION = 1
 _HELD_RECORDS = 500
 """The records that the client gets in one go: many for the cost of a call, few for those that wait for a commit."""
 
+CONNECTING_ANSWERS = 2
+"""The answers that give a client a lasting connection: the first may be from a bootstrap address, which it replaces.
+Without a connection it waits 0.5 s. Source: librdkafka, ``rd_kafka_txn_coord_query``."""
+
 _TOO_LARGE = getattr(KafkaError, "MSG_SIZE_TOO_LARGE")  # noqa: B009
 _TRANSACTION_TIMEOUT = "transaction.timeout.ms"
 _NOT_OF_THE_GENERATION = frozenset(
@@ -90,7 +94,10 @@ class KafkaWriter(LogWriter):
 
     def _begin(self, left_s: float) -> None:
         # Not the client's own method: an error's frames would hold it, and so the client.
-        self._client.init_transactions(left_s)
+        ends_at = time.monotonic() + left_s
+        for _ in range(CONNECTING_ANSWERS):
+            self._client.list_topics(timeout=max(ends_at - time.monotonic(), 0))
+        self._client.init_transactions(max(ends_at - time.monotonic(), 0))
 
     def check_partition(self, partition: TopicPartition) -> None:
         self._cluster.check_partition(partition)

@@ -45,7 +45,7 @@ class Client:
         return self.room - self.left
 
     def __getattr__(self, name: str) -> Any:
-        return lambda *_: 0
+        return lambda *_, **__: 0
 
 
 class Cluster:
