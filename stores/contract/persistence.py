@@ -20,11 +20,12 @@ class Persistence:
         """The mark up to which a killed process loses nothing. From any thread."""
         return 0
 
-    def begin(self) -> None:
-        """Begin to persist all commits so far in the background, unless that is under way.
+    def begin(self) -> bool:
+        """Begin to persist all commits so far in the background; return False if an earlier call is still under way.
 
         After a failure the next commit raises an error.
         """
+        return False
 
     def wait(self) -> None:
         """Wait for the end of what ``begin`` has started, whether or not it succeeds."""

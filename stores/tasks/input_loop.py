@@ -17,7 +17,10 @@ _RUN_RECORDS = 10_000
 
 
 class InputLoop:
-    """The loop of one task. It gives each record to ``process``, and calls ``keep_time`` when the timing is due."""
+    """The loop of one task. It gives each record to ``process``, and calls ``keep_time`` when the timing is due.
+
+    ``idle`` is called after a look at the inputs that has found nothing.
+    """
 
     def __init__(
         self,
@@ -28,10 +31,11 @@ class InputLoop:
         *,
         process: Callable[[TopicPartition, Record], None],
         keep_time: Callable[[], None],
+        idle: Callable[[], None],
     ) -> None:
         self._inputs, self._changelog = inputs, changelog
         self._transaction, self._timing = transaction, timing
-        self._process, self._keep_time = process, keep_time
+        self._process, self._keep_time, self._idle = process, keep_time, idle
         self._first = 0
         """The input with which the next round begins."""
 
@@ -44,6 +48,8 @@ class InputLoop:
             now_ns = timing.now_ns()
             if now_ns >= timing.due_ns:
                 self._keep_time()
+            if not got_on:
+                self._idle()
             if got_on or ends_ns < 0:
                 ends_ns = now_ns + wait_ns
             if transaction.done >= done_at_most or (not got_on and now_ns >= ends_ns):

@@ -252,6 +252,7 @@ class StreamTask:
             self._timing,
             process=self.process,
             keep_time=self._keep_time,
+            idle=self._stores.idle,
         )
 
     def __enter__(self) -> Self:

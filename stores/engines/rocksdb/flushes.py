@@ -62,12 +62,14 @@ class Flushes(Persistence):
                 f"RocksDB can't report the size of its write buffers: {error}. Close the store and open it again"
             ) from error
 
-    def begin(self) -> None:
+    def begin(self) -> bool:
         # A thread of another store may call this as well, if the stores share memory.
         with self._lock:
-            if not self.is_running():
-                self._thread = Thread(target=self._flush, name="rocksdb-flush")
-                self._thread.start()
+            if self.is_running():
+                return False
+            self._thread = Thread(target=self._flush, name="rocksdb-flush")
+            self._thread.start()
+            return True
 
     def is_running(self) -> bool:
         """Return True while a flush that was begun here is running."""

@@ -1,8 +1,9 @@
 """A bound on the bytes of changelog that are replayed into a store after its process was killed.
 
 At the level CHANGELOG an engine without a WAL is at its last flush after a kill. A flush begins in the background once
-half of the bound is not persistent. A commit that would exceed the bound waits for a flush first, before it is in the
-changelog. So a replay is never larger than the bound, or than the last commit if that alone is larger.
+half of the bound is not persistent, or an eighth while the task has no input. A commit that would exceed the bound
+waits for a flush first, before it is in the changelog. So a replay is never larger than the bound, or than the last
+commit if that alone is larger.
 
 Source: KIP-892, "In-memory Transaction Buffers" and "Restoring".
 """
@@ -17,6 +18,8 @@ _GROUPS = 32
 """The approximate number of groups in which commits are counted: one for each small commit would take memory."""
 _GROUP_BYTES = 1 << 20
 """The size of a group if there is no bound."""
+IDLE_SHARE = 8
+"""A task without input flushes once one part of so many of the bound is not persistent."""
 
 
 class ReplayBound:
@@ -34,12 +37,15 @@ class ReplayBound:
         self._groups: deque[tuple[int, int]] = deque()
         """Marks and bytes, oldest first: a group has all commits after the mark before it, up to its own."""
         self._counted_bytes = 0
+        self._idle_mark = -1
+        """The last mark for which ``idle`` has begun a flush."""
 
     def follow(self, persistence: Persistence) -> None:
         """Start counting for a store that was just opened: all of its content is persistent."""
         self._persistence = persistence
         self._groups = deque()
         self._counted_bytes = 0
+        self._idle_mark = -1
 
     def committed(self, num_bytes: int) -> None:
         """Count a commit or a restored piece with ``num_bytes`` of changelog records."""
@@ -69,6 +75,19 @@ class ReplayBound:
             self._begin()
             self._persistence.wait()
             self._counted()
+
+    def idle(self) -> None:
+        """Begin a flush if much is not persistent: the task has no input at the moment, so a flush disturbs nobody.
+
+        Its next kill then costs nearly no replay. Without a bound nothing is flushed.
+        """
+        least = self.max_bytes // IDLE_SHARE
+        if self.max_bytes == -1 or self._counted_bytes <= least:
+            return
+        mark = self._groups[-1][0]
+        if mark != self._idle_mark and self._counted() > least and self._persistence.begin():
+            self._idle_mark = mark
+            self.persist_total += 1
 
     @property
     def num_bytes(self) -> int:

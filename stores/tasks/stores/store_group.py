@@ -119,7 +119,14 @@ class StoreGroup:
         No file of the task is written, as during a restore. Raises: as ``TaskStore.follow``.
         """
         self.standby_lag = sum(store.follow(max_records) for store in self._stores if store.store.persistent)
+        if not self.standby_lag:
+            self.idle()
         return self.standby_lag
+
+    def idle(self) -> None:
+        """Let stores with a long replay after a kill begin to flush: there is no input at the moment."""
+        for store in self._stores:
+            store.bound.idle()
 
     def rewrite_logs(self, task: str) -> None:
         """Rewrite each changelog in the present format, if its upgrade asks for that.

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+from contextlib import closing
 from itertools import pairwise
 from pathlib import Path
 
@@ -42,9 +43,10 @@ class Flushes(Persistence):
     def persisted(self) -> int:
         return self.kept
 
-    def begin(self) -> None:
+    def begin(self) -> bool:
         self.asked.append("begin")
-        self.begun_at = self.at
+        begins, self.begun_at = self.begun_at == self.kept, self.at
+        return begins
 
     def wait(self) -> None:
         self.asked.append("wait")
@@ -111,6 +113,72 @@ def test_a_store_that_is_opened_again_has_all_of_its_bound_again() -> None:
     assert (flushes.asked, bound.num_bytes) == ([], 500)
 
 
+def test_a_task_without_input_flushes_once_an_eighth_of_the_bound_is_not_persistent() -> None:
+    flushes, bound = Flushes(), ReplayBound(1_000)
+    bound.follow(flushes)
+    commit(bound, flushes, 125)
+    bound.idle()
+    assert flushes.asked == []
+    commit(bound, flushes, 1)
+    for _ in range(3):
+        bound.idle()
+    assert (flushes.asked, bound.num_bytes, bound.persist_total) == (["begin"], 126, 1)
+    commit(bound, flushes, 200)
+    # The flush in progress does not have the last commit: another one follows it.
+    for _ in range(2):
+        bound.idle()
+    assert (flushes.asked, bound.persist_total) == (["begin"] * 3, 1)
+    bound._persistence.wait()
+    bound.idle()
+    assert (flushes.asked[4:], bound.num_bytes) == ([], 0)
+
+
+def test_without_a_bound_a_task_without_input_flushes_nothing() -> None:
+    flushes, bound = Flushes(), ReplayBound(-1)
+    bound.follow(flushes)
+    commit(bound, flushes, 10_000_000)
+    bound.idle()
+    assert flushes.asked == []
+
+
+@pytest.fixture
+def flushes_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    def begin(flushes: RocksDBFlushes) -> bool:
+        flushes._flush()
+        return True
+
+    monkeypatch.setattr(RocksDBFlushes, "begin", begin)
+
+
+@pytest.mark.usefixtures("flushes_at_once")
+def test_a_task_that_has_seen_the_end_of_its_input_leaves_no_replay_to_a_kill(tmp_path: Path) -> None:
+    with MemoryChangelog() as log:
+        feed(log, range(150))
+        config = StoreConfig(INDEXED, restore_max_bytes=BOUND)
+        with single(tmp_path, log, put, stores={"s": config}, commit_every_records=PER_COMMIT) as task:
+            task.run(150)
+            assert task.metrics.stores["s"].unpersisted_bytes == 15_000
+            task.run()
+            assert task.metrics.stores["s"].unpersisted_bytes == 0
+
+
+@pytest.mark.usefixtures("flushes_at_once")
+def test_a_standby_copy_at_the_end_of_its_changelog_leaves_no_replay_to_a_kill(tmp_path: Path) -> None:
+    with MemoryChangelog() as log:
+        feed(log, range(150))
+        config = StoreConfig(INDEXED, restore_max_bytes=BOUND)
+        with single(tmp_path / "owner", log, put, stores={"s": config}) as task:
+            task.run(commit=True)
+            other = single(tmp_path / "other", log, put, stores={"s": config})
+            with closing(other.standby()) as copy:
+                copy.open()
+                copy.follow(100)
+                assert other.metrics.stores["s"].unpersisted_bytes == 10_000
+                while copy.follow(100):
+                    pass
+                assert other.metrics.stores["s"].unpersisted_bytes == 0
+
+
 def killed_after(folder: Path, bound: int, backend: str) -> None:
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     arguments = [str(folder), str(bound), backend]
@@ -154,7 +222,7 @@ def test_a_commit_waits_for_a_flush_that_is_slow_before_the_changelog_has_it(
             in_doubt.append(task.metrics.stores["s"].unpersisted_bytes + 100 * PER_COMMIT)
 
         # As slow as can be: it ends when somebody waits for it.
-        monkeypatch.setattr(RocksDBFlushes, "begin", lambda flushes: None)
+        monkeypatch.setattr(RocksDBFlushes, "begin", lambda flushes: False)
         monkeypatch.setattr(RocksDBFlushes, "wait", RocksDBFlushes._flush)
         failpoints.arm(AFTER_COMMIT, note)
         try:
@@ -258,7 +326,7 @@ def main() -> None:
     config = StoreConfig(backend, restore_max_bytes=int(bound))
     task = single(Path(folder), log, put, stores={"s": config}, commit_every_records=PER_COMMIT)
     task.open()
-    task.run()
+    task.run(RECORDS)  # It does not see the end of its input, where it would flush.
     os.kill(os.getpid(), signal.SIGKILL)
 
 
