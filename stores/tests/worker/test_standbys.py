@@ -48,10 +48,13 @@ FIRST = words("first", 20)
 SECOND = words("second", 10)
 
 
-def worker(place: Place, name: str, replicas: int = 1, more: Mapping[str, str] | None = None) -> WorkerProcess:
-    """A worker with a state directory of its own."""
+def worker(
+    place: Place, name: str, replicas: int = 1, more: Mapping[str, str] | None = None, dies_at: str = ""
+) -> WorkerProcess:
+    """A worker with a state directory of its own. From its first rebalance on it kills itself at ``dies_at``."""
     settings = {"state.dir": str(place.folder / f"state-{name}"), "num.standby.replicas": str(replicas), **(more or {})}
-    return WorkerProcess(place.folder, name, {**place.properties(), **settings}, verbose=True)
+    properties = {**place.properties(), **settings}
+    return WorkerProcess(place.folder, name, properties, dies_at=dies_at, in_rebalance=bool(dies_at), verbose=True)
 
 
 def restored(process: WorkerProcess) -> list[int]:
@@ -93,6 +96,30 @@ def test_the_tasks_of_a_killed_worker_continue_with_the_standby_copies(place: Pl
             else:
                 assert sum(before + after) == len(FIRST)
             finish(place, second, FIRST)
+
+
+@pytest.mark.parametrize(("dies_at", "tail"), [("changelog.before_commit", 0), ("changelog.after_commit", 10)])
+def test_the_tasks_of_a_worker_killed_in_a_common_commit_continue_with_the_standby_copies(
+    place: Place, dies_at: str, tail: int
+) -> None:
+    """All tasks of a thread have one transaction. It is aborted, or it is all that a copy may lack. Source: KIP-447."""
+    place.feed(FIRST)
+    shared = {"transaction.scope": "thread"}
+    if not isinstance(place, EmbeddedPlace):
+        shared["transaction.timeout.ms"] = "5000"
+    with worker(place, "first", more=shared, dies_at=dies_at) as first:
+        place.await_counted(len(FIRST))
+        first.await_line(ALONE)
+        with worker(place, "second", more=shared) as second:
+            first.await_line(FOLLOWING)
+            second.await_line(FOLLOWING)
+            before = restored(second)
+            middle = words("middle", 5)
+            place.feed(middle)
+            assert first.ended() == -signal.SIGKILL, first.errors
+            second.await_line(ALONE)
+            assert sum(restored(second)[len(before) :]) <= tail < len(FIRST) // 2
+            finish(place, second, FIRST + middle)
 
 
 def test_a_standby_copy_that_lags_restores_no_more_than_the_tail(tmp_path: Path) -> None:
