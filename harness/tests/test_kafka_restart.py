@@ -32,6 +32,8 @@ def row(subject: str, ready_s: float, repeat: int = 0, records: int = RECORDS) -
         "seed": 1,
         "trial": "command",
         "ready_s": ready_s,
+        "start_s": ready_s + 6.0,
+        "replayed": None if subject == STREAMS else 1_234,
         "load_average": 1.0,
         "others_share": 0.0,
         "steal_share": 0.0,
@@ -76,7 +78,7 @@ def test_more_than_a_second_fails_the_scenario_with_the_promised_records_alone()
 def test_the_page_about_kafka_has_the_times_of_restarts() -> None:
     found = {"kafka": [], KIND: figures([row(DEFAULT, 0.5), row(STREAMS, 20.0)])}
     page = Kafka().page(found, {}, {})
-    assert any("500 ms" in part and "20 s" in part for part in page.body)
+    assert any("500 ms" in part and "6.5 s" in part and "20 s" in part and "1,230" in part for part in page.body)
 
 
 @pytest.mark.kafka
@@ -90,7 +92,8 @@ def test_a_killed_worker_and_a_killed_instance_of_kafka_streams_process_records_
     assert sorted((each["subject"], each["repeat"]) for each in rows) == [
         (subject, repeat) for subject in sorted(trial.subjects) for repeat in range(2)
     ]
-    assert all(each["ready_s"] > 0 for each in rows)
+    assert all(0 < each["ready_s"] < each["start_s"] for each in rows)
+    assert all((each["replayed"] is None) == (each["subject"] == STREAMS) for each in rows)
     kinds = [each["kind"] for each in experiment.finish([trial], rows, Claim("kafka-restart"))]
     assert kinds.count("ratio") == 2
     assert experiment.tables(all_figures({KIND: rows}), {KIND: rows})

@@ -56,6 +56,8 @@ class KafkaRestart(Experiment[RestartTrial]):
                 "seed": int,
                 "trial": str,
                 "ready_s": float,
+                "start_s": float,
+                "replayed": int,
                 "cpu_per_wall": float,
                 "load_average": float,
                 "others_share": float,
@@ -86,7 +88,10 @@ class KafkaRestart(Experiment[RestartTrial]):
         worker.folder.mkdir()
         rows = []
         for row in run_restarts(trial, worker.folder, worker.deadline):
-            worker.say(f"{row['subject']} with {row['records']:,} records: ready after {row['ready_s']:.3f} s")
+            worker.say(
+                f"{row['subject']} with {row['records']:,} records: ready {row['ready_s']:.3f} s after its assignment, "
+                f"{row['start_s']:.3f} s after its start"
+            )
             rows.append(row)
         return rows
 

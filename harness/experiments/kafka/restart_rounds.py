@@ -110,7 +110,7 @@ class Subject:
     def __init__(self, trial: RestartTrial, name: str, folder: Path, address: str, log: KafkaChangelog) -> None:
         self._name, self._folder, self._log = name, folder, log
         self._application = f"restarted-{folder.name}"
-        self._starts = 0
+        self._starts, self._started_at = 0, 0.0
         self._process: subprocess.Popen[bytes] | None = None
         folder.mkdir()
         arguments = {
@@ -125,6 +125,7 @@ class Subject:
 
     def __enter__(self) -> Self:
         self._starts += 1
+        self._started_at = time.monotonic()
         with self._complaints.open("wb") as stderr:
             self._process = subprocess.Popen(
                 [*self._command, str(self._figures)],
@@ -153,9 +154,13 @@ class Subject:
         return self._process.pid
 
     def await_figures(self) -> dict[str, Any]:
-        """Wait until it has processed its first record; return its figures. Raises: MeasurementFailedError."""
+        """Wait until it has processed its first record; return its figures. Raises: MeasurementFailedError.
+
+        ``start_s`` is the time since its process was started. It includes the rest of the session of the killed one.
+        """
         self._await(lambda: int(self._figures.exists()), 1, "processed no record", _LOOK_S)
-        return read_figures(self._figures)
+        start_s = time.monotonic() - self._started_at
+        return {"replayed": None, **read_figures(self._figures), "start_s": start_s}
 
     def await_committed(self, records: int) -> None:
         """Wait until it has committed so many records. Raises: MeasurementFailedError."""

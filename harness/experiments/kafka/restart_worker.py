@@ -53,7 +53,10 @@ def work(
             assert worker.assigned_at is not None
             noted.append(perf_counter() - worker.assigned_at)
             part = figures.with_suffix(".part")
-            write_figures(part, {"ready_s": noted[0]})
+            task = worker.open_task(context.task_id)
+            assert task is not None
+            replayed = sum(report.records for report in task.restore_reports())
+            write_figures(part, {"ready_s": noted[0], "replayed": replayed})
             os.replace(part, figures)  # The harness waits for the file.
 
     worker = NotingWorker(
