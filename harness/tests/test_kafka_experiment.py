@@ -12,7 +12,7 @@ from harness.experiment import Claim, Failure, Request, Worker
 from harness.experiments.kafka.contents import checksum_of
 from harness.experiments.kafka.experiment import Kafka
 from harness.experiments.kafka.report import figures, ratios
-from harness.experiments.kafka.trial import BARE, EMBEDDED, KAFKA, STREAMS, KafkaTrial
+from harness.experiments.kafka.trial import BARE, EMBEDDED, KAFKA, SHARED, STREAMS, KafkaTrial
 from harness.kafka_scenario import KafkaScenario
 from harness.processes import kafka_jars
 from harness.replay import text_of
@@ -64,6 +64,8 @@ def test_each_round_has_every_subject_at_every_interval_and_an_interval_at_a_tim
     size = len(trial.subjects)
     for at in range(0, len(cells), size):
         assert len({cell[1:] for cell in cells[at : at + size]}) == 1
+    assert SHARED not in [subject.changelog for subject in trial.subjects]
+    assert SHARED in [subject.changelog for subject in KafkaTrial("count", 2, seed=3).subjects]
     assert STREAMS not in [subject.name for subject in KafkaTrial("flights", 1, seed=3).subjects]
     assert Kafka().read(text_of(trial)) == trial
 

@@ -32,7 +32,8 @@ of those of the rounds. The first fifth of the records is not timed. The
 clock stops when the last record is committed.
 
 * A *backend* is a task of ours for each partition. All tasks take turns in one thread. *Kafka* and *embedded* say where
-  its changelog, its input and its outputs are.
+  its changelog, its input and its outputs are. With *one transaction* all tasks commit together, as in a worker with
+  `transaction.scope=thread`; otherwise each task has its own.
 * *Bare loop* consumes, calls the workload with a dictionary as its store, and produces each change and each output. It
   uses the same client with the same settings, and has its input offsets in its transactions.
 * *Kafka Streams* 4.1 does the workload `count` in Java: one thread, `exactly_once_v2`, a persistent store, no cache.

@@ -16,8 +16,8 @@ from harness.budget import Deadline
 from harness.experiments.kafka import bare, streams, tasks
 from harness.experiments.kafka.trial import (
     BARE,
+    EMBEDDED,
     EVENTS_TOPIC,
-    KAFKA,
     STREAMS,
     WARM_UP_SHARE,
     Cell,
@@ -115,7 +115,7 @@ def _row(trial: KafkaTrial, cell: Cell, address: str, application: str, log_file
     else:
 
         def take_log(folder: Path) -> None:
-            if changelog != KAFKA:
+            if changelog == EMBEDDED:
                 shutil.copy(log_file, folder)
 
         found = figures_apart(

@@ -8,12 +8,13 @@ from time import perf_counter, process_time
 from typing import Any
 
 from harness.experiments.kafka.contents import checksum_of
-from harness.experiments.kafka.trial import EVENTS_TOPIC, KAFKA, WARM_UP_SHARE, workload_of
+from harness.experiments.kafka.membership import Membership
+from harness.experiments.kafka.trial import EMBEDDED, EVENTS_TOPIC, SHARED, WARM_UP_SHARE, workload_of
 from harness.processes.measured import measure
 from stores.changelog.interface import Changelog
 from stores.changelog.sqlite import SqliteChangelog
 from stores.interface import Durability, TopicPartition
-from stores.tasks import StoreConfig, StreamTask, TaskId
+from stores.tasks import StoreConfig, StreamTask, TaskId, ThreadTransaction
 
 LOG_FILE = "changelog.sqlite"
 _TURN_RECORDS = 10_000
@@ -35,6 +36,10 @@ def measured(
     work = workload_of(workload)
     with ExitStack() as stack:
         log = stack.enter_context(_changelog(changelog, address, folder))
+        transaction = None
+        if changelog == SHARED:
+            stack.enter_context(Membership(log, application, partitions))
+            transaction = ThreadTransaction(log, f"{application}/tasks")
         tasks = [
             stack.enter_context(
                 StreamTask(
@@ -46,6 +51,7 @@ def measured(
                     process=work.process,
                     inputs=[TopicPartition(EVENTS_TOPIC, partition)],
                     commit_interval_ms=commit_interval_ms,
+                    transaction=transaction,
                 )
             )
             for partition in range(partitions)
@@ -59,7 +65,7 @@ def measured(
 
 
 def _changelog(kind: str, address: str, folder: Path) -> Changelog:
-    if kind != KAFKA:
+    if kind == EMBEDDED:
         return SqliteChangelog(folder / LOG_FILE, Durability.PROCESS)
     from stores.changelog.kafka import KafkaChangelog
 

@@ -16,6 +16,8 @@ from stores.registry import backend_named
 
 EVENTS_TOPIC = "events"
 KAFKA, EMBEDDED = "Kafka", "embedded"
+SHARED = "Kafka, one transaction"
+"""Kafka with one transaction for all tasks, as in a worker with ``transaction.scope=thread``."""
 BARE, STREAMS = "bare loop", "Kafka Streams"
 """The subjects beside our backends."""
 COUNT = Count(keys=20_000)
@@ -43,7 +45,8 @@ class Cell(NamedTuple):
 class KafkaTrial:
     """The events of a workload in ``partitions`` of a topic, processed by each subject at each commit interval.
 
-    Tasks of all partitions take turns in one thread. The default backend is also measured with the embedded changelog.
+    Tasks of all partitions take turns in one thread. The default backend is also measured with the embedded changelog,
+    and over several partitions with one transaction for all tasks.
     """
 
     workload: str
@@ -75,7 +78,8 @@ class KafkaTrial:
         ours = [Subject(name) for name in self.backends]
         embedded = [Subject(self.backends[0], EMBEDDED)] if self.backends else []
         streams = [Subject(STREAMS)] if self.workload == COUNT.name else []
-        return [*ours, *embedded, Subject(BARE), *streams]
+        shared = [Subject(self.backends[0], SHARED)] if self.backends and self.partitions > 1 else []
+        return [*ours, *shared, *embedded, Subject(BARE), *streams]
 
     def cells(self) -> list[Cell]:
         """Return all measurements in shuffled order: in each round every interval, and at that every subject."""
