@@ -16,6 +16,7 @@ from confluent_kafka.admin import AdminClient, ConfigResource, OffsetSpec, Resou
 from stores.changelog.arguments import checked_partition
 from stores.changelog.kafka.client_errors import error_of, is_refused, is_unanswered, translated
 from stores.changelog.kafka.client_settings import ClientSettings
+from stores.changelog.kafka.ended_transactions import EndedTransactions
 from stores.errors import ChangelogError, ChangelogTimeoutError, ConfigError, StoreClosedError
 from stores.interface import TopicPartition
 
@@ -27,7 +28,7 @@ _PAUSE_S = 0.05
 _SLICE_S = 1.0
 """The time of one attempt to reach a broker: between two, a refusal of credentials is detected."""
 VISIBLE_S = 1.0
-"""The time to wait for the marker of an own commit in a partition to which others write as well."""
+"""The time to wait for the transactions of others that keep the last stable offset before an own commit."""
 
 CLIENT_BYTES_MAX = 1_000_000
 """Source: librdkafka's CONFIGURATION.md, default of ``message.max.bytes``."""
@@ -59,7 +60,7 @@ class Cluster:
         self._closed = False
         self._partitions: dict[str, int] = {}
         self._record_bytes_max: dict[str, int] = {}
-        self._unseen: dict[TopicPartition, int] = {}
+        self._ended: dict[TopicPartition, EndedTransactions] = {}
         self._own: set[TopicPartition] = set()
         """The partitions that are read up to the last commit here, whatever transactions others have in them."""
         self._refusal: KafkaError | None = None
@@ -200,25 +201,24 @@ class Cluster:
         theirs = confluent_kafka.TopicPartition(partition.topic, partition.partition)
         doing = f"asking for the offsets of {partition.topic}-{partition.partition}"
         bounds = self._stable_bounds(theirs, doing)
-        committed = self._unseen.get(partition)
-        if committed is not None:
-            began = time.monotonic()
-            while bounds[1] <= committed:
-                waited_s = time.monotonic() - began
-                # Where others have open transactions, the last stable offset may stay before this commit.
-                if (
-                    waited_s > VISIBLE_S
-                    and partition not in self._own
-                    and self._written_end(theirs, doing) > committed + 1
-                ):
+        ended = self._ended.get(partition)
+        if ended is None:
+            return bounds
+        began = time.monotonic()
+        while not self._forgotten(partition, ended, bounds[1]):
+            waited_s = time.monotonic() - began
+            # Where others have open transactions, the last stable offset may stay before this commit.
+            if partition not in self._own and not ended.hold_back(bounds[1]):
+                if waited_s > VISIBLE_S and ended.are_written(self._written_end(theirs, doing)):
+                    ended.others_were_awaited = True
+                if ended.others_were_awaited:
                     break
-                if waited_s > self.timeout_s:
-                    raise ChangelogTimeoutError(
-                        f"{doing}: the end of a transaction of this process does not become visible in time"
-                    )
-                time.sleep(_PAUSE_S / 10)
-                bounds = self._stable_bounds(theirs, doing)
-            self._unseen.pop(partition, None)
+            if waited_s > self.timeout_s:
+                raise ChangelogTimeoutError(
+                    f"{doing}: the end of a transaction of this process does not become visible in time"
+                )
+            time.sleep(_PAUSE_S / 10)
+            bounds = self._stable_bounds(theirs, doing)
         return bounds
 
     def await_decided(self, partitions: Sequence[TopicPartition]) -> None:
@@ -242,9 +242,17 @@ class Cluster:
                     )
                 time.sleep(_PAUSE_S)
 
-    def ended(self, last_offsets: Mapping[TopicPartition, int]) -> None:
+    def ended(
+        self,
+        transactional_id: str | None,
+        first_offsets: Mapping[TopicPartition, int],
+        last_offsets: Mapping[TopicPartition, int],
+    ) -> None:
         """Remember a commit or abort of this process: each partition's last stable offset moves a moment after it."""
-        self._unseen.update(last_offsets)
+        with self._lock:
+            for partition, last_offset in last_offsets.items():
+                ended = self._ended.setdefault(partition, EndedTransactions())
+                ended.add(transactional_id, first_offsets.get(partition), last_offset)
 
     def truncate(self, partition: TopicPartition, before_offset: int) -> None:
         """Delete the records before an offset."""
@@ -269,6 +277,14 @@ class Cluster:
                 return
             self._closed = True
         self._asking.close()
+
+    def _forgotten(self, partition: TopicPartition, ended: EndedTransactions, stable_end: int) -> bool:
+        """Forget what has ended here, and return True, if it is before the last stable offset."""
+        with self._lock:
+            passed = ended.are_before(stable_end)
+            if passed:
+                self._ended.pop(partition, None)
+        return passed
 
     def _stable_bounds(self, theirs: confluent_kafka.TopicPartition, doing: str) -> tuple[int, int]:
         """Return the first offset, and the last stable offset."""

@@ -82,7 +82,9 @@ class KafkaWriter(LogWriter):
         self._begun = False
         self._taken: dict[TopicPartition, int] = {}
         """The number of fields of each pending list that the client has taken, if an append has failed."""
+        self._first_offsets: dict[TopicPartition, int] = {}
         self._last_offsets: dict[TopicPartition, int] = {}
+        """The offsets of the first and the last record of the open transaction, as far as they are known."""
         self._failed: list[tuple[TopicPartition, KafkaError]] = []
         if transactional_id is not None:
             try:
@@ -126,9 +128,7 @@ class KafkaWriter(LogWriter):
         if not request.ends:
             return _TRANSACTION, {}
         self._begun = False
-        last_offsets, self._last_offsets = self._last_offsets, {}
-        self._cluster.ended(last_offsets)
-        return None, last_offsets
+        return None, self._ended()
 
     def abort(self, transaction: int) -> None:
         self.abort_open()
@@ -140,11 +140,11 @@ class KafkaWriter(LogWriter):
         """
         if self._stuck:
             self._replace_client()
-            self._cluster.ended(self._last_offsets)
+            self._ended()
         elif self._begun:
             try:
                 self._cluster.asked(f"{self._doing} aborts", self._client.abort_transaction)
-                self._cluster.ended(self._last_offsets)
+                self._ended()
             except ChangelogTimeoutError:
                 raise
             except ChangelogError:
@@ -157,13 +157,20 @@ class KafkaWriter(LogWriter):
     def forget(self) -> None:
         """Forget the open transaction, and tell the brokers nothing."""
         self._begun = False
-        self._taken.clear()
-        self._last_offsets.clear()
+        for kept in (self._taken, self._first_offsets, self._last_offsets):
+            kept.clear()
         self._failed.clear()
 
     def release(self) -> None:
         """Let the client go, with its threads. The writer can't be used after that. May be called more than once."""
         self.__dict__.pop("_client", None)
+
+    def _ended(self) -> dict[TopicPartition, int]:
+        """Say where the open transaction has ended; return the last offset of each partition."""
+        last_offsets = self._last_offsets
+        self._cluster.ended(self._own.get("transactional.id"), self._first_offsets, last_offsets)
+        self._first_offsets, self._last_offsets = {}, {}
+        return last_offsets
 
     def _produce(self, partition: TopicPartition, pending: Pending, num_bytes: int, *, transactional: bool) -> None:
         """Give the client the records that it has not taken yet. All keys and values have at most ``num_bytes``."""
@@ -177,9 +184,9 @@ class KafkaWriter(LogWriter):
         sent: list[Any] = headers
         if some_have_headers or not all(times_ms):
             sent = [sent_headers(*each) or None for each in zip(times_ms, headers, strict=True)]
-        # In a transaction any record that is not delivered fails the commit; so only the last one is asked after.
+        # In a transaction any record that is not delivered fails the commit: the first and the last are asked after.
         reports: list[_Delivered | None] = [None if transactional else self._delivered] * len(keys)
-        reports[-1:] = [self._delivered] if keys else []
+        reports[:1] = reports[-1:] = [self._delivered] if keys else []
         given, client = 0, self._client
         while given < len(keys):
             left, asked = iter(keys[given:]), reports[given:]
@@ -305,6 +312,7 @@ class KafkaWriter(LogWriter):
             self._failed.append((partition, error))
         else:
             self._last_offsets[partition] = message.offset()
+            self._first_offsets.setdefault(partition, message.offset())
 
 
 class KafkaProducer(BufferedProducer):

@@ -8,14 +8,15 @@ from pathlib import Path
 import confluent_kafka
 
 from stores.changelog.interface import Changelog, Producer
-from stores.changelog.kafka import KafkaChangelog, writer
-from stores.changelog.producer import PENDING_RECORDS_MAX
+from stores.changelog.kafka import KafkaChangelog
+from stores.changelog.producer import PENDING_RECORDS_MAX, BufferedProducer
 from stores.changelog.sqlite import SqliteChangelog
 from stores.interface import TopicPartition
 
 A, B = TopicPartition("a", 0), TopicPartition("b", 1)
 MANY = 2 * PENDING_RECORDS_MAX + 5
 """More records than a producer holds back: some of them reach the log before their commit."""
+DEADLINE_S = 60.0
 
 
 def put(log: Changelog, *pairs: tuple[bytes | None, bytes | None], partition: TopicPartition = A) -> None:
@@ -30,21 +31,26 @@ def marks(log: Changelog) -> int:
     return 1 if isinstance(log, KafkaChangelog) else 0
 
 
-def await_sent(log: Changelog, before: int = 0) -> None:
-    """Wait until the log has all but the last of ``MANY`` records sent to ``A``, after ``before`` earlier ones.
-
-    Kafka's client sends in the background those that the producer does not hold.
-    """
-    if isinstance(log, KafkaChangelog):
-        theirs, deadline = confluent_kafka.TopicPartition(*A), time.monotonic() + 60
-        while log._cluster._written_end(theirs, "a test") < before + MANY - 1 - (MANY - 1) % writer._HELD_RECORDS:
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
-
-
 def send_many(producer: Producer, count: int, value: bytes = b"v") -> None:
     for number in range(count):
         producer.send(A, b"%d" % number, value)
+
+
+def await_sent(log: Changelog, producer: Producer, end: int, partition: TopicPartition = A) -> int:
+    """Wait until the log has all records that the producer does not hold back; return the offset after them.
+
+    ``end`` is the offset after those that it holds back. Kafka's client sends in the background, and may not have begun
+    when the next record is sent or the transaction ends: an abort drops what it has not sent.
+    """
+    assert isinstance(producer, BufferedProducer)
+    end -= producer._pending_records
+    if isinstance(log, KafkaChangelog):
+        theirs = confluent_kafka.TopicPartition(partition.topic, partition.partition)
+        deadline = time.monotonic() + DEADLINE_S
+        while (written := log._cluster._written_end(theirs, "asking in a test")) < end:
+            assert time.monotonic() < deadline, f"{written} of {end}"
+            time.sleep(0.01)
+    return end
 
 
 def pairs(
