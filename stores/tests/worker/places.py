@@ -6,16 +6,22 @@ import sqlite3
 import time
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
+
+import confluent_kafka
+from confluent_kafka import IsolationLevel, KafkaException
+from confluent_kafka.admin import AdminClient, OffsetSpec
 
 from stores.changelog import Changelog, SqliteChangelog
 from stores.changelog.kafka import KafkaChangelog
 from stores.changelog.kafka.testing.committed import committed_records
 from stores.interface import TopicPartition
 from stores.tests.worker.counting_app import PARTITIONS
+from stores.tests.worker.worker_process import DEADLINE_S, WorkerProcess
 
-DEADLINE_S = 120.0
+LAST_S = 10.0
+"""The time in which the last commits of workers that have ended become visible."""
 Counts = list[tuple[str, int]]
 
 
@@ -37,11 +43,24 @@ class Place(ABC):
     def counted(self) -> Counts:
         """Return the committed outputs, as a reader without our code sees them."""
 
+    def progress(self) -> Callable[[], object]:
+        """Return a function whose result is another one when there are more committed outputs. It takes less time."""
+        return object
+
     def await_counted(self, number: int) -> None:
-        """Wait until there are at least so many committed outputs."""
+        """Wait until there are at least so many committed outputs, as long as a worker runs that may make them."""
         deadline = time.monotonic() + DEADLINE_S
-        while (found := len(self.counted())) < number:
-            assert time.monotonic() < deadline, f"{found} of {number}"
+        progress, seen, found = self.progress(), None, 0
+        while True:
+            now = progress()
+            if now != seen:
+                found, seen = len(self.counted()), now
+                if found >= number:
+                    return
+            workers = WorkerProcess.in_folder(self.folder)
+            if not any(each.runs for each in workers):
+                deadline = min(deadline, time.monotonic() + LAST_S)
+            assert time.monotonic() < deadline, "\n".join([f"{found} of {number}", *(each.report for each in workers)])
             time.sleep(0.1)
 
     def feed(self, words: Iterable[str]) -> None:
@@ -97,6 +116,23 @@ class KafkaPlace(Place):
 
     def counted(self) -> Counts:
         return [(key.decode(), int(value)) for key, value in committed_records(self._address, "counted", PARTITIONS)]
+
+    def progress(self) -> Callable[[], object]:
+        """Return a function that asks for the last stable offsets."""
+        admin = AdminClient({"bootstrap.servers": self._address})
+        partitions = [confluent_kafka.TopicPartition("counted", number) for number in range(PARTITIONS)]
+        latest = OffsetSpec.latest()  # type: ignore[no-untyped-call]
+
+        def ask() -> object:
+            asked = admin.list_offsets(
+                dict.fromkeys(partitions, latest), isolation_level=IsolationLevel.READ_COMMITTED, request_timeout=10
+            )
+            try:
+                return [future.result().offset for future in asked.values()]
+            except KafkaException:
+                return object()
+
+        return ask
 
 
 def expected_counts(words: Iterable[str]) -> Counter[tuple[str, int]]:

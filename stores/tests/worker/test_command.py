@@ -100,6 +100,7 @@ def test_sigterm_commits_and_ends(place: Place) -> None:
         worker.await_line(f"4 {IDLE}")
         assert place.counted() == []
         assert worker.terminate() == 0, worker.errors
+    place.await_counted(len(WORDS))
     assert Counter(place.counted()) == expected_counts(WORDS)
 
 

@@ -22,8 +22,8 @@ from stores.changelog.group import Peer
 from stores.interface import TopicPartition
 from stores.tasks.directory.process_file import PROCESS_FILE
 from stores.tests.worker.counting_app import PARTITIONS, app
-from stores.tests.worker.places import DEADLINE_S, EmbeddedPlace, Place, expected_counts
-from stores.tests.worker.worker_process import IDLE, WorkerProcess
+from stores.tests.worker.places import EmbeddedPlace, Place, expected_counts
+from stores.tests.worker.worker_process import DEADLINE_S, IDLE, WorkerProcess
 from stores.worker import Worker
 from stores.worker.standby_assignment import standby_partitions
 

@@ -11,15 +11,17 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import ClassVar, Self
 
 from stores import failpoints
 from stores.changelog import group
-from stores.tests.worker.places import DEADLINE_S
 
+DEADLINE_S = 120.0
 IDLE = r"tasks, [\d,]+ records/s, lag 0$"
 """A status line without a restore and without anything to do."""
 _COUNTING = "stores.tests.worker.counting_app:app"
+_STATUS = re.compile(r"[\w.-]+: (queries at \S+, )?\d+ tasks")
+_REPORT_CHARACTERS = 3_000
 
 
 class WorkerProcess:
@@ -28,6 +30,8 @@ class WorkerProcess:
     ``dies_at`` is a failpoint at which it kills itself, from its next rebalance on if ``in_rebalance``. If ``verbose``
     it logs its restores.
     """
+
+    _in_folder: ClassVar[dict[Path, list[WorkerProcess]]] = {}
 
     def __init__(
         self,
@@ -59,6 +63,12 @@ class WorkerProcess:
                 stdout=subprocess.DEVNULL,
                 stderr=errors,
             )
+        self._in_folder.setdefault(folder, []).append(self)
+
+    @classmethod
+    def in_folder(cls, folder: Path) -> list[WorkerProcess]:
+        """Return the processes that were started in a folder."""
+        return list(cls._in_folder.get(folder, ()))
 
     def __enter__(self) -> Self:
         return self
@@ -73,12 +83,26 @@ class WorkerProcess:
         """Its standard error so far."""
         return self._errors.read_text()
 
+    @property
+    def runs(self) -> bool:
+        """False if it has ended."""
+        return self._process.poll() is None
+
+    @property
+    def report(self) -> str:
+        """Its exit status if it has ended, and the end of its standard error, with the newest status line alone."""
+        status = "runs" if self.runs else f"has ended with status {self._process.returncode}"
+        lines = self.errors.splitlines()
+        newest = [line for line in lines if _STATUS.match(line)][-1:]
+        said = "\n".join([line for line in lines if not _STATUS.match(line)] + newest)
+        return f"the worker {self._errors.stem!r} {status}: {said[-_REPORT_CHARACTERS:]}"
+
     def await_line(self, pattern: str) -> None:
         """Wait until its newest status line matches."""
         deadline = time.monotonic() + DEADLINE_S
         while not re.search(pattern, (self.errors.splitlines() or [""])[-1]):
-            assert self._process.poll() is None, self.errors
-            assert time.monotonic() < deadline, f"{pattern}: {self.errors[-2000:]}"
+            assert self.runs, self.report
+            assert time.monotonic() < deadline, f"{pattern}: {self.report}"
             time.sleep(0.02)
 
     def await_caught_up(self, tasks: int) -> None:
@@ -87,8 +111,8 @@ class WorkerProcess:
         seen = len(self.errors.splitlines())
         # The next line may have been computed before.
         while len(lines := self.errors.splitlines()) < seen + 2 or not re.search(f"{tasks} {IDLE}", lines[-1]):
-            assert self._process.poll() is None, self.errors
-            assert time.monotonic() < deadline, self.errors[-2000:]
+            assert self.runs, self.report
+            assert time.monotonic() < deadline, self.report
             time.sleep(0.02)
 
     def kill(self) -> None:
@@ -100,8 +124,8 @@ class WorkerProcess:
         """Wait until it has written a text to its standard error."""
         deadline = time.monotonic() + DEADLINE_S
         while text not in self.errors:
-            assert self._process.poll() is None, self.errors
-            assert time.monotonic() < deadline, f"{text}: {self.errors[-2000:]}"
+            assert self.runs, self.report
+            assert time.monotonic() < deadline, f"{text}: {self.report}"
             time.sleep(0.02)
 
     def send(self, number: signal.Signals) -> None:

@@ -15,10 +15,10 @@ import pytest
 from stores.changelog.kafka.testing.broker import Broker
 from stores.interface import TopicPartition
 from stores.tests.kafka.fresh import fresh_changelog
-from stores.tests.worker.places import DEADLINE_S, Place
+from stores.tests.worker.places import Place
 from stores.tests.worker.queried_app import COMMIT, PARTITIONS
 from stores.tests.worker.queries.asking import Reply, ask
-from stores.tests.worker.worker_process import IDLE, WorkerProcess
+from stores.tests.worker.worker_process import DEADLINE_S, IDLE, WorkerProcess
 from stores.worker.queries.partitioners import PARTITIONERS
 
 APPLICATION = "stores.tests.worker.queried_app:app"
