@@ -37,6 +37,8 @@ public class WordCount {
         settings.put(StreamsConfig.PROCESSING_GUARANTEE_CONFIG, StreamsConfig.EXACTLY_ONCE_V2);
         settings.put(StreamsConfig.STATESTORE_CACHE_MAX_BYTES_CONFIG, 0);
         settings.put("auto.offset.reset", "earliest");
+        // By default its member stays in the group for 45 s, and the next one of the application waits for its end.
+        settings.put("internal.leave.group.on.close", true);
 
         StreamsBuilder builder = new StreamsBuilder();
         builder.stream("words", Consumed.with(Serdes.String(), Serdes.String()))

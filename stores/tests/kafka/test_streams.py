@@ -23,7 +23,8 @@ from stores.tests.kafka.java_programs import streams_program
 
 pytestmark = pytest.mark.kafka
 
-APPLICATION = "word-count"
+APPLICATION = "streams-word-count"
+"""No other test has an application of this name: workers refuse a group in which Kafka Streams has a member."""
 WORDS, COUNTED = TopicPartition("words", 0), TopicPartition("counted", 0)
 TEXT = ["to", "be", "or", "not", "to", "be", "überall", "to"]
 Contents = dict[str, ValueAndTimestamp[int]]

@@ -16,20 +16,13 @@ from stores.tests.worker.places import EmbeddedPlace, KafkaPlace, Place
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
     if request.param == "embedded":
         return EmbeddedPlace(tmp_path)
-    return _kafka(tmp_path, request.getfixturevalue("broker"))
+    place: KafkaPlace = request.getfixturevalue("kafka_place")
+    return place
 
 
 @pytest.fixture
-def kafka_place(tmp_path: Path, broker: Broker) -> KafkaPlace:  # noqa: F811
-    return _kafka(tmp_path, broker)
-
-
-@pytest.fixture
-def own_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Give the application a name of its own: after a test with a static member, its group stays in use for a time."""
-    monkeypatch.setenv("COUNTING_NAME", f"counting-{tmp_path.name}")
-
-
-def _kafka(folder: Path, started: Broker) -> KafkaPlace:
-    remove_all(started)
-    return KafkaPlace(folder, started.address)
+def kafka_place(tmp_path: Path, broker: Broker, monkeypatch: pytest.MonkeyPatch) -> KafkaPlace:  # noqa: F811
+    """The applications have names of their own: the group of a killed worker, or of a static one, stays in use."""
+    monkeypatch.setenv("APPLICATION_NAME", f"of-{tmp_path.name}")
+    remove_all(broker)
+    return KafkaPlace(tmp_path, broker.address)

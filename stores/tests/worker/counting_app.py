@@ -11,8 +11,8 @@ from stores.tasks import TaskContext
 from stores.worker import Application, Processor
 
 PARTITIONS = 4
-NAME = os.environ.get("COUNTING_NAME", "counting")
-"""The name of the application. A group with a static member stays in use for a time."""
+NAME = os.environ.get("APPLICATION_NAME", "counting")
+"""The name of the application: another one for each test over Kafka."""
 
 
 def count(record: Record, context: TaskContext) -> None:
@@ -29,11 +29,9 @@ def count(record: Record, context: TaskContext) -> None:
 app = Application(
     NAME, Processor(["words"], count, {"counts": None}), topics={"words": PARTITIONS, "counted": PARTITIONS}
 )
-unfit = Application(
-    "counting", Processor(["words", "others"], count, {"counts": None}), topics={"words": 2, "others": 3}
-)
-inputless = Application("counting", Processor(["missing"], count))
-same_name = Application("counting", Processor(["words"], count, {"others": None}))
+unfit = Application(NAME, Processor(["words", "others"], count, {"counts": None}), topics={"words": 2, "others": 3})
+inputless = Application(NAME, Processor(["missing"], count))
+same_name = Application(NAME, Processor(["words"], count, {"others": None}))
 
 
 def stall(record: Record, context: TaskContext) -> None:
@@ -42,5 +40,5 @@ def stall(record: Record, context: TaskContext) -> None:
     Event().wait()
 
 
-stalled = Application("counting", Processor(["words"], stall, {"counts": None}))
+stalled = Application(NAME, Processor(["words"], stall, {"counts": None}))
 skipping = Application(NAME, Processor(["words"], count, {"counts": None}, on_error="skip"))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 from stores.changelog import Record
 from stores.records import INT64, STR, KeyValue
 from stores.tasks import TaskContext
@@ -23,7 +25,7 @@ def keep(record: Record, context: TaskContext) -> None:
 
 
 app = Application(
-    "queried",
+    os.environ.get("APPLICATION_NAME", "queried"),
     Processor(["lines"], keep, {"texts": None, "numbers": KeyValue(key=STR, value=INT64)}),
     topics={"lines": PARTITIONS},
 )

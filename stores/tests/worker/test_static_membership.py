@@ -7,11 +7,11 @@ from collections import Counter
 
 import pytest
 
-from stores.tests.worker.places import DEADLINE_S, KafkaPlace, expected_counts
-from stores.tests.worker.worker_process import IDLE, WorkerProcess
+from stores.tests.worker.places import KafkaPlace, expected_counts
+from stores.tests.worker.worker_process import DEADLINE_S, IDLE, WorkerProcess
 from stores.worker.__main__ import REFUSED
 
-pytestmark = [pytest.mark.kafka, pytest.mark.usefixtures("own_name")]
+pytestmark = pytest.mark.kafka
 
 WORDS = ["to", "be", "or", "not", "to", "be"] * 5
 SESSION = {"session.timeout.ms": str(round(2 * DEADLINE_S * 1000))}

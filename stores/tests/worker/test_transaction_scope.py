@@ -31,7 +31,6 @@ def finish(place: Place, worker: WorkerProcess) -> None:
 
 
 @pytest.mark.kafka
-@pytest.mark.usefixtures("own_name")
 @pytest.mark.parametrize(
     "dies_at",
     [
