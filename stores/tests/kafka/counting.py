@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ from stores.tests.tasks.setup import AT_LEAST_ONCE, EXACTLY_ONCE, counting_task,
 
 KEYS = [number % 4 for number in range(12)]
 RECORDS_PER_COMMIT = 3
+DEADLINE_S = 30.0
 
 Pairs = list[tuple[bytes | None, bytes | None]]
 
@@ -61,9 +63,17 @@ def work_with_offsets_first(folder: Path) -> None:
             task.run()
 
 
-def committed_outputs(folder: Path) -> Pairs:
-    """Return the committed outputs as another process reads them."""
-    return [*committed_records((folder / "address").read_text(), "output")]
+def committed_outputs(folder: Path, at_least: int) -> Pairs:
+    """Return the committed outputs as another process reads them, once there are so many.
+
+    The brokers show them to others a moment after the commit. Fewer are returned if no more come.
+    """
+    deadline = time.monotonic() + DEADLINE_S
+    while True:
+        found: Pairs = [*committed_records((folder / "address").read_text(), "output")]
+        if len(found) >= at_least or time.monotonic() > deadline:
+            return found
+        time.sleep(0.1)
 
 
 def lost_and_repeated(outputs: Pairs) -> tuple[int, int]:

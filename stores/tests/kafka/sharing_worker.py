@@ -42,12 +42,20 @@ print(json.dumps(found))
 """It shares no code with the library."""
 
 
-def committed_outputs(address: str) -> list[list[tuple[bytes, bytes]]]:
-    """Return the committed outputs of each partition, as another process reads them."""
+def committed_outputs(address: str, at_least: int) -> list[list[tuple[bytes, bytes]]]:
+    """Return the committed outputs of each partition, as another process reads them, once there are so many.
+
+    The brokers show them to others a moment after the commit. Fewer are returned if no more come.
+    """
     command = [sys.executable, "-c", _READ, address, str(len(INPUTS))]
-    read = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
-    assert read.returncode == 0, read.stderr
-    return [[(key.encode(), value.encode()) for key, value in pairs] for pairs in json.loads(read.stdout)]
+    deadline = time.monotonic() + _DEADLINE_S
+    while True:
+        read = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+        assert read.returncode == 0, read.stderr
+        found = [[(key.encode(), value.encode()) for key, value in pairs] for pairs in json.loads(read.stdout)]
+        if sum(map(len, found)) >= at_least or time.monotonic() > deadline:
+            return found
+        time.sleep(0.1)
 
 
 class SharingWorker:

@@ -56,7 +56,7 @@ def check_counts(folder: Path, *, timeout_s: float) -> None:
         for name in ("left", "right"):
             with task.store(name, IsolationLevel.READ_COMMITTED).all() as pairs:
                 assert dict(pairs) == expected_state(KEYS)
-    assert committed_outputs(folder) == expected_outputs(KEYS)
+    assert committed_outputs(folder, len(KEYS)) == expected_outputs(KEYS)
 
 
 @pytest.mark.kafka

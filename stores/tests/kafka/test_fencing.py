@@ -31,4 +31,4 @@ def test_a_zombie_that_wakes_after_its_successor_has_committed_changes_nothing(t
             with pytest.raises(ProducerFencedError):
                 zombie.run()
             zombie.close(clean=False)
-    assert committed_outputs(tmp_path) == expected_outputs(KEYS)
+    assert committed_outputs(tmp_path, len(KEYS)) == expected_outputs(KEYS)

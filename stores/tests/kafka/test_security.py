@@ -181,5 +181,5 @@ def test_a_client_with_another_certificate_is_refused(guarded: Broker) -> None:
         "ssl.key.location": str(folder / "stranger.key"),
     }
     with pytest.raises(ChangelogError, match="certificates") as raised:
-        KafkaChangelog(settings_of(guarded, "TLS", **changes), timeout_s=10)
+        KafkaChangelog(settings_of(guarded, "TLS", **changes), timeout_s=120)
     assert MARKER not in everything(raised.value)

@@ -31,6 +31,7 @@ from stores.tests.tasks.sharing import INPUTS, KEYS, expected, feed_both, offset
 pytestmark = pytest.mark.kafka
 
 EXPECTED = [expected(keys)[0] for keys in KEYS]
+NUMBER = sum(map(len, KEYS))
 CHANGELOG = TopicPartition("app-counts-changelog", 0)
 UNCOMMITTED = 3
 """The records of each task that the zombie has processed, and not committed."""
@@ -75,7 +76,7 @@ def test_a_zombie_whose_tasks_have_moved_commits_nothing(tmp_path: Path, broker:
             zombie.tasks[0].commit()
         zombie.tasks[1].run(0)
         assert offsets(zombie.tasks) == [len(keys) for keys in KEYS]
-    assert committed_outputs(broker.address) == EXPECTED
+    assert committed_outputs(broker.address, NUMBER) == EXPECTED
 
 
 def test_without_the_groups_metadata_a_zombie_repeats_outputs(
@@ -93,7 +94,7 @@ def test_without_the_groups_metadata_a_zombie_repeats_outputs(
         begun(zombie)
         take_over(tmp_path, broker)
         zombie.tasks[0].commit()
-    outputs = committed_outputs(broker.address)
+    outputs = committed_outputs(broker.address, NUMBER + len(KEYS) * UNCOMMITTED)
     assert outputs != EXPECTED
     assert [len(each) for each in outputs] == [len(keys) + UNCOMMITTED for keys in KEYS]
 
@@ -112,7 +113,7 @@ def test_a_partition_that_was_lost_is_in_no_commit_of_a_member_that_has_joined_a
         for task in worker.tasks:
             task.run()
         worker.tasks[0].commit()
-    assert committed_outputs(broker.address) == EXPECTED
+    assert committed_outputs(broker.address, NUMBER) == EXPECTED
 
 
 def test_records_that_a_zombie_sends_do_not_hide_the_commits_of_its_successor(tmp_path: Path, broker: Broker) -> None:
@@ -140,7 +141,7 @@ def test_records_that_a_zombie_sends_do_not_hide_the_commits_of_its_successor(tm
             for task in successor.tasks:
                 task.run()
             successor.tasks[0].commit()
-    assert committed_outputs(broker.address) == EXPECTED
+    assert committed_outputs(broker.address, NUMBER) == EXPECTED
 
 
 def test_a_task_that_is_closed_without_a_commit_leaves_nothing_in_the_transaction_of_the_others(
@@ -154,11 +155,11 @@ def test_a_task_that_is_closed_without_a_commit_leaves_nothing_in_the_transactio
         second.close(clean=False)
         first.run()
         first.commit()
-        assert committed_outputs(broker.address) == [EXPECTED[0], []]
+        assert committed_outputs(broker.address, len(EXPECTED[0])) == [EXPECTED[0], []]
         second.open()
         second.run()
         second.commit()
-    assert committed_outputs(broker.address) == EXPECTED
+    assert committed_outputs(broker.address, NUMBER) == EXPECTED
 
 
 @pytest.mark.parametrize("took", [False, True])
@@ -185,7 +186,7 @@ def test_a_common_commit_in_doubt_is_decided_by_the_brokers(
         for task in worker.tasks:
             task.run()
         worker.tasks[0].commit()
-    assert committed_outputs(broker.address) == EXPECTED
+    assert committed_outputs(broker.address, NUMBER) == EXPECTED
 
 
 def test_an_instance_with_a_transaction_of_its_own_is_fenced_as_well(tmp_path: Path, broker: Broker) -> None:
@@ -202,7 +203,7 @@ def test_an_instance_with_a_transaction_of_its_own_is_fenced_as_well(tmp_path: P
             for task in worker.tasks:
                 task.run()
             worker.tasks[0].commit()
-    assert committed_outputs(broker.address) == EXPECTED
+    assert committed_outputs(broker.address, NUMBER) == EXPECTED
 
 
 def forward(record: Record, context: TaskContext) -> None:
@@ -251,7 +252,7 @@ def test_the_next_owner_of_a_task_without_stores_waits_for_the_open_commit_of_it
             failpoints.arm("changelog.before_commit", stop)
             zombie.tasks[0].commit()
             assert finished[0].result() == [UNCOMMITTED] * 2
-    assert committed_outputs(broker.address) == [[(b"%d" % key, b"x") for key in keys] for keys in KEYS]
+    assert committed_outputs(broker.address, NUMBER) == [[(b"%d" % key, b"x") for key in keys] for keys in KEYS]
 
 
 def written(worker: SharingWorker, partition: TopicPartition) -> int:
