@@ -108,7 +108,7 @@ def answers_stall(site: Site) -> list[Finding]:
 
 def connections_cut(site: Site) -> list[Finding]:
     """Cut all connections within each commit, after a random number of bytes of the client."""
-    with site.waiting_task("first", act=WAIT_EACH, proxied=True) as process:
+    with site.waiting_task("first", act=WAIT_EACH, proxied=True, timeout_s=SHORT_S) as process:
         while True:
             site.proxy.cut_after(site.choose.randrange(_CUT_BYTES_MAX))
             process.go()

@@ -13,6 +13,7 @@ import pytest
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
+from stores.changelog.kafka.testing import broker as testing_broker
 from stores.changelog.kafka.testing.broker import Broker
 from stores.changelog.kafka.testing.jars import expected_checksums, kafka_jars, mismatch
 from stores.errors import ConfigError
@@ -80,6 +81,22 @@ def test_the_command_starts_one_broker_that_keeps_its_address_and_stops_it(tmp_p
         stopped = command("stop")
     assert "has stopped" in stopped
     assert command("stop") == "No Kafka broker runs.\n"
+
+
+def test_the_data_of_a_further_broker_is_made_without_java_and_has_ids_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = {
+        "meta.properties": b"#\ncluster.id=c\ndirectory.id=def\nversion=1\n",
+        "checkpoint": b"\x00cluster.id=\xff",
+    }
+    monkeypatch.setitem(testing_broker._formatted, tmp_path, first)
+    Broker(tmp_path / "data", FOLDER)._format(["no-java"], tmp_path / "none", tmp_path)
+    made = {each.name: each.read_bytes() for each in (tmp_path / "data" / "logs").iterdir()}
+    assert made.keys() == first.keys()
+    assert made["checkpoint"] == first["checkpoint"]
+    [ids] = re.findall(rb"^#\ncluster\.id=(\S{22})\ndirectory\.id=(\S{22})\nversion=1\n$", made["meta.properties"])
+    assert ids[0] != ids[1]
 
 
 def test_jars_that_are_not_the_checked_ones_are_refused(tmp_path: Path) -> None:

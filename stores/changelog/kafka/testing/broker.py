@@ -52,6 +52,10 @@ group.min.session.timeout.ms=500
 broker.session.timeout.ms=4000
 broker.heartbeat.interval.ms=500
 """
+_formatted: dict[Path, dict[str, bytes]] = {}
+"""The files of a data folder that Kafka's tool has made, by the folder of the jars."""
+_IDS = re.compile(rb"^((?:cluster|directory)\.id=).*$", re.MULTILINE)
+"""The entries that differ between data folders."""
 _LISTENERS = re.compile(r"^listeners=(.+)$", re.MULTILINE)
 _LISTENER = re.compile(r"(\w+)://127\.0\.0\.1:(\d+)")
 _LOG4J = """\
@@ -144,7 +148,7 @@ class Broker:
             f"{jars}/*",
         ]
         if not (self.data / "logs" / "meta.properties").exists():
-            self._format(base, properties)
+            self._format(base, properties, jars)
         log = self.data / "broker.log"
         log.touch()
         begin = log.stat().st_size
@@ -188,9 +192,16 @@ class Broker:
             data=self.data,
         )
 
-    def _format(self, base: list[str], properties: Path) -> None:
+    def _format(self, base: list[str], properties: Path, jars: Path) -> None:
+        """Make the data folder: by Kafka's tool, or like the one that this process has made before, without Java."""
+        logs = self.data / "logs"
+        if jars in _formatted:
+            logs.mkdir(parents=True, exist_ok=True)
+            for name, content in _formatted[jars].items():
+                (logs / name).write_bytes(_IDS.sub(lambda found: found[1] + _new_id().encode(), content))
+            return
         formatted = subprocess.run(
-            [*base, "kafka.tools.StorageTool", "format", "-t", _cluster_id(), "-c", str(properties)],
+            [*base, "kafka.tools.StorageTool", "format", "-t", _new_id(), "-c", str(properties)],
             capture_output=True,
             text=True,
             timeout=READY_S,
@@ -198,6 +209,7 @@ class Broker:
         )
         if formatted.returncode != 0:
             raise ConfigError(f"the data folder {self.data} of the Kafka broker can't be made: {formatted.stderr}")
+        _formatted[jars] = {each.name: each.read_bytes() for each in logs.iterdir() if each.is_file()}
 
     def _launch(self, command: list[str], log: Path) -> None:
         if self._detached:
@@ -258,8 +270,8 @@ class Broker:
             self.pid = None
 
 
-def _cluster_id() -> str:
-    """Return a new ID of a cluster, as Kafka writes it: 16 random bytes in Base64.
+def _new_id() -> str:
+    """Return a new ID of a cluster or of a folder, as Kafka writes it: 16 random bytes in Base64.
 
     Source: Kafka, ``Uuid.randomUuid``, which also avoids a first character that looks like an option.
     """
