@@ -38,6 +38,7 @@ CONNECTING_ANSWERS = 2
 """The answers that give a client a lasting connection: the first may be from a bootstrap address, which it replaces.
 Without a connection it waits 0.5 s. Source: librdkafka, ``rd_kafka_txn_coord_query``."""
 
+_REPORT_S = 5.0
 _TOO_LARGE = getattr(KafkaError, "MSG_SIZE_TOO_LARGE")  # noqa: B009
 _TRANSACTION_TIMEOUT = "transaction.timeout.ms"
 _NOT_OF_THE_GENERATION = frozenset(
@@ -121,8 +122,8 @@ class KafkaWriter(LogWriter):
             error = error_of(exception)
             if error.fatal():
                 self._fatal = error
-            elif error.code() == KafkaError._FATAL and self._fatal is not None:
-                error = self._fatal  # Later calls do not say which error it was.
+            elif error.code() == KafkaError._FATAL:
+                error = self._reported() or error  # Later calls do not say which error it was.
             raise self._cluster.failure(error, self._doing) from None
         self._taken.clear()
         if not request.ends:
@@ -301,6 +302,13 @@ class KafkaWriter(LogWriter):
             raise CommitInDoubtError(
                 f"it is unknown whether Kafka has the commit: open another producer of the same ID ({failure})"
             ) from None
+
+    def _reported(self) -> KafkaError | None:
+        """Return the client's fatal error. A call may fail for it a moment before the client reports it."""
+        deadline = time.monotonic() + _REPORT_S
+        while self._fatal is None and time.monotonic() < deadline:
+            self._client.poll(0.05)
+        return self._fatal
 
     def _on_error(self, error: KafkaError) -> None:
         if error.fatal():
