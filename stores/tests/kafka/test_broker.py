@@ -17,6 +17,7 @@ from stores.changelog.kafka.testing import broker as testing_broker
 from stores.changelog.kafka.testing.broker import Broker
 from stores.changelog.kafka.testing.jars import expected_checksums, kafka_jars, mismatch
 from stores.errors import ConfigError
+from stores.tests.kafka.fresh import fresh_changelog
 from stores.tests.kafka.shared_broker import FOLDER, skip_without_kafka
 
 
@@ -35,6 +36,13 @@ def test_a_killed_broker_has_its_topics_and_its_address_again(tmp_path: Path) ->
         broker.start()
         assert (broker.address, broker.pid != pid) == (address, True)
         assert "kept" in topics(broker)
+
+
+@pytest.mark.kafka
+def test_records_of_any_age_stay(broker: Broker) -> None:
+    with fresh_changelog(broker) as log:
+        log.create_topic("a")
+        assert log._cluster.topic_settings("a")["retention.ms"] == "-1"
 
 
 @pytest.mark.kafka

@@ -38,6 +38,7 @@ advertised.listeners={advertised}
 listener.security.protocol.map=CONTROLLER:PLAINTEXT,{protocols}
 log.dirs={data}/logs
 auto.create.topics.enable=false
+log.retention.ms=-1
 num.partitions=1
 offsets.topic.num.partitions=1
 offsets.topic.replication.factor=1
@@ -52,6 +53,7 @@ group.min.session.timeout.ms=500
 broker.session.timeout.ms=4000
 broker.heartbeat.interval.ms=500
 """
+"""Records stay, whatever their age: tests send old ones, and a broker removes those half a minute after its start."""
 _formatted: dict[Path, dict[str, bytes]] = {}
 """The files of a data folder that Kafka's tool has made, by the folder of the jars."""
 _IDS = re.compile(rb"^((?:cluster|directory)\.id=).*$", re.MULTILINE)
