@@ -152,7 +152,7 @@ class KafkaWriter(LogWriter):
                 pass  # Fenced, or failed for good: the next producer of the ID has aborted it, or is going to.
         elif self._taken or self._failed:
             self._client.purge()
-            self._client.poll(0)
+            self._serve(0)
         self.forget()
 
     def forget(self) -> None:
@@ -307,8 +307,15 @@ class KafkaWriter(LogWriter):
         """Return the client's fatal error. A call may fail for it a moment before the client reports it."""
         deadline = time.monotonic() + _REPORT_S
         while self._fatal is None and time.monotonic() < deadline:
-            self._client.poll(0.05)
+            self._serve(0.05)
         return self._fatal
+
+    def _serve(self, wait_s: float) -> None:
+        """Let the client call back. It raises a fatal error here, in place of the callback for errors."""
+        try:
+            self._client.poll(wait_s)
+        except KafkaException as exception:
+            self._on_error(error_of(exception))
 
     def _on_error(self, error: KafkaError) -> None:
         if error.fatal():

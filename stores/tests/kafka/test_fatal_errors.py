@@ -19,10 +19,10 @@ REQUEST = AppendRequest(Identity("p", 0), None, True, {TopicPartition("a", 0): [
 
 
 class Client:
-    """It fails for good, and reports the reason when it is polled, if at all."""
+    """It fails for good, and reports the reason when it is polled, if at all: as an error, or to the callback."""
 
-    def __init__(self, on_error: Callable[[KafkaError], None], reason: KafkaError | None) -> None:
-        self._on_error, self._reason = on_error, reason
+    def __init__(self, on_error: Callable[[KafkaError], None], reason: KafkaError | None, raises: bool) -> None:
+        self._on_error, self._reason, self._raises = on_error, reason, raises
 
     def begin_transaction(self) -> None:
         """Begin: the client knows nothing yet."""
@@ -31,14 +31,16 @@ class Client:
         raise KafkaException(KafkaError(KafkaError._FATAL))
 
     def poll(self, wait_s: float) -> None:
+        if self._reason is not None and self._raises:
+            raise KafkaException(self._reason)
         if self._reason is not None:
             self._on_error(self._reason)
 
 
-def writer_with(reason: KafkaError | None) -> writer.KafkaWriter:
+def writer_with(reason: KafkaError | None, raises: bool = False) -> writer.KafkaWriter:
     cluster: Any = SimpleNamespace(
         timeout_s=30.0,
-        client=lambda kind, own, on_error: Client(on_error, reason),
+        client=lambda kind, own, on_error: Client(on_error, reason, raises),
         asked=lambda doing, ask: None,
         check_open=lambda: None,
         record_bytes_max=lambda topic: 1_000,
@@ -48,10 +50,11 @@ def writer_with(reason: KafkaError | None) -> writer.KafkaWriter:
     return writer.KafkaWriter(cluster, groups, "p")
 
 
-def test_a_fence_that_is_reported_late_is_a_fence() -> None:
+@pytest.mark.parametrize("raises", [True, False])
+def test_a_fence_that_is_reported_late_is_a_fence(*, raises: bool) -> None:
     fenced = getattr(KafkaError, "_FENCED")  # noqa: B009
     with pytest.raises(ProducerFencedError):
-        writer_with(KafkaError(fenced, "fenced", fatal=True)).append(REQUEST)
+        writer_with(KafkaError(fenced, "fenced", fatal=True), raises).append(REQUEST)
 
 
 def test_a_fatal_error_that_is_never_reported_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
