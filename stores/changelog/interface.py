@@ -169,6 +169,8 @@ class Changelog(Closeable):
 
     compacts_itself: ClassVar[bool] = False
     """True for a log that compacts its topics when it likes, such as Kafka's: ``compact`` only checks the partition."""
+    reads_hold_snapshots: ClassVar[bool] = True
+    """False if a read may stay open while its records are processed: it holds nothing of the log."""
     takes_inputs_elsewhere: ClassVar[bool] = True
     """True if input offsets of topics that the log does not have can be committed. Kafka's brokers refuse them."""
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from itertools import islice
 
 from stores.changelog.interface import Changelog, Record
@@ -13,7 +13,8 @@ from stores.tasks.timing.timing import Timing
 _POLL_NS = 20_000_000
 """The interval between two looks for new input while the loop waits."""
 _RUN_RECORDS = 10_000
-"""The most records of one read: as long as it lasts, a read holds a snapshot of the changelog open."""
+"""The most records of one read, after which the next input has its turn. A read that holds a snapshot of the changelog
+is ended before its records are processed."""
 
 
 class InputLoop:
@@ -71,7 +72,21 @@ class InputLoop:
             if not left:
                 break
             self._first = (number + 1) % len(inputs)
-            for record in list(islice(self._changelog.read(partition, transaction.next_offsets[partition]), left)):
-                self._process(partition, record)
-                got_on = True
+            read = self._changelog.read(partition, transaction.next_offsets[partition])
+            try:
+                records: Iterable[Record] = islice(read, left)
+                if self._changelog.reads_hold_snapshots:
+                    records = list(records)
+                    _end(read)
+                for record in records:
+                    self._process(partition, record)
+                    got_on = True
+            finally:
+                _end(read)
         return got_on
+
+
+def _end(read: Iterator[Record]) -> None:
+    """End a read now, and not when nothing refers to it any more: an error that is kept would."""
+    if isinstance(read, Generator):
+        read.close()

@@ -47,6 +47,7 @@ class KafkaChangelog(Changelog):
     """
 
     compacts_itself: ClassVar[bool] = True
+    reads_hold_snapshots: ClassVar[bool] = False
     takes_inputs_elsewhere: ClassVar[bool] = False
 
     def __init__(
