@@ -140,7 +140,7 @@ _PICKS = (
     Grid("count", 60_000, durabilities=_EACH[1:], repeats=5, work_s=2.0),
 )
 """The measurements that picks rest on. They come first, and as one: none of them may be measured in another way."""
-_QUERIES = (QuerySize(100_000, 5), QuerySize(1_000_000, 1, restarts=1), QuerySize(2_000, 5))
+_QUERIES = (QuerySize(100_000, 5), QuerySize(2_000, 5), QuerySize(1_000_000, 1, restarts=1))
 """The sizes of states on Spark. The one that ratios have goals for comes first.
 
 A trial that the budget has no time for is left out, and the next one has its turn."""

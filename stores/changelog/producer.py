@@ -83,15 +83,16 @@ class BufferedProducer(Producer):
         headers: Headers = (),
     ) -> None:
         pending = self._pending.get(partition)
+        if pending is None:
+            pending = self._begin_partition(partition)
         if (
             (type(key) is bytes or key is None)
             and (type(value) is bytes or value is None)
             and type(timestamp_ms) is int
             and -1 <= timestamp_ms <= TIMESTAMP_MS_MAX
             and not headers
-            and pending is not None
         ):
-            # The hot path: a record that needs no other check, in a list that has begun.
+            # The hot path: a record that needs no other check.
             size = len(key or b"") + len(value or b"")
             if self._pending_records < self._records_max and self._pending_bytes + size <= PENDING_BYTES_MAX:
                 pending += (key, value, timestamp_ms, None)
@@ -124,6 +125,8 @@ class BufferedProducer(Producer):
                 self.send(partition, key, value, timestamp_ms)
             return
         rest = list(records)
+        if rest and partition not in self._pending:
+            self._begin_partition(partition)
         at = 0
         while (at := at + self._buffer(partition, rest, at)) < len(rest):
             key, value, timestamp_ms = rest[at]
