@@ -26,13 +26,14 @@ from stores.tasks import MemoryBudget, ProcessingGuarantee, StoreConfig, StreamT
         (
             SqliteChangelog,
             "close committed_offsets compact compact_step compacts_itself create_store_topic create_topic dirty_share "
-            "end_offset join_group producer read shared_producer start_offset takes_inputs_elsewhere topics truncate "
-            "verify",
+            "end_offset join_group producer read reads_hold_snapshots shared_producer start_offset "
+            "takes_inputs_elsewhere topics truncate verify",
         ),
         (
             MemoryChangelog,
             "close committed_offsets compact compact_step compacts_itself create_store_topic create_topic end_offset "
-            "join_group producer read shared_producer start_offset takes_inputs_elsewhere topics truncate",
+            "join_group producer read reads_hold_snapshots shared_producer start_offset takes_inputs_elsewhere topics "
+            "truncate",
         ),
     ],
 )

@@ -153,7 +153,7 @@ def test_a_range_delete_of_sqlite_looks_at_no_key_behind_its_end(path: Path, sta
             store.delete_range(start, b"\x01")
             made: list[None] = []
             writer = store.staging.engine._writer  # type: ignore[attr-defined]
-            writer.set_progress_handler(lambda: made.append(None), 1)
+            writer.set_progress_handler(lambda: bool(made.append(None)), 1)  # type: ignore[func-returns-value]
             store.commit()
             writer.set_progress_handler(None, 1)
             return len(made)
