@@ -88,24 +88,22 @@ def check_results(results: Path | None, *, whole: bool) -> None:
 def write_report(run_folder: Path, results: Path, readme: Path | None = None, others: Sequence[Path] = ()) -> Path:
     """Write a run's report into ``results``, and its table between the markers of ``readme``.
 
-    ``others`` are the folders of runs whose experiments replace those of the run, as ``joined`` says. The history gets
-    the run as it was. Return the path of the first page. The same rows give the same files, byte for byte. Pages and
-    plots of an earlier report are replaced or removed.
+    ``others`` are the folders of later runs that measured what the run left out, as ``joined`` says. Return the path of
+    the first page. The same rows give the same files, byte for byte. Pages and plots of an earlier report are replaced
+    or removed.
 
     Raises: ConfigError if a folder is not that of a run, a run cannot be joined, or ``results`` cannot be written.
     """
-    alone = finished_run(run_folder)
-    run = joined(alone, [finished_run(other) for other in others])
+    run = joined(finished_run(run_folder), [finished_run(other) for other in others])
     facts, environment = run.facts, run.environment
     read_history(results / HISTORY_FILE)
     figures, pages = _computed(run)
-    own = _computed(alone)[0] if others else figures
     try:
         results.mkdir(parents=True, exist_ok=True)
         with _only_writer(results), tempfile.TemporaryDirectory(prefix=".report-", dir=results) as scratch:
             made = Path(scratch)
             # Read again: another run may have ended meanwhile, and added its line.
-            history = with_run(read_history(results / HISTORY_FILE), own, alone.facts, environment)
+            history = with_run(read_history(results / HISTORY_FILE), figures, facts, environment)
             plots = [plot for page in pages if page.body for plot in page.plots]
             drawn = draw(plots, Looks(environment["backends"]), made)
             _write(made / FIRST_PAGE, first_page(figures, pages, facts, environment, drawn))

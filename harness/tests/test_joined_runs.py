@@ -77,7 +77,8 @@ def test_the_rest_of_a_run_is_in_its_report_which_says_so(tmp_path: Path) -> Non
         tmp_path / "results",
     )
     write_report(run, alone)
-    write_report(run, results, others=[rest(tmp_path, run, queries(2_000, seconds=0.5))])
+    later = {**queries(2_000, seconds=0.5), "throughput": made_up_rows()["throughput"]}
+    write_report(run, results, others=[rest(tmp_path, run, later)])
     seconds = {(row["subject"], row["keys"]): row["seconds"] for row in figures_of(results, "stateful")}
     assert seconds == {
         ("stateful-rocksdb", 100_000): 1.0,
