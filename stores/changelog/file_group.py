@@ -49,7 +49,7 @@ class FileGroupMember(GroupMember):
         copies: Copies | None = None,
     ) -> None:
         """Join. Raises: ChangelogError if members with another fingerprint are in the group."""
-        self._folder = path.resolve().with_name(f".{path.name}.txstores-groups") / group
+        self._folder = _folder(path, group)
         self._group, self._partitions, self._listener = group, sorted(partitions), listener
         self._fingerprint, self._server = fingerprint, server
         self._held: dict[TopicPartition, int] = {}
@@ -116,30 +116,14 @@ class FileGroupMember(GroupMember):
                 self._descriptor = take(self._own)
             except StoreLockedError:  # Another member has just looked whether it is alive.
                 CopyNotes.remove(self._folder, name)
-        others = {name.rpartition("-")[2] for name in self._members()} - {self._fingerprint}
-        if others:
+        try:
+            _check_same(self._folder, self._group, self._fingerprint, self._members())
+        except ChangelogError:
             self._leave()
-            raise ChangelogError(
-                f"the group {self._group!r} is in use by another application, or by this one with other sub-topologies "
-                f"(see {self._folder}): choose another name for the application, or stop the others first"
-            )
+            raise
 
     def _members(self) -> list[str]:
-        """Return the names of the living members in order, and remove the files of the others."""
-        return [name for name in sorted(os.listdir(self._folder)) if name.startswith(_MEMBER) and self._lives(name)]
-
-    def _lives(self, name: str) -> bool:
-        file = self._folder / name
-        if file == self._own:
-            return True
-        try:
-            descriptor = take(file, note=False)
-        except StoreLockedError:
-            return True
-        CopyNotes.remove(self._folder, name)
-        file.unlink(missing_ok=True)
-        os.close(descriptor)
-        return False
+        return _living_members(self._folder, self._own.name)
 
     def _balance(self) -> None:
         members, own = self._members(), self._own.name
@@ -213,3 +197,43 @@ def _peer(name: str, note: Note | None, is_self: bool) -> Peer:
     if note is None:
         return Peer(name, None, frozenset(), is_self)
     return Peer(name, note.directory, note.held, is_self)
+
+
+def check_members(path: Path, group: str, fingerprint: str) -> None:
+    """Check that all members of ``group`` at the changelog ``path`` have the ``fingerprint``.
+
+    Raises: ChangelogError if there are others; StoreUnavailableError.
+    """
+    folder = _folder(path, group)
+    with translated_system_errors(folder), suppress(FileNotFoundError):
+        _check_same(folder, group, fingerprint, _living_members(folder))
+
+
+def _folder(path: Path, group: str) -> Path:
+    return path.resolve().with_name(f".{path.name}.txstores-groups") / group
+
+
+def _check_same(folder: Path, group: str, fingerprint: str, members: Sequence[str]) -> None:
+    if any(name.rpartition("-")[2] != fingerprint for name in members):
+        raise ChangelogError(
+            f"the group {group!r} is in use by another application, or by this one with other sub-topologies (see "
+            f"{folder}): choose another name for the application, or stop the others first"
+        )
+
+
+def _living_members(folder: Path, own: str = "") -> list[str]:
+    """Return the names of the living members in order, and remove the files of the others."""
+    names = sorted(name for name in os.listdir(folder) if name.startswith(_MEMBER))
+    return [name for name in names if name == own or _lives(folder, name)]
+
+
+def _lives(folder: Path, name: str) -> bool:
+    file = folder / name
+    try:
+        descriptor = take(file, note=False)
+    except StoreLockedError:
+        return True
+    CopyNotes.remove(folder, name)
+    file.unlink(missing_ok=True)
+    os.close(descriptor)
+    return False

@@ -229,6 +229,13 @@ class Changelog(Closeable):
     ) -> Mapping[TopicPartition, int]:
         """Return the next input offsets that ``group`` has committed: of these partitions, or of all that it has."""
 
+    def check_group(self, group: str, *, fingerprint: str, fencing: bool = False) -> None:
+        """Check that the members of ``group`` now are of the same kind as one that joins with these arguments.
+
+        Nothing is changed. Raises: as ``join_group``.
+        """
+        raise self._has_no_groups()
+
     def join_group(
         self,
         group: str,
@@ -253,7 +260,10 @@ class Changelog(Closeable):
         Raises: ChangelogError if the group has members with another fingerprint or ``fencing``, or the log is for one
         process only.
         """
-        raise ChangelogError(f"{type(self).__name__} is for one process only: use SqliteChangelog or KafkaChangelog")
+        raise self._has_no_groups()
+
+    def _has_no_groups(self) -> ChangelogError:
+        return ChangelogError(f"{type(self).__name__} is for one process only: use SqliteChangelog or KafkaChangelog")
 
     @abstractmethod
     def compact(self, partition: TopicPartition, is_expired: IsExpired | None = None) -> int:

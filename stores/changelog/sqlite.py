@@ -22,7 +22,7 @@ from stores.changelog.arguments import (
 )
 from stores.changelog.checksum import is_sound
 from stores.changelog.compaction import ABORTED, Compaction
-from stores.changelog.file_group import FileGroupMember
+from stores.changelog.file_group import FileGroupMember, check_members
 from stores.changelog.group import Copies, GroupListener
 from stores.changelog.interface import Changelog, Headers, IsExpired, Record, SharedProducer
 from stores.changelog.log_file import BUSY_TIMEOUT_S, LogFile
@@ -129,6 +129,11 @@ class SqliteChangelog(Changelog):
         scan = self._scan(partition, from_offset)
         next(scan)  # begins the snapshot, and raises errors here
         return scan
+
+    def check_group(self, group: str, *, fingerprint: str, fencing: bool = False) -> None:
+        check_name("group", group)
+        self._file.check_open()
+        check_members(self.path, group, fingerprint)
 
     def join_group(
         self,

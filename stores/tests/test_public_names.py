@@ -25,15 +25,15 @@ from stores.tasks import MemoryBudget, ProcessingGuarantee, StoreConfig, StreamT
         (TaskContext, "commit forward offset schedule store stream_time_ms timestamp_ms"),
         (
             SqliteChangelog,
-            "close committed_offsets compact compact_step compacts_itself create_store_topic create_topic dirty_share "
-            "end_offset join_group producer read reads_hold_snapshots shared_producer start_offset "
+            "check_group close committed_offsets compact compact_step compacts_itself create_store_topic create_topic "
+            "dirty_share end_offset join_group producer read reads_hold_snapshots shared_producer start_offset "
             "takes_inputs_elsewhere topics truncate verify",
         ),
         (
             MemoryChangelog,
-            "close committed_offsets compact compact_step compacts_itself create_store_topic create_topic end_offset "
-            "join_group producer read reads_hold_snapshots shared_producer start_offset takes_inputs_elsewhere topics "
-            "truncate",
+            "check_group close committed_offsets compact compact_step compacts_itself create_store_topic create_topic "
+            "end_offset join_group producer read reads_hold_snapshots shared_producer start_offset "
+            "takes_inputs_elsewhere topics truncate",
         ),
     ],
 )

@@ -150,7 +150,7 @@ class Worker:
         )
 
     def _prepare(self, changelog: Changelog) -> dict[str, list[int]]:
-        """Check the inputs, then create missing topics; return the sub-topologies by their leading topic."""
+        """Check inputs and group, then create missing topics; return the sub-topologies by their leading topic."""
         existing = changelog.topics()
         topics = {**self.application.topics, **existing}
         leading: dict[str, list[int]] = {}
@@ -165,9 +165,16 @@ class Worker:
                     f"topic {topic!r} has {topics[topic]} partitions, and the application needs {partitions}: add "
                     "partitions, or change the application"
                 )
-        for topic, partitions in self.application.topics.items():
-            if topic not in existing:
-                changelog.create_topic(topic, partitions)
+        missing = self.application.topics.keys() - existing.keys()
+        if missing:
+            scope = self.settings.scope
+            changelog.check_group(
+                self.application.name,
+                fingerprint=self.application.fingerprint,
+                fencing=scope is TransactionScope.THREAD,
+            )
+        for topic in sorted(missing):
+            changelog.create_topic(topic, self.application.topics[topic])
         return leading
 
     def _work(self, changelog: Changelog) -> None:

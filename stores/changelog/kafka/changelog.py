@@ -21,6 +21,7 @@ from stores.changelog.interface import Changelog, IsExpired, Record, SharedProdu
 from stores.changelog.kafka.client_settings import ClientSettings
 from stores.changelog.kafka.cluster import Cluster
 from stores.changelog.kafka.group_member import KafkaGroupMember
+from stores.changelog.kafka.group_members import check_members
 from stores.changelog.kafka.group_offsets import GroupOffsets
 from stores.changelog.kafka.reader import PartitionReader
 from stores.changelog.kafka.shared_producer import KafkaSharedProducer
@@ -124,6 +125,10 @@ class KafkaChangelog(Changelog):
         self, group: str, partitions: Collection[TopicPartition] | None = None
     ) -> Mapping[TopicPartition, int]:
         return self._groups.committed(group, partitions)
+
+    def check_group(self, group: str, *, fingerprint: str, fencing: bool = False) -> None:
+        check_name("group", group)
+        check_members(self._cluster, group, fingerprint, fencing=fencing)
 
     def join_group(
         self,

@@ -43,7 +43,6 @@ READER = {
     "enable.auto.commit": False,
     "enable.partition.eof": True,
     "auto.offset.reset": "error",
-    "queued.max.messages.kbytes": 16_384,
 }
 
 

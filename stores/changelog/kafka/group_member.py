@@ -21,20 +21,18 @@ from typing import Any
 
 import confluent_kafka
 from confluent_kafka import KafkaError, KafkaException
-from confluent_kafka.admin import AdminClient
 
 from stores.changelog.group import AFTER_REVOKE, BEFORE_ASSIGN, BEFORE_REVOKE, Copies, GroupListener, GroupMember, Peer
 from stores.changelog.kafka.client_errors import error_of, is_unanswered
 from stores.changelog.kafka.cluster import Cluster
 from stores.changelog.kafka.group_addresses import GroupAddresses, member_id
+from stores.changelog.kafka.group_members import check_members, group_of_members, mark_of
 from stores.changelog.kafka.group_offsets import GroupOffsets
 from stores.changelog.kafka.group_peers import GroupPeers
-from stores.errors import ChangelogError, ChangelogTimeoutError, ConfigError, StoreError
+from stores.errors import ChangelogTimeoutError, ConfigError, StoreError
 from stores.failpoints import reach
 from stores.interface import TopicPartition
 
-_MEMBERS = "/workers"
-"""The end of the name of the group of members. No application can have such a name."""
 _ASSIGNOR = "cooperative-sticky"
 _INSTANCE_FENCED = getattr(KafkaError, "FENCED_INSTANCE_ID")  # noqa: B009
 _INSTANCE_FENCED_TEXT = "group.instance.id"
@@ -73,10 +71,9 @@ class KafkaGroupMember(GroupMember):
         self._closed = False
         self._metadata: Any = None
         """The client's metadata as of the last look at it, None if it must not be used."""
-        mark = f"txstores-{group}-{fingerprint}"
-        beside = group + _MEMBERS
-        members, others = (beside, group) if fencing is None else (group, beside)
-        self._check_others(mark, members, others)
+        check_members(cluster, group, fingerprint, fencing=fencing is not None)
+        mark = mark_of(group, fingerprint)
+        members = group_of_members(group, fencing=fencing is not None)
         self._addresses = GroupAddresses(cluster, members, mark)
         given = str(cluster.settings.value("client.id", ""))
         directory = None if copies is None else copies.directory
@@ -158,32 +155,6 @@ class KafkaGroupMember(GroupMember):
         """Look at the metadata. Only the thread that polls can: the client does not answer others meanwhile."""
         if self._fencing is not None and not self._closed:
             self._metadata = self._consumer.consumer_group_metadata()
-
-    def _check_others(self, mark: str, members: str, others: str) -> None:
-        foreign = self._clients(others)
-        foreign += [client for client in self._clients(members) if mark not in client]
-        if foreign:
-            raise ChangelogError(
-                f"the group {self._group!r} is in use by another application, or by this one with other sub-topologies "
-                f"or another transaction.scope (client {foreign[0]!r}): choose another name for the application, or "
-                "stop the others first"
-            )
-
-    def _clients(self, group: str) -> list[str]:
-        """Return the client IDs of the group's members; empty if there is no such group, or it can't be seen."""
-
-        admin = self._cluster.client(AdminClient, {})
-
-        def ask(left_s: float) -> list[str]:
-            [future] = admin.describe_consumer_groups([group], request_timeout=left_s).values()
-            return [member.client_id for member in future.result().members]
-
-        try:
-            return self._cluster.asked(f"asking for the members of group {group!r}", ask)
-        except ChangelogTimeoutError:
-            raise
-        except ChangelogError:
-            return []
 
     def _failure(self, error: KafkaError) -> StoreError:
         told_again = error.code() == KafkaError._FATAL and _INSTANCE_FENCED_TEXT in str(error.str())

@@ -31,6 +31,10 @@ By default it is a second. A task processes all that is in the queue in less, an
 librdkafka's CONFIGURATION.md.
 """
 
+READ_AHEAD = "queued.max.messages.kbytes"
+READ_AHEAD_KIB = 16_384
+"""The most that the client reads ahead. The client's default is 64 MiB, and each partition has a client."""
+
 FETCH_WAIT = "fetch.wait.max.ms"
 END_WAIT_MS = 10
 """The time for which brokers hold back the answer that nothing follows. A restore waits for that answer: markers of
@@ -53,9 +57,9 @@ class PartitionReader:
     def __init__(self, cluster: Cluster, partition: TopicPartition, from_offset: int, rests: bool = False) -> None:
         self._cluster, self._partition, self._rests = cluster, partition, rests
         self._resting = False
-        own = {"group.id": "txstores-reader", **READER, REFILL: cluster.settings.value(REFILL, REFILL_MS)}
-        if rests:
-            own[FETCH_WAIT] = cluster.settings.value(FETCH_WAIT, END_WAIT_MS)
+        defaults = {REFILL: REFILL_MS, READ_AHEAD: READ_AHEAD_KIB, **({FETCH_WAIT: END_WAIT_MS} if rests else {})}
+        given = {name: cluster.settings.value(name, default) for name, default in defaults.items()}
+        own = {"group.id": "txstores-reader", **READER, **given}
         self._client = cluster.client(confluent_kafka.Consumer, own)
         self._ahead: list[Record] = []
         """The records that were read and are not delivered yet."""

@@ -174,9 +174,16 @@ def test_a_client_that_has_nothing_is_an_error_after_the_timeout() -> None:
         next(pieces)
 
 
-def test_a_full_queue_is_filled_up_soon_unless_the_caller_says_when() -> None:
+def test_a_full_queue_is_filled_up_soon() -> None:
     """The client's default is a second, in which a task would have nothing to do."""
-    for given, expected in (({}, module.REFILL_MS), ({module.REFILL: 500}, 500)):
+    cluster: Any = Cluster(3)
+    PartitionReader(cluster, PARTITION, 0)
+    assert cluster.own[module.REFILL] == module.REFILL_MS < 1_000
+
+
+@pytest.mark.parametrize("name", [module.REFILL, module.READ_AHEAD, module.FETCH_WAIT])
+def test_a_setting_of_the_caller_comes_before_the_default_of_a_reader(name: str) -> None:
+    for given, expected in (({}, False), ({name: 501}, True)):
         cluster: Any = Cluster(3, **given)
-        PartitionReader(cluster, PARTITION, 0)
-        assert cluster.own[module.REFILL] == expected < 1_000
+        PartitionReader(cluster, PARTITION, 0, rests=True)
+        assert (cluster.own[name] == 501) is expected

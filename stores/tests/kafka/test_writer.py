@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from typing import Any
 
 import pytest
@@ -149,3 +150,25 @@ def test_a_record_that_is_too_large_by_its_headers_alone_is_refused() -> None:
     producer.send(A, b"k", b"v", 5, (("name", bytes(BYTES_MAX - 10)),))
     with pytest.raises(ChangelogError, match=r"106 bytes.*a-0.*100 bytes"):
         producer.commit()
+
+
+def test_a_client_that_cannot_begin_is_released_while_its_error_is_handled() -> None:
+    """As long as it lives it goes on, and would fence the next producer of its ID."""
+    made: list[weakref.ref[Client]] = []
+
+    def refuse(**_: object) -> None:
+        raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
+
+    class Refusing(Cluster):
+        def client(self, *_: object) -> Client:
+            client = Client(1)
+            client.__dict__["list_topics"] = refuse
+            made.append(weakref.ref(client))
+            return client
+
+    cluster: Any = Refusing(Client(1))
+    groups: Any = None
+    with pytest.raises(KafkaException) as error:
+        KafkaWriter(cluster, groups, "p")
+    assert [client() for client in made] == [None]
+    assert error.value is not None

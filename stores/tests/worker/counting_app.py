@@ -31,7 +31,9 @@ app = Application(
 )
 unfit = Application(NAME, Processor(["words", "others"], count, {"counts": None}), topics={"words": 2, "others": 3})
 inputless = Application(NAME, Processor(["missing"], count))
-same_name = Application(NAME, Processor(["words"], count, {"others": None}))
+same_name = Application(
+    NAME, Processor(["words"], count, {"others": None}), topics={"words": PARTITIONS, "missing": PARTITIONS}
+)
 
 
 def stall(record: Record, context: TaskContext) -> None:

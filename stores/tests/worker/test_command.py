@@ -80,7 +80,9 @@ def test_inputs_that_do_not_fit_are_an_error_and_no_topic_is_made(place: Place, 
         assert not log.topics()
 
 
-def test_a_group_of_another_application_is_an_error_and_the_other_one_works_on(place: Place) -> None:
+def test_a_group_of_another_application_is_an_error_that_makes_no_topic_and_the_other_one_works_on(
+    place: Place,
+) -> None:
     place.feed(WORDS)
     with WorkerProcess(place.folder, "first", place.properties()) as first:
         first.await_line(f"4 {IDLE}")
@@ -88,6 +90,8 @@ def test_a_group_of_another_application_is_an_error_and_the_other_one_works_on(p
         with WorkerProcess(place.folder, "second", place.properties(), application=other) as second:
             assert second.ended() == FAILED
             assert "another application" in second.errors
+        with place.open() as log:
+            assert "missing" not in log.topics()
         place.feed(WORDS)
         place.await_counted(2 * len(WORDS))
         assert first.terminate() == 0, first.errors

@@ -254,10 +254,13 @@ def test_a_group_of_another_application_is_refused_and_left_as_it_was(log: Sqlit
     settle(member)
     with pytest.raises(ChangelogError, match="another application"):
         joined(log, Listener(), fingerprint="g")
+    with pytest.raises(ChangelogError, match="another application"):
+        log.check_group("app", fingerprint="g")
     settle(member)
     assert listener.held == set(ALL)
     member.close()
     member.close()
+    log.check_group("app", fingerprint="g")
     assert isinstance(joined(log, Listener(), fingerprint="g"), FileGroupMember)
 
 
