@@ -147,7 +147,7 @@ def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
         "--rest-of",
         type=Path,
         metavar="FOLDER",
-        help="measure what a run left out of restarts over Kafka and of stateful queries, with its profile and seed",
+        help="measure what a run left out of tasks over Kafka and of stateful queries, with its profile and seed",
     )
     bench.add_argument("--master", help="a Spark master, instead of all cores of this machine")
     bench.add_argument("--strict", action="store_true", help="a missed ratio is an error, too")

@@ -133,11 +133,12 @@ def _with(run: FinishedRun, other: FinishedRun) -> FinishedRun:
 
 
 def _later(other: FinishedRun, name: str, cells: set[tuple[Any, ...]]) -> dict[str, Any]:
-    words = [
-        ", ".join(f"{text.exact(value)} {column}" for column, value in zip(experiments()[name].cell, cell, strict=True))
-        for cell in sorted(cells)
-    ]
+    words = [", ".join(map(_words, experiments()[name].cell, cell)) for cell in sorted(cells)]
     return {**{fact: other.facts[fact] for fact in sorted(_FACTS)}, "cells": words}
+
+
+def _words(column: str, value: str | int) -> str:
+    return f"{column} {value}" if isinstance(value, str) else f"{text.exact(value)} {column}"
 
 
 def _still_left_out(facts: Mapping[str, Any], later: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:

@@ -12,12 +12,16 @@ from harness.answer.history import HISTORY_FILE
 from harness.answer.joined import REST_OF, finished_run, rest_of
 from harness.answer.write import write_report
 from harness.cli import USERS_MISTAKE, main
+from harness.experiments.kafka.report import ratios as kafka_ratios
+from harness.experiments.kafka.trial import BARE, KafkaTrial
 from harness.experiments.registry import experiments, kinds
 from harness.experiments.stateful.figures import ratios
 from harness.experiments.stateful.trial import StatefulTrial
 from harness.report.page import BROWSER_PAGE, FIRST_PAGE
 from harness.report.rows import new_run, write_facts, write_rows
 from harness.tests.made_up_rows import ENVIRONMENT, FACTS, Rows, made_up_rows
+from harness.tests.test_kafka_experiment import DEFAULT
+from harness.tests.test_kafka_experiment import row as task_row
 from stores.errors import ConfigError
 
 LATER = {"seed": 1, "profile": "smoke", "started": "2026-02-02 02:02 UTC"}
@@ -56,6 +60,17 @@ def queries(keys: int, seconds: float = 1.0) -> Rows:
 
 def with_queries(keys: int) -> Rows:
     rows, own = made_up_rows(), queries(keys)
+    return {**rows, **own, "ratio": [*rows["ratio"], *own["ratio"]]}
+
+
+def tasks(workload: str, partitions: int) -> Rows:
+    own: dict[str, Any] = {"workload": workload, "partitions": partitions}
+    timed = [task_row(subject, 1.0, number, **own) for subject in (DEFAULT, BARE) for number in range(5)]
+    return {"kafka": timed, "ratio": kafka_ratios(timed)}
+
+
+def with_tasks(workload: str, partitions: int) -> Rows:
+    rows, own = made_up_rows(), tasks(workload, partitions)
     return {**rows, **own, "ratio": [*rows["ratio"], *own["ratio"]]}
 
 
@@ -142,6 +157,15 @@ def test_the_rest_of_a_plan_is_what_has_no_rows(tmp_path: Path) -> None:
     assert rest_of({"stateful": trials, "throughput": ["any"]}, run) == {"stateful": trials[1:]}
     with pytest.raises(ConfigError, match="left out nothing that a later run can measure"):
         rest_of({"stateful": trials[:1], "throughput": ["any"]}, run)
+
+
+def test_a_workload_is_a_cell_by_its_name(tmp_path: Path) -> None:
+    run = finished_run(run_of(tmp_path, with_tasks("count", 1)))
+    trials = [KafkaTrial(name, partitions, 1) for name, partitions in (("count", 1), ("count", 2), ("flights", 1))]
+    assert rest_of({"kafka": trials}, run) == {"kafka": trials[1:]}
+    write_report(run.folder, tmp_path / "results", others=[rest(tmp_path, run.folder, tasks("count", 2))])
+    said = f"(workload count, 2 partitions): {ORIGIN}."
+    assert said in (tmp_path / "results" / "kafka.md").read_text()
 
 
 def test_no_experiment_whose_figures_picks_use_has_cells() -> None:
