@@ -10,7 +10,7 @@ import pytest
 from harness.answer.results import all_figures
 from harness.experiment import Claim, Failure, Request, Worker
 from harness.experiments.kafka.contents import checksum_of
-from harness.experiments.kafka.experiment import Kafka
+from harness.experiments.kafka.experiment import BACKENDS, Kafka
 from harness.experiments.kafka.report import figures, ratios
 from harness.experiments.kafka.trial import BARE, EMBEDDED, KAFKA, SHARED, STREAMS, KafkaTrial
 from harness.kafka_scenario import KafkaScenario
@@ -50,11 +50,14 @@ def test_only_a_night_has_it_and_only_with_the_default_backend() -> None:
     experiment = Kafka()
     assert experiment.plan(Request("default")) == experiment.plan(Request("smoke")) == []
     assert experiment.plan(Request("night", backends=("lmdb-native",))) == []
-    assert {(trial.workload, trial.partitions) for trial in experiment.plan(Request("night"))} == {
-        ("count", 1),
-        ("count", 2),
-        ("flights", 1),
+    [chosen, *_] = experiment.plan(Request("night", backends=(DEFAULT, "lmdb-indexed-batch")))
+    assert chosen.backends == (DEFAULT, "lmdb-indexed-batch")
+    assert {(trial.workload, trial.partitions, trial.backends) for trial in experiment.plan(Request("night"))} == {
+        ("count", 1, BACKENDS),
+        ("count", 2, BACKENDS),
+        ("flights", 1, BACKENDS),
     }
+    assert BACKENDS[0] == DEFAULT
 
 
 def test_each_round_has_every_subject_at_every_interval_and_an_interval_at_a_time() -> None:

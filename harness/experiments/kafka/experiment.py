@@ -32,6 +32,8 @@ from stores.errors import ConfigError
 
 WORK = (("count", 1), ("count", 2), ("flights", 1))
 """Workloads, and numbers of partitions."""
+BACKENDS = (StoreConfig().backend, "lmdb-indexed-batch", "sqlite-indexed-batch")
+"""The backends that keep their records. The default one is compared with the yardsticks."""
 RECORDS_PER_S = 30_000
 """The rate of a slow machine."""
 
@@ -77,7 +79,8 @@ class Kafka(Experiment[KafkaTrial]):
         repeats = profiles.profile(request.profile).kafka_repeats
         if not repeats or (request.backends is not None and default not in request.backends):
             return []
-        return [KafkaTrial(*work, request.seed, repeats=repeats) for work in WORK]
+        backends = tuple(name for name in BACKENDS if request.backends is None or name in request.backends)
+        return [KafkaTrial(*work, request.seed, backends=backends, repeats=repeats) for work in WORK]
 
     def missing(self) -> str:
         """Return the reason why no broker or no Kafka Streams can run here, or ""."""
