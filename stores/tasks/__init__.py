@@ -11,6 +11,8 @@ from stores.tasks.directory.layout_change import change_layout
 from stores.tasks.directory.offset_sum import freshest_first, most_caught_up_first, offset_sum
 from stores.tasks.directory.relocation import Relocation, relocate
 from stores.tasks.directory.state_directory import StateDirectory
+from stores.tasks.global_store import GlobalStore
+from stores.tasks.global_stores import GlobalStores
 from stores.tasks.identifier import StorePartition, TaskId
 from stores.tasks.memory_budget import BudgetShare, MemoryBudget
 from stores.tasks.on_error import DeadLetterTopic, OnError
@@ -26,6 +28,8 @@ __all__ = [
     "BudgetShare",
     "DeadLetterTopic",
     "DirectoryLayout",
+    "GlobalStore",
+    "GlobalStores",
     "MemoryBudget",
     "OnError",
     "ProcessingGuarantee",

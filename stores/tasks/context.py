@@ -85,7 +85,8 @@ class TaskContext:
     def store(self, name: str) -> Any:
         """Return the task's store of that name, for reads, writes and scans. The task commits it: see ``commit``.
 
-        It is a ``KeyValueStore`` of bytes, or the typed store of the ``records`` in its configuration.
+        It is a ``KeyValueStore`` of bytes, or the typed store of the ``records`` in its configuration. A global store
+        is a view of its last commit, which only reads.
 
         Raises: ConfigError if the task has no store of that name.
         """

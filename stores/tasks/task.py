@@ -44,6 +44,7 @@ from stores.tasks.directory.state_directory import StateDirectory
 from stores.tasks.directory.task_files import TaskFiles
 from stores.tasks.directory.task_folder import TaskFolder
 from stores.tasks.early_commits import EarlyCommits
+from stores.tasks.global_stores import GlobalStores, check_global_stores
 from stores.tasks.guarded_function import GuardedFunction
 from stores.tasks.identifier import TaskId
 from stores.tasks.input_loop import InputLoop
@@ -124,6 +125,8 @@ class StreamTask:
     It needs exactly once. An error in one task rolls back the others: ``run`` continues by itself, and other calls
     raise TransactionAbortedError once.
 
+    ``global_stores`` are open. The function gets a view of each by ``context.store``, which cannot write.
+
     ``topology`` is that of the whole application. At ``open``, stores in the folder of another sub-topology are moved
     to their tasks, without a replay (``stores.tasks.directory.relocation``). With
     ``automatic_state_relocation=False`` they are refused. All tasks that are open in the directory have the same
@@ -159,6 +162,7 @@ class StreamTask:
         automatic_state_relocation: bool = True,
         clock: Clock | None = None,
         transaction: ThreadTransaction | None = None,
+        global_stores: GlobalStores | None = None,
     ) -> None:
         check_configurations(stores)
         check_task_id(task_id)
@@ -176,6 +180,7 @@ class StreamTask:
         self._on_error = checked_on_error(on_error, input_partitions)
         check_application(application_id)
         check_stores(stores)
+        check_global_stores(global_stores, stores)
         check_relocation(topology, automatic_state_relocation)
         if topology is not None:
             topology.check_task(task_id.subtopology, stores, [topic for topic, _ in input_partitions])
@@ -189,6 +194,7 @@ class StreamTask:
         self._changelog = changelog
         self._function: ProcessFunction = process
         self._init = init
+        self._global_stores = global_stores
         state = StateDirectory(checked_path(state_dir))
         layout = read_layout(state.path)
         files = TaskFiles(application_id, task_id, state, layout, stores)
@@ -290,6 +296,8 @@ class StreamTask:
             reports = self._stores.restore(self._transaction.committed_position())
             self._stores.rewrite_logs(f"{self.application_id}-{self.task_id}")
             self._context.stores = self._stores.logged(self._context)
+            if self._global_stores is not None:
+                self._context.stores = {**self._context.stores, **self._global_stores.views()}
             self._transaction.begin()
         except BaseException:
             with suppress(Exception):

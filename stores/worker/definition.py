@@ -11,6 +11,8 @@ from stores.errors import ConfigError
 from stores.records.record_kind import RecordKind
 from stores.tasks.context import InitFunction, ProcessFunction
 from stores.tasks.directory.names import check_application, check_topic
+from stores.tasks.global_store import GlobalStore
+from stores.tasks.global_stores import check_apart, check_descriptions
 from stores.tasks.on_error import DeadLetterTopic, OnError
 from stores.tasks.topology import Subtopology, Topology
 
@@ -59,7 +61,8 @@ class Definition:
     """An application of a name and its sub-topologies: one Processor, a list of them, or a mapping by number.
 
     ``name`` is the ``application.id``: that of the consumer group, and the first part of the names of its changelog
-    topics. ``topics`` are created if they do not exist, with that number of partitions.
+    topics. ``topics`` are created if they do not exist, with that number of partitions. ``global_stores`` are in each
+    worker, and all functions read them.
 
     Raises: TypeError, ConfigError.
     """
@@ -70,12 +73,16 @@ class Definition:
         topology: Processor | Iterable[Processor] | Mapping[int, Processor],
         *,
         topics: Mapping[str, int] | None = None,
+        global_stores: Mapping[str, GlobalStore] | None = None,
     ) -> None:
         check_application(name)
         self.name = name
         self.processors = _numbered(topology)
         """The sub-topologies by number, the first number of their tasks' IDs."""
         self.topology = Topology({number: each.subtopology for number, each in self.processors.items()})
+        check_descriptions({} if global_stores is None else global_stores)
+        self.global_stores = dict(global_stores or {})
+        check_apart(self.global_stores, {store for each in self.processors.values() for store in each.stores})
         self.topics = dict(topics or {})
         for topic, partitions in self.topics.items():
             check_topic(topic)
@@ -87,11 +94,12 @@ class Definition:
 
     @property
     def fingerprint(self) -> str:
-        """A hash of the inputs and stores of each sub-topology: workers of one group have the same."""
-        parts = [
+        """A hash of all inputs and stores: workers of one group have the same."""
+        parts: list[object] = [
             (number, sorted(each.subtopology.inputs), sorted(each.subtopology.stores))
             for number, each in sorted(self.processors.items())
         ]
+        parts += [(name, described.topic) for name, described in sorted(self.global_stores.items())]
         return sha256(repr(parts).encode()).hexdigest()[:8]
 
 

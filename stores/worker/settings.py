@@ -16,6 +16,7 @@ from stores.records.record_kind import RecordKind
 from stores.registry import backend_named
 from stores.settings.properties import Known, Properties, parsed_as
 from stores.tasks.config import TASK_PROPERTIES, TaskConfig
+from stores.tasks.global_store import GlobalStore
 from stores.worker.definition import Definition, StoreSetting
 from stores.worker.queries.address import PROPERTY as SERVER
 from stores.worker.queries.address import ServerAddress, server_address
@@ -158,6 +159,7 @@ class WorkerSettings:
                 f"{SCOPE}=thread needs processing.guarantee=exactly_once_v2: at least once there are no transactions. "
                 "Drop one of the two"
             )
+        settings.global_stores(application.global_stores)  # Its backend may not fit them.
         return settings
 
     def open_changelog(self) -> Changelog:
@@ -171,6 +173,10 @@ class WorkerSettings:
     def stores(self, settings: Mapping[str, StoreSetting]) -> dict[str, StoreConfig]:
         """Return the configurations of a task's stores."""
         return {name: self._store(setting) for name, setting in settings.items()}
+
+    def global_stores(self, described: Mapping[str, GlobalStore]) -> dict[str, GlobalStore]:
+        """Return global stores with their whole configurations. Raises: ConfigError."""
+        return {name: replace(each, store=self._store(each.store)) for name, each in described.items()}
 
     def persistent_subtopologies(self, application: Definition) -> set[int]:
         """Return the numbers of the sub-topologies with a store whose files outlast a task."""

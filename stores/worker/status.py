@@ -27,6 +27,10 @@ class WorkerStatus:
 
     tasks: tuple[TaskStatus, ...] = ()
     standbys: tuple[StandbyStatus, ...] = ()
+    global_stores: int = 0
+    """The number of its global stores."""
+    global_lag: int | None = None
+    """The offsets that they lacked at the last look; None while they are not open."""
 
     @property
     def running(self) -> int:
@@ -87,17 +91,19 @@ class StatusLine:
         done = sum(max(total - self._totals.get(task, 0), 0) for task, total in totals.items())
         rate = done / max(now - self._at, 1e-9)
         self._totals, self._at = totals, now
-        standbys = f"; {_standbys(status)}" if status.standbys else ""
+        more = f"; {_standbys(status)}" if status.standbys else ""
+        if status.global_stores:
+            more += f"; global stores: lag {_shown(status.global_lag)}"
         if not status.tasks:
-            return f"{self._begin}{NO_TASKS}{standbys}"
+            return f"{self._begin}{NO_TASKS}{more}"
         parts = [f"{len(status.tasks)} tasks"]
         restored = status.restored
         if restored is not None:
             parts.append(f"{len(status.tasks) - status.running} restoring ({restored:.0%})")
         parts.append(f"{rate:,.0f} records/s")
         lag = self._lag(status)
-        parts.append("lag unknown" if lag is None else f"lag {lag:,}")
-        return f"{self._begin}{', '.join(parts)}{standbys}"
+        parts.append(f"lag {_shown(lag)}")
+        return f"{self._begin}{', '.join(parts)}{more}"
 
     def _lag(self, status: WorkerStatus) -> int | None:
         """Return the offsets between the tasks and the ends of their inputs, None if the changelog does not answer."""
@@ -116,5 +122,8 @@ class StatusLine:
 
 
 def _standbys(status: WorkerStatus) -> str:
-    lag = status.standby_lag
-    return f"{len(status.standbys)} standby copies, lag {'unknown' if lag is None else f'{lag:,}'}"
+    return f"{len(status.standbys)} standby copies, lag {_shown(status.standby_lag)}"
+
+
+def _shown(lag: int | None) -> str:
+    return "unknown" if lag is None else f"{lag:,}"

@@ -8,33 +8,35 @@ The owner of a partition runs the task, which reads the same partition of all it
 from __future__ import annotations
 
 import logging
-import os
-import signal
 import threading
 import time
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable
 from contextlib import ExitStack
 from dataclasses import replace
-from types import FrameType
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
+from stores.changelog.group import GroupMember
 from stores.changelog.interface import Changelog
-from stores.errors import ChangelogTimeoutError, ConfigError, StoreError
-from stores.interface import TopicPartition
+from stores.errors import ChangelogTimeoutError, StoreClosedError, StoreError
+from stores.interface import PositionBound, TopicPartition
 from stores.settings.properties import Properties
+from stores.tasks.global_stores import GlobalStores
 from stores.tasks.identifier import TaskId
 from stores.tasks.memory_budget import MemoryBudget
 from stores.tasks.stores.restore import OnRestore
 from stores.tasks.task import StreamTask
 from stores.telemetry import MetricsRegistry
 from stores.worker.definition import Definition
+from stores.worker.global_thread import GlobalThread
 from stores.worker.local_copies import LocalCopies
 from stores.worker.running_task import MakeTask, TaskStatus
 from stores.worker.settings import WorkerSettings
+from stores.worker.signals import Signals
 from stores.worker.standbys import Standbys
 from stores.worker.status import StatusLine, WorkerStatus
 from stores.worker.stream_thread import StreamThread
+from stores.worker.topics import prepared_topics
 from stores.worker.transaction_scope import TransactionScope
 
 if TYPE_CHECKING:
@@ -72,6 +74,8 @@ class Worker:
         self._stopped = threading.Event()
         self._threads: list[StreamThread] = []
         self._standbys: Standbys | None = None
+        self._global: GlobalThread | None = None
+        self._global_stores: GlobalStores | None = None
         self._leading: dict[str, list[int]] = {}
         self._ended = False
 
@@ -84,10 +88,10 @@ class Worker:
         Raises: ChangelogError if an input topic is missing or has too few partitions, or another application uses the
         group; the error of a task, after the other tasks have committed.
         """
-        with _Signals(self.stop), ExitStack() as held:
+        with Signals(self.stop), ExitStack() as held:
             changelog = self.settings.open_changelog()
             held.callback(changelog.close)
-            self._leading = self._prepare(changelog)
+            self._leading = prepared_topics(self.application, changelog, fencing=self._fences)
             try:
                 self._work(changelog)
             except TaskNotReleasedError:
@@ -101,7 +105,9 @@ class Worker:
     def status(self) -> WorkerStatus:
         """Return the state of the worker's tasks. For any thread."""
         standbys = () if self._standbys is None else tuple(self._standbys.status())
-        return WorkerStatus(tuple(status for thread in self._threads for status in thread.status()), standbys)
+        tasks = tuple(status for thread in self._threads for status in thread.status())
+        lag = None if self._global is None else self._global.lag
+        return WorkerStatus(tasks, standbys, len(self.application.global_stores), lag)
 
     def task_status(self, task_id: TaskId) -> TaskStatus | None:
         """Return the state of a task that this worker has, None if it does not have it. For any thread."""
@@ -115,6 +121,15 @@ class Worker:
             if running is not None:
                 return running.task
         return None
+
+    def global_view(self, name: str, bound: PositionBound | None = None) -> Any:
+        """Return a view of a global store of the application, as ``GlobalStores.view``. For any thread.
+
+        Raises: KeyError; StoreClosedError if it is not open yet, or no more.
+        """
+        if self._global_stores is None:
+            raise StoreClosedError("the worker has not opened its global stores yet: ask again later")
+        return self._global_stores.view(name, bound)
 
     # What follows is called by the group's membership, on the thread that calls ``run``.
 
@@ -149,34 +164,6 @@ class Worker:
             TaskId(number, partition) for topic, partition in partitions for number in self._leading.get(topic, ())
         )
 
-    def _prepare(self, changelog: Changelog) -> dict[str, list[int]]:
-        """Check inputs and group, then create missing topics; return the sub-topologies by their leading topic."""
-        existing = changelog.topics()
-        topics = {**self.application.topics, **existing}
-        leading: dict[str, list[int]] = {}
-        for number, processor in self.application.processors.items():
-            inputs = processor.subtopology.inputs
-            for topic in inputs:
-                _check_topic(topic, topics, inputs)
-            leading.setdefault(inputs[0], []).append(number)
-        for topic, partitions in self.application.topics.items():
-            if topics[topic] < partitions:
-                raise ConfigError(
-                    f"topic {topic!r} has {topics[topic]} partitions, and the application needs {partitions}: add "
-                    "partitions, or change the application"
-                )
-        missing = self.application.topics.keys() - existing.keys()
-        if missing:
-            scope = self.settings.scope
-            changelog.check_group(
-                self.application.name,
-                fingerprint=self.application.fingerprint,
-                fencing=scope is TransactionScope.THREAD,
-            )
-        for topic in sorted(missing):
-            changelog.create_topic(topic, self.application.topics[topic])
-        return leading
-
     def _work(self, changelog: Changelog) -> None:
         budget = MemoryBudget(self.settings.tasks.store.uncommitted_max_bytes)
         endpoint = self._endpoint(changelog)
@@ -186,6 +173,7 @@ class Worker:
             with ExitStack() as held:
                 if endpoint is not None:
                     held.enter_context(endpoint)
+                self._global = self._begin_global_stores(changelog)
                 self._threads = [
                     StreamThread(number, self._maker(changelog, budget, number), self.settings.tasks.task_timeout_s)
                     for number in range(1, self.settings.threads + 1)
@@ -194,28 +182,21 @@ class Worker:
                 if self.settings.standby_replicas:
                     copies = self._prepare_copies(self._maker(changelog, budget, 0))
                 held.enter_context(status)
-                member = held.enter_context(
-                    changelog.join_group(
-                        self.application.name,
-                        sorted(self._leading),
-                        self,
-                        fingerprint=self.application.fingerprint,
-                        session_timeout_s=self.settings.session_timeout_s,
-                        server=server,
-                        copies=copies,
-                        instance_id=self.settings.instance_id,
-                        fencing=self.settings.scope is TransactionScope.THREAD,
+                if self._await_global_stores():
+                    member = held.enter_context(
+                        changelog.join_group(
+                            self.application.name,
+                            sorted(self._leading),
+                            self,
+                            fingerprint=self.application.fingerprint,
+                            session_timeout_s=self.settings.session_timeout_s,
+                            server=server,
+                            copies=copies,
+                            instance_id=self.settings.instance_id,
+                            fencing=self._fences,
+                        )
                     )
-                )
-                if endpoint is not None:
-                    endpoint.joined(member)
-                if self._standbys is not None:
-                    self._standbys.start(member)
-                while not self._stopped.is_set() and not self._failures():
-                    try:
-                        member.poll(_POLL_S)
-                    except ChangelogTimeoutError as error:
-                        _log.warning("%s", error)
+                    self._take_part(member, endpoint)
                 if endpoint is not None:
                     endpoint.close()
                 self._end_threads()
@@ -224,8 +205,42 @@ class Worker:
         for failure in self._failures():
             raise failure
 
+    def _take_part(self, member: GroupMember, endpoint: QueryEndpoint | None) -> None:
+        """Take part in the group until the worker is to end."""
+        if endpoint is not None:
+            endpoint.joined(member)
+        if self._standbys is not None:
+            self._standbys.start(member)
+        while not self._stopped.is_set() and not self._failures():
+            try:
+                member.poll(_POLL_S)
+            except ChangelogTimeoutError as error:
+                _log.warning("%s", error)
+
+    def _begin_global_stores(self, changelog: Changelog) -> GlobalThread | None:
+        """Begin to open the global stores, which tasks read, if there are any."""
+        if not self.application.global_stores:
+            return None
+        described = self.settings.global_stores(self.application.global_stores)
+        self._global_stores = GlobalStores(self.settings.tasks.state_dir, changelog, described)
+        return GlobalThread(self._global_stores)
+
+    def _await_global_stores(self) -> bool:
+        """Wait until the tasks can read the global stores; return False if the worker is to end before."""
+        while self._global is not None and not self._stopped.is_set():
+            if self._global.await_ready(_POLL_S):
+                break
+        return not self._stopped.is_set() and not self._failures()
+
+    @property
+    def _fences(self) -> bool:
+        """True if the group fences transactions, which are those of threads."""
+        return self.settings.scope is TransactionScope.THREAD
+
     def _failures(self) -> list[BaseException]:
-        return [thread.failure for thread in self._all_threads() if thread.failure is not None]
+        # The global stores first: the error of a task may be due to them.
+        threads = [*([] if self._global is None else [self._global]), *self._all_threads()]
+        return [thread.failure for thread in threads if thread.failure is not None]
 
     def _all_threads(self) -> list[StreamThread | Standbys]:
         return [*self._threads, *([] if self._standbys is None else [self._standbys])]
@@ -253,6 +268,8 @@ class Worker:
 
         processors = self.application.processors.values()
         configs = {name: config for each in processors for name, config in settings.stores(each.stores).items()}
+        described = settings.global_stores(self.application.global_stores)
+        configs.update({name: each.config for name, each in described.items()})
         return QueryEndpoint(settings.server, self.application, configs, changelog.topics(), self, settings.partitioner)
 
     def _end_threads(self) -> None:
@@ -269,6 +286,10 @@ class Worker:
                     "a task was not released within session.timeout.ms: what it has not committed is done again by its "
                     "next instance"
                 )
+        if self._global is not None:
+            self._global.stop()  # After the tasks, which read the stores.
+            if not self._global.join(self.settings.session_timeout_s):
+                raise TaskNotReleasedError("a topic of a global store did not answer within session.timeout.ms")
 
     def _maker(self, changelog: Changelog, budget: MemoryBudget, thread: int) -> Any:
         memory = budget.share()
@@ -288,43 +309,10 @@ class Worker:
                 on_restore=on_restore,
                 memory=memory,
                 transaction=transaction,
+                global_stores=self._global_stores,
             )
             if self._metrics is not None:
                 self._metrics.add(task)
             return task
 
         return make
-
-
-def _check_topic(topic: str, topics: Mapping[str, int], inputs: Collection[str]) -> None:
-    if topic not in topics:
-        raise ConfigError(f"the input topic {topic!r} does not exist: create it, or name it in Application(topics=...)")
-    most = max(inputs, key=lambda each: topics.get(each, 0))
-    if topics[topic] < topics[most]:
-        raise ConfigError(
-            f"topic {topic!r} has {topics[topic]} partitions, and {most!r} of the same sub-topology has {topics[most]}"
-            ": they need the same number"
-        )
-
-
-class _Signals:
-    """Calls ``stop`` at the first SIGTERM or SIGINT in the block. The second one ends the process."""
-
-    def __init__(self, stop: Any) -> None:
-        self._stop = stop
-        self._before: dict[int, Any] = {}
-
-    def __enter__(self) -> None:
-        if threading.current_thread() is threading.main_thread():
-            self._before = {number: signal.signal(number, self._first) for number in (signal.SIGTERM, signal.SIGINT)}
-
-    def __exit__(self, *_: object) -> None:
-        for number, handler in self._before.items():
-            signal.signal(number, handler)
-
-    def _first(self, number: int, frame: FrameType | None) -> None:
-        for each in self._before:
-            signal.signal(each, signal.SIG_DFL)
-        # Not print(): the handler may interrupt one.
-        os.write(2, b"The worker begins to end. A second signal ends it immediately.\n")
-        self._stop()

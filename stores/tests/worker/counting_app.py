@@ -7,7 +7,7 @@ import sys
 from threading import Event
 
 from stores.changelog import Record
-from stores.tasks import TaskContext
+from stores.tasks import GlobalStore, TaskContext
 from stores.worker import Application, Processor
 
 PARTITIONS = 4
@@ -42,5 +42,18 @@ def stall(record: Record, context: TaskContext) -> None:
     Event().wait()
 
 
+def price(record: Record, context: TaskContext) -> None:
+    """Forward the price of the record's word, 0 if it has none."""
+    assert record.value is not None
+    context.forward("counted", record.value, context.store("prices").get(record.value) or b"0")
+
+
+priced = Application(
+    NAME,
+    Processor(["words"], price),
+    topics={"words": PARTITIONS, "counted": PARTITIONS, "prices": 2},
+    global_stores={"prices": GlobalStore("prices")},
+)
+unpriced = Application(NAME, Processor(["words"], price), global_stores={"prices": GlobalStore("prises")})
 stalled = Application(NAME, Processor(["words"], stall, {"counts": None}))
 skipping = Application(NAME, Processor(["words"], count, {"counts": None}, on_error="skip"))

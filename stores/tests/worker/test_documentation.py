@@ -10,7 +10,9 @@ from pathlib import Path
 from urllib.parse import parse_qsl
 
 import stores
-from stores.tests.worker.places import Place, expected_counts
+from stores.interface import TopicPartition
+from stores.records import INT64
+from stores.tests.worker.places import EmbeddedPlace, Place, expected_counts
 from stores.tests.worker.queries.asking import ask
 from stores.tests.worker.worker_process import IDLE, WorkerProcess
 
@@ -18,12 +20,12 @@ ROOT = Path(stores.__file__).parents[1]
 WORDS = ["to", "be", "or", "not", "to", "be"]
 
 
-def program(page: str) -> str:
-    """Return the program of a page that makes an Application."""
+def program(page: str, name: str = "word-count") -> str:
+    """Return the program of a page that makes the Application of that name."""
     found: list[str] = [
         each
         for each in re.findall(r"```python\n(.*?)```", (ROOT / page).read_text(encoding="utf-8"), re.DOTALL)
-        if "Application(" in each
+        if f'Application("{name}"' in each
     ]
     assert len(found) == 1
     return found[0]
@@ -56,6 +58,23 @@ def test_the_queries_of_the_documentation_are_answered(place: Place) -> None:
             if path.endswith("/get"):
                 assert list(reply.body) == list(json.loads(shown))
         assert worker.terminate() == 0, worker.errors
+
+
+def test_the_global_store_of_the_documentation_has_the_prices(tmp_path: Path) -> None:
+    place = EmbeddedPlace(tmp_path)
+    (tmp_path / "shop.py").write_text(program("docs/worker.md", "shop"))
+    with place.open() as log:
+        for topic in ("orders", "prices"):
+            log.create_topic(topic, 1)
+        with log.producer() as producer:
+            producer.send(TopicPartition("prices", 0), b"tea", INT64.serialize(3))
+            producer.send_all(TopicPartition("orders", 0), [(None, b"tea", 0), (None, b"sand", 0)])
+            producer.flush()
+    with WorkerProcess(tmp_path, "w", place.properties(), application="shop:app") as worker:
+        worker.await_line("1 tasks, .* lag 0; global stores: lag 0$")
+        assert worker.terminate() == 0, worker.errors
+    with place.open() as log:
+        assert [record.value for record in log.read(TopicPartition("priced", 0))] == [b"3", b"0"]
 
 
 def test_the_readme_has_the_same_program() -> None:

@@ -21,13 +21,17 @@ _COMMON = ("partition", "isolation_level", "bound", "wait_ms", KEY_ENCODING, VAL
 
 @dataclass(frozen=True)
 class QueriedStore:
-    """A store of the application: its sub-topology, and the inputs of that."""
+    """A store of the application: its sub-topology, and the inputs of that.
+
+    A global store is whole in each worker. It counts as one partition, and its input is its topic.
+    """
 
     name: str
     subtopology: int
     inputs: Sequence[str]
     partitions: int
     config: StoreConfig
+    is_global: bool = False
 
     @property
     def reads(self) -> Reads:
@@ -55,7 +59,8 @@ class Asked:
 
     def answer(self, position: Position, **fields: Any) -> dict[str, Any]:
         """Return an answer from the state at that position."""
-        head = {"store": self.store.name, "partition": self.partition, "isolation_level": str(self.level)}
+        place = {} if self.store.is_global else {"partition": self.partition}
+        head = {"store": self.store.name, **place, "isolation_level": str(self.level)}
         return {**head, "position": shown_position(position), **fields}
 
 
@@ -77,7 +82,8 @@ def asked_of(store: QueriedStore, parameters: Parameters, key: bytes | None, par
     partition = _partition(store, parameters, key, partitioner)
     # The position of a store is that of its own partition of the inputs. Source: KIP-796, ``PositionBound``.
     # Sorted, so that of several bounds on one input the highest counts.
-    bound = PositionBound({each: offset for each, offset in sorted(bounds) if each.partition == partition})
+    own = {each: offset for each, offset in sorted(bounds) if store.is_global or each.partition == partition}
+    bound = PositionBound(own)
     return Asked(store, partition, level, bound, wait_s)
 
 

@@ -43,6 +43,8 @@ class QueryEndpoint(Closeable):
             for number, processor in application.processors.items()
             for name in processor.stores
         }
+        for name, described in application.global_stores.items():
+            stores[name] = QueriedStore(name, -1, [described.topic], 1, configs[name], is_global=True)
         queries = StoreQueries(application.name, str(self.address), stores, self._local, self._instances, partitioner)
         self._server = QueryServer(routes_of(queries, self.address), listener)
 

@@ -8,8 +8,8 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Protocol, TypeVar
 
-from stores.errors import NotUpToBoundError, StoreError
-from stores.interface import IsolationLevel, Position
+from stores.errors import NotUpToBoundError, StoreClosedError, StoreError
+from stores.interface import IsolationLevel, Position, PositionBound
 from stores.tasks.identifier import TaskId
 from stores.tasks.task import StreamTask
 from stores.worker.queries.asked import Asked, shown_position
@@ -31,6 +31,9 @@ class LocalTasks(Protocol):
 
     def open_task(self, task_id: TaskId) -> StreamTask | None:
         """Return a task that a thread of this worker works on, None if there is none yet or no more."""
+
+    def global_view(self, name: str, bound: PositionBound) -> Any:
+        """Return a view of a global store. Raises: StoreClosedError if it is not open yet, or no more."""
 
 
 class LocalReads:
@@ -66,7 +69,17 @@ class LocalReads:
                 "again later",
                 partition=asked.partition,
             )
-        view = task.store(asked.store.name, asked.level, asked.bound)
+        return self._read(asked, task.store(asked.store.name, asked.level, asked.bound), read)
+
+    def read_global(self, asked: Asked, read: Callable[[Any], Answer]) -> tuple[Answer, Position]:
+        """Return the result of ``read``, called with a view of a global store, and the position that it reflects."""
+        try:
+            view = self._tasks.global_view(asked.store.name, asked.bound)
+        except StoreClosedError:
+            raise unavailable(f"global store {asked.store.name!r} is being opened: ask again later") from None
+        return self._read(asked, view, read)
+
+    def _read(self, asked: Asked, view: Any, read: Callable[[Any], Answer]) -> tuple[Answer, Position]:
         try:
             return _at_one_moment(view, asked.level, read)
         except NotUpToBoundError as error:
@@ -112,9 +125,10 @@ def _snapshot(view: Any) -> AbstractContextManager[Any]:
 
 
 def _behind(asked: Asked, view: Any, error: NotUpToBoundError) -> Refused:
+    part = "" if asked.store.is_global else f"partition {asked.partition} of "
     return Refused(
         409,
-        f"partition {asked.partition} of store {asked.store.name!r} has not reached the position of 'bound' at "
+        f"{part}store {asked.store.name!r} has not reached the position of 'bound' at "
         f"{asked.level}: ask again later, or with wait_ms",
         position=shown_position(view.position()),
         bound=shown_position(asked.bound.position),

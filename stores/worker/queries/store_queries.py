@@ -51,9 +51,11 @@ class StoreQueries:
         """Answer with the kind of a store, and the worker that has each of its partitions."""
         Parameters(query, ())
         store = self._store(name)
-        partitions = [self._place(store, partition) for partition in range(store.partitions)]
         reads = store.reads
         kind = {"kind": reads.name, "key": reads.key.name, "value": reads.value.name}
+        if store.is_global:
+            return json_text({"store": name, **kind, "topic": store.inputs[0], "instance": self._address})
+        partitions = [self._place(store, partition) for partition in range(store.partitions)]
         return json_text({"store": name, **kind, "inputs": list(store.inputs), "partitions": partitions})
 
     def get(self, name: str, query: str) -> str:
@@ -117,6 +119,8 @@ class StoreQueries:
     def _read(self, asked: Asked, read: Callable[[Any], Answer]) -> tuple[Answer, Position]:
         """Read here, or refuse with the worker that has the partition."""
         store, partition = asked.store, asked.partition
+        if store.is_global:
+            return self._local.read_global(asked, read)
         status = self._local.status(store.task_id(partition))
         if status is not None:
             return self._local.read(asked, status, read)

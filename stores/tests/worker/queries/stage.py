@@ -11,7 +11,8 @@ from urllib.parse import urlencode
 from stores.changelog import MemoryChangelog, Record
 from stores.changelog.group import GroupMember
 from stores.config import StoreConfig
-from stores.interface import TopicPartition
+from stores.errors import StoreClosedError
+from stores.interface import PositionBound, TopicPartition
 from stores.records import BYTES, FLOAT64, INT64, JSON, STR, KeyValue, RecordKind, Session, TimestampedKeyValue, Window
 from stores.tasks import StreamTask, TaskContext, TaskId
 from stores.tests.worker.queries.asking import Reply, call
@@ -102,6 +103,9 @@ class Stage:
 
     def open_task(self, task_id: TaskId) -> Any:
         return self.task
+
+    def global_view(self, name: str, bound: PositionBound) -> Any:
+        raise StoreClosedError(f"there is no global store {name!r} here")
 
     def process(self, write: Write) -> None:
         """Process the next record by this function."""

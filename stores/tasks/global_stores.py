@@ -1,0 +1,190 @@
+"""The global stores of an application in this process: their folder, which no other process uses, and their turns."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Collection, Mapping
+from os import PathLike
+from pathlib import Path
+from typing import Any, Self
+
+from stores.changelog.interface import Changelog
+from stores.errors import ConfigError, StoreClosedError, StoreLockedError
+from stores.files.locks import take
+from stores.files.plain_files import make_folder, translated_system_errors
+from stores.files.store_directory import checked_path
+from stores.interface import Closeable, PositionBound
+from stores.registry import backend_named
+from stores.tasks.arguments import check_changelog
+from stores.tasks.directory.names import check_stores
+from stores.tasks.first_error import FirstError
+from stores.tasks.global_store import GlobalCopy, GlobalStore
+
+RECORDS_MAX = 10_000
+"""The most records of a commit of one store."""
+PROCESSES_MAX = 64
+"""The most processes that share a state directory."""
+FOLDER, LOCK_FILE = "global", ".lock"
+
+
+class GlobalStores(Closeable):
+    """Stores that tasks read and topics fill. One thread opens, follows and closes them; any thread reads.
+
+        state_dir/global/ENGINE/NAME     a store
+        state_dir/global/.lock           held (flock) by its process
+        state_dir/global-2/              the same for the second process that shares the state directory
+
+    In a ``with`` block they are opened, brought to the ends of their topics, and closed. Give them to ``StreamTask``,
+    whose function then gets a view of each by ``TaskContext.store``, and call ``follow`` again and again. A worker does
+    both. Two reads of one record may see different commits.
+
+    Raises: TypeError, ConfigError. Source: KIP-99; Kafka Streams, ``GlobalStateUpdateTask``.
+    """
+
+    def __init__(self, state_dir: str | PathLike[str], changelog: Changelog, stores: Mapping[str, GlobalStore]) -> None:
+        check_changelog(changelog)
+        check_descriptions(stores)
+        self._state, self._changelog, self._stores = checked_path(state_dir), changelog, dict(stores)
+        self._copies: dict[str, GlobalCopy] = {}
+        self._lock = -1
+        self._readable = False
+        """True from the end of the opening on: before, a store may lack what it has had."""
+        self.restored = 0
+        """The records that were read since ``open`` was called."""
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {', '.join(self._stores) or 'none'}, {'open' if self._readable else 'closed'}>"
+
+    @property
+    def names(self) -> frozenset[str]:
+        """The names of the stores."""
+        return frozenset(self._stores)
+
+    def __enter__(self) -> Self:
+        self.open()
+        return self
+
+    def open(self, on_progress: Callable[[int], None] | None = None) -> None:
+        """Open the stores, and bring each to the end of its topic as of now.
+
+        ``on_progress`` is called after each commit with the number of offsets that were left before; its exception ends
+        the opening. A store that is damaged or does not fit its topic is wiped, and read whole.
+
+        Raises: ChangelogError if a topic does not exist; ChangelogTimeoutError; StoreLockedError if too many processes
+        share the state directory; as ``open_store``.
+        """
+        self.close()
+        try:
+            folder = self._taken()
+            for name, described in self._stores.items():
+                place = folder / backend_named(described.config.backend).engine / name
+                with translated_system_errors(place):
+                    make_folder(place.parent, 0o700)
+                self._copies[name] = copy = GlobalCopy(name, place, described, self._changelog)
+                copy.open()
+            self._read_to_the_ends(on_progress)
+            self._readable = True
+        except BaseException:
+            self.close()
+            raise
+
+    def follow(self, records_max: int = RECORDS_MAX) -> int:
+        """Write up to ``records_max`` new records into each store, in a commit for each; return how many were read.
+
+        Raises: StoreClosedError; as ``GlobalCopy.follow``.
+        """
+        self._check_readable()
+        return self._follow(records_max)
+
+    def lag(self) -> int:
+        """Return the number of offsets that the stores lack, together. Raises: ChangelogTimeoutError."""
+        return sum(copy.lag(copy.ends()) for copy in self._copies.values())
+
+    def wiped(self) -> dict[str, str]:
+        """Return the reason for each store that was wiped when it was opened."""
+        return {name: copy.wiped_because for name, copy in self._copies.items() if copy.wiped_because is not None}
+
+    def view(self, name: str, bound: PositionBound | None = None) -> Any:
+        """Return a view of the committed state of a store, typed by its configuration. For any thread.
+
+        Raises: KeyError; StoreClosedError.
+        """
+        if name not in self._stores:
+            raise KeyError(name)
+        self._check_readable()
+        return self._copies[name].view(bound)
+
+    def views(self) -> dict[str, Any]:
+        """Return a view of each store by name. Raises: StoreClosedError."""
+        return {name: self.view(name) for name in self._stores}
+
+    def close(self) -> None:
+        """Close the stores. Their views are closed with them. May be called more than once."""
+        self._readable = False
+        copies, self._copies = self._copies, {}
+        errors = FirstError()
+        for copy in copies.values():
+            with errors.step():
+                copy.close()
+        lock, self._lock = self._lock, -1
+        if lock >= 0:
+            os.close(lock)
+        self.restored = 0
+        errors.reraise()
+
+    def _follow(self, records_max: int = RECORDS_MAX) -> int:
+        read = sum(copy.follow(records_max) for copy in self._copies.values())
+        self.restored += read
+        return read
+
+    def _read_to_the_ends(self, on_progress: Callable[[int], None] | None) -> None:
+        ends = {name: copy.ends() for name, copy in self._copies.items()}
+        # If nothing is read, markers, aborted records and gaps are all that is left.
+        while (left := sum(copy.lag(ends[name]) for name, copy in self._copies.items())) and self._follow():
+            if on_progress is not None:
+                on_progress(left)
+
+    def _taken(self) -> Path:
+        """Lock the first folder that no process has, and return it."""
+        for number in range(1, PROCESSES_MAX + 1):
+            folder = self._state / (FOLDER if number == 1 else f"{FOLDER}-{number}")
+            try:
+                with translated_system_errors(folder):
+                    make_folder(folder, 0o700)
+                    self._lock = take(folder / LOCK_FILE)
+                return folder
+            except StoreLockedError:
+                continue
+        raise StoreLockedError(
+            f"{PROCESSES_MAX} processes have global stores in {self._state}: give this one another state directory"
+        )
+
+    def _check_readable(self) -> None:
+        if not self._readable:
+            raise StoreClosedError("the global stores are closed: open them")
+
+
+def check_descriptions(stores: object) -> None:
+    """Check the descriptions of global stores by name. Raises: TypeError, ConfigError."""
+    if not isinstance(stores, Mapping):
+        raise TypeError(f"global stores are a mapping of names to GlobalStore, not {type(stores).__name__}")
+    check_stores(stores)
+    for name, described in stores.items():
+        if not isinstance(described, GlobalStore):
+            raise TypeError(f"global store {name!r} needs a GlobalStore, not {type(described).__name__}")
+
+
+def check_global_stores(global_stores: object, stores: Mapping[str, object]) -> None:
+    """Check the global stores of a task with ``stores`` of its own. Raises: TypeError, ConfigError."""
+    if global_stores is None:
+        return
+    if not isinstance(global_stores, GlobalStores):
+        raise TypeError(f"global_stores is a GlobalStores or None, not {type(global_stores).__name__}")
+    check_apart(global_stores.names, stores)
+
+
+def check_apart(global_names: Collection[str], names: Collection[str]) -> None:
+    """Check that no store of a task has the name of a global store. Raises: ConfigError."""
+    check_stores(sorted({*global_names, *names}))
+    for name in sorted(set(global_names).intersection(names)):
+        raise ConfigError(f"{name!r} is the name of a global store and of a store of a task: rename one of them")

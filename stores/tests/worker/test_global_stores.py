@@ -1,0 +1,177 @@
+"""Workers with a global store, over both changelogs: all have it whole, before their tasks begin. Source: KIP-99."""
+
+from __future__ import annotations
+
+import re
+import threading
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stores.changelog import MemoryChangelog
+from stores.errors import ChangelogError, ChangelogTimeoutError, ConfigError
+from stores.interface import TopicPartition
+from stores.tasks import GlobalStore, GlobalStores
+from stores.tests.worker.places import EmbeddedPlace, Place
+from stores.tests.worker.queries.asking import ask
+from stores.tests.worker.worker_process import WorkerProcess
+from stores.worker import Application, Processor, Worker, global_thread
+from stores.worker.__main__ import REFUSED
+from stores.worker.global_thread import GlobalThread
+
+MODULE = "stores.tests.worker.counting_app"
+PRICED = f"{MODULE}:priced"
+DEADLINE_S = 30.0
+
+
+def set_price(place: Place, word: str, price: int) -> None:
+    with place.open() as log:
+        if "prices" not in log.topics():
+            log.create_topic("prices", 2)
+        with log.producer() as producer:
+            producer.send(TopicPartition("prices", len(word) % 2), word.encode(), b"%d" % price)
+            producer.flush()
+
+
+def test_the_tasks_of_all_workers_read_it_and_a_killed_worker_goes_on_with_its_copy(place: Place) -> None:
+    words = ["a", "bb", "ccc", "dddd"]
+    for number, word in enumerate(words):
+        set_price(place, word, number + 1)
+    place.feed(words)
+    expected = Counter({(word, number + 1): 1 for number, word in enumerate(words)})
+    with WorkerProcess(place.folder, "first", place.properties(), application=PRICED) as first:
+        with WorkerProcess(place.folder, "second", place.properties(), application=PRICED) as second:
+            place.await_counted(len(words))
+            assert Counter(place.counted()) == expected
+            second.await_line("global stores: lag 0$")
+            assert second.terminate() == 0, second.errors
+        first.kill()
+    set_price(place, "a", 9)
+    place.feed(words)
+    expected.update({("a", 9): 1, ("bb", 2): 1, ("ccc", 3): 1, ("dddd", 4): 1})
+    with WorkerProcess(place.folder, "third", place.properties(), application=PRICED) as third:
+        place.await_counted(2 * len(words))
+        assert third.terminate() == 0, third.errors
+    assert Counter(place.counted()) == expected
+
+
+def test_each_worker_answers_queries_of_it(tmp_path: Path) -> None:
+    embedded = EmbeddedPlace(tmp_path)
+    set_price(embedded, "bb", 2)
+    embedded.feed([])
+    settings = {**embedded.properties(), "application.server": "0"}
+    with WorkerProcess(embedded.folder, "first", settings, application=PRICED) as first:
+        first.await_line(r"lag 0; global stores: lag 0$")
+        with WorkerProcess(embedded.folder, "second", settings, application=PRICED) as second:
+            second.await_line(r"lag 0; global stores: lag 0$")
+            for worker in (first, second):
+                [*_, address] = re.findall(r"queries at (\S+), ", worker.errors)
+                reply = ask(address, "/stores/prices/get", key="bb")
+                assert (reply.status, reply.body["value"]) == (200, "2")
+
+
+def test_a_missing_topic_is_an_error_before_anything_is_made(place: Place) -> None:
+    place.feed([])
+    with WorkerProcess(place.folder, "w", place.properties(), application=f"{MODULE}:unpriced") as worker:
+        assert worker.ended() == REFUSED
+        assert "the topic 'prises' of global store 'prices' does not exist" in worker.errors
+        assert "Traceback" not in worker.errors
+    assert not (place.folder / "state").exists()
+
+
+def test_workers_with_other_global_stores_are_of_another_kind() -> None:
+    processor = Processor(["words"], len)  # type: ignore[arg-type]
+    plain, priced, other = (
+        Application("shop", processor, global_stores=described)
+        for described in (None, {"prices": GlobalStore("prices")}, {"prices": GlobalStore("others")})
+    )
+    assert len({plain.fingerprint, priced.fingerprint, other.fingerprint}) == 3
+    assert Application("shop", processor, global_stores={}).fingerprint == plain.fingerprint
+
+
+def test_a_name_that_a_store_of_a_task_has_and_a_backend_that_does_not_fit_are_refused() -> None:
+    processor = Processor(["words"], len, {"prices": None})  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="rename one"):
+        Application("shop", processor, global_stores={"prices": GlobalStore("prices")})
+    app = Application("shop", Processor(["words"], len), global_stores={"p": GlobalStore("p")})  # type: ignore[arg-type]
+    properties = {"changelog.file": "log.sqlite", "state.dir": "state", "store.backend": "rocksdb-direct"}
+    with pytest.raises(ConfigError, match="global store"):
+        Worker(app, properties)
+
+
+class Stores(GlobalStores):
+    """Global stores whose ``follow`` raises the errors of a list first."""
+
+    def __init__(self, folder: Path, errors: list[Exception]) -> None:
+        log = MemoryChangelog()
+        log.create_topic("prices")
+        super().__init__(folder, log, {"prices": GlobalStore("prices")})
+        self.errors, self.followed, self.closed = errors, 0, threading.Event()
+
+    def follow(self, *arguments: Any) -> int:
+        self.followed += 1
+        if self.errors:
+            raise self.errors.pop()
+        return super().follow(*arguments)
+
+    def close(self) -> None:
+        super().close()
+        self.closed.set()
+
+
+def await_true(holds: Any) -> None:
+    deadline = time.monotonic() + DEADLINE_S
+    while not holds():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def test_a_changelog_that_does_not_answer_costs_time_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(global_thread, "FOLLOW_S", 0.01)
+    stores = Stores(tmp_path, [ChangelogTimeoutError("no answer") for _ in range(3)])
+    thread = GlobalThread(stores)
+    assert thread.await_ready(DEADLINE_S)
+    await_true(lambda: stores.followed > 5)
+    assert thread.failure is None
+    thread.stop()
+    assert thread.join(DEADLINE_S)
+
+
+def test_after_an_error_the_stores_are_open_until_the_tasks_have_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(global_thread, "FOLLOW_S", 0.01)
+    error = ChangelogError("the next record is gone")
+    stores = Stores(tmp_path, [error])
+    thread = GlobalThread(stores)
+    await_true(lambda: thread.failure is error)
+    assert stores.view("prices").get(b"a") is None
+    thread.stop()
+    assert thread.join(DEADLINE_S)
+    assert thread.failure is error
+    assert stores.closed.is_set()
+
+
+def test_a_worker_that_is_stopped_while_a_store_is_read_ends(tmp_path: Path) -> None:
+    stores = Stores(tmp_path, [])
+    with stores._changelog.producer() as producer:
+        producer.send(TopicPartition("prices", 0), b"a", b"1")
+        producer.flush()
+    progressed = threading.Event()
+
+    class Slow(GlobalThread):
+        def _progress(self, left: int) -> None:
+            progressed.set()
+            self._stopping.wait(DEADLINE_S)
+            super()._progress(left)
+
+    thread = Slow(stores)
+    assert progressed.wait(DEADLINE_S)
+    assert not thread.await_ready(0)
+    assert thread.lag is None
+    thread.stop()
+    assert thread.join(DEADLINE_S)
+    assert thread.failure is None
