@@ -22,6 +22,7 @@ from stores.files.creation import LOCK_FILE, is_store, is_unused
 from stores.files.identity import read_identity
 from stores.files.plain_files import make_folder, sync_folder
 from stores.registry import backends, engines
+from stores.tasks.directory.streams_folders import is_segmented_store, is_streams_store
 from stores.tasks.stores.swap import ENDS, beside
 
 PARKED = ".layout"
@@ -51,8 +52,9 @@ class Place(NamedTuple):
 def places(folder: Path, names: Collection[str] = ()) -> list[Place]:
     """Return the places of the stores in the task's folder ``folder``, in order, from a listing of its engines.
 
-    A folder of an earlier release counts if it is a store of the library, or its name is among ``names``. A folder
-    below one of an engine that is not installed counts if it is a store of the library. Raises: OSError.
+    A folder of an earlier release counts if it is a store of the library, or its name is among ``names`` and it is no
+    window or session store of Kafka Streams. A folder below one of an engine that is not installed counts if it is a
+    store of the library. Raises: OSError.
     """
     found = []
     for entry in _folders(folder):
@@ -65,7 +67,7 @@ def places(folder: Path, names: Collection[str] = ()) -> list[Place]:
                 continue
             names_of = {_store_of(part.name) for part in inner if part.is_dir(follow_symlinks=False)}
             found += [Place(entry.name, name) for name in names_of]
-        elif entry.name in names or is_store(Path(entry.path)):
+        elif is_store(Path(entry.path)) or (entry.name in names and not is_segmented_store(Path(entry.path))):
             found.append(Place(None, entry.name))
         else:
             stores = {_store_of(part.name) for part in _folders(Path(entry.path)) if is_store(Path(part.path))}
@@ -146,7 +148,10 @@ def check_engines(folder: Path, chosen: Mapping[str, str]) -> None:
     for place in places(folder):
         engine = chosen.get(place.store)
         path = place.within(folder)
-        if engine is not None and place.engine not in (None, engine) and not (path.is_dir() and is_unused(path)):
+        if engine is None or place.engine in (None, engine) or (path.is_dir() and is_unused(path)):
+            continue
+        # The store of the other engine takes over one of Kafka Streams.
+        if not is_streams_store(path):
             raise _other_engine(path, place.store, place.engine, engine)
 
 

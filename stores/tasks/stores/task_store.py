@@ -40,6 +40,7 @@ from stores.tasks.stores.restore import OnRestore, Restored, RestoreProgress, Re
 from stores.tasks.stores.shown_store import ShownStore
 from stores.tasks.stores.store_counters import TaskStoreCounters
 from stores.tasks.stores.store_format import StoreFormat
+from stores.tasks.stores.takeover import Takeover
 from stores.tasks.stores.trust import IN_DOUBT, ROLLED_BACK, Trust, is_damaged, keeps_apart
 
 _log = logging.getLogger(__name__)
@@ -86,6 +87,7 @@ class TaskStore:
         self._checkpoint = checkpoint
         # The first is the path of Kafka Streams, the second that of KIP-892.
         self._position_files = (checkpoint.path.with_name(f"{name}.position"), path / ".position")
+        self._takeover = Takeover(name, path, config, partition, changelog, checkpoint.path.parent)
         self._trust = Trust(exactly_once=exactly_once, wipe_unclean=wipe_unclean)
         self._verify = verify
         self._mixed = False
@@ -119,25 +121,26 @@ class TaskStore:
         return self._trust.origin(self.store, mixed=self._mixed, running=running)
 
     def open(self, checkpointed_offset: int | None, origin: Origin | None) -> None:
-        """Open the store, which recovers by itself, and set ``offset``.
+        """Open the store, which recovers by itself, and set ``offset``. A store of Kafka Streams is taken over first.
 
         If another backend of the same engine has left the store with a checkpoint, the offset is imported. A store of a
         newer format is wiped. So is a store that may have uncommitted writes according to ``origin``.
 
         Raises: ChangelogLostError if the store must be wiped and the changelog is empty; StoreIncompatibleError for a
-        store of other ``records``, which stays unchanged.
+        store of other ``records``, which stays unchanged; StoreLockedError if Kafka Streams has the store open.
         """
         began = perf_counter()
         self._followed_to = None
         # Views do not answer until the restore: the store may be at an earlier commit than they have shown.
         self.restores |= 1
         self.format.complete()
-        with translated_system_errors(self.path):
-            if not is_complete(self.path):
-                # The store was removed, or its creation was interrupted: its checkpoint is obsolete.
-                checkpointed_offset = None
         outdated = False
         try:
+            self._takeover.run(checkpointed_offset, self._kept_position)
+            with translated_system_errors(self.path):
+                if not is_complete(self.path):
+                    # The store was removed, or its creation was interrupted: its checkpoint is obsolete.
+                    checkpointed_offset = None
             if can_import_offsets(self.path, self._config):
                 self._import_offsets(checkpointed_offset, origin)
             self._open_engine()
@@ -192,14 +195,19 @@ class TaskStore:
 
     def _import_offsets(self, checkpointed_offset: int | None, origin: Origin | None) -> None:
         self._trust.check_import(origin)
+        position = self._kept_position()
+        offsets = {} if checkpointed_offset is None else {self.partition: checkpointed_offset}
+        import_offsets(self.path, self._config, offsets, position, must_be_clean=self._trust.is_checked(origin))
+        _log.info("store %r in %s is kept for the backend %s", self.name, self.path, self._config.backend)
+
+    def _kept_position(self) -> dict[TopicPartition, int]:
+        """Return the position in the position files; empty without one."""
         position: dict[TopicPartition, int] = {}
         for file in self._position_files:
             with suppress(StoreCorruptedError):
                 # Without it, bounded queries wait until the position is reached again. No data is lost.
                 position = merge(position, CheckpointFile(file).read())
-        offsets = {} if checkpointed_offset is None else {self.partition: checkpointed_offset}
-        import_offsets(self.path, self._config, offsets, position, must_be_clean=self._trust.is_checked(origin))
-        _log.info("store %r in %s is kept for the backend %s", self.name, self.path, self._config.backend)
+        return position
 
     def _remove_position_files(self) -> None:
         """Remove the position files: their content is in the store now, or was that of another one."""
@@ -497,6 +505,7 @@ class TaskStore:
         # First: if the checkpoint outlived the data, it would count for the data of an interrupted restore.
         self._checkpoint.forget(self.partition)
         self._remove_position_files()
+        self._takeover.discard()
         backend_named(self._config.backend).wipe(self.path)
         self.offset, self._mixed = None, False
         self._open()

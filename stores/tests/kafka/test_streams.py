@@ -1,10 +1,11 @@
-"""Kafka Streams and our task take turns on one application: each restores its store from the other's changelog.
+"""Kafka Streams and our task take turns on one application: with its state directory, or with the changelog alone.
 
 The program is ``WordCount.java``, which Java compiles as it starts it.
 """
 
 from __future__ import annotations
 
+import shutil
 import struct
 from collections import Counter
 from pathlib import Path
@@ -26,6 +27,7 @@ pytestmark = pytest.mark.kafka
 APPLICATION = "streams-word-count"
 """No other test has an application of this name: workers refuse a group in which Kafka Streams has a member."""
 WORDS, COUNTED = TopicPartition("words", 0), TopicPartition("counted", 0)
+COUNTS = TopicPartition(f"{APPLICATION}-counts-changelog", 0)
 TEXT = ["to", "be", "or", "not", "to", "be", "überall", "to"]
 Contents = dict[str, ValueAndTimestamp[int]]
 
@@ -72,16 +74,23 @@ def counted_by_streams(broker: Broker, state: Path, end: int) -> Contents:
 
 def counted_by_us(log: KafkaChangelog, state: Path, end: int) -> tuple[Contents, Contents]:
     """Let our task work until ``end``; return the contents of its store after its restore, and at the end."""
-    stores = {"counts": StoreConfig("rocksdb-indexed-batch", records=TimestampedKeyValue(key=STR, value=KafkaLong()))}
-    with StreamTask(
-        APPLICATION, TaskId(0, 0), state_dir=state, changelog=log, stores=stores, process=count, inputs=[WORDS]
-    ) as task:
-        with task.store("counts").all() as pairs:
-            restored = dict(pairs)
+    with counting(log, state) as task:
+        restored = contents(task)
         task.run(commit=True)
         assert task.input_offsets() == {WORDS: end}
-        with task.store("counts").all() as pairs:
-            return restored, dict(pairs)
+        return restored, contents(task)
+
+
+def counting(log: KafkaChangelog, state: Path, backend: str = "rocksdb-indexed-batch") -> StreamTask:
+    stores = {"counts": StoreConfig(backend, records=TimestampedKeyValue(key=STR, value=KafkaLong()))}
+    return StreamTask(
+        APPLICATION, TaskId(0, 0), state_dir=state, changelog=log, stores=stores, process=count, inputs=[WORDS]
+    )
+
+
+def contents(task: StreamTask) -> Contents:
+    with task.store("counts").all() as pairs:
+        return dict(pairs)
 
 
 def expected(words: list[str]) -> Contents:
@@ -121,6 +130,36 @@ def test_streams_and_a_task_restore_from_each_others_changelog_and_count_on(tmp_
             numbers[word] += 1
             outputs.append((word.encode(), KafkaLong.serialize(numbers[word])))
         assert [(record.key, record.value) for record in log.read(COUNTED)] == outputs
+
+
+def test_a_task_takes_over_the_state_directory_of_kafka_streams_and_counts_on(tmp_path: Path, broker: Broker) -> None:
+    """Nothing is restored. A copy of the directory then needs the tail that was logged meanwhile. Source: KIP-892."""
+    text, more = TEXT, ["be", "new", "to"]
+    with fresh_changelog(broker) as log:
+        log.create_topic("words")
+        log.create_topic("counted")
+        say(log, text, 1_000)
+        assert counted_by_streams(broker, tmp_path / "streams", len(text)) == expected(text)
+        state = tmp_path / "streams" / APPLICATION
+        left = state / "0_0" / "rocksdb" / "counts"
+        assert (left / "CURRENT").exists()
+        assert CheckpointFile(state / "0_0" / ".checkpoint").read().keys() == {COUNTS}
+        shutil.copytree(state, tmp_path / "copy")
+
+        with counting(log, state) as task:
+            [report] = task.restore_reports()
+            assert (report.wiped, report.reason, report.records) == (False, None, 0)
+            assert contents(task) == expected(text)
+            say(log, more, 1_000 + len(text))
+            task.run(commit=True)
+            assert contents(task) == expected(text + more)
+        with counting(log, tmp_path / "copy", "lmdb-native") as task:
+            [report] = task.restore_reports()
+            assert (report.wiped, report.records) == (False, len(more))
+            assert contents(task) == expected(text + more)
+        assert not (left / "CURRENT").exists()
+        assert len(list(log.read(COUNTED))) == len(text + more)
+        assert counted_by_streams(broker, tmp_path / "later", len(text + more)) == expected(text + more)
 
 
 def test_a_checkpoint_of_ours_is_read_by_the_class_of_kafka_streams(tmp_path: Path) -> None:

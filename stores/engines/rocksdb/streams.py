@@ -1,0 +1,110 @@
+"""RocksDB databases of Kafka Streams, opened for reads without a change to their files.
+
+A key-value store of Kafka Streams has its pairs in the family ``default``. A timestamped one has them in the family
+``keyValueWithTimestamp``, and the values begin with eight bytes of their time. Its ``default`` has the pairs from
+before it had timestamps, which Kafka Streams moves when it next writes or reads their keys.
+
+Source: Kafka Streams 4.1, ``RocksDBStore`` and ``RocksDBTimestampedStore``; KIP-258.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from rocksdict import AccessType, Rdict
+
+from stores.engines.rocksdb.database import close_handle, manifest_of, mirrored
+from stores.engines.rocksdb.engine import RocksDBEngine
+from stores.engines.rocksdb.errors import opening_error, reading_error
+from stores.engines.rocksdb.options import database_options
+from stores.engines.rocksdb.scan import RocksDBScan
+from stores.errors import StoreCorruptedError
+
+PLAIN, TIMESTAMPED = "default", "keyValueWithTimestamp"
+"""The column families of key-value stores of Kafka Streams."""
+
+
+class StreamsDatabase:
+    """The database in the folder ``path``, which no process has open. For one thread.
+
+    Raises, all methods: StoreCorruptedError for damage; StoreUnavailableError; the constructor also OSError.
+    """
+
+    def __init__(self, path: Path) -> None:
+        RocksDBEngine._refuse_after_fork(path)
+        if manifest_of(path) is None or RocksDBEngine.is_doubtful(path):
+            raise StoreCorruptedError(f"{path} is damaged: its WAL or its manifest is not one that RocksDB writes")
+        RocksDBEngine.check_closed(path)
+        self.families = _families(path)
+        """The names of all column families."""
+        # rocksdict writes its own settings at each opening, so it gets a folder with links to the files.
+        self._mirror: TemporaryDirectory[str] | None = mirrored(path)
+        self._handles: dict[str, Any] = {}
+        try:
+            self._open(path)
+        except BaseException:
+            self.close()
+            raise
+
+    def _open(self, path: Path) -> None:
+        assert self._mirror is not None
+        options = database_options(RocksDBEngine.options)
+        names = self.families & {PLAIN, TIMESTAMPED}
+        known = {name: database_options(RocksDBEngine.options) for name in names}
+        try:
+            opened = Rdict(
+                self._mirror.name, options=options, column_families=known, access_type=AccessType.read_only(False)
+            )
+            self._handles[PLAIN] = opened
+            if TIMESTAMPED in names:
+                self._handles[TIMESTAMPED] = opened.get_column_family(TIMESTAMPED)
+        except Exception as error:
+            raise opening_error(error, path) from error
+
+    def get(self, family: str, key: bytes) -> bytes | None:
+        """Return the value of ``key`` in ``family``."""
+        try:
+            return self._handles[family].get(key)  # type: ignore[no-any-return]
+        except Exception as error:
+            raise reading_error(error) from error
+
+    def chunks(self, family: str) -> Iterator[list[tuple[bytes, bytes]]]:
+        """Yield all pairs of ``family`` in order, some hundred or about a megabyte at a time."""
+        stored = self._handles[family]
+        try:
+            pairs = stored.items()
+        except Exception as error:
+            raise reading_error(error) from error
+        scan = RocksDBScan(stored, pairs, None, None, end_open=False, reverse=False)
+        try:
+            while chunk := scan.fetch():
+                yield chunk
+        finally:
+            scan.close()
+
+    def is_empty(self, family: str) -> bool:
+        """Return whether ``family`` has no pair. Only the first pairs are read."""
+        return next(self.chunks(family), None) is None
+
+    def close(self) -> None:
+        """Close the database. May be called more than once."""
+        handles, self._handles = self._handles, {}
+        mirror, self._mirror = self._mirror, None
+        try:
+            for handle in handles.values():
+                close_handle(handle)
+        except Exception as error:
+            raise reading_error(error) from error
+        finally:
+            if mirror is not None:
+                mirror.cleanup()
+
+
+def _families(path: Path) -> frozenset[str]:
+    try:
+        return frozenset(Rdict.list_cf(str(path)))
+    except Exception as error:
+        raise opening_error(error, path) from error

@@ -1,0 +1,89 @@
+"""Stores that Kafka Streams has left in a task's folder: how they are recognized, locked and removed.
+
+    0_3/rocksdb/counts          a key-value store: RocksDB's files, without the files of a store of the library
+    0_3/rocksdb/counts.former   the same, once a store of the library takes its place
+    0_3/visits/visits.0         a segment of a window or session store
+
+Source: Kafka Streams 4.1, ``RocksDBStore``, ``AbstractSegments``, ``StateDirectory``.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import re
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+
+from stores.errors import StoreLockedError
+from stores.files.creation import is_store
+from stores.files.plain_files import open_plain, remove, sync_folder
+
+ENGINE_FOLDER = "rocksdb"
+"""The folder of key-value stores in a task's folder. Source: ``RocksDBStore.DB_FILE_DIR``."""
+_CURRENT = "CURRENT"
+_OWN = re.compile(
+    r"IDENTITY|LOCK|LOG(\.old\.\d+)?|MANIFEST-\d+|OPTIONS-\d+|\d+\.(sst|log|blob)|(OPTIONS-)?\d+\.dbtmp|\.position"
+)
+"""RocksDB's files besides CURRENT, and the position file of a store."""
+
+
+def is_streams_store(path: Path) -> bool:
+    """Return whether ``path`` is a folder with RocksDB's files that is no store of the library. Raises: OSError."""
+    return not path.is_symlink() and (path / _CURRENT).is_file() and not is_store(path)
+
+
+def is_segmented_store(path: Path) -> bool:
+    """Return whether ``path`` is the folder of a window or session store of Kafka Streams. Raises: OSError."""
+    with suppress(FileNotFoundError, NotADirectoryError), os.scandir(path) as entries:
+        return any(is_streams_store(Path(entry.path)) for entry in entries if entry.is_dir(follow_symlinks=False))
+    return False
+
+
+@contextmanager
+def kept_from_streams(path: Path) -> Iterator[None]:
+    """Keep Kafka Streams from opening the store at ``path``, or any in its state directory, during the block.
+
+    Its locks are record locks, which those of this library neither hold nor respect. Raises: StoreLockedError if a
+    process has the store or the state directory open; OSError.
+    """
+    with ExitStack() as held:
+        for file in (path.parents[2] / ".lock", path / "LOCK"):
+            with suppress(FileNotFoundError):
+                held.callback(os.close, _locked(file))
+        yield
+
+
+def remove_streams_store(path: Path) -> None:
+    """Remove RocksDB's files from the folder ``path``, and the folder unless it has others. Raises: OSError.
+
+    The file by which the folder is recognized is removed last. So an interrupted removal can be repeated.
+    """
+    with os.scandir(path) as entries:
+        own = [Path(entry.path) for entry in entries if _OWN.fullmatch(entry.name)]
+    for file in own:
+        remove(file)
+    sync_folder(path)
+    (path / _CURRENT).unlink()
+    with suppress(OSError):
+        path.rmdir()
+    sync_folder(path.parent)
+
+
+def _locked(file: Path) -> int:
+    """Return a descriptor of ``file``, locked against Java's ``FileLock`` and RocksDB until it is closed."""
+    descriptor = open_plain(file, os.O_RDONLY)
+    try:
+        # Shared: tasks of other processes may take over other stores of the state directory meanwhile.
+        fcntl.lockf(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except (BlockingIOError, PermissionError) as error:
+        os.close(descriptor)
+        raise StoreLockedError(
+            f"{file.parent} is open in another process, such as Kafka Streams: close it there, and open the task "
+            "again. Nothing of it was changed"
+        ) from error
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return descriptor

@@ -1,0 +1,287 @@
+"""Takeover: a store of a task continues with the folder, offset and position that Kafka Streams has left for it.
+
+The records are copied into a store of the configured backend, which is built in ``NAME.prepare``. Its last write has
+the offset of the task's checkpoint file and the position. Then it is closed and synced, and takes its place:
+
+1. if RocksDB is the backend's engine, Kafka's folder is moved from ``NAME`` to ``NAME.former``;
+2. the new store is moved to ``NAME``;
+3. Kafka's files are removed.
+
+Until step 1 Kafka's folder counts, and an interrupted takeover starts over. After it the new store counts, and the next
+opening completes the steps. With another engine the two have different places, and step 2 decides.
+
+A folder that can't be taken over is removed like a store that can't be trusted, and restored from its changelog.
+
+Source: KIP-892, "Upgrading", "Interactive Query .position Offsets"; Kafka Streams 4.1.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import closing, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from stores.changelog.interface import Changelog
+from stores.config import StoreConfig
+from stores.errors import (
+    ChangelogLostError,
+    CommitFailedError,
+    OffsetOutOfRangeError,
+    StoreError,
+    StoreUnavailableError,
+    TaskCorruptedError,
+)
+from stores.failpoints import Part, declare, reach
+from stores.files.creation import is_complete, is_store, wipe
+from stores.files.plain_files import sync_folder, sync_tree, translated_system_errors
+from stores.interface import KeyValueStore, TopicPartition
+from stores.records.key_value import KeyValue
+from stores.records.timestamped import TimestampedKeyValue
+from stores.records.timestamps import TIME_BYTES
+from stores.registry import StoreBackend, backend_named
+from stores.tasks.directory.streams_folders import (
+    ENGINE_FOLDER,
+    is_streams_store,
+    kept_from_streams,
+    remove_streams_store,
+)
+from stores.tasks.stores.swap import FORMER_END, PREPARE_END, beside
+
+if TYPE_CHECKING:
+    from stores.engines.rocksdb.streams import StreamsDatabase
+
+COPIED = declare(
+    "takeover.copied", "the new store is complete and synced, and the folder of Kafka Streams counts", part=Part.CHANGE
+)
+MOVED = declare(
+    "takeover.moved", "the folder of Kafka Streams is out of the way, the new store not in its place", part=Part.CHANGE
+)
+PLACED = declare(
+    "takeover.placed", "the new store is in its place, and the files of Kafka Streams are still there", part=Part.CHANGE
+)
+FAILPOINTS = (COPIED, MOVED, PLACED)
+"""The failpoints of a takeover, in this order. MOVED is reached with the engine RocksDB only."""
+
+PIECE_BYTES = 8 << 20
+"""The size of keys and values from which a piece is written. A piece is in memory, and one atomic write."""
+
+_log = logging.getLogger(__name__)
+
+
+class Takeover:
+    """The takeover of the store ``name`` in the task's folder ``folder``, by the store at ``path``."""
+
+    def __init__(
+        self,
+        name: str,
+        path: Path,
+        config: StoreConfig,
+        partition: TopicPartition,
+        changelog: Changelog,
+        folder: Path,
+    ) -> None:
+        self._name, self._path, self._config = name, path, config
+        self._partition, self._changelog = partition, changelog
+        self._source = folder / ENGINE_FOLDER / name
+        self._in_place = self._source == path
+        self._timestamped = isinstance(config.records, TimestampedKeyValue)
+
+    def run(self, offset: int | None, position: Callable[[], Mapping[TopicPartition, int]]) -> None:
+        """Take the store over if Kafka Streams has left one, or complete a takeover that was interrupted.
+
+        ``offset`` is that of the checkpoint file, and ``position`` returns that of the position file.
+
+        Raises: TaskCorruptedError, StoreCorruptedError if the store must be restored from its changelog;
+        StoreLockedError if Kafka Streams has it open; ChangelogLostError; StoreUnavailableError. Kafka's folder is then
+        as it was.
+        """
+        if not backend_named(self._config.backend).persistent:
+            return
+        with translated_system_errors(self._source):
+            self._complete()
+            if not is_streams_store(self._source):
+                return
+            with kept_from_streams(self._source):
+                if self._in_place or not (is_complete(self._path) and is_store(self._path)):
+                    self._build(offset, position)
+                    self._place()
+                else:
+                    remove_streams_store(self._source)
+
+    def discard(self) -> None:
+        """Remove the folder that Kafka Streams has left, if there is one. Raises: StoreLockedError."""
+        if not backend_named(self._config.backend).persistent:
+            return
+        with translated_system_errors(self._source):
+            if not is_streams_store(self._source):
+                return
+            with kept_from_streams(self._source):
+                wipe(beside(self._path, PREPARE_END))
+                remove_streams_store(self._moved() if self._in_place else self._source)
+
+    def _check_config(self) -> None:
+        """Check that records of Kafka Streams can become those of the configured store. Raises: TaskCorruptedError."""
+        config, records = self._config, self._config.records
+        backend = backend_named(config.backend)
+        reason = None
+        if isinstance(backend, StoreBackend) or not backend.manages_offsets:
+            reason = f"stores of {backend.name} do not keep its offset with its records"
+        elif config.upgrade is not None:
+            reason = "its configuration has an upgrade"
+        elif not (records is None or isinstance(records, KeyValue | TimestampedKeyValue)):
+            reason = f"it is configured as a {records.kind} store"
+        elif isinstance(records, TimestampedKeyValue) and records.ttl_ms is not None:
+            reason = "its configuration has a ttl_ms"
+        if reason is not None:
+            raise self._refused(reason)
+
+    def _build(self, offset: int | None, position: Callable[[], Mapping[TopicPartition, int]]) -> None:
+        """Build the new store beside its place, complete and synced. An unfinished one is removed first."""
+        folder = beside(self._path, PREPARE_END)
+        wipe(folder)
+        try:
+            records = self._copy(folder, offset, position)
+            sync_tree(folder)
+        except CommitFailedError as error:
+            with suppress(StoreError):
+                wipe(folder)
+            raise StoreUnavailableError(f"{self._source} could not be taken over, and is as it was: {error}") from error
+        except BaseException:
+            with suppress(StoreError):
+                wipe(folder)
+            raise
+        _log.info(
+            "store %r: took over %d records of Kafka Streams in %s, at offset %d of %s-%d",
+            self._name,
+            records,
+            self._source,
+            offset,
+            *self._partition,
+        )
+        reach(COPIED)
+
+    def _copy(self, folder: Path, offset: int | None, position: Callable[[], Mapping[TopicPartition, int]]) -> int:
+        """Copy all records into a new store in ``folder``, then the offset and the position. Return their number."""
+        # It needs rocksdict, which the configured backend may not need.
+        from stores.engines.rocksdb.streams import PLAIN, TIMESTAMPED, StreamsDatabase
+
+        family = TIMESTAMPED if self._timestamped else PLAIN
+        with closing(StreamsDatabase(self._source)) as database:
+            if not self._changelog.end_offset(self._partition) and not all(
+                map(database.is_empty, database.families & {PLAIN, TIMESTAMPED})
+            ):
+                topic, number = self._partition
+                raise ChangelogLostError(
+                    f"the changelog {topic}-{number} is empty, and Kafka Streams has left records in {self._source}: "
+                    "use its application ID and its brokers, or remove that folder to start over"
+                )
+            self._check_config()
+            if offset is None:
+                raise self._refused(
+                    "the checkpoint file has no offset for it, so Kafka Streams was not closed cleanly, or the "
+                    "application ID is another one"
+                )
+            unknown = sorted(database.families - {PLAIN, TIMESTAMPED})
+            if unknown:
+                raise self._refused(f"it has the column families {', '.join(unknown)}, which are not known here")
+            if self._timestamped is not (TIMESTAMPED in database.families):
+                raise self._refused(
+                    "it has no timestamps, and the configured store has"
+                    if self._timestamped
+                    else "it has timestamps, and the configured store has none"
+                )
+            if self._timestamped and not database.is_empty(PLAIN):
+                raise self._refused("some of its records are from before it had timestamps")
+            self._check_last(database, family, offset)
+            with closing(self._config.open(folder, name=self._name)) as store:
+                return self._write(store, database.chunks(family), offset, position())
+
+    def _write(
+        self,
+        store: KeyValueStore,
+        chunks: Iterable[list[tuple[bytes, bytes]]],
+        offset: int,
+        position: Mapping[TopicPartition, int],
+    ) -> int:
+        if self._config.records is not None:
+            self._config.records.prepare(store)
+        records = 0
+        for piece in _pieces(chunks):
+            store.restore(piece, {})
+            records += len(piece)
+        store.restore([], {self._partition: offset}, position)
+        return records
+
+    def _check_last(self, database: StreamsDatabase, family: str, offset: int) -> None:
+        """Check that the store has the changelog record at its offset, if compaction has left that record.
+
+        It has another value if it was written after its last checkpoint, if it belongs to another changelog, or if its
+        format is another one, such as that of versioned stores. Raises: TaskCorruptedError.
+        """
+        try:
+            record = next(self._changelog.read(self._partition, offset), None)
+        except OffsetOutOfRangeError:
+            return
+        if record is None or record.offset != offset or record.key is None:
+            return
+        found = database.get(family, record.key)
+        if found is not None and self._timestamped:
+            found = found[TIME_BYTES:]
+        if found != record.value:
+            raise self._refused(f"it does not have the changelog record at its offset {offset}")
+
+    def _place(self) -> None:
+        """Put the complete new store in its place, then remove Kafka's files."""
+        source = self._source
+        if self._in_place:
+            source = self._moved()
+            reach(MOVED)
+        else:
+            wipe(self._path)
+        beside(self._path, PREPARE_END).rename(self._path)
+        sync_folder(self._path.parent)
+        reach(PLACED)
+        remove_streams_store(source)
+
+    def _moved(self) -> Path:
+        """Move Kafka's folder out of the way, and return its new path. Foreign files in it will stay there."""
+        former = beside(self._path, FORMER_END)
+        wipe(former)
+        self._path.rename(former)
+        sync_folder(former.parent)
+        return former
+
+    def _complete(self) -> None:
+        """Complete a takeover that was interrupted after Kafka's folder had been moved."""
+        former, new = beside(self._path, FORMER_END), beside(self._path, PREPARE_END)
+        if not self._in_place or not is_streams_store(former):
+            return
+        if not os.path.lexists(self._path):
+            # Without a complete new store, Kafka's folder was moved to be removed. It is found again, and removed.
+            is_built = new.is_dir() and is_complete(new)
+            (new if is_built else former).rename(self._path)
+            sync_folder(self._path.parent)
+            if not is_built:
+                return
+            reach(PLACED)
+        remove_streams_store(former)
+
+    def _refused(self, reason: str) -> TaskCorruptedError:
+        return TaskCorruptedError(f"Kafka Streams has left it in {self._source}, and it can't be taken over: {reason}")
+
+
+def _pieces(chunks: Iterable[list[tuple[bytes, bytes]]]) -> Iterator[list[tuple[bytes, bytes | None]]]:
+    """Join ``chunks`` to pieces of about ``PIECE_BYTES``."""
+    piece: list[tuple[bytes, bytes | None]] = []
+    piece_bytes = 0
+    for chunk in chunks:
+        piece += chunk
+        piece_bytes += sum(len(key) + len(value) for key, value in chunk)
+        if piece_bytes >= PIECE_BYTES:
+            yield piece
+            piece, piece_bytes = [], 0
+    if piece:
+        yield piece

@@ -1,0 +1,112 @@
+"""A task takes over typed stores that Kafka Streams has left, or restores those of another kind and says why."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stores.changelog import Changelog, MemoryChangelog, Record
+from stores.config import StoreConfig
+from stores.records import BYTES, KeyValue, TimestampedKeyValue
+from stores.records.record_kind import RecordKind
+from stores.settings.upgrade import Upgrade
+from stores.tasks import StreamTask, TaskContext
+from stores.tests.tasks.setup import INDEXED, MEMORY, changelog_of, counting_task, feed
+from stores.tests.tasks.streams_folder import leave_offsets, leave_store, streams_folder, task_folder
+
+LOG = changelog_of("s")
+TIMED = TimestampedKeyValue(key=BYTES, value=BYTES)
+PLAIN = KeyValue(key=BYTES, value=BYTES)
+VALUES = {b"1": b"v2", b"2": b"v1"}
+TIMED_VALUES = {b"1": (1, b"v2"), b"2": (2, b"v1")}
+"""The records of ``fed``: time and value."""
+
+
+def keep(record: Record, context: TaskContext) -> None:
+    assert record.key is not None
+    store = context.store("s")
+    if isinstance(store.kind, TimestampedKeyValue):
+        store.put(record.key, b"v%d" % record.offset, record.timestamp_ms)
+    else:
+        store.put(record.key, b"v%d" % record.offset)
+
+
+def typed_task(folder: Path, log: Changelog, records: RecordKind, backend: str = INDEXED, **given: Any) -> StreamTask:
+    config = StoreConfig(backend, records=records, changelog_coalescing=False, **given)
+    return counting_task(folder, log, stores={"s": config}, process=keep)
+
+
+def fed(folder: Path, log: Changelog, records: RecordKind) -> None:
+    """Fill the changelog with three records of two keys, with the times 1, 2 and 1, and leave an offset."""
+    feed(log, [1, 2, 1])
+    with closing(typed_task(folder, log, records, MEMORY)) as task:
+        task.open()
+        task.run(commit=True)
+    leave_offsets(task_folder(folder) / ".checkpoint", {LOG: 2})
+
+
+def opened(task: StreamTask) -> list[tuple[bool, int]]:
+    return [(report.wiped, report.records) for report in task.open()]
+
+
+@pytest.mark.parametrize("backend", [INDEXED, "lmdb-native", "sqlite-indexed-batch"])
+def test_a_timestamped_store_is_taken_over_with_its_times(tmp_path: Path, log: MemoryChangelog, backend: str) -> None:
+    fed(tmp_path, log, TIMED)
+    leave_store(streams_folder(tmp_path, "s"), {}, TIMED_VALUES)
+    for _ in range(2):
+        with closing(typed_task(tmp_path, log, TIMED, backend)) as task:
+            assert opened(task) == [(False, 0)]
+            found = {key: (at_ms, value) for key, (value, at_ms) in task.store("s").all()}
+            assert found == TIMED_VALUES
+
+
+def test_a_plain_store_is_taken_over_as_a_typed_one(tmp_path: Path, log: MemoryChangelog) -> None:
+    fed(tmp_path, log, PLAIN)
+    leave_store(streams_folder(tmp_path, "s"), VALUES)
+    for _ in range(2):
+        with closing(typed_task(tmp_path, log, PLAIN)) as task:
+            assert opened(task) == [(False, 0)]
+            assert dict(task.store("s").all()) == VALUES
+
+
+@pytest.mark.parametrize(
+    ("records", "pairs", "timed", "more"),
+    [
+        (TIMED, VALUES, None, []),
+        (PLAIN, {}, TIMED_VALUES, []),
+        (TIMED, {b"2": b"v1"}, {b"1": (1, b"v2")}, []),
+        (TIMED, {}, TIMED_VALUES, ["offsets"]),
+        (TimestampedKeyValue(key=BYTES, value=BYTES, ttl_ms=10_000), {}, TIMED_VALUES, []),
+    ],
+)
+def test_a_store_of_another_kind_is_restored_whole_and_the_report_says_why(
+    tmp_path: Path,
+    log: MemoryChangelog,
+    records: RecordKind,
+    pairs: dict[bytes, bytes],
+    timed: dict[bytes, tuple[int, bytes]] | None,
+    more: list[str],
+) -> None:
+    fed(tmp_path, log, records)
+    leave_store(streams_folder(tmp_path, "s"), pairs, timed, *more)
+    with closing(typed_task(tmp_path, log, records)) as task:
+        [report] = task.open()
+        assert (report.wiped, report.records) == (True, 3)
+        assert "Kafka Streams" in str(report.reason)
+        if records is PLAIN:
+            assert dict(task.store("s").all()) == VALUES
+        else:
+            found = {key: (at_ms, value) for key, (value, at_ms) in task.store("s").all()}
+            assert found == TIMED_VALUES
+
+
+def test_a_store_with_an_upgrade_is_restored_whole_through_it(tmp_path: Path, log: MemoryChangelog) -> None:
+    fed(tmp_path, log, PLAIN)
+    leave_store(streams_folder(tmp_path, "s"), VALUES)
+    upgrade = Upgrade(1, lambda record, version: [(record.key or b"", (record.value or b"") + b"!")])
+    with closing(typed_task(tmp_path, log, PLAIN, upgrade=upgrade, upgrade_mode="in_place")) as task:
+        assert opened(task) == [(True, 3)]
+        assert dict(task.store("s").all()) == {key: value + b"!" for key, value in VALUES.items()}

@@ -1,0 +1,58 @@
+"""Folders as Kafka Streams leaves them in a task's folder, made with RocksDB alone."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping
+from pathlib import Path
+
+from rocksdict import Options, Rdict
+
+from stores.interface import TopicPartition
+from stores.tests.tasks.setup import TASK
+
+TIMESTAMPED = "keyValueWithTimestamp"
+
+
+def task_folder(folder: Path) -> Path:
+    return folder / "state" / str(TASK)
+
+
+def streams_folder(folder: Path, name: str) -> Path:
+    """Return the path of a key-value store of Kafka Streams."""
+    return task_folder(folder) / "rocksdb" / name
+
+
+def leave_store(
+    path: Path, pairs: Mapping[bytes, bytes], timed: Mapping[bytes, tuple[int, bytes]] | None = None, *more: str
+) -> None:
+    """Make a store of ``pairs``; with ``timed``, a timestamped one of time and value; ``more`` are further families."""
+    path.mkdir(parents=True)
+    options = Options(raw_mode=True)
+    options.create_if_missing(True)
+    db = Rdict(str(path), options)
+    for key, value in pairs.items():
+        db.put(key, value)
+    handles = []
+    for family in (*([] if timed is None else [TIMESTAMPED]), *more):
+        handles.append(db.create_column_family(family, options))
+        if family == TIMESTAMPED and timed is not None:
+            for key, (time_ms, value) in timed.items():
+                handles[-1].put(key, struct.pack(">q", time_ms) + value)
+    for handle in (*handles, db):
+        handle.flush()
+        handle.close()
+    # Kafka Streams has no such file.
+    (path / "rocksdict-config.json").unlink()
+
+
+def leave_offsets(file: Path, offsets: Mapping[TopicPartition, int]) -> None:
+    """Write a file of offsets as Kafka does, without a checksum."""
+    lines = [f"{topic} {number} {offset}\n" for (topic, number), offset in offsets.items()]
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text("".join(["0\n", f"{len(lines)}\n", *lines]))
+
+
+def all_files(folder: Path) -> dict[str, bytes]:
+    """Return the content of each file below ``folder``, by its path there."""
+    return {str(file.relative_to(folder)): file.read_bytes() for file in folder.rglob("*") if file.is_file()}
