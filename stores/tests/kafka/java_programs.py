@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -31,15 +33,31 @@ def streams_program(name: str, *arguments: str) -> str:
     return _java(STREAMS, str(HERE / f"{name}.java"), *arguments)
 
 
+@contextmanager
+def running_streams_program(name: str, *arguments: str) -> Iterator[subprocess.Popen[bytes]]:
+    """Run such a program during the block; at its end it is killed. Its output is discarded."""
+    skip_without_compiler()
+    command = _command(STREAMS, str(HERE / f"{name}.java"), *arguments)
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
 def kafka_tool(name: str, *arguments: str) -> str:
     """Run a tool of Kafka by the name of its class; return its output."""
     return _java(BROKER, name, *arguments)
 
 
 def _java(jars: str, *command: str) -> str:
+    return _run(_command(jars, *command))
+
+
+def _command(jars: str, *command: str) -> list[str]:
     folder = kafka_jars(FOLDER, name=jars)
     java = find_java("Kafka's tools").program
-    return _run([str(java), *_OPTIONS, "-cp", f"{folder}/*", *command])
+    return [str(java), *_OPTIONS, "-cp", f"{folder}/*", *command]
 
 
 def _run(command: list[str]) -> str:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import shutil
 import struct
+import time
 from collections import Counter
 from pathlib import Path
 
@@ -15,12 +16,13 @@ import pytest
 from stores.changelog.interface import Record
 from stores.changelog.kafka import KafkaChangelog
 from stores.changelog.kafka.testing.broker import Broker
+from stores.errors import StoreLockedError
 from stores.interface import TopicPartition
 from stores.records import STR, TimestampedKeyValue, ValueAndTimestamp
 from stores.tasks import StoreConfig, StreamTask, TaskContext, TaskId
 from stores.tasks.directory.checkpoint_file import CheckpointFile
 from stores.tests.kafka.fresh import fresh_changelog
-from stores.tests.kafka.java_programs import streams_program
+from stores.tests.kafka.java_programs import DEADLINE_S, running_streams_program, streams_program
 
 pytestmark = pytest.mark.kafka
 
@@ -160,6 +162,32 @@ def test_a_task_takes_over_the_state_directory_of_kafka_streams_and_counts_on(tm
         assert not (left / "CURRENT").exists()
         assert len(list(log.read(COUNTED))) == len(text + more)
         assert counted_by_streams(broker, tmp_path / "later", len(text + more)) == expected(text + more)
+
+
+def test_a_store_that_kafka_streams_has_open_is_refused_and_after_a_kill_restored_whole(
+    tmp_path: Path, broker: Broker
+) -> None:
+    """Under exactly once a killed Kafka Streams leaves no checkpoint file. Source: ``ProcessorStateManager``."""
+    state = tmp_path / "streams" / APPLICATION
+    with fresh_changelog(broker) as log:
+        log.create_topic("words")
+        log.create_topic("counted")
+        say(log, TEXT, 1_000)
+        with running_streams_program("WordCount", broker.address, APPLICATION, str(tmp_path / "streams"), "99") as java:
+            deadline = time.monotonic() + DEADLINE_S
+            while log.committed_offsets(APPLICATION, [WORDS]).get(WORDS) != len(TEXT):
+                assert java.poll() is None
+                assert time.monotonic() < deadline
+                time.sleep(0.1)
+            assert (state / "0_0" / "rocksdb" / "counts" / "CURRENT").exists()
+            with pytest.raises(StoreLockedError):
+                counting(log, state).open()
+            assert java.poll() is None
+        with counting(log, state) as task:
+            [report] = task.restore_reports()
+            assert (report.wiped, report.records) == (True, len(TEXT))
+            assert "Kafka Streams" in str(report.reason)
+            assert contents(task) == expected(TEXT)
 
 
 def test_a_checkpoint_of_ours_is_read_by_the_class_of_kafka_streams(tmp_path: Path) -> None:
