@@ -257,7 +257,14 @@ class Takeover:
     def _complete(self) -> None:
         """Complete a takeover that was interrupted after Kafka's folder had been moved."""
         former, new = beside(self._path, FORMER_END), beside(self._path, PREPARE_END)
-        if not self._in_place or not is_streams_store(former):
+        removed = former if self._in_place else self._source
+        if not is_streams_store(removed):
+            if removed.is_dir():
+                # Its removal may have been interrupted when it was empty.
+                with suppress(OSError):
+                    removed.rmdir()
+            return
+        if not self._in_place:
             return
         if not os.path.lexists(self._path):
             # Without a complete new store, Kafka's folder was moved to be removed. It is found again, and removed.

@@ -20,6 +20,7 @@ from stores.interface import IsolationLevel, TopicPartition
 from stores.tasks import StreamTask
 from stores.tasks.stores import takeover
 from stores.tasks.stores.swap import ENDS, beside
+from stores.tests.tasks.directory.relocating import failing_at
 from stores.tests.tasks.setup import (
     DIRECT,
     EXACTLY_ONCE,
@@ -28,6 +29,7 @@ from stores.tests.tasks.setup import (
     LEFT,
     MEMORY,
     RIGHT,
+    Crash,
     counting_task,
     crashing_at,
     expected_outputs,
@@ -85,6 +87,7 @@ def assert_nothing_is_left(folder: Path, backend: str) -> None:
         for path in (streams_folder(folder, name), store_folder(folder, backend, name)):
             assert not (path / "CURRENT").exists()
             assert not any(os.path.lexists(beside(path, end)) for end in ENDS)
+        assert streams_folder(folder, name).exists() == (streams_folder(folder, name) == path)
     assert list(task_folder(folder).rglob("*.position")) == []
 
 
@@ -145,6 +148,29 @@ def test_a_kill_in_a_takeover_leaves_one_complete_store(tmp_path: Path, failpoin
     run_until_killed(tmp_path, failpoint, hit, (backend, backend), EXACTLY_ONCE)
     with SqliteChangelog(tmp_path / "log.sqlite") as log:
         check_and_count_on(tmp_path, log, backend, [(False, 0)] * 2)
+
+
+@pytest.mark.parametrize("backend", [INDEXED, LMDB])
+def test_an_opening_cut_short_at_any_change_of_a_file_keeps_the_records(tmp_path: Path, backend: str) -> None:
+    """Also within the removal of Kafka's files. Every third change is tried."""
+    number = tried = 0
+    while True:
+        number += 3
+        folder = tmp_path / str(number)
+        with MemoryChangelog() as log:
+            left_by_streams(folder, log)
+            try:
+                with failing_at(number, []):
+                    counting_task(folder, log, backend).open()
+            except Crash:
+                tried += 1
+            else:
+                break
+            with closing(counting_task(folder, log, backend)) as task:
+                assert opened(task) == [(False, 0)] * 2
+                assert state(task, "left") == state(task, "right") == expected_state(KEYS)
+            assert_nothing_is_left(folder, backend)
+    assert tried > 20
 
 
 @pytest.mark.parametrize("backend", [INDEXED, LMDB, DIRECT])
