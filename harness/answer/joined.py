@@ -133,12 +133,17 @@ def _with(run: FinishedRun, other: FinishedRun) -> FinishedRun:
 
 
 def _later(other: FinishedRun, name: str, cells: set[tuple[Any, ...]]) -> dict[str, Any]:
-    words = [", ".join(map(_words, experiments()[name].cell, cell)) for cell in sorted(cells)]
+    words = [_cell_words(experiments()[name].cell, cell) for cell in sorted(cells)]
     return {**{fact: other.facts[fact] for fact in sorted(_FACTS)}, "cells": words}
 
 
-def _words(column: str, value: str | int) -> str:
-    return f"{column} {value}" if isinstance(value, str) else f"{text.exact(value)} {column}"
+def _cell_words(columns: Sequence[str], cell: Sequence[str | int]) -> str:
+    """Return a cell in words: ``2,000 keys``, or ``count (1 partition)``."""
+    first, *others = (
+        value if isinstance(value, str) else f"{text.exact(value)} {column.removesuffix('s') if value == 1 else column}"
+        for column, value in zip(columns, cell, strict=True)
+    )
+    return f"{first} ({', '.join(others)})" if others else first
 
 
 def _still_left_out(facts: Mapping[str, Any], later: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:

@@ -164,7 +164,7 @@ def test_a_workload_is_a_cell_by_its_name(tmp_path: Path) -> None:
     trials = [KafkaTrial(name, partitions, 1) for name, partitions in (("count", 1), ("count", 2), ("flights", 1))]
     assert rest_of({"kafka": trials}, run) == {"kafka": trials[1:]}
     write_report(run.folder, tmp_path / "results", others=[rest(tmp_path, run.folder, tasks("count", 2))])
-    said = f"(workload count, 2 partitions): {ORIGIN}."
+    said = f"(count (2 partitions)): {ORIGIN}."
     assert said in (tmp_path / "results" / "kafka.md").read_text()
 
 

@@ -26,9 +26,9 @@ key in a store, both with a commit every 100 ms. Each is killed (SIGKILL) after 
 put into the topic, and it is started again. *Ready* is the time from the assignment of its partitions to its first
 processed record. *From the start* is the time from the start of its process, in which it also waits until the session
 of the killed one is over (6 s). The worker opens its store, and replays the tail that the kill has cost. After the
-first kill, the checkpoint file of Kafka Streams has no offset: it removes the store and restores all of it (*worst*). That
-restore leaves a checkpoint, and after the later kills Kafka Streams restores the rest alone. The promise is {READY_S:g} s
-with {RECORDS:,} records; smaller stores decide nothing.
+first kill, the checkpoint file of Kafka Streams has no offset: it removes the store and restores all of it (*worst*).
+That restore leaves a checkpoint, and after the later kills Kafka Streams restores the rest alone. The promise is
+{READY_S:g} s with {RECORDS:,} records; smaller stores decide nothing.
 """
 
 
