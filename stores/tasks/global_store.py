@@ -68,11 +68,18 @@ class GlobalCopy(Closeable):
         self.name = name
         self.wiped_because: str | None = None
         """The reason why ``open`` has wiped the store; None if it has not."""
-        self._path, self._topic, self._config = path, described.topic, described.config
+        self.path = path
+        """The store's folder."""
+        self._topic, self._config = described.topic, described.config
         self._changelog = changelog
         self._store: KeyValueStore | None = None
         self._next: dict[TopicPartition, int] = {}
         """The next offset to read of each partition."""
+
+    @property
+    def store(self) -> KeyValueStore:
+        """The store, which is open."""
+        return self._open_store
 
     def open(self) -> None:
         """Open the store, and find out where it goes on in each partition. Nothing is read yet.
@@ -94,7 +101,7 @@ class GlobalCopy(Closeable):
         if self.wiped_because is not None:
             _log.warning("global store %r is wiped, and read whole: %s", self.name, self.wiped_because)
             self.close()
-            backend_named(self._config.backend).wipe(self._path)
+            backend_named(self._config.backend).wipe(self.path)
             store = self._opened()
         for partition in partitions:
             offset = store.committed_offset(partition)
@@ -163,7 +170,7 @@ class GlobalCopy(Closeable):
         return self._store
 
     def _opened(self) -> KeyValueStore:
-        store = self._store = self._config.open(self._path, name=self.name)
+        store = self._store = self._config.open(self.path, name=self.name)
         try:
             if self._config.records is None:
                 check_untyped(store)

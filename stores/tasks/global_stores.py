@@ -19,6 +19,7 @@ from stores.tasks.arguments import check_changelog
 from stores.tasks.directory.names import check_stores
 from stores.tasks.first_error import FirstError
 from stores.tasks.global_store import GlobalCopy, GlobalStore
+from stores.telemetry import MetricsRegistry
 
 RECORDS_MAX = 10_000
 """The most records of a commit of one store."""
@@ -117,6 +118,15 @@ class GlobalStores(Closeable):
     def views(self) -> dict[str, Any]:
         """Return a view of each store by name. Raises: StoreClosedError."""
         return {name: self.view(name) for name in self._stores}
+
+    def watch(self, metrics: MetricsRegistry) -> None:
+        """Add the stores to a registry, each with its folder as the label ``path``: another process may have its own.
+
+        A store is forgotten there when it is closed. Raises: StoreClosedError.
+        """
+        self._check_readable()
+        for copy in self._copies.values():
+            metrics.add(copy.store, {"path": str(copy.path)})
 
     def close(self) -> None:
         """Close the stores. Their views are closed with them. May be called more than once."""

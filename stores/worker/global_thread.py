@@ -10,6 +10,7 @@ import threading
 
 from stores.errors import ChangelogTimeoutError
 from stores.tasks.global_stores import GlobalStores
+from stores.telemetry import MetricsRegistry
 
 _log = logging.getLogger(__name__)
 
@@ -18,17 +19,18 @@ FOLLOW_S = 0.1
 
 
 class GlobalThread:
-    """The thread of ``stores``. All methods are for the worker's own thread, ``lag`` and ``failure`` for any.
+    """The thread of ``stores``, which ``metrics`` gets once they are open.
 
+    All methods are for the worker's own thread, ``lag`` and ``failure`` for any.
     If the changelog does not answer in time, the stores stay as they are, and the thread tries again.
     """
 
-    def __init__(self, stores: GlobalStores) -> None:
+    def __init__(self, stores: GlobalStores, metrics: MetricsRegistry | None = None) -> None:
         self.failure: BaseException | None = None
         """The error that has ended the thread."""
         self.lag: int | None = None
         """The number of offsets that the stores lacked at the last look; None while they are not open."""
-        self._stores = stores
+        self._stores, self._metrics = stores, metrics
         self._told = ""
         self._ready, self._stopping = threading.Event(), threading.Event()
         self._thread = threading.Thread(target=self._run, name="global-thread", daemon=True)
@@ -75,6 +77,8 @@ class GlobalThread:
             except ChangelogTimeoutError as error:
                 self._try_later(error)
         self.lag, self._told = 0, ""
+        if self._metrics is not None:
+            self._stores.watch(self._metrics)
         for name, reason in self._stores.wiped().items():
             _log.warning("global store %r was read whole: %s", name, reason)
 

@@ -223,7 +223,7 @@ class Worker:
             return None
         described = self.settings.global_stores(self.application.global_stores)
         self._global_stores = GlobalStores(self.settings.tasks.state_dir, changelog, described)
-        return GlobalThread(self._global_stores)
+        return GlobalThread(self._global_stores, self._metrics)
 
     def _await_global_stores(self) -> bool:
         """Wait until the tasks can read the global stores; return False if the worker is to end before."""

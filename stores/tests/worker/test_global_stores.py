@@ -15,6 +15,7 @@ from stores.changelog import MemoryChangelog
 from stores.errors import ChangelogError, ChangelogTimeoutError, ConfigError
 from stores.interface import TopicPartition
 from stores.tasks import GlobalStore, GlobalStores
+from stores.telemetry import MetricsRegistry
 from stores.tests.worker.places import EmbeddedPlace, Place
 from stores.tests.worker.queries.asking import ask
 from stores.tests.worker.worker_process import WorkerProcess
@@ -132,8 +133,12 @@ def await_true(holds: Any) -> None:
 def test_a_changelog_that_does_not_answer_costs_time_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(global_thread, "FOLLOW_S", 0.01)
     stores = Stores(tmp_path, [ChangelogTimeoutError("no answer") for _ in range(3)])
-    thread = GlobalThread(stores)
+    registry = MetricsRegistry()
+    thread = GlobalThread(stores, registry)
     assert thread.await_ready(DEADLINE_S)
+    shown = [labels for values in registry.collect_all().values() for labels, _ in values]
+    path = str(tmp_path / "global" / "rocksdb" / "prices")
+    assert {"store": "prices", "backend": "rocksdb-indexed-batch", "path": path} in shown
     await_true(lambda: stores.followed > 5)
     assert thread.failure is None
     thread.stop()
