@@ -67,7 +67,13 @@ class GlobalThread:
             self._stopping.wait()  # The tasks read the stores until then.
         finally:
             self._ready.set()
+            self._close()
+
+    def _close(self) -> None:
+        try:
             self._stores.close()
+        except BaseException as error:
+            self.failure = self.failure or error
 
     def _open(self) -> None:
         while True:

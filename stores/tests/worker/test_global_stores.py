@@ -12,9 +12,10 @@ from typing import Any
 import pytest
 
 from stores.changelog import MemoryChangelog
-from stores.errors import ChangelogError, ChangelogTimeoutError, ConfigError
+from stores.errors import ChangelogError, ChangelogTimeoutError, ConfigError, StoreUnavailableError
 from stores.interface import TopicPartition
 from stores.tasks import GlobalStore, GlobalStores
+from stores.tasks.global_store import GlobalCopy
 from stores.telemetry import MetricsRegistry
 from stores.tests.worker.places import EmbeddedPlace, Place
 from stores.tests.worker.queries.asking import ask
@@ -180,3 +181,20 @@ def test_a_worker_that_is_stopped_while_a_store_is_read_ends(tmp_path: Path) -> 
     thread.stop()
     assert thread.join(DEADLINE_S)
     assert thread.failure is None
+
+
+def test_an_error_of_the_close_is_the_failure_of_the_thread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without it the worker would end as if all was well."""
+    thread = GlobalThread(Stores(tmp_path, []))
+    assert thread.await_ready(DEADLINE_S)
+    error = StoreUnavailableError("the disk is full")
+    closing = GlobalCopy.close
+
+    def close(copy: GlobalCopy) -> None:
+        closing(copy)
+        raise error
+
+    monkeypatch.setattr(GlobalCopy, "close", close)
+    thread.stop()
+    assert thread.join(DEADLINE_S)
+    assert thread.failure is error
