@@ -48,13 +48,14 @@ class GlobalStores(Closeable):
         self._state, self._changelog, self._stores = checked_path(state_dir), changelog, dict(stores)
         self._copies: dict[str, GlobalCopy] = {}
         self._lock = -1
-        self._readable = False
-        """True from the end of the opening on: before, a store may lack what it has had."""
+        self._readable: Mapping[str, GlobalCopy] | None = None
+        """The copies from the end of the opening on: before, a store may lack what it has had."""
         self.restored = 0
         """The records that were read since ``open`` was called."""
 
     def __repr__(self) -> str:
-        return f"<{type(self).__name__} {', '.join(self._stores) or 'none'}, {'open' if self._readable else 'closed'}>"
+        state = "closed" if self._readable is None else "open"
+        return f"<{type(self).__name__} {', '.join(self._stores) or 'none'}, {state}>"
 
     @property
     def names(self) -> frozenset[str]:
@@ -84,7 +85,7 @@ class GlobalStores(Closeable):
                 self._copies[name] = copy = GlobalCopy(name, place, described, self._changelog)
                 copy.open()
             self._read_to_the_ends(on_progress)
-            self._readable = True
+            self._readable = self._copies
         except BaseException:
             self.close()
             raise
@@ -94,7 +95,7 @@ class GlobalStores(Closeable):
 
         Raises: StoreClosedError; as ``GlobalCopy.follow``.
         """
-        self._check_readable()
+        self._readable_copies()
         return self._follow(records_max)
 
     def lag(self) -> int:
@@ -112,8 +113,7 @@ class GlobalStores(Closeable):
         """
         if name not in self._stores:
             raise KeyError(name)
-        self._check_readable()
-        return self._copies[name].view(bound)
+        return self._readable_copies()[name].view(bound)
 
     def views(self) -> dict[str, Any]:
         """Return a view of each store by name. Raises: StoreClosedError."""
@@ -124,13 +124,12 @@ class GlobalStores(Closeable):
 
         A store is forgotten there when it is closed. Raises: StoreClosedError.
         """
-        self._check_readable()
-        for copy in self._copies.values():
+        for copy in self._readable_copies().values():
             metrics.add(copy.store, {"path": str(copy.path)})
 
     def close(self) -> None:
         """Close the stores. Their views are closed with them. May be called more than once."""
-        self._readable = False
+        self._readable = None
         copies, self._copies = self._copies, {}
         errors = FirstError()
         for copy in copies.values():
@@ -169,9 +168,11 @@ class GlobalStores(Closeable):
             f"{PROCESSES_MAX} processes have global stores in {self._state}: give this one another state directory"
         )
 
-    def _check_readable(self) -> None:
-        if not self._readable:
+    def _readable_copies(self) -> Mapping[str, GlobalCopy]:
+        copies = self._readable
+        if copies is None:
             raise StoreClosedError("the global stores are closed: open them")
+        return copies
 
 
 def check_descriptions(stores: object) -> None:
