@@ -1,7 +1,8 @@
 """A global store: all partitions of a topic in one store, which each process follows by itself.
 
-Functions only read it. It keeps the offsets of all partitions with its data, and every commit has both: after a kill it
-goes on from its last commit, and reads nothing twice. Source: KIP-99; KIP-892, "Atomic Checkpointing".
+Functions only read it. It keeps the offsets of all partitions with its data, and every commit has both. After a kill it
+goes on from a commit: the last one, or at the level CHANGELOG an earlier one, ``restore_max_bytes`` before it at most.
+Source: KIP-99; KIP-892, "Atomic Checkpointing".
 """
 
 from __future__ import annotations
@@ -16,13 +17,20 @@ from typing import Any
 
 from stores.changelog.interface import Changelog, Record
 from stores.config import StoreConfig
-from stores.errors import ChangelogError, ConfigError, StoreCorruptedError, StoreTooNewError
+from stores.errors import (
+    ChangelogError,
+    ConfigError,
+    StoreCorruptedError,
+    StoreIncompatibleError,
+    StoreTooNewError,
+)
 from stores.interface import Closeable, IsolationLevel, KeyValueStore, PositionBound, TopicPartition
 from stores.records import KeyValue, TimestampedKeyValue
 from stores.records.record_kind import RecordKind, check_untyped, is_empty
 from stores.registry import backend_named
 from stores.tasks.directory.names import check_topic
-from stores.tasks.stores.conversion import Conversion
+from stores.tasks.stores.conversion import VERSION_HEADER, Conversion
+from stores.tasks.stores.replay_bound import ReplayBound
 
 _log = logging.getLogger(__name__)
 
@@ -75,6 +83,9 @@ class GlobalCopy(Closeable):
         self._store: KeyValueStore | None = None
         self._next: dict[TopicPartition, int] = {}
         """The next offset to read of each partition."""
+        self._ends: dict[TopicPartition, int] = {}
+        """The ends that ``ends`` has returned last."""
+        self._bound = ReplayBound(self._config.restore_max_bytes)
 
     @property
     def store(self) -> KeyValueStore:
@@ -85,7 +96,7 @@ class GlobalCopy(Closeable):
         """Open the store, and find out where it goes on in each partition. Nothing is read yet.
 
         A store that is damaged, or has data that the topic has no more, is wiped. Raises: ChangelogError if the topic
-        does not exist; as ``open_store``.
+        does not exist; StoreIncompatibleError if the store is of another backend or kind; as ``open_store``.
         """
         count = self._changelog.topics().get(self._topic, 0)
         if not count:
@@ -96,6 +107,11 @@ class GlobalCopy(Closeable):
             store = self._opened()
         except (StoreCorruptedError, StoreTooNewError) as error:
             self.wiped_because = str(error)
+        except StoreIncompatibleError as error:
+            raise StoreIncompatibleError(
+                f"global store {self.name!r} is not as described: {error}. To read its topic whole instead, remove "
+                f"{self.path}"
+            ) from error
         else:
             self.wiped_because = self._misfit(store, partitions)
         if self.wiped_because is not None:
@@ -118,6 +134,7 @@ class GlobalCopy(Closeable):
         store = self._open_store
         conversion = Conversion(store, self._config.records, None)
         offsets: dict[TopicPartition, int] = {}
+        ended = []
         read = num_bytes = 0
         try:
             for partition, offset in self._next.items():
@@ -131,8 +148,13 @@ class GlobalCopy(Closeable):
                         break
                 if read == records_max or num_bytes >= COMMIT_BYTES_MAX:
                     break
+                ended.append(partition)
             if offsets:
+                self._bound.make_room(num_bytes)
                 self._commit(store, offsets, conversion.marks())
+                self._bound.committed(num_bytes)
+            else:
+                self._bound.idle()
         except BaseException:
             with suppress(Exception):
                 store.rollback()
@@ -141,14 +163,18 @@ class GlobalCopy(Closeable):
         for partition in offsets:
             del self._next[partition]
         self._next.update({partition: offset + 1 for partition, offset in offsets.items()})
+        # Markers, aborted records and gaps may be before an end that was known before this read.
+        for partition in ended:
+            self._next[partition] = max(self._next[partition], self._ends.get(partition, 0))
         return read
 
     def ends(self) -> dict[TopicPartition, int]:
         """Return the end of each partition."""
-        return {partition: self._changelog.end_offset(partition) for partition in self._next}
+        self._ends = {partition: self._changelog.end_offset(partition) for partition in self._next}
+        return self._ends
 
     def lag(self, ends: Mapping[TopicPartition, int]) -> int:
-        """Return the number of offsets before these ends that the store lacks, of all partitions."""
+        """Return the number of offsets before these ends that were not read yet, of all partitions."""
         return sum(max(end - self._next[partition], 0) for partition, end in ends.items())
 
     def view(self, bound: PositionBound | None = None) -> Any:
@@ -170,15 +196,16 @@ class GlobalCopy(Closeable):
         return self._store
 
     def _opened(self) -> KeyValueStore:
-        store = self._store = self._config.open(self.path, name=self.name)
         try:
+            store = self._store = self._config.open(self.path, name=self.name)
             if self._config.records is None:
                 check_untyped(store)
             else:
                 self._config.records.prepare(store)
         except BaseException:
-            store.close()
+            self.close()
             raise
+        self._bound.follow(store.persistence)
         return store
 
     def _misfit(self, store: KeyValueStore, partitions: list[TopicPartition]) -> str | None:
@@ -186,11 +213,17 @@ class GlobalCopy(Closeable):
         offsets = {partition: store.committed_offset(partition) for partition in partitions}
         if not is_empty(store) and all(offset is None for offset in offsets.values()):
             return f"it has data, and no offset of topic {self._topic!r}"
+        for partition in store.position(IsolationLevel.READ_COMMITTED):
+            if partition not in offsets:
+                return f"it has data of {partition.topic}-{partition.partition}, which does not exist"
         for partition, offset in offsets.items():
             if offset is not None:
                 start, end = self._changelog.start_offset(partition), self._changelog.end_offset(partition)
                 if not start <= offset + 1 <= end:
-                    return f"it goes on at offset {offset + 1} of {partition}, which can be read from {start} to {end}"
+                    return (
+                        f"it goes on at offset {offset + 1} of {partition.topic}-{partition.partition}, which can be "
+                        f"read from {start} to {end}"
+                    )
         return None
 
     def _put(self, store: KeyValueStore, conversion: Conversion, partition: TopicPartition, record: Record) -> None:
@@ -201,6 +234,12 @@ class GlobalCopy(Closeable):
             raise ChangelogError(
                 f"global store {self.name!r} can't have the record at offset {record.offset} of "
                 f"{partition.topic}-{partition.partition}: {error}. Remove the record from the topic"
+            ) from None
+        except StoreIncompatibleError:
+            raise ChangelogError(
+                f"global store {self.name!r} can't have the record at offset {record.offset} of "
+                f"{partition.topic}-{partition.partition}, which is of the changelog of an upgraded store (header "
+                f"{VERSION_HEADER}): name another topic"
             ) from None
 
     @staticmethod

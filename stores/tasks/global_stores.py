@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
 from os import PathLike
 from pathlib import Path
 from typing import Any, Self
 
 from stores.changelog.interface import Changelog
-from stores.errors import ConfigError, StoreClosedError, StoreLockedError
+from stores.errors import ConfigError, StoreClosedError, StoreIncompatibleError, StoreLockedError
+from stores.files.creation import wipe
 from stores.files.locks import take
 from stores.files.plain_files import make_folder, translated_system_errors
 from stores.files.store_directory import checked_path
@@ -70,7 +72,8 @@ class GlobalStores(Closeable):
         """Open the stores, and bring each to the end of its topic as of now.
 
         ``on_progress`` is called after each commit with the number of offsets that were left before; its exception ends
-        the opening. A store that is damaged or does not fit its topic is wiped, and read whole.
+        the opening. A store that is damaged or does not fit its topic is wiped, and read whole. The store that another
+        engine has left under the same name is removed.
 
         Raises: ChangelogError if a topic does not exist; ChangelogTimeoutError; StoreLockedError if too many processes
         share the state directory; as ``open_store``.
@@ -84,6 +87,10 @@ class GlobalStores(Closeable):
                     make_folder(place.parent, 0o700)
                 self._copies[name] = copy = GlobalCopy(name, place, described, self._changelog)
                 copy.open()
+                for other in folder.glob(f"*/{name}"):  # Of an earlier configuration.
+                    if other != place:
+                        with suppress(StoreIncompatibleError):  # It is no store's folder.
+                            wipe(other)
             self._read_to_the_ends(on_progress)
             self._readable = self._copies
         except BaseException:
@@ -99,7 +106,11 @@ class GlobalStores(Closeable):
         return self._follow(records_max)
 
     def lag(self) -> int:
-        """Return the number of offsets that the stores lack, together. Raises: ChangelogTimeoutError."""
+        """Return the number of offsets that the stores have not read yet, together. For the thread that follows.
+
+        It is 0 after a ``follow`` that has read all, also if markers of transactions come last. Raises:
+        ChangelogTimeoutError.
+        """
         return sum(copy.lag(copy.ends()) for copy in self._copies.values())
 
     def wiped(self) -> dict[str, str]:
@@ -155,6 +166,8 @@ class GlobalStores(Closeable):
 
     def _taken(self) -> Path:
         """Lock the first folder that no process has, and return it."""
+        with translated_system_errors(self._state):
+            make_folder(self._state, 0o700)
         for number in range(1, PROCESSES_MAX + 1):
             folder = self._state / (FOLDER if number == 1 else f"{FOLDER}-{number}")
             try:

@@ -69,5 +69,6 @@ def test_it_has_committed_records_only_and_passes_markers_and_aborted_ones(tmp_p
             producer.abort()
         with stores_over(log, tmp_path) as stores:
             assert stores.restored == 0
+            assert stores.lag() == 0
             assert stores.wiped() == {}
             assert contents(stores) == {**model(PRICES), b"0-1": b"committed"}

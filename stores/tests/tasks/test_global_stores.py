@@ -16,7 +16,9 @@ from stores.errors import (
     ReadOnlyViewError,
     StoreClosedError,
     StoreCorruptedError,
+    StoreError,
     StoreLockedError,
+    StoreTooNewError,
 )
 from stores.interface import PositionBound
 from stores.records import INT64, STR, KeyValue, TimestampedKeyValue, ValueAndTimestamp, Window
@@ -196,14 +198,15 @@ def test_data_without_an_offset_of_the_topic_is_not_trusted(log: MemoryChangelog
         assert "no offset of topic 'others'" in stores.wiped()["prices"]
 
 
-def test_a_damaged_store_is_wiped_and_read_whole(
-    log: MemoryChangelog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("kind", [StoreCorruptedError, StoreTooNewError])
+def test_a_damaged_store_and_one_of_a_later_release_are_wiped_and_read_whole(
+    log: MemoryChangelog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: type[StoreError]
 ) -> None:
     say(log, PRICES)
     with stores_over(log, tmp_path):
         pass
     opening = StoreConfig.open
-    errors = [StoreCorruptedError("a file of it is damaged")]
+    errors = [kind("it can't be read")]
 
     def opened(config: StoreConfig, path: Path, *, name: str) -> Any:
         if errors:
@@ -212,7 +215,7 @@ def test_a_damaged_store_is_wiped_and_read_whole(
 
     monkeypatch.setattr(StoreConfig, "open", opened)
     with stores_over(log, tmp_path) as stores:
-        assert stores.wiped() == {"prices": "a file of it is damaged"}
+        assert stores.wiped() == {"prices": "it can't be read"}
         assert stores.restored == len(PRICES)
         assert contents(stores) == model(PRICES)
 
