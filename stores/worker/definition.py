@@ -82,7 +82,8 @@ class Definition:
         self.topology = Topology({number: each.subtopology for number, each in self.processors.items()})
         check_descriptions({} if global_stores is None else global_stores)
         self.global_stores = dict(global_stores or {})
-        check_apart(self.global_stores, {store for each in self.processors.values() for store in each.stores})
+        for each in self.processors.values():
+            check_apart(self.global_stores, each.stores)
         self.topics = dict(topics or {})
         for topic, partitions in self.topics.items():
             check_topic(topic)

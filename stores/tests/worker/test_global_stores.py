@@ -94,6 +94,14 @@ def test_workers_with_other_global_stores_are_of_another_kind() -> None:
     assert Application("shop", processor, global_stores={}).fingerprint == plain.fingerprint
 
 
+def test_similar_names_collide_with_those_of_a_task_and_not_between_sub_topologies() -> None:
+    processors = [Processor(["words"], len, {"Counts": None}), Processor(["lines"], len, {"counts": None})]  # type: ignore[arg-type]
+    for described in ({}, {"prices": GlobalStore("prices")}):
+        Application("shop", processors, global_stores=described)
+    with pytest.raises(ConfigError, match="collide"):
+        Application("shop", processors, global_stores={"COUNTS": GlobalStore("prices")})
+
+
 def test_a_name_that_a_store_of_a_task_has_and_a_backend_that_does_not_fit_are_refused() -> None:
     processor = Processor(["words"], len, {"prices": None})  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="rename one"):
