@@ -13,6 +13,8 @@ from stores.changelog import MemoryChangelog
 from stores.interface import TopicPartition
 from stores.tasks import TaskId
 from stores.tests.worker.counting_app import PARTITIONS, app, count
+from stores.tests.worker.places import Place
+from stores.tests.worker.worker_thread import await_counted, await_true, running
 from stores.worker import Application, Processor
 from stores.worker.local_copies import LocalCopies
 from stores.worker.settings import WorkerSettings
@@ -66,6 +68,30 @@ def test_tasks_of_one_partition_are_counted_together(settings: WorkerSettings) -
     both = Application("counting", [Processor(["words"], count, {name: None}) for name in ("counts", "others")])
     opened = {TaskId(0, 1): {LOG: 40}, TaskId(1, 1): {TopicPartition("counting-others-changelog", 1): 2}}
     assert LocalCopies(both, settings.tasks, [lambda: opened]).progress() == {WORDS[1]: 42}
+
+
+def test_the_progress_of_a_worker_is_that_of_its_last_committed_records(place: Place) -> None:
+    """Over each changelog: that of its open tasks, and then that of their files. One partition has no input."""
+    fed = [word for word in (f"word-{number}" for number in range(30)) if sum(word.encode()) % PARTITIONS]
+    with running(place, {}) as worker:
+        place.feed(fed[:10])
+        await_counted(place, 10)
+        place.feed(fed[10:])
+        await_counted(place, len(fed))
+        expected = {partition: last_offset(place, worker.application.name, partition) for partition in WORDS}
+        opened = LocalCopies(
+            worker.application, worker.settings.tasks, [thread.changelog_offsets for thread in worker._threads]
+        )
+        await_true(lambda: opened.progress() == expected)
+    closed = LocalCopies(worker.application, worker.settings.tasks, [])
+    assert closed.progress() == expected
+
+
+def last_offset(place: Place, application: str, partition: TopicPartition) -> int:
+    """Return the offset of the last record in the changelog of a partition's task, 0 if there is none."""
+    with place.open() as log:
+        records = log.read(TopicPartition(f"{application}-counts-changelog", partition.partition))
+        return max((record.offset for record in records), default=0)
 
 
 def test_the_id_of_a_directory_outlasts_a_worker(settings: WorkerSettings, tmp_path: Path) -> None:
