@@ -7,13 +7,20 @@ from collections.abc import Iterator
 import pytest
 
 from stores import failpoints
-from stores.changelog import MemoryChangelog
+from stores.changelog import Changelog, MemoryChangelog
+from stores.tests.kafka.fresh import fresh_changelog
+from stores.tests.kafka.shared_broker import broker  # noqa: F401
 
 
 @pytest.fixture
-def log() -> Iterator[MemoryChangelog]:
-    """In memory, with the topics that the tasks read and write."""
-    with MemoryChangelog() as changelog:
+def log(request: pytest.FixtureRequest) -> Iterator[Changelog]:
+    """With the topics that the tasks read and write. In memory, unless the test is ``over_each_changelog``."""
+    changelog: Changelog
+    if getattr(request, "param", "memory") == "kafka":
+        changelog = fresh_changelog(request.getfixturevalue("broker"))
+    else:
+        changelog = MemoryChangelog()
+    with changelog:
         changelog.create_topic("input")
         changelog.create_topic("output")
         yield changelog
