@@ -102,7 +102,6 @@ class GlobalCopy(Closeable):
         if not count:
             raise ChangelogError(f"the topic {self._topic!r} of global store {self.name!r} does not exist: create it")
         partitions = [TopicPartition(self._topic, number) for number in range(count)]
-        self.wiped_because = None
         try:
             store = self._opened()
         except (StoreCorruptedError, StoreTooNewError) as error:
@@ -151,7 +150,7 @@ class GlobalCopy(Closeable):
                 ended.append(partition)
             if offsets:
                 self._bound.make_room(num_bytes)
-                self._commit(store, offsets, conversion.marks())
+                self._commit(store, offsets)
                 self._bound.committed(num_bytes)
             else:
                 self._bound.idle()
@@ -243,9 +242,7 @@ class GlobalCopy(Closeable):
             ) from None
 
     @staticmethod
-    def _commit(store: KeyValueStore, offsets: Mapping[TopicPartition, int], marks: Mapping[str, bytes | None]) -> None:
-        for name, value in marks.items():
-            store.set_mark(name, value)
+    def _commit(store: KeyValueStore, offsets: Mapping[TopicPartition, int]) -> None:
         for partition, offset in offsets.items():
             store.advance_position(partition, offset)
         store.commit(offsets)

@@ -20,6 +20,8 @@ NO_TASKS = (
     "session.timeout.ms"
 )
 
+NOT_READY = "0 tasks: they begin when the global stores have been read"
+
 
 @dataclass(frozen=True, slots=True)
 class WorkerStatus:
@@ -31,6 +33,8 @@ class WorkerStatus:
     """The number of its global stores."""
     global_lag: int | None = None
     """The offsets that they lacked at the last look; None while they are not open."""
+    global_ready: bool = True
+    """False until tasks may read them."""
 
     @property
     def running(self) -> int:
@@ -95,7 +99,7 @@ class StatusLine:
         if status.global_stores:
             more += f"; global stores: lag {_shown(status.global_lag)}"
         if not status.tasks:
-            return f"{self._begin}{NO_TASKS}{more}"
+            return f"{self._begin}{NO_TASKS if status.global_ready else NOT_READY}{more}"
         parts = [f"{len(status.tasks)} tasks"]
         restored = status.restored
         if restored is not None:

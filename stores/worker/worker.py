@@ -107,7 +107,8 @@ class Worker:
         standbys = () if self._standbys is None else tuple(self._standbys.status())
         tasks = tuple(status for thread in self._threads for status in thread.status())
         lag = None if self._global is None else self._global.lag
-        return WorkerStatus(tasks, standbys, len(self.application.global_stores), lag)
+        ready = self._global is None or self._global.await_ready(0)
+        return WorkerStatus(tasks, standbys, len(self.application.global_stores), lag, ready)
 
     def task_status(self, task_id: TaskId) -> TaskStatus | None:
         """Return the state of a task that this worker has, None if it does not have it. For any thread."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from dataclasses import replace
 from pathlib import Path
 from stat import S_IMODE
@@ -11,10 +12,11 @@ import pytest
 
 from stores.changelog import MemoryChangelog, SqliteChangelog
 from stores.config import StoreConfig
-from stores.errors import ChangelogError, StoreIncompatibleError
+from stores.errors import ChangelogError, StoreIncompatibleError, StoreUnavailableError
 from stores.interface import TopicPartition
-from stores.records import BYTES, STR, KeyValue
+from stores.records import BYTES, STR, KeyValue, RecordKind, TimestampedKeyValue
 from stores.tasks import GlobalStore, GlobalStores
+from stores.tasks.global_store import GlobalCopy
 from stores.tests.tasks.global_topic import (
     PRICES,
     RECORDS_PER_COMMIT,
@@ -60,17 +62,18 @@ def test_the_copy_of_another_engine_is_removed_and_foreign_files_stay(log: Memor
 
 
 @pytest.mark.parametrize(
-    "other",
+    ("records", "other"),
     [
-        StoreConfig("rocksdb-dual-store", records=KeyValue(key=STR, value=BYTES)),
-        StoreConfig(records=KeyValue(key=BYTES, value=BYTES)),
+        (KeyValue(key=STR, value=BYTES), StoreConfig("rocksdb-dual-store", records=KeyValue(key=STR, value=BYTES))),
+        (KeyValue(key=STR, value=BYTES), KeyValue(key=BYTES, value=BYTES)),
+        (TimestampedKeyValue(key=STR, value=BYTES), None),
     ],
 )
 def test_another_configuration_of_the_same_engine_is_refused_and_the_error_names_the_folder(
-    log: MemoryChangelog, tmp_path: Path, other: StoreConfig
+    log: MemoryChangelog, tmp_path: Path, records: RecordKind, other: StoreConfig | RecordKind | None
 ) -> None:
     log.create_topic(TOPIC)
-    first = GlobalStore(TOPIC, KeyValue(key=STR, value=BYTES))
+    first = GlobalStore(TOPIC, records)
     with GlobalStores(tmp_path, log, {"prices": first}):
         pass
     with pytest.raises(StoreIncompatibleError) as raised:
@@ -123,6 +126,43 @@ def test_a_record_of_an_upgraded_store_is_refused_by_name(log: MemoryChangelog, 
         with pytest.raises(ChangelogError, match="offset 5 of prices-2"):
             stores.follow()
         assert contents(stores) == model(PRICES)
+
+
+def test_a_store_that_has_read_all_becomes_persistent(log: MemoryChangelog, tmp_path: Path) -> None:
+    """A flush begins with an eighth of the bound then, and otherwise with a half of it."""
+    num_bytes = sum(4 + len(value) for _, _, value in PRICES)
+    say(log, PRICES)
+    config = StoreConfig("rocksdb-indexed-batch", restore_max_bytes=4 * num_bytes)
+    with GlobalStores(tmp_path, log, {"prices": GlobalStore(TOPIC, config)}) as stores:
+        bound = stores._copies["prices"]._bound
+        assert bound.num_bytes > 0
+        deadline = time.monotonic() + 30
+        while bound.num_bytes:
+            assert stores.follow() == 0
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+
+
+def test_an_error_of_one_close_keeps_no_other_store_open(
+    log: MemoryChangelog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log.create_topic(TOPIC)
+    described = {name: GlobalStore(TOPIC, StoreConfig("sqlite-indexed-batch")) for name in ("first", "second")}
+    stores = GlobalStores(tmp_path, log, described)
+    stores.open()
+    closing = GlobalCopy.close
+
+    def close(copy: GlobalCopy) -> None:
+        closing(copy)
+        if copy.name == "first":
+            raise StoreUnavailableError("the disk is full")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(GlobalCopy, "close", close)
+        with pytest.raises(StoreUnavailableError):
+            stores.close()
+    with GlobalStores(tmp_path, log, described):
+        assert [each.name for each in tmp_path.iterdir()] == ["global"]
 
 
 class LogWithMarkers(MemoryChangelog):

@@ -22,7 +22,8 @@ from stores.errors import (
 )
 from stores.interface import PositionBound
 from stores.records import INT64, STR, KeyValue, TimestampedKeyValue, ValueAndTimestamp, Window
-from stores.tasks import GlobalStore, GlobalStores, TaskContext, global_stores
+from stores.settings.upgrade import Upgrade
+from stores.tasks import GlobalStore, GlobalStores, TaskContext, global_store, global_stores
 from stores.tests.tasks.global_topic import (
     PARTITIONS,
     PRICES,
@@ -231,6 +232,30 @@ def test_an_error_in_the_middle_keeps_the_store_at_its_last_commit(log: MemoryCh
         log.truncate(partition(1), 5)
 
 
+def test_what_was_read_before_an_error_is_in_no_later_commit(log: MemoryChangelog, tmp_path: Path) -> None:
+    say(log, [])
+    with stores_over(log, tmp_path, "lmdb-indexed-batch") as stores:
+        say(log, [(0, b"1", b"first"), (0, b"2", b"second"), (1, b"k" * 600, b"long")])
+        with pytest.raises(ChangelogError):
+            stores.follow()
+        assert stores.follow(1) == 1
+        assert contents(stores) == {b"0-1": b"first"}
+
+
+def test_a_commit_has_few_records_if_they_are_large(
+    log: MemoryChangelog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(global_store, "COMMIT_BYTES_MAX", 100)
+    say(log, [])
+    with stores_over(log, tmp_path) as stores:
+        said = [(number % 2, b"%d" % number, b"x" * 60) for number in range(8)]
+        say(log, said)
+        assert [stores.follow() for _ in range(5)] == [2, 2, 2, 2, 0]
+        assert contents(stores) == model(said)
+    with stores_over(log, tmp_path / "other") as stores:
+        assert stores.restored == len(said)
+
+
 def test_a_partition_with_much_to_read_does_not_keep_the_others_waiting(log: MemoryChangelog, tmp_path: Path) -> None:
     say(log, [])
     with stores_over(log, tmp_path) as stores:
@@ -259,6 +284,8 @@ def test_an_exception_of_the_progress_ends_the_opening(log: MemoryChangelog, tmp
 
     def note(offsets: int) -> None:
         left.append(offsets)
+        with pytest.raises(StoreClosedError):
+            stores.view("prices")
         raise KeyboardInterrupt
 
     stores = stores_over(log, tmp_path)
@@ -268,6 +295,7 @@ def test_an_exception_of_the_progress_ends_the_opening(log: MemoryChangelog, tmp
     with pytest.raises(StoreClosedError):
         stores.view("prices")
     with stores:
+        assert stores.restored == 0
         assert contents(stores) == model(PRICES)
     with pytest.raises(StoreClosedError):
         stores.follow()
@@ -279,6 +307,7 @@ def test_an_exception_of_the_progress_ends_the_opening(log: MemoryChangelog, tmp
         lambda: GlobalStore(TOPIC, StoreConfig("rocksdb-direct")),
         lambda: GlobalStore(TOPIC, Window(key=STR, value=INT64, size_ms=10, retention_ms=100)),
         lambda: GlobalStore(TOPIC, TimestampedKeyValue(key=STR, value=INT64, ttl_ms=10)),
+        lambda: GlobalStore(TOPIC, StoreConfig(upgrade=Upgrade(1, lambda record, version: []))),
         lambda: GlobalStore("a b"),
         lambda: GlobalStores("state", MemoryChangelog(), {"a/b": GlobalStore(TOPIC)}),
     ],

@@ -188,6 +188,7 @@ def test_a_worker_that_is_stopped_while_a_store_is_read_ends(tmp_path: Path) -> 
     assert thread.lag is None
     thread.stop()
     assert thread.join(DEADLINE_S)
+    assert thread.lag == 1
     assert thread.failure is None
 
 

@@ -12,7 +12,7 @@ from stores.tasks import TaskId
 from stores.worker import status as status_module
 from stores.worker.running_task import TaskStatus
 from stores.worker.standby_copy import StandbyStatus
-from stores.worker.status import NO_TASKS, StatusLine, WorkerStatus
+from stores.worker.status import NO_TASKS, NOT_READY, StatusLine, WorkerStatus
 
 ID, OTHER = TaskId(0, 1), TaskId(0, 2)
 
@@ -26,6 +26,15 @@ def test_a_worker_without_tasks_says_who_has_them_and_claims_no_lag() -> None:
 def test_the_line_names_the_address_of_the_queries() -> None:
     line = StatusLine("counting", WorkerStatus, MemoryChangelog(), 0, "127.0.0.1:7070").line()
     assert line.startswith("counting: queries at 127.0.0.1:7070, ")
+
+
+@pytest.mark.parametrize(("lag", "shown"), [(None, "unknown"), (12_345, "12,345"), (0, "0")])
+@pytest.mark.parametrize("ready", [False, True])
+def test_a_worker_that_reads_its_global_stores_says_so(lag: int | None, shown: str, ready: bool) -> None:
+    """It is in no group yet: neither other workers nor the brokers are the reason."""
+    status = WorkerStatus(global_stores=1, global_lag=lag, global_ready=ready)
+    line = StatusLine("counting", lambda: status, MemoryChangelog(), 0).line()
+    assert line == f"counting: {NO_TASKS if ready else NOT_READY}; global stores: lag {shown}"
 
 
 @pytest.mark.parametrize("tasks", [(), (TaskStatus(ID, running=True),)])
