@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 import threading
 import time
 from collections import Counter
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +23,7 @@ from stores.tests.worker.places import EmbeddedPlace, Place
 from stores.tests.worker.queries.asking import ask
 from stores.tests.worker.worker_process import WorkerProcess
 from stores.worker import Application, Processor, Worker, global_thread
-from stores.worker.__main__ import REFUSED
+from stores.worker.__main__ import FAILED, REFUSED
 from stores.worker.global_thread import GlobalThread
 
 MODULE = "stores.tests.worker.counting_app"
@@ -113,13 +115,19 @@ def test_a_name_that_a_store_of_a_task_has_and_a_backend_that_does_not_fit_are_r
 
 
 class Stores(GlobalStores):
-    """Global stores whose ``follow`` raises the errors of a list first."""
+    """Global stores whose ``follow`` raises the errors of a list first, and ``open`` those of another."""
 
-    def __init__(self, folder: Path, errors: list[Exception]) -> None:
+    def __init__(self, folder: Path, errors: list[Exception], open_errors: Iterable[Exception] = ()) -> None:
         log = MemoryChangelog()
         log.create_topic("prices")
         super().__init__(folder, log, {"prices": GlobalStore("prices")})
         self.errors, self.followed, self.closed = errors, 0, threading.Event()
+        self.open_errors = iter(open_errors)
+
+    def open(self, *arguments: Any) -> None:
+        for error in self.open_errors:
+            raise error
+        super().open(*arguments)
 
     def follow(self, *arguments: Any) -> int:
         self.followed += 1
@@ -152,6 +160,41 @@ def test_a_changelog_that_does_not_answer_costs_time_only(tmp_path: Path, monkey
     assert thread.failure is None
     thread.stop()
     assert thread.join(DEADLINE_S)
+
+
+def test_a_changelog_that_does_not_answer_when_they_are_opened_is_told_once_and_asked_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(global_thread, "FOLLOW_S", 0.01)
+    thread = GlobalThread(Stores(tmp_path, [], [ChangelogTimeoutError("no answer") for _ in range(3)]))
+    assert thread.await_ready(DEADLINE_S)
+    assert thread.failure is None
+    assert [record.getMessage().count("no answer") for record in caplog.records] == [1]
+    thread.stop()
+    assert thread.join(DEADLINE_S)
+
+
+def test_a_worker_that_is_stopped_while_the_changelog_does_not_answer_ends(tmp_path: Path) -> None:
+    stores = Stores(tmp_path, [], itertools.repeat(ChangelogTimeoutError("no answer")))
+    thread = GlobalThread(stores)
+    assert not thread.await_ready(0.05)
+    thread.stop()
+    assert thread.join(DEADLINE_S)
+    assert thread.failure is None
+
+
+def test_a_record_that_a_store_cannot_have_ends_the_worker_after_its_tasks_have_committed(tmp_path: Path) -> None:
+    embedded = EmbeddedPlace(tmp_path)
+    set_price(embedded, "a", 1)
+    embedded.feed(["a"])
+    settings = {**embedded.properties(), "commit.interval.ms": "100000"}
+    with WorkerProcess(tmp_path, "w", settings, application=PRICED) as worker:
+        worker.await_line(r"4 tasks, [\d,]+ records/s, lag 0; global stores: lag 0$")
+        set_price(embedded, "", 1)
+        assert worker.ended() == FAILED
+        assert "can't have the record at offset 0 of prices-0: a key has at least one byte" in worker.errors
+        assert "Traceback" not in worker.errors
+    assert embedded.counted() == [("a", 1)]
 
 
 def test_after_an_error_the_stores_are_open_until_the_tasks_have_ended(
