@@ -72,7 +72,7 @@ _log = logging.getLogger(__name__)
 
 
 class Takeover:
-    """The takeover of the store ``name`` in the task's folder ``folder``, by the store at ``path``."""
+    """The takeover of the store ``name`` by the one at ``path``. ``folder`` has the checkpoint file."""
 
     def __init__(
         self,
@@ -85,7 +85,8 @@ class Takeover:
     ) -> None:
         self._name, self._path, self._config = name, path, config
         self._partition, self._changelog = partition, changelog
-        self._source = folder / ENGINE_FOLDER / name
+        # In the layout store-partition the folder is the store's own, and the engine's folder is the store.
+        self._source = path.with_name(ENGINE_FOLDER) if path.parent == folder else folder / ENGINE_FOLDER / name
         self._in_place = self._source == path
         self._timestamped = isinstance(config.records, TimestampedKeyValue)
 

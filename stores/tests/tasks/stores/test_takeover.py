@@ -14,10 +14,10 @@ from pathlib import Path
 
 import pytest
 
-from stores.changelog import Changelog, MemoryChangelog, SqliteChangelog
+from stores.changelog import Changelog, MemoryChangelog, Record, SqliteChangelog
 from stores.errors import ChangelogLostError, StoreLockedError
 from stores.interface import IsolationLevel, TopicPartition
-from stores.tasks import StreamTask
+from stores.tasks import DirectoryLayout, StreamTask, TaskContext, change_layout
 from stores.tasks.stores import takeover
 from stores.tasks.stores.swap import ENDS, beside
 from stores.tests.tasks.directory.relocating import failing_at
@@ -35,6 +35,7 @@ from stores.tests.tasks.setup import (
     expected_outputs,
     expected_state,
     feed,
+    logging_all,
     outputs,
     run_until_killed,
     state,
@@ -279,3 +280,36 @@ def test_a_window_store_of_kafka_streams_stays_and_ours_is_restored_from_the_cha
         assert opened(task) == [(False, 3), (False, 0)]
         assert state(task, "left") == expected_state(KEYS)
     assert all_files(segments) == before
+
+
+def test_in_the_layout_store_partition_a_store_is_taken_over_in_its_own_folder(
+    tmp_path: Path, log: MemoryChangelog
+) -> None:
+    left_by_streams(tmp_path, log)
+    change_layout(tmp_path / "state", DirectoryLayout.STORE_PARTITION)
+    for _ in range(2):
+        with closing(counting_task(tmp_path, log)) as task:
+            assert opened(task) == [(False, 0)] * 2
+            assert state(task, "left") == state(task, "right") == expected_state(KEYS)
+    folder = tmp_path / "state" / "left" / "0"
+    assert not any(os.path.lexists(beside(folder / "rocksdb", end)) for end in ENDS)
+    assert not (folder / "rocksdb" / "CURRENT").exists()
+
+
+def test_in_the_layout_store_partition_a_store_named_data_keeps_its_records(
+    tmp_path: Path, log: MemoryChangelog
+) -> None:
+    """Its engine's files have the path that a store of Kafka Streams has in the other layout."""
+
+    def keep(record: Record, context: TaskContext) -> None:
+        assert record.key is not None
+        context.store("data").put(record.key, b"1")
+
+    feed(log, KEYS)
+    (tmp_path / "state").mkdir()
+    change_layout(tmp_path / "state", DirectoryLayout.STORE_PARTITION)
+    for number in range(2):
+        with closing(counting_task(tmp_path, log, stores={"data": logging_all(INDEXED)}, process=keep)) as task:
+            assert opened(task) == [(False, 0)]
+            task.run(commit=True)
+            assert len(state(task, "data")) == 2, number
