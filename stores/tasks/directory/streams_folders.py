@@ -18,7 +18,7 @@ from pathlib import Path
 
 from stores.errors import StoreLockedError
 from stores.files.creation import is_store
-from stores.files.plain_files import open_plain, remove, sync_folder
+from stores.files.plain_files import check_plain, open_plain, sync_folder
 
 ENGINE_FOLDER = "rocksdb"
 """The folder of key-value stores in a task's folder. Source: ``RocksDBStore.DB_FILE_DIR``."""
@@ -46,8 +46,11 @@ def kept_from_streams(path: Path) -> Iterator[None]:
     """Keep Kafka Streams from opening the store at ``path``, or any in its state directory, during the block.
 
     Its locks are record locks, which those of this library neither hold nor respect. Raises: StoreLockedError if a
-    process has the store or the state directory open; OSError.
+    process has the store or the state directory open; StrangeFileError if something else than a file has the name of
+    one of RocksDB's; OSError.
     """
+    for file in (*_own_files(path), path / _CURRENT):
+        check_plain(file, folder=False)
     with ExitStack() as held:
         for file in (path.parents[2] / ".lock", path / "LOCK"):
             with suppress(FileNotFoundError):
@@ -60,15 +63,19 @@ def remove_streams_store(path: Path) -> None:
 
     The file by which the folder is recognized is removed last. So an interrupted removal can be repeated.
     """
-    with os.scandir(path) as entries:
-        own = [Path(entry.path) for entry in entries if _OWN.fullmatch(entry.name)]
-    for file in own:
-        remove(file)
+    for file in _own_files(path):
+        file.unlink()
     sync_folder(path)
     (path / _CURRENT).unlink()
     with suppress(OSError):
         path.rmdir()
     sync_folder(path.parent)
+
+
+def _own_files(path: Path) -> list[Path]:
+    """Return the paths of RocksDB's files in the folder ``path``, without CURRENT. Raises: OSError."""
+    with os.scandir(path) as entries:
+        return [Path(entry.path) for entry in entries if _OWN.fullmatch(entry.name)]
 
 
 def _locked(file: Path) -> int:

@@ -10,7 +10,8 @@ the offset of the task's checkpoint file and the position. Then it is closed and
 Until step 1 Kafka's folder counts, and an interrupted takeover starts over. After it the new store counts, and the next
 opening completes the steps. With another engine the two have different places, and step 2 decides.
 
-A folder that can't be taken over is removed like a store that can't be trusted, and restored from its changelog.
+A folder that can't be taken over is removed like a store that can't be trusted, and restored from its changelog. One
+that another configuration could take over is refused unchanged, as a store of the library is.
 
 Source: KIP-892, "Upgrading", "Interactive Query .position Offsets"; Kafka Streams 4.1.
 """
@@ -30,7 +31,9 @@ from stores.errors import (
     ChangelogLostError,
     CommitFailedError,
     OffsetOutOfRangeError,
+    StoreCorruptedError,
     StoreError,
+    StoreIncompatibleError,
     StoreUnavailableError,
     TaskCorruptedError,
 )
@@ -42,6 +45,7 @@ from stores.records.key_value import KeyValue
 from stores.records.timestamped import TimestampedKeyValue
 from stores.records.timestamps import TIME_BYTES
 from stores.registry import StoreBackend, backend_named
+from stores.tasks.directory.checkpoint_file import CheckpointFile
 from stores.tasks.directory.streams_folders import (
     ENGINE_FOLDER,
     is_streams_store,
@@ -72,7 +76,7 @@ _log = logging.getLogger(__name__)
 
 
 class Takeover:
-    """The takeover of the store ``name`` by the one at ``path``. ``folder`` has the checkpoint file."""
+    """The takeover of the store ``name`` by the one at ``path``. ``checkpoint`` is Kafka's file."""
 
     def __init__(
         self,
@@ -81,10 +85,12 @@ class Takeover:
         config: StoreConfig,
         partition: TopicPartition,
         changelog: Changelog,
-        folder: Path,
+        checkpoint: CheckpointFile,
     ) -> None:
         self._name, self._path, self._config = name, path, config
         self._partition, self._changelog = partition, changelog
+        self._checkpoint = checkpoint
+        folder = checkpoint.path.parent
         # In the layout store-partition the folder is the store's own, and the engine's folder is the store.
         self._source = path.with_name(ENGINE_FOLDER) if path.parent == folder else folder / ENGINE_FOLDER / name
         self._in_place = self._source == path
@@ -96,8 +102,8 @@ class Takeover:
         ``offset`` is that of the checkpoint file, and ``position`` returns that of the position file.
 
         Raises: TaskCorruptedError, StoreCorruptedError if the store must be restored from its changelog;
-        StoreLockedError if Kafka Streams has it open; ChangelogLostError; StoreUnavailableError. Kafka's folder is then
-        as it was.
+        StoreIncompatibleError if only another configuration can take it over; StoreLockedError if Kafka Streams has it
+        open; ChangelogLostError; StoreUnavailableError. Kafka's folder is then as it was.
         """
         if not backend_named(self._config.backend).persistent:
             return
@@ -109,7 +115,7 @@ class Takeover:
                 if self._in_place or not (is_complete(self._path) and is_store(self._path)):
                     self._build(offset, position)
                     self._place()
-                else:
+                elif not self._is_log_empty():
                     remove_streams_store(self._source)
 
     def discard(self) -> None:
@@ -124,20 +130,20 @@ class Takeover:
                 remove_streams_store(self._moved() if self._in_place else self._source)
 
     def _check_config(self) -> None:
-        """Check that records of Kafka Streams can become those of the configured store. Raises: TaskCorruptedError."""
+        """Check that records of Kafka Streams can become those of the configured store.
+
+        Raises: StoreIncompatibleError if another configuration can take the store over; TaskCorruptedError.
+        """
         config, records = self._config, self._config.records
         backend = backend_named(config.backend)
-        reason = None
         if isinstance(backend, StoreBackend) or not backend.manages_offsets:
-            reason = f"stores of {backend.name} do not keep its offset with its records"
-        elif config.upgrade is not None:
-            reason = "its configuration has an upgrade"
-        elif not (records is None or isinstance(records, KeyValue | TimestampedKeyValue)):
-            reason = f"it is configured as a {records.kind} store"
-        elif isinstance(records, TimestampedKeyValue) and records.ttl_ms is not None:
-            reason = "its configuration has a ttl_ms"
-        if reason is not None:
-            raise self._refused(reason)
+            raise self._unfit(f"stores of {backend.name} do not keep its offset with its records")
+        if not (records is None or isinstance(records, KeyValue | TimestampedKeyValue)):
+            raise self._unfit(f"it is configured as a {records.kind} store")
+        if isinstance(records, TimestampedKeyValue) and records.ttl_ms is not None:
+            raise self._unfit("its configuration has a ttl_ms")
+        if config.upgrade is not None:
+            raise self._refused("its configuration has an upgrade")
 
     def _build(self, offset: int | None, position: Callable[[], Mapping[TopicPartition, int]]) -> None:
         """Build the new store beside its place, complete and synced. An unfinished one is removed first."""
@@ -150,9 +156,11 @@ class Takeover:
             with suppress(StoreError):
                 wipe(folder)
             raise StoreUnavailableError(f"{self._source} could not be taken over, and is as it was: {error}") from error
-        except BaseException:
+        except BaseException as error:
             with suppress(StoreError):
                 wipe(folder)
+            if isinstance(error, StoreCorruptedError) and self._is_log_empty():
+                raise self._log_lost() from error
             raise
         _log.info(
             "store %r: took over %d records of Kafka Streams in %s, at offset %d of %s-%d",
@@ -171,25 +179,18 @@ class Takeover:
 
         family = TIMESTAMPED if self._timestamped else PLAIN
         with closing(StreamsDatabase(self._source)) as database:
-            if not self._changelog.end_offset(self._partition) and not all(
-                map(database.is_empty, database.families & {PLAIN, TIMESTAMPED})
-            ):
-                topic, number = self._partition
-                raise ChangelogLostError(
-                    f"the changelog {topic}-{number} is empty, and Kafka Streams has left records in {self._source}: "
-                    "use its application ID and its brokers, or remove that folder to start over"
-                )
-            self._check_config()
-            if offset is None:
-                raise self._refused(
-                    "the checkpoint file has no offset for it, so Kafka Streams was not closed cleanly, or the "
-                    "application ID is another one"
-                )
             unknown = sorted(database.families - {PLAIN, TIMESTAMPED})
             if unknown:
-                raise self._refused(f"it has the column families {', '.join(unknown)}, which are not known here")
+                raise self._unfit(f"it has the column families {', '.join(unknown)}, which are not known here")
+            if self._is_log_empty() and not all(map(database.is_empty, database.families)):
+                raise self._log_lost()
+            if offset is None:
+                if other := self._other_changelog():
+                    raise self._unfit(f"the checkpoint file has the offset of {other}, of another application ID")
+                raise self._refused("the checkpoint file has no offset for it, so Kafka Streams was not closed cleanly")
+            self._check_config()
             if self._timestamped is not (TIMESTAMPED in database.families):
-                raise self._refused(
+                raise self._unfit(
                     "it has no timestamps, and the configured store has"
                     if self._timestamped
                     else "it has timestamps, and the configured store has none"
@@ -199,6 +200,20 @@ class Takeover:
             self._check_last(database, family, offset)
             with closing(self._config.open(folder, name=self._name)) as store:
                 return self._write(store, database.chunks(family), offset, position())
+
+    def _other_changelog(self) -> str | None:
+        """Return the changelog topic of this store and another application in the checkpoint file; None for none."""
+        topic, number = self._partition
+        end = f"-{self._name}-changelog"
+        own = f"{topic.removesuffix(end)}-"
+        with suppress(StoreCorruptedError):
+            for other, of in self._checkpoint.read():
+                if of == number and other.endswith(end) and not other.startswith(own):
+                    return other
+        return None
+
+    def _is_log_empty(self) -> bool:
+        return not self._changelog.end_offset(self._partition)
 
     def _write(
         self,
@@ -211,7 +226,10 @@ class Takeover:
             self._config.records.prepare(store)
         records = 0
         for piece in _pieces(chunks):
-            store.restore(piece, {})
+            try:
+                store.restore(piece, {})
+            except ValueError as error:
+                raise self._unfit(str(error)) from error
             records += len(piece)
         store.restore([], {self._partition: offset}, position)
         return records
@@ -275,7 +293,23 @@ class Takeover:
             if not is_built:
                 return
             reach(PLACED)
-        remove_streams_store(former)
+        # Beside a folder of Kafka Streams it is no remainder of a takeover.
+        if not is_streams_store(self._path):
+            remove_streams_store(former)
+
+    def _log_lost(self) -> ChangelogLostError:
+        topic, number = self._partition
+        return ChangelogLostError(
+            f"the changelog {topic}-{number} is empty, and Kafka Streams has left records in {self._source}: "
+            "use its application ID and its brokers, or remove that folder to start over"
+        )
+
+    def _unfit(self, reason: str) -> StoreIncompatibleError:
+        return StoreIncompatibleError(
+            f"Kafka Streams has left the store {self._name!r} in {self._source}, and it can't be taken over: {reason}. "
+            "Change the configuration, or remove that folder to restore the store from its changelog. Nothing of it "
+            "was changed"
+        )
 
     def _refused(self, reason: str) -> TaskCorruptedError:
         return TaskCorruptedError(f"Kafka Streams has left it in {self._source}, and it can't be taken over: {reason}")

@@ -87,7 +87,7 @@ class TaskStore:
         self._checkpoint = checkpoint
         # The first is the path of Kafka Streams, the second that of KIP-892.
         self._position_files = (checkpoint.path.with_name(f"{name}.position"), path / ".position")
-        self._takeover = Takeover(name, path, config, partition, changelog, checkpoint.path.parent)
+        self._takeover = Takeover(name, path, config, partition, changelog, checkpoint)
         self._trust = Trust(exactly_once=exactly_once, wipe_unclean=wipe_unclean)
         self._verify = verify
         self._mixed = False
@@ -127,7 +127,8 @@ class TaskStore:
         newer format is wiped. So is a store that may have uncommitted writes according to ``origin``.
 
         Raises: ChangelogLostError if the store must be wiped and the changelog is empty; StoreIncompatibleError for a
-        store of other ``records``, which stays unchanged; StoreLockedError if Kafka Streams has the store open.
+        store of other ``records``, or one of Kafka Streams that another configuration could take over, which stays
+        unchanged; StoreLockedError if Kafka Streams has the store open.
         """
         began = perf_counter()
         self._followed_to = None

@@ -178,8 +178,7 @@ def test_an_opening_cut_short_at_any_change_of_a_file_keeps_the_records(tmp_path
 def test_without_an_offset_the_store_is_restored_whole_and_the_report_says_why(
     tmp_path: Path, log: MemoryChangelog, backend: str
 ) -> None:
-    """A backend that keeps no offsets can't take the store over, whatever the checkpoint."""
-    left_by_streams(tmp_path, log, offset=2 if backend == DIRECT else None)
+    left_by_streams(tmp_path, log, offset=None)
     with closing(counting_task(tmp_path, log, backend)) as task:
         reports = task.open()
         assert [(report.wiped, report.records) for report in reports] == [(True, 3)] * 2

@@ -1,8 +1,10 @@
-"""A task takes over typed stores that Kafka Streams has left, or restores those of another kind and says why."""
+"""A task takes over typed stores that Kafka Streams has left, or refuses those that another configuration fits."""
 
 from __future__ import annotations
 
+import shutil
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,16 +12,18 @@ import pytest
 
 from stores.changelog import Changelog, MemoryChangelog, Record
 from stores.config import StoreConfig
-from stores.records import BYTES, KeyValue, TimestampedKeyValue
+from stores.errors import StoreIncompatibleError
+from stores.records import BYTES, KeyValue, TimestampedKeyValue, Window
 from stores.records.record_kind import RecordKind
 from stores.settings.upgrade import Upgrade
 from stores.tasks import StreamTask, TaskContext
 from stores.tests.tasks.setup import INDEXED, MEMORY, changelog_of, counting_task, feed
-from stores.tests.tasks.streams_folder import leave_offsets, leave_store, streams_folder, task_folder
+from stores.tests.tasks.streams_folder import all_files, leave_offsets, leave_store, streams_folder, task_folder
 
 LOG = changelog_of("s")
 TIMED = TimestampedKeyValue(key=BYTES, value=BYTES)
 PLAIN = KeyValue(key=BYTES, value=BYTES)
+WINDOW = Window(key=BYTES, value=BYTES, size_ms=10, retention_ms=100)
 VALUES = {b"1": b"v2", b"2": b"v1"}
 TIMED_VALUES = {b"1": (1, b"v2"), b"2": (2, b"v1")}
 """The records of ``fed``: time and value."""
@@ -73,34 +77,61 @@ def test_a_plain_store_is_taken_over_as_a_typed_one(tmp_path: Path, log: MemoryC
 
 
 @pytest.mark.parametrize(
-    ("records", "pairs", "timed", "more"),
+    ("records", "right", "pairs", "timed", "more"),
     [
-        (TIMED, VALUES, None, []),
-        (PLAIN, {}, TIMED_VALUES, []),
-        (TIMED, {b"2": b"v1"}, {b"1": (1, b"v2")}, []),
-        (TIMED, {}, TIMED_VALUES, ["offsets"]),
-        (TimestampedKeyValue(key=BYTES, value=BYTES, ttl_ms=10_000), {}, TIMED_VALUES, []),
+        (TIMED, PLAIN, VALUES, None, []),
+        (PLAIN, TIMED, {}, TIMED_VALUES, []),
+        (WINDOW, TIMED, {}, TIMED_VALUES, []),
+        (replace(TIMED, ttl_ms=10_000), TIMED, {}, TIMED_VALUES, []),
+        (TIMED, None, {}, TIMED_VALUES, ["offsets"]),
     ],
 )
-def test_a_store_of_another_kind_is_restored_whole_and_the_report_says_why(
+def test_a_store_that_another_configuration_can_take_over_is_refused_unchanged(
     tmp_path: Path,
     log: MemoryChangelog,
     records: RecordKind,
+    right: RecordKind | None,
     pairs: dict[bytes, bytes],
     timed: dict[bytes, tuple[int, bytes]] | None,
     more: list[str],
 ) -> None:
-    fed(tmp_path, log, records)
+    """As a store of the library is. Without a right configuration, removing the folder restores it."""
+    fed(tmp_path, log, TIMED if right is None else right)
     leave_store(streams_folder(tmp_path, "s"), pairs, timed, *more)
-    with closing(typed_task(tmp_path, log, records)) as task:
+    before = all_files(streams_folder(tmp_path, "s"))
+    offsets = (task_folder(tmp_path) / ".checkpoint").read_bytes()
+    for _ in range(2):
+        with closing(typed_task(tmp_path, log, records)) as task, pytest.raises(StoreIncompatibleError, match="Kafka"):
+            task.open()
+        assert all_files(streams_folder(tmp_path, "s")) == before
+        assert (task_folder(tmp_path) / ".checkpoint").read_bytes() == offsets
+    if right is None:
+        shutil.rmtree(streams_folder(tmp_path, "s"))
+    with closing(typed_task(tmp_path, log, right or records)) as task:
+        assert opened(task) == [(False, 3 if right is None else 0)]
+        assert len(list(task.store("s").all())) == 2
+
+
+def test_without_an_offset_a_store_of_another_kind_is_restored_whole(tmp_path: Path, log: MemoryChangelog) -> None:
+    """No configuration could take it over."""
+    fed(tmp_path, log, TIMED)
+    (task_folder(tmp_path) / ".checkpoint").unlink()
+    leave_store(streams_folder(tmp_path, "s"), VALUES)
+    with closing(typed_task(tmp_path, log, TIMED)) as task:
+        assert opened(task) == [(True, 3)]
+
+
+def test_a_store_with_records_from_before_it_had_timestamps_is_restored_whole(
+    tmp_path: Path, log: MemoryChangelog
+) -> None:
+    fed(tmp_path, log, TIMED)
+    leave_store(streams_folder(tmp_path, "s"), {b"2": b"v1"}, {b"1": (1, b"v2")})
+    with closing(typed_task(tmp_path, log, TIMED)) as task:
         [report] = task.open()
         assert (report.wiped, report.records) == (True, 3)
         assert "Kafka Streams" in str(report.reason)
-        if records is PLAIN:
-            assert dict(task.store("s").all()) == VALUES
-        else:
-            found = {key: (at_ms, value) for key, (value, at_ms) in task.store("s").all()}
-            assert found == TIMED_VALUES
+        found = {key: (at_ms, value) for key, (value, at_ms) in task.store("s").all()}
+        assert found == TIMED_VALUES
 
 
 def test_a_store_with_an_upgrade_is_restored_whole_through_it(tmp_path: Path, log: MemoryChangelog) -> None:
