@@ -191,6 +191,12 @@ class Changelog(Closeable):
         if topic not in self.topics():
             self.create_topic(topic, partitions)
 
+    def expect_reads_to_end(self, topic: str) -> None:
+        """Let reads of ``topic`` end soon after the last record: the caller waits for their ends, as a restore does.
+
+        It changes no result. Call it before the first read. Topics of ``create_store_topic`` do not need it.
+        """
+
     @abstractmethod
     def topics(self) -> Mapping[str, int]:
         """Return the number of partitions by topic name."""

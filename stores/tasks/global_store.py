@@ -101,6 +101,7 @@ class GlobalCopy(Closeable):
         count = self._changelog.topics().get(self._topic, 0)
         if not count:
             raise ChangelogError(f"the topic {self._topic!r} of global store {self.name!r} does not exist: create it")
+        self._changelog.expect_reads_to_end(self._topic)
         partitions = [TopicPartition(self._topic, number) for number in range(count)]
         try:
             store = self._opened()

@@ -26,13 +26,13 @@ from stores.tasks import MemoryBudget, ProcessingGuarantee, StoreConfig, StreamT
         (
             SqliteChangelog,
             "check_group close committed_offsets compact compact_step compacts_itself create_store_topic create_topic "
-            "dirty_share end_offset join_group producer read reads_hold_snapshots shared_producer start_offset "
-            "takes_inputs_elsewhere topics truncate verify",
+            "dirty_share end_offset expect_reads_to_end join_group producer read reads_hold_snapshots shared_producer "
+            "start_offset takes_inputs_elsewhere topics truncate verify",
         ),
         (
             MemoryChangelog,
             "check_group close committed_offsets compact compact_step compacts_itself create_store_topic create_topic "
-            "end_offset join_group producer read reads_hold_snapshots shared_producer start_offset "
+            "end_offset expect_reads_to_end join_group producer read reads_hold_snapshots shared_producer start_offset "
             "takes_inputs_elsewhere topics truncate",
         ),
     ],

@@ -72,8 +72,8 @@ class KafkaChangelog(Changelog):
         self._producers: weakref.WeakSet[KafkaProducer] = weakref.WeakSet()
         self._lock = threading.Lock()
         self._readers: dict[TopicPartition, PartitionReader] = {}
-        self._store_topics: set[str] = set()
-        """The topics of stores: they are read to their end by restores, and not while a task works."""
+        self._whole_topics: set[str] = set()
+        """The topics that are read to their ends: those of stores, by restores, and those of global stores."""
 
     def __repr__(self) -> str:
         return f"<KafkaChangelog at {self._cluster.settings.servers}>"
@@ -84,7 +84,7 @@ class KafkaChangelog(Changelog):
 
     def create_store_topic(self, topic: str, partitions: int, *, retention_ms: int | None = None) -> None:
         check_topic(topic, partitions)
-        self._store_topics.add(topic)
+        self.expect_reads_to_end(topic)
         settings = {**self._topic_settings, **store_topic_settings(retention_ms)}
         existing = self._cluster.topics().get(topic)
         if existing is None and self._create(topic, partitions, settings):
@@ -95,6 +95,9 @@ class KafkaChangelog(Changelog):
                 f"topic {topic!r} has {existing} partitions, and the application needs {partitions}: it keeps the "
                 "stores of earlier partitions, so give the application another name, or its inputs fewer partitions"
             )
+
+    def expect_reads_to_end(self, topic: str) -> None:
+        self._whole_topics.add(topic)
 
     def topics(self) -> Mapping[str, int]:
         return self._cluster.topics()
@@ -205,7 +208,7 @@ class KafkaChangelog(Changelog):
                 self._keep(partition, reader)
             return
         if reader is None:
-            reader = PartitionReader(self._cluster, partition, from_offset, partition.topic in self._store_topics)
+            reader = PartitionReader(self._cluster, partition, from_offset, partition.topic in self._whole_topics)
         else:
             reader.move(from_offset)
         piece: list[Record] = []

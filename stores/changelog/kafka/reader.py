@@ -51,7 +51,8 @@ class PartitionReader:
     """A client that reads one partition from ``from_offset`` on. For one thread at a time.
 
     With ``rests`` it asks the brokers for nothing between a read that has reached its end and the next ``move``. That
-    is for the changelogs of stores: the client would read ahead what the task itself writes.
+    is for the changelogs of stores: the client would read ahead what the task itself writes. It is also for reads whose
+    caller waits for the end, such as those of global stores.
     """
 
     def __init__(self, cluster: Cluster, partition: TopicPartition, from_offset: int, rests: bool = False) -> None:

@@ -53,6 +53,23 @@ def test_a_kill_leaves_the_data_and_the_offsets_of_one_commit_of_all_partitions(
         assert check_partial_commit(log, tmp_path, BACKEND) == applied
 
 
+def test_its_reads_do_not_wait_long_for_the_ends_of_partitions(tmp_path: Path, broker: Broker) -> None:
+    """Behind the marker of a transaction a client asks again, and brokers hold back the answer that nothing follows.
+
+    The client's default is half a second for each partition, one after the other.
+    """
+    with fresh_changelog(broker) as log:
+        say(log, [])
+        with log.producer("writer") as producer, stores_over(log, tmp_path) as stores:
+            producer.begin()
+            for number, key, value in PRICES:
+                producer.send(partition(number), key, value)
+            producer.commit()
+            while stores.restored < len(PRICES):
+                stores.follow()
+            assert [reader._rests for reader in log._readers.values()] == [True] * PARTITIONS
+
+
 def test_it_has_committed_records_only_and_passes_markers_and_aborted_ones(tmp_path: Path, broker: Broker) -> None:
     with fresh_changelog(broker) as log:
         say(log, PRICES)
