@@ -1,0 +1,146 @@
+"""The steps of a takeover: what is synced before it counts, what is removed, and what an interruption leaves."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rocksdict import DBCompressionType, Options, Rdict
+
+from stores.changelog import MemoryChangelog
+from stores.files.creation import _MARKER_TEXT
+from stores.tasks.stores import takeover
+from stores.tasks.stores.swap import PREPARE_END, beside
+from stores.tests.tasks.directory.relocating import failing_at
+from stores.tests.tasks.setup import (
+    INDEXED,
+    LEFT,
+    RIGHT,
+    Crash,
+    counting_task,
+    crashing_at,
+    expected_state,
+    state,
+    store_folder,
+)
+from stores.tests.tasks.stores.test_takeover import (
+    KEYS,
+    LMDB,
+    assert_nothing_is_left,
+    damage_tables,
+    left_by_streams,
+    opened,
+)
+from stores.tests.tasks.streams_folder import leave_store, streams_folder
+
+
+def noting(steps: list[tuple[str, object]], name: str, called: Callable[[Any], None]) -> Callable[[Any], None]:
+    def noted(given: object) -> None:
+        steps.append((name, given))
+        called(given)
+
+    return noted
+
+
+@pytest.mark.parametrize("backend", [INDEXED, LMDB])
+def test_the_new_store_is_synced_before_it_counts(
+    tmp_path: Path, log: MemoryChangelog, monkeypatch: pytest.MonkeyPatch, backend: str
+) -> None:
+    """A power loss must not take a store whose name has replaced that of Kafka's folder."""
+    left_by_streams(tmp_path, log)
+    place = store_folder(tmp_path, backend)
+    steps: list[tuple[str, object]] = []
+    for name in ("sync_tree", "sync_folder", "reach"):
+        monkeypatch.setattr(takeover, name, noting(steps, name, getattr(takeover, name)))
+    with closing(counting_task(tmp_path, log, backend)) as task:
+        assert opened(task) == [(False, 0)] * 2
+    moved = [("sync_folder", place.parent), ("reach", takeover.MOVED)] if backend == INDEXED else []
+    assert steps[: len(steps) // 2] == [
+        ("sync_tree", beside(place, PREPARE_END)),
+        ("reach", takeover.COPIED),
+        *moved,
+        ("sync_folder", place.parent),
+        ("reach", takeover.PLACED),
+    ]
+
+
+@pytest.mark.parametrize("compression", ["snappy", "lz4", "zstd"])
+def test_compressed_tables_are_read(tmp_path: Path, log: MemoryChangelog, compression: str) -> None:
+    """As a ``RocksDBConfigSetter`` may choose them. Kafka Streams itself compresses nothing."""
+    left_by_streams(tmp_path, log)
+    path = streams_folder(tmp_path, "left")
+    options = Options(raw_mode=True)
+    options.set_compression_type(getattr(DBCompressionType, compression)())
+    large = {b"large%d" % number: b"x" * 4096 for number in range(20)}
+    with closing(Rdict(str(path), options)) as database:
+        for key, value in large.items():
+            database.put(key, value)
+        database.flush()
+    (path / "rocksdict-config.json").unlink()
+    assert sum(file.stat().st_size for file in path.glob("*.sst")) < 20_000
+    with closing(counting_task(tmp_path, log)) as task:
+        assert opened(task) == [(False, 0)] * 2
+        assert state(task, "left") == {**expected_state(KEYS), **large}
+
+
+@pytest.mark.parametrize("is_damaged", [True, False])
+def test_a_removal_cut_short_at_any_change_of_a_file_is_repeated(tmp_path: Path, is_damaged: bool) -> None:
+    """The store can't be taken over, so Kafka's files are removed. Every 31st change is tried."""
+    number = 0
+    while True:
+        number += 31
+        folder = tmp_path / str(number)
+        with MemoryChangelog() as log:
+            left_by_streams(folder, log, offset=2 if is_damaged else None)
+            if is_damaged:
+                damage_tables(streams_folder(folder, "left"))
+            try:
+                with failing_at(number, []):
+                    counting_task(folder, log).open()
+            except Crash:
+                with closing(counting_task(folder, log)) as task:
+                    task.open()
+                    assert state(task, "left") == state(task, "right") == expected_state(KEYS)
+                assert_nothing_is_left(folder, INDEXED)
+            else:
+                break
+    assert number > 100
+
+
+def test_an_unfinished_store_in_the_place_of_the_new_one_is_replaced(tmp_path: Path, log: MemoryChangelog) -> None:
+    left_by_streams(tmp_path, log)
+    place = store_folder(tmp_path, LMDB)
+    place.mkdir(parents=True)
+    (place / "unfinished").write_bytes(_MARKER_TEXT)
+    with closing(counting_task(tmp_path, log, LMDB)) as task:
+        assert opened(task) == [(False, 0)] * 2
+        assert state(task, "left") == expected_state(KEYS)
+
+
+def test_a_copy_that_was_cut_short_is_made_anew(tmp_path: Path, log: MemoryChangelog) -> None:
+    """Kafka Streams may have worked in between, and removed records."""
+    left_by_streams(tmp_path, log)
+    path = streams_folder(tmp_path, "left")
+    path.rename(tmp_path / "kept")
+    leave_store(path, {**expected_state(KEYS), b"deleted": b"1"})
+    with crashing_at(takeover.COPIED):
+        counting_task(tmp_path, log).open()
+    path.rename(tmp_path / "former")
+    (tmp_path / "kept").rename(path)
+    with closing(counting_task(tmp_path, log)) as task:
+        assert opened(task) == [(False, 0)] * 2
+        assert state(task, "left") == expected_state(KEYS)
+
+
+def test_a_store_whose_last_record_was_compacted_away_is_taken_over(tmp_path: Path, log: MemoryChangelog) -> None:
+    """The record that follows is not in the store, and says nothing about it."""
+    left_by_streams(tmp_path, log, offset=0, end=1)
+    for changelog in (LEFT, RIGHT):
+        log.compact(changelog)
+        assert [record.offset for record in log.read(changelog)] == [1, 2]
+    with closing(counting_task(tmp_path, log)) as task:
+        assert opened(task) == [(False, 2)] * 2
+        assert state(task, "left") == state(task, "right") == expected_state(KEYS)
