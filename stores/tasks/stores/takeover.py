@@ -7,8 +7,8 @@ the offset of the task's checkpoint file and the position. Then it is closed and
 2. the new store is moved to ``NAME``;
 3. Kafka's files are removed.
 
-Until step 1 Kafka's folder counts, and an interrupted takeover starts over. After it the new store counts, and the next
-opening completes the steps. With another engine the two have different places, and step 2 decides.
+Until step 2 Kafka's folder counts: the next opening moves it back, and starts over. After it the new store counts, and
+the next opening removes Kafka's files. With another engine the two have different places.
 
 A folder that can't be taken over is removed like a store that can't be trusted, and restored from its changelog. One
 that another configuration could take over is refused unchanged, as a store of the library is.
@@ -274,8 +274,8 @@ class Takeover:
         return former
 
     def _complete(self) -> None:
-        """Complete a takeover that was interrupted after Kafka's folder had been moved."""
-        former, new = beside(self._path, FORMER_END), beside(self._path, PREPARE_END)
+        """Complete or undo a takeover that was interrupted after Kafka's folder had been moved."""
+        former = beside(self._path, FORMER_END)
         removed = former if self._in_place else self._source
         if not is_streams_store(removed):
             if removed.is_dir():
@@ -286,13 +286,10 @@ class Takeover:
         if not self._in_place:
             return
         if not os.path.lexists(self._path):
-            # Without a complete new store, Kafka's folder was moved to be removed. It is found again, and removed.
-            is_built = new.is_dir() and is_complete(new)
-            (new if is_built else former).rename(self._path)
+            # It was moved to make room for the new store, or to be removed: that begins again.
+            former.rename(self._path)
             sync_folder(self._path.parent)
-            if not is_built:
-                return
-            reach(PLACED)
+            return
         # Beside a folder of Kafka Streams it is no remainder of a takeover.
         if not is_streams_store(self._path):
             remove_streams_store(former)

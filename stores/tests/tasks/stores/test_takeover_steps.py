@@ -11,9 +11,11 @@ import pytest
 from rocksdict import DBCompressionType, Options, Rdict
 
 from stores.changelog import MemoryChangelog
+from stores.errors import StoreIncompatibleError
 from stores.files.creation import _MARKER_TEXT
+from stores.tasks.directory.streams_folders import remove_streams_store
 from stores.tasks.stores import takeover
-from stores.tasks.stores.swap import PREPARE_END, beside
+from stores.tasks.stores.swap import FORMER_END, PREPARE_END, beside
 from stores.tests.tasks.directory.relocating import failing_at
 from stores.tests.tasks.setup import (
     INDEXED,
@@ -34,7 +36,7 @@ from stores.tests.tasks.stores.test_takeover import (
     left_by_streams,
     opened,
 )
-from stores.tests.tasks.streams_folder import leave_store, streams_folder
+from stores.tests.tasks.streams_folder import all_files, leave_store, streams_folder
 
 
 def noting(steps: list[tuple[str, object]], name: str, called: Callable[[Any], None]) -> Callable[[Any], None]:
@@ -135,6 +137,15 @@ def test_a_copy_that_was_cut_short_is_made_anew(tmp_path: Path, log: MemoryChang
         assert state(task, "left") == expected_state(KEYS)
 
 
+def test_a_piece_ends_at_its_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The memory of a takeover depends on that."""
+    monkeypatch.setattr(takeover, "PIECE_BYTES", 4)
+    first, second, third = [(b"a", b"1")], [(b"b", b"22"), (b"c", b"")], [(b"d", b"1")]
+    assert list(takeover._pieces([first, second, third])) == [[*first, *second], third]
+    assert list(takeover._pieces([second])) == [second]
+    assert list(takeover._pieces([])) == []
+
+
 def test_a_store_whose_last_record_was_compacted_away_is_taken_over(tmp_path: Path, log: MemoryChangelog) -> None:
     """The record that follows is not in the store, and says nothing about it."""
     left_by_streams(tmp_path, log, offset=0, end=1)
@@ -144,3 +155,46 @@ def test_a_store_whose_last_record_was_compacted_away_is_taken_over(tmp_path: Pa
     with closing(counting_task(tmp_path, log)) as task:
         assert opened(task) == [(False, 2)] * 2
         assert state(task, "left") == state(task, "right") == expected_state(KEYS)
+
+
+@pytest.mark.parametrize("backend", [INDEXED, LMDB])
+def test_an_empty_folder_that_a_removal_has_left_is_removed(tmp_path: Path, log: MemoryChangelog, backend: str) -> None:
+    left_by_streams(tmp_path, log)
+    with closing(counting_task(tmp_path, log, backend)) as task:
+        task.open()
+    path = streams_folder(tmp_path, "left")
+    empty = path if backend == LMDB else beside(path, FORMER_END)
+    empty.mkdir(parents=True)
+    with closing(counting_task(tmp_path, log, backend)) as task:
+        assert opened(task) == [(False, 0)] * 2
+    assert not empty.exists()
+
+
+def test_a_link_to_a_folder_of_kafka_streams_is_not_followed(tmp_path: Path, log: MemoryChangelog) -> None:
+    left_by_streams(tmp_path, log)
+    path = streams_folder(tmp_path, "left")
+    kept = path.rename(tmp_path / "kept")
+    path.symlink_to(kept)
+    before = all_files(kept)
+    with closing(counting_task(tmp_path, log)) as task, pytest.raises(StoreIncompatibleError):
+        task.open()
+    with closing(counting_task(tmp_path, log, LMDB)) as task:
+        assert opened(task)[0] == (False, 3)
+    assert path.is_symlink()
+    assert all_files(kept) == before
+
+
+def test_all_files_of_rocksdb_are_removed_and_no_other(tmp_path: Path) -> None:
+    numbered = ["000007.sst", "000008.log", "000009.blob", "000010.dbtmp", "MANIFEST-000005", "OPTIONS-000007"]
+    names = [*numbered, "IDENTITY", "LOCK", "LOG", "LOG.old.123", "OPTIONS-000011.dbtmp", ".position", "CURRENT"]
+    for folder in ("whole", "mixed"):
+        (tmp_path / folder).mkdir()
+        for name in names:
+            (tmp_path / folder / name).touch()
+    others = {"sst", "7.sst.copy", "MANIFEST", "LOG.old", "letter.log"}
+    for name in others:
+        (tmp_path / "mixed" / name).touch()
+    for folder in ("whole", "mixed"):
+        remove_streams_store(tmp_path / folder)
+    assert not (tmp_path / "whole").exists()
+    assert all_files(tmp_path / "mixed").keys() == others
