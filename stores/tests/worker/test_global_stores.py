@@ -19,6 +19,7 @@ from stores.interface import TopicPartition
 from stores.tasks import GlobalStore, GlobalStores
 from stores.tasks.global_store import GlobalCopy
 from stores.telemetry import MetricsRegistry
+from stores.tests.worker import counting_app
 from stores.tests.worker.places import EmbeddedPlace, Place
 from stores.tests.worker.queries.asking import ask
 from stores.tests.worker.worker_process import WorkerProcess
@@ -250,3 +251,12 @@ def test_an_error_of_the_close_is_the_failure_of_the_thread(tmp_path: Path, monk
     thread.stop()
     assert thread.join(DEADLINE_S)
     assert thread.failure is error
+
+
+def test_the_status_of_a_worker_says_whether_its_tasks_may_read_them(tmp_path: Path) -> None:
+    worker = Worker(counting_app.priced, {"changelog.file": str(tmp_path / "log"), "state.dir": str(tmp_path)})
+    worker._global = thread = GlobalThread(Stores(tmp_path, [], itertools.repeat(ChangelogTimeoutError("no answer"))))
+    assert not worker.status().global_ready
+    thread.stop()
+    assert thread.join(DEADLINE_S)
+    assert worker.status().global_ready

@@ -84,6 +84,7 @@ def test_a_bound_on_any_partition_is_a_condition(worker: Worker) -> None:
     worker.say(1, "b", 3)
     reply = worker.ask("/get", "key=b&bound=prices-1:1")
     assert (reply.status, reply.body["behind"]) == (409, {"prices-1": 1})
+    assert reply.body["error"].startswith("store 'prices' has not reached")
     worker.stores.follow()
     assert worker.ask("/get", "key=b&bound=prices-1:1").body["value"] == 3
 
