@@ -179,6 +179,7 @@ def test_without_an_offset_the_store_is_restored_whole_and_the_report_says_why(
     tmp_path: Path, log: MemoryChangelog, backend: str
 ) -> None:
     left_by_streams(tmp_path, log, offset=None)
+    leave_offsets(task_folder(tmp_path) / "left.position", {INPUT: 2, ELSEWHERE: 5})
     with closing(counting_task(tmp_path, log, backend)) as task:
         reports = task.open()
         assert [(report.wiped, report.records) for report in reports] == [(True, 3)] * 2
@@ -201,7 +202,12 @@ def damage_current(path: Path) -> None:
     (path / "CURRENT").write_bytes(b"nothing\n")
 
 
-@pytest.mark.parametrize("damage", [damage_tables, damage_manifest, damage_current])
+def damage_log(path: Path) -> None:
+    [file] = path.glob("*.log")
+    file.write_bytes((bytes(6) + b"\x09") * 2)
+
+
+@pytest.mark.parametrize("damage", [damage_tables, damage_manifest, damage_current, damage_log])
 @pytest.mark.parametrize("backend", [INDEXED, LMDB])
 def test_a_damaged_store_is_restored_whole(tmp_path: Path, log: MemoryChangelog, backend: str, damage: object) -> None:
     left_by_streams(tmp_path, log)
