@@ -85,8 +85,6 @@ class GlobalThread:
         self.lag, self._told = 0, ""
         if self._metrics is not None:
             self._stores.watch(self._metrics)
-        for name, reason in self._stores.wiped().items():
-            _log.warning("global store %r was read whole: %s", name, reason)
 
     def _progress(self, left: int) -> None:
         self.lag = left
