@@ -153,7 +153,7 @@ def test_values_are_typed_and_have_the_times_of_their_records(log: MemoryChangel
         assert stores.view("plain", PositionBound({partition(0): 0})).position() == {partition(0): 0}
 
 
-def test_a_store_beyond_its_topic_is_wiped_and_read_whole(tmp_path: Path) -> None:
+def test_a_store_beyond_its_topic_is_wiped_and_read_whole(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """As after the topic was deleted and made again."""
     with MemoryChangelog() as first:
         say(first, PRICES)
@@ -164,6 +164,8 @@ def test_a_store_beyond_its_topic_is_wiped_and_read_whole(tmp_path: Path) -> Non
         with stores_over(second, tmp_path) as stores:
             assert contents(stores) == {b"0-1": b"other"}
             assert "goes on at offset 4" in stores.wiped()["prices"]
+    [line] = [record.getMessage() for record in caplog.records if "is wiped" in record.getMessage()]
+    assert "goes on at offset 4 of prices-0" in line
 
 
 def test_a_topic_truncated_beyond_the_store_is_read_whole_and_before_it_costs_nothing(
