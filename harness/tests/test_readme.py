@@ -36,7 +36,7 @@ PRINTED = {
         "",
         "1 0\n",
     ],
-    "docs/worker.md": [""],
+    "docs/worker.md": ["", ""],
     "docs/spark.md": ["[('be', '2'), ('not', '1'), ('or', '1'), ('to', '2')]\n", ""],
 }
 """The output of each block of Python, by document."""
