@@ -219,6 +219,7 @@ SUITES = (
 )
 
 
+@pytest.mark.long
 def test_the_suites_run_under_plain_pytest(tmp_path: Path) -> None:
     """One case of each: a process for each would mostly start."""
     suites = Path(__file__).parents[1] / "experiments" / "microbench" / "bench_stores.py"

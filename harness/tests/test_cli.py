@@ -255,7 +255,7 @@ def test_a_users_log_that_is_refused_is_named_with_the_reason_and_leaves_no_run(
     assert list(tmp_path.glob("runs/*")) == []
 
 
-@pytest.mark.parametrize("mutated", [False, True])
+@pytest.mark.parametrize("mutated", [pytest.param(False, marks=pytest.mark.long), True])
 def test_a_trial_of_throughput_is_repeated_by_a_command(
     shared_jvm: SharedJvm, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, mutated: bool
 ) -> None:

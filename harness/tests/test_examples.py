@@ -68,6 +68,7 @@ def test_the_example_of_a_report_measures_its_events_on_two_backends(tmp_path: P
     assert sorted(rows) == ["lmdb-indexed-batch", "sqlite-indexed-batch"]
 
 
+@pytest.mark.long
 def test_the_example_of_an_engine_keeps_the_promises_of_every_backend(tmp_path: Path) -> None:
     (tmp_path / "own_engine.py").write_text((EXAMPLES / "own_engine.py").read_text())
     info = tmp_path / "own_engine-1.0.dist-info"

@@ -160,6 +160,7 @@ write.write_report(Path(sys.argv[1]), Path(sys.argv[2]))
 """
 
 
+@pytest.mark.long
 def test_runs_that_are_reported_at_the_same_time_all_have_their_line(tmp_path: Path) -> None:
     results = tmp_path / "results"
     dates = [f"2026-02-0{day} 00:00 UTC" for day in range(1, 4)]

@@ -95,11 +95,17 @@ def detected_in(commit: int, mutant: str, subject: str, fork_server: ForkServer)
     return DetectionResult(mutant, subject, item.case.fault, 0, None)
 
 
+LONG = {"swapped-without-note", "layout-noted-last", "import-noted-first"}
+"""The mutants that take the most trials."""
+
+
 def test_every_mutant_is_tried_here() -> None:
     assert set(RESULTS) == set(IO_FAULTS)
 
 
-@pytest.mark.parametrize("mutant", IO_FAULTS)
+@pytest.mark.parametrize(
+    "mutant", [pytest.param(name, marks=pytest.mark.long if name in LONG else []) for name in IO_FAULTS]
+)
 def test_every_mutant_is_found_by_trials_that_the_default_profile_makes(mutant: str, fork_server: ForkServer) -> None:
     subject = QUICKEST.get(mutant, subjects_with(mutant)[-1])
     if mutant in SHOWN_BY:

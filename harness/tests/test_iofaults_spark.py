@@ -60,6 +60,7 @@ def verdicts(rows: list[Row]) -> list[tuple[object, ...]]:
     return [tuple(row[name] for name in names) for row in rows if row.get("kind", "effect") == "effect"]
 
 
+@pytest.mark.long
 def test_rows_do_not_depend_on_how_points_are_cut_into_slices(spark: SparkSession, tmp_path: Path) -> None:
     whole = run_cases(spark, [KILLS, POWER], tmp_path / "one", points_per_subset=1000)
     parts = run_cases(spark, [KILLS, POWER], tmp_path / "many", points_per_subset=3)

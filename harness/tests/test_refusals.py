@@ -210,6 +210,7 @@ def test_runs_that_begin_in_the_same_second_have_folders_of_their_own(tmp_path: 
     assert (tmp_path / LATEST).readlink().name in names
 
 
+@pytest.mark.long
 def test_a_killed_run_leaves_no_process_and_the_next_one_removes_its_folders(tmp_path: Path) -> None:
     scratch = tmp_path / "scratch"
     scratch.mkdir()

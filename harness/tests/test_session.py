@@ -78,6 +78,7 @@ def test_a_job_run_from_any_folder_says_nothing_and_leaves_nothing(tmp_path: Pat
     assert processes_naming(tmp_path) == []
 
 
+@pytest.mark.long
 def test_spark_submit_without_an_activated_venv_runs_its_python_and_keeps_the_master_given(tmp_path: Path) -> None:
     programs, spark_home = private_installation(tmp_path)
     (tmp_path / "job.py").write_text(JOB)

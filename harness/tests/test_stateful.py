@@ -251,6 +251,7 @@ def test_a_key_in_whose_collation_different_texts_are_equal_is_refused(
     assert sorted(counted(plain, tmp_path).collect()) == sorted(counted(job, tmp_path / "other").collect())
 
 
+@pytest.mark.stateful
 def test_of_two_jobs_that_are_given_the_same_new_version_one_is_refused(
     spark: SparkSession, events: Path, tmp_path: Path
 ) -> None:

@@ -82,6 +82,7 @@ def test_a_trial_of_their_strategy_ends_valid(python: Path, tmp_path: Path, plan
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+@pytest.mark.long
 def test_a_scenario_that_kills_at_each_failpoint_of_a_part_has_theirs(
     python: Path, tmp_path: Path, shared_jvm: SharedJvm
 ) -> None:

@@ -64,6 +64,7 @@ def test_every_configuration_has_a_row_and_ends_as_spark_sql_computes(spark: Spa
     assert len(said) == 4
 
 
+@pytest.mark.long
 def test_work_of_some_seconds_repeats_the_log_and_ends_as_spark_sql_computes(spark: SparkSession) -> None:
     (trial,) = throughput_trials([Grid("flights_by_hour", 200, records_per_commit=(50,), backends=TWO, work_s=0.2)], 1)
     outcome = measure(spark, trial, trial_events(spark, trial, 1), say=quiet)
@@ -89,6 +90,7 @@ def test_a_log_of_laps_has_every_event_once_in_each_lap_and_none_at_an_earlier_t
         assert len({row[1] for row in mine}) == len(mine)
 
 
+@pytest.mark.long
 def test_laps_that_are_given_are_made_and_nothing_is_left_behind(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -105,7 +107,12 @@ def test_laps_that_are_given_are_made_and_nothing_is_left_behind(
 
 
 @pytest.mark.parametrize(
-    ("workload", "backend"), [("flights", TWO[0]), ("flights_by_hour", TWO[1]), ("aircraft_sessions", TWO[1])]
+    ("workload", "backend"),
+    [
+        ("flights", TWO[0]),
+        pytest.param("flights_by_hour", TWO[1], marks=pytest.mark.long),
+        pytest.param("aircraft_sessions", TWO[1], marks=pytest.mark.long),
+    ],
 )
 def test_the_flights_end_as_spark_sql_computes(spark: SparkSession, workload: str, backend: str) -> None:
     """The backends themselves are compared with Spark SQL above: the state of a workload is the same in each."""

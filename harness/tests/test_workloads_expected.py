@@ -53,7 +53,16 @@ def write_log(path: Path) -> None:
     path.write_text("\n".join(["user,at,word", *lines]) + "\n")
 
 
-@pytest.mark.parametrize("name", ["flights", "flights_by_hour", "aircraft_sessions", "count", "event_log"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param("flights", marks=pytest.mark.long),
+        pytest.param("flights_by_hour", marks=pytest.mark.long),
+        "aircraft_sessions",
+        "count",
+        "event_log",
+    ],
+)
 def test_processing_leaves_what_sql_computes_from_the_same_events(
     spark: SparkSession, tmp_path: Path, name: str
 ) -> None:

@@ -21,6 +21,8 @@ from stores.tests.tasks.stores.damaged import MORE_KEYS
 KEYS = [number % 4 for number in range(12)]
 PERSISTENT = [name for name, backend in backends().items() if backend.persistent]
 ONE_OF_EACH_ENGINE = {backends()[name].engine: name for name in PERSISTENT}.values()
+LONG = {"rocksdb-direct", "rocksdb-dual-store"}
+"""The backends whose killed stores have the most files to damage."""
 REFUSED = {
     "data": {"removed"},
     "data/CURRENT": {"removed", "emptied"},
@@ -68,7 +70,7 @@ def outcomes(folder: Path, backend: str, durability: Durability) -> list[dict[st
 
 @pytest.mark.parametrize(
     ("backend", "ended"),
-    [(backend, killed) for backend in PERSISTENT]
+    [pytest.param(backend, killed, marks=pytest.mark.long if backend in LONG else []) for backend in PERSISTENT]
     + [
         # A closed store has the files of its engine alone, whatever its strategy.
         pytest.param(backend, closed, marks=[] if backend in ONE_OF_EACH_ENGINE else pytest.mark.long)
