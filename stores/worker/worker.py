@@ -85,8 +85,8 @@ class Worker:
         A second signal ends the process immediately: what was not committed is done again by the next instance. Signals
         are only handled if this is called on the main thread.
 
-        Raises: ChangelogError if an input topic is missing or has too few partitions, or another application uses the
-        group; the error of a task, after the other tasks have committed.
+        Raises: ConfigError if a topic is missing or has too few partitions; ChangelogError if another application uses
+        the group; the error of a task or of the global stores, after the other tasks have committed.
         """
         with Signals(self.stop), ExitStack() as held:
             changelog = self.settings.open_changelog()
