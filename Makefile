@@ -25,6 +25,9 @@ KEY ?=
 TIME ?=
 DROP_BAD ?=
 BUDGET ?=
+FILES ?=
+COUNT ?= 20
+RANGE ?=
 PROFILES := smoke default night full
 
 BIN := .venv/bin
@@ -37,7 +40,7 @@ ifneq ($(shell [ "$$(cat $(STAMP) 2>/dev/null)" = "$$PWD" ] && $(BIN)/python -c 
 .PHONY: $(STAMP)
 endif
 
-VARIABLES := PYTHON PROFILE WORKERS ARGS MINUTES S RUN A B FAIL SEED BACKENDS EVENTS KEY TIME DROP_BAD BUDGET
+VARIABLES := PYTHON PROFILE WORKERS ARGS MINUTES S RUN A B FAIL SEED BACKENDS EVENTS KEY TIME DROP_BAD BUDGET FILES COUNT RANGE
 GIVEN := $(foreach name,$(.VARIABLES),$(if $(filter command,$(firstword $(origin $(name)))),$(name)))
 ifneq ($(filter-out $(VARIABLES),$(GIVEN)),)
 $(error No variable $(filter-out $(VARIABLES),$(GIVEN)) here. There are: $(VARIABLES))
@@ -49,7 +52,7 @@ option = $(if $(strip $(2)),$(1) $(call quoted,$(2)))
 SOME = $(call option,--seed,$(SEED)) $(call option,--backends,$(BACKENDS))
 OWN_EVENTS = $(call option,--events,$(EVENTS)) $(call option,--key,$(KEY)) $(call option,--time,$(TIME)) $(if $(filter-out 0,$(DROP_BAD)),--drop-bad)
 
-.PHONY: help setup java test test-long test-kafka test-spark kafka kafka-stop kafka-jars bench-kafka soak bench bench-stateful report history compare scenario many-stores lint docs clean clean-runs
+.PHONY: help setup java test test-long test-kafka test-spark kafka kafka-stop kafka-jars bench-kafka soak bench bench-stateful report history compare scenario many-stores mutate size lint docs clean clean-runs
 
 help: ## list these targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1	/p' Makefile | while IFS=$$'\t' read -r name text; do printf '  make %-14s %s\n' "$$name" "$$text"; done
@@ -59,7 +62,7 @@ help: ## list these targets
 setup: $(STAMP) ## make .venv with exactly the versions of constraints.txt
 
 test: $(STAMP) java ## test stores and harness, two files at a time; ARGS="-k name" passes on to pytest
-	@$(PYTEST) -m "not long and not kafka and not stateful" $(ARGS)
+	@$(PYTEST) -m "not long and not kafka and not spark" $(ARGS)
 
 test-long: $(STAMP) java ## run the tests that make test leaves out: a cluster, real file systems, whole suites of packages
 	@$(PYTEST) -m long $(ARGS)
@@ -68,8 +71,8 @@ test-long: $(STAMP) java ## run the tests that make test leaves out: a cluster, 
 test-kafka: $(STAMP) ## run the tests that need a Kafka broker, two files at a time, on brokers that they start; needs Java and Maven; ARGS as above
 	@$(PYTEST) -o testpaths="harness/tests stores/tests" -m kafka $(ARGS)
 
-test-spark: $(STAMP) java ## run the long tests of stateful queries on Spark; ARGS as above
-	@$(PYTEST) -m stateful $(ARGS)
+test-spark: $(STAMP) java ## run the tests in sessions of Spark; ARGS as above
+	@$(PYTEST) -m "spark and not long" $(ARGS)
 
 kafka: $(STAMP) ## start a Kafka broker on loopback, with jars by Maven in .kafka/ (54 MB, once), and print its address
 	@$(VENV_PYTHON) -m stores.changelog.kafka.testing start --folder .kafka
@@ -107,6 +110,12 @@ soak: minutes $(STAMP) ## read every store while it is written to, and judge eve
 many-stores: $(STAMP) ## open 5,000 stores of each backend in one process (half an hour); BACKENDS=names, ARGS="--stores 500"
 	@$(VENV_PYTHON) -m harness many-stores $(call option,--backends,$(BACKENDS)) $(ARGS)
 
+mutate: files $(STAMP) ## try small changes of the code, drawn by a seed, and list those that no test detects; FILES="stores/worker stores/records/*.py", COUNT=20, SEED=1, ARGS="--all --slow"
+	@$(VENV_PYTHON) -m harness.mutation $(FILES) --count $(COUNT) $(call option,--seed,$(SEED)) $(ARGS)
+
+size: $(STAMP) ## count lines and modules of code and tests, a line for each folder; RANGE=A..B says what these commits changed
+	@$(VENV_PYTHON) -m harness.size $(call option,--range,$(RANGE))
+
 lint: $(STAMP) ## ruff, mypy, and the check of prose (docs/style.md)
 	@status=0; \
 	 $(VENV_PYTHON) -m ruff check . || status=1; \
@@ -121,14 +130,17 @@ docs: $(STAMP) ## the API reference, from the docstrings, in build/docs/; no war
 clean: ## remove .venv, caches, .kafka and whatever else was built; nothing that is tracked, and not runs/
 	@if [ -e .kafka/running ] && [ -x $(VENV_PYTHON) ]; then $(VENV_PYTHON) -m stores.changelog.kafka.testing stop --folder .kafka; fi
 	@rm -rf .kafka
-	@rm -rf .venv build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .benchmarks
+	@rm -rf .venv .venv.lock build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .benchmarks
 	@rm -rf spark-warehouse metastore_db derby.log artifacts
 	@find . -name .git -prune -o -name __pycache__ -type d -prune -exec rm -rf {} +
 
 clean-runs: ## remove runs/: the rows of every run, from which reports are written
 	@rm -rf runs
 
-.PHONY: profile name minutes both
+.PHONY: profile name minutes both files
+files:
+	@if [ -z $(call quoted,$(FILES)) ]; then echo 'Which code? For example: make mutate FILES=stores/worker COUNT=20 SEED=1' >&2; exit 2; fi
+
 both:
 	@if [ -z $(call quoted,$(A)) ] || [ -z $(call quoted,$(B)) ]; then echo "Which runs? For example: make compare A=runs/NAME B=runs/NAME FAIL=5%" >&2; exit 2; fi
 
@@ -144,6 +156,12 @@ name:
 
 java: $(STAMP)
 	@$(VENV_PYTHON) -m harness.java
+
+# One set-up at a time: the lock belongs to file descriptor 9, which the processes of the set-up inherit. So the system
+# frees it when the last of them has ended, however that was. Python asks for it: macOS has no command for that.
+LOCK := .venv.lock
+SELF := $(MAKE)
+locks = "$$chosen" -c 'import fcntl, signal; signal.signal(signal.SIGINT, signal.SIG_DFL); fcntl.flock(9, fcntl.LOCK_EX$(1))'
 
 # Asked of the interpreter itself, by running it: the name on PATH may be a shim for a version that is not there.
 $(STAMP): pyproject.toml constraints.txt
@@ -166,10 +184,21 @@ $(STAMP): pyproject.toml constraints.txt
 	   echo "macOS: brew install python@3.13. Elsewhere: https://www.python.org/downloads/ ." >&2; \
 	   echo "One that is not on PATH: make PYTHON=/path/to/python3.11" >&2; exit 1; \
 	 fi; \
-	 command -v java >/dev/null || [ -x "$${JAVA_HOME:-}/bin/java" ] || \
+	 exec 9>>$(LOCK); \
+	 if ! $(call locks,|fcntl.LOCK_NB) 2>/dev/null; then \
+	   echo "Waiting for the set-up of .venv by another make here ($$(cat $(LOCK)))." >&2; \
+	   $(call locks); \
+	 fi; \
+	 echo "process $$PPID, since $$(date +%T)" > $(LOCK); \
+	 if [ "$$(cat $@ 2>/dev/null)" = "$$PWD" ] && [ ! pyproject.toml -nt $@ ] && [ ! constraints.txt -nt $@ ]; then exit 0; fi; \
+	 CHOSEN="$$chosen" $(SELF) --no-print-directory fresh-venv
+
+.PHONY: fresh-venv
+fresh-venv:
+	@command -v java >/dev/null || [ -x "$${JAVA_HOME:-}/bin/java" ] || \
 	   echo "Note: there is no Java here; all that runs on Spark will ask for version 17 or newer." >&2; \
-	 echo "Setting up .venv with $$("$$chosen" -V); about two minutes, once."; \
-	 rm -rf .venv; "$$chosen" -m venv .venv
+	 echo "Setting up .venv with $$("$$CHOSEN" -V); about two minutes, once."; \
+	 rm -rf .venv; "$$CHOSEN" -m venv .venv
 	@export PIP_DISABLE_PIP_VERSION_CHECK=1; \
 	 show() { sed -un -e 's/^ *Downloading \(.*\/\)\{0,1\}\([^ ]*\) (\([0-9.]* MB\))$$/  \2, \3/p' -e 's/^ *Building wheel for \([^ ]*\).*: started$$/  building \1/p'; }; \
 	 log=.venv/install.log; \

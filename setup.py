@@ -5,7 +5,10 @@ from __future__ import annotations
 from setuptools import setup
 from setuptools.command.build_py import build_py
 
-SHARED = ("__init__", "conftest", "damages", "model", "overtaken_view", "quick_folder", "store_process", "touched")
+SHARED = (
+    *("__init__", "conftest", "damages", "forked_call", "model", "overtaken_view", "quick_folder", "store_process"),
+    "touched",
+)
 """The modules of ``stores.tests`` that the conformance suite needs."""
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from harness import profiles
-from harness.experiments.broker_faults.trial import EXACTLY_ONCE, FAULTS, Trial, mutant_trials, places_of
+from harness.experiments.broker_faults.faults import FAULTS, checked, mutant_trials, places_of
+from harness.experiments.broker_faults.trial import EXACTLY_ONCE, Trial
 from harness.scenario_files import Scenario
 from harness.workloads.suggestion import check_known
 from stores.config import StoreConfig
@@ -39,7 +40,7 @@ class BrokerScenario(Scenario):
         check_known("fault of a broker called", FAULTS, *self.faults)
         names = [backend_named(name).name for name in self.backends]
         trials = [
-            Trial(fault, place, name, self.guarantee, number)
+            checked(Trial(fault, place, name, self.guarantee, number))
             for number in range(seed, seed + self.seeds)
             for fault in self.faults
             for place in places_of(fault, self.guarantee)

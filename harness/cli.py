@@ -143,12 +143,6 @@ def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
         help="some of store,jvm,kafka,stateful,throughput,opening,scale,crash,broker,queries,effects",
     )
     bench.add_argument("--backends", metavar="NAMES", help="comma-separated backends (default: all)")
-    bench.add_argument(
-        "--rest-of",
-        type=Path,
-        metavar="FOLDER",
-        help="measure what a run left out of tasks over Kafka and of stateful queries, with its profile and seed",
-    )
     bench.add_argument("--master", help="a Spark master, instead of all cores of this machine")
     bench.add_argument("--strict", action="store_true", help="a missed ratio is an error, too")
     bench.add_argument("--runs", type=Path, default=RUNS, metavar="FOLDER", help="where rows are kept")
@@ -158,14 +152,6 @@ def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
     report = commands.add_parser("report", help="write the report again from a run's rows (extra harness)")
     report.add_argument("--run", type=Path, dest="run_folder", metavar="FOLDER", help="a run; the newest unless given")
-    report.add_argument(
-        "--join",
-        type=Path,
-        action="append",
-        default=[],
-        metavar="FOLDER",
-        help="a later run that measured what the run left out (bench --rest-of); may be repeated",
-    )
     _add_results(report)
     report.set_defaults(run=_report)
 
@@ -298,7 +284,6 @@ def _bench(given: argparse.Namespace) -> int:
             master=given.master,
             strict=given.strict,
             budget_s=budget_s,
-            rest_of=given.rest_of,
             runs=given.runs.absolute(),
             results=None if given.results is None else given.results.absolute(),
         )
@@ -317,7 +302,7 @@ def _report(given: argparse.Namespace) -> int:
     from harness.answer.write import publish
     from harness.report.rows import latest_run
 
-    report = publish(given.run_folder or latest_run(RUNS), given.results, given.join)
+    report = publish(given.run_folder or latest_run(RUNS), given.results)
     print(f"The report is {report}.")
     return 0
 
@@ -376,7 +361,7 @@ def _many_stores(given: argparse.Namespace) -> int:
 
 
 def _mutants(given: argparse.Namespace) -> int:
-    from harness.experiments.iofaults.measuring import measure
+    from harness.experiments.iofaults.detection import measure
 
     return measure(_listed(given.mutants), _listed(given.backends), range(given.seed, given.seed + given.seeds))
 
@@ -387,7 +372,7 @@ def _list(given: argparse.Namespace) -> int:
     from harness.scenario_files import scenario_names
     from harness.workloads.registry import workloads
     from stores.registry import backends
-    from stores.tasks import task
+    from stores.tasks import task_transaction
 
     print("backends:")
     for name, backend in backends().items():
@@ -396,7 +381,7 @@ def _list(given: argparse.Namespace) -> int:
     print("workloads:", *(f"  {name}" for name in workloads()), sep="\n")
     print("faults:", *(f"  {name}" for name in FAULTS), sep="\n")
     reached = dict.fromkeys(
-        (*task.FAILPOINTS, *(point for backend in backends().values() for point in backend.failpoints))
+        (*task_transaction.FAILPOINTS, *(point for backend in backends().values() for point in backend.failpoints))
     )
     print("failpoints:", *(f"  {name}" for name in reached), sep="\n")
     print("scenarios:", *(f"  {name}" for name in scenario_names()), sep="\n")

@@ -11,7 +11,7 @@ import warnings
 from collections.abc import Callable, Sequence
 
 import harness.cli
-from stores import __version__, inspection, relocate
+from stores import __version__, relocate
 from stores.extras import check_extra
 from stores.shell import command as shell
 from stores.shell.subcommands import check_command
@@ -59,10 +59,6 @@ def _relocate(arguments: Sequence[str]) -> int:
     return relocate.main(arguments, f"{PROGRAM} relocate")
 
 
-def _show(arguments: Sequence[str]) -> int:
-    return inspection.main(arguments, f"{PROGRAM} show")
-
-
 def _conformance(arguments: Sequence[str]) -> int:
     check_extra("conformance")
     from stores.tests.conformance.__main__ import main as run_suite
@@ -72,7 +68,6 @@ def _conformance(arguments: Sequence[str]) -> int:
 
 _OWN_PARSERS: dict[str, tuple[Command, str]] = {
     "relocate": (_relocate, "move the stores of a state directory to where a topology has them"),
-    "show": (_show, "print a SQLite store or a changelog file as JSON lines (extra inspection)"),
     "conformance": (_conformance, "run the tests that every backend must pass (extra conformance)"),
 }
 """Commands with a parser of their own, and their line in the help."""

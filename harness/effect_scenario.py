@@ -18,9 +18,9 @@ from stores.errors import ConfigError
 class EffectScenario(Scenario):
     """Every fault of ``faults``, at every I/O operation, breaks no promise; and every one of ``mutants`` is detected.
 
-    A fault is one of ``harness.experiments.iofaults.case.VARIANTS``, with its variant after a blank:
+    A fault is one of ``harness.experiments.iofaults.faults.IO_FAULTS``, with its variant after a blank:
     ``error EIO once``. ``backends`` None means all persistent ones, a task, and the library's own files. If given, it
-    may also name these, such as ``format-migration``. A durability level that one of them does not carry is left out
+    may also name these, such as ``format-upgrade``. A durability level that one of them does not carry is left out
     for it. ``points_max`` points of each case are drawn by the seed; None means all. ``states_per_position`` bounds the
     crash states of a power loss.
     """

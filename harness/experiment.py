@@ -200,11 +200,6 @@ class Experiment(ABC, Generic[T]):
     """The kind of fork server that its trials share in a Spark task, if any."""
     unit: ClassVar[str] = "trials"
     """The word for its trials in a progress line that counts them; "" if it has lines of its own."""
-    cell: ClassVar[tuple[str, ...]] = ()
-    """The attributes of a trial, and columns of all its rows, within which figures are compared.
-
-    A later run can measure the cells that a run left out; with no attributes here, it can't.
-    """
     share: ClassVar[float] = 1.0
     """Its part of a bench's budget, relative to those of the other experiments."""
     columns: Mapping[str, Columns]

@@ -11,12 +11,11 @@ from dataclasses import dataclass, field
 from enum import Enum, auto
 from types import MappingProxyType
 
-from harness.experiments.iofaults.case import VARIANTS
+from harness.experiments.iofaults.faults import VARIANTS
 from harness.experiments.iofaults.subjects import OFFSET_IMPORTS, ONLINE_UPGRADE, PUNCTUATION, TASKS
 from harness.experiments.stateful.trial import QuerySize
 from harness.experiments.throughput.plan import Grid
-from harness.workloads.suggestion import nearest
-from stores.errors import ConfigError
+from stores.errors import ConfigError, nearest
 from stores.interface import Durability
 
 _MIB = 1 << 20

@@ -18,7 +18,7 @@ from enum import Enum
 from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from harness import faults
-from harness.faults import FAULTS
+from harness.faults import Fault
 from harness.workloads.suggestion import check_known
 from stores.errors import ConfigError
 
@@ -28,7 +28,7 @@ _HINTS: dict[type, dict[str, Any]] = {}
 
 def to_json(trial: Any) -> dict[str, Any]:
     """Return a dataclass as plain JSON values, without the fields that have their defaults."""
-    if type(trial) in FAULTS.values():
+    if isinstance(trial, Fault):
         return faults.to_json(trial)
     given = {}
     hints = _hints(type(trial))
@@ -61,13 +61,10 @@ def command(experiment: str, trial: Any) -> str:
 def from_json(kind: type[T], row: object, what: str = "a trial") -> T:
     """Return the dataclass ``kind`` that ``to_json`` wrote.
 
-    If ``kind`` has a function ``present``, that brings JSON of earlier versions up to date first.
-
     Raises: ConfigError for a setting that is unknown, missing, of a wrong type or out of bounds.
     """
     if not isinstance(row, Mapping):
         raise ConfigError(f"{what} is a JSON object, not {row!r}")
-    row = getattr(kind, "present", dict)(row)
     settings = fields(kind)  # type: ignore[arg-type]
     check_known(f"setting of {what} called", [setting.name for setting in settings], *row)
     for setting in settings:
@@ -168,4 +165,4 @@ def _read_one_of(value: Any, hints: Sequence[Any], what: str) -> Any:
 
 def _is_fault(hint: Any) -> bool:
     members = get_args(hint) if get_origin(hint) in (Union, types.UnionType) else (hint,)
-    return all(member in FAULTS.values() for member in members)
+    return all(isinstance(member, type) and issubclass(member, Fault) for member in members)

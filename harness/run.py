@@ -15,7 +15,6 @@ from typing import Any
 from harness import profiles
 from harness.answer.choice import busy_notice, choices
 from harness.answer.coverage_file import add_to_file, next_run, read_coverage
-from harness.answer.joined import REST_OF, finished_run, rest_of
 from harness.answer.results import all_failures, all_figures
 from harness.answer.summary import summary_table
 from harness.answer.write import check_results, publish
@@ -47,8 +46,7 @@ from harness.spark.gang import run_gangs
 from harness.spark.master import check_master
 from harness.spark.runner import run_trials
 from harness.workloads.event_log import EventLog
-from harness.workloads.suggestion import nearest
-from stores.errors import ConfigError
+from stores.errors import ConfigError, nearest
 from stores.registry import backend_named
 
 PROBLEMS_SHOWN = 20
@@ -63,8 +61,7 @@ Plan = Mapping[str, Sequence[Any]]
 class BenchRequest(Request):
     """The options of `make bench`. ``only`` are the stages that run; empty means all.
 
-    ``moves_on`` replaces the seed by the number of this run in the coverage of the profile night. ``rest_of`` is the
-    folder of a run whose profile and seed this one takes, to measure what that run left out.
+    ``moves_on`` replaces the seed by the number of this run in the coverage of the profile night.
     ``budget_s`` is the time for all of them, without that in which Spark starts; None for no bound.
     """
 
@@ -73,7 +70,6 @@ class BenchRequest(Request):
     strict: bool = False
     budget_s: float | None = None
     moves_on: bool = False
-    rest_of: Path | None = None
     runs: Path = RUNS
     results: Path | None = None
 
@@ -82,7 +78,7 @@ class BenchRequest(Request):
         """True if the report can represent the project: everything is planned, with at least the profile's budget."""
         everything = set(self.chosen_stages) == set(stages()) and self.backends is None and self.log is None
         enough = self.budget_s is None or self.budget_s >= profiles.profile(self.profile).budget_s
-        return self.profile in profiles.WHOLE and everything and enough and self.rest_of is None
+        return self.profile in profiles.WHOLE and everything and enough
 
     @property
     def chosen_stages(self) -> tuple[str, ...]:
@@ -116,9 +112,6 @@ def bench(request: BenchRequest) -> int:
 
     Raises: ConfigError for a request that cannot be met, before anything is measured.
     """
-    earlier = finished_run(request.rest_of) if request.rest_of is not None else None
-    if earlier is not None:
-        request = replace(request, profile=earlier.facts["profile"], seed=earlier.facts["seed"], moves_on=False)
     request = request.checked()
     find_java()
     check_master(request.master)
@@ -130,8 +123,6 @@ def bench(request: BenchRequest) -> int:
     if request.profile == profiles.NIGHT:
         request = replace(request, coverage=read_coverage())
     plan = {each.name: each.plan(request) for each in request.chosen() if each.stage not in skipped}
-    if earlier is not None:
-        plan = rest_of(plan, earlier)
     for name, trials in plan.items():
         experiments()[name].check(trials)
     end = end_of(request.budget_s)
@@ -144,7 +135,6 @@ def bench(request: BenchRequest) -> int:
         "started": f"{started:%Y-%m-%d %H:%M} UTC",
         "whole": request.is_whole,
         "commit": commit_of(SOURCE),
-        **({REST_OF: earlier.folder.resolve().name} if earlier is not None else {}),
         **{f"{stage}_skipped": reason for stage, reason in skipped.items()},
     }
     run_folder = new_run(request.runs, request.profile, facts, started)

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import InitVar, dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from types import MappingProxyType
 from typing import Any
-from warnings import warn
 
 from harness import profiles
 from harness.experiment import Failure, Figure, Figures
@@ -19,9 +18,8 @@ from harness.experiments.crash.operations import Mix
 from harness.experiments.crash.plan import crash_matrix
 from harness.experiments.crash.trial import DURABILITIES, LOG_FAILPOINTS, Trial, admitted
 from harness.experiments.throughput.plan import Grid, ThroughputTrial, throughput_trials
-from harness.faults import Fault, Kill, failpoint_of, steps
+from harness.faults import Fault
 from harness.mutants import registry as mutants
-from harness.mutants.old_names import present_fault, present_name
 from harness.scenario_files import Scenario
 from harness.typed_maps import IN_TURN, PLAIN
 from harness.workloads.event_log import EVENT_LOG, EventLog
@@ -30,7 +28,7 @@ from stores.errors import ConfigError
 from stores.failpoints import Part, failpoint
 from stores.interface import Durability
 from stores.registry import backend_named, backends
-from stores.tasks import task
+from stores.tasks import task_transaction
 
 __all__ = ["EVENT_LOG", "AtLeast", "CrashScenario", "KillAtEach", "Part", "Scenario", "ThroughputScenario"]
 
@@ -68,15 +66,6 @@ class CrashScenario(Scenario):
     commit_every: int = 24
     uncommitted_max_bytes: int = -1
     options: tuple[tuple[str, str | int | bool], ...] = ()
-    sabotage: InitVar[str | None] = field(default=None, kw_only=True)
-    """The old name of ``mutant``."""
-
-    def __post_init__(self, sabotage: str | None) -> None:
-        """Accept the old name of ``mutant``, and the names that mutants had then."""
-        if sabotage is not None:
-            warn("CrashScenario takes `mutant` instead of `sabotage`", DeprecationWarning, stacklevel=3)
-            object.__setattr__(self, "mutant", present_name(sabotage) if isinstance(sabotage, str) else sabotage)
-            object.__setattr__(self, "faults", tuple(map(present_fault, self.faults)))
 
     def plan(self, seed: int) -> list[Trial]:
         """Return every trial of the scenario; ``seed`` is the first of its seeds.
@@ -140,7 +129,9 @@ class CrashScenario(Scenario):
             ]
         chosen = backend_named(backend)
         built_in = mutants.FAILPOINTS if self.mutant else ()
-        if not {*chosen.failpoints, *task.FAILPOINTS, *LOG_FAILPOINTS, *built_in}.issuperset(_failpoints(fault)):
+        if not {*chosen.failpoints, *task_transaction.FAILPOINTS, *LOG_FAILPOINTS, *built_in}.issuperset(
+            _failpoints(fault)
+        ):
             return []
         shape: dict[str, Any] = {
             "mix": self.mix,
@@ -254,18 +245,18 @@ def _canonical(names: Iterable[str]) -> set[str]:
 
 def _failpoints(fault: Fault) -> list[str]:
     """Return the failpoints that a fault names."""
-    return [step.failpoint for step in steps(fault) if isinstance(step, Kill)]
+    return [step.place for step in fault.steps if step.place]
 
 
 def _part_killed(fault: Fault) -> Part | None:
     """Return the part of a store's life in which a fault kills; None for other faults."""
-    killed_at = failpoint_of(fault)
+    killed_at = fault.place
     return failpoint(killed_at).part if killed_at else None
 
 
 def _known_failpoints() -> list[str]:
     of_backends = {name for backend in backends().values() for name in backend.failpoints}
-    return sorted(of_backends | {*task.FAILPOINTS, *LOG_FAILPOINTS, *mutants.FAILPOINTS})
+    return sorted(of_backends | {*task_transaction.FAILPOINTS, *LOG_FAILPOINTS, *mutants.FAILPOINTS})
 
 
 def _missed(wanted: AtLeast, figures: Sequence[Figure]) -> list[str]:

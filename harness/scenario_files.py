@@ -13,8 +13,7 @@ from typing import Any, ClassVar, Self
 from harness.experiment import Failure, Figures
 from harness.folders import SCENARIOS
 from harness.workloads.event_log import EventLog
-from harness.workloads.suggestion import nearest
-from stores.errors import ConfigError
+from stores.errors import ConfigError, nearest
 
 
 class Scenario(ABC):

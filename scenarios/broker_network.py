@@ -1,15 +1,16 @@
 """A network to a Kafka broker that hangs or breaks during commits costs a task time, and a held-back commit is fenced.
 
-A proxy on loopback passes on nothing, or requests without answers, cuts connections at a random byte, or delivers a
-commit only when the successor of its task has done all work.
+A proxy on loopback passes on nothing, or requests without answers, or cuts connections at a random byte. It delivers a
+commit when the successor of its task has done all work, or within the next transaction of the task itself.
 
-Source: KIP-588, "Proposed Changes"; KIP-892, "Error Handling"; KIP-98, zombie fencing.
+Source: KIP-588, "Proposed Changes"; KIP-892, "Error Handling"; KIP-98, zombie fencing; KIP-890.
 """
 
 from harness.broker_scenario import BrokerScenario
 
 SCENARIO = BrokerScenario(
-    faults=("network stalls", "answers stall", "connections cut", "commit held back"), mutants=("own-transactional-id",)
+    faults=("network stalls", "answers stall", "connections cut", "commit held back", "commit delivered late"),
+    mutants=("own-transactional-id", "same-epoch"),
 )
 
 

@@ -1,6 +1,6 @@
-"""A store of an older format is upgraded to the present one, however often that is killed or loses power.
+"""A store is upgraded to a new format of its records, however often that is killed or loses power.
 
-A task's upgrade to a format of the user's, built beside the store and swapped, is tried like the library's own steps.
+The upgrade happens in place, record by record, or in a new store that is built beside it and swapped.
 
 Source: KIP-892, "Upgrading"; KIP-258: a store is upgraded in place, and never half.
 """
@@ -9,9 +9,9 @@ from harness.effect_scenario import EffectScenario
 
 SCENARIO = EffectScenario(
     faults=("kill", "kill_twice", "power names"),
-    backends=("format-migration", "lazy-upgrade", "format-upgrade"),
+    backends=("lazy-upgrade", "format-upgrade"),
     points_max=6,
-    mutants=("migration-noted-first", "upgraded-outside", "swapped-without-note"),
+    mutants=("upgraded-outside", "swapped-without-note"),
 )
 
 

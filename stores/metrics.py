@@ -25,8 +25,27 @@ class Kind(StrEnum):
     """Only grows; differences add up."""
     MAXIMUM = "maximum"
     """Only grows; of the whole life so far."""
+    HISTOGRAM = "histogram"
+    """Counts of durations by their length; None if they are not recorded."""
     CURRENT = "current"
     """Goes up and down; None if there is no value."""
+
+
+LATENCY_BOUNDS_S = tuple(float(f"{factor}e{power}") for power in range(-6, 1) for factor in (1, 2.5, 5))
+"""The upper bounds of the buckets of a histogram, 1 microsecond to 5 seconds; the last bucket has no bound."""
+
+
+@dataclass(frozen=True, slots=True)
+class LatencyHistogram:
+    """Durations by their length: the number in each bucket of ``LATENCY_BOUNDS_S`` and beyond, and their sum."""
+
+    counts: tuple[int, ...]
+    seconds: float
+
+    @property
+    def total(self) -> int:
+        """The number of durations."""
+        return sum(self.counts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,6 +181,12 @@ class TaskStoreMetrics(StoreMetrics):
     upgrade_remaining_offsets: int | None = _current(
         "changelog that the new store of an upgrade lacks", "{offset}", None
     )
+    operation_latency_seconds: Mapping[str, LatencyHistogram] = field(
+        default_factory=dict,
+        metadata={_MEASURE: Measure(Kind.HISTOGRAM, "times of the calls of a task's function", "s", "operation")},
+    )
+    """The times of calls of the task's function and of commits: ``get``, ``put``, ``scan``, ``commit``. Empty unless
+    ``metrics.recording.level=DEBUG``; of the whole life of the task. Source: KIP-444."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass, field
-from difflib import get_close_matches
 from enum import StrEnum
 from functools import cache
 from importlib import import_module
@@ -18,17 +17,16 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
-from stores.errors import ConfigError, StoreIncompatibleError
+from stores.errors import ConfigError, StoreIncompatibleError, nearest
 from stores.files.creation import wipe
 from stores.files.identity import FILE as IDENTITY_FILE
 from stores.files.plain_files import sync_folder, translated_system_errors
 from stores.files.store_directory import FAILPOINTS, checked_path
 from stores.interface import Durability, IsolationLevel, KeyValueStore
 from stores.process.forks import never_free, watch
-from stores.strategies.forked import disown
 from stores.strategies.refusals import close_refused, note_opened
 from stores.strategies.staging import Traits
-from stores.strategies.store_opening import open_over
+from stores.strategies.store_opening import disown, open_over
 
 if TYPE_CHECKING:
     from stores.engines.engine import Engine
@@ -45,11 +43,13 @@ _STRATEGIES: Mapping[str, str] = {
     "indexed-batch": "stores.strategies.indexed_batch:IndexedBatchStaging",
     "dual-store": "stores.strategies.dual_store:DualStoreStaging",
     "native": "stores.strategies.native:NativeStaging",
+    "sst-ingest": "stores.strategies.sst_ingest:SstIngestStaging",
 }
 _BACKENDS = (
     ("rocksdb", "direct"),
     ("rocksdb", "indexed-batch"),
     ("rocksdb", "dual-store"),
+    ("rocksdb", "sst-ingest"),
     ("lmdb", "indexed-batch"),
     ("lmdb", "native"),
     ("sqlite", "indexed-batch"),
@@ -320,12 +320,6 @@ def open_store(
     store = chosen.open(folder, given, traits)
     note_opened(folder, store)
     return store
-
-
-def nearest(name: str, names: Mapping[str, object]) -> str:
-    """ ", did you mean ...?" for a mistyped name, or nothing."""
-    close = get_close_matches(name, list(names), n=1, cutoff=0.5)
-    return f", did you mean {close[0]!r}?" if close else ""
 
 
 def member(kind: type[Named], what: str, given: str) -> Named:

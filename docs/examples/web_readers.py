@@ -13,7 +13,7 @@ from threading import Event, Thread
 
 from stores import IsolationLevel, TopicPartition
 from stores.changelog import Record, SqliteChangelog
-from stores.tasks import NO_INTERVAL, StoreConfig, StreamTask, TaskContext, TaskId
+from stores.tasks import NO_INTERVAL, StoreConfig, StreamTask, TaskContext, TaskId, TaskSettings
 
 CLICKS = TopicPartition("clicks", 0)
 NUM_CLICKS, PER_COMMIT = 20_000, 500
@@ -72,8 +72,7 @@ def main() -> None:
             stores={"counts": StoreConfig("lmdb-indexed-batch")},
             process=count,
             inputs=[CLICKS],
-            commit_every_records=PER_COMMIT,
-            commit_interval_ms=NO_INTERVAL,
+            settings=TaskSettings(commit_every_records=PER_COMMIT, commit_interval_ms=NO_INTERVAL),
         )
         task.open()
         done = Event()

@@ -16,7 +16,7 @@ from typing import Any
 from stores import TopicPartition
 from stores.changelog import Record, SqliteChangelog
 from stores.records import INT64, STR, KeyValue
-from stores.tasks import NO_INTERVAL, StoreConfig, StreamTask, TaskContext, TaskId
+from stores.tasks import NO_INTERVAL, StoreConfig, StreamTask, TaskContext, TaskId, TaskSettings
 
 TEXT = ["to", "be", "or", "not", "to", "be", "that", "is", "the", "question"] * 100
 WORDS = TopicPartition("words", 0)
@@ -43,8 +43,7 @@ def task_in(folder: str, log: SqliteChangelog) -> StreamTask:
         stores={"counts": StoreConfig("rocksdb-indexed-batch", records=KeyValue(key=STR, value=INT64))},
         process=count,
         inputs=[WORDS],
-        commit_every_records=100,
-        commit_interval_ms=NO_INTERVAL,
+        settings=TaskSettings(commit_every_records=100, commit_interval_ms=NO_INTERVAL),
     )
 
 

@@ -8,15 +8,13 @@ from typing import Any
 
 from harness.answer.choice import Choice, busy_notice, choices
 from harness.answer.history import HISTORY_FILE, Line, others, timelines
-from harness.answer.joined import joined_of
 from harness.answer.machine import machine_page, origin
 from harness.answer.results import left_out_of, problems_of
 from harness.answer.summary import choice_table, summary_table
 from harness.report import text
-from harness.report.drawing import Plot
+from harness.report.charts import COLOURS, Chart
 from harness.report.figures import Figures
 from harness.report.levels import LEVELS, MEANING
-from harness.report.matrix import Matrix
 from harness.report.page import HOW, Finding, Page
 from harness.report.ratios import ratio_finding, ratio_sentence, ratio_table
 from harness.report.web.assemble import Section, assemble
@@ -47,8 +45,8 @@ def browser_page(
     backends = environment["backends"]
     found = choices(figures, backends)
     names = [page.name for page in pages if page.body]
-    past = [plot for plot in (Plot(*each) for each in timelines(history, environment)) if plot.chart.data()]
-    plots = [(page, [plot for plot in page.plots if plot.chart.data()]) for page in pages if page.body]
+    past = [chart for chart in timelines(history, environment) if chart.data(backends)]
+    plots = [(page, [chart for chart in page.plots if chart.data(backends)]) for page in pages if page.body]
     sections = [
         Section("answer", "The answer", _answer(found, names)),
         Section("proven", "What was proven", _proven(figures, pages, names)),
@@ -60,16 +58,17 @@ def browser_page(
         Section("tables", "All tables", _tables(pages, names)),
         Section("machine", "The machine", to_html(machine_page(facts, environment).partition("\n")[2], names)),
     ]
-    shown = [plot for _, of_page in plots for plot in of_page] + past
+    shown = [chart for _, of_page in plots for chart in of_page] + past
     data = {
         "backends": sorted(backends),
-        "plots": [{"name": plot.name, "title": plot.title, **(plot.chart.data() or {})} for plot in shown],
+        "colours": COLOURS,
+        "plots": [chart.data(backends) for chart in shown],
     }
     return assemble(_TITLE, _head(found, figures, facts, environment), sections, data)
 
 
 def _head(found: Sequence[Choice], figures: Figures, facts: Mapping[str, Any], environment: Mapping[str, Any]) -> str:
-    told = (busy_notice(found, figures), problems_of(facts), left_out_of(facts), joined_of(facts))
+    told = (busy_notice(found, figures), problems_of(facts), left_out_of(facts))
     notes = [note for note in told if note]
     parts = [f'<p class="origin">{inline(origin(facts, environment))}</p>']
     return "\n".join([*parts, *(f'<p class="note">{inline(note)}</p>' for note in notes)])
@@ -127,15 +126,15 @@ def _side_by_side(figures: Figures, backends: Mapping[str, Mapping[str, Any]], n
     return "\n".join(to_html(table.markdown(), names) for table in made if table.rows)
 
 
-def _plots(plots: Sequence[tuple[Page, Sequence[Plot]]]) -> str:
+def _plots(plots: Sequence[tuple[Page, Sequence[Chart]]]) -> str:
     parts = ['<form id="filters" class="filters" aria-label="What the plots show"></form>']
-    for page, own in sorted(plots, key=lambda each: any(isinstance(plot.chart, Matrix) for plot in each[1])):
+    for page, own in sorted(plots, key=lambda each: any(chart.kind == "matrix" for chart in each[1])):
         parts.append(f'<h3>{escape(page.title)}</h3>\n<p class="soft">{inline(page.shows[0])}</p>')
         parts += [_place(plot) for plot in own]
     return "\n".join(parts)
 
 
-def _history(past: Sequence[Plot], elsewhere: int) -> str:
+def _history(past: Sequence[Chart], elsewhere: int) -> str:
     words = (
         "Whole runs on machines of this kind, the oldest at the left, under their commits. A star marks a commit with "
         "local changes. The filters of the plots hold here too."
@@ -145,8 +144,8 @@ def _history(past: Sequence[Plot], elsewhere: int) -> str:
     return "\n".join([f'<p class="soft">{words}</p>', *map(_place, past)])
 
 
-def _place(plot: Plot) -> str:
-    return f'<div class="plot"><h4>{escape(plot.title)}</h4><div id="plot-{plot.name}"></div></div>'
+def _place(chart: Chart) -> str:
+    return f'<div class="plot"><h4>{escape(chart.title)}</h4><div id="plot-{chart.name}"></div></div>'
 
 
 def _ratios(figures: Figures, names: Sequence[str]) -> str:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from math import isfinite
 from typing import Any
 
-from harness.experiments.opening.figures import READY_AFTER_A_KILL, largest_state
+from harness.experiments.opening.report import READY_AFTER_A_KILL, largest_state
 from harness.experiments.throughput.figures import reference
 from harness.processes.load import BUSY_REPEATS, BUSY_SHARE, is_busy
 from harness.report import text

@@ -20,7 +20,7 @@ from statistics import median
 from typing import Any
 
 from harness.answer.measures import MEASURES, Measure
-from harness.experiments.opening.figures import KEY as OPENING_KEY
+from harness.experiments.opening.report import KEY as OPENING_KEY
 from harness.experiments.registry import kinds
 from harness.experiments.throughput.figures import KEY as THROUGHPUT_KEY
 from harness.processes.load import BUSY_REPEATS, is_busy

@@ -6,7 +6,6 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from harness.answer.choice import busy_notice, choices
-from harness.answer.joined import joined_of
 from harness.answer.machine import MACHINE_FILE, origin
 from harness.answer.results import left_out_of, problems_of
 from harness.answer.summary import choice_table, summary_table
@@ -53,7 +52,7 @@ def first_page(
             "# Which backend, and why\n",
             *([f"**{notice}**\n"] if notice else []),
             f"{origin(facts, environment)}\n",
-            *(f"{note}\n" for note in (problems_of(facts), left_out_of(facts), joined_of(facts)) if note),
+            *(f"{note}\n" for note in (problems_of(facts), left_out_of(facts)) if note),
             f"The same with plots that show values, filters and the history of runs: [index.html]({BROWSER_PAGE}).\n",
             f"Contents: {contents}. One page each: {measured}, [the machine]({MACHINE_FILE}).\n",
             choice_table(found).markdown(),

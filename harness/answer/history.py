@@ -15,15 +15,14 @@ from typing import Any
 from harness.answer.choice import is_too_busy
 from harness.answer.machine import machine_kind
 from harness.answer.measures import MEASURES, Measure
-from harness.experiments.opening.figures import largest_state
+from harness.experiments.opening.report import largest_state
 from harness.experiments.throughput.figures import reference
 from harness.report import text
+from harness.report.charts import Chart, Mark, Panel, is_drawable
 from harness.report.commit import CHANGED
-from harness.report.drawing import is_drawable
 from harness.report.figures import Figure, Figures
 from harness.report.interval import columns
 from harness.report.levels import LEVELS
-from harness.report.timeline import Point, Timeline, TimelinePanel
 from stores.errors import ConfigError
 
 HISTORY_FILE = "history.jsonl"
@@ -113,19 +112,12 @@ def history_text(history: Iterable[Line]) -> str:
     return "".join(f"{json.dumps(line)}\n" for line in history)
 
 
-def timelines(history: Sequence[Line], environment: Mapping[str, Any]) -> list[tuple[str, str, Timeline]]:
-    """Return a chart of each measure, with its name and title, from the runs on machines of the same kind."""
+def timelines(history: Sequence[Line], environment: Mapping[str, Any]) -> list[Chart]:
+    """Return a chart of each measure, from the runs on machines of the same kind."""
     kind = machine_kind(environment)
     runs = [line for line in history if line["machine"] == kind]
-    charts = [
-        (
-            f"history-{measure.name}".replace("_", "-"),
-            f"{measure.words[0].upper()}{measure.words[1:]}",
-            _timeline(runs, measure),
-        )
-        for measure in MEASURES
-    ]
-    return [chart for chart in charts if chart[2].panels]
+    charts = [_timeline(runs, measure) for measure in MEASURES]
+    return [chart for chart in charts if chart.panels]
 
 
 def others(history: Iterable[Line], environment: Mapping[str, Any]) -> int:
@@ -151,20 +143,34 @@ def _entries(figures: Figures) -> Iterator[_Entry]:
                     yield _Entry(*what, value or 0.0, low, high, is_too_busy([row]))
 
 
-def _timeline(runs: Sequence[Line], measure: Measure) -> Timeline:
-    panels: dict[tuple[str, str], list[Point]] = {}
+def _timeline(runs: Sequence[Line], measure: Measure) -> Chart:
+    panels: dict[tuple[str, str], list[Mark]] = {}
     for line in runs:
         step = _step(line)
         for entry in (_Entry(**each) for each in line["figures"]):
             if entry.measure == measure.name:
                 low, high = (None if end is None else end / measure.scale for end in (entry.low, entry.high))
-                point = Point(step, entry.backend, entry.value / measure.scale, low, high, entry.busy)
-                panels.setdefault((entry.level, entry.cell), []).append(point)
+                mark = Mark(
+                    entry.backend,
+                    entry.value / measure.scale,
+                    low,
+                    high,
+                    step=step,
+                    measure=step.replace("|", ", "),
+                    hollow=low is None or entry.busy,
+                    busy=entry.busy,
+                )
+                panels.setdefault((entry.level, entry.cell), []).append(mark)
     ordered = sorted(panels.items(), key=lambda item: LEVELS.index(item[0][0]) if item[0][0] in LEVELS else len(LEVELS))
-    return Timeline(
-        [TimelinePanel(f"{level}, {cell}", points, level) for (level, cell), points in ordered],
+    return Chart(
+        f"history-{measure.name}".replace("_", "-"),
+        f"{measure.words[0].upper()}{measure.words[1:]}",
+        "history",
+        [Panel(f"{level}, {cell}", marks, level, printed=False) for (level, cell), marks in ordered],
         f"{measure.words}, {measure.unit}" if measure.words != measure.unit else measure.unit,
         measure.unit,
+        "run",
+        hollow="fewer than 5 repeats, or a busy machine",
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from harness.experiments.opening.figures import READY_AFTER_A_KILL
+from harness.experiments.opening.report import READY_AFTER_A_KILL
 from harness.report import text
 
 

@@ -1,22 +1,53 @@
-"""The figures, the failures and the pages of all experiments, from the rows of a run."""
+"""A run with its rows, and the figures, the failures and the pages of all experiments from them."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
-from harness.answer.joined import origin_of
 from harness.experiment import RATIO, Failure, Rows
-from harness.experiments.registry import experiments
+from harness.experiments.registry import experiments, kinds
 from harness.report.coverage import coverage_sentence
 from harness.report.figures import Figure, Figures
 from harness.report.left_out import sentence_of, summary_of
 from harness.report.page import Page
 from harness.report.ratios import ratios
+from harness.report.rows import FACTS_FILE, read_all, read_facts
+from stores.errors import ConfigError
 
 FIRST = ("crashes", "io-faults", "throughput", "stores", "latency", "opening", "memory")
 """The pages that come before all others, in order."""
+_FACTS = {"profile", "seed", "started"}
+_ENVIRONMENT = {"cpu", "memory_bytes", "disk", "kernel", "python", "java", "libraries", "packages", "backends"}
+"""The facts of a run, and the parts of its environment, that the pages use."""
+
+
+@dataclass(frozen=True)
+class FinishedRun:
+    """A run that came to its end: its settings, its machine, and its rows by kind."""
+
+    folder: Path
+    facts: Mapping[str, Any]
+    environment: Mapping[str, Any]
+    rows: Rows
+
+
+def finished_run(folder: Path) -> FinishedRun:
+    """Read a run. Raises: ConfigError if the folder is not that of a run, or the run has no end."""
+    facts = read_facts(folder)
+    environment = facts.pop("environment", None)
+    if environment is None:
+        raise ConfigError(f"the run in {folder} was given up before its end: there is nothing to report")
+    lacking = _FACTS - facts.keys()
+    lacking |= (_ENVIRONMENT - environment.keys()) if isinstance(environment, dict) else {"environment"}
+    if lacking:
+        raise ConfigError(
+            f"{folder / FACTS_FILE} lacks {', '.join(sorted(lacking))}: it is damaged, or of another version "
+            "of the harness, which can report the run"
+        )
+    return FinishedRun(folder, facts, environment, read_all(folder, kinds()))
 
 
 def left_out_of(facts: Mapping[str, Any]) -> str:
@@ -54,6 +85,6 @@ def all_pages(figures: Figures, rows: Rows, facts: Mapping[str, Any]) -> list[Pa
 def _completed(page: Page, facts: Mapping[str, Any], name: str) -> Page:
     """Return a page that also says what the run left out of it, and what nights have tried."""
     left_out, covered = sentence_of(facts, name), coverage_sentence(facts, name)
-    more = [origin_of(facts, name) if page.body else "", f"**{left_out}**" if left_out else "", covered]
+    more = [f"**{left_out}**" if left_out else "", covered]
     absent = f"{page.absent}: {left_out}" if left_out else page.absent
     return replace(page, shows=(*page.shows, *filter(None, more)), absent=absent)

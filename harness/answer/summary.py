@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from harness.answer.choice import Choice
-from harness.experiments.crash.tables import crash_count
-from harness.experiments.opening.figures import READY_AFTER_A_KILL, largest_state
+from harness.experiments.crash.report import crash_count
+from harness.experiments.opening.report import READY_AFTER_A_KILL, largest_state
 from harness.experiments.throughput.figures import reference
 from harness.report import text
 from harness.report.figures import Figures
@@ -35,12 +35,19 @@ def choice_table(found: Sequence[Choice]) -> Table:
     )
 
 
-def summary_table(figures: Figures, backends: Mapping[str, Mapping[str, Any]], durability: str = "CHANGELOG") -> Table:
-    """Return one line per backend at one level: the table of README and of the terminal."""
+def summary_table(
+    figures: Figures,
+    backends: Mapping[str, Mapping[str, Any]],
+    durability: str = "CHANGELOG",
+    *,
+    intervals: bool = True,
+) -> Table:
+    """Return one line per backend at one level: the table of README, without ``intervals``, and of the terminal."""
     at = reference(figures["throughput"], durability)
     rates = {figure["backend"]: figure for figure in figures["throughput"] if at is not None and at.holds(figure)}
     opened = {figure["backend"]: figure for figure in largest_state(figures["opening"], durability)}
     names = sorted({*rates, *(figure["backend"] for figure in figures["crash"] if figure["durability"] == durability)})
+    shown = with_interval if intervals else _median
     rows = []
     for name in sorted(names, key=lambda name: -(rates[name]["records_per_s"] if name in rates else 0)):
         figure = rates.get(name, {})
@@ -49,16 +56,16 @@ def summary_table(figures: Figures, backends: Mapping[str, Mapping[str, Any]], d
             [
                 name,
                 _kept(facts),
-                with_interval(figure, "records_per_s", text.count),
-                with_interval(figure, "commit_p99_us", text.latency),
-                with_interval(opened.get(name, {}), "ready_s", text.duration),
-                with_interval(figure, "peak_memory_bytes", text.size),
-                with_interval(figure, "bytes_on_disk", text.size),
+                shown(figure, "records_per_s", text.count),
+                shown(figure, "commit_p99_us", text.latency),
+                shown(opened.get(name, {}), "ready_s", text.duration),
+                shown(figure, "peak_memory_bytes", text.size),
+                shown(figure, "bytes_on_disk", text.size),
                 crash_count(figures, name, durability),
             ]
         )
     size = next((figure["records"] for figure in opened.values()), 0)
-    times = _times([figure["repeats"] for figure in rates.values()])
+    times = _times([figure["repeats"] for figure in rates.values()], intervals=intervals)
     what = f", {at.text}{times}" if at is not None else ""
     head = (
         "backend",
@@ -73,14 +80,19 @@ def summary_table(figures: Figures, backends: Mapping[str, Mapping[str, Any]], d
     return Table(f"Level {durability}{what}", head, rows, range(2, 8))
 
 
-def _times(repeats: Sequence[int]) -> str:
+def _median(figure: Mapping[str, Any], name: str, unit: Callable[[float | None], str]) -> str:
+    return unit(figure.get(name))
+
+
+def _times(repeats: Sequence[int], *, intervals: bool) -> str:
     """Return the numbers of repeats of a table's lines, from the fewest to the most, and if any has an interval."""
     if not repeats:
         return ""
     fewest, most = min(repeats), max(repeats)
     from_ = "" if fewest >= REPEATS_MIN else f" from {REPEATS_MIN} on"
-    intervals = f", with intervals of medians{from_}" if most >= REPEATS_MIN else ""
-    return f", n = {fewest}{intervals}" if fewest == most else f", n = {fewest} to {most}{intervals}"
+    what = f", with intervals of medians{from_}" if most >= REPEATS_MIN else ""
+    what = what if intervals else ", medians"
+    return f", n = {fewest}{what}" if fewest == most else f", n = {fewest} to {most}{what}"
 
 
 def _kept(facts: Mapping[str, Any]) -> str:

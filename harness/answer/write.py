@@ -16,13 +16,13 @@ from typing import Any
 from harness.answer.browser_page import browser_page
 from harness.answer.document import first_page
 from harness.answer.history import HISTORY_FILE, history_text, read_history, with_run
-from harness.answer.joined import FinishedRun, finished_run, joined
 from harness.answer.machine import MACHINE_FILE, machine_page, run_of
-from harness.answer.results import all_figures, all_pages
+from harness.answer.results import FinishedRun, all_figures, all_pages, finished_run
 from harness.answer.summary import summary_table
 from harness.experiments.registry import kinds
 from harness.folders import ROOT, SOURCE
-from harness.report.drawing import Looks, draw
+from harness.report.charts import draw
+from harness.report.database import write_database
 from harness.report.figures import Figure
 from harness.report.page import BROWSER_PAGE, FIRST_PAGE, Page
 from harness.report.rows import missing_columns, read_facts, replace_text
@@ -33,15 +33,18 @@ RESULTS, README = ROOT / "results", SOURCE / "README.md"
 TABLE_BEGIN, TABLE_END = "<!-- table -->", "<!-- end of table -->"
 
 
-def publish(run_folder: Path, results: Path | None = None, others: Sequence[Path] = ()) -> Path:
+def publish(run_folder: Path, results: Path | None = None) -> Path:
     """Write a run's report, to ``results`` if given, and return the path of its first page.
 
+    The rows also go into a SQLite file in the run's folder, for any SQLite tool.
     The report of a whole run goes to the project's ``results/``, and its table into README. The report of a run that
     left something out stays beside its rows. Raises: ConfigError, as ``write_report``.
     """
     if results is None:
         results = RESULTS if read_facts(run_folder).get("whole") else run_folder / "report"
-    return write_report(run_folder, results, README if results.absolute() == RESULTS else None, others)
+    first = write_report(run_folder, results, README if results.absolute() == RESULTS else None)
+    write_database(run_folder, kinds())
+    return first
 
 
 def add_to_history(run_folder: Path, results: Path = RESULTS) -> Path:
@@ -85,16 +88,15 @@ def check_results(results: Path | None, *, whole: bool) -> None:
     read_history(target / HISTORY_FILE)
 
 
-def write_report(run_folder: Path, results: Path, readme: Path | None = None, others: Sequence[Path] = ()) -> Path:
+def write_report(run_folder: Path, results: Path, readme: Path | None = None) -> Path:
     """Write a run's report into ``results``, and its table between the markers of ``readme``.
 
-    ``others`` are the folders of later runs that measured what the run left out, as ``joined`` says. Return the path of
-    the first page. The same rows give the same files, byte for byte. Pages and plots of an earlier report are replaced
-    or removed.
+    Return the path of the first page. The same rows give the same files, byte for byte. Pages and plots of an earlier
+    report are replaced or removed.
 
-    Raises: ConfigError if a folder is not that of a run, a run cannot be joined, or ``results`` cannot be written.
+    Raises: ConfigError if a folder is not that of a run, or ``results`` cannot be written.
     """
-    run = joined(finished_run(run_folder), [finished_run(other) for other in others])
+    run = finished_run(run_folder)
     facts, environment = run.facts, run.environment
     read_history(results / HISTORY_FILE)
     figures, pages = _computed(run)
@@ -105,7 +107,7 @@ def write_report(run_folder: Path, results: Path, readme: Path | None = None, ot
             # Read again: another run may have ended meanwhile, and added its line.
             history = with_run(read_history(results / HISTORY_FILE), figures, facts, environment)
             plots = [plot for page in pages if page.body for plot in page.plots]
-            drawn = draw(plots, Looks(environment["backends"]), made)
+            drawn = draw(plots, environment["backends"], made)
             _write(made / FIRST_PAGE, first_page(figures, pages, facts, environment, drawn))
             for page in pages:
                 if page.body:
@@ -123,7 +125,7 @@ def write_report(run_folder: Path, results: Path, readme: Path | None = None, ot
                 if stale.name not in new:
                     stale.unlink(missing_ok=True)
         if readme is not None and readme.exists():
-            table = summary_table(figures, environment["backends"]).markdown()
+            table = summary_table(figures, environment["backends"], intervals=False).markdown()
             replace_text(readme, with_table(readme.read_text(encoding="utf-8"), table))
     except OSError as error:
         raise ConfigError(

@@ -59,11 +59,6 @@ class FolderModel(StrEnum):
     JOURNAL = "journal"
     STRICT = "strict"
 
-    @classmethod
-    def _missing_(cls, value: object) -> FolderModel | None:
-        """Read the name that ``NAMES`` had in descriptions of an earlier version."""
-        return cls.NAMES if value == "gate" else None
-
 
 class Disk:
     """A disk while a recording is replayed: its durable content at ``position``, and its pending changes.

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from harness.mutants.commits import in_several_writes
-from harness.mutants.mutant import IoFault, Mutant, only
+from harness.mutants.mutant import IoFault, LibraryTest, mutant, only
 from harness.mutants.patches import Patches
 from harness.mutants.seams import (
     Meta,
@@ -31,10 +31,14 @@ from stores.strategies.store import Store
 from stores.tasks.directory.checkpoint_file import CheckpointFile
 from stores.tasks.directory.directory_layout import JOURNAL_FILE, LAYOUT_FILE
 from stores.tasks.directory.state_directory import CHECKPOINT_FILE
+from stores.tasks.directory.store_places import SWAP_END
 from stores.tasks.stores.offset_import import ADOPTED
-from stores.tasks.stores.swap import SWAP_END
 
 
+@mutant(
+    "a store records the next format version before its data has that format",
+    LibraryTest("no format was released yet, so only a test has a step to the next one"),
+)
 def _migration_noted_first(patches: Patches, subject: str) -> None:
     """Record the next format version when a migration step opens the engine, before it has written data."""
 
@@ -56,11 +60,16 @@ def _families_apart(layers: Sequence[Writes], meta: Meta) -> Iterable[tuple[Sequ
     return [(old, {}), (new, meta)] if old and new else [(layers, meta)]
 
 
+@mutant(
+    "a lazy upgrade removes the old record before the transaction that writes the new one",
+    IoFault("kill", only("lazy-upgrade")),
+)
 def _upgraded_outside(patches: Patches, subject: str) -> None:
     for engine in every_engine():
         in_several_writes(_families_apart, engine)(patches, subject)
 
 
+@mutant("an upgrade removes the old store before the new one counts", IoFault("kill", only("format-upgrade")))
 def _swapped_without_note(patches: Patches, subject: str) -> None:
     """Delete the old store before the file is written that says the new one counts."""
     replace = os.replace
@@ -73,6 +82,10 @@ def _swapped_without_note(patches: Patches, subject: str) -> None:
     patches.replace(os, "replace", mutated)
 
 
+@mutant(
+    "an online upgrade records its progress before it writes what it has converted",
+    IoFault("kill", only("task-online-upgrade")),
+)
 def _stepped_offset_first(patches: Patches, subject: str) -> None:
     """Write the offset of a restore's step into the store before the step's records."""
     restore = Store.restore
@@ -84,6 +97,10 @@ def _stepped_offset_first(patches: Patches, subject: str) -> None:
     patches.replace(Store, "restore", mutated)
 
 
+@mutant(
+    "an offset import names the backend that keeps offsets before the store has them",
+    IoFault("kill", only("offset-import", "offset-import-rocksdb")),
+)
 def _import_noted_first(patches: Patches, subject: str) -> None:
     """Hold the imported offsets back until the store names the backend that keeps them."""
     held: list[Callable[[], None]] = []
@@ -122,6 +139,9 @@ def _keeps_offsets(store: Path) -> bool:
     return not (store / FILE).exists() or backends()[read_identity(store).backend].manages_offsets
 
 
+@mutant(
+    "a store that moves to another task has its offset there before its folder", IoFault("kill", only("relocation"))
+)
 def _checkpoint_before_folder(patches: Patches, subject: str) -> None:
     """Write the offsets of moved stores into the files of their new tasks first, and leave no journal for recovery."""
 
@@ -135,6 +155,10 @@ def _checkpoint_before_folder(patches: Patches, subject: str) -> None:
     instead_of_replacing(patches, JOURNAL_FILE, copy_offsets)
 
 
+@mutant(
+    "a change of layout removes its journal before the directory records the new layout",
+    IoFault("kill", only("layout-change")),
+)
 def _layout_noted_last(patches: Patches, subject: str) -> None:
     """Hold the change of the layout's file back until the journal is removed."""
     unlink = os.unlink
@@ -160,49 +184,3 @@ def _layout_noted_last(patches: Patches, subject: str) -> None:
 
     instead_of_replacing(patches, LAYOUT_FILE, hold)
     patches.replace(os, "unlink", mutated)
-
-
-MUTANTS = (
-    Mutant(
-        "migration-noted-first",
-        "a store records the next format version before its data has that format",
-        _migration_noted_first,
-        (IoFault("kill", only("format-migration")),),
-    ),
-    Mutant(
-        "upgraded-outside",
-        "a lazy upgrade removes the old record before the transaction that writes the new one",
-        _upgraded_outside,
-        (IoFault("kill", only("lazy-upgrade")),),
-    ),
-    Mutant(
-        "swapped-without-note",
-        "an upgrade removes the old store before the new one counts",
-        _swapped_without_note,
-        (IoFault("kill", only("format-upgrade")),),
-    ),
-    Mutant(
-        "stepped-offset-first",
-        "an online upgrade records its progress before it writes what it has converted",
-        _stepped_offset_first,
-        (IoFault("kill", only("task-online-upgrade")),),
-    ),
-    Mutant(
-        "import-noted-first",
-        "an offset import names the backend that keeps offsets before the store has them",
-        _import_noted_first,
-        (IoFault("kill", only("offset-import", "offset-import-rocksdb")),),
-    ),
-    Mutant(
-        "checkpoint-before-folder",
-        "a store that moves to another task has its offset there before its folder",
-        _checkpoint_before_folder,
-        (IoFault("kill", only("relocation")),),
-    ),
-    Mutant(
-        "layout-noted-last",
-        "a change of layout removes its journal before the directory records the new layout",
-        _layout_noted_last,
-        (IoFault("kill", only("layout-change")),),
-    ),
-)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import wraps
 from typing import Any, cast
 
-from harness.mutants.mutant import CrashTrial, IoFault, Mutant, ReaderTrial, isolates
+from harness.mutants.mutant import CrashTrial, IoFault, ReaderTrial, isolates, mutant
 from harness.mutants.patches import Patches
 from harness.mutants.seams import Meta, Write, engine_of, folders_of, instead_of_writes, opened_with
 from stores.engines.engine import Engine, Transaction, TransactionalEngine, Writes
@@ -14,6 +15,7 @@ from stores.errors import CommitFailedError
 from stores.failpoints import Part, declare, failpoint, reach
 from stores.interface import Durability, TopicPartition
 from stores.registry import backends
+from stores.strategies.sst_ingest import INGESTED, RECOVER_BEFORE_REMOVAL
 from stores.strategies.store import Store
 
 SEGMENT_BYTES = 8
@@ -22,10 +24,22 @@ SEGMENT_BYTES = 8
 HALF_WRITTEN = declare("mutant.half_written", "a commit that should be one write has done the first of several")
 
 
+def syncs_by_level(name: str) -> bool:
+    """Return True for a backend that isolates writes, and whose engine syncs because of the level of durability."""
+    # RocksDB syncs what it ingests, whatever the level is.
+    return isolates(name) and INGESTED not in backends()[name].failpoints
+
+
+@mutant("a store at DISK opens its engine without syncs", IoFault("power", syncs_by_level, unseen_by="kill"))
 def _no_sync(patches: Patches, subject: str) -> None:
     opened_with(patches, engine_of(subject), lambda path, durability, options: (Durability.PROCESS, options))
 
 
+@mutant(
+    "every other commit of a store returns at once, and the next one makes up for it",
+    IoFault("kill", isolates),
+    CrashTrial("durability"),
+)
 def _early_acknowledgement(patches: Patches, subject: str) -> None:
     commit = Store.commit
     asked: dict[str, int] = {}
@@ -38,6 +52,7 @@ def _early_acknowledgement(patches: Patches, subject: str) -> None:
     patches.replace(Store, "commit", mutated)
 
 
+@mutant("a commit that failed is acknowledged all the same", IoFault("error", isolates, variant="EIO once"))
 def _swallowed_error(patches: Patches, subject: str) -> None:
     commit = Store.commit
 
@@ -50,6 +65,7 @@ def _swallowed_error(patches: Patches, subject: str) -> None:
     patches.replace(Store, "commit", mutated)
 
 
+@mutant("a put also writes into the engine at once", CrashTrial("uncommitted"))
 def _write_through(patches: Patches, subject: str) -> None:
     engine = engine_of(subject)
     folders = folders_of(patches, engine)
@@ -100,11 +116,12 @@ Division = Callable[[Sequence[Writes], Meta], Iterable[tuple[Sequence[Writes], M
 
 
 def in_several_writes(divide: Division, of: type[Engine] | None = None) -> Callable[[Patches, str], None]:
-    """Return the builder of a mutant that divides each commit into the writes that ``divide`` yields.
+    """Return the builder of a mutant that divides each commit into the writes that ``divide`` yields, and its name.
 
     It is built into the engine ``of``, or into that of the subject.
     """
 
+    @wraps(divide)
     def build(patches: Patches, subject: str) -> None:
         engine = of or engine_of(subject)
         if issubclass(engine, TransactionalEngine):
@@ -126,15 +143,34 @@ def in_several_writes(divide: Division, of: type[Engine] | None = None) -> Calla
     return build
 
 
-def _offsets_first(layers: Sequence[Writes], meta: Meta) -> Iterable[tuple[Sequence[Writes], Meta]]:
+def commits_once(name: str) -> bool:
+    """Return True for a backend whose commit is one write: recovery repeats no commit of ordinary size."""
+    return isolates(name) and not any(map(_repeats_ordinary_commits, backends()[name].failpoints))
+
+
+@mutant(
+    "a commit writes its offsets first, and its data in a second write",
+    IoFault("kill", commits_once),
+    CrashTrial("atomicity"),
+)
+@in_several_writes
+def _offsets_before(layers: Sequence[Writes], meta: Meta) -> Iterable[tuple[Sequence[Writes], Meta]]:
     return [([], meta), (layers, {})]
 
 
-def _offsets_last(layers: Sequence[Writes], meta: Meta) -> Iterable[tuple[Sequence[Writes], Meta]]:
+@mutant("a commit writes its data first, and its offsets in a second write", IoFault("kill", commits_once))
+@in_several_writes
+def _offsets_after(layers: Sequence[Writes], meta: Meta) -> Iterable[tuple[Sequence[Writes], Meta]]:
     return [(layers, {}), ([], meta)]
 
 
-def _halves(layers: Sequence[Writes], meta: Meta) -> Iterable[tuple[Sequence[Writes], Meta]]:
+@mutant(
+    "a commit writes half of its data first, and the rest with its offsets in a second write",
+    CrashTrial("atomicity"),
+    ReaderTrial("indexed-batch"),
+)
+@in_several_writes
+def _torn_commit(layers: Sequence[Writes], meta: Meta) -> Iterable[tuple[Sequence[Writes], Meta]]:
     parts = [(layer, list(layer.writes.items())) for layer in layers]
     return [
         ([Writes(layer.ranges, dict(pairs[: len(pairs) // 2]), layer.family) for layer, pairs in parts], {}),
@@ -142,7 +178,9 @@ def _halves(layers: Sequence[Writes], meta: Meta) -> Iterable[tuple[Sequence[Wri
     ]
 
 
-def _keys(layers: Sequence[Writes], meta: Meta) -> Iterable[tuple[Sequence[Writes], Meta]]:
+@mutant("a commit is one write for each key", IoFault("kill", commits_once))
+@in_several_writes
+def _write_per_key(layers: Sequence[Writes], meta: Meta) -> Iterable[tuple[Sequence[Writes], Meta]]:
     for layer in layers:
         yield [Writes(layer.ranges, {}, layer.family)], {}
         for key, value in layer.writes.items():
@@ -150,7 +188,13 @@ def _keys(layers: Sequence[Writes], meta: Meta) -> Iterable[tuple[Sequence[Write
     yield [], meta
 
 
-def _segments(layers: Sequence[Writes], meta: Meta) -> Iterable[tuple[Sequence[Writes], Meta]]:
+@mutant(
+    "a window store commits segment by segment, the newest first, with the offsets (KIP-258, as in Kafka)",
+    IoFault("kill", commits_once, records="window"),
+    CrashTrial("atomicity"),
+)
+@in_several_writes
+def _segments_one_by_one(layers: Sequence[Writes], meta: Meta) -> Iterable[tuple[Sequence[Writes], Meta]]:
     segments = {key[:SEGMENT_BYTES] for layer in layers for key in layer.writes}
     newest = max(segments, default=b"")
     for segment in sorted(segments | {newest}, reverse=True):
@@ -165,71 +209,10 @@ def _segments(layers: Sequence[Writes], meta: Meta) -> Iterable[tuple[Sequence[W
         yield part, meta if segment == newest else {}
 
 
-def commits_once(name: str) -> bool:
-    """Return True for a backend whose commit is one write: recovery repeats no commit of ordinary size."""
-    return isolates(name) and not any(map(_repeats_ordinary_commits, backends()[name].failpoints))
-
-
 def _repeats_ordinary_commits(name: str) -> bool:
     """Return True for a failpoint of a recovery that a kill in a commit of ordinary size leads to."""
+    if name == RECOVER_BEFORE_REMOVAL:
+        return False
     point = failpoint(name)
     earlier = point.after_at(Durability.DISK)
     return point.part is Part.RECOVERY and not (earlier and failpoint(earlier).options)
-
-
-MUTANTS = (
-    Mutant(
-        "no-sync",
-        "a store at DISK opens its engine without syncs",
-        _no_sync,
-        (IoFault("power", isolates, unseen_by="kill"),),
-    ),
-    Mutant(
-        "early-acknowledgement",
-        "every other commit of a store returns at once, and the next one makes up for it",
-        _early_acknowledgement,
-        (IoFault("kill", isolates), CrashTrial("durability")),
-    ),
-    Mutant(
-        "offsets-before",
-        "a commit writes its offsets first, and its data in a second write",
-        in_several_writes(_offsets_first),
-        (IoFault("kill", commits_once), CrashTrial("atomicity")),
-    ),
-    Mutant(
-        "offsets-after",
-        "a commit writes its data first, and its offsets in a second write",
-        in_several_writes(_offsets_last),
-        (IoFault("kill", commits_once),),
-    ),
-    Mutant(
-        "torn-commit",
-        "a commit writes half of its data first, and the rest with its offsets in a second write",
-        in_several_writes(_halves),
-        (CrashTrial("atomicity"), ReaderTrial("indexed-batch")),
-    ),
-    Mutant(
-        "write-per-key",
-        "a commit is one write for each key",
-        in_several_writes(_keys),
-        (IoFault("kill", commits_once),),
-    ),
-    Mutant(
-        "segments-one-by-one",
-        "a window store commits segment by segment, the newest first, with the offsets (KIP-258, as in Kafka)",
-        in_several_writes(_segments),
-        (IoFault("kill", commits_once, records="window"), CrashTrial("atomicity")),
-    ),
-    Mutant(
-        "write-through",
-        "a put also writes into the engine at once",
-        _write_through,
-        (CrashTrial("uncommitted"),),
-    ),
-    Mutant(
-        "swallowed-error",
-        "a commit that failed is acknowledged all the same",
-        _swallowed_error,
-        (IoFault("error", isolates, variant="EIO once"),),
-    ),
-)

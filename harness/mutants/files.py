@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from harness.mutants.mutant import IoFault, Mutant, isolates, only
+from harness.mutants.mutant import IoFault, isolates, mutant, only
 from harness.mutants.patches import Patches
 from harness.mutants.seams import before_opening, engine_of, instead_of_replacing, opened_with, without_syncs
 from stores.files.creation import CREATE_SYNCED
@@ -22,10 +22,15 @@ _LAYOUT_FILE, _PROCESS_FILE, _REMOVED = ".state-layout", "kafka-streams-process-
 """Names of files that docs/format.md defines."""
 
 
+@mutant(
+    "a file is put in place by a rename, and its folder is not synced",
+    IoFault("power", only(CHECKPOINT), unseen_by="kill"),
+)
 def _unsynced_rename(patches: Patches, subject: str) -> None:
     without_syncs(patches, Path.is_dir)
 
 
+@mutant("the checkpoint file is overwritten in place", IoFault("kill", only(CHECKPOINT)))
 def _checkpoint_in_place(patches: Patches, subject: str) -> None:
     def overwrite(replace: Callable[[Path, Path], None], source: Path, target: Path) -> None:
         _write_synced(target, source.read_bytes())
@@ -34,6 +39,7 @@ def _checkpoint_in_place(patches: Patches, subject: str) -> None:
     instead_of_replacing(patches, None, overwrite)
 
 
+@mutant("a checkpoint file is written without its checksum", IoFault("damage", only(CHECKPOINT), "flipped"))
 def _unchecked_checkpoint(patches: Patches, subject: str) -> None:
     def without_checksum(replace: Callable[[Path, Path], None], source: Path, target: Path) -> None:
         _write_synced(source, source.read_bytes().rstrip() + b"\n")
@@ -49,6 +55,7 @@ def _write_synced(path: Path, content: bytes) -> None:
         os.fsync(file.fileno())
 
 
+@mutant("a store is made without the file that says that it is unfinished", IoFault("kill", isolates))
 def _unmarked_creation(patches: Patches, subject: str) -> None:
     unmarked: set[Path] = set()
 
@@ -67,14 +74,37 @@ def _unmarked_creation(patches: Patches, subject: str) -> None:
     patches.arm(CREATE_SYNCED, restore_markers)
 
 
+@mutant(
+    "a new store is synced, and the folder that its name is in is not",
+    # The other models, like ext4 and xfs, take a name as durable once any file below it is synced.
+    IoFault("power", isolates, "strict", unseen_by="kill"),
+)
 def _unsynced_store_name(patches: Patches, subject: str) -> None:
     without_syncs(patches, lambda path: path.is_dir() and any((each / "lock").exists() for each in path.iterdir()))
 
 
+def _keeps_log(name: str) -> bool:
+    """Return True for a subject that writes the WAL it finds after a kill once more: the files of SQLite."""
+    return name == CHANGELOG or (name in backends() and backends()[name].engine == "sqlite")
+
+
+@mutant(
+    "the WAL of a killed process is continued, though a sync of it may have failed",
+    IoFault("failed_sync", _keeps_log, unseen_by="power"),
+)
 def _trusted_log(patches: Patches, subject: str) -> None:
     _without_rewriting(patches, lambda path, offset: path.name.endswith("-wal"))
 
 
+def _keeps_meta_pages(name: str) -> bool:
+    """Return True for a backend that writes meta pages once more when it opens: those of LMDB."""
+    return name in backends() and backends()[name].engine == "lmdb"
+
+
+@mutant(
+    "the meta page of the last commit is trusted, though the sync in its write may have failed",
+    IoFault("failed_sync", _keeps_meta_pages, unseen_by="power"),
+)
 def _trusted_meta_pages(patches: Patches, subject: str) -> None:
     # Checksums of meta pages are written at other offsets.
     _without_rewriting(patches, lambda path, offset: path.name == "data.mdb" and offset == 0)
@@ -92,12 +122,19 @@ def _without_rewriting(patches: Patches, fits: Callable[[Path, int], bool]) -> N
     patches.replace(os, "pwrite", mutated)
 
 
+def _checks_records(name: str) -> bool:
+    """Return True for a backend whose records have a checksum of the library."""
+    return name in backends() and "checksums" in backends()[name].options
+
+
+@mutant("records are written without checksums", IoFault("damage", _checks_records, "flipped"))
 def _unchecked_record(patches: Patches, subject: str) -> None:
     opened_with(
         patches, engine_of(subject), lambda path, durability, options: (durability, {**options, "checksums": False})
     )
 
 
+@mutant("the folder of a task is removed in place, one file after the other", IoFault("kill", only(STATE_DIRECTORY)))
 def _removed_in_place(patches: Patches, subject: str) -> None:
     """Remove a task's folder in place, one file after the other."""
     rename = os.rename
@@ -112,115 +149,32 @@ def _removed_in_place(patches: Patches, subject: str) -> None:
     patches.replace(os, "rename", mutated)
 
 
+@mutant(
+    "the new layout of a state directory is recorded without a sync",
+    IoFault("power", only(LAYOUT_CHANGE), unseen_by="kill"),
+)
 def _unsynced_layout(patches: Patches, subject: str) -> None:
     without_syncs(patches, lambda path: path.name.startswith(_LAYOUT_FILE))
 
 
+@mutant(
+    "the ID of a state directory is returned before its file is synced",
+    IoFault("power", only(STATE_DIRECTORY), unseen_by="kill"),
+)
 def _unsynced_process_id(patches: Patches, subject: str) -> None:
     without_syncs(patches, lambda path: path.name.startswith(_PROCESS_FILE))
 
 
+@mutant(
+    "a version's file gets its name before its content is synced", IoFault("power", only(VERSION_LOG), unseen_by="kill")
+)
 def _unsynced_version(patches: Patches, subject: str) -> None:
     without_syncs(patches, lambda path: path.suffix == ".aside")
 
 
+@mutant(
+    "a version's file gets its name, and the folder is not synced",
+    IoFault("power", only(VERSION_LOG), unseen_by="kill"),
+)
 def _unsynced_version_name(patches: Patches, subject: str) -> None:
     without_syncs(patches, lambda path: path.name == "p00000")
-
-
-def _keeps_log(name: str) -> bool:
-    """Return True for a subject that writes the WAL it finds after a kill once more: the files of SQLite."""
-    return name == CHANGELOG or (name in backends() and backends()[name].engine == "sqlite")
-
-
-def _keeps_meta_pages(name: str) -> bool:
-    """Return True for a backend that writes meta pages once more when it opens: those of LMDB."""
-    return name in backends() and backends()[name].engine == "lmdb"
-
-
-def _checks_records(name: str) -> bool:
-    """Return True for a backend whose records have a checksum of the library."""
-    return name in backends() and "checksums" in backends()[name].options
-
-
-MUTANTS = (
-    Mutant(
-        "unsynced-rename",
-        "a file is put in place by a rename, and its folder is not synced",
-        _unsynced_rename,
-        (IoFault("power", only(CHECKPOINT), unseen_by="kill"),),
-    ),
-    Mutant(
-        "checkpoint-in-place",
-        "the checkpoint file is overwritten in place",
-        _checkpoint_in_place,
-        (IoFault("kill", only(CHECKPOINT)),),
-    ),
-    Mutant(
-        "unmarked-creation",
-        "a store is made without the file that says that it is unfinished",
-        _unmarked_creation,
-        (IoFault("kill", isolates),),
-    ),
-    Mutant(
-        "unsynced-store-name",
-        "a new store is synced, and the folder that its name is in is not",
-        _unsynced_store_name,
-        # The other models, like ext4 and xfs, take a name as durable once any file below it is synced.
-        (IoFault("power", isolates, "strict", unseen_by="kill"),),
-    ),
-    Mutant(
-        "trusted-log",
-        "the WAL of a killed process is continued, though a sync of it may have failed",
-        _trusted_log,
-        (IoFault("failed_sync", _keeps_log, unseen_by="power"),),
-    ),
-    Mutant(
-        "trusted-meta-pages",
-        "the meta page of the last commit is trusted, though the sync in its write may have failed",
-        _trusted_meta_pages,
-        (IoFault("failed_sync", _keeps_meta_pages, unseen_by="power"),),
-    ),
-    Mutant(
-        "unchecked-record",
-        "records are written without checksums",
-        _unchecked_record,
-        (IoFault("damage", _checks_records, "flipped"),),
-    ),
-    Mutant(
-        "unchecked-checkpoint",
-        "a checkpoint file is written without its checksum",
-        _unchecked_checkpoint,
-        (IoFault("damage", only(CHECKPOINT), "flipped"),),
-    ),
-    Mutant(
-        "removed-in-place",
-        "the folder of a task is removed in place, one file after the other",
-        _removed_in_place,
-        (IoFault("kill", only(STATE_DIRECTORY)),),
-    ),
-    Mutant(
-        "unsynced-process-id",
-        "the ID of a state directory is returned before its file is synced",
-        _unsynced_process_id,
-        (IoFault("power", only(STATE_DIRECTORY), unseen_by="kill"),),
-    ),
-    Mutant(
-        "unsynced-layout",
-        "the new layout of a state directory is recorded without a sync",
-        _unsynced_layout,
-        (IoFault("power", only(LAYOUT_CHANGE), unseen_by="kill"),),
-    ),
-    Mutant(
-        "unsynced-version",
-        "a version's file gets its name before its content is synced",
-        _unsynced_version,
-        (IoFault("power", only(VERSION_LOG), unseen_by="kill"),),
-    ),
-    Mutant(
-        "unsynced-version-name",
-        "a version's file gets its name, and the folder is not synced",
-        _unsynced_version_name,
-        (IoFault("power", only(VERSION_LOG), unseen_by="kill"),),
-    ),
-)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from contextlib import nullcontext
 from typing import Any
 
-from harness.mutants.mutant import BrokerTrial, IoFault, LibraryTest, Mutant, QueryTrial, ReaderTrial, only
+from harness.mutants.mutant import BrokerTrial, CrashTrial, IoFault, LibraryTest, QueryTrial, ReaderTrial, mutant, only
 from harness.mutants.patches import Patches
 from stores.batch.buffer import IndexedBatch, Layer
 from stores.changelog import checksum, sqlite
@@ -18,8 +18,10 @@ from stores.spark import task as query_task
 from stores.strategies.batch_staging import BatchStaging
 from stores.strategies.native import NativeStaging
 from stores.tasks.stores import store_format
+from stores.tasks.stores.trust import Trust
 
 
+@mutant("a scan reads the layer that is written to", ReaderTrial("indexed-batch"))
 def _shared_layer(patches: Patches, subject: str) -> None:
     """Give readers the layer of the batch that is written to.
 
@@ -38,6 +40,7 @@ def _shared_layer(patches: Patches, subject: str) -> None:
     patches.replace_inner(IndexedBatch, "release", lambda self, layers: None)
 
 
+@mutant("a commit is visible while it is copied in parts", ReaderTrial("dual-store"))
 def _parts_in_sight(patches: Patches, subject: str) -> None:
     """Show readers a copy in parts while it runs.
 
@@ -46,6 +49,7 @@ def _parts_in_sight(patches: Patches, subject: str) -> None:
     patches.replace_inner(BatchStaging, "shown_as_committed", lambda self: nullcontext())
 
 
+@mutant("a write does not save the old value for an open scan", ReaderTrial("native"))
 def _nothing_noted(patches: Patches, subject: str) -> None:
     """Write without an entry in the undo log.
 
@@ -54,6 +58,10 @@ def _nothing_noted(patches: Patches, subject: str) -> None:
     patches.replace_inner(NativeStaging, "_note", lambda self, transaction, key: None)
 
 
+@mutant(
+    "the checksum of a tombstone in the changelog is not verified",
+    LibraryTest("few flipped bits hit a tombstone, and fewer make it delete another key"),
+)
 def _tombstone_unchecked(patches: Patches, subject: str) -> None:
     """Accept any checksum of a tombstone in the changelog.
 
@@ -66,6 +74,7 @@ def _tombstone_unchecked(patches: Patches, subject: str) -> None:
     patches.replace_inner(sqlite, "is_sound", mutated)
 
 
+@mutant("a batch that is tried again gets another version", QueryTrial("worker killed"))
 def _version_from_clock(patches: Patches, subject: str) -> None:
     """Give each attempt at a batch the next version, as a clock does.
 
@@ -78,6 +87,7 @@ def _version_from_clock(patches: Patches, subject: str) -> None:
     patches.replace_inner(query_task, "version_of", mutated)
 
 
+@mutant("the checksum of a version's file is not verified", IoFault("damage", only("changelog-of-files"), "flipped"))
 def _unchecked_version(patches: Patches, subject: str) -> None:
     """Read a file of the changelog of files without a look at its checksum.
 
@@ -86,6 +96,10 @@ def _unchecked_version(patches: Patches, subject: str) -> None:
     patches.replace_inner(reading, "check", lambda file, what: None)
 
 
+@mutant(
+    "a restore from Kafka writes the records of aborted transactions",
+    BrokerTrial("task killed", "changelog.before_commit", "wrong"),
+)
 def _aborted_restored(patches: Patches, subject: str) -> None:
     """Read the records of aborted transactions from Kafka as well.
 
@@ -95,6 +109,21 @@ def _aborted_restored(patches: Patches, subject: str) -> None:
     from stores.changelog.kafka import cluster, reader
 
     patches.replace_inner(reader, "READER", {**cluster.READER, "isolation.level": "read_uncommitted"})
+
+
+@mutant("a direct store is not wiped after an abort or an unclean end", CrashTrial("uncommitted"))
+def _skipped_wipe(patches: Patches, subject: str) -> None:
+    """Trust each store that an earlier process or an abort has left.
+
+    No seam: a task decides by its own rules, and no user may turn them off.
+    """
+    make = Trust.__init__
+
+    def mutated(self: Trust, *, exactly_once: bool) -> None:
+        make(self, exactly_once=False)
+
+    patches.replace_inner(Trust, "__init__", mutated)
+    patches.replace_inner(Trust, "is_checked", lambda self, origin: False)
 
 
 def upgrade_in_steps(records: int) -> None:
@@ -117,42 +146,26 @@ def boot_as(name: str) -> None:
 
 _boot = Patches()
 
-MUTANTS = (
-    Mutant("shared-layer", "a scan reads the layer that is written to", _shared_layer, (ReaderTrial("indexed-batch"),)),
-    Mutant(
-        "parts-in-sight",
-        "a commit is visible while it is copied in parts",
-        _parts_in_sight,
-        (ReaderTrial("dual-store"),),
+
+@mutant(
+    (
+        "a producer that lost a request goes on under the same epoch, so that the brokers take it for one of the next "
+        "transaction"
     ),
-    Mutant(
-        "nothing-noted",
-        "a write does not save the old value for an open scan",
-        _nothing_noted,
-        (ReaderTrial("native"),),
-    ),
-    Mutant(
-        "tombstone-unchecked",
-        "the checksum of a tombstone in the changelog is not verified",
-        _tombstone_unchecked,
-        (LibraryTest("few flipped bits hit a tombstone, and fewer make it delete another key"),),
-    ),
-    Mutant(
-        "version-from-clock",
-        "a batch that is tried again gets another version",
-        _version_from_clock,
-        (QueryTrial("worker killed"),),
-    ),
-    Mutant(
-        "unchecked-version",
-        "the checksum of a version's file is not verified",
-        _unchecked_version,
-        (IoFault("damage", only("changelog-of-files"), "flipped"),),
-    ),
-    Mutant(
-        "aborted-restored",
-        "a restore from Kafka writes the records of aborted transactions",
-        _aborted_restored,
-        (BrokerTrial("task killed", "changelog.before_commit", "wrong"),),
-    ),
+    BrokerTrial("commit delivered late", "task.before_log_commit", "repeated"),
 )
+def _same_epoch(patches: Patches, subject: str) -> None:
+    """Go on under the same epoch, with the same client, after a transaction that lost a request.
+
+    No seam: a producer takes its epochs by itself, where it also ends transactions that its client can't end.
+    """
+    from stores.changelog.kafka.writer import KafkaWriter
+
+    renew = KafkaWriter._renew
+
+    def mutated(self: KafkaWriter) -> None:
+        if self._stuck or self._fatal is not None:
+            renew(self)
+        self._late = False
+
+    patches.replace_inner(KafkaWriter, "_renew", mutated)

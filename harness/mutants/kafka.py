@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 
-from harness.mutants.mutant import BrokerTrial, Mutant
+from harness.mutants.mutant import BrokerTrial, mutant
 from harness.mutants.patches import Patches
 from stores.changelog.interface import Producer
+from stores.errors import ChangelogError, ChangelogTimeoutError, CommitInDoubtError
+from stores.interface import TopicPartition
 
 
+@mutant(
+    "each instance of a task has a transactional ID of its own, so that it fences no other one",
+    BrokerTrial("zombie wakes", "task.before_log_commit", "repeated"),
+    BrokerTrial("commit held back", "changelog.before_commit", "repeated"),
+)
 def _own_transactional_id(patches: Patches, subject: str) -> None:
     """Add the process's number to each transactional ID."""
     from stores.changelog.kafka import KafkaChangelog
@@ -21,14 +29,20 @@ def _own_transactional_id(patches: Patches, subject: str) -> None:
     patches.replace(KafkaChangelog, "producer", mutated)
 
 
-MUTANTS = (
-    Mutant(
-        "own-transactional-id",
-        "each instance of a task has a transactional ID of its own, so that it fences no other one",
-        _own_transactional_id,
-        (
-            BrokerTrial("zombie wakes", "task.before_log_commit", "repeated"),
-            BrokerTrial("commit held back", "changelog.before_commit", "repeated"),
-        ),
-    ),
+@mutant(
+    "a commit for which the brokers need time ends the worker",
+    BrokerTrial("broker paused under load", "transactions of threads", "process"),
 )
+def _errors_end_tasks(patches: Patches, subject: str) -> None:
+    """Raise every error of a commit as one that does not pass."""
+    from stores.changelog.kafka.writer import KafkaProducer
+
+    commit = KafkaProducer.commit
+
+    def mutated(self: KafkaProducer) -> Mapping[TopicPartition, int]:
+        try:
+            return commit(self)
+        except (ChangelogTimeoutError, CommitInDoubtError) as error:
+            raise ChangelogError(str(error)) from error
+
+    patches.replace(KafkaProducer, "commit", mutated)

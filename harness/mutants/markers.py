@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from harness.mutants.mutant import IoFault, LibraryTest, Mutant
+from harness.mutants.mutant import IoFault, LibraryTest, mutant
 from harness.mutants.patches import Patches
 from harness.mutants.seams import (
     Meta,
@@ -31,14 +31,17 @@ def _has_marker(name: str) -> bool:
     return name in backends() and MARKER_WRITTEN in backends()[name].failpoints
 
 
+@mutant("a marker is put in place without a sync", IoFault("power", _has_marker, unseen_by="kill"))
 def _unsynced_marker(patches: Patches, subject: str) -> None:
     without_syncs(patches, lambda path: path.name == f"{MARKER}.new" or (path / MARKER).exists())
 
 
+@mutant("a marker is put in place, and its folder is not synced", IoFault("power", _has_marker, unseen_by="kill"))
 def _unsynced_marker_folder(patches: Patches, subject: str) -> None:
     without_syncs(patches, lambda path: (path / MARKER).exists())
 
 
+@mutant("a marker is removed before the copy is synced", IoFault("power", _has_marker, unseen_by="kill"))
 def _marker_removed_early(patches: Patches, subject: str) -> None:
     copying = False
 
@@ -54,6 +57,10 @@ def _marker_removed_early(patches: Patches, subject: str) -> None:
     instead_of_writes(patches, engine_of(subject), write_unsynced)
 
 
+@mutant(
+    "a dual store compares its marker with the staging store by the commit's number, and not by its token",
+    LibraryTest("the two differ only after a commit was tried twice and a kill at CHANGELOG undid the second"),
+)
 def _marker_by_number(patches: Patches, subject: str) -> None:
     """Show a commit record with the token of the marker beside it, if both have one number."""
     for engine in every_engine():
@@ -76,6 +83,10 @@ def _with_token_of_marker(patches: Patches, engine: type[Engine]) -> None:
     patches.replace(engine, "meta", mutated)
 
 
+@mutant(
+    "a dual store's staging store is never emptied while it is open",
+    LibraryTest("opening empties it: until then it only takes space"),
+)
 def _staging_store_kept(patches: Patches, subject: str) -> None:
     def leave_out(self: Engine, write: Write, layers: Sequence[Writes], meta: Meta, durable: bool) -> None:
         empties = dict(meta) == {RECORD: None} and list(layers[0].ranges) != [(None, None)]
@@ -84,37 +95,3 @@ def _staging_store_kept(patches: Patches, subject: str) -> None:
 
     for engine in every_engine():
         instead_of_writes(patches, engine, leave_out)
-
-
-MUTANTS = (
-    Mutant(
-        "unsynced-marker",
-        "a marker is put in place without a sync",
-        _unsynced_marker,
-        (IoFault("power", _has_marker, unseen_by="kill"),),
-    ),
-    Mutant(
-        "unsynced-marker-folder",
-        "a marker is put in place, and its folder is not synced",
-        _unsynced_marker_folder,
-        (IoFault("power", _has_marker, unseen_by="kill"),),
-    ),
-    Mutant(
-        "marker-removed-early",
-        "a marker is removed before the copy is synced",
-        _marker_removed_early,
-        (IoFault("power", _has_marker, unseen_by="kill"),),
-    ),
-    Mutant(
-        "marker-by-number",
-        "a dual store compares its marker with the staging store by the commit's number, and not by its token",
-        _marker_by_number,
-        (LibraryTest("the two differ only after a commit was tried twice and a kill at CHANGELOG undid the second"),),
-    ),
-    Mutant(
-        "staging-store-kept",
-        "a dual store's staging store is never emptied while it is open",
-        _staging_store_kept,
-        (LibraryTest("opening empties it: until then it only takes space"),),
-    ),
-)

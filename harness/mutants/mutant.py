@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from harness.mutants.patches import Patches
 from stores.registry import backends
 
+Build = Callable[[Patches, str], None]
 Fits = Callable[[str], bool]
 """Return True for the name of a subject, a backend or a protocol of the library, in which the mutant is a defect."""
 
@@ -87,5 +88,22 @@ class Mutant:
 
     name: str
     meaning: str
-    build: Callable[[Patches, str], None]
+    build: Build
     detected_by: tuple[Detection, ...]
+
+
+DECLARED: dict[str, Mutant] = {}
+"""Every mutant by its name, of the modules that are imported; ``harness.mutants.registry`` imports all."""
+
+
+def mutant(meaning: str, *detected_by: Detection) -> Callable[[Build], Build]:
+    """Declare the decorated function a mutant, which has its name, with dashes. Raises: ValueError if it is taken."""
+
+    def declare(build: Build) -> Build:
+        name = build.__name__.strip("_").replace("_", "-")
+        if name in DECLARED:
+            raise ValueError(f"two mutants are called {name!r}: give each its own name")
+        DECLARED[name] = Mutant(name, meaning, build, detected_by)
+        return build
+
+    return declare

@@ -10,14 +10,14 @@ from typing import Self
 from stores import failpoints
 from stores.changelog.files import PartitionLog
 from stores.changelog.interface import Changelog, Producer
-from stores.engines.engine import Engine, Transaction, TransactionalEngine
+from stores.engines.engine import Engine, IngestingEngine, Transaction, TransactionalEngine
 from stores.interface import KeyValueStore
 from stores.spark.local_state import LocalState
 from stores.tasks.context import TaskContext
 from stores.tasks.task import StreamTask
 
 INTERFACES = (
-    *(Engine, TransactionalEngine, Transaction, KeyValueStore),
+    *(Engine, TransactionalEngine, IngestingEngine, Transaction, KeyValueStore),
     *(Changelog, Producer, StreamTask, TaskContext, PartitionLog, LocalState),
 )
 """The declared interfaces of the library. A mutant may replace their public methods in any class that has them."""

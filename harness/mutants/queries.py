@@ -6,12 +6,13 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
-from harness.mutants.mutant import Mutant, QueryTrial
+from harness.mutants.mutant import QueryTrial, mutant
 from harness.mutants.patches import Patches
 from stores.changelog.files import Header, PartitionLog, StoreChanges
 from stores.spark.local_state import LocalState
 
 
+@mutant("a store commits a version before the log has it", QueryTrial("worker killed"))
 def _state_before_log(patches: Patches, subject: str) -> None:
     take_changes = LocalState.take_changes
 
@@ -24,6 +25,7 @@ def _state_before_log(patches: Patches, subject: str) -> None:
     patches.replace(LocalState, "take_changes", mutated)
 
 
+@mutant("a snapshot has changes of the version after it", QueryTrial("worker killed"))
 def _snapshot_of_open_version(patches: Patches, subject: str) -> None:
     write_snapshot = PartitionLog.write_snapshot
 
@@ -31,19 +33,3 @@ def _snapshot_of_open_version(patches: Patches, subject: str) -> None:
         write_snapshot(self, replace(header, version=header.version - 1, id=str(header.previous_id)), records)
 
     patches.replace(PartitionLog, "write_snapshot", mutated)
-
-
-MUTANTS = (
-    Mutant(
-        "state-before-log",
-        "a store commits a version before the log has it",
-        _state_before_log,
-        (QueryTrial("worker killed"),),
-    ),
-    Mutant(
-        "snapshot-of-open-version",
-        "a snapshot has changes of the version after it",
-        _snapshot_of_open_version,
-        (QueryTrial("worker killed"),),
-    ),
-)

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from threading import Condition
 from typing import Any, ClassVar
 from weakref import WeakKeyDictionary, WeakSet
 
-from harness.mutants.mutant import Mutant, ReaderTrial
+from harness.mutants.mutant import ReaderTrial, mutant
 from harness.mutants.patches import Patches
-from harness.mutants.seams import View, with_views
+from harness.mutants.seams import View, every_engine, with_views
+from stores.engines.engine import IngestingEngine
 from stores.interface import (
     IsolationLevel,
     KeyValueIterator,
@@ -65,6 +67,7 @@ class _Cached(View):
         return kept.setdefault(key, self._view.get(key))
 
 
+@mutant("get_many looks up each key separately", ReaderTrial("indexed-batch"))
 def _keys_one_by_one(patches: Patches, subject: str) -> None:
     """Hold each lookup of several keys after the first one, until two commits of the store have ended."""
     commit, ended = Store.commit, Condition()
@@ -89,22 +92,27 @@ def _keys_one_by_one(patches: Patches, subject: str) -> None:
     patches.replace(Store, "commit", counted)
 
 
+@mutant("a snapshot reads the store again in each call", ReaderTrial("indexed-batch"))
 def _snapshot_per_call(patches: Patches, subject: str) -> None:
     with_views(patches, _SnapshotPerCall)
 
 
+@mutant("a lookup of committed data shows staged writes", ReaderTrial("indexed-batch"))
 def _dirty_read(patches: Patches, subject: str) -> None:
     with_views(patches, _DirtyGet)
 
 
+@mutant("a lookup of committed data reads the open transaction", ReaderTrial("native"))
 def _open_transaction(patches: Patches, subject: str) -> None:
     with_views(patches, _DirtyLookups)
 
 
+@mutant("a lookup of committed data is answered from a cache", ReaderTrial("indexed-batch"))
 def _old_lookups(patches: Patches, subject: str) -> None:
     with_views(patches, _Cached)
 
 
+@mutant("a commit's position is visible before its data", ReaderTrial("indexed-batch"))
 def _position_first(patches: Patches, subject: str) -> None:
     """While a commit runs, report its position, and answer queries that are bound to it."""
     commit, read_only = Store.commit, Store.read_only
@@ -150,7 +158,8 @@ class _CutOff(KeyValueIterator):
         self._scan.close()
 
 
-def _cut_off(patches: Patches, subject: str) -> None:
+@mutant("an open scan ends with the transaction that it reads", ReaderTrial("native"))
+def _scan_cut_off(patches: Patches, subject: str) -> None:
     ended: WeakKeyDictionary[KeyValueStore, int] = WeakKeyDictionary()
 
     class Short(View):
@@ -174,14 +183,18 @@ def _cut_off(patches: Patches, subject: str) -> None:
     counted("rollback")
 
 
-_INDEXED_BATCH, _NATIVE = (ReaderTrial("indexed-batch"),), (ReaderTrial("native"),)
+@mutant("the engine ingests the files of a commit one by one, the first with the offsets", ReaderTrial("sst-ingest"))
+def _file_by_file(patches: Patches, subject: str) -> None:
+    for engine in every_engine():
+        if issubclass(engine, IngestingEngine):
+            _ingest_file_by_file(patches, engine)
 
-MUTANTS = (
-    Mutant("keys-one-by-one", "get_many looks up each key separately", _keys_one_by_one, _INDEXED_BATCH),
-    Mutant("snapshot-per-call", "a snapshot reads the store again in each call", _snapshot_per_call, _INDEXED_BATCH),
-    Mutant("dirty-read", "a lookup of committed data shows staged writes", _dirty_read, _INDEXED_BATCH),
-    Mutant("position-first", "a commit's position is visible before its data", _position_first, _INDEXED_BATCH),
-    Mutant("old-lookups", "a lookup of committed data is answered from a cache", _old_lookups, _INDEXED_BATCH),
-    Mutant("open-transaction", "a lookup of committed data reads the open transaction", _open_transaction, _NATIVE),
-    Mutant("scan-cut-off", "an open scan ends with the transaction that it reads", _cut_off, _NATIVE),
-)
+
+def _ingest_file_by_file(patches: Patches, engine: type[IngestingEngine]) -> None:
+    ingest = engine.ingest
+
+    def mutated(self: IngestingEngine, files: Sequence[Path]) -> None:
+        for file in files:
+            ingest(self, [file])
+
+    patches.replace(engine, "ingest", mutated)

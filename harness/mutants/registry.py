@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import TypeVar
 
-from harness.mutants import (
+from harness.mutants import (  # noqa: F401  importing them declares their mutants
     changes,
-    commit_order,
     commits,
     files,
     inner_names,
@@ -19,9 +18,9 @@ from harness.mutants import (
     spills,
     tasks,
 )
-from harness.mutants.commit_order import BETWEEN
 from harness.mutants.commits import HALF_WRITTEN
 from harness.mutants.mutant import (
+    DECLARED,
     BrokerTrial,
     CrashTrial,
     Detection,
@@ -32,6 +31,7 @@ from harness.mutants.mutant import (
     ReaderTrial,
 )
 from harness.mutants.patches import Patches
+from harness.mutants.tasks import BETWEEN
 from harness.workloads.suggestion import check_known
 from stores.errors import ConfigError
 from stores.registry import Backend
@@ -42,17 +42,7 @@ FAILPOINTS = (HALF_WRITTEN, BETWEEN)
 """Failpoints that exist in mutants only."""
 
 
-def _by_name(mutants: Iterable[Mutant]) -> Mapping[str, Mutant]:
-    found: dict[str, Mutant] = {}
-    for mutant in mutants:
-        if mutant.name in found:
-            raise ValueError(f"two mutants are called {mutant.name!r}: give each its own name")
-        found[mutant.name] = mutant
-    return MappingProxyType(found)
-
-
-_MODULES = (commits, markers, spills, files, changes, tasks, commit_order, kafka, reads, queries, inner_names)
-MUTANTS: Mapping[str, Mutant] = _by_name(mutant for module in _MODULES for mutant in module.MUTANTS)
+MUTANTS: Mapping[str, Mutant] = MappingProxyType(DECLARED)
 """Every mutant by its name."""
 
 

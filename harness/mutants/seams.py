@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 from weakref import WeakKeyDictionary
 
 from harness.mutants.patches import Patches
-from stores.engines.engine import Engine, Writes
+from stores.engines.engine import Engine, FilePart, IngestingEngine, Writes
 from stores.interface import Durability, IsolationLevel, KeyValueStore, KeyValueView, PositionBound
 from stores.registry import backends
 from stores.strategies.store import Store
@@ -78,13 +78,38 @@ def folders_of(patches: Patches, engine: type[Engine]) -> Mapping[Engine, Path]:
 def instead_of_writes(
     patches: Patches, engine: type[Engine], act: Callable[[Engine, Write, Sequence[Writes], Meta, bool], None]
 ) -> None:
-    """Call ``act`` instead of ``write``, with the engine, its own ``write``, and the arguments."""
+    """Call ``act`` instead of ``write``, with the engine, its own ``write``, and the arguments.
+
+    What a strategy would let the engine ingest is such a write as well.
+    """
     write = engine.write
+    if issubclass(engine, IngestingEngine):
+        _instead_of_ingesting(patches, engine, act)
 
     def mutated(self: Engine, layers: Sequence[Writes], meta: Meta, *, durable: bool = True) -> None:
         act(self, write, layers, meta, durable)
 
     patches.replace(engine, "write", mutated)
+
+
+def _instead_of_ingesting(
+    patches: Patches,
+    engine: type[IngestingEngine],
+    act: Callable[[Engine, Write, Sequence[Writes], Meta, bool], None],
+) -> None:
+    write = engine.write
+    contents: dict[Path, tuple[Writes, Meta]] = {}
+
+    def kept(self: IngestingEngine, path: Path, parts: Iterable[FilePart], meta: Meta | None) -> None:
+        pairs = {key: value for keys, values in parts for key, value in zip(keys, values, strict=True)}
+        contents[path] = Writes((), pairs), meta or {}
+
+    def mutated(self: IngestingEngine, files: Sequence[Path]) -> None:
+        commit = [contents.pop(path) for path in files]
+        act(self, write, [layer for layer, _ in commit if layer.writes], commit[0][1], True)
+
+    patches.replace(engine, "write_file", kept)
+    patches.replace(engine, "ingest", mutated)
 
 
 def without_syncs(patches: Patches, fits: Callable[[Path], bool]) -> None:

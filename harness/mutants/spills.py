@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import cast
 
-from harness.mutants.mutant import IoFault, Mutant
+from harness.mutants.mutant import IoFault, mutant
 from harness.mutants.patches import Patches
 from harness.mutants.seams import (
     Meta,
@@ -16,11 +17,12 @@ from harness.mutants.seams import (
     opened_with,
     without_syncs,
 )
-from stores.engines.engine import Engine, Writes
+from stores.engines.engine import Engine, FilePart, IngestingEngine, Writes
 from stores.interface import Durability
 from stores.registry import backends
 from stores.strategies.commit_marker import Marker
 from stores.strategies.indexed_batch import DECIDED
+from stores.strategies.sst_ingest import INGESTED
 
 SPILLS, RECORD, COPYING = "data.tmp", b"commit", b"c"
 """The folder of spills, the meta entry of a spill's commit record, and the store's with its name (docs/format.md)."""
@@ -31,6 +33,7 @@ def _makes_spills(name: str) -> bool:
     return name in backends() and DECIDED in backends()[name].failpoints
 
 
+@mutant("the commit of a spilled transaction is decided before the spill is complete", IoFault("kill", _makes_spills))
 def _decided_before_record(patches: Patches, subject: str) -> None:
     """Write the spill's name into the store before the spill has its commit record."""
     folders = folders_of(patches, engine_of(subject))
@@ -47,6 +50,7 @@ def _decided_before_record(patches: Patches, subject: str) -> None:
     instead_of_writes(patches, engine_of(subject), name_first)
 
 
+@mutant("the commit of a spilled transaction writes its offsets before its data", IoFault("kill", _makes_spills))
 def _offsets_before_copy(patches: Patches, subject: str) -> None:
     """Write the offsets, and that no copy is pending, before the copy."""
     final: dict[bytes, bytes | None] = {}
@@ -62,6 +66,41 @@ def _offsets_before_copy(patches: Patches, subject: str) -> None:
     instead_of_writes(patches, engine_of(subject), finish_first)
 
 
+def _ingests(name: str) -> bool:
+    """Return True for a backend whose commit is an ingestion of files."""
+    return name in backends() and INGESTED in backends()[name].failpoints
+
+
+@mutant("the files of a spilled commit are ingested one by one", IoFault("kill", _ingests))
+def _ingested_one_by_one(patches: Patches, subject: str) -> None:
+    """Let the engine ingest the files of a commit one by one."""
+    engine = cast(type[IngestingEngine], engine_of(subject))
+    ingest = engine.ingest
+
+    def mutated(self: IngestingEngine, files: Sequence[Path]) -> None:
+        for file in files:
+            ingest(self, [file])
+
+    patches.replace(engine, "ingest", mutated)
+
+
+@mutant("the offsets of a commit are ingested before the file with its data is written", IoFault("kill", _ingests))
+def _offsets_ingested_first(patches: Patches, subject: str) -> None:
+    """Let the engine ingest the offsets of a commit before it has the file with the data."""
+    engine = cast(type[IngestingEngine], engine_of(subject))
+    write_file, ingest = engine.write_file, engine.ingest
+
+    def mutated(self: IngestingEngine, path: Path, parts: Iterable[FilePart], meta: Meta | None) -> None:
+        if meta is not None:
+            offsets = path.with_suffix(".offsets")
+            write_file(self, offsets, [], meta)
+            ingest(self, [offsets])
+        write_file(self, path, parts, meta)
+
+    patches.replace(engine, "write_file", mutated)
+
+
+@mutant("a commit is decided while its spill is not synced", IoFault("power", _makes_spills, unseen_by="kill"))
 def _unsynced_spill(patches: Patches, subject: str) -> None:
     """Open spills without syncs."""
     engine = engine_of(subject)
@@ -82,36 +121,12 @@ def _unsynced_spill(patches: Patches, subject: str) -> None:
     patches.replace(engine, "persist", mutated)
 
 
+@mutant(
+    "a commit is decided while the folders of its spill are not synced",
+    # A journaling file system keeps names in the order of their creation, and the next sync of any file commits
+    # them.
+    IoFault("power", _makes_spills, "strict", unseen_by="kill"),
+)
 def _unsynced_spill_folders(patches: Patches, subject: str) -> None:
     """Sync the files of a spill, but none of the folders that name them."""
     without_syncs(patches, lambda path: path.is_dir() and (SPILLS in path.parts or (path / SPILLS).exists()))
-
-
-MUTANTS = (
-    Mutant(
-        "decided-before-record",
-        "the commit of a spilled transaction is decided before the spill is complete",
-        _decided_before_record,
-        (IoFault("kill", _makes_spills),),
-    ),
-    Mutant(
-        "offsets-before-copy",
-        "the commit of a spilled transaction writes its offsets before its data",
-        _offsets_before_copy,
-        (IoFault("kill", _makes_spills),),
-    ),
-    Mutant(
-        "unsynced-spill",
-        "a commit is decided while its spill is not synced",
-        _unsynced_spill,
-        (IoFault("power", _makes_spills, unseen_by="kill"),),
-    ),
-    Mutant(
-        "unsynced-spill-folders",
-        "a commit is decided while the folders of its spill are not synced",
-        _unsynced_spill_folders,
-        # A journaling file system keeps names in the order of their creation, and the next sync of any file commits
-        # them.
-        (IoFault("power", _makes_spills, "strict", unseen_by="kill"),),
-    ),
-)

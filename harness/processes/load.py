@@ -5,10 +5,15 @@ from __future__ import annotations
 import os
 import resource
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
+from random import Random
 from statistics import median
 from time import perf_counter, process_time
 from typing import Any, NamedTuple
+from zlib import crc32
+
+import psutil
 
 BUSY_SHARE = 0.1
 """A machine is busy if others take more than this share of its CPU time: other processes, and the hypervisor."""
@@ -93,3 +98,44 @@ def median_load(rows: Iterable[Mapping[str, Any]]) -> dict[str, float | None]:
 def is_busy(row: Mapping[str, Any]) -> bool:
     """Return True if the machine was busy with other work during the measurement of a row."""
     return (row.get("others_share") or 0.0) + (row.get("steal_share") or 0.0) > BUSY_SHARE
+
+
+_PAIRS, _TURNS = 4_000, 3
+
+
+def machine_speed() -> float:
+    """Return pairs per second of fixed work, some 20 ms of it: pairs are made, looked up, sorted and summed up."""
+    numbers = Random(1).sample(range(1 << 40), _PAIRS)
+    began = perf_counter()
+    for _ in range(_TURNS):
+        made = {number.to_bytes(16): b"%0100d" % number for number in numbers}
+        checksum = 0
+        for key in sorted(made):
+            checksum = crc32(made[key], checksum)
+    return _TURNS * _PAIRS / (perf_counter() - began)
+
+
+class TreeWatch:
+    """Watches the machine and this process with all processes below it, from its creation on."""
+
+    def __init__(self) -> None:
+        self._wall, self._cpu, self._times = perf_counter(), tree_cpu_s(), cpu_times()
+
+    def figures(self) -> dict[str, Any]:
+        """Return the seconds since the creation, as ``LoadWatch.figures`` does."""
+        wall_s, cpu_s, times = perf_counter() - self._wall, tree_cpu_s() - self._cpu, cpu_times()
+        figures: dict[str, Any] = {"wall_s": wall_s, "cpu_s": cpu_s, "load_average": os.getloadavg()[0]}
+        if times is not None and self._times is not None:
+            passed = (now - before for now, before in zip(times, self._times, strict=True))
+            figures |= zip(("machine_s", "machine_busy_s", "machine_steal_s"), passed, strict=True)
+        return figures
+
+
+def tree_cpu_s() -> float:
+    """Return the CPU seconds of this process and of those below it, with the ones that were waited for."""
+    total_s, own = 0.0, psutil.Process()
+    for process in [own, *own.children(recursive=True)]:
+        with suppress(psutil.NoSuchProcess):
+            times = process.cpu_times()
+            total_s += times.user + times.system + times.children_user + times.children_system
+    return total_s

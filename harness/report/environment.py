@@ -28,7 +28,6 @@ PACKAGES = (
     "pandas",
     "numpy",
     "hdrhistogram",
-    "matplotlib",
     "pytest",
     "pytest-benchmark",
     "psutil",

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from harness.report import text
-from harness.report.drawing import Plot
+from harness.report.charts import Chart
 from harness.report.table import ROWS_SHOWN, Table
 
 FIRST_PAGE = "report.md"
@@ -52,7 +52,7 @@ class Page:
     body: Sequence[str]
     method: str
     findings: Sequence[Finding] = ()
-    plots: Sequence[Plot] = ()
+    plots: Sequence[Chart] = ()
     absent: str = text.NOT_MEASURED
 
     @property
@@ -78,7 +78,7 @@ class Page:
         )
 
 
-def images(plots: Sequence[Plot], drawn: Collection[str]) -> list[str]:
+def images(plots: Sequence[Chart], drawn: Collection[str]) -> list[str]:
     """Return the plots that were drawn, as Markdown."""
     return [f"![{plot.title}]({file})\n" for plot in plots for file in drawn if file.partition(".")[0] == plot.name]
 

@@ -14,7 +14,8 @@ from pathlib import Path
 
 from pyspark.find_spark_home import _find_spark_home
 
-from harness.spark.session import LOG4J2, QUIET
+from harness.processes.spark_cluster import LOG4J2
+from harness.spark.session import QUIET
 
 FIND_SPARK_HOME = """\
 #!/usr/bin/env bash

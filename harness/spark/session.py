@@ -28,11 +28,11 @@ from pyspark.sql import SparkSession
 import harness
 from harness.folders import temporary_folder
 from harness.java import find_java
+from harness.processes.spark_cluster import LOG4J2, QUICK_JVM
 from harness.spark.shipped_code import write_archive
 from harness.workloads.event_log import EventLogError
 from stores.errors import ConfigError
 
-LOG4J2 = Path(__file__).with_name("log4j2.properties")
 JVM_EXIT_TIMEOUT_S = 30
 LOG_FILE = """
 rootLogger.appenderRef.console.ref = file
@@ -44,7 +44,6 @@ appender.file.layout.pattern = %d{{HH:mm:ss}} %p %c{{1}}: %m%n%ex
 """
 """Settings that follow the lines of ``LOG4J2`` and send all messages to a file instead of standard error."""
 
-QUICK_JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:-UsePerfData"
 QUIET: Mapping[str, str] = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",

@@ -20,8 +20,13 @@ def pytest_configure() -> None:
     keep_temporary_files_in_memory()
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Order the tests, and mark those in a session of Spark. pytest deselects by marks after this."""
     items.sort(key=lambda item: place(item.nodeid))
+    for item in items:
+        if "shared_jvm" in getattr(item, "fixturenames", ()):
+            item.add_marker("spark")
 
 
 @pytest.fixture(scope="module")

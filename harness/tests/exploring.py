@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from harness.experiments.iofaults.case import Case
-from harness.experiments.iofaults.subsets import EXPLORERS, all_points
+from harness.experiments.iofaults.subsets import all_points, explorer
 from harness.experiments.iofaults.workshop import Row, Workshop
 from harness.processes.fork_server import ForkServer
 
@@ -15,7 +15,7 @@ def rows_of(
 ) -> Iterator[Row]:
     """The rows of ``points``; ``only`` picks one of the trials at a point."""
     with Workshop(case, seed, fork_server) as shop:
-        yield from EXPLORERS[case.fault](shop, points, only)
+        yield from explorer(case.fault)(shop, points, only)
 
 
 def points_of(case: Case, seed: int, fork_server: ForkServer | None = None) -> range:

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from itertools import count
 from pathlib import Path
-from typing import Any
+from random import Random
+from types import SimpleNamespace
+from typing import Any, Self
 
 import pytest
 
@@ -23,17 +27,24 @@ from harness.checkers.counting import (
     wrong_stores,
 )
 from harness.experiment import Claim, Request, Worker
+from harness.experiments.broker_faults import faults, processes
 from harness.experiments.broker_faults.application import COMMITS, RECORDS_PER_COMMIT, inputs
 from harness.experiments.broker_faults.experiment import BrokerFaults
-from harness.experiments.broker_faults.faults import COURSES
+from harness.experiments.broker_faults.faults import FAULTS, LOG_COMMIT, checked, places_of
+from harness.experiments.broker_faults.moment import INSIDE
+from harness.experiments.broker_faults.processes import BrokenPromiseError
 from harness.experiments.broker_faults.run import result_of
-from harness.experiments.broker_faults.trial import AT_LEAST_ONCE, FAULTS, INSIDE, LOG_COMMIT, Trial, places_of
+from harness.experiments.broker_faults.trial import (
+    AT_LEAST_ONCE,
+    RECORDS_PER_ROUND,
+    Trial,
+)
 from harness.mutants.registry import BROKER_TRIALS
 from harness.processes import kafka_jars
 from harness.replay import text_of
 from harness.spark.shipped_code import SHIPPED_SUFFIXES
 from stores.errors import ConfigError
-from stores.tasks import task
+from stores.tasks import task_transaction
 from stores.tests.kafka.shared_broker import FOLDER, skip_without_kafka
 
 INPUTS = [("a", "0"), ("b", "1"), ("a", "2")]
@@ -48,12 +59,16 @@ TRIED = (
     ("answers stall", "changelog.before_commit"),
     ("connections cut", "task.before_log_commit"),
     ("commit held back", "changelog.before_commit"),
+    ("commit delivered late", "task.before_log_commit"),
+    ("all of these under load", "transactions of tasks"),
 )
 """The faults that are tried here, at one place each. A night has all places, and so has `make scenario`."""
 TRIED_MUTANTS = (
     ("no-transactions", "zombie wakes", "task.before_log_commit"),
     ("inputs-before-outputs", "task killed", "mutant.between"),
     ("aborted-restored", "task killed", "changelog.before_commit"),
+    ("same-epoch", "commit delivered late", "task.before_log_commit"),
+    ("errors-end-tasks", "broker paused under load", "transactions of threads"),
 )
 
 
@@ -93,9 +108,8 @@ def test_stores_with_other_keys_or_values_are_found() -> None:
     assert len(wrong_stores(expected, {}, "x")) == 2
 
 
-def test_each_fault_has_a_course_and_tasks_are_killed_at_every_failpoint_of_theirs() -> None:
-    assert set(COURSES) == set(FAULTS)
-    assert set(places_of("task killed")) == {INSIDE, *task.FAILPOINTS, *LOG_COMMIT}
+def test_tasks_are_killed_at_every_failpoint_of_theirs() -> None:
+    assert set(places_of("task killed")) == {INSIDE, *task_transaction.FAILPOINTS, *LOG_COMMIT}
     assert not set(places_of("task killed", AT_LEAST_ONCE)) & set(LOG_COMMIT)
 
 
@@ -156,7 +170,7 @@ def test_a_scenario_has_the_mutants_of_its_faults_only() -> None:
 )
 def test_a_trial_that_cannot_be_run_is_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(ConfigError):
-        Trial(**{"fault": "task killed", "place": INSIDE, **wrong})
+        checked(Trial(**{"fault": "task killed", "place": INSIDE, **wrong}))
 
 
 def test_a_trial_is_repeated_from_its_text() -> None:
@@ -200,6 +214,101 @@ def test_a_mutant_must_show_as_what_it_declares() -> None:
     assert result_of(mutant, []) == "valid"
     assert result_of(mutant, [Finding(LOST, "x"), Finding(PROCESS, "y")]) == "anomaly"
     assert result_of(mutant, [Finding(PROCESS, "it failed")]) == "unknown"
+
+
+class Dying:
+    """A worker that has died when it is first asked, if it is among the ``mortal`` ones; else it does all work."""
+
+    def __init__(self, site: Any, name: str) -> None:
+        self._site, self._name = site, name
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._site.ended.append(self._name)
+
+    def death(self) -> Finding | None:
+        return Finding(PROCESS, f"{self._name} died") if self._name in self._site.mortal else None
+
+    def status(self) -> tuple[int, int]:
+        return (0, 0) if self._name in self._site.stuck else (2, self._site.fed // 2)
+
+    def last_complaint(self) -> str:
+        return f"{self._name} waits for the broker"
+
+    def terminate(self) -> None:
+        if self._name in self._site.unwilling:
+            raise BrokenPromiseError(f"{self._name} did not end")
+
+
+class Loaded:
+    """A site whose workers die as it says. Nothing strikes: the proxy and the broker do nothing."""
+
+    def __init__(
+        self, mortal: tuple[str, ...] = (), unwilling: tuple[str, ...] = (), stuck: tuple[str, ...] = ()
+    ) -> None:
+        self.trial = Trial("all of these under load", "transactions of tasks", seconds=1)
+        self.mortal, self.unwilling, self.stuck, self.ended = mortal, unwilling, stuck, list[str]()
+        self.partitions, self.choose = [0, 1, 2, 3], Random(1)
+        self.fed = self.processes = self.faults = self.deaths = 0
+        self.broker = self.proxy = SimpleNamespace(
+            **dict.fromkeys(("pause", "resume", "cut", "cut_after", "slow", "half_close"), lambda *_, **__: None)
+        )
+
+    def feed(self, begin: int, end: int) -> None:
+        self.fed += len(self.partitions) * (end - begin)
+
+    def worker(self, name: str, *, proxied: bool, properties: Mapping[str, str]) -> Dying:
+        assert proxied
+        assert properties["transaction.scope"] == "task"
+        self.processes += 1
+        return Dying(self, name)
+
+
+def loaded(monkeypatch: pytest.MonkeyPatch, **fates: tuple[str, ...]) -> tuple[list[Finding], Loaded]:
+    minutes = count(step=60.0)
+    for module in (faults, processes):
+        monkeypatch.setattr(module, "time", SimpleNamespace(sleep=lambda s: None, monotonic=lambda: next(minutes)))
+    site: Any = Loaded(**fates)
+    return FAULTS[site.trial.fault].course(site), site
+
+
+def test_a_load_strikes_in_each_round_but_the_first_and_nothing_is_found_if_nobody_dies(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    found, site = loaded(monkeypatch)
+    assert (found, site.faults, site.deaths, site.processes) == ([], site.trial.rounds - 1, 0, 2)
+    assert site.fed == 4 * RECORDS_PER_ROUND * site.trial.rounds
+    assert sorted(site.ended) == ["worker-1", "worker-2"]
+
+
+def test_each_worker_that_dies_under_load_is_found_counted_and_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+    [found], site = loaded(monkeypatch, mortal=("worker-1", "worker-3"))
+    assert found.kind == PROCESS
+    assert found.sentence.startswith("2 workers died: worker-1 died; worker-3 died")
+    assert (site.deaths, site.processes) == (2, 4)
+
+
+def test_a_worker_that_does_not_end_in_order_after_a_load_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    [found], site = loaded(monkeypatch, unwilling=("worker-2",))
+    assert "worker-2 did not end" in found.sentence
+    assert site.deaths == 1
+
+
+def test_workers_that_never_come_to_the_end_are_named_with_what_each_has_logged_last(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with pytest.raises(BrokenPromiseError) as caught:
+        loaded(monkeypatch, stuck=("worker-2",))
+    for worker in ("worker-1", "worker-2"):
+        assert f"{worker} waits for the broker" in caught.value.finding.sentence
+
+
+def test_the_input_of_a_load_grows_with_its_time_and_other_faults_have_none() -> None:
+    rounds = [Trial("network slow under load", "transactions of tasks", seconds=seconds).rounds for seconds in (1, 60)]
+    assert rounds == [3, 10]
+    assert Trial("task killed", INSIDE, seconds=60).rounds == 0
 
 
 def row(**changes: Any) -> dict[str, Any]:

@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import io
 import json
 import re
 from dataclasses import replace
 from html import escape
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from harness.answer.browser_page import _place
-from harness.report.dots import Dot, DotChart, Panel
-from harness.report.drawing import Looks, Plot
-from harness.report.lines import Line, LineChart, LinePanel
-from harness.report.timeline import Point, Timeline, TimelinePanel
+from harness.report.charts import Chart, Mark, Panel, draw, specifications
 from harness.report.web.assemble import Section, assemble
-from harness.report.web.library import charts
 from harness.report.web.markdown import inline, to_html
 
 
@@ -87,7 +83,7 @@ def test_data_and_scripts_cannot_end_their_elements() -> None:
     assert found is not None
     data = json.loads(found[1])
     assert data["said"] == "</script><!-- $title"
-    assert data["charts"] == charts()
+    assert data["charts"] == specifications()
     assert page.count("<script") == page.count("</script>") == 3
     assert "<title>a &lt; b</title>" in page
     assert "One &amp; only" in page
@@ -101,33 +97,26 @@ def test_the_page_names_no_address_that_it_would_ask() -> None:
 
 
 def test_the_title_of_a_plot_is_text() -> None:
-    chart = DotChart([], "label", "unit", more_is_better=True)
-    assert "<h4>a &lt;b&gt;</h4>" in _place(Plot("name", "a <b>", chart))
+    assert "<h4>a &lt;b&gt;</h4>" in _place(Chart("name", "a <b>", "dots", [], "label", "unit"))
 
 
 NAN, INFINITY = float("nan"), float("inf")
 
 
+@pytest.mark.parametrize("kind", ["dots", "lines", "history"])
 @pytest.mark.parametrize("odd", [{"value": NAN}, {"value": INFINITY}, {"low": -INFINITY, "high": 2.0}])
-def test_a_number_that_has_no_place_on_a_scale_is_left_out_of_a_plot(odd: dict[str, Any]) -> None:
-    dots = [Dot("a", "a", 1.0), replace(Dot("b", "b", 2.0), **odd)]
-    points = [Point("1|x", "a", 1.0, None, None), replace(Point("1|x", "b", 2.0, None, None), **odd)]
-    lines = [Line("a", [1.0, 2.0]), Line("b", [1.0, odd.get("value", NAN)])]
-    charts = (
-        DotChart([Panel("one", dots), Panel("odd", dots[1:])], "label", "unit", more_is_better=True),
-        Timeline([TimelinePanel("one", points), TimelinePanel("odd", points[1:])], "label", "unit"),
-        LineChart([LinePanel("one", lines), LinePanel("odd", lines[1:])], ["p50", "p99"], "l", "u", "units"),
-    )
-    for chart in charts:
-        data = chart.data()
-        assert data is not None
-        json.dumps(data, allow_nan=False)
-        [panel] = data["panels"]
-        [drawn] = panel.get("dots") or panel.get("points") or panel["lines"]
-        assert drawn["backend"] == "a"
-        canvas = chart.canvas(Looks(["a", "b"]))
-        if canvas is not None:
-            canvas.savefig(io.BytesIO(), format="svg")
-    assert DotChart([Panel("odd", dots[1:])], "label", "unit", more_is_better=True).data() is None
-    assert Timeline([TimelinePanel("odd", points[1:])], "label", "unit").data() is None
-    assert LineChart([LinePanel("odd", lines[1:])], ["p50", "p99"], "l", "u", "units").canvas(Looks(["b"])) is None
+def test_a_number_that_has_no_place_on_a_scale_is_left_out_of_a_plot(
+    tmp_path: Path, odd: dict[str, Any], kind: str
+) -> None:
+    marks = [Mark("a", 1.0, step="1|x"), replace(Mark("b", 2.0, step="1|x"), **odd)]
+    chart = Chart("name", "title", kind, [Panel("one", marks), Panel("odd", marks[1:])], "label", "unit")
+    data = chart.data(["a", "b"])
+    assert data is not None
+    json.dumps(data, allow_nan=False)
+    [panel] = data["panels"]
+    [drawn] = panel["values"]
+    assert drawn["backend"] == "a"
+    assert draw([chart], ["a", "b"], tmp_path) == ["name.svg"]
+    only_odd = replace(chart, panels=[Panel("odd", marks[1:])])
+    assert only_odd.data(["b"]) is None
+    assert draw([only_odd], ["b"], tmp_path) == []

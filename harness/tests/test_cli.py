@@ -277,6 +277,7 @@ def test_a_trial_of_throughput_is_repeated_by_a_command(
         assert (status, "end_state equal" in told.out) == (0, True), told.err
 
 
+@pytest.mark.spark
 @pytest.mark.parametrize("how", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.long)])
 def test_ctrl_c_and_termination_end_quietly_with_130_and_leave_nothing(tmp_path: Path, how: signal.Signals) -> None:
     scratch = tmp_path / "scratch"

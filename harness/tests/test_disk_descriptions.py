@@ -161,9 +161,3 @@ def test_the_states_at_a_position_do_not_depend_on_the_positions_before_it() -> 
     whole = [state.description for state in states(script.effects, before, range(5), NAMES, 7)]
     some = [state.description for state in states(script.effects, before, [0, 2, 4], NAMES, 7)]
     assert some == [description for description in whole if description.position % 2 == 0]
-
-
-def test_a_description_with_the_old_name_of_a_model_is_read() -> None:
-    text = Description(NAMES, 1, "none", ()).to_json()
-    assert '"names"' in text
-    assert Description.from_json(text.replace('"names"', '"gate"')) == Description(NAMES, 1, "none", ())

@@ -9,9 +9,9 @@ import pytest
 
 from harness.crash_states.changes import Content
 from harness.crash_states.files import Tree
-from harness.crash_states.membership import why_illegal
 from harness.crash_states.model import FolderModel
 from harness.crash_states.states import positions, states
+from harness.tests.disk_membership import why_illegal
 from harness.tests.disk_script import Script, base, create_another, rename_any
 
 NAMES, JOURNAL, STRICT = FolderModel.NAMES, FolderModel.JOURNAL, FolderModel.STRICT

@@ -12,11 +12,11 @@ from harness.answer.results import all_failures, all_figures, all_pages
 from harness.answer.write import write_report
 from harness.cli import main
 from harness.experiments.iofaults.experiment import KINDS
-from harness.experiments.iofaults.figures import effects, fault_findings
-from harness.experiments.iofaults.report import SKIPPED
-from harness.experiments.iofaults.tables import (
+from harness.experiments.iofaults.report import (
+    SKIPPED,
     damage_table,
     detection_table,
+    fault_findings,
     left_out,
     mutant_table,
     power_tables,
@@ -134,24 +134,6 @@ def figure(**wanted: str) -> dict[str, Any]:
     return found
 
 
-def test_rows_of_an_earlier_version_have_the_same_figures() -> None:
-    old = [effect(result="noticed", variant="gate"), effect(result="detected")]
-    subsets = [
-        {
-            **each,
-            "kind": "effect_slice",
-            "points": 1,
-            "points_in_all": 1,
-            "states": 1,
-            "seconds": 1.0,
-            "blind_spots": "",
-        }
-        for each in old
-    ]
-    [found] = effects({"effect": old, "effect_slice": subsets})
-    assert (found["variant"], found["trials"], found["restored"]) == ("names", 2, 2)
-
-
 def test_rows_have_the_columns_of_their_kind_and_come_back_as_written(tmp_path: Path) -> None:
     run = new_run(tmp_path, "smoke", FACTS)
     for kind, given in rows().items():
@@ -221,7 +203,7 @@ def test_the_page_shows_how_many_points_were_explored_of_all() -> None:
     assert left_out(figures).startswith(f"{20 * len(figures['effect'])} of {25 * len(figures['effect'])} ")
     whole = rows()
     for subset in whole["effect_slice"]:
-        subset["points_in_all"] = None  # As rows of an earlier version.
+        subset["points_in_all"] = subset["points"]
     assert left_out(all_figures(whole)) == ""
 
 
@@ -271,7 +253,7 @@ def test_the_share_of_runs_that_detect_a_mutant_is_shown_and_a_miss_fails_none()
     made = rows()
     found = made["mutant"][0]
     missed = found | {"wanted": "measured", "result": "", "by_gate": False, "seed": 12}
-    untold = {name: value for name, value in found.items() if name != "by_gate"} | {"mutant": "of-an-earlier-version"}
+    untold = found | {"by_gate": None, "mutant": "not-measured"}
     made["mutant"] += [missed, missed | {"by_gate": True, "result": "lost", "seed": 13}, untold]
     figures = all_figures(made)
     assert [(figure["found"], figure["runs"]) for figure in figures["detection"]] == [(2, 3)]

@@ -87,9 +87,9 @@ def test_only_runs_on_machines_of_one_kind_are_beside_each_other() -> None:
     history = with_run(history, figures, FACTS | {"whole": True, "commit": "2" * 40 + "+"}, other)
     assert len(history) == 2
     for machine, label in ((ENVIRONMENT, "1111111"), (other, "2222222*")):
-        name, _, chart = timelines(history, machine)[0]
-        assert name == "history-records-per-s"
-        assert {point.step.split("|")[1] for panel in chart.panels for point in panel.points} == {label}
+        chart = timelines(history, machine)[0]
+        assert chart.name == "history-records-per-s"
+        assert {mark.step.split("|")[1] for panel in chart.panels for mark in panel.marks} == {label}
         assert {panel.level for panel in chart.panels} == {"CHANGELOG", "DISK"}
 
 

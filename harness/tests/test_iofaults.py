@@ -19,9 +19,10 @@ from harness import replay
 from harness.checkers.prefix import Demand, Finding, Found, Promised
 from harness.cli import main
 from harness.experiments.iofaults import workload
-from harness.experiments.iofaults.case import VARIANTS, Case, repeat_command
+from harness.experiments.iofaults.case import Case, repeat_command
 from harness.experiments.iofaults.command import read_asked
 from harness.experiments.iofaults.damage import Damage, damage, final_tree, plan
+from harness.experiments.iofaults.faults import VARIANTS
 from harness.experiments.iofaults.power import UnseenWritesError, check_maps
 from harness.experiments.iofaults.subjects import (
     CHANGELOG,
@@ -35,7 +36,7 @@ from harness.experiments.iofaults.subjects import (
     shown,
     subjects,
 )
-from harness.experiments.iofaults.subsets import EXPLORERS, all_points
+from harness.experiments.iofaults.subsets import all_points, explorer
 from harness.experiments.iofaults.workshop import Life, Plan, Row, Workshop
 from harness.experiments.iofaults.writer import to_plan
 from harness.io_trace.recorder import Effect, Fail, Kill, Kind, read_recording
@@ -61,7 +62,7 @@ def explore(fork_server: ForkServer, case: Case, places: int, width: int = 1) ->
     with Workshop(case, SEED, fork_server) as shop:
         points = all_points(shop)
         subsets = [points[len(points) * (place + 1) // places - width :][:width] for place in range(places)]
-        return [row for some in subsets for row in EXPLORERS[case.fault](shop, some, "")]
+        return [row for some in subsets for row in explorer(case.fault)(shop, some, "")]
 
 
 def broken(rows: list[Row]) -> list[Mapping[str, Any]]:
@@ -105,7 +106,7 @@ def test_a_task_whose_store_is_upgraded_twice_in_its_background_keeps_its_promis
 @pytest.mark.parametrize("name", [RELOCATION, LAYOUT_CHANGE])
 def test_a_missing_file_of_stores_that_move_is_detected_or_harmless(name: str, fork_server: ForkServer) -> None:
     with Workshop(Case(name, "DISK", "damage", "missing"), SEED, fork_server) as shop:
-        rows = list(EXPLORERS["damage"](shop, all_points(shop), ""))
+        rows = list(explorer("damage")(shop, all_points(shop), ""))
     assert Found.DETECTED in {row["result"] for row in rows}
     assert broken(rows) == []
 
@@ -131,7 +132,7 @@ def test_a_kill_between_the_commit_of_an_offset_import_and_its_checksum_is_no_da
         recording = shop.recording()
         moved = next(effect.index for effect in recording if effect.target.endswith("/005"))
         page = next(effect.index for effect in recording if effect.index > moved and effect.synchronous)
-        rows = list(EXPLORERS["kill"](shop, range(page, page + 3), ""))
+        rows = list(explorer("kill")(shop, range(page, page + 3), ""))
     assert broken(rows) == []
 
 
@@ -147,7 +148,7 @@ def test_power_that_goes_again_during_recovery_takes_nothing_more(fork_server: F
     case = Case("sqlite-indexed-batch", "DISK", "power_twice", commits=2)
     with Workshop(case, SEED, fork_server) as shop:
         acknowledged = next(effect.index for effect in shop.recording() if effect.text == "ack 1")
-        rows = list(EXPLORERS["power_twice"](shop, range(acknowledged, acknowledged + 1), ""))
+        rows = list(explorer("power_twice")(shop, range(acknowledged, acknowledged + 1), ""))
     assert len(rows) >= 10
     assert broken(rows) == []
 
@@ -169,13 +170,13 @@ def test_power_that_goes_again_is_repeated_alone_and_held_to_the_same(fork_serve
     case = Case(CHECKPOINT, "DISK", "power_twice", commits=3)
     with Workshop(case, SEED, fork_server) as shop:
         points = all_points(shop)
-        rows = list(EXPLORERS["power_twice"](shop, points[len(points) // 2 :][:6], ""))
+        rows = list(explorer("power_twice")(shop, points[len(points) // 2 :][:6], ""))
         row = next(row for row in rows if json.loads(row["only"])[1] + 1 < json.loads(row["only"])[2])
-        alone = list(EXPLORERS["power_twice"](shop, range(row["point"], row["point"] + 1), row["only"]))
+        alone = list(explorer("power_twice")(shop, range(row["point"], row["point"] + 1), row["only"]))
         assert [each | {"states": 1} for each in alone] == [row | {"states": 1}]
         promises = json.loads(row["only"])
         said_more = json.dumps([promises[0], promises[1], points[-1], promises[3]])
-        (harder,) = EXPLORERS["power_twice"](shop, range(row["point"], row["point"] + 1), said_more)
+        (harder,) = explorer("power_twice")(shop, range(row["point"], row["point"] + 1), said_more)
     assert (harder["acknowledged"], harder["result"]) == (3, Found.LOST)
     assert row["acknowledged"] < 3
 
@@ -185,7 +186,7 @@ def test_a_store_torn_by_power_loss_says_so_and_is_restored(fork_server: ForkSer
     with Workshop(case, SEED, fork_server) as shop:
         recording = shop.recording()
         opened = next(effect.index for effect in recording if effect.text == "ack 1")
-        rows = list(EXPLORERS["power"](shop, range(opened, opened + 4), ""))
+        rows = list(explorer("power")(shop, range(opened, opened + 4), ""))
     assert {row["result"] for row in rows} == {Found.DETECTED}
     assert broken(rows) == []
 
@@ -201,10 +202,10 @@ def test_a_failing_call_at_disk_loses_and_invents_nothing(variant: str, fork_ser
 def test_a_killed_recovery_is_recovered_from_in_turn(fork_server: ForkServer) -> None:
     with Workshop(Case("rocksdb-dual-store", "DISK", "kill_twice", commits=2), SEED, fork_server) as shop:
         last = next(effect.index for effect in shop.recording() if effect.text == "attempt 2") + 3
-        rows = list(islice(EXPLORERS["kill_twice"](shop, range(last, last + 1), ""), 12))
+        rows = list(islice(explorer("kill_twice")(shop, range(last, last + 1), ""), 12))
         again = [int(row["only"]) for row in rows]
         passed_over = next(number for number in range(again[-1]) if number not in again)
-        (alone,) = EXPLORERS["kill_twice"](shop, range(last, last + 1), str(passed_over))
+        (alone,) = explorer("kill_twice")(shop, range(last, last + 1), str(passed_over))
     assert again == sorted(again)
     assert again[0] == 0
     assert broken([*rows, alone]) == []
@@ -217,7 +218,7 @@ def test_of_kills_that_leave_the_same_the_last_is_the_one_whose_recovery_is_kill
     with Workshop(Case(CHECKPOINT, "DISK", "kill_twice", commits=2), SEED, fork_server) as shop:
         synced = next(effect for effect in shop.recording() if effect.kind is Kind.SYNC)
         around = range(synced.index, synced.index + 2)
-        points = [{row["point"] for row in EXPLORERS["kill_twice"](shop, some, "")} for some in (around[:1], around)]
+        points = [{row["point"] for row in explorer("kill_twice")(shop, some, "")} for some in (around[:1], around)]
     assert points == [{synced.index + 1}] * 2
 
 
@@ -246,11 +247,11 @@ def test_a_writer_that_gives_up_though_nothing_failed_breaks_a_promise(fork_serv
 def test_a_find_in_a_full_folder_is_no_verdict(monkeypatch: pytest.MonkeyPatch, fork_server: ForkServer) -> None:
     case = Case(CHECKPOINT, "DISK", "power", commits=2, mutant="unsynced-rename")
     with Workshop(case, SEED, fork_server) as shop:
-        lost = next(row for row in EXPLORERS["power"](shop, all_points(shop), "") if row["result"] == Found.LOST)
+        lost = next(row for row in explorer("power")(shop, all_points(shop), "") if row["result"] == Found.LOST)
         usage = shutil.disk_usage(shop.root)
         monkeypatch.setattr(shutil, "disk_usage", lambda path: usage._replace(free=4096))
         point = range(lost["point"], lost["point"] + 1)
-        results = [row["result"] for row in EXPLORERS["power"](shop, point, lost["only"])]
+        results = [row["result"] for row in explorer("power")(shop, point, lost["only"])]
     assert results == [Found.HARNESS_ERROR]
 
 
@@ -278,10 +279,10 @@ def test_a_writer_that_was_too_late_once_is_killed_once_more_before_its_recovery
     writer, lives, often = Workshop.writer, list[Life](), 1
     monkeypatch.setattr(Workshop, "writer", late)
     with Workshop(Case(CHECKPOINT, "DISK", "kill_twice", commits=2), SEED, fork_server) as shop:
-        rows = list(EXPLORERS["kill_twice"](shop, range(6, 7), ""))
+        rows = list(explorer("kill_twice")(shop, range(6, 7), ""))
         assert (len(lives), broken(rows)) == (2, [])
         lives, often = [], 2
-        (row,) = EXPLORERS["kill_twice"](shop, range(6, 7), "")
+        (row,) = explorer("kill_twice")(shop, range(6, 7), "")
     assert (row["result"], row["only"]) == (Found.HANGING, "")
 
 
@@ -299,7 +300,7 @@ def test_a_store_that_spins_and_one_that_sleeps_for_ever_both_hang(
         shop.undisturbed()
         monkeypatch.setattr(ForkServer, "run", run)
         monkeypatch.setattr(shop, "_deadline_s", 0.1)
-        (row,) = EXPLORERS["kill"](shop, range(5, 6), "")
+        (row,) = explorer("kill")(shop, range(5, 6), "")
     assert (row["result"], row["expected"]) == (Found.HANGING, False)
 
 
@@ -467,7 +468,7 @@ def test_each_damage_changes_one_file_and_is_checked(variant: str, fork_server: 
             damaged = damage(variant, tree, planned)
             changed = {path for path in tree.files if damaged.files.get(path) != tree.files[path]}
             assert changed == {planned.path}
-        rows = list(EXPLORERS["damage"](shop, whole[:3], ""))
+        rows = list(explorer("damage")(shop, whole[:3], ""))
     assert len(rows) == min(3, len(whole))
     assert {row["result"] for row in rows} <= {Found.VALID, Found.DETECTED}
     for row in rows:
@@ -497,7 +498,7 @@ def test_a_bit_that_takes_lmdb_back_by_one_commit_is_detected_when_it_is_opened(
 
 def test_where_no_file_is_left_what_is_opened_must_be_new(fork_server: ForkServer) -> None:
     with Workshop(Case(CHECKPOINT, "DISK", "damage", "missing", commits=COMMITS), SEED, fork_server) as shop:
-        (row,) = EXPLORERS["damage"](shop, range(1), "")
+        (row,) = explorer("damage")(shop, range(1), "")
     assert (row["result"], row["state"], row["acknowledged"]) == (Found.VALID, 0, 0)
 
 
@@ -514,7 +515,7 @@ def test_what_only_verifying_detects_is_read_without_it_as_well(
 
     monkeypatch.setattr(Workshop, "verdict", verdict)
     with Workshop(Case(CHECKPOINT, "DISK", "damage", "flipped", commits=COMMITS), SEED, fork_server) as shop:
-        (row,) = EXPLORERS["damage"](shop, range(1), "")
+        (row,) = explorer("damage")(shop, range(1), "")
     assert asked == [True, False]
     assert (row["result"], row["expected"], row["noticed"], row["unverified"]) == ("detected", True, "verify", "deadly")
 

@@ -6,16 +6,16 @@ import pytest
 
 from harness import cli
 from harness.checkers.prefix import Found, Remains
-from harness.experiments.iofaults import measuring
-from harness.experiments.iofaults.case import VARIANTS, is_wrong
+from harness.experiments.iofaults import detection
+from harness.experiments.iofaults.case import is_wrong
 from harness.experiments.iofaults.command import read_asked
-from harness.experiments.iofaults.detection import detect, trials_of
+from harness.experiments.iofaults.detection import DetectionResult, detect, detect_fully, in_parts, trials_of
 from harness.experiments.iofaults.drawing import commits, groups
 from harness.experiments.iofaults.experiment import explore
-from harness.experiments.iofaults.full_detection import DetectionResult, detect_fully, in_parts
+from harness.experiments.iofaults.faults import VARIANTS
 from harness.experiments.iofaults.plan import PlannedMutant, case_of, in_turn, subjects_with
 from harness.experiments.iofaults.subjects import CHECKPOINT
-from harness.experiments.iofaults.subsets import EXPLORERS, Subset, all_points
+from harness.experiments.iofaults.subsets import Subset, all_points, explorer
 from harness.experiments.iofaults.workshop import Workshop
 from harness.mutants.registry import IO_FAULTS, patch
 from harness.processes.fork_server import ForkServer
@@ -45,6 +45,8 @@ RESULTS: dict[str, set[Found]] = {
     "offsets-before-copy": {Found.TORN},
     "unsynced-spill": {Found.DETECTED},
     "unsynced-spill-folders": {Found.DETECTED},
+    "ingested-one-by-one": {Found.TORN},
+    "offsets-ingested-first": {Found.TORN},
     "swallowed-error": {Found.LOST, Found.TORN, Found.PHANTOM},
     "unsynced-rename": {Found.LOST},
     "checkpoint-in-place": {Found.DETECTED},
@@ -54,7 +56,6 @@ RESULTS: dict[str, set[Found]] = {
     "unchecked-record": {Found.PHANTOM},
     "unchecked-checkpoint": {Found.PHANTOM},
     "trusted-meta-pages": {Found.LOST, Found.DETECTED},
-    "migration-noted-first": {Found.PHANTOM, Found.TORN},
     "upgraded-outside": {Found.TORN, Found.PHANTOM},
     "swapped-without-note": {Found.LOST},
     "stepped-offset-first": {Found.TORN, Found.UNUSABLE},
@@ -88,7 +89,7 @@ def detected_in(commit: int, mutant: str, subject: str, fork_server: ForkServer)
         within = commits(recording)[commit - 1]
         drawn = in_turn(item, all_points(shop), groups(item.case.fault, recording))
         parts = in_parts([point for point in drawn if point in within], item.case.fault)
-        rows = (row for part in parts for row in EXPLORERS[item.case.fault](shop, part, ""))
+        rows = (row for part in parts for row in explorer(item.case.fault)(shop, part, ""))
         for number, row in enumerate(rows, 1):
             if not row["expected"]:
                 return DetectionResult(mutant, subject, item.case.fault, number, row)
@@ -160,7 +161,7 @@ def test_the_rate_of_detection_is_measured_by_a_command(capsys: pytest.CaptureFi
 
 def test_a_mutant_that_is_found_too_rarely_fails_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
     unseen = DetectionResult("unsynced-rename", CHECKPOINT, "power", 9, None)
-    monkeypatch.setattr(measuring, "detect", lambda *given: unseen)
+    monkeypatch.setattr(detection, "detect", lambda *given: unseen)
     assert cli.main(["mutants", "--mutants", "unsynced-rename", "--seeds", "3"]) == 1
 
 

@@ -14,14 +14,13 @@ import pytest
 
 from harness.budget import Deadline
 from harness.checkers.prefix import Found
-from harness.effect_scenario import EffectScenario
 from harness.experiment import Claim, Request
 from harness.experiments.iofaults import detection, subsets
-from harness.experiments.iofaults.case import VARIANTS, Asked, Case, is_wrong
+from harness.experiments.iofaults.case import Asked, Case, is_wrong
 from harness.experiments.iofaults.command import read_asked
 from harness.experiments.iofaults.detection import trials_of
 from harness.experiments.iofaults.experiment import KINDS, IoFaults, explore
-from harness.experiments.iofaults.figures import fault_findings, mutants
+from harness.experiments.iofaults.faults import VARIANTS
 from harness.experiments.iofaults.plan import (
     LEVEL,
     PlannedCase,
@@ -34,9 +33,9 @@ from harness.experiments.iofaults.plan import (
     planned_mutants,
     subjects_with,
 )
-from harness.experiments.iofaults.subjects import CHECKPOINT, OFFSET_IMPORTS, TASKS, subject_named, subjects
+from harness.experiments.iofaults.report import fault_findings, mutants, promise_table
+from harness.experiments.iofaults.subjects import CHECKPOINT, OFFSET_IMPORTS, TASKS, subjects
 from harness.experiments.iofaults.subsets import Recorded, Subset, Writer, make_recording, subsets_of
-from harness.experiments.iofaults.tables import promise_table
 from harness.mutants.registry import IO_FAULTS
 from harness.processes.time_over import TimeOverError
 from harness.typed_maps import IN_TURN
@@ -86,27 +85,6 @@ def test_full_leaves_out_no_fault_and_draws_no_points_but_of_a_second_power_loss
             if fault != "power_twice":
                 assert covered("night", fault, variant) == EVERYWHERE - VARIATIONS
     assert {item.case.fault for item in planned_cases("night", 1)} == set(VARIANTS)
-
-
-@pytest.mark.parametrize(
-    ("old", "new"), [*zip(("store-adoption", "store-adoption-rocksdb"), OFFSET_IMPORTS, strict=True)]
-)
-def test_the_old_name_of_a_subject_works_with_a_warning(old: str, new: str) -> None:
-    with pytest.deprecated_call():
-        asked = read_asked(f'{{"case":{{"subject":"{old}","level":"DISK","fault":"kill"}},"point":1}}')
-    assert asked == Asked(Case(new, "DISK", "kill"), 1)
-    with pytest.deprecated_call():
-        assert subject_named(old) == new
-
-
-@pytest.mark.parametrize(("old", "new"), [("gate", "names"), ("beyond", "torn-sectors")])
-def test_the_old_name_of_a_variant_works_with_a_warning(old: str, new: str) -> None:
-    scenario = EffectScenario((f"power {old}",), backends=("lmdb",), durabilities=("DISK",))
-    with pytest.deprecated_call():
-        planned = scenario.plan(1)
-    assert planned == replace(scenario, faults=(f"power {new}",)).plan(1)
-    with pytest.deprecated_call():
-        assert Case("lmdb-indexed-batch", "DISK", "power", old).variant == new
 
 
 @pytest.mark.parametrize("name", PROFILES)
@@ -333,7 +311,7 @@ def test_a_slice_whose_time_is_over_says_how_many_points_it_explored(
             for state in "ab":
                 yield {"point": point, "only": state, "expected": True, "states": 1, "seed": 1}
 
-    monkeypatch.setattr(subsets, "EXPLORERS", {"kill": two_at_each})
+    monkeypatch.setattr(subsets, "explorer", {"kill": two_at_each}.__getitem__)
     item = PlannedCase(Case(CHECKPOINT, "DISK", "kill", commits=2), 1)
     (subset,) = subsets_of([item], {Writer.of(item): Recorded(effects=9)}, tmp_path, 100)
     *tried, counts = explore(subset, deadline=Deadline(3.5, Steps()))
@@ -354,7 +332,7 @@ def test_a_trial_that_the_end_of_the_time_has_killed_has_no_row_and_is_no_failur
                 raise TimeOverError
             yield {"point": point, "only": "", "expected": True, "states": 1, "seed": 1}
 
-    monkeypatch.setattr(subsets, "EXPLORERS", {"kill": killed_at_the_third})
+    monkeypatch.setattr(subsets, "explorer", {"kill": killed_at_the_third}.__getitem__)
     item = PlannedCase(Case(CHECKPOINT, "DISK", "kill", commits=2), 1)
     (subset,) = subsets_of([item], {Writer.of(item): Recorded(effects=9)}, tmp_path, 100)
     *tried, counts = explore(subset)

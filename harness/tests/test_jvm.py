@@ -15,7 +15,7 @@ from harness.experiment import Claim, Request, Worker
 from harness.experiments.jvm import ours, theirs
 from harness.experiments.jvm.experiment import DEADLINE_S, OURS, WORK, Jvm, Trial
 from harness.experiments.jvm.load import Load
-from harness.spark.session import QUICK_JVM
+from harness.processes.spark_cluster import QUICK_JVM
 from harness.tests.test_java import fake_java
 from stores.errors import ConfigError
 

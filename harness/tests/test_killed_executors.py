@@ -15,7 +15,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
-from harness.spark.cluster import Cluster
+from harness.processes.spark_cluster import Cluster
 from harness.spark.session import session
 from harness.tests import test_iofaults_spark as spread
 from harness.tests import test_trials_spark as trials

@@ -44,8 +44,8 @@ def test_a_store_is_filled_read_and_restored_in_processes_of_its_own(tmp_path: P
     assert all(part["puts_per_s"] > 0 for part in parts)
     figures = Scale().figures({"scale": [row], "scale_part": parts})
     assert [len(table.rows) for table in scale_tables(figures)] == [1, 1]
-    ((line,),) = [panel.lines for panel in scale_chart(figures["scale_part"]).panels]
-    assert len(line.values) == 10
+    (marks,) = [panel.marks for panel in scale_chart(figures["scale_part"]).panels]
+    assert len(marks) == 10
     assert Scale().failures(figures, {"scale": [row]}) == []
 
 

@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import suppress
+from types import SimpleNamespace
 
 import pytest
 
@@ -130,3 +131,48 @@ def test_a_proxy_without_a_target_refuses_and_a_closed_one_is_gone() -> None:
     proxy.close()
     with pytest.raises(ConnectionRefusedError):
         connected(proxy)
+
+
+@pytest.mark.parametrize("of_clients", [True, False])
+def test_a_half_closed_connection_ends_for_one_side_which_may_still_send(
+    echo: tuple[int, list[bytes]], *, of_clients: bool
+) -> None:
+    port, got = echo
+    with NetworkProxy(port) as proxy, connected(proxy) as one:
+        one.sendall(b"a")
+        assert received(one, 1) == b"a"
+        proxy.half_close(of_clients=of_clients)
+        # The server closes its own end then, and with it the connection.
+        assert one.recv(1) == b""
+        if of_clients:
+            one.sendall(b"b")
+            deadline = time.monotonic() + WAIT_S
+            while got != [b"ab"]:
+                assert time.monotonic() < deadline
+                time.sleep(0.01)
+        with connected(proxy) as two:
+            two.sendall(b"c")
+            assert received(two, 1) == b"c"
+
+
+def test_a_slow_proxy_passes_on_few_bytes_at_a_time_until_it_resumes(
+    echo: tuple[int, list[bytes]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    port, got = echo
+    pauses: list[float] = []
+    monkeypatch.setattr("harness.faults.network_proxy.time", SimpleNamespace(sleep=pauses.append))
+    large = bytes(100_000)
+    with NetworkProxy(port) as proxy, connected(proxy) as one:
+        proxy.slow(1_000)
+        sending = threading.Thread(target=one.sendall, args=(large,))
+        sending.start()
+        assert received(one, len(large)) == large
+        sending.join()
+        # In both directions.
+        assert sum(pauses) >= 2 * len(large) / 1_000
+        proxy.resume()
+        paused = len(pauses)
+        one.sendall(large)
+        assert received(one, len(large)) == large
+    assert len(pauses) == paused
+    assert got == [2 * large]

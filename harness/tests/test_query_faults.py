@@ -12,16 +12,17 @@ import pytest
 from harness import profiles
 from harness.checkers.query import leading_stores, wrong_restores, wrong_rows, wrong_state, wrong_timers
 from harness.experiment import Request, Worker
+from harness.experiments.query_faults import faults as query_faults
+from harness.experiments.query_faults import notes as notes_module
 from harness.experiments.query_faults.experiment import QueryFaults
+from harness.experiments.query_faults.faults import FAULTS, KINDS
+from harness.experiments.query_faults.notes import Notes
 from harness.experiments.query_faults.run import problems
-from harness.experiments.query_faults.trial import COUNT, FAULTS, KINDS, WORKLOADS, Trial
+from harness.experiments.query_faults.trial import COUNT, WORKLOADS, Trial
 from harness.mutants.registry import QUERY_TRIALS
 from harness.processes.measured import MeasurementFailedError
 from harness.query_scenario import QueryScenario
-from harness.spark.query_faults import faulty
-from harness.spark.query_faults import notes as notes_module
-from harness.spark.query_faults.notes import Notes
-from harness.spark.query_faults.workloads import WORKLOADS as QUERIES
+from harness.spark.query_faults.queries import WORKLOADS as QUERIES
 from stores.errors import ConfigError
 from stores.registry import ALIASES, backends
 
@@ -116,8 +117,7 @@ def test_the_table_names_the_query_of_each_trial_and_shows_first_what_went_wrong
         "result": "valid",
         "expected": "valid",
     }
-    of_earlier_version = {name: value for name, value in row.items() if name != "workload"}
-    rows = {"query_fault": [row | {"result": "anomaly"}, of_earlier_version]}
+    rows = {"query_fault": [row | {"result": "anomaly"}, row | {"workload": COUNT}]}
     figures = QueryFaults().figures(rows)
     [table] = QueryFaults().tables(figures, rows)
     assert [line[0] for line in table.rows] == [COUNT, "timers"]
@@ -155,7 +155,7 @@ def test_a_mistake_in_a_scenario_is_refused(wrong: dict[str, Any]) -> None:
         QueryScenario(**wrong).plan(1)
 
 
-@pytest.mark.stateful
+@pytest.mark.spark
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize(("fault", "workload"), TRIED)
 def test_a_query_under_a_fault_gives_the_answer_of_spark_sql(fault: str, workload: str, tmp_path: Path) -> None:
@@ -165,7 +165,7 @@ def test_a_query_under_a_fault_gives_the_answer_of_spark_sql(fault: str, workloa
     assert (row["result"], row["detail"]) == ("valid", "")
 
 
-@pytest.mark.stateful
+@pytest.mark.spark
 @pytest.mark.timeout(1800)
 def test_a_store_that_commits_before_its_log_is_detected(tmp_path: Path) -> None:
     trial = Trial("worker killed", "rocksdb-indexed-batch", 1, "state-before-log")
@@ -240,14 +240,14 @@ def test_an_attempt_that_did_not_stall_long_enough_is_no_zombie(
 ) -> None:
     """On a busy machine the batches after it come late. Its version is then the newest, and is not refused."""
     monkeypatch.setattr(notes_module, "WAIT_S", 0.0)
-    monkeypatch.setattr(faulty, "_is_zombie", [])
-    context: Any = SimpleNamespace(version=4, partition=faulty.ZOMBIE_PARTITION)
+    monkeypatch.setattr(query_faults, "_is_zombie", [])
+    context: Any = SimpleNamespace(version=4, partition=query_faults.ZOMBIE_PARTITION)
     for woken in (False, True):
         notes = Notes(tmp_path / str(woken))
         if woken:
             notes.once("wake 4")
-        faulty._stall(faulty.Faulty(len, str(tmp_path), "stalled attempt", 2), context, notes)
-        assert faulty._is_zombie == [4] * woken
+        query_faults._stall(query_faults.Faulty(len, str(tmp_path), "stalled attempt", 2), context, notes)
+        assert query_faults._is_zombie == [4] * woken
 
 
 def test_a_failed_batch_that_is_computed_by_too_many_or_too_few_is_found(tmp_path: Path) -> None:

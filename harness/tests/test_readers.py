@@ -21,11 +21,11 @@ from stores.batch.buffer import IndexedBatch
 from stores.errors import ConfigError
 from stores.interface import IsolationLevel
 from stores.records.segment_scans import SegmentScans
-from stores.records.session_reads import SessionReads
+from stores.records.session import SessionReads
 from stores.registry import backend_named, backends, open_store
 
 ALL = Query("range")
-SUBJECTS = ("memory-indexed-batch", "rocksdb-dual-store", "sqlite-native")
+SUBJECTS = ("memory-indexed-batch", "rocksdb-dual-store", "rocksdb-sst-ingest", "sqlite-native")
 """The backends that mutants are built into."""
 MISTAKES = ("AttributeError", "NameError", "RecursionError", "TypeError")
 
@@ -62,8 +62,8 @@ def test_a_bound_of_windows_or_sessions_that_is_off_by_one_is_found(
 ) -> None:
     made, decoded = SegmentScans._made, SessionReads._decoded
 
-    def early_end(self: Any, low: int, high: int, first: Any, last: Any, *, reverse: bool) -> Any:
-        return made(self, low, high - (first is not None and first == last), first, last, reverse=reverse)
+    def early_end(self: Any, source: Any, low: int, high: int, first: Any, last: Any, *, reverse: bool) -> Any:
+        return made(self, source, low, high - (first is not None and first == last), first, last, reverse=reverse)
 
     def late_start(self: Any, pairs: Any, values: Any, latest_start_ms: int | None) -> Any:
         return decoded(self, pairs, values, latest_start_ms and latest_start_ms + 1)

@@ -3,29 +3,37 @@
 from __future__ import annotations
 
 import ast
+import json
 import os
 import re
 import subprocess
 import sys
+from collections import defaultdict
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyspark.find_spark_home import _find_spark_home
 
-from harness.spark.cluster import Cluster
+from harness.answer.summary import summary_table
+from harness.answer.write import ENVIRONMENT_FILE, FIGURES_FILE, RESULTS, with_table
+from harness.processes.spark_cluster import Cluster
 
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), ROOT / "results/README.md"])
 PRINTED = {
     "README.md": ["b'3' 41\n", ""],
     "docs/adding-a-backend.md": ["", ""],
-    "docs/guide.md": [
+    "docs/operations.md": ["", "1 0\n"],
+    "docs/stores.md": [
         "DISK\n",
         "",
         "b'3' b'4'\n[(b'apples', b'3')]\n9\n",
         "b'10' b'0' [(b'ann', b'10'), (b'bob', b'0')]\n",
         "{'page': 'home'} 1000 ['ann', 'anna']\n",
         "{'home': 5, 'shop': 1} 9000 4\n",
+    ],
+    "docs/tasks.md": [
         "[(b'apples', b'1'), (b'pears', b'1'), (b'apples', b'2')]\n",
         "{b'orders': b'2', b'sum': b'7'} 1\nb'three' b'ValueError'\n",
         "",
@@ -33,10 +41,8 @@ PRINTED = {
         "",
         "b'1f'\n",
         "True\n",
-        "",
-        "1 0\n",
     ],
-    "docs/worker.md": ["", ""],
+    "docs/worker.md": ["", "[]\n", ""],
     "docs/spark.md": ["[('be', '2'), ('not', '1'), ('or', '1'), ('to', '2')]\n", ""],
 }
 """The output of each block of Python, by document."""
@@ -48,9 +54,9 @@ ON_SPARK = "docs/spark.md"
 
 SPARK_VARIABLES = {
     **{name: os.environ[name] for name in ("PATH", "JAVA_HOME", "HOME") if name in os.environ},
-    "PYSPARK_PYTHON": sys.executable,
     "SPARK_LOCAL_IP": "127.0.0.1",
 }
+"""Without ``PYSPARK_PYTHON``: on a local master the page promises the Python of the driver."""
 
 
 def blocks_of(document: str) -> list[str]:
@@ -67,7 +73,7 @@ def test_every_block_of_python_is_listed() -> None:
 @pytest.mark.parametrize(
     ("document", "block", "printed"),
     [
-        pytest.param(document, block, printed, marks=[pytest.mark.stateful] if document == ON_SPARK else [])
+        pytest.param(document, block, printed, marks=[pytest.mark.spark] if document == ON_SPARK else [])
         for document, some in PRINTED.items()
         for block, printed in enumerate(some)
     ],
@@ -76,7 +82,7 @@ def test_a_block_of_python_runs_and_prints_what_it_says(
     tmp_path: Path, document: str, block: int, printed: str
 ) -> None:
     code = blocks_of(document)[block]
-    made = spark_input(tmp_path) if document == ON_SPARK else set()
+    made = spark_input(tmp_path) if document == ON_SPARK else {"log.sqlite"} if document == "docs/worker.md" else set()
     assert all(f"# {line}\n" in code for line in printed.splitlines())
     run = subprocess.run(
         [sys.executable, "-c", code],
@@ -98,7 +104,7 @@ def spark_input(folder: Path) -> set[str]:
     return {"words", "state", "sink", "checkpoint"}
 
 
-@pytest.mark.stateful
+@pytest.mark.spark
 @pytest.mark.timeout(600)
 def test_the_program_on_spark_has_fifteen_lines_and_runs_on_a_cluster(tmp_path: Path) -> None:
     code = blocks_of(ON_SPARK)[0]
@@ -110,7 +116,7 @@ def test_the_program_on_spark_has_fifteen_lines_and_runs_on_a_cluster(tmp_path: 
         run = subprocess.run(
             [submit, "--master", cluster.master, "count.py"],
             cwd=tmp_path,
-            env=SPARK_VARIABLES | {"PYTHONPATH": str(ROOT)},
+            env=SPARK_VARIABLES | {"PYTHONPATH": str(ROOT), "PYSPARK_PYTHON": sys.executable},
             capture_output=True,
             text=True,
             timeout=480,
@@ -118,6 +124,36 @@ def test_the_program_on_spark_has_fifteen_lines_and_runs_on_a_cluster(tmp_path: 
         )
     assert (run.returncode, run.stdout) == (0, PRINTED[ON_SPARK][0]), run.stderr
     assert {path.name for path in (tmp_path / "state").iterdir()} > {"log.json"}
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1200)
+def test_the_program_on_spark_runs_with_the_extra_alone(tmp_path: Path) -> None:
+    subprocess.run([sys.executable, "-m", "venv", tmp_path / "venv"], check=True)
+    python = tmp_path / "venv" / "bin" / "python"
+    install = [str(python), "-m", "pip", "install", "-q", "-c", str(ROOT / "constraints.txt"), f"{ROOT}[spark]"]
+    subprocess.run(install, check=True)
+    (tmp_path / "count.py").write_text(blocks_of(ON_SPARK)[0])
+    spark_input(tmp_path)
+    run = subprocess.run(
+        [python, "count.py"],
+        cwd=tmp_path,
+        env=SPARK_VARIABLES,
+        capture_output=True,
+        text=True,
+        timeout=480,
+        check=False,
+    )
+    assert (run.returncode, run.stdout) == (0, PRINTED[ON_SPARK][0]), run.stderr
+
+
+@pytest.mark.parametrize("document", ["docs/operations.md", "docs/stores.md", "docs/tasks.md"])
+def test_the_contents_of_a_page_list_each_heading(document: str) -> None:
+    text = re.sub(r"^```.*?^```", "", (ROOT / document).read_text(), flags=re.DOTALL | re.MULTILINE)
+    headings = re.findall(r"^##(#?) (.*)$", text, re.MULTILINE)
+    anchors = {title: re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for _, title in headings}
+    listed = [f"{'  ' * bool(below)}* [{title}](#{anchors[title]})" for below, title in headings]
+    assert re.findall(r"^ *\* \[.*\]\(#.*\)$", text, re.MULTILINE) == listed
 
 
 @pytest.mark.parametrize("document", [str(file.relative_to(ROOT)) for file in DOCUMENTS])
@@ -159,8 +195,8 @@ def test_a_crash_trial_is_understood_from_fifteen_files() -> None:
     assert 0 < len(files) == len(set(files)) <= 15
     assert [file for file in files if not (ROOT / file).is_file()] == []
     # No file of the list needs another one of the trial or of its checkers, but for the parts of the report.
-    report = {f"harness/experiments/crash/{name}.py" for name in ("figures", "report", "tables")}
-    assert {needed for file in files for needed in imported_by(ROOT / file)} <= {*files, *report}
+    report = "harness/experiments/crash/report.py"
+    assert {needed for file in files for needed in imported_by(ROOT / file)} <= {*files, report}
 
 
 def imported_by(file: Path) -> set[str]:
@@ -174,3 +210,47 @@ def anchors_of(document: Path) -> set[str]:
     """The anchors that a web page of the document has for its headings."""
     headings = re.findall(r"^#+ (.*)$", document.read_text(), re.MULTILINE)
     return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def rows_of(document: str, heading: str) -> set[str]:
+    """Return the names in the first column of the table of a document that has this heading."""
+    text = (ROOT / document).read_text(encoding="utf-8")
+    [table] = re.findall(rf"^\| file \| {heading} \|\n\|[- |]+\|\n((?:\|.*\|\n)+)", text, re.MULTILINE)
+    return set(re.findall(r"^\| `([^`]+)` \|", table, re.MULTILINE))
+
+
+def test_the_tables_of_results_list_each_file_that_is_there_and_no_other_one() -> None:
+    """When a run with other pages is published, move their rows from one table to the other."""
+    files = {path.name for path in (ROOT / "results").iterdir()} - {"README.md"}
+    there, missing = rows_of("results/README.md", "what it holds"), rows_of("results/README.md", "what it would hold")
+    plots = {name for name in files if name.endswith(".svg")}
+    assert there - {"*.svg"} == files - plots
+    assert missing & files == set()
+    sources = [path.read_text(encoding="utf-8") for path in (ROOT / "harness").glob("experiments/**/*.py")]
+    pages = {f"{name}.md" for source in sources for name in re.findall(r'\bPage\(\s*"([\w-]+)"', source)}
+    assert {name for name in there | missing if name.endswith(".md")} - {"report.md", "machine.md"} == pages
+
+
+def test_the_table_of_readme_is_that_of_the_published_figures() -> None:
+    figures: defaultdict[str, list[Any]] = defaultdict(list)
+    for line in (RESULTS / FIGURES_FILE).read_text(encoding="utf-8").splitlines():
+        figure = json.loads(line)
+        figures[figure["kind"]].append(figure)
+    backends = json.loads((RESULTS / ENVIRONMENT_FILE).read_text(encoding="utf-8"))["backends"]
+    table = summary_table(figures, backends, intervals=False).markdown()
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert with_table(readme, table) == readme
+
+
+def test_the_page_about_the_architecture_names_every_part() -> None:
+    text = (ROOT / "docs/architecture.md").read_text(encoding="utf-8")
+    parts = [path.parent for house in ("stores", "harness") for path in (ROOT / house).glob("*/__init__.py")]
+    names = [part.relative_to(ROOT).as_posix() for part in parts if part.name != "tests"]
+    assert [name for name in names if f"`{name}/`" not in text] == []
+
+
+def test_the_page_about_the_architecture_lists_every_experiment() -> None:
+    text = (ROOT / "docs/architecture.md").read_text(encoding="utf-8")
+    [listed] = re.findall(r"one folder per experiment: ([^.]+)\.", text)
+    folders = sorted(path.parent.name for path in (ROOT / "harness/experiments").glob("*/__init__.py"))
+    assert sorted(re.findall(r"`(\w+)`", listed)) == folders

@@ -18,7 +18,6 @@ import pytest
 
 from harness.checkers.prefix import Finding, Found
 from harness.crash_states.files import Tree
-from harness.crash_states.membership import why_illegal
 from harness.crash_states.model import FolderModel
 from harness.experiments.iofaults.case import Case
 from harness.experiments.iofaults.plan import subjects_with
@@ -29,6 +28,7 @@ from harness.experiments.iofaults.writer import folded
 from harness.folders import quick_folder
 from harness.io_trace.recorder import Kind
 from harness.processes.fork_server import ForkServer
+from harness.tests.disk_membership import why_illegal
 from harness.tests.filesystems.crash import Crash, crash
 from harness.tests.filesystems.images import FILE_SYSTEMS, FileSystem, missing_for, mounted
 

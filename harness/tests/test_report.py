@@ -18,13 +18,11 @@ from harness.answer.document import first_page, proven
 from harness.answer.results import all_figures, all_pages
 from harness.answer.summary import summary_table
 from harness.answer.write import TABLE_BEGIN, TABLE_END, publish, with_table, write_report
-from harness.experiments.crash.figures import crash_trials
-from harness.experiments.crash.tables import crash_tables
+from harness.experiments.crash.report import crash_tables, crash_trials
 from harness.experiments.microbench.report import benchmark_tables, ycsb_tables
-from harness.experiments.opening.figures import largest_state
-from harness.experiments.opening.report import opening_tables
+from harness.experiments.opening.report import largest_state, opening_tables
 from harness.experiments.registry import kinds as known
-from harness.experiments.throughput.tables import throughput_tables
+from harness.experiments.throughput.report import throughput_tables
 from harness.report.figures import Figure
 from harness.report.page import HOW, anchor
 from harness.report.ratios import ratio_sentence, ratio_table, undecided_sentence
@@ -563,7 +561,7 @@ def test_a_run_that_was_given_up_is_reported_as_such(tmp_path: Path) -> None:
 
 
 def test_a_table_says_from_how_few_to_how_many_repeats_its_lines_have() -> None:
-    def caption(*repeats: int) -> str:
+    def caption(*repeats: int, intervals: bool = True) -> str:
         rows = [row for row in made_up_rows()["throughput"] if row["durability"] == "CHANGELOG"]
         names = sorted({str(row["backend"]) for row in rows})[: len(repeats)]
         chosen = [
@@ -572,9 +570,10 @@ def test_a_table_says_from_how_few_to_how_many_repeats_its_lines_have() -> None:
             if row["backend"] in names and row["repeat"] == 0
             for repeat in range(repeats[names.index(row["backend"])])
         ]
-        return summary_table(all_figures({"throughput": chosen}), ENVIRONMENT["backends"]).caption
+        return summary_table(all_figures({"throughput": chosen}), ENVIRONMENT["backends"], intervals=intervals).caption
 
     assert caption(1, 1).endswith(", n = 1")
     assert caption(1, 4).endswith(", n = 1 to 4")
     assert caption(3, 5).endswith(", n = 3 to 5, with intervals of medians from 5 on")
     assert caption(5, 9).endswith(", n = 5 to 9, with intervals of medians")
+    assert caption(5, 9, intervals=False).endswith(", n = 5 to 9, medians")

@@ -10,12 +10,11 @@ from typing import Any
 
 import pytest
 
-from harness.answer import joined, results, write
+from harness.answer import results, write
 from harness.experiment import Columns, Experiment, Failure, Figure, Figures, Placement, Request, Row, Rows, Worker
 from harness.experiments.registry import experiments, kinds
 from harness.report import text
-from harness.report.dots import Dot, DotChart, Panel
-from harness.report.drawing import Plot
+from harness.report.charts import Chart, Mark, Panel
 from harness.report.page import Finding, Page
 from harness.report.rows import new_run, write_rows
 from harness.tests.made_up_rows import FACTS
@@ -44,7 +43,7 @@ class Dust(Experiment[str]):
 
     def page(self, figures: Figures, rows: Rows, facts: Mapping[str, Any]) -> Page:
         own = figures["dust"]
-        dots = [Dot(row["backend"], row["backend"], row["grains"]) for row in own]
+        panels = [Panel("all", [Mark(row["backend"], row["grains"], hollow=True) for row in own])]
         clean = sum(figure["grains"] <= 2 for figure in own)
         body = [text.table(("backend", "grains"), [(row["backend"], str(row["grains"])) for row in own])] if own else []
         return Page(
@@ -54,18 +53,14 @@ class Dust(Experiment[str]):
             body,
             "By eye.\n",
             (Finding("stores", len(own), clean, "were clean"),),
-            (
-                Plot(
-                    "grains", "Grains of dust", DotChart([Panel("all", dots)], "grains", "grains", more_is_better=False)
-                ),
-            ),
+            (Chart("grains", "Grains of dust", "dots", panels, "grains", "grains", more_is_better=False),),
         )
 
 
 @pytest.fixture
 def with_dust(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(results, "experiments", lambda: {**experiments(), "dust": Dust()})
-    monkeypatch.setattr(joined, "kinds", lambda: {**kinds(), **KIND})
+    monkeypatch.setattr(results, "kinds", lambda: {**kinds(), **KIND})
 
 
 @pytest.mark.usefixtures("with_dust")

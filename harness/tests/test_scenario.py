@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,7 @@ from harness.scenario_files import read_scenario, scenario_file, scenario_names
 from stores.errors import ConfigError
 from stores.failpoints import failpoint as declaration
 from stores.registry import backends
-from stores.tasks import task
+from stores.tasks import task_transaction
 
 KILL: tuple[Any, ...] = (KillAfter(13),)
 MISTAKES = [
@@ -69,7 +68,7 @@ def test_the_same_seed_gives_the_same_plan_and_another_one_another(name: str) ->
 
 def test_a_kill_at_each_failpoint_leaves_none_out_and_takes_none_of_another_part() -> None:
     for name, backend in backends().items():
-        reached = {*backend.failpoints, *task.FAILPOINTS}
+        reached = {*backend.failpoints, *task_transaction.FAILPOINTS}
         for part in (Part.CREATION, Part.COMMIT):
             wanted = {failpoint for failpoint in reached if declaration(failpoint).part is part}
             if not wanted:
@@ -109,13 +108,3 @@ def test_a_file_that_holds_no_scenario_is_a_config_error(tmp_path: Path, content
         read_scenario(file)
     with pytest.raises(ConfigError):
         read_scenario(tmp_path / "missing.py")
-
-
-def test_the_old_name_of_a_scenario_s_mutant_is_accepted_with_a_warning() -> None:
-    with pytest.deprecated_call():
-        old = CrashScenario(
-            (Kill("sabotage.between", 3),), backends=("lmdb",), seeds=1, sabotage="inputs_before_outputs"
-        )
-    new = CrashScenario((Kill("mutant.between", 3),), backends=("lmdb",), seeds=1, mutant="inputs-before-outputs")
-    assert old.plan(1) == new.plan(1)
-    assert replace(old, seeds=2).mutant == "inputs-before-outputs"

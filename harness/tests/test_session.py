@@ -57,6 +57,7 @@ def environment(scratch: Path, **more: str) -> dict[str, str]:
     return kept | {"TMPDIR": str(scratch), "PYTHONPATH": str(ROOT), "PYTHONDONTWRITEBYTECODE": "1", **more}
 
 
+@pytest.mark.spark
 def test_a_job_run_from_any_folder_says_nothing_and_leaves_nothing(tmp_path: Path) -> None:
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
@@ -147,20 +148,24 @@ def state_of_this_process() -> tuple[object, ...]:
     return kept, list(sys.path), signal.getsignal(signal.SIGINT), running
 
 
+@pytest.mark.spark
 def test_a_task_may_fail_as_often_as_was_said(seen: Seen) -> None:
     assert seen.retried
 
 
+@pytest.mark.spark
 def test_when_spark_fails_its_log_is_kept_and_named(seen: Seen) -> None:
     [log] = seen.logs.iterdir()
     assert any(str(log) in note for note in seen.failure.__notes__)
     assert "of no use" in log.read_text()
 
 
+@pytest.mark.spark
 def test_a_process_has_one_session_at_a_time(seen: Seen) -> None:
     assert seen.second is ConfigError
 
 
+@pytest.mark.spark
 def test_a_session_leaves_the_process_as_it_was(seen: Seen) -> None:
     assert seen.after == seen.before
 

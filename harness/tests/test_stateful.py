@@ -116,7 +116,7 @@ def test_a_query_with_a_file_sink_equals_spark_sql(spark: SparkSession, events: 
     assert as_table(spark, tmp_path, version=0) == {row["plane"]: row["count"] for row in first}
 
 
-@pytest.mark.stateful
+@pytest.mark.spark
 def test_each_action_of_foreach_batch_sees_the_same_rows_and_counts_once(
     spark: SparkSession, events: Path, tmp_path: Path
 ) -> None:
@@ -133,7 +133,7 @@ def test_each_action_of_foreach_batch_sees_the_same_rows_and_counts_once(
     assert latest(spark, tmp_path / "sink") == by_sql(spark, events)
 
 
-@pytest.mark.stateful
+@pytest.mark.spark
 def test_a_state_made_within_foreach_batch_follows_its_batches(
     spark: SparkSession, events: Path, tmp_path: Path
 ) -> None:
@@ -146,7 +146,7 @@ def test_a_state_made_within_foreach_batch_follows_its_batches(
     assert latest(spark, tmp_path / "sink" / "*") == by_sql(spark, events)
 
 
-@pytest.mark.stateful
+@pytest.mark.spark
 def test_batch_jobs_make_versions_that_a_query_continues(spark: SparkSession, events: Path, tmp_path: Path) -> None:
     first = counted(spark.read.schema(SCHEMA).parquet(f"{events}/0"), tmp_path)
     rows = sorted(first.collect())
@@ -174,7 +174,7 @@ def test_a_job_that_reached_some_partitions_only_must_be_repeated(
     }
 
 
-@pytest.mark.stateful
+@pytest.mark.spark
 def test_a_restarted_query_gives_the_batch_again_that_its_sink_lacks(
     spark: SparkSession, events: Path, tmp_path: Path
 ) -> None:
@@ -189,7 +189,7 @@ def test_a_restarted_query_gives_the_batch_again_that_its_sink_lacks(
     assert latest(spark, tmp_path / "sink") == by_sql(spark, events)
 
 
-@pytest.mark.stateful
+@pytest.mark.spark
 def test_a_failed_task_is_tried_again_and_counts_once(spark: SparkSession, events: Path, tmp_path: Path) -> None:
     failed = tmp_path / "failed"
 
@@ -251,7 +251,7 @@ def test_a_key_in_whose_collation_different_texts_are_equal_is_refused(
     assert sorted(counted(plain, tmp_path).collect()) == sorted(counted(job, tmp_path / "other").collect())
 
 
-@pytest.mark.stateful
+@pytest.mark.spark
 def test_of_two_jobs_that_are_given_the_same_new_version_one_is_refused(
     spark: SparkSession, events: Path, tmp_path: Path
 ) -> None:
@@ -295,7 +295,7 @@ def test_a_state_keeps_its_number_of_partitions(spark: SparkSession, events: Pat
     assert other.rdd.getNumPartitions() == spark.sparkContext.defaultParallelism
 
 
-@pytest.mark.stateful
+@pytest.mark.spark
 def test_an_error_of_the_function_reaches_the_driver_with_its_row(
     spark: SparkSession, events: Path, tmp_path: Path
 ) -> None:

@@ -43,7 +43,7 @@ def test_the_batches_of_a_seed_are_the_same_and_the_fill_has_each_key_once(tmp_p
     assert files[0] == files[1] != files[2]
 
 
-OTHERS = [pytest.param(subject, marks=pytest.mark.stateful) for subject in (OURS_IN_ARROW, JVM)]
+OTHERS = [pytest.param(subject, marks=pytest.mark.spark) for subject in (OURS_IN_ARROW, JVM)]
 
 
 @pytest.mark.parametrize("subject", [OURS, *OTHERS])
@@ -118,7 +118,7 @@ def test_the_summary_of_a_state_tells_counts_apart_that_have_the_same_sum(spark:
     assert measured._summary(one) != measured._summary(other)
 
 
-@pytest.mark.stateful
+@pytest.mark.spark
 @pytest.mark.timeout(900)
 def test_every_subject_counts_the_same_events(tmp_path: Path) -> None:
     trial = StatefulTrial(KEYS, 5, (40, 60), rounds=1)
@@ -135,7 +135,7 @@ def test_every_subject_counts_the_same_events(tmp_path: Path) -> None:
     assert not (tmp_path / "work").exists()
 
 
-@pytest.mark.stateful
+@pytest.mark.spark
 @pytest.mark.timeout(900)
 def test_a_query_goes_on_after_its_driver_was_killed(tmp_path: Path) -> None:
     trial = StatefulTrial(KEYS, 5, (40,), rounds=2, restarts=1, subjects=(OURS, JVM))

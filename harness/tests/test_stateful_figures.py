@@ -18,8 +18,8 @@ from harness.experiments.stateful.figures import GOAL_KEYS, GOALS
 from harness.experiments.stateful.report import page
 from harness.experiments.stateful.subjects import APPLY, JVM, OURS, OURS_IN_ARROW, PANDAS, ROWS, SUBJECTS
 from harness.experiments.stateful.trial import StatefulTrial
+from harness.processes.load import tree_cpu_s
 from harness.processes.measured import MeasurementFailedError
-from harness.processes.tree_load import tree_cpu_s
 from stores.errors import ConfigError
 
 
@@ -157,7 +157,7 @@ def test_the_page_shows_keys_batch_seconds_events_and_ratios() -> None:
         f"| 10,000 | `{APPLY}` | Python, a DataFrame for each key | 8 s | 1,250 | 16 s | 16.00 | 16.00 | 1 |" in shown
     )
     assert f"| 1,000,000 | `{OURS}` | kept | 9.5 s | 6.5 s | 2.5 s | 1 |" in shown
-    assert page.plots[0].chart.data() is not None
+    assert page.plots[0].data([]) is not None
 
 
 def test_without_rows_the_page_says_why() -> None:

@@ -23,7 +23,7 @@ from harness.spark.stateful_queries import (
 from stores.changelog.files import Retention
 
 BATCHES, EVENTS = 3, 2_000
-pytestmark = pytest.mark.stateful
+pytestmark = pytest.mark.spark
 
 
 @pytest.fixture(scope="module")

@@ -25,7 +25,7 @@ SCHEMA = "plane string, at timestamp"
 START = datetime.datetime(2024, 1, 1, tzinfo=datetime.UTC)
 GAP_MS, LATE_MS = 30 * 60_000, 10 * 60_000
 HALF, BATCHES, PLANES, PARTITIONS = 3, 6, 8, 4
-pytestmark = pytest.mark.stateful
+pytestmark = pytest.mark.spark
 
 
 @pytest.fixture(scope="module")

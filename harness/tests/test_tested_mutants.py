@@ -7,13 +7,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import cast
 
 import pytest
 
 from harness.mutants.registry import LIBRARY_TESTS, patch
 from stores.changelog import MemoryChangelog
 from stores.errors import StoreError
+from stores.failpoints import disarm
+from stores.files.format_steps import STEP_DONE
+from stores.files.identity import STEPS
+from stores.interface import Durability
 from stores.tests.changelog import test_checksums
+from stores.tests.files import test_migration
 from stores.tests.strategies import test_dual_store
 from stores.tests.tasks import test_disk_errors
 from stores.tests.tasks.setup import EXACTLY_ONCE, INDEXED
@@ -49,12 +55,24 @@ def range_of_512(folder: Path, changes: Patch) -> None:
     test_restoring.test_a_range_delete_of_many_keys_is_restored_whole(folder, MemoryChangelog())
 
 
+def migration_noted_first(folder: Path, changes: Patch) -> None:
+    steps = list(STEPS)
+    try:
+        test_migration.test_a_migration_that_is_cut_short_is_gone_on_with(
+            folder / "store", cast(list[object], STEPS), STEP_DONE, Durability.PROCESS
+        )
+    finally:
+        STEPS[:] = steps
+        disarm()
+
+
 TESTS: Mapping[str, Test] = {
     "marker-by-number": marker_by_number,
     "staging-store-kept": staging_store_kept,
     "rolled-back-not-reopened": rolled_back_not_reopened,
     "tombstone-unchecked": tombstone_unchecked,
     "range-of-512": range_of_512,
+    "migration-noted-first": migration_noted_first,
 }
 """The test that must fail with each mutant."""
 

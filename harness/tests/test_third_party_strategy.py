@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.faults import Kill, KillInRecovery, steps
+from harness.faults import Kill, KillInRecovery
 from harness.faults import from_json as fault_of
 from harness.tests.shared_jvm import SharedJvm
 from stores.tests import journaled_store
@@ -61,7 +61,7 @@ def planned(python: Path, tmp_path_factory: pytest.TempPathFactory) -> list[str]
 
 def test_the_crash_matrix_kills_a_strategy_at_each_failpoint_that_it_declares(planned: list[str]) -> None:
     faults = [fault_of(json.loads(text)["fault"]) for text in planned]
-    killed = {step.failpoint for fault in faults for step in steps(fault) if isinstance(step, Kill)}
+    killed = {step.failpoint for fault in faults for step in fault.steps if isinstance(step, Kill)}
     assert killed >= {NOTED, APPLIED, OPENED, REPEATED}
     assert not {name for name in killed if name.startswith(("dual_store.", "native."))}
 

@@ -16,10 +16,9 @@ from harness.answer.results import all_figures
 from harness.experiment import Request
 from harness.experiments.memory.experiment import LargeSteps
 from harness.experiments.memory.failures import wrong_step_lines
-from harness.experiments.memory.figures import memory_findings
 from harness.experiments.memory.large_steps import LIMIT_BYTES, bound_bytes, measured
 from harness.experiments.memory.memory_watch import MemoryWatch
-from harness.experiments.memory.tables import large_step_tables
+from harness.experiments.memory.report import large_step_tables, memory_findings
 from harness.experiments.registry import kinds
 from harness.profiles import PROFILES
 from harness.tests.made_up_rows import made_up_rows

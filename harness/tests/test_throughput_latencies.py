@@ -12,7 +12,7 @@ from harness.experiments.latencies.latencies import RECORDS_PER_COMMIT, percenti
 from harness.experiments.latencies.report import latency_tables, page
 from harness.experiments.registry import kinds
 from harness.profiles import PROFILES
-from harness.report.drawing import Looks, draw
+from harness.report.charts import draw
 from stores.registry import open_store
 
 
@@ -64,7 +64,5 @@ def test_medians_are_held_against_the_backend_without_isolation(tmp_path: Path) 
         ("commit", "lmdb-native", "3.00"),
         ("commit", "rocksdb-direct", "1.00"),
     ]
-    assert draw(page(figures).plots, Looks(["lmdb-native", "rocksdb-direct"]), tmp_path) == [
-        "put-and-commit-latency.svg"
-    ]
+    assert draw(page(figures).plots, ["lmdb-native", "rocksdb-direct"], tmp_path) == ["put-and-commit-latency.svg"]
     assert latency_tables(all_figures({"latency": made[:2]}))[0].rows[0][-1] == "-"

@@ -10,17 +10,17 @@ from harness.experiment import Request
 from harness.experiments.crash.experiment import Crash
 from harness.experiments.crash.plan import crash_matrix, shape
 from harness.experiments.crash.trial import LOG_FAILPOINTS, Trial, admitted
-from harness.faults import Kill, KillInRecovery, steps
+from harness.faults import Kill, KillInRecovery
 from harness.profiles import PROFILES
 from stores.errors import ConfigError
 from stores.failpoints import failpoint
 from stores.registry import backends
 from stores.strategies.dual_store import MID_COPY
-from stores.tasks import task
+from stores.tasks import task_transaction
 
 
 def failpoints_of(trials: list[Trial]) -> set[str]:
-    return {step.failpoint for trial in trials for step in steps(trial.fault) if isinstance(step, Kill)}
+    return {step.failpoint for trial in trials for step in trial.fault.steps if isinstance(step, Kill)}
 
 
 @pytest.mark.parametrize("backend", backends())
@@ -29,14 +29,14 @@ def test_every_failpoint_of_a_backend_the_task_and_the_log_is_tried_with_every_s
     trials = crash_matrix([backend], seeds=(3, 4), profile=profile)
     for seed in (3, 4):
         tried = failpoints_of([trial for trial in trials if trial.seed == seed])
-        assert tried >= {*backends()[backend].failpoints, *task.FAILPOINTS, *LOG_FAILPOINTS}
+        assert tried >= {*backends()[backend].failpoints, *task_transaction.FAILPOINTS, *LOG_FAILPOINTS}
 
 
 def test_the_default_kills_every_backend_at_each_failpoint_at_each_of_its_levels() -> None:
     """Levels rotate over seeds, and code of its own keeps what a level promises: so no level may be left out."""
     trials = Crash().plan(Request("default"))
     for name, backend in backends().items():
-        for point in (*backend.failpoints, *task.FAILPOINTS, *LOG_FAILPOINTS):
+        for point in (*backend.failpoints, *task_transaction.FAILPOINTS, *LOG_FAILPOINTS):
             at = {trial.durability for trial in trials if trial.backend == name and point in failpoints_of([trial])}
             assert at == set(backend.durabilities), (name, point)
 
@@ -44,7 +44,7 @@ def test_the_default_kills_every_backend_at_each_failpoint_at_each_of_its_levels
 def test_a_smoke_run_tries_every_failpoint_there_is() -> None:
     known = {failpoint for backend in backends().values() for failpoint in backend.failpoints}
     trials = crash_matrix(profile="smoke")
-    assert failpoints_of(trials) >= {*known, *task.FAILPOINTS, *LOG_FAILPOINTS}
+    assert failpoints_of(trials) >= {*known, *task_transaction.FAILPOINTS, *LOG_FAILPOINTS}
     assert {trial.backend for trial in trials} == set(backends())
 
 

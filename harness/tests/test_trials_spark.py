@@ -121,11 +121,10 @@ def kill_a_worker_process(folder: Path) -> None:
 
 
 def processes_of_trials(folder: Path) -> list[psutil.Process]:
-    """The writers and survivors that work below ``folder``, started or forked."""
+    """The processes of trials that work below ``folder``, started or forked."""
     found = []
     modules = {
         "harness.experiments.crash.writer",
-        "harness.experiments.crash.survivor",
         "harness.processes.fork_server_main",
     }
     for process in psutil.process_iter(["cmdline"]):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from random import Random
@@ -13,7 +13,7 @@ import pytest
 from harness.typed_maps import KINDS, RETENTION_MS, SEGMENT_MS, as_map, logged_key, place, view_as_map
 from stores.interface import IsolationLevel, KeyValueStore
 from stores.records import Windowed
-from stores.records.staging import StoreStaging
+from stores.records.staging import StagedWrite, StoreStaging
 from stores.registry import open_store
 
 KEYS = [b"k%02d" % number + (b"", b"\0", b"\xff", b"\0\xff")[number % 4] for number in range(24)]
@@ -33,6 +33,15 @@ class LoggingStaging(StoreStaging):
     ) -> None:
         super().put(key, kept, log_key, log_value, timestamp_ms)
         self.told.append((log_key, log_value))
+
+    def put_all(self, writes: Sequence[StagedWrite], marks: Mapping[str, bytes | None] | None = None) -> None:
+        super().put_all(writes, marks)
+        self.told += [(write.log_key, write.log_value) for write in writes if write.log_key is not None]
+
+    def delete_range(self, start: bytes | None, end: bytes | None) -> None:
+        with self.store.range(start, end) as pairs:
+            self.told += [(key, None) for key, _ in pairs]
+        super().delete_range(start, end)
 
 
 @contextmanager

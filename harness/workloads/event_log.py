@@ -7,10 +7,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
-from harness.workloads.suggestion import nearest
 from harness.workloads.workload import Context, keyed
 from stores.changelog.interface import Record
-from stores.errors import ConfigError
+from stores.errors import ConfigError, nearest
 
 EVENT_LOG = "event_log"
 """The name of the workload with the user's own events."""

@@ -24,7 +24,7 @@ from pyarrow.lib import ArrowException
 
 from harness.workloads.event_log import EventLog, EventLogColumnError, EventLogFormat
 from harness.workloads.event_time import is_event_time
-from harness.workloads.suggestion import nearest
+from stores.errors import nearest
 
 ROWS_LOOKED_AT = 1_000
 """The rows of a file of JSON lines in which a column must show: each row names its own columns."""

@@ -10,9 +10,8 @@ from harness.workloads.count import Count
 from harness.workloads.event_log import EventLogWorkload
 from harness.workloads.flights import Flights
 from harness.workloads.flights_by_hour import FlightsByHour
-from harness.workloads.suggestion import nearest
 from harness.workloads.workload import Workload
-from stores.errors import ConfigError
+from stores.errors import ConfigError, nearest
 
 
 class UnknownWorkloadError(ConfigError):

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import sys
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from threading import Lock
 from typing import Final, Protocol
@@ -42,6 +42,8 @@ _CUT_FROM = 32_768
 
 After a scan of staged writes, keys are sorted from the first one on.
 """
+_RECENT_BYTES_MAX = 16 << 20
+"""The writes of a commit up to this size stay readable from memory until the next commit: a write buffer's size."""
 _ROOM_MAX = 1 << 18
 """The most that a writer may take from ``room_bytes`` before it must make room, which also sorts keys."""
 
@@ -449,8 +451,16 @@ class IndexedBatch:
         self.deep = bool(self._frozen or layer.ranges or self._drained)
         self.writes = layer.staged.writes
 
-    def clear(self) -> None:
-        """Drop all staged writes. Pinned frozen stacks stay readable. The caller holds ``lock``."""
+    def clear(self, committed: Sequence[Writes] | None = None) -> None:
+        """Drop all staged writes. Pinned frozen stacks stay readable. The caller holds ``lock``.
+
+        After a commit of the layers ``committed``, they become the recent writes, if they are one small layer.
+        """
+        if committed is not None:
+            # The bytes of the batch, read without a call. Of a spilled commit, which may have more, there is no layer.
+            num_bytes = self.granted_bytes - self.room_bytes
+            small = len(committed) == 1 and not committed[0].ranges and num_bytes <= _RECENT_BYTES_MAX
+            self.recent = committed[0].writes if small else {}
         staged = self._active.staged
         if self.deep or staged.is_partly_ordered():
             self._frozen = ()

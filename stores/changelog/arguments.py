@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping
 from stores.changelog.interface import Headers
 from stores.errors import OffsetOutOfRangeError, ProducerFencedError
 from stores.interface import TopicPartition
-from stores.strategies.arguments import check_offset
+from stores.strategies.access import check_offset
 
 TIMESTAMP_MS_MAX = 2**63 - 1
 

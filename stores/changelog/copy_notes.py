@@ -53,7 +53,7 @@ class CopyNotes:
         notes = {}
         for name in members:
             if name != self._own:
-                with suppress(FileNotFoundError, ValueError, TypeError, KeyError, AttributeError):
+                with suppress(FileNotFoundError, ValueError, OverflowError, TypeError, KeyError, AttributeError):
                     notes[name] = _parsed(read_json(self._folder / name, _BYTES_MAX))
         notes[self._own] = Note(self._copies.directory, held, self._copies.progress())
         return notes
@@ -118,7 +118,10 @@ def _content(note: Note) -> dict[str, object]:
 
 
 def _parsed(content: Any) -> Note:
-    """Return the note of its content. Raises: KeyError, TypeError, ValueError, AttributeError if it is none."""
+    """Return the note of its content.
+
+    Raises: KeyError, TypeError, ValueError, OverflowError, AttributeError if it is none.
+    """
     return Note(
         str(content["directory"]),
         frozenset(TopicPartition(str(topic), int(number)) for topic, number in content["held"]),

@@ -82,7 +82,7 @@ class FileGroupMember(GroupMember):
         found: dict[TopicPartition, str] = {}
         with translated_system_errors(self._folder):
             for partition in self._partitions:
-                with suppress(FileNotFoundError):
+                with suppress(FileNotFoundError, UnicodeDecodeError):
                     _, _, server = read_file(self._place(partition), _NOTE_BYTES_MAX).decode().partition("\n")
                     if server.endswith("\n"):
                         found[partition] = server.strip()

@@ -181,12 +181,12 @@ class Changelog(Closeable):
         Raises: ChangelogError if it has another number, ValueError for an empty name or fewer than one.
         """
 
-    def create_store_topic(self, topic: str, partitions: int, *, retention_ms: int | None = None) -> None:
+    def create_store_topic(self, topic: str, partitions: int, *, expires: bool = False) -> None:
         """Create the changelog topic of a store unless it exists.
 
-        The store needs each record for ``retention_ms`` from its timestamp on; None for ever. Raises: as
-        ``create_topic``; a log whose topics have settings also refuses a topic that would lose records of the store, or
-        has fewer partitions.
+        If its records expire, as those of window and session stores, ``drop_before`` says when. Raises: as
+        ``create_topic``; a log whose topics have settings also changes or refuses those of a topic that would lose
+        records of the store, and refuses one that has fewer partitions.
         """
         if topic not in self.topics():
             self.create_topic(topic, partitions)
@@ -202,8 +202,11 @@ class Changelog(Closeable):
         """Return the number of partitions by topic name."""
 
     @abstractmethod
-    def producer(self, transactional_id: str | None = None) -> Producer:
-        """Return a new producer. With an ID, the older one of that ID is fenced and its open transaction aborted."""
+    def producer(self, transactional_id: str | None = None, timeout_s: float | None = None) -> Producer:
+        """Return a new producer. With an ID, the older one of that ID is fenced and its open transaction aborted.
+
+        Kafka aborts a transaction that is open for longer than ``timeout_s``; None for the client's setting.
+        """
 
     def shared_producer(self, transactional_id: str, timeout_s: float | None = None) -> SharedProducer:
         """Return a producer that several tasks of one thread share: see ``SharedProducer``. No other has this ID.
@@ -228,6 +231,17 @@ class Changelog(Closeable):
     @abstractmethod
     def end_offset(self, partition: TopicPartition) -> int:
         """Return the last stable offset: every record before it is committed or aborted. It is exclusive."""
+
+    def lag(self, partition: TopicPartition, next_offset: int) -> int:
+        """Return the number of offsets that a reader at ``next_offset`` has before it, and 0 if none has a record.
+
+        Markers of transactions and aborted records are among the offsets. In Kafka they are known to be all that is
+        left once this object has read the partition to its end.
+        """
+        end = self.end_offset(partition)
+        if self.start_offset(partition) <= next_offset <= end and next(self.read(partition, next_offset), None) is None:
+            return 0
+        return max(end - next_offset, 0)
 
     @abstractmethod
     def committed_offsets(
@@ -283,16 +297,28 @@ class Changelog(Closeable):
         """Make one bounded step of compacting ``partition``, if that is due; return the number of removed records.
 
         A task calls it after each commit, for the changelogs of its stores; ``is_expired`` as in ``compact``. Logs that
-        compact themselves, such as those of Kafka's brokers, do nothing: their topics have
-        ``cleanup.policy=compact,delete`` for that. Raises: ChangelogError; a failed step can be tried again.
+        compact themselves, such as those of Kafka's brokers, do nothing: ``drop_before`` is for these. Raises:
+        ChangelogError; a failed step can be tried again.
         """
         return 0
+
+    def drop_before(self, partition: TopicPartition, before_offset: int) -> None:
+        """Let a log that compacts itself drop the records before an offset, which its store does not need any more.
+
+        It does not wait for the log. A log that refuses this keeps them, and says so in a warning. Other logs drop what
+        has expired in ``compact_step``.
+        """
+
+    def can_truncate(self, topic: str) -> bool:
+        """Return True if ``truncate`` may drop records of ``topic``. Otherwise only compaction removes them."""
+        return True
 
     @abstractmethod
     def truncate(self, partition: TopicPartition, before_offset: int) -> int:
         """Drop all records before ``before_offset``, and move ``start_offset`` there; return the number removed.
 
-        Raises: ValueError if ``before_offset`` is beyond the last stable offset or below the start.
+        Raises: ValueError if ``before_offset`` is beyond the last stable offset or below the start; ChangelogError
+        where ``can_truncate`` is False.
         """
 
     @abstractmethod

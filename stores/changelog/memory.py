@@ -69,7 +69,7 @@ class MemoryChangelog(Changelog):
         self._check_open()
         return dict(self._topics)
 
-    def producer(self, transactional_id: str | None = None) -> BufferedProducer:
+    def producer(self, transactional_id: str | None = None, timeout_s: float | None = None) -> BufferedProducer:
         with self._lock:
             self._check_open()
             if transactional_id is None:

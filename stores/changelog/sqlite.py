@@ -101,7 +101,7 @@ class SqliteChangelog(Changelog):
         with self._file.read() as reader:
             return dict(reader.execute("select topic, partitions from topic order by topic").fetchall())
 
-    def producer(self, transactional_id: str | None = None) -> BufferedProducer:
+    def producer(self, transactional_id: str | None = None, timeout_s: float | None = None) -> BufferedProducer:
         identity = None
         if transactional_id is not None:
             check_name("transactional id", transactional_id)

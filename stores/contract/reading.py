@@ -221,6 +221,15 @@ class KeyValueView(OnlyReads, ReadOnlyKeyValueStore):
         """
         return of_one_moment(lambda: self.mark(name), read)
 
+    def at_one_moment(self, name: str, read: Callable[[bytes | None, KeyValueView], Answer]) -> Answer:
+        """Return the result of ``read``, called with the mark ``name`` and a view that fits it. For a long query.
+
+        In the library's own views ``read`` is called once, however often the writer commits: at READ_COMMITTED with a
+        snapshot, which ``read`` closes or returns in its answer, otherwise with this view, while the writer waits. By
+        default it is called as by ``with_mark``, with this view.
+        """
+        return self.with_mark(name, lambda mark: read(mark, self))
+
 
 class KeyValueSnapshot(KeyValueView, Closeable):
     """The committed data of one moment, whatever is committed later. For any thread; its lookups take turns.

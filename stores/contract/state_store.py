@@ -11,8 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from stores.contract.levels import Durability
-from stores.contract.persistence import AT_ONCE, Persistence
+from stores.contract.levels import AT_ONCE, Durability, Persistence
 from stores.contract.reading import Answer, Closeable, IsolationLevel, Position, TopicPartition
 from stores.errors import StoreCorruptedError, StoreError, StoreIncompatibleError
 from stores.metrics import StoreMetrics

@@ -7,7 +7,6 @@ iterators. An engine with transactions may offer them to a strategy (``Transacti
 
 from __future__ import annotations
 
-import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
@@ -15,10 +14,13 @@ from operator import lt
 from pathlib import Path
 from typing import ClassVar, NamedTuple, Self
 
-from stores.contract.persistence import AT_ONCE, Persistence
+from stores.contract.levels import AT_ONCE, Persistence
 from stores.errors import ConfigError, StoreCorruptedError
 from stores.interface import Durability
 from stores.ordered.ranges import Bounds, ScanRange
+
+Meta = Mapping[bytes, bytes | None]
+"""Changes of meta entries; None removes one."""
 
 
 class Writes(NamedTuple):
@@ -85,10 +87,6 @@ class EngineSnapshot(ABC):
         """Release the snapshot. May be called more than once."""
 
 
-_FORMER_NAMES = {"rehearse": "probe_open", "settle_families": "select_families"}
-"""Methods of ``Engine`` that engines of other packages may still have under a former name."""
-
-
 class Engine(ABC):
     """Committed bytes on disk. Reads may come from any thread; writes from one at a time.
 
@@ -120,15 +118,6 @@ class Engine(ABC):
     """True if the engine can keep data in two families, 0 and 1 (``stores.engines.families``)."""
     num_families: int = 1
     """The number of data families in use."""
-
-    def __init_subclass__(cls, **arguments: object) -> None:
-        super().__init_subclass__(**arguments)
-        for former, name in _FORMER_NAMES.items():
-            if former in cls.__dict__ and name not in cls.__dict__:
-                warnings.warn(
-                    f"{cls.__name__}.{former} is deprecated: call it {name}", DeprecationWarning, stacklevel=2
-                )
-                setattr(cls, name, cls.__dict__[former])
 
     @classmethod
     @abstractmethod
@@ -378,3 +367,30 @@ class TransactionalEngine(Engine):
     @abstractmethod
     def begin(self) -> Transaction:
         """Begin the transaction; none is open. Raises: CommitFailedError."""
+
+
+FilePart = tuple[Sequence[bytes], Sequence[bytes | None]]
+"""Keys of a file and their values, ascending; None deletes."""
+
+
+class IngestingEngine(Engine):
+    """An engine that takes over files of sorted entries: one call makes all of them visible, atomically and durably.
+
+    Its files hold the first data family in use. A strategy uses this while one family is in use, on an engine that is
+    open at DISK: then no earlier write can be lost while a later file stays.
+    """
+
+    @abstractmethod
+    def write_file(self, path: Path, parts: Iterable[FilePart], meta: Meta | None) -> None:
+        """Write a file for ``ingest``. Keys ascend over all of ``parts``.
+
+        ``meta`` are changes of the meta entries; None in all files of a commit but the first. The engine itself does
+        not change. Raises: CommitFailedError without ``reopen``; no file is left.
+        """
+
+    @abstractmethod
+    def ingest(self, files: Sequence[Path]) -> None:
+        """Take over the files in one atomic and durable step. They may be gone afterwards.
+
+        Their folder is on the engine's file system. No key is in two of them. Raises: CommitFailedError.
+        """

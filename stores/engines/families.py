@@ -4,14 +4,25 @@ A meta entry names those in use. Without it, the first family has all data. With
 older format and the second those of the present one; only writes move records between them. With ``SECOND``, the second
 family has all data, and the first stays empty. If both are in use, the first has number 0 and the second number 1.
 Otherwise the one with all data has number 0. Source: KIP-258, ``RocksDBTimestampedStore``.
+
+``SplitEngine`` shows both families as one map: the first byte of a key names its family. So a store over it works as
+over any engine: buffers, spills, scans and merges do not know the families, and a record is moved between them by two
+writes of one transaction. Keys that begin with ``OLD`` are records of the older format, those that begin with ``NEW``
+of the present one. The engine below gets the keys without this byte, so that its limit on keys applies to the user's
+keys in both families.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Final
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import ClassVar, Final, Self, cast
 
-from stores.errors import StoreCorruptedError
+from stores.contract.levels import Persistence
+from stores.engines.engine import Engine, EngineSnapshot, Scan, Transaction, TransactionalEngine, Writes
+from stores.errors import StoreCorruptedError, StoreIncompatibleError
+from stores.interface import Durability
+from stores.ordered.ranges import ScanRange
 
 FAMILIES: Final = b"f"
 """The meta entry."""
@@ -28,3 +39,227 @@ def families_in_use(entry: bytes | None) -> tuple[int, ...]:
             "changelog"
         )
     return found[entry]
+
+
+OLD: Final = b"\x00"
+"""The first byte of each key of the first family."""
+NEW: Final = b"\x01"
+"""The first byte of each key of the second family."""
+_TAGS = (OLD, NEW)
+
+Pair = tuple[bytes, bytes]
+
+
+class SplitEngine(TransactionalEngine):
+    """The two families of ``engine`` as one map. It has transactions if ``engine`` has them."""
+
+    name: ClassVar[str] = "split"
+    options: ClassVar[Mapping[str, object]] = {}
+
+    def __init__(self, engine: Engine) -> None:
+        self.engine = engine
+        """The engine below."""
+        self.max_key_bytes = engine.max_key_bytes + 1
+        self.max_value_bytes = engine.max_value_bytes
+
+    @classmethod
+    def open(cls, path: Path, durability: Durability, options: Mapping[str, object]) -> Self:
+        raise NotImplementedError("a split engine is created over an open one")
+
+    @property
+    def kind(self) -> type[Engine]:
+        return self.engine.kind
+
+    def get(self, key: bytes, family: int = 0) -> bytes | None:
+        return self.engine.get(key[1:], key[0]) if _is_known(key) else None
+
+    def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
+        known = [(key[0], key[1:]) for key in keys if _is_known(key)]
+        found = iter(self.engine.get_each(known))
+        return [next(found) if _is_known(key) else None for key in keys]
+
+    def scan(self, start: bytes | None, end: bytes | None, *, end_open: bool = False, reverse: bool = False) -> Scan:
+        return self.scans([ScanRange(start, end, end_open)], reverse=reverse)[0]
+
+    def scans(self, ranges: Sequence[ScanRange], *, reverse: bool = False) -> list[Scan]:
+        parts = [_parts(start, end, end_open=end_open, reverse=reverse) for start, end, end_open, _ in ranges]
+        made = iter(self.engine.scans([part for some in parts for part in some], reverse=reverse))
+        return [_SplitScan((part.family, next(made)) for part in some) for some in parts]
+
+    def snapshot(self) -> EngineSnapshot | None:
+        below = self.engine.snapshot()
+        return None if below is None else _SplitSnapshot(below)
+
+    def meta(self) -> dict[bytes, bytes]:
+        return self.engine.meta()
+
+    def write(self, layers: Sequence[Writes], meta: Mapping[bytes, bytes | None], *, durable: bool = True) -> None:
+        self.engine.write([part for layer in layers for part in _split(layer)], meta, durable=durable)
+
+    def put(self, key: bytes, value: bytes | None) -> None:
+        self.engine.write(_split(Writes((), {key: value})), {}, durable=False)
+
+    def persist(self) -> None:
+        self.engine.persist()
+
+    @property
+    def persistence(self) -> Persistence:
+        return self.engine.persistence
+
+    def sync(self) -> None:
+        self.engine.sync()
+
+    def approximate_num_entries(self, family: int = 0) -> int:
+        return sum(self.engine.approximate_num_entries(each) for each in range(self.engine.num_families))
+
+    def verify(self) -> None:
+        self.engine.verify()
+
+    def metrics(self) -> Mapping[str, int]:
+        return {**self.engine.metrics(), "num_old_entries": self.engine.approximate_num_entries()}
+
+    def has_old(self) -> bool:
+        """Return whether any record of the older format is left."""
+        return self.engine.has_records()
+
+    def close(self) -> None:
+        self.engine.close()
+
+    def prepare(self) -> None:
+        cast(TransactionalEngine, self.engine).prepare()
+
+    def begin(self) -> Transaction:
+        return _SplitTransaction(cast(TransactionalEngine, self.engine).begin())
+
+
+def split_or_whole(engine: Engine) -> Engine:
+    """Return ``engine``, or a ``SplitEngine`` over it if two data families are in use."""
+    return SplitEngine(engine) if engine.num_families > 1 else engine
+
+
+class _SplitScan(Scan):
+    """The scans of the families, one after the other, with the families' bytes before the keys."""
+
+    def __init__(self, parts: Iterable[tuple[int, Scan]]) -> None:
+        self._parts = list(parts)
+
+    def fetch(self) -> list[Pair]:
+        while self._parts:
+            family, scan = self._parts[0]
+            if chunk := scan.fetch():
+                return _tagged(family, chunk)
+            del self._parts[0]
+            scan.close()
+        return []
+
+    def close(self) -> None:
+        parts, self._parts = self._parts, []
+        for _, scan in parts:
+            scan.close()
+
+
+class _SplitSnapshot(EngineSnapshot):
+    """A snapshot of the engine below."""
+
+    def __init__(self, below: EngineSnapshot) -> None:
+        self._below = below
+
+    def get(self, key: bytes, family: int = 0) -> bytes | None:
+        return self._below.get(key[1:], key[0]) if _is_known(key) else None
+
+    def scan(self, bounds: ScanRange, *, reverse: bool = False) -> Scan:
+        start, end, end_open, _ = bounds
+        parts = _parts(start, end, end_open=end_open, reverse=reverse)
+        return _SplitScan((part.family, self._below.scan(part, reverse=reverse)) for part in parts)
+
+    def meta(self) -> Mapping[bytes, bytes]:
+        return self._below.meta()
+
+    def close(self) -> None:
+        self._below.close()
+
+
+class _SplitTransaction(Transaction):
+    """A transaction of the engine below."""
+
+    def __init__(self, transaction: Transaction) -> None:
+        self._transaction = transaction
+        self.bound_to_thread = transaction.bound_to_thread
+
+    def get(self, key: bytes, family: int = 0) -> bytes | None:
+        return self._transaction.get(key[1:], key[0]) if _is_known(key) else None
+
+    def fetch(
+        self, start: bytes | None, end: bytes | None, most: int, *, end_open: bool, reverse: bool, family: int = 0
+    ) -> tuple[list[Pair], bool]:
+        parts = _parts(start, end, end_open=end_open, reverse=reverse)
+        for number, part in enumerate(parts):
+            chunk, ended = self._transaction.fetch(
+                part.start, part.end, most, end_open=part.end_open, reverse=reverse, family=part.family
+            )
+            if chunk or number == len(parts) - 1:
+                return _tagged(part.family, chunk), ended and number == len(parts) - 1
+        return [], True
+
+    def put(self, key: bytes, value: bytes | None, family: int = 0) -> None:
+        _check_known(key)
+        self._transaction.put(key[1:], value, key[0])
+
+    def delete_range(self, start: bytes | None, end: bytes | None, family: int = 0) -> None:
+        for part in _parts(start, end, end_open=False, reverse=False):
+            self._transaction.delete_range(part.start, part.end, part.family)
+
+    def commit(self, meta: Mapping[bytes, bytes | None]) -> None:
+        self._transaction.commit(meta)
+
+    def abort(self) -> None:
+        self._transaction.abort()
+
+
+def _is_known(key: bytes) -> bool:
+    return len(key) > 1 and key[0] < len(_TAGS)
+
+
+def _check_known(key: bytes) -> None:
+    if not _is_known(key):
+        raise StoreIncompatibleError(
+            f"key {key[:32]!r} has neither format of this store, which is being upgraded: write to it as "
+            "TimestampedKeyValue"
+        )
+
+
+def _tagged(family: int, pairs: list[Pair]) -> list[Pair]:
+    tag = _TAGS[family]
+    return [(tag + key, value) for key, value in pairs]
+
+
+def _parts(start: bytes | None, end: bytes | None, *, end_open: bool, reverse: bool) -> list[ScanRange]:
+    """Split a range into ranges of the families that it covers, in the order of the scan."""
+    parts = []
+    for family, tag in enumerate(_TAGS):
+        low, high, high_open = None, None, False
+        if start is not None and start[:1] >= tag:
+            if start[:1] > tag:
+                continue
+            low = start[1:] or None
+        if end is not None and end[:1] <= tag:
+            if end[:1] < tag or len(end) == 1:
+                continue
+            high, high_open = end[1:], end_open
+        parts.append(ScanRange(low, high, high_open, family))
+    return parts[::-1] if reverse else parts
+
+
+def _split(layer: Writes) -> list[Writes]:
+    """Split a layer into one for each family that it writes to."""
+    ranges, writes, _ = layer
+    kept: tuple[dict[bytes, bytes | None], ...] = ({}, {})
+    for key, value in writes.items():
+        _check_known(key)
+        kept[key[0]][key[1:]] = value
+    gone: tuple[list[tuple[bytes | None, bytes | None]], ...] = ([], [])
+    for start, end in ranges:
+        for part in _parts(start, end, end_open=False, reverse=False):
+            gone[part.family].append((part.start, part.end))
+    made = [Writes(gone[family], kept[family], family) for family in range(len(_TAGS))]
+    return [part for part in made if part.ranges or part.writes]

@@ -9,7 +9,7 @@ from typing import ClassVar, Self
 
 from stores.engines.engine import Engine, EngineSnapshot, Scan, Writes
 from stores.engines.families import BOTH, FAMILIES, families_in_use
-from stores.engines.map_snapshot import MapScan, MapSnapshot
+from stores.engines.snapshots import MapScan, MapSnapshot
 from stores.interface import Durability
 from stores.ordered.ranges import ScanRange
 from stores.ordered.sorted_map import SortedMap

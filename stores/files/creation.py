@@ -10,6 +10,7 @@ from __future__ import annotations
 import errno
 import os
 import stat
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -56,6 +57,9 @@ _FILES = (IDENTITY_FILE, "open", "commit", *(f"{name}.new" for name in (IDENTITY
 _FOLDERS = ("data", "data.tmp", "data.flush", "data.tmp.flush")
 _PARTS = frozenset({*_FILES, *_FOLDERS, LOCK_FILE, _MARKER})
 """The names of the store's own files and folders in its folder."""
+_HIDDEN = (".fuse_hidden", ".nfs")
+"""The beginnings of the names under which FUSE and NFS keep a file that was removed while it was open."""
+_TRIES, _PAUSE_S = 20, 0.01
 
 
 def is_store(path: Path) -> bool:
@@ -172,9 +176,10 @@ def wipe(path: Path) -> None:
                 _mark_wiped(path)
                 _clear(path)
                 _remove_marker(path)
-            remove_folder(path)
-        finally:
+        except BaseException:
             os.close(lock)
+            raise
+        remove_folder(path, lock)
         with suppress(FileNotFoundError):
             sync_folder(path.parent)
 
@@ -231,14 +236,35 @@ def is_no_folder(path: Path) -> bool:
         return path.is_symlink()
 
 
-def remove_folder(path: Path) -> None:
-    """Remove the folder ``path``, whose lock is held, if it has neither a store nor foreign files."""
-    if is_unused(path):
-        remove(path / _NEW_MARKER)
-        (path / LOCK_FILE).unlink(missing_ok=True)
-        with suppress(OSError):
-            # Another process may create a store here by now. A link to a folder stays.
+def remove_folder(path: Path, lock: int) -> None:
+    """Remove the folder ``path`` if it has neither a store nor foreign files, and release its lock in any case.
+
+    ``lock`` is the descriptor of the lock. It is closed before the folder is removed: FUSE and NFS keep a file that is
+    open at its removal in its folder, under a name of their own, until it is closed. Another process may create a store
+    here by then, and has a folder that is not empty, or makes it again. A link to a folder stays. Raises: OSError.
+    """
+    try:
+        unused = is_unused(path)
+        if unused:
+            remove(path / _NEW_MARKER)
+            (path / LOCK_FILE).unlink(missing_ok=True)
+    finally:
+        os.close(lock)
+    if unused:
+        remove_empty(path)
+
+
+def remove_empty(path: Path) -> None:
+    """Remove the folder if it is empty, or soon will be: FUSE learns later that a file was closed."""
+    for _ in range(_TRIES):
+        try:
             path.rmdir()
+        except OSError:
+            with suppress(OSError):
+                if (names := os.listdir(path)) and all(name.startswith(_HIDDEN) for name in names):
+                    time.sleep(_PAUSE_S)
+                    continue
+        return
 
 
 def prepare_folder(path: Path) -> bool:
@@ -294,7 +320,7 @@ def _clear(path: Path) -> None:
 
 
 def _names(path: Path) -> set[str]:
-    return set(os.listdir(path))
+    return {name for name in os.listdir(path) if not name.startswith(_HIDDEN)}
 
 
 def _content(file: Path) -> bytes | None:

@@ -1,11 +1,7 @@
 """The identity of a store's folder: its backend, and the version of its format on disk.
 
 A step leads from each format version to the next. A store is brought to the present version when it is opened
-(``stores.files.format_steps``). A version is new where an older release would misread the files:
-
-* 2: records of LMDB and SQLite may have checksums, and an indexed batch may have begun a spilled commit;
-* 3: LMDB's meta pages have checksums, which an older release would not update;
-* 4: a store may have marks, and two families of data.
+(``stores.files.format_steps``). A version is new where an older release would misread the files.
 """
 
 from __future__ import annotations
@@ -31,20 +27,8 @@ need not sync: the files are synced before the new version is noted.
 """
 
 
-def _as_they_are(folder: Path, open_engine: OpenEngine) -> None:
-    """Migrate from 1 to 2: a store without checksums stays without them."""
-
-
-def _meta_pages(folder: Path, open_engine: OpenEngine) -> None:
-    """Migrate from 2 to 3: meta pages get their checksums when the engine is opened, which follows."""
-
-
-def _one_family(folder: Path, open_engine: OpenEngine) -> None:
-    """Migrate from 3 to 4: a store without marks and with one family of data stays so."""
-
-
-STEPS: list[Step] = [_as_they_are, _meta_pages, _one_family]
-"""The step at place N leads from version N + 1 to N + 2."""
+STEPS: list[Step] = []
+"""The step at place N leads from version N + 1 to N + 2. No release has had another version yet."""
 
 
 def present_version() -> int:
@@ -66,8 +50,8 @@ class Identity(NamedTuple):
         return crc32(f"{self.backend} {self.format_version}".encode())
 
     def fits(self, content: Mapping[str, object]) -> bool:
-        """Return True if the file's ``content`` is exactly this identity. The first stores had no checksum."""
-        return content in (self._asdict(), {**self._asdict(), "checksum": self._checksum()})
+        """Return True if the file's ``content`` is exactly this identity."""
+        return content == {**self._asdict(), "checksum": self._checksum()}
 
 
 def read_identity(path: Path) -> Identity:
@@ -77,6 +61,8 @@ def read_identity(path: Path) -> Identity:
         content = read_json(file)
         if not isinstance(content, dict) or type(content["format_version"]) is not int:
             raise TypeError("the file has no format version")
+        if not isinstance(content["backend"], str):
+            raise TypeError("the file names no backend")
         identity = Identity(content["backend"], content["format_version"])
         if not identity.fits(content):
             raise ValueError("the checksum does not match")

@@ -17,8 +17,10 @@ import time
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
-from stores.files.plain_files import StrangeFileError, open_plain, read_head, replace_file
+from stores.errors import StoreCorruptedError
+from stores.files.plain_files import StrangeFileError, open_plain, read_head, read_json, replace_file
 
 FILE = "open"
 _NOTE = "synced"
@@ -28,6 +30,32 @@ _NOTING_NS = 1_000_000_000
 """The time of change that a note names is this much earlier than that of the mark, at most: writing it changes that."""
 _CHANGING = ("pid", _NOTE)
 """The fields in which marks of the same meaning differ."""
+
+
+def read_mark(folder: Path) -> dict[str, Any] | None:
+    """Return the mark of the store in ``folder``, or None if the store was closed.
+
+    Raises: StoreCorruptedError for a file that the library did not write; OSError.
+    """
+    mark = folder / FILE
+    try:
+        content = read_json(mark)
+        if not isinstance(content, dict) or not content.keys() >= {"boot", "tearable"}:
+            raise ValueError("the file is no mark")
+    except FileNotFoundError:
+        return None
+    except ValueError as error:
+        raise StoreCorruptedError(f"{mark} can't be read: wipe the store and restore it from its changelog") from error
+    return content
+
+
+def check_not_torn(folder: Path, mark: Mapping[str, Any], boot: str) -> None:
+    """Check that power loss has not torn the store in ``folder``, whose mark is left. Raises: StoreCorruptedError."""
+    if mark["tearable"] and mark["boot"] != boot:
+        raise StoreCorruptedError(
+            f"{folder} was open when the machine stopped, at a durability level at which power loss may damage it: "
+            "wipe the store and restore it from its changelog"
+        )
 
 
 def write_mark(folder: Path, mark: Mapping[str, object], *, durable: bool) -> None:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from stores.errors import StoreUnavailableError
+from stores.errors import StoreIncompatibleError, StoreUnavailableError
 from stores.process.descriptors import descriptors_lacking
 
 SMALL_BYTES_MAX = 64 << 10
@@ -93,10 +93,15 @@ def read_json(path: Path, bytes_max: int = SMALL_BYTES_MAX) -> object:
 
     Raises: OSError; ValueError if it is not JSON, or is nested too deeply.
     """
+    return parsed_json(read_file(path, bytes_max))
+
+
+def parsed_json(text: bytes | str) -> object:
+    """Return what ``text`` has as JSON. Raises: ValueError if it is not JSON, or is nested too deeply."""
     try:
-        found: object = json.loads(read_file(path, bytes_max))
+        found: object = json.loads(text)
     except RecursionError as error:
-        raise ValueError(f"{path} is nested too deeply") from error
+        raise ValueError("the JSON is nested too deeply") from error
     return found
 
 
@@ -177,6 +182,23 @@ def check_plain(path: Path, *, folder: bool) -> None:
             for entry in entries:
                 if not entry.is_file(follow_symlinks=False):
                     check_plain(Path(entry.path), folder=entry.is_dir(follow_symlinks=False))
+
+
+def check_no_link(root: Path, path: Path) -> None:
+    """Check that ``path`` lies below the folder ``root``, without a link on the way from there; parts may be missing.
+
+    So nothing outside of ``root`` is opened, renamed or removed under such a path. ``root`` itself may be a link.
+    Raises: StoreIncompatibleError; OSError.
+    """
+    if not path.is_relative_to(root) or ".." in path.relative_to(root).parts:
+        raise StoreIncompatibleError(f"{path} is not inside of {root}: nothing was opened or changed there")
+    for number in range(len(root.parts), len(path.parts)):
+        part = Path(*path.parts[: number + 1])
+        if part.is_symlink():
+            raise StoreIncompatibleError(
+                f"{part} is a link, and nothing in {root} is opened, moved or removed through a link: put what it "
+                "names in its place. Nothing was changed"
+            )
 
 
 def sync_folder(path: Path) -> None:

@@ -51,8 +51,8 @@ from stores.files.identity import FILE as IDENTITY_FILE
 from stores.files.identity import Identity, checked_identity
 from stores.files.locks import FileLock, take
 from stores.files.open_mark import FILE as MARK_FILE
-from stores.files.open_mark import boot_id, is_durable, write_mark
-from stores.files.plain_files import read_json, replace_file, sync_folder, sync_tree, translated_system_errors
+from stores.files.open_mark import boot_id, check_not_torn, is_durable, read_mark, write_mark
+from stores.files.plain_files import replace_file, sync_folder, sync_tree, translated_system_errors
 from stores.interface import Durability
 
 __all__ = [
@@ -163,12 +163,11 @@ class StoreDirectory:
                 create(path, backend, build)
         except BaseException:
             with suppress(OSError):
-                remove_folder(path)
+                remove_folder(path, lock)
                 if not (is_new or was_cut_short):
                     path.mkdir(exist_ok=True)
             raise
-        finally:
-            os.close(lock)
+        os.close(lock)
 
     @classmethod
     def _open_existing(cls, path: Path, backend: str, durability: Durability, *, tearable: bool) -> Self:
@@ -199,27 +198,15 @@ class StoreDirectory:
 
         Raises: StoreCorruptedError; OSError.
         """
-        mark = self.path / MARK_FILE
-        try:
-            self.clean = False
-            content = read_json(mark)
-            if not isinstance(content, dict):
-                raise TypeError(f"the file contains a {type(content).__name__}")
-            boot, tearable, unsynced = content["boot"], content["tearable"], content.get("unsynced", False)
-        except FileNotFoundError:
+        self.clean = False
+        mark = read_mark(self.path)
+        if mark is None:
             self.clean = True
             return False
-        except (ValueError, KeyError, TypeError) as error:
-            raise StoreCorruptedError(
-                f"{mark} can't be read: wipe the store and restore it from its changelog"
-            ) from error
-        if not tearable:
+        if not mark["tearable"]:
             return False
-        if boot != self._boot:
-            raise StoreCorruptedError(
-                f"{self.path} was open when the machine stopped, at a durability level at which power loss may damage "
-                "it: wipe the store and restore it from its changelog"
-            )
+        check_not_torn(self.path, mark, self._boot)
+        unsynced = mark.get("unsynced", False)
         if unsynced and not self._tearable:
             raise StoreCorruptedError(
                 f"a sync of {self.path} has failed, so its data may not be on disk: wipe the store and restore it "
@@ -230,7 +217,7 @@ class StoreDirectory:
         # well, the mark continues to say so, and closing syncs.
         if not self._tearable:
             self._sync()
-        return is_durable(self.path, content, self._mark())
+        return is_durable(self.path, mark, self._mark())
 
     def _sync(self) -> None:
         """Sync all there is; where that fails once, the mark says so, and the store counts as torn in the next boot.

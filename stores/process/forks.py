@@ -41,7 +41,7 @@ def never_free(thing: object) -> None:
 def _disown_all() -> None:
     failures = []
     for opened, disown in list(_disown.items()):
-        # One that fails must not leave the child the locks of all others: their parent could not give them up.
+        # If one release fails, release the rest: the parent could not give up locks that the child keeps.
         try:
             disown(opened)
         except Exception as error:

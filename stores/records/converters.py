@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from typing import Protocol
 
+from stores.errors import StoreIncompatibleError
 from stores.records.timestamps import TIME
 
 
@@ -25,12 +26,19 @@ class LoggedRecord(Protocol):
         """The time since the Unix epoch; -1 if unknown."""
 
 
+class UnfitRecordError(StoreIncompatibleError):
+    """A record that is not of a store of the converter's kind."""
+
+
 class RecordConverter(ABC):
     """Converts the records of one store's changelog, in their order, during one restore."""
 
     @abstractmethod
     def convert(self, record: LoggedRecord) -> Iterable[tuple[bytes, bytes | None]]:
-        """Return the pairs that the store keeps for ``record``, zero or more; None deletes. Without a key: no pair."""
+        """Return the pairs that the store keeps for ``record``, zero or more; None deletes. Without a key: no pair.
+
+        Raises: UnfitRecordError.
+        """
 
     def marks(self) -> Mapping[str, bytes | None]:
         """Return the marks of the store after the records so far, which are stored with their pairs."""

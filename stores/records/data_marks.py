@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Protocol, cast
+from typing import Any, Protocol, cast, overload
 
 from stores.contract.reading import Answer, of_one_moment
 from stores.interface import KeyValueIterator, KeyValueStore, KeyValueView, Position, TopicPartition
@@ -61,6 +61,14 @@ class ViewMarks:
             self.mark(name)
         return of_one_moment(lambda: self.mark(name), read) if self._in_data else self._view.with_mark(name, read)
 
+    def at_one_moment(self, name: str, read: Callable[[bytes | None, KeyValueView], Answer]) -> Answer:
+        """Return what ``KeyValueView.at_one_moment`` returns."""
+        if self._in_data is None:
+            self.mark(name)
+        if self._in_data:
+            return of_one_moment(lambda: self.mark(name), lambda mark: read(mark, self._view))
+        return self._view.at_one_moment(name, read)
+
 
 class MarkedStore:
     """The part of a store that ``RecordKind.prepare`` uses, with marks that are pairs."""
@@ -100,6 +108,14 @@ def pairs_of(marks: Mapping[str, bytes | None]) -> list[tuple[bytes, bytes | Non
 def preparable(store: KeyValueStore) -> KeyValueStore:
     """Return ``store`` if it keeps marks, else an adapter that keeps them as pairs."""
     return store if store.keeps_marks else cast(Any, MarkedStore(store))
+
+
+@overload
+def marks_of(source: KeyValueView) -> ViewMarks: ...
+
+
+@overload
+def marks_of(source: KeyValueStore | KeyValueView) -> SegmentMarks: ...
 
 
 def marks_of(source: KeyValueStore | KeyValueView) -> SegmentMarks:

@@ -11,9 +11,9 @@ from typing import Final
 
 from stores.contract.marks import VALUE_BYTES_MAX
 from stores.contract.plain import PlainIterator
-from stores.interface import KeyValueIterator, KeyValueStore, KeyValueView, ReadOnlyKeyValueStore
+from stores.interface import KeyValueIterator, KeyValueSnapshot, KeyValueStore, KeyValueView, ReadOnlyKeyValueStore
 from stores.records.converters import LoggedRecord, TimestampedConverter
-from stores.records.staging import Staging
+from stores.records.staging import StagedWrite, Staging
 from stores.records.timestamps import TIME, time_of
 
 STREAM_TIME: Final = "stream_time"
@@ -24,6 +24,9 @@ EXAMINED_PER_WRITE: Final = 2
 """Faster than the store grows, so that the cursor comes round while half as many records are written as are there."""
 EXAMINED_MAX: Final = 10_000
 """Records that one commit examines at most."""
+
+_LOOKUPS_MAX: Final = 1_000
+"""The most lookups that are repeated if the stream time has moved meanwhile."""
 
 Marks = Callable[[str], bytes | None]
 
@@ -43,8 +46,15 @@ class LiveReader(ReadOnlyKeyValueStore):
     the read.
     """
 
-    def __init__(self, reader: ReadOnlyKeyValueStore, source: KeyValueStore | KeyValueView, ttl_ms: int) -> None:
-        self._reader, self._source, self._ttl_ms = reader, source, ttl_ms
+    def __init__(
+        self,
+        reader: ReadOnlyKeyValueStore,
+        source: KeyValueStore | KeyValueView,
+        ttl_ms: int,
+        reader_of: Callable[[KeyValueView], ReadOnlyKeyValueStore],
+    ) -> None:
+        """Make it. ``reader_of`` makes such a ``reader`` of a snapshot."""
+        self._reader, self._source, self._ttl_ms, self._reader_of = reader, source, ttl_ms, reader_of
 
     def get(self, key: bytes) -> bytes | None:
         def read(mark: bytes | None) -> bytes | None:
@@ -54,11 +64,21 @@ class LiveReader(ReadOnlyKeyValueStore):
         return self._source.with_mark(STREAM_TIME, read)
 
     def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
-        def read(mark: bytes | None) -> list[bytes | None]:
+        def look(mark: bytes | None, reader: ReadOnlyKeyValueStore) -> list[bytes | None]:
             limit = stream_time_of(mark) - self._ttl_ms
-            return [None if _expired(data, limit) else data for data in self._reader.get_many(keys)]
+            return [None if _expired(data, limit) else data for data in reader.get_many(keys)]
 
-        return self._source.with_mark(STREAM_TIME, read)
+        def look_into(mark: bytes | None, view: KeyValueView) -> list[bytes | None]:
+            if not isinstance(view, KeyValueSnapshot):
+                return look(mark, self._reader)
+            with view:
+                return look(mark, self._reader_of(view))
+
+        source = self._source
+        if len(keys) > _LOOKUPS_MAX and isinstance(source, KeyValueView) and not isinstance(source, KeyValueSnapshot):
+            # They take a while: not again and again beside a busy writer.
+            return source.at_one_moment(STREAM_TIME, look_into)
+        return source.with_mark(STREAM_TIME, lambda mark: look(mark, self._reader))
 
     def range(self, start: bytes | None, end: bytes | None) -> KeyValueIterator:
         return self._live(lambda: self._reader.range(start, end))
@@ -111,17 +131,28 @@ class Expiry:
         self._staging, self._records, self._ttl_ms = staging, records, ttl_ms
         self._written = 0
 
-    def is_live(self, timestamp_ms: int) -> bool:
-        """Return whether a record of this time would be visible."""
-        # Read it each time: a rollback changes the stream time without a call of this object.
-        return timestamp_ms > stream_time_ms(self._staging.store.mark) - self._ttl_ms
+    def put_all(self, writes: Iterable[StagedWrite]) -> None:
+        """Stage writes with the stream time that they lead to, as if they came one by one; or nothing.
 
-    def observe(self, timestamp_ms: int) -> None:
-        """Advance the stream time to that of a staged put."""
-        self._written += 1
-        store = self._staging.store
-        if timestamp_ms > stream_time_ms(store.mark):
-            store.set_mark(STREAM_TIME, TIME.pack(timestamp_ms))
+        A record that has expired when it is put replaces the former one: so its key is deleted.
+        """
+        # Read it each time: a rollback changes the stream time without a call of this object.
+        before = highest = stream_time_ms(self._staging.store.mark)
+        staged: list[StagedWrite] = []
+        for write in writes:
+            time_ms = write.timestamp_ms
+            if write.kept is not None and time_ms is not None:
+                live = time_ms > highest - self._ttl_ms
+                staged.append(write if live else write._replace(kept=None, log_value=None))
+                highest = max(highest, time_ms)
+                self._written += 1
+            else:
+                staged.append(write)
+        if highest == before and len(staged) == 1:
+            [(key, kept, log_key, log_value, timestamp_ms)] = staged
+            self._staging.put(key, kept, log_key or key, log_value, timestamp_ms)
+        else:
+            self._staging.put_all(staged, None if highest == before else {STREAM_TIME: TIME.pack(highest)})
 
     def step(self) -> None:
         """Stage the removal of expired records among the next ones in key order. After the last key it starts over."""

@@ -21,11 +21,18 @@ from stores.interface import (
 )
 from stores.metrics import StoreMetrics
 from stores.records.converters import RecordConverter
+from stores.records.retention import Retention
 from stores.records.staging import Staging, StoreStaging
 from stores.strategies.refusals import note_refused
 
 RECORDS: Final = "records"
 """The mark that holds a store's description."""
+
+REBUILDING: Final = (
+    "In a task, StoreConfig(upgrade=Upgrade(1, convert), upgrade_mode='in_place') builds the store again from its "
+    "changelog: see stores.tasks.Upgrade. Otherwise choose another path"
+)
+"""The advice for a store that can't be opened with another description."""
 
 Description = Mapping[str, object]
 """The properties of a kind that determine its bytes in the store: text, numbers, bools or None, by name."""
@@ -69,8 +76,8 @@ class RecordKind(ABC):
         return None
 
     @property
-    def log_retention_ms(self) -> int | None:
-        """The time for which its changelog needs a record, from the record's timestamp on; None for ever."""
+    def retention(self) -> Retention | None:
+        """The retention of its records by stream time; None if they do not expire, or by the writes of a task only."""
         return None
 
     def over(self, store: KeyValueStore) -> TypedStore:
@@ -176,7 +183,7 @@ def difference(store: KeyValueStore, kept: Description, given: Description) -> S
     different = [name for name in names if kept.get(name) != given.get(name)]
     differences = ", ".join(f"{name} {kept.get(name)!r} (given: {given.get(name)!r})" for name in different)
     return StoreIncompatibleError(
-        f"store {store.name!r} was created with {differences}: open it with the same values, or choose another path"
+        f"store {store.name!r} was created with {differences}: open it with the same values. {REBUILDING}"
     )
 
 
@@ -228,7 +235,7 @@ class TypedStore(Closeable):
         self.kind = kind
         """The description."""
         self.store = staging.store
-        """The bytes store below. Writing to it passes by all that this one promises."""
+        """The bytes store below. Writing to it bypasses this store's checks."""
         self._staging = staging
 
     def __repr__(self) -> str:

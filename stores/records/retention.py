@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from stores.records.values import TIME_BOUND_MS, check_time_ms
+from stores.records.values import TIME_BOUND_MS, check_bound_ms, check_time_ms
 
 SEGMENT_MS_MIN = 60_000
 """The shortest segment that is chosen by default. Source: Kafka Streams, ``Stores.persistentWindowStore``."""
@@ -39,6 +39,17 @@ class Retention:
 def default_segment_ms(retention_ms: int) -> int:
     """Return half of the retention, so that three segments have all living records. Source: as ``SEGMENT_MS_MIN``."""
     return max(retention_ms // 2, SEGMENT_MS_MIN)
+
+
+def check_interval(what: str, first_ms: object, last_ms: object) -> None:
+    """Check the ends of a query. An end below 0 is as far as 0, and the interval may be empty. Raises: TypeError,
+    ValueError. Source: Kafka Streams, whose fetches cut a negative end, and answer an empty interval with nothing.
+    """
+    if type(first_ms) is type(last_ms) is int and first_ms < TIME_BOUND_MS > last_ms:
+        # Before the texts below are made: each fetch passes here.
+        return
+    check_bound_ms(f"the start of {what}", first_ms)
+    check_bound_ms(f"the end of {what}", last_ms)
 
 
 def check_span(what: str, start_ms: object, end_ms: object) -> None:

@@ -5,21 +5,26 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from heapq import merge
+from itertools import chain, groupby
 from operator import itemgetter
 from typing import NamedTuple
 
 from stores.contract.reading import close_answer
-from stores.interface import Closeable, KeyValueIterator, KeyValueStore, KeyValueView
+from stores.interface import Closeable, KeyValueIterator, KeyValueSnapshot, KeyValueStore, KeyValueView
 from stores.ordered.ranges import Bounds
-from stores.records.data_marks import SegmentMarks
-from stores.records.escaped_keys import SEGMENT_BYTES, packed, unpacked
+from stores.records.data_marks import marks_of
 from stores.records.expiry import STREAM_TIME, stream_time_ms, stream_time_of
 from stores.records.retention import Retention
+from stores.records.segment_keys import SEGMENT_BYTES, packed, unpacked
 
 _SEEKS_FROM = 32
 """If a scan covers more segments than this, it first looks up which of them exist. Fewer are all scanned."""
 
 
+_NOTHING: Bounds = (b"\x01", b"\x00")
+"""A range without a key."""
+
+Pair = tuple[bytes, bytes]
 SegmentScan = tuple[int, KeyValueIterator]
 """The number of a segment, and the part of a scan in it."""
 
@@ -43,44 +48,71 @@ class LiveScans(Closeable):
     time_part: slice
     """The place of the time in a key."""
     reverse: bool
+    whole: bool = False
+    """True if the first scan has all segments. The second one is then empty."""
+    one_key: bool = False
+    """True if all pairs are of one key, so that the order of segments is that of keys."""
+    held: Closeable | None = None
+    """The snapshot of the scans, if it is to be closed with them."""
 
     def close(self) -> None:
         for _, pairs in self.scans:
             pairs.close()
+        if self.held is not None:
+            self.held.close()
 
     def in_key_order(self) -> Iterator[SegmentPair]:
-        """Return the pairs, by key, then by time."""
-        parts = [self._timely(scan) for scan in self.scans]
-        return parts[0] if len(parts) == 1 else merge(*parts, key=itemgetter(0), reverse=self.reverse)
+        """Yield the pairs, by key, then by time."""
+        parts = (self._timely(segment, pairs) for segment, pairs in self.scans)
+        ordered = chain.from_iterable(parts) if self.one_key else merge(*parts, key=itemgetter(0), reverse=self.reverse)
+        yield from ordered
+        self._end()
 
     def in_time_order(self) -> Iterator[SegmentPair]:
         """Yield the pairs, by time, then by key. The pairs of one segment are in memory at a time."""
         part = self.time_part
-        for scan in self.scans:
+        for segment, pairs, ended in self._by_segment():
             for pair in sorted(
-                self._timely(scan), key=lambda pair: pair.logged[part] + pair.logged, reverse=self.reverse
+                self._timely(segment, pairs), key=lambda pair: pair.logged[part] + pair.logged, reverse=self.reverse
             ):
-                # The scan is at its end. This raises if it was closed meanwhile.
-                next(scan[1], None)
+                # This scan is at its end. This raises if it was closed meanwhile.
+                next(ended, None)
                 yield pair
+        self._end()
 
-    def _timely(self, scan: SegmentScan) -> Iterator[SegmentPair]:
-        low, high, part, segment = packed(self.low_ms), packed(self.high_ms), self.time_part, scan[0]
-        for key, value in scan[1]:
+    def in_segment_order(self) -> Iterator[SegmentScan]:
+        """Yield the scan of each segment."""
+        yield from self.scans
+        self._end()
+
+    def _by_segment(self) -> Iterator[tuple[int, Iterator[Pair], KeyValueIterator]]:
+        if not self.whole:
+            yield from ((segment, pairs, pairs) for segment, pairs in self.scans)
+            return
+        (_, scan), (_, empty) = self.scans
+        for number, pairs in groupby(scan, key=lambda pair: pair[0][:SEGMENT_BYTES]):
+            yield unpacked(number), pairs, empty
+
+    def _timely(self, segment: int, pairs: Iterator[Pair]) -> Iterator[SegmentPair]:
+        low, high, part = packed(self.low_ms), packed(self.high_ms), self.time_part
+        for key, value in pairs:
             if low <= key[part] <= high:
                 yield SegmentPair(key[SEGMENT_BYTES:], value, segment)
+
+    def _end(self) -> None:
+        """Release the snapshot: all scans are at their ends."""
+        if self.held is not None:
+            self.held.close()
 
 
 class SegmentScans:
     """A factory for the scans of one store or view, whose keys have their time at ``time_part``."""
 
-    def __init__(
-        self, source: KeyValueStore | KeyValueView, marks: SegmentMarks, retention: Retention, time_part: slice
-    ) -> None:
-        self._source, self._mark, self._with_mark = source, marks.mark, marks.with_mark
+    def __init__(self, source: KeyValueStore | KeyValueView, retention: Retention, time_part: slice) -> None:
+        self._source, self._mark = source, marks_of(source).mark
+        self._view_marks = None if isinstance(source, KeyValueStore) else marks_of(source)
+        """The marks of a view. Another thread may change its store during a scan."""
         self._retention, self._time_part = retention, time_part
-        self._written_elsewhere = not isinstance(source, KeyValueStore)
-        """True if another thread may change the store during a scan."""
         self._behind = b"\xff" * -(time_part.stop or 0)
         """An upper bound of the part of a key after its time."""
 
@@ -92,25 +124,64 @@ class SegmentScans:
         The keys are those from ``first`` to ``last``, which are escaped; None leaves an end open.
         """
 
-        def made(mark: bytes | None) -> LiveScans:
-            stream_time = stream_time_of(mark)
-            low = max(earliest_ms, self._retention.first_live_ms(stream_time))
-            high = stream_time if latest_ms is None or latest_ms > stream_time else latest_ms
-            return self._made(low, high, first, last, reverse=reverse)
+        def made(mark: bytes | None, source: KeyValueStore | KeyValueView) -> LiveScans:
+            low, high = self._living(mark, earliest_ms, latest_ms)
+            return self._made(source, low, high, first, last, reverse=reverse)
 
-        # Nothing changes while the writer makes a scan: the mark need not be compared afterwards.
-        return self._with_mark(STREAM_TIME, made) if self._written_elsewhere else made(self._mark(STREAM_TIME))
+        marks, source = self._view_marks, self._source
+        if marks is None:
+            # Nothing changes while the writer makes a scan.
+            return made(self._mark(STREAM_TIME), source)
+        low, high = self._living(self._mark(STREAM_TIME), earliest_ms, latest_ms)
+        if self._are_many(low, high):
+            # To find the segments takes a while: not again and again beside a busy writer.
+            return marks.at_one_moment(STREAM_TIME, made)
+        return marks.with_mark(STREAM_TIME, lambda mark: made(mark, source))
 
-    def _made(self, low: int, high: int, first: bytes | None, last: bytes | None, *, reverse: bool) -> LiveScans:
+    def open_all(self, earliest_ms: int, latest_ms: int | None, *, reverse: bool) -> LiveScans:
+        """Scan the living records of all keys from ``earliest_ms`` to ``latest_ms``, None for any, by time."""
         source = self._source
+
+        def made(mark: bytes | None) -> LiveScans:
+            low, high = self._living(mark, earliest_ms, latest_ms)
+            if low > high:
+                return self._empty(source, reverse=reverse)
+            # Segments lie in their order: one range has all of them. The next one's number alone is not a key.
+            bounds = packed(self._retention.segment(low)), packed(self._retention.segment(high) + 1)
+            whole, empty = source.range_many([bounds, _NOTHING], reverse=reverse)
+            return LiveScans([(0, whole), (0, empty)], low, high, self._time_part, reverse, whole=True)
+
+        marks = self._view_marks
+        return made(self._mark(STREAM_TIME)) if marks is None else marks.with_mark(STREAM_TIME, made)
+
+    def _living(self, mark: bytes | None, earliest_ms: int, latest_ms: int | None) -> tuple[int, int]:
+        """Return the lowest and the highest time of the query that may have a record."""
+        stream_time = stream_time_of(mark)
+        low = max(earliest_ms, self._retention.first_live_ms(stream_time))
+        return low, stream_time if latest_ms is None or latest_ms > stream_time else latest_ms
+
+    def _empty(self, source: KeyValueStore | KeyValueView, *, reverse: bool) -> LiveScans:
+        """Return an empty scan, which is closed with the store."""
+        held = _snapshot_of(source, self._source)
+        return LiveScans([(0, source.range(*_NOTHING))], 0, 0, self._time_part, reverse, held=held)
+
+    def _made(
+        self,
+        source: KeyValueStore | KeyValueView,
+        low: int,
+        high: int,
+        first: bytes | None,
+        last: bytes | None,
+        *,
+        reverse: bool,
+    ) -> LiveScans:
         if low > high:
-            # An empty scan, which is closed with the store.
-            nothing = 0, source.range(b"\x01", b"\x00")
-            return LiveScans([nothing], 0, 0, self._time_part, reverse)
+            return self._empty(source, reverse=reverse)
+        start = b"" if first is None else first + packed(low)
+        end = None if last is None else last + packed(high) + self._behind
+        changes = source is self._source and self._view_marks is not None
         while True:
-            segments = self._between(low, high)
-            start = b"" if first is None else first + packed(low)
-            end = None if last is None else last + packed(high) + self._behind
+            segments = self._between(source, low, high)
             bounds: list[Bounds] = []
             for segment in segments:
                 number = packed(segment)
@@ -123,22 +194,39 @@ class SegmentScans:
                 scans = [source.reverse_range(*bounds[0]) if reverse else source.range(*bounds[0])]
             else:
                 scans = source.range_many(bounds, reverse=reverse)
-            # The scans themselves are of one snapshot. But a record may have begun a new segment before them.
-            if not self._written_elsewhere or self._between(low, high) == segments:
-                ordered = reversed(segments) if reverse else segments
-                return LiveScans([*zip(ordered, scans, strict=True)], low, high, self._time_part, reverse)
+            # The scans themselves are of one snapshot. But a late record may have begun a new segment before them.
+            if not changes or self._between(source, low, high) == segments:
+                break
             close_answer(scans)
+        ordered = reversed(segments) if reverse else segments
+        return LiveScans(
+            [*zip(ordered, scans, strict=True)],
+            low,
+            high,
+            self._time_part,
+            reverse,
+            one_key=first is not None and first == last,
+            held=_snapshot_of(source, self._source),
+        )
 
     def lives(self, time_ms: int) -> bool:
         """Return whether records of that time live now."""
         return time_ms >= self._retention.first_live_ms(stream_time_ms(self._mark))
 
-    def _between(self, low_ms: int, high_ms: int) -> Sequence[int]:
+    def _are_many(self, low_ms: int, high_ms: int) -> bool:
+        return self._retention.segment(high_ms) - self._retention.segment(low_ms) >= _SEEKS_FROM
+
+    def _between(self, source: KeyValueStore | KeyValueView, low_ms: int, high_ms: int) -> Sequence[int]:
         """Return the segments of these times; if they are many, only those that have records."""
         first, last = self._retention.segment(low_ms), self._retention.segment(high_ms)
-        if last - first < _SEEKS_FROM:
+        if not self._are_many(low_ms, high_ms):
             return range(first, last + 1)
-        return list(existing_segments(self._source, first, last))
+        return list(existing_segments(source, first, last))
+
+
+def _snapshot_of(source: object, own: object) -> Closeable | None:
+    """Return ``source`` if it is a snapshot that was taken for one query of ``own``."""
+    return source if source is not own and isinstance(source, KeyValueSnapshot) else None
 
 
 def existing_segments(source: KeyValueStore | KeyValueView, first: int = 0, last: int | None = None) -> Iterator[int]:

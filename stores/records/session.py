@@ -3,22 +3,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import ClassVar, Generic, TypeVar, cast
+from typing import Any, ClassVar, Generic, TypeVar, cast
 
 from stores.interface import IsolationLevel, KeyValueStore, KeyValueView, PositionBound
-from stores.records.record_kind import TypedStore, TypedView
-from stores.records.retention import check_span
-from stores.records.segment_writes import SegmentWrites
+from stores.records.iterators import RecordIterator
+from stores.records.retention import check_interval, check_span
+from stores.records.segment_keys import SessionKeys, escaped, packed
+from stores.records.segment_scans import SegmentPair
+from stores.records.segment_values import SegmentValues
 from stores.records.segmented_kind import SegmentedKind, check_segmented
+from stores.records.segmented_store import SegmentedStore, SegmentedView, SegmentReads
 from stores.records.serdes import Serde
-from stores.records.session_keys import SessionKeys
-from stores.records.session_reads import SessionReads
 from stores.records.staging import Staging
-from stores.records.values import Windowed, check_time_ms
+from stores.records.values import Windowed, check_bound_ms, check_time_ms
 
 K = TypeVar("K")
 V = TypeVar("V")
+Sessions = RecordIterator[tuple[Windowed[K], Any]]
 
 
 @dataclass(frozen=True)
@@ -28,6 +31,9 @@ class Session(SegmentedKind, Generic[K, V]):
     A session lives while its end is above the stream time, which is the highest end ever put, less ``retention_ms``.
     Sessions lie in segments of ``segment_ms`` by their end, and are dropped by segments; by default it is half the
     retention, and a minute at least. With ``timestamped`` each value has a timestamp.
+
+    ``retention_ms`` and ``segment_ms`` may differ each time the store is opened. Sessions that were dropped do not come
+    back. With another ``segment_ms``, its default included, opening moves all sessions once.
 
     Raises: TypeError, ValueError for an invalid argument.
     """
@@ -57,25 +63,117 @@ class Session(SegmentedKind, Generic[K, V]):
         return SessionView(self, view)
 
 
-class SessionView(SessionReads[K, V], TypedView):
+class SessionReads(SegmentReads[K, V]):
+    """Lookups and scans of the visible sessions, whose end is above the stream time minus the retention.
+
+    Times are in milliseconds, from 0; bounds are included, and may be below 0. Scans return
+    ``(Windowed(key, start_ms, end_ms), value)``; values are ``V``, or ``ValueAndTimestamp[V]`` in a timestamped store.
+    They run by key, then by the session's end, then by its start; backward forms from the end. Keys are in the order of
+    their serialized bytes, which is that of the keys if their serde keeps order. Each scan is a snapshot.
+
+    Raises: TypeError, ValueError for a key that the serde refuses, and for what is no int below 2**62 as a time;
+    SerdeMismatchError; else as those of ``ReadOnlyKeyValueStore``.
+    """
+
+    def fetch_session(self, key: K, start_ms: int, end_ms: int) -> Any | None:
+        """Return the value of the session of ``key`` with this start and end, or None."""
+        check_interval("a session", start_ms, end_ms)
+        encoded = self._codec.encode_key(key)
+        if start_ms < 0 or not self._scans.lives(end_ms):
+            return None
+        segment = self._retention.segment(end_ms)
+        kept_key = packed(segment) + self._keys.logged(encoded, start_ms, end_ms)
+        values = self._values.now()
+        kept = self._source.get(kept_key)
+        return None if kept is None else values.decode(kept_key, kept, segment)
+
+    def fetch(self, key: K) -> Sessions[K]:
+        """Return an iterator over all sessions of ``key``, ascending."""
+        return self._of_key(key, 0, None, reverse=False)
+
+    def backward_fetch(self, key: K) -> Sessions[K]:
+        """Return an iterator like ``fetch``, descending."""
+        return self._of_key(key, 0, None, reverse=True)
+
+    def find_sessions(self, key: K, earliest_end_ms: int, latest_start_ms: int) -> Sessions[K]:
+        """Return an iterator over the sessions of ``key`` that end at ``earliest_end_ms`` or later and start at
+        ``latest_start_ms`` or earlier, ascending.
+
+        With ``time - gap`` and ``time + gap`` these are the sessions that a record of that time belongs to.
+        """
+        return self._of_key(key, *_checked(earliest_end_ms, latest_start_ms), reverse=False)
+
+    def backward_find_sessions(self, key: K, earliest_end_ms: int, latest_start_ms: int) -> Sessions[K]:
+        """Return an iterator like ``find_sessions``, descending."""
+        return self._of_key(key, *_checked(earliest_end_ms, latest_start_ms), reverse=True)
+
+    def fetch_range(self, key_from: K | None, key_to: K | None) -> Sessions[K]:
+        """Return an iterator over all sessions of the keys from ``key_from`` to ``key_to``; None leaves an end open."""
+        return self._of_range(key_from, key_to, 0, None, reverse=False)
+
+    def backward_fetch_range(self, key_from: K | None, key_to: K | None) -> Sessions[K]:
+        """Return an iterator like ``fetch_range``, descending. ``key_from`` is the smaller end."""
+        return self._of_range(key_from, key_to, 0, None, reverse=True)
+
+    def find_sessions_range(
+        self, key_from: K | None, key_to: K | None, earliest_end_ms: int, latest_start_ms: int
+    ) -> Sessions[K]:
+        """Return an iterator like ``find_sessions``, for the keys from ``key_from`` to ``key_to``.
+
+        None leaves an end open.
+        """
+        return self._of_range(key_from, key_to, *_checked(earliest_end_ms, latest_start_ms), reverse=False)
+
+    def backward_find_sessions_range(
+        self, key_from: K | None, key_to: K | None, earliest_end_ms: int, latest_start_ms: int
+    ) -> Sessions[K]:
+        """Return an iterator like ``find_sessions_range``, descending. ``key_from`` is the smaller end."""
+        return self._of_range(key_from, key_to, *_checked(earliest_end_ms, latest_start_ms), reverse=True)
+
+    def _of_key(self, key: K, earliest_end_ms: int, latest_start_ms: int | None, *, reverse: bool) -> Sessions[K]:
+        part = escaped(self._codec.encode_key(key))
+        values = self._values.now()
+        live = self._scans.open(earliest_end_ms, None, part, part, reverse=reverse)
+        return RecordIterator(self._decoded(live.in_key_order(), values, latest_start_ms), live)
+
+    def _of_range(
+        self, key_from: K | None, key_to: K | None, earliest_end_ms: int, latest_start_ms: int | None, *, reverse: bool
+    ) -> Sessions[K]:
+        values = self._values.now()
+        live = self._opened(key_from, key_to, earliest_end_ms, None, reverse=reverse)
+        return RecordIterator(self._decoded(live.in_key_order(), values, latest_start_ms), live)
+
+    def _decoded(
+        self, pairs: Iterator[SegmentPair], values: SegmentValues, latest_start_ms: int | None
+    ) -> Iterator[tuple[Windowed[K], Any]]:
+        codec, keys = self._codec, self._keys
+        for logged, kept, segment in pairs:
+            start_ms = keys.start(logged)
+            if latest_start_ms is None or start_ms <= latest_start_ms:
+                key = codec.decode_key(keys.key(logged))
+                yield (
+                    Windowed(key, start_ms, keys.time(logged)),
+                    values.decode(packed(segment) + logged, kept, segment),
+                )
+
+
+def _checked(earliest_end_ms: int, latest_start_ms: int) -> tuple[int, int]:
+    # Either may be larger: a session may be between the two times, or contain them.
+    check_bound_ms("the earliest end", earliest_end_ms)
+    check_bound_ms("the latest start", latest_start_ms)
+    return earliest_end_ms, latest_start_ms
+
+
+class SessionView(SessionReads[K, V], SegmentedView[K, V]):
     """A read-only view of a session store, for any thread."""
 
-    def __init__(self, kind: Session[K, V], view: KeyValueView) -> None:
-        TypedView.__init__(self, view, kind.view)
-        SessionReads.__init__(self, kind, kind.keys, view, kind.codec("of a view"))
 
-
-class SessionStore(SessionReads[K, V], TypedStore):
+class SessionStore(SessionReads[K, V], SegmentedStore[K, V]):
     """A session store for its writing thread, which reads its own uncommitted writes.
 
     Raises, all writes: TypeError and ValueError for an invalid session, and for a key or value that a serde or the
     store refuses, before anything is staged; else as those of ``KeyValueStore``.
     """
-
-    def __init__(self, kind: Session[K, V], staging: Staging) -> None:
-        TypedStore.__init__(self, kind, staging)
-        SessionReads.__init__(self, kind, kind.keys, staging.store, kind.codec(staging.store.name))
-        self._writes = SegmentWrites(staging, kind.retention, self._values)
 
     def put(self, session: Windowed[K], aggregate: V | None, timestamp_ms: int | None = None) -> None:
         """Stage ``aggregate`` for ``session``, whose end may be its start; None deletes.
@@ -96,13 +194,6 @@ class SessionStore(SessionReads[K, V], TypedStore):
     def remove(self, session: Windowed[K]) -> None:
         """Stage the removal of ``session``."""
         self.put(session, None)
-
-    @property
-    def late_total(self) -> int:
-        return self._writes.late_total
-
-    def before_commit(self) -> None:
-        self._writes.drop_expired()
 
     def read_only(
         self, isolation_level: IsolationLevel | None = None, bound: PositionBound | None = None

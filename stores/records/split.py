@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Final, Protocol
 
 from stores.contract.plain import PlainIterator
-from stores.engines.split import NEW, OLD
+from stores.engines.families import NEW, OLD
 from stores.interface import Closeable, KeyValueIterator, KeyValueStore, ReadOnlyKeyValueStore
 from stores.ordered.ranges import prefix_bounds
 from stores.records.converters import LoggedRecord, RecordConverter
@@ -136,21 +136,26 @@ class SplitStaging(Staging):
     def put(
         self, key: bytes, kept: bytes | None, log_key: bytes, log_value: bytes | None, timestamp_ms: int | None
     ) -> None:
-        self._inner.put(self._tagged(key), kept, log_key, log_value, timestamp_ms)
-        self._remove_old(key)
+        if self.store.is_split:
+            self.put_all([StagedWrite(key, kept, log_key, log_value, timestamp_ms)])
+        else:
+            self._inner.put(key, kept, log_key, log_value, timestamp_ms)
 
     def put_unlogged(self, key: bytes, kept: bytes | None) -> None:
-        self._inner.put_unlogged(self._tagged(key), kept)
-        self._remove_old(key)
+        self.put_all([StagedWrite(key, kept)])
 
-    def put_all(self, writes: Iterable[StagedWrite]) -> None:
-        checked = list(writes)
-        key_bytes_max = self.store.max_key_bytes - self.store.is_split
-        for write in checked:
-            if not 0 < len(write.key) <= key_bytes_max:
-                raise ValueError(f"a key has 1 to {key_bytes_max} bytes, not {len(write.key)}")
-        for write in checked:
-            self.put(*write)
+    def put_all(self, writes: Sequence[StagedWrite], marks: Mapping[str, bytes | None] | None = None) -> None:
+        if not self.store.is_split:
+            self._inner.put_all(writes, marks)
+            return
+        moved: list[StagedWrite] = []
+        for write in writes:
+            # An invalid key must not become valid by the first byte.
+            moved.append(write._replace(key=NEW + write.key if write.key else write.key))
+            # Look it up first: a removal of a missing key would leave a tombstone, which slows down scans.
+            if 0 < len(write.key) < self.store.max_key_bytes and self.store.get(OLD + write.key) is not None:
+                moved.append(StagedWrite(OLD + write.key, None))
+        self._inner.put_all(moved, marks)
 
     def delete_range_unlogged(self, start: bytes | None, end: bytes | None) -> None:
         if not self.store.is_split:
@@ -163,21 +168,11 @@ class SplitStaging(Staging):
         if not self.store.is_split:
             self._inner.delete_range(start, end)
             return
-        with SplitReader(self.store, self.store).range(start, end) as pairs:
-            keys = [key for key, _ in pairs]
-        for key in keys:
-            self.put(key, None, key, None, None)
-
-    def _tagged(self, key: bytes) -> bytes:
-        if not self.store.is_split:
-            return key
-        # An invalid key must not become valid by the first byte.
-        return NEW + key if key else key
-
-    def _remove_old(self, key: bytes) -> None:
-        # Look it up first: a removal of a missing key would leave a tombstone, which slows down scans.
-        if self.store.is_split and self.store.get(OLD + key) is not None:
-            self._inner.put_unlogged(OLD + key, None)
+        keys: list[bytes] = []
+        for pairs in self.store.range_many(tagged_bounds(start, end)):
+            with pairs:
+                keys += [key for key, _ in pairs]
+        self._inner.put_all([StagedWrite(key, None, key[1:]) for key in keys])
 
 
 class SplitConverter(RecordConverter):
@@ -190,7 +185,8 @@ class SplitConverter(RecordConverter):
         pairs = self._inner.convert(record)
         if not self._store.is_split:
             return pairs
-        return [moved for key, value in pairs for moved in ((NEW + key, value), *self._gone(key))]
+        # An invalid key must not become valid by the first byte.
+        return [moved for key, value in pairs for moved in ((NEW + key if key else key, value), *self._gone(key))]
 
     def marks(self) -> Mapping[str, bytes | None]:
         return self._inner.marks()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from stores.interface import KeyValueStore
@@ -11,13 +11,16 @@ from stores.records.values import SURROGATE_MS
 
 
 class StagedWrite(NamedTuple):
-    """A write. ``kept`` None deletes; ``log_value`` None is a tombstone; ``timestamp_ms`` None is the record's time."""
+    """A write. ``kept`` None deletes; ``log_value`` None is a tombstone; ``timestamp_ms`` None is the record's time.
+
+    Without a ``log_key`` it is not logged: a record only moves within the store.
+    """
 
     key: bytes
     kept: bytes | None
-    log_key: bytes
-    log_value: bytes | None
-    timestamp_ms: int | None
+    log_key: bytes | None = None
+    log_value: bytes | None = None
+    timestamp_ms: int | None = None
 
 
 class Staging(ABC):
@@ -59,21 +62,16 @@ class Staging(ABC):
     def delete_range_unlogged(self, start: bytes | None, end: bytes | None) -> None:
         """Stage the removal of a range, both ends included, without logging it: a restore repeats it, as an expiry."""
 
-    def put_all(self, writes: Iterable[StagedWrite]) -> None:
-        """Stage all writes, or none if one of them is refused. The last write of a key wins."""
-        checked = list(writes)
-        key_bytes_max = self.store.max_key_bytes
-        for write in checked:
-            if not 0 < len(write.key) <= key_bytes_max:
-                raise ValueError(f"a key has 1 to {key_bytes_max} bytes, not {len(write.key)}")
-        for write in checked:
-            self.put(*write)
+    @abstractmethod
+    def put_all(self, writes: Sequence[StagedWrite], marks: Mapping[str, bytes | None] | None = None) -> None:
+        """Stage all writes and marks, or nothing if one of them is refused. The last write of a key wins.
 
+        Readers of staged data see the writes in one step, and so do queries of ``with_mark`` the marks with them.
+        """
+
+    @abstractmethod
     def delete_range(self, start: bytes | None, end: bytes | None) -> None:
-        """Stage the removal of all keys from ``start`` to ``end``, both included, and log each of them."""
-        with self.store.range(start, end) as pairs:
-            for key, _ in pairs:
-                self.put(key, None, key, None, None)
+        """Stage the removal of all keys from ``start`` to ``end``, both included, in one step. Log each of them."""
 
 
 class StoreStaging(Staging):
@@ -99,8 +97,12 @@ class StoreStaging(Staging):
     def delete_range_unlogged(self, start: bytes | None, end: bytes | None) -> None:
         self.store.delete_range(start, end)
 
-    def put_all(self, writes: Iterable[StagedWrite]) -> None:
-        self.store.put_all([(write.key, write.kept) for write in writes])
+    def put_all(self, writes: Sequence[StagedWrite], marks: Mapping[str, bytes | None] | None = None) -> None:
+        pairs = [(write.key, write.kept) for write in writes]
+        if marks:
+            self.store.put_with_marks(pairs, marks)
+        else:
+            self.store.put_all(pairs)
 
     def delete_range(self, start: bytes | None, end: bytes | None) -> None:
         self.store.delete_range(start, end)

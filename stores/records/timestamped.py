@@ -1,22 +1,33 @@
 """Timestamped key-value stores: the store has ``<8-byte time><value>``, and its changelog the value alone.
 
 The changelog record's timestamp is the time. Source: KIP-258, ``TimestampedKeyValueStore``.
+
+A persistent store of another package that does not declare ``StateStore.takes_timestamps`` goes on with plain values:
+reads add the time -1, writes drop the time. Source: KIP-258, "custom byte stores";
+``KeyValueToTimestampedKeyValueByteStore``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, TypeVar, cast
 
 from stores.contract.arguments import check_pairs
+from stores.contract.plain import PlainIterator
 from stores.errors import ConfigError
-from stores.interface import IsolationLevel, KeyValueStore, KeyValueView, PositionBound, ReadOnlyKeyValueStore
+from stores.interface import (
+    IsolationLevel,
+    KeyValueIterator,
+    KeyValueStore,
+    KeyValueView,
+    PositionBound,
+    ReadOnlyKeyValueStore,
+)
 from stores.records.codec import Codec
 from stores.records.converters import PlainConverter, RecordConverter, TimestampedConverter
 from stores.records.expiry import ExpiringConverter, Expiry, LiveReader, stream_time_ms
 from stores.records.key_value import KeyValue, KeyValueReads, TypedKeyValueView
-from stores.records.plain_values import StrippingStaging, SurrogateReader
 from stores.records.record_kind import (
     RECORDS,
     Description,
@@ -31,8 +42,88 @@ from stores.records.record_kind import (
 from stores.records.serdes import BytesSerde, Serde, check_serde
 from stores.records.split import SplitConverter, SplitReader, SplitStaging, UpgradingReader
 from stores.records.staging import StagedWrite, Staging
-from stores.records.timestamps import TIME, FoundBytes, StrippingSerde, TimestampedSerde, lookup_of_bytes
+from stores.records.timestamps import (
+    SURROGATE,
+    TIME,
+    TIME_BYTES,
+    FoundBytes,
+    StrippingSerde,
+    TimestampedSerde,
+    lookup_of_bytes,
+)
 from stores.records.values import ValueAndTimestamp, check_span_ms, check_time_ms
+
+
+class SurrogateReader(ReadOnlyKeyValueStore):
+    """A reader of the plain values of ``plain``, each with timestamp -1."""
+
+    def __init__(self, plain: ReadOnlyKeyValueStore) -> None:
+        self._plain = plain
+
+    def get(self, key: bytes) -> bytes | None:
+        value = self._plain.get(key)
+        return None if value is None else SURROGATE + value
+
+    def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
+        return [None if value is None else SURROGATE + value for value in self._plain.get_many(keys)]
+
+    def range(self, start: bytes | None, end: bytes | None) -> KeyValueIterator:
+        return _with_surrogates(self._plain.range(start, end))
+
+    def reverse_range(self, start: bytes | None, end: bytes | None) -> KeyValueIterator:
+        return _with_surrogates(self._plain.reverse_range(start, end))
+
+    def prefix_scan(self, prefix: bytes) -> KeyValueIterator:
+        return _with_surrogates(self._plain.prefix_scan(prefix))
+
+    def reverse_prefix_scan(self, prefix: bytes) -> KeyValueIterator:
+        return _with_surrogates(self._plain.reverse_prefix_scan(prefix))
+
+    def approximate_num_entries(self) -> int:
+        return self._plain.approximate_num_entries()
+
+
+def _with_surrogates(scan: KeyValueIterator) -> KeyValueIterator:
+    return PlainIterator(((key, SURROGATE + value) for key, value in scan), scan)
+
+
+class StrippingStaging(Staging):
+    """A staging that drops the time of each value. Its changelog record has the time."""
+
+    def __init__(self, inner: Staging) -> None:
+        self.store = inner.store
+        self.logs = inner.logs
+        self._inner = inner
+
+    @property
+    def timestamp_ms(self) -> int:
+        return self._inner.timestamp_ms
+
+    @property
+    def may_stage(self) -> bool:
+        return self._inner.may_stage
+
+    def put(
+        self, key: bytes, kept: bytes | None, log_key: bytes, log_value: bytes | None, timestamp_ms: int | None
+    ) -> None:
+        self._inner.put(key, _stripped(kept), log_key, log_value, timestamp_ms)
+
+    def put_unlogged(self, key: bytes, kept: bytes | None) -> None:
+        self._inner.put_unlogged(key, _stripped(kept))
+
+    def delete_range_unlogged(self, start: bytes | None, end: bytes | None) -> None:
+        self._inner.delete_range_unlogged(start, end)
+
+    def put_all(self, writes: Sequence[StagedWrite], marks: Mapping[str, bytes | None] | None = None) -> None:
+        self._inner.put_all([write._replace(kept=_stripped(write.kept)) for write in writes], marks)
+
+    def delete_range(self, start: bytes | None, end: bytes | None) -> None:
+        self._inner.delete_range(start, end)
+
+
+def _stripped(kept: bytes | None) -> bytes | None:
+    return None if kept is None else kept[TIME_BYTES:]
+
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -110,7 +201,14 @@ class TimestampedKeyValue(RecordKind, Generic[K, V]):
 
     def live(self, reader: ReadOnlyKeyValueStore, source: KeyValueStore | KeyValueView) -> ReadOnlyKeyValueStore:
         """Return a reader of the records of ``reader`` that have not expired by the stream time of ``source``."""
-        return reader if self.ttl_ms is None else LiveReader(reader, source, self.ttl_ms)
+        return reader if self.ttl_ms is None else LiveReader(reader, source, self.ttl_ms, self.reader_of)
+
+    @staticmethod
+    def reader_of(view: KeyValueView) -> ReadOnlyKeyValueStore:
+        """Return a reader of the records of ``view`` in the present format."""
+        if not view.takes_timestamps:
+            return SurrogateReader(view)
+        return SplitReader(view, view) if view.is_split else view
 
 
 class TimestampedReads(KeyValueReads[K, ValueAndTimestamp[V]]):
@@ -130,12 +228,7 @@ class TimestampedKeyValueView(TimestampedReads[K, V], TypedView):
 
     def __init__(self, kind: TimestampedKeyValue[K, V], view: KeyValueView) -> None:
         TypedView.__init__(self, view, kind.view)
-        reader: ReadOnlyKeyValueStore = view
-        if not view.takes_timestamps:
-            reader = SurrogateReader(view)
-        elif view.is_split:
-            reader = SplitReader(view, view)
-        reader = kind.live(reader, view)
+        reader = kind.live(kind.reader_of(view), view)
         TimestampedReads.__init__(self, reader, "of a view", kind.key, kind.value)
         self._kind = kind
 
@@ -200,12 +293,8 @@ class TimestampedKeyValueStore(TimestampedReads[K, V], TypedStore):
         writes = [self._encode(key, value, timestamp_ms) for key, value, timestamp_ms in records]
         if self._expiry is None:
             self._staging.put_all(writes)
-            return
-        key_bytes_max = self.store.max_key_bytes
-        if any(not 0 < len(write.key) <= key_bytes_max for write in writes):
-            raise ValueError(f"store {self.name!r}: a key has 1 to {key_bytes_max} bytes")
-        for write in writes:
-            self._write(write)
+        else:
+            self._expiry.put_all(writes)
 
     def put_if_absent(self, key: K, value: V | None, timestamp_ms: int) -> ValueAndTimestamp[V] | None:
         """Stage ``value`` and its time unless ``key`` has a value. Return the existing value, else None."""
@@ -246,13 +335,8 @@ class TimestampedKeyValueStore(TimestampedReads[K, V], TypedStore):
         return StagedWrite(encoded, TIME.pack(timestamp_ms) + data, encoded, data, timestamp_ms)
 
     def _write(self, write: StagedWrite) -> None:
-        key, kept, log_key, log_value, timestamp_ms = write
-        expiry = self._expiry
-        if expiry is None or kept is None or timestamp_ms is None:
-            self._staging.put(key, kept, log_key, log_value, timestamp_ms)
-            return
-        if not expiry.is_live(timestamp_ms):
-            # The record would be expired already, and it replaces the former one: so delete.
-            kept = log_value = None
-        self._staging.put(key, kept, log_key, log_value, timestamp_ms)
-        expiry.observe(timestamp_ms)
+        if self._expiry is None:
+            key, kept, _, log_value, timestamp_ms = write
+            self._staging.put(key, kept, key, log_value, timestamp_ms)
+        else:
+            self._expiry.put_all([write])

@@ -76,6 +76,11 @@ def check_time_ms(what: str, given: object) -> int:
     return given
 
 
+def check_bound_ms(what: str, given: object) -> None:
+    """Check a bound of a query: an int below 2**62, in ms, which may be negative. Raises: TypeError, ValueError."""
+    check_time_ms(what, max(0, given) if type(given) is int else given)
+
+
 def check_span_ms(what: str, given: object) -> None:
     """Check the length of a time, in milliseconds. Raises: TypeError, ValueError."""
     if type(given) is not int:

@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import ClassVar, Generic, TypeVar, cast
+from struct import Struct
+from typing import Any, ClassVar, Generic, TypeVar, cast
 
 from stores.interface import IsolationLevel, KeyValueStore, KeyValueView, PositionBound
-from stores.records.record_kind import Description, TypedStore, TypedView
-from stores.records.segment_writes import SegmentWrites
+from stores.records.iterators import RecordIterator
+from stores.records.record_kind import Description
+from stores.records.retention import check_interval
+from stores.records.segment_keys import SEGMENT_BYTES, TIME_BYTES, WindowKeys, escaped, packed
+from stores.records.segment_scans import LiveScans, SegmentPair
+from stores.records.segment_values import SegmentValues
 from stores.records.segmented_kind import SegmentedKind, check_flag, check_segmented
+from stores.records.segmented_store import SegmentedStore, SegmentedView, SegmentReads
 from stores.records.serdes import Serde
 from stores.records.staging import Staging
-from stores.records.values import check_span_ms, check_time_ms
-from stores.records.window_keys import WindowKeys
-from stores.records.window_reads import WindowReads
+from stores.records.values import TIME_BOUND_MS, Windowed, check_bound_ms, check_span_ms, check_time_ms
 
 K = TypeVar("K")
 V = TypeVar("V")
+_unpack_from = Struct(">Q").unpack_from
 
 
 @dataclass(frozen=True)
@@ -27,6 +33,9 @@ class Window(SegmentedKind, Generic[K, V]):
     time minus ``retention_ms``, which is at least the size. Records are dropped by segments of ``segment_ms``, by their
     window starts; the default is half of the retention, and at least a minute. With ``timestamped`` each value has a
     timestamp. With ``retain_duplicates`` a key and start can have several values.
+
+    ``size_ms``, ``retention_ms`` and ``segment_ms`` may differ each time the store is opened. Records that were dropped
+    do not come back. With another ``segment_ms``, its default included, opening moves all records once.
 
     Raises: TypeError, ValueError for an invalid argument.
     """
@@ -55,10 +64,6 @@ class Window(SegmentedKind, Generic[K, V]):
     def keys(self) -> WindowKeys:
         return WindowKeys(self.retain_duplicates)
 
-    @property
-    def sequenced(self) -> bool:
-        return self.retain_duplicates
-
     def description(self) -> Description:
         return {**super().description(), "size_ms": self.size_ms, "retain_duplicates": self.retain_duplicates}
 
@@ -72,25 +77,138 @@ class Window(SegmentedKind, Generic[K, V]):
         return WindowView(self, view)
 
 
-class WindowView(WindowReads[K, V], TypedView):
+class WindowReads(SegmentReads[K, V]):
+    """Lookups and scans of the visible records, whose window start is above the stream time minus the retention.
+
+    Times are in milliseconds, from 0; both ends of each range are included. An end below 0 is as far as 0, and a range
+    that ends before it starts has nothing. Values are ``V``, or ``ValueAndTimestamp[V]`` in a timestamped store.
+    Several values of one key and start come in the order of their writes. Each scan is a snapshot.
+
+    Raises: TypeError, ValueError for a key that the serde refuses, and for what is no int below 2**62 as a time;
+    SerdeMismatchError; else as those of ``ReadOnlyKeyValueStore``.
+    """
+
+    def fetch_one(self, key: K, window_start_ms: int) -> Any | None:
+        """Return the value of ``key`` in the window with that start, or None; the last written one of several."""
+        check_bound_ms("a window start", window_start_ms)
+        encoded = self._codec.encode_key(key)
+        if not self._scans.lives(window_start_ms):
+            return None
+        segment = self._retention.segment(window_start_ms)
+        start = packed(segment) + self._keys.logged(encoded, window_start_ms)
+        values = self._values.now()
+        if self._keys.sequenced:
+            with self._source.reverse_range(start, start[:-TIME_BYTES] + b"\xff" * TIME_BYTES) as pairs:
+                kept = next((value for _, value in pairs), None)
+        else:
+            kept = self._source.get(start)
+        return None if kept is None else values.decode(start, kept, segment)
+
+    def fetch(self, key: K, start_ms: int, end_ms: int) -> RecordIterator[tuple[int, Any]]:
+        """Return an iterator over ``(window_start_ms, value)`` of ``key``, ascending.
+
+        It has the windows that start from ``start_ms`` to ``end_ms``.
+        """
+        return self._fetched(key, start_ms, end_ms, reverse=False)
+
+    def backward_fetch(self, key: K, start_ms: int, end_ms: int) -> RecordIterator[tuple[int, Any]]:
+        """Return an iterator like ``fetch``, descending."""
+        return self._fetched(key, start_ms, end_ms, reverse=True)
+
+    def fetch_range(
+        self, key_from: K | None, key_to: K | None, start_ms: int, end_ms: int
+    ) -> RecordIterator[tuple[Windowed[K], Any]]:
+        """Return an iterator over ``(Windowed(key, start_ms, end_ms), value)`` of keys from ``key_from`` to ``key_to``.
+
+        It is ordered by key, then by time; None leaves an end open. Keys are in the order of their serialized bytes,
+        which is that of the keys if their serde keeps order.
+        """
+        return self._in_key_order(key_from, key_to, start_ms, end_ms, reverse=False)
+
+    def backward_fetch_range(
+        self, key_from: K | None, key_to: K | None, start_ms: int, end_ms: int
+    ) -> RecordIterator[tuple[Windowed[K], Any]]:
+        """Return an iterator like ``fetch_range``, descending. ``key_from`` is the smaller end."""
+        return self._in_key_order(key_from, key_to, start_ms, end_ms, reverse=True)
+
+    def fetch_all(self, start_ms: int, end_ms: int) -> RecordIterator[tuple[Windowed[K], Any]]:
+        """Return an iterator over all keys' ``(Windowed(key, start_ms, end_ms), value)``, by time, then by key.
+
+        It has the windows that start from ``start_ms`` to ``end_ms``. The records of one segment in that range are held
+        in memory.
+        """
+        check_interval("a range of window starts", start_ms, end_ms)
+        return self._in_time_order(start_ms, end_ms, reverse=False)
+
+    def backward_fetch_all(self, start_ms: int, end_ms: int) -> RecordIterator[tuple[Windowed[K], Any]]:
+        """Return an iterator like ``fetch_all``, descending."""
+        check_interval("a range of window starts", start_ms, end_ms)
+        return self._in_time_order(start_ms, end_ms, reverse=True)
+
+    def all(self) -> RecordIterator[tuple[Windowed[K], Any]]:
+        """Return an iterator like ``fetch_all``, for all times."""
+        return self._in_time_order(0, None, reverse=False)
+
+    def backward_all(self) -> RecordIterator[tuple[Windowed[K], Any]]:
+        """Return an iterator like ``all``, descending."""
+        return self._in_time_order(0, None, reverse=True)
+
+    def _fetched(self, key: K, start_ms: int, end_ms: int, *, reverse: bool) -> RecordIterator[tuple[int, Any]]:
+        check_interval("a range of window starts", start_ms, end_ms)
+        encoded = self._codec.encode_key(key)
+        part = escaped(encoded)
+        values = self._values.now()
+        live = self._scans.open(start_ms, end_ms, part, part, reverse=reverse)
+        return RecordIterator(self._windows(live, values, SEGMENT_BYTES + len(part)), live)
+
+    def _windows(self, live: LiveScans, values: SegmentValues, start_at: int) -> Iterator[tuple[int, Any]]:
+        for segment, pairs in live.in_segment_order():
+            decode = values.decoder(segment)
+            if decode is None:
+                for key, kept in pairs:
+                    yield _unpack_from(key, start_at)[0], kept
+                continue
+            for key, kept in pairs:
+                try:
+                    value = decode(kept)
+                except Exception:
+                    value = values.decode(key, kept, segment)
+                yield _unpack_from(key, start_at)[0], value
+
+    def _in_key_order(
+        self, key_from: K | None, key_to: K | None, start_ms: int, end_ms: int, *, reverse: bool
+    ) -> RecordIterator[tuple[Windowed[K], Any]]:
+        check_interval("a range of window starts", start_ms, end_ms)
+        values = self._values.now()
+        live = self._opened(key_from, key_to, start_ms, end_ms, reverse=reverse)
+        return RecordIterator(self._decoded(live.in_key_order(), values), live)
+
+    def _in_time_order(
+        self, start_ms: int, end_ms: int | None, *, reverse: bool
+    ) -> RecordIterator[tuple[Windowed[K], Any]]:
+        values = self._values.now()
+        live = self._scans.open_all(start_ms, end_ms, reverse=reverse)
+        return RecordIterator(self._decoded(live.in_time_order(), values), live)
+
+    def _decoded(self, pairs: Iterator[SegmentPair], values: SegmentValues) -> Iterator[tuple[Windowed[K], Any]]:
+        codec, keys, size_ms = self._codec, self._keys, self._description.size_ms
+        for logged, kept, segment in pairs:
+            start_ms = keys.time(logged)
+            end_ms = min(start_ms + size_ms, TIME_BOUND_MS - 1)
+            key = codec.decode_key(keys.key(logged))
+            yield Windowed(key, start_ms, end_ms), values.decode(packed(segment) + logged, kept, segment)
+
+
+class WindowView(WindowReads[K, V], SegmentedView[K, V]):
     """A read-only view of a window store, for any thread."""
 
-    def __init__(self, kind: Window[K, V], view: KeyValueView) -> None:
-        TypedView.__init__(self, view, kind.view)
-        WindowReads.__init__(self, kind, kind.keys, kind.size_ms, view, kind.codec("of a view"))
 
-
-class WindowStore(WindowReads[K, V], TypedStore):
+class WindowStore(WindowReads[K, V], SegmentedStore[K, V]):
     """A window store for its writing thread, which reads its own uncommitted writes.
 
     Raises, all writes: TypeError and ValueError for an invalid time, and for a key or value that a serde or the store
     refuses, before anything is staged; else as those of ``KeyValueStore``.
     """
-
-    def __init__(self, kind: Window[K, V], staging: Staging) -> None:
-        TypedStore.__init__(self, kind, staging)
-        WindowReads.__init__(self, kind, kind.keys, kind.size_ms, staging.store, kind.codec(staging.store.name))
-        self._writes = SegmentWrites(staging, kind.retention, self._values)
 
     def put(self, key: K, value: V | None, window_start_ms: int, timestamp_ms: int | None = None) -> None:
         """Stage ``value`` for ``key`` in the window that starts at ``window_start_ms``.
@@ -111,13 +229,6 @@ class WindowStore(WindowReads[K, V], TypedStore):
             logged = self._keys.logged(encoded, window_start_ms, sequence)
             if self._writes.put(logged, window_start_ms, data, timestamp_ms):
                 self._writes.took_number(sequence)
-
-    @property
-    def late_total(self) -> int:
-        return self._writes.late_total
-
-    def before_commit(self) -> None:
-        self._writes.drop_expired()
 
     def read_only(
         self, isolation_level: IsolationLevel | None = None, bound: PositionBound | None = None

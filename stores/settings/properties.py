@@ -3,23 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from enum import EnumType
 from typing import Any
 
-from stores.errors import ConfigError
-from stores.interface import ProcessingGuarantee
-from stores.registry import nearest
+from stores.errors import ConfigError, nearest
 
 Properties = Mapping[str, str | int | bool]
 Known = Mapping[str, tuple[str, Callable[[str], Any]]]
 """By a property's name: the setting that it sets, and the parser of its text."""
-
-_GUARANTEES: Mapping[str, ProcessingGuarantee] = {
-    "at_least_once": ProcessingGuarantee.AT_LEAST_ONCE,
-    "exactly_once": ProcessingGuarantee.EXACTLY_ONCE,
-    "exactly_once_beta": ProcessingGuarantee.EXACTLY_ONCE,
-    "exactly_once_v2": ProcessingGuarantee.EXACTLY_ONCE,
-}
-"""Values of ``processing.guarantee``; the later two are Kafka's names for the same promise (KIP-447, KIP-732)."""
 
 
 def read(properties: Properties, known: Known, prefix: str) -> tuple[dict[str, Any], dict[str, str | int | bool]]:
@@ -53,15 +44,13 @@ def parsed_as(name: str, value: object, parse: Callable[[str], Any]) -> Any:
         raise ConfigError(f"property {name} is None: give it a value, or drop it")
     try:
         return parse(str(value))
-    except (ValueError, KeyError) as error:
-        raise ConfigError(f"property {name}: {value!r} is not a valid value") from error
+    except ConfigError as error:
+        raise ConfigError(f"property {name}: {error}") from error
+    except (ValueError, KeyError, OverflowError) as error:
+        known = f": choose one of {', '.join(parse)}" if isinstance(parse, EnumType) else ""
+        raise ConfigError(f"property {name}: {value!r} is not a valid value{known}") from error
 
 
 def boolean(text: str) -> bool:
     """Read ``true`` or ``false``. Raises: KeyError."""
     return {"true": True, "false": False}[text.lower()]
-
-
-def guarantee(text: str) -> ProcessingGuarantee:
-    """Read a value of ``processing.guarantee``. Raises: KeyError."""
-    return _GUARANTEES[text]

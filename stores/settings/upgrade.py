@@ -13,10 +13,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from enum import StrEnum
 from typing import Any
 
 from stores.changelog.interface import Record
+from stores.contract.levels import Level
 from stores.errors import ConfigError
 from stores.records.record_kind import RecordKind
 
@@ -30,7 +30,7 @@ record where a store is restored again, and must then return the same. A key tha
 that no record of an earlier format has: compaction keeps the last record of each key, whatever its format."""
 
 
-class UpgradeMode(StrEnum):
+class UpgradeMode(Level):
     """The way in which a store is upgraded to a newer format. Source: KIP-258, first draft, ``upgrade.mode``."""
 
     IN_PLACE = "in_place"
@@ -83,8 +83,8 @@ class Upgrade:
     that has the new format may work on the old store. Source: KIP-258, first draft, ``StoreUpgradeBuilder``."""
     swap_running: bool = False
     """With ``proxy``: the new store takes the old one's place after a commit of the running task, as soon as it is at
-    the changelog's end. Function and readers then get the new store itself, of the kind ``records``; what they keep of
-    ``context.store`` or ``task.store`` works on. A scan that is open ends in StoreClosedError.
+    the changelog's end. Function and readers then get the new store itself, of the kind ``records``; references to
+    ``context.store`` or ``task.store`` stay valid. A scan that is open ends in StoreClosedError.
 
     Without it the next opening swaps: a function that has the old format cannot go on with the new store."""
     rewrite_changelog: bool = False
@@ -92,8 +92,9 @@ class Upgrade:
     task is opened with that format, before the first record, if any record is of an earlier one. It takes time and
     room for all of the changelog. ``convert`` is not called any more after that.
 
-    Not for a changelog whose records may not be dropped, such as a topic of Kafka with the cleanup policy ``compact``
-    alone."""
+    A topic of Kafka with the cleanup policy ``compact`` alone keeps the old records until the brokers compact it. Over
+    Kafka it has to end within ``transaction.timeout.ms``, which is 15 minutes here unless the client's settings have
+    another."""
     on_upgrade: OnUpgrade | None = None
 
     def __post_init__(self) -> None:

@@ -16,20 +16,22 @@ from contextlib import suppress
 from itertools import islice
 from pathlib import Path
 
-from stores.errors import StoreCorruptedError, StoreError
+from stores.engines.sqlite.tables import FILE
+from stores.errors import ConfigError, StoreCorruptedError, StoreError
 from stores.files.plain_files import translated_system_errors
 from stores.files.store_directory import StoreDirectory
 from stores.interface import TopicPartition
 from stores.registry import open_store
 from stores.shell.backup import back_up, strongest
-from stores.shell.changelog_file import facts_of, is_changelog
 from stores.shell.decoding import SERDES, Decoder, Line, as_json, as_text
 from stores.shell.disk_store import DiskStore, Reading, held, reading
+from stores.shell.sqlite_files import facts_of, is_changelog, records_of, tables_of
 from stores.shell.subcommands import check_command
 from stores.version import __version__
 
 DAMAGED, REFUSED, INTERRUPTED = 1, 2, 130
 _PROGRAM = "python -m stores"
+_SINGULAR = {"marks": "mark", "tables": "table", "schema": "schema"}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -59,8 +61,15 @@ def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
     shown = (
         "show what a store is, its offsets, its size and its marks, or the partitions of a changelog, changing nothing"
     )
-    command("inspect", _inspect, shown, "the folder of a store, or the file of an embedded changelog")
-    dump = command("dump", _dump, "print the committed records of a store in key order, without changing it")
+    either = "the folder of a store, or the file of an embedded changelog"
+    inspect = command("inspect", _inspect, shown, either)
+    inspect.add_argument("--tables", action="store_true", help="add the tables of a SQLite file (extra inspection)")
+    dump = command(
+        "dump",
+        _dump,
+        "print the committed records of a store in key order, or all of a changelog, changing nothing",
+        either,
+    )
     dump.add_argument("--key", choices=SERDES, help="decode keys; without it they are shown as escaped bytes")
     dump.add_argument("--value", choices=SERDES, help="decode values; without it they are shown as escaped bytes")
     dump.add_argument("--limit", type=_count, metavar="N", help="print at most N records")
@@ -95,7 +104,10 @@ def run_guarded(run: Callable[[], int]) -> int:
 
 
 def _inspect(given: argparse.Namespace) -> int:
-    facts = facts_of(given.path) if is_changelog(given.path) else _facts(given.path)
+    is_log = is_changelog(given.path)
+    facts = facts_of(given.path) if is_log else _facts(given.path)
+    if given.tables:
+        facts.update(tables_of(given.path if is_log else _sqlite_file(given.path, facts)))
     if given.json:
         print(json.dumps(facts))
         return 0
@@ -104,11 +116,18 @@ def _inspect(given: argparse.Namespace) -> int:
             for entry in fact:
                 print(f"{name:24} {' '.join(map(_shown, entry.items()))}")
         elif isinstance(fact, dict):
-            for mark, text in fact.items():
-                print(f"{'mark ' + mark:24} {text}")
+            for entry_name, text in fact.items():
+                print(f"{_SINGULAR[name] + ' ' + entry_name:24} {text}")
         else:
             print(f"{name:24} {fact}")
     return 0
+
+
+def _sqlite_file(path: Path, facts: Line) -> Path:
+    file = path / "data" / FILE
+    if not file.exists():
+        raise ConfigError(f"{path} is a store of {facts['backend']} and has no tables: leave --tables out")
+    return file
 
 
 def _facts(path: Path) -> Line:
@@ -135,6 +154,10 @@ def _shown(part: tuple[str, object]) -> str:
 
 def _dump(given: argparse.Namespace) -> int:
     form = as_json if given.json else as_text
+    if is_changelog(given.path):
+        for line in islice(records_of(given.path), given.limit):
+            print(form(line))
+        return 0
     with held(given.path) as store, reading(store) as found:
         decoder = Decoder(found.marks, given.key, given.value)
         for line in islice(_records(found, decoder), given.limit):

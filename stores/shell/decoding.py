@@ -8,11 +8,14 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from stores.errors import ConfigError, StoreCorruptedError
-from stores.records.escaped_keys import SEGMENT_BYTES, TIME_BYTES
 from stores.records.record_kind import RECORDS
+from stores.records.segment_keys import (
+    SEGMENT_BYTES,
+    TIME_BYTES,
+    has_timestamps,
+    keys_described,
+)
 from stores.records.serdes import FLOAT64, INT64, JSON, STR
-from stores.records.session_keys import SessionKeys
-from stores.records.window_keys import WindowKeys
 
 SERDES: Mapping[str, Callable[[bytes], Any]] = {
     "str": STR.deserialize,
@@ -35,9 +38,8 @@ class Decoder:
         asked = key is not None or value is not None
         try:
             kind = json.loads(marks[RECORDS]) if asked and RECORDS in marks else {}
-            self._kind = str(kind.get("kind", ""))
-            self._timestamped = self._kind.startswith("timestamped") or bool(kind.get("timestamped"))
-            self._windows = WindowKeys(bool(kind.get("retain_duplicates")))
+            self._keys = keys_described(kind)
+            self._timestamped = has_timestamps(kind)
         except (ValueError, AttributeError) as error:
             raise StoreCorruptedError("the store's description can't be read: restore it from its changelog") from error
 
@@ -47,15 +49,9 @@ class Decoder:
         ``plain`` is True in the older data family of a store that is being upgraded, whose values have no time.
         Raises: ConfigError for bytes that are not of the serde.
         """
-        line: Line = {}
-        if self._kind == "window":
-            line["window_start_ms"] = self._windows.time(key)
-            bare = self._windows.key(key[SEGMENT_BYTES:])
-        elif self._kind == "session":
-            line["session_start_ms"], line["session_end_ms"] = SessionKeys().start(key), SessionKeys().time(key)
-            bare = SessionKeys().key(key[SEGMENT_BYTES:])
-        else:
-            bare = key
+        keys = self._keys
+        line: Line = {} if keys is None else {**keys.times(key)}
+        bare = key if keys is None else keys.key(key[SEGMENT_BYTES:])
         if self._timestamped and not plain:
             line["timestamp_ms"] = int.from_bytes(value[:TIME_BYTES], "big", signed=True)
             value = value[TIME_BYTES:]

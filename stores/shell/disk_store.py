@@ -11,18 +11,19 @@ from pathlib import Path
 from stores import position
 from stores.contract import marks
 from stores.engines.engine import Engine, Scan
-from stores.errors import StoreCorruptedError, StoreIncompatibleError, StoreLockedError, StoreUnavailableError
+from stores.errors import StoreIncompatibleError, StoreLockedError, StoreUnavailableError
 from stores.files.creation import LOCK_FILE, check_parts, is_store, is_unfinished
 from stores.files.identity import FILE as IDENTITY_FILE
 from stores.files.identity import Identity, checked_identity, read_identity
 from stores.files.locks import take_shared
+from stores.files.open_mark import FILE as MARK_FILE
+from stores.files.open_mark import boot_id, check_not_torn, read_mark
 from stores.files.open_probe import probe_open
-from stores.files.plain_files import read_json, translated_system_errors
-from stores.files.store_directory import boot_id
+from stores.files.plain_files import translated_system_errors
 from stores.interface import Position, TopicPartition
 from stores.ordered.ranges import ScanRange
 from stores.registry import Backend, backend_named
-from stores.shell.changelog_file import is_changelog
+from stores.shell.sqlite_files import is_changelog
 
 _DEPTHS = ("*", "*/*", "*/*/*")
 _STORES_SHOWN = 5
@@ -47,7 +48,7 @@ class DiskStore:
     @property
     def is_clean(self) -> bool:
         """True if the last process that had the store open has closed it."""
-        return not (self.path / "open").exists()
+        return not (self.path / MARK_FILE).exists()
 
     def check_at_rest(self) -> None:
         """Check that no process has the store open, and that power loss has not torn it.
@@ -60,14 +61,8 @@ class DiskStore:
             if self.is_clean:
                 self.backend.load_engine().check_closed(self.data)
                 return
-            try:
-                mark = read_json(self.path / "open")
-                assert isinstance(mark, dict)
-                torn = mark["tearable"] and mark["boot"] != boot_id()
-            except (ValueError, KeyError, TypeError, AssertionError) as error:
-                raise _damaged(f"{self.path / 'open'} can't be read") from error
-            if torn:
-                raise _damaged(f"{self.path} was open when the machine stopped, at a level that power loss may damage")
+            if (mark := read_mark(self.path)) is not None:
+                check_not_torn(self.path, mark, boot_id())
 
 
 @dataclass(frozen=True)
@@ -164,7 +159,7 @@ def _check_is_store(path: Path) -> None:
     if not path.exists():
         raise StoreUnavailableError(f"{path} does not exist: name the folder of a store")
     if not path.is_dir():
-        what = "the file of a changelog, which only inspect and show read" if is_changelog(path) else "a file"
+        what = "the file of a changelog, which only inspect and dump read" if is_changelog(path) else "a file"
         raise StoreIncompatibleError(f"{path} is {what}: name the folder of a store")
     if is_unfinished(path):
         raise StoreUnavailableError(f"the store in {path} was never complete, or is being removed: there is no data")
@@ -172,7 +167,3 @@ def _check_is_store(path: Path) -> None:
         inner = sorted({file.parent for depth in _DEPTHS for file in path.glob(f"{depth}/{IDENTITY_FILE}")})
         there = f". There are stores below it: {', '.join(map(str, inner[:_STORES_SHOWN]))}" if inner else ""
         raise StoreIncompatibleError(f"{path} is not a store's folder: name the folder of a store{there}")
-
-
-def _damaged(what: str) -> StoreCorruptedError:
-    return StoreCorruptedError(f"{what}: wipe the store and restore it from its changelog")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Mapping, Sequence
 
-from stores.registry import nearest
+from stores.errors import nearest
 
 
 def check_command(

@@ -33,7 +33,8 @@ def inspected(log: VersionLog) -> list[str]:
     stores = log.description.get("stores")
     lines = [f"{log.location}: {log.partitions} partitions, version complete in all: {_number(log.newest_complete())}"]
     for name, kind in sorted(stores.items()) if isinstance(stores, dict) else []:
-        lines.append(f"store {name}: {', '.join(f'{what} {value}' for what, value in sorted(kind.items()))}")
+        shown = ", ".join(f"{what} {value}" for what, value in sorted(kind.items())) if isinstance(kind, dict) else kind
+        lines.append(f"store {name}: {shown}")
     listings = [log.partition(number).listing() for number in range(log.partitions)]
     newest = max((listing.newest for listing in listings if listing.newest is not None), default=None)
     lines.append("partition  oldest  newest  lag  versions  version bytes  snapshots  newest snapshot  snapshot bytes")

@@ -10,13 +10,11 @@ from typing import Any
 
 from stores.interface import KeyValueStore
 from stores.records import TimestampedKeyValue
-from stores.records.escaped_keys import packed, unpacked
 from stores.records.expiry import STREAM_TIME, stream_time_of
 from stores.records.record_kind import RecordKind
 from stores.records.retention import Retention
-from stores.records.session_keys import SessionKeys
+from stores.records.segment_keys import keys_described, packed, unpacked
 from stores.records.timestamps import time_of
-from stores.records.window_keys import WindowKeys
 
 TTL = "query_ttl_ms"
 """The mark with the time to live of a store's records. It is no part of the description, because it may change."""
@@ -37,9 +35,9 @@ def expired_by(kind: Mapping[str, Any], marks: Mapping[str, bytes]) -> Callable[
     ``kind`` is its description, ``marks`` are those of its state at a version.
     """
     stream_time_ms = stream_time_of(marks.get(STREAM_TIME))
-    if kind["kind"] in ("window", "session"):
+    keys = keys_described(kind)
+    if keys is not None:
         first_ms = Retention(kind["retention_ms"], kind["segment_ms"]).first_live_ms(stream_time_ms)
-        keys: Any = SessionKeys() if kind["kind"] == "session" else WindowKeys(bool(kind.get("retain_duplicates")))
         return lambda key, value: keys.time(key) < first_ms
     if TTL in marks:
         limit_ms = stream_time_ms - unpacked(marks[TTL])

@@ -25,6 +25,7 @@ from stores.errors import (
     StoreUnavailableError,
 )
 from stores.failpoints import Part, declare, reach
+from stores.files.plain_files import check_no_link
 from stores.interface import KeyValueStore, TopicPartition
 from stores.records.record_kind import is_empty
 from stores.registry import backend_named
@@ -47,9 +48,13 @@ class LocalState:
     """The open stores of one partition, at one version of its log. For the thread that opens it."""
 
     def __init__(self, folder: Path, partition: int, configs: Mapping[str, StoreConfig]) -> None:
-        """Open a free copy below ``folder``, that of the log. Raises: StoreUnavailableError; ConfigError."""
+        """Open a free copy below ``folder``, that of the log.
+
+        Raises: StoreUnavailableError; StoreIncompatibleError if a link leads to a copy; ConfigError.
+        """
         self._partition = TopicPartition("versions", partition)
         self._configs = configs
+        self._folder = folder
         self._opened: dict[str, KeyValueStore] = {}
         self._recorders: dict[str, RecordingStore] = {}
         self.stores: dict[str, Any] = {}
@@ -193,6 +198,7 @@ class LocalState:
 
     def _open(self, name: str) -> None:
         config, path = self._configs[name], self._path / name
+        check_no_link(self._folder.parent, path)
         try:
             store = config.open(path, name=name)
         except (StoreCorruptedError, StoreIncompatibleError) as error:

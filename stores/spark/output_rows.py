@@ -32,7 +32,7 @@ def _joined(batches: Iterable[pyarrow.RecordBatch]) -> Iterator[pyarrow.RecordBa
     num_rows = num_bytes = 0
     for batch in batches:
         num_rows, num_bytes = num_rows + batch.num_rows, num_bytes + batch.nbytes
-        if waiting and (num_rows > _BATCH_ROWS or num_bytes > _BATCH_BYTES):
+        if num_rows > _BATCH_ROWS or num_bytes > _BATCH_BYTES:
             yield from _as_one(waiting)
             waiting, num_rows, num_bytes = [], batch.num_rows, batch.nbytes
         waiting.append(batch)

@@ -93,13 +93,23 @@ class RecordContext:
         timestamp_ms: int = -1,
         headers: Headers = (),
         partition: int | None = None,
+        partitioner: object = None,
     ) -> None:
-        """Give out a row. The default timestamp is that of the input record; the default partition is null.
+        """Give out a row. The default timestamp is that of the input record.
 
-        Raises: StoreError outside of the function; TypeError and ValueError for an invalid record.
+        The default partition is null: Spark's Kafka sink then chooses by the key, as a task does. A ``partitioner`` is
+        refused, because nothing here knows how many partitions a topic has.
+
+        Raises: StoreError outside of the function; ConfigError for a partitioner; TypeError and ValueError for an
+        invalid record.
         """
         if not self.active:
             raise not_processing(self.task_id)
+        if partitioner is not None:
+            raise ConfigError(
+                "a stateful query does not know the number of partitions of a topic: give forward() a partition, or "
+                "the Kafka sink the option kafka.partitioner.class"
+            )
         check_name("topic's name", topic)
         time_ms = self.record.timestamp_ms if timestamp_ms == -1 else timestamp_ms
         self.forwarded.append((topic, key, value, time_ms, check_record(key, value, time_ms, headers), partition))

@@ -3,28 +3,20 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from typing import NoReturn
 
 from stores.changelog.files import StoreChanges
 from stores.contract.arguments import check_pairs
 from stores.errors import StoreError
-from stores.interface import (
-    IsolationLevel,
-    KeyValueIterator,
-    KeyValueStore,
-    KeyValueView,
-    Position,
-    PositionBound,
-    TopicPartition,
-)
-from stores.metrics import StoreMetrics
+from stores.forwarding import ForwardingStore
+from stores.interface import KeyValueStore, TopicPartition
 
 LOGGED_MARKS = "logged_marks"
 """The mark that lists the names of all marks that were ever set, as JSON: a snapshot has to find them."""
 
 
-class RecordingStore(KeyValueStore):
+class RecordingStore(ForwardingStore):
     """A store over ``inner`` that records its changes since the last ``take``.
 
     The batch commits, restores and closes it: these calls raise StoreError here. Memory is bounded by the keys that one
@@ -32,7 +24,7 @@ class RecordingStore(KeyValueStore):
     """
 
     def __init__(self, inner: KeyValueStore) -> None:
-        self.inner = inner
+        super().__init__(inner)
         self._changes = StoreChanges()
 
     def take(self) -> StoreChanges:
@@ -75,96 +67,13 @@ class RecordingStore(KeyValueStore):
             self.inner.set_mark(LOGGED_MARKS, listed)
             self._changes.marks[LOGGED_MARKS] = listed
 
-    def get(self, key: bytes) -> bytes | None:
-        return self.inner.get(key)
-
-    def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
-        return self.inner.get_many(keys)
-
     def timestamped_lookup(self, form: type, otherwise: Callable[[bytes], object]) -> Callable[[bytes], object]:  # type: ignore[override]
         return self.inner.timestamped_lookup(form, otherwise)  # type: ignore[arg-type]
-
-    def range(self, start: bytes | None, end: bytes | None) -> KeyValueIterator:
-        return self.inner.range(start, end)
-
-    def reverse_range(self, start: bytes | None, end: bytes | None) -> KeyValueIterator:
-        return self.inner.reverse_range(start, end)
-
-    def range_many(
-        self, bounds: Sequence[tuple[bytes | None, bytes | None]], *, reverse: bool = False
-    ) -> list[KeyValueIterator]:
-        return self.inner.range_many(bounds, reverse=reverse)
-
-    def prefix_scan(self, prefix: bytes) -> KeyValueIterator:
-        return self.inner.prefix_scan(prefix)
-
-    def reverse_prefix_scan(self, prefix: bytes) -> KeyValueIterator:
-        return self.inner.reverse_prefix_scan(prefix)
-
-    def approximate_num_entries(self) -> int:
-        return self.inner.approximate_num_entries()
-
-    def read_only(
-        self, isolation_level: IsolationLevel | None = None, bound: PositionBound | None = None
-    ) -> KeyValueView:
-        return self.inner.read_only(isolation_level, bound)
-
-    @property
-    def name(self) -> str:
-        return self.inner.name
-
-    @property
-    def backend(self) -> str:
-        return self.inner.backend
-
-    @property
-    def persistent(self) -> bool:
-        return self.inner.persistent
-
-    @property
-    def transactional(self) -> bool:
-        return self.inner.transactional
-
-    @property
-    def manages_offsets(self) -> bool:
-        return self.inner.manages_offsets
-
-    @property
-    def takes_timestamps(self) -> bool:
-        return self.inner.takes_timestamps
-
-    @property
-    def keeps_marks(self) -> bool:
-        return self.inner.keeps_marks
 
     @property
     def deletes_ranges_whole(self) -> bool:
         """False: the log has each removed key."""
         return False
-
-    @property
-    def is_open(self) -> bool:
-        return self.inner.is_open
-
-    @property
-    def max_key_bytes(self) -> int:
-        return self.inner.max_key_bytes
-
-    def mark(self, name: str) -> bytes | None:
-        return self.inner.mark(name)
-
-    def committed_offset(self, partition: TopicPartition) -> int | None:
-        return self.inner.committed_offset(partition)
-
-    def approximate_num_uncommitted_bytes(self) -> int:
-        return self.inner.approximate_num_uncommitted_bytes()
-
-    def position(self, isolation_level: IsolationLevel) -> Position:
-        return self.inner.position(isolation_level)
-
-    @property
-    def metrics(self) -> StoreMetrics:
-        return self.inner.metrics
 
     def commit(self, changelog_offsets: Mapping[TopicPartition, int | None] | None = None) -> NoReturn:
         """Refuse the commit: a store that commits by itself would lead its log."""

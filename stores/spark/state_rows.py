@@ -9,10 +9,13 @@ from typing import Any, TypeVar
 
 from stores.changelog.files import VersionLog
 from stores.errors import SerdeMismatchError
-from stores.records.escaped_keys import SEGMENT_BYTES, TIME_BYTES
+from stores.records.segment_keys import (
+    SEGMENT_BYTES,
+    TIME_BYTES,
+    has_timestamps,
+    keys_described,
+)
 from stores.records.serdes import FLOAT64, INT64, JSON, STR
-from stores.records.session_keys import SessionKeys
-from stores.records.window_keys import WindowKeys
 from stores.spark import timers
 from stores.spark.expired import expired_by
 
@@ -62,8 +65,8 @@ class _Decoder:
     def __init__(self, store: str, kind: Mapping[str, Any]) -> None:
         self._store = store
         self._kind = kind["kind"]
-        self._timestamped = self._kind.startswith("timestamped") or bool(kind.get("timestamped"))
-        self._windows = WindowKeys(bool(kind.get("retain_duplicates")))
+        self._timestamped = has_timestamps(kind)
+        self._keys = keys_described(kind)
         self._size_ms = kind.get("size_ms")
         self._key, self._value = _SERDES.get(kind.get("key", "")), _SERDES.get(kind.get("value", ""))
 
@@ -73,13 +76,10 @@ class _Decoder:
             return shown, nothing, _time(time_ms), None, None
         start = end = timestamp = None
         bare = key
-        if self._kind == "window":
-            start = self._windows.time(key)
-            end = start + self._size_ms if isinstance(self._size_ms, int) else None
-            bare = self._windows.key(key[SEGMENT_BYTES:])
-        elif self._kind == "session":
-            start, end = SessionKeys().start(key), SessionKeys().time(key)
-            bare = SessionKeys().key(key[SEGMENT_BYTES:])
+        if self._keys is not None:
+            start, *ends = self._keys.times(key).values()
+            end = ends[0] if ends else start + self._size_ms if isinstance(self._size_ms, int) else None
+            bare = self._keys.key(key[SEGMENT_BYTES:])
         if self._timestamped:
             timestamp = int.from_bytes(value[:TIME_BYTES], "big", signed=True)
             value = value[TIME_BYTES:]

@@ -24,6 +24,7 @@ from stores.spark.arguments import (
     description_of,
     parsed_output,
 )
+from stores.spark.executor_python import prepare_python
 from stores.spark.plan import PARTITION_COLUMN, Batch, Plan
 from stores.spark.record_wise import RecordWise, checked_output
 from stores.spark.rows import REFUSE
@@ -94,7 +95,8 @@ def stateful(
     The state can be read as a table from then on in this session: ``format("txstores")``.
 
     Raises: ConfigError and TypeError for a wrong argument; StoreIncompatibleError if the state was created with another
-    key, number of partitions, or stores, or the folder is not one of a state; as ``VersionLog.open_or_create``.
+    key, number of partitions, or stores, or the folder is not one of a state; as ``VersionLog.open_or_create`` and
+    ``prepare_python``.
     """
     from pyspark.sql import functions as F
     from pyspark.sql.pandas.types import to_arrow_schema
@@ -119,13 +121,14 @@ def stateful(
     if on_timer is not None:
         check_timers(events, checkpoint, streaming=events.isStreaming or query is not None)
     check_idle(fire_when_idle, streaming=events.isStreaming, timers=on_timer is not None)
+    prepare_python(events.sparkSession)
     description = {
         "partitions": partitions,
         "key": list(keys),
         "stores": {name: description_of(name, config) for name, config in sorted(configs.items())},
     }
     rule = retention or Retention()
-    # A state that was made without timers has none: each version of it is right with the store for them.
+    # State without timers may gain the timer store at any version.
     log = VersionLog.open_or_create(state, description, retention=rule, put_if_absent=put_if_absent, may_add=(TIMES,))
     job = None
     if not events.isStreaming and query is None:

@@ -46,14 +46,16 @@ class Timers:
     def take_due(self, watermark_ms: int) -> Iterator[tuple[Any, int]]:
         """Delete the timers that are due, and return them by time, then by their keys as JSON.
 
-        A timer that is registered meanwhile is not among them, and fires in the next batch at the earliest.
+        One that is deleted meanwhile is left out. One that is registered meanwhile is not among them, and fires in the
+        next batch at the earliest, unless it was among them and was deleted.
         """
         if watermark_ms < 0:
             return
         with self._store.range(None, _TIME.pack(watermark_ms + 1)) as due:
-            for kept, _ in due:
-                self._store.delete(kept)
-                yield _as_given(json.loads(kept[_TIME.size :])), int(_TIME.unpack_from(kept)[0])
+            for entry, _ in due:
+                # The scan is a snapshot: it still has what an earlier timer's function has deleted.
+                if self._store.delete(entry) is not None:
+                    yield _as_given(json.loads(entry[_TIME.size :])), int(_TIME.unpack_from(entry)[0])
 
 
 def stream_time_ms(store: KeyValueStore) -> int:

@@ -7,13 +7,13 @@ at a batch sees the same watermark. When a batch is done, ``commits/N`` has ``ne
 
 from __future__ import annotations
 
-import json
 import re
 from pathlib import Path
 
 from stores.changelog.files.folder import Folder
 from stores.changelog.files.location import open_folder
 from stores.errors import ConfigError, StoreIncompatibleError
+from stores.files.plain_files import parsed_json
 
 _ON_HADOOP = {"s3a://": "s3://", "s3n://": "s3://"}
 """Names that Hadoop has for file systems that ``pyarrow.fs`` has too."""
@@ -80,7 +80,7 @@ def _read(folder: Folder, name: str, checkpoint: str) -> bytes:
 
 def _parsed(line: bytes, name: str, checkpoint: str) -> dict[str, object]:
     try:
-        found = json.loads(line)
+        found = parsed_json(line)
     except ValueError as error:
         raise _unreadable(name, checkpoint) from error
     if not isinstance(found, dict):

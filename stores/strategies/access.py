@@ -1,18 +1,110 @@
 """The right to use a store: whether it is open, which thread writes, and which keys and values it accepts.
 
 The store and its parts share one ``Access``, so that no part refers back to the store.
+
+``leave_to`` leaves work to the writer's thread when another thread closes the store. LMDB's write transaction holds a
+robust mutex that only the thread that began it can release. If another thread closes the environment, the mutex's
+memory is unmapped while the first thread's robust list still refers to it. The next use of LMDB on the first thread
+then crashes the process.
+
+Source: pthread_mutexattr_setrobust(3); LMDB 0.9, ``mdb.c``, ``mdb_txn_end``, ``mdb_env_close0``.
 """
 
 from __future__ import annotations
 
+import logging
+import os
+from collections import deque
 from collections.abc import Callable
 from functools import wraps
-from threading import RLock, get_ident
-from typing import Concatenate, ParamSpec, Protocol, TypeVar
+from threading import RLock, Thread, current_thread, get_ident
+from typing import Concatenate, NamedTuple, ParamSpec, Protocol, TypeVar
 
-from stores.errors import StoreClosedError, WrongThreadError
-from stores.strategies.arguments import as_bytes
-from stores.strategies.writer_thread import catch_up
+from stores.errors import StoreClosedError, StoreError, WrongThreadError
+from stores.interface import TopicPartition
+
+_log = logging.getLogger(__name__)
+
+
+class _Left(NamedTuple):
+    thread: Thread
+    pid: int
+    work: Callable[[], None]
+
+
+_left: deque[_Left] = deque()
+
+
+def leave_to(thread: Thread, work: Callable[[], None]) -> None:
+    """Do ``work`` now if this is ``thread`` or ``thread`` has ended; otherwise queue it for ``catch_up``."""
+    if _may_do(thread):
+        work()
+    else:
+        _left.append(_Left(thread, os.getpid(), work))
+
+
+def catch_up() -> None:
+    """Do the work queued for this thread and for threads that have ended. Failures are logged."""
+    for _ in range(len(_left)):
+        try:
+            left = _left.popleft()
+        except IndexError:
+            return  # Another thread took the last entry.
+        if left.pid != os.getpid():
+            continue  # Queued before a fork: the work belongs to the parent.
+        if not _may_do(left.thread):
+            _left.append(left)
+            continue
+        try:
+            left.work()
+        except StoreError as error:
+            _log.warning("a store that another thread had closed could not be closed cleanly: %s", error)
+
+
+def _may_do(thread: Thread) -> bool:
+    return thread is current_thread() or not thread.is_alive()
+
+
+_TOPIC_BYTES_MAX = 249
+"""Source: Kafka's own limit (``Topic.MAX_NAME_LENGTH``). A name of this length fits into a meta key of every engine."""
+OFFSET_BOUND = 1 << 63
+"""The exclusive upper bound of offsets: they are stored as eight signed bytes."""
+
+
+def as_bytes(what: str, given: object) -> bytes:
+    """Return ``given`` if it is bytes. Raises: TypeError."""
+    if not isinstance(given, bytes):
+        raise TypeError(f"a {what} is bytes, not {type(given).__name__}")
+    return given
+
+
+def check_bounds(start: object, end: object) -> None:
+    """Check the bounds of a range: bytes or None. Raises: TypeError."""
+    for bound in (start, end):
+        if bound is not None:
+            as_bytes("bound", bound)
+
+
+def check_partition(partition: object) -> None:
+    """Check that the offset of ``partition`` can be stored. Raises: TypeError, ValueError."""
+    if not isinstance(partition, TopicPartition):
+        raise TypeError(f"an offset belongs to a TopicPartition, not to {partition!r}")
+    if not isinstance(partition[0], str):
+        raise TypeError(f"a topic is a str, not {type(partition[0]).__name__}")
+    if not isinstance(partition[1], int) or isinstance(partition[1], bool):
+        raise TypeError(f"a partition is an int, not {type(partition[1]).__name__}")
+    if not 0 <= partition[1] < 1 << 32:
+        raise ValueError(f"a partition is 0 or more, and below 2**32, not {partition[1]}")
+    if len(partition[0].encode()) > _TOPIC_BYTES_MAX:
+        raise ValueError(f"a topic's name has up to {_TOPIC_BYTES_MAX} bytes, not {len(partition[0].encode())}")
+
+
+def check_offset(offset: object) -> None:
+    """Check an offset: 0 or more, and below ``OFFSET_BOUND``. Raises: TypeError, ValueError."""
+    if not isinstance(offset, int) or isinstance(offset, bool):
+        raise TypeError(f"an offset is an int, not {type(offset).__name__}")
+    if not 0 <= offset < OFFSET_BOUND:
+        raise ValueError(f"an offset is 0 or more, and below 2**63, not {offset}")
 
 
 class Access:

@@ -5,15 +5,16 @@ levels: memory over the spill over committed data. What a commit does is up to t
 
 A spilled commit is copied in parts. Readers never see an incomplete copy and do not wait for it: from the commit point
 on, they are shown the spilled writes merged over committed data, which hides the parts that are already copied. Readers
-do not wait for the disk while a spill is written, either.
+do not wait for the disk while a spill is written, either. By a seqlock they know whether a copy runs.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from typing import ClassVar, cast
+from threading import Lock
+from typing import ClassVar, TypeVar, TypeVarTuple, cast
 
 from stores.batch.buffer import MISSING, PAIR_MEMORY_BYTES, RANGE_MEMORY_BYTES, IndexedBatch, Layer, Missing, lookup
 from stores.batch.merge import chunks_of
@@ -24,10 +25,49 @@ from stores.interface import IsolationLevel, RecoveryOutcome
 from stores.ordered.ranges import Bounds, ScanRange
 from stores.strategies.access import while_open
 from stores.strategies.iterator import Pin
-from stores.strategies.seqlock import Seqlock
-from stores.strategies.snapshot import HeldState, hold
-from stores.strategies.spilled import Spill
+from stores.strategies.spilled import HeldState, Spill, hold
 from stores.strategies.staging import Opened, Scanned, Staging
+
+Arguments = TypeVarTuple("Arguments")
+Value = TypeVar("Value")
+
+
+class Seqlock:
+    """A counter that is odd during a change. A read between two equal even counts overlapped no change."""
+
+    __slots__ = ("_lock", "count")
+
+    def __init__(self, lock: Lock) -> None:
+        """``lock`` is the lock that the writer holds while it drops data that readers need during a change."""
+        self._lock = lock
+        self.count = 0
+
+    @contextmanager
+    def change(self) -> Iterator[None]:
+        """Count one change. After an exception the count stays odd: readers continue to use ``changing``."""
+        self.count += 1
+        yield
+        self.count += 1
+
+    def read(
+        self, settled: Callable[[*Arguments], Value], changing: Callable[[*Arguments], Value], *given: *Arguments
+    ) -> Value:
+        """Return ``settled(*given)`` if no change overlapped it; during a change return ``changing(*given)``.
+
+        ``changing`` is called with the lock held. A value of ``settled`` that a change overlapped is dropped.
+        """
+        while True:
+            count = self.count
+            if not count & 1:
+                value = settled(*given)
+                if self.count == count:
+                    return value
+                del value
+            with self._lock:
+                if self.count & 1:
+                    return changing(*given)
+            # The change has ended meanwhile: try again.
+
 
 BUFFER, PART = "staging_buffer_bytes", "copy_part_bytes"
 """The names of the options."""

@@ -13,10 +13,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 from zlib import crc32
 
 from stores.failpoints import declare, reach
-from stores.files.plain_files import StrangeFileError, atomic_write, read_file
+from stores.files.plain_files import StrangeFileError, atomic_write, parsed_json, read_file
 from stores.ordered.ranges import Bounds
 
 MARKER_WRITTEN = declare("dual_store.marker_written", "the marker is written beside its place, not yet synced")
@@ -94,15 +95,18 @@ class Marker:
             checksum, text = raw.decode().split("\n")[:2]
             if int(checksum, 16) != crc32(text.encode()):
                 raise DamagedMarkerError(f"{where} fails its checksum")
-            told = json.loads(text)
+            told: Any = parsed_json(text)
+            sequence, in_parts = told["sequence"], told["in_parts"]
+            if type(sequence) is not int or not 0 <= sequence < 1 << 64 or not isinstance(in_parts, bool):
+                raise ValueError(f"commit {sequence!r} can't be")
             return cls(
-                sequence=told["sequence"],
+                sequence=sequence,
                 token=bytes.fromhex(told["token"]),
-                in_parts=told["in_parts"],
+                in_parts=in_parts,
                 ranges=tuple((_bytes(start), _bytes(end)) for start, end in told["ranges"]),
                 meta={bytes.fromhex(key): _bytes(value) for key, value in told["meta"].items()},
             )
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise DamagedMarkerError(f"{where} is damaged: {error}") from error
 
 

@@ -5,29 +5,28 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from time import perf_counter
 from types import TracebackType
-from typing import Any, NamedTuple
+from typing import Any
 
 WINDOW_S = 30.0
 """The length of a window. A recent maximum is that of this window and of the one before. Source: Kafka, defaults of
 ``metrics.sample.window.ms`` and ``metrics.num.samples``."""
 
 
-class _Windows(NamedTuple):
-    """The longest duration of the window that began at ``began``, and that of the window before.
+_Windows = tuple[float, float, float]
+"""When a window began, its longest duration, and that of the window before.
 
-    It is replaced as a whole, so that readers on other threads see consistent values.
-    """
+It is replaced as a whole, so that readers on other threads see consistent values. Not a named tuple: to make one costs
+calls at each new maximum.
+"""
 
-    began: float = 0.0
-    seconds_max: float = 0.0
-    before_max: float = 0.0
 
-    def at(self, now: float) -> _Windows:
-        """Return the windows at the time ``now``."""
-        age = now - self.began
-        if age < WINDOW_S:
-            return self
-        return _Windows(self.began + WINDOW_S, 0.0, self.seconds_max) if age < 2 * WINDOW_S else _Windows(now)
+def _at(windows: _Windows, now: float) -> _Windows:
+    """Return the windows at the time ``now``."""
+    began, seconds_max, _ = windows
+    age = now - began
+    if age < WINDOW_S:
+        return windows
+    return (began + WINDOW_S, 0.0, seconds_max) if age < 2 * WINDOW_S else (now, 0.0, 0.0)
 
 
 @dataclass(slots=True)
@@ -39,12 +38,12 @@ class Timer:
     seconds_total: float = 0.0
     seconds_max: float = 0.0
     _began: float = 0.0
-    _windows: _Windows = field(default_factory=_Windows)
+    _windows: _Windows = (0.0, 0.0, 0.0)
 
     def recent_seconds_max(self, now: float) -> float:
         """Return the longest duration of the last half minute to minute before ``now``. For any thread."""
-        windows = self._windows.at(now)
-        return max(windows.seconds_max, windows.before_max)
+        _, seconds_max, before_max = _at(self._windows, now)
+        return max(seconds_max, before_max)
 
     def __enter__(self) -> None:
         self._began = perf_counter()
@@ -61,10 +60,12 @@ class Timer:
         self.seconds_total += seconds
         if seconds > self.seconds_max:
             self.seconds_max = seconds
-        windows = self._windows
-        if seconds > windows.seconds_max or ended - windows.began >= WINDOW_S:
-            windows = windows.at(ended)
-            self._windows = windows._replace(seconds_max=max(seconds, windows.seconds_max))
+        began, longest, before = self._windows
+        if ended - began >= WINDOW_S:
+            began, longest, before = _at(self._windows, ended)
+            self._windows = began, max(seconds, longest), before
+        elif seconds > longest:
+            self._windows = began, seconds, before
 
 
 @dataclass(slots=True)

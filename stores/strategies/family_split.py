@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from stores.engines.families import BOTH, FAMILIES, SECOND
-from stores.engines.split import SplitEngine, split_or_whole
+from stores.engines.families import BOTH, FAMILIES, SECOND, SplitEngine, split_or_whole
 from stores.errors import CommitFailedError, StoreUnavailableError
 from stores.failpoints import Part, declare, reach
 from stores.strategies.staging import Staging

@@ -13,25 +13,116 @@ interrupted. All other spills are removed (rolled back).
 The name has the role of a dual store's marker file (KIP-844), but lies in the same engine as the copied parts. An
 engine keeps its writes in order, so no part can be there without the name. If a crash takes the store back by some
 commits, the name goes with them. So ordinary commits need no number, and no write beside their one.
+
+A spill database has the engine of the store, and a folder for each transaction, so keys need no token: its keys are
+those of the store, of the same maximum length. It is opened at the highest durability level of the engine, whatever the
+store's level is. It is written without a sync until its commit record: recovery needs the complete spill once the
+commit point is durable (``NameInMetaEntries``).
 """
 
 from __future__ import annotations
 
 import shutil
-import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
-from typing import ClassVar, cast
+from secrets import token_bytes
+from typing import ClassVar, Self, cast
 
+from stores.engines.engine import Engine, Writes
+from stores.engines.families import BOTH, FAMILIES, split_or_whole
 from stores.errors import CommitFailedError, StoreCorruptedError, StoreError, StoreUnavailableError
 from stores.failpoints import Part, declare, reach
-from stores.files.plain_files import translated_system_errors
-from stores.interface import RecoveryOutcome
+from stores.files.plain_files import sync_folder, translated_system_errors
+from stores.interface import Durability, RecoveryOutcome
 from stores.strategies.batch_staging import BUFFER, PART, BatchStaging, CommitProtocol
 from stores.strategies.commit_marker import DamagedMarkerError, Marker
-from stores.strategies.spill_store import SecondStore
-from stores.strategies.spilled import Spill
+from stores.strategies.opening import open_engine
+from stores.strategies.spilled import TOKEN_BYTES, Spill
 from stores.strategies.staging import RESTORE_AFTER_WRITE, RESTORE_BEFORE_WRITE, Opened
+
+_SEAL = b"commit"
+"""Meta entry: the commit record, in the form of a marker. It is written after all of the transaction."""
+
+
+class SecondStore(Spill):
+    """The spill of one transaction, in a folder with a random name."""
+
+    def __init__(self, engine: Engine, folder: Path, part_bytes: int) -> None:
+        super().__init__(engine, b"", part_bytes)
+        self.folder = folder
+
+    @property
+    def name(self) -> bytes:
+        """The random bytes that identify this transaction. In hexadecimal they are the folder's name."""
+        return bytes.fromhex(self.folder.name)
+
+    @classmethod
+    def begin(
+        cls, kind: type[Engine], parent: Path, options: Mapping[str, object], part_bytes: int, *, split: bool
+    ) -> Self:
+        """Create a spill database, with two data families if ``split``.
+
+        Raises: CommitFailedError if the disk refuses it; then nothing of it is left.
+        """
+        folder = parent / token_bytes(TOKEN_BYTES).hex()
+        try:
+            folder.mkdir(parents=True)
+            return cls(_opened(kind, folder, options, split=split), folder, part_bytes)
+        except (OSError, StoreError) as error:
+            shutil.rmtree(folder, ignore_errors=True)
+            raise CommitFailedError(
+                f"there is no room in memory for more of this transaction, and {folder} can't be made: {error}. Mend "
+                "that and write again, or commit what there is"
+            ) from error
+
+    @classmethod
+    def find(cls, kind: type[Engine], folder: Path, options: Mapping[str, object], part_bytes: int) -> Self:
+        """Open the spill database in ``folder``. Raises: OSError if there is none; the errors of ``Engine.open``."""
+        if not any(folder.iterdir()):
+            raise FileNotFoundError(0, "it is empty", str(folder))
+        return cls(_opened(kind, folder, options, split=False), folder, part_bytes)
+
+    def seal(self, meta: Mapping[bytes, bytes | None]) -> Marker:
+        """Write the commit record with the meta entries of the commit, and sync the whole spill with its folders.
+
+        May be repeated after more writes were spilled. Raises: OSError, CommitFailedError.
+        """
+        marker = Marker(0, self.name, True, tuple(self.ranges), meta)
+        self.engine.write([], {_SEAL: marker.text().encode()})
+        self.engine.persist()
+        for folder in (self.folder, self.folder.parent, self.folder.parent.parent):
+            sync_folder(folder)
+        return marker
+
+    def sealed(self) -> Marker:
+        """Return the commit record. Raises: DamagedMarkerError; the errors of ``Engine.meta``."""
+        return Marker.read_text(self.engine.meta().get(_SEAL, b""), self.folder)
+
+    def close(self) -> None:
+        """Close the engine and ignore its errors: data without a commit record does not count."""
+        with suppress(StoreError):
+            self.engine.close()
+
+    def remove(self) -> None:
+        """Close the engine and remove the folder. Files that can't be removed go when the store is opened again."""
+        self.close()
+        shutil.rmtree(self.folder, ignore_errors=True)
+        with suppress(OSError):
+            self.folder.parent.rmdir()
+
+
+def _opened(kind: type[Engine], folder: Path, options: Mapping[str, object], *, split: bool) -> Engine:
+    """Open the engine in ``folder``. A new one gets two data families if ``split``; an existing one keeps its own."""
+    level = next(level for level in reversed(Durability) if level in kind.durabilities)
+    engine = open_engine(kind, folder, level, options)
+    if split:
+        # The same families as the regular store: then every key that the store accepts can also be spilled.
+        engine.add_family()
+        engine.write([], {FAMILIES: BOTH}, durable=False)
+        engine.select_families()
+    return split_or_whole(engine)
+
 
 BEFORE_WRITE = declare("indexed_batch.before_write", "the batch is complete, the engine has seen nothing of it")
 AFTER_WRITE = declare("indexed_batch.after_write", "the engine has taken the batch, the caller does not know yet")
@@ -64,8 +155,6 @@ RECOVER_COPIED = declare(
     after=MID_COPY,
 )
 
-_RECENT_BYTES_MAX = 16 << 20
-"""The writes of a commit up to this size stay readable from memory until the next commit: a write buffer's size."""
 _COPYING = b"c"
 """Meta entry: the name of the spill that is being copied."""
 
@@ -91,12 +180,8 @@ class OneWrite(CommitProtocol):
             staging.engine.write(layers, meta)
         reach(AFTER_WRITE)
         if layers:
-            # Nothing was spilled, so these are all of the bytes, read without a call.
-            num_bytes = batch.granted_bytes - batch.room_bytes
-            small = len(layers) == 1 and not layers[0].ranges and num_bytes <= _RECENT_BYTES_MAX
             with batch.lock:
-                batch.recent = layers[0].writes if small else {}
-                batch.clear()
+                batch.clear(layers)
 
     def rollback(self, staging: BatchStaging) -> None:
         with staging.batch.lock:
@@ -166,8 +251,7 @@ class NameInMetaEntries(OneWrite):
             ) from error
         reach(COPIED)
         with staging.batch.lock:
-            staging.batch.recent = {}
-            self._forget(staging)
+            self._forget(staging, ())
         self._remove_retired()
         reach(AFTER_WRITE)
 
@@ -176,8 +260,8 @@ class NameInMetaEntries(OneWrite):
             self._forget(staging)
         self._remove_retired()
 
-    def _forget(self, staging: BatchStaging) -> None:
-        staging.batch.clear()
+    def _forget(self, staging: BatchStaging, committed: Sequence[Writes] | None = None) -> None:
+        staging.batch.clear(committed)
         if staging.spill is not None:
             self._retired.append(cast(SecondStore, staging.spill))
             staging.spill = None
@@ -272,14 +356,3 @@ def _gone(folder: Path, cause: Exception) -> StoreCorruptedError:
         f"the staged writes in {folder} are gone ({cause}), and part of them may be in the store: wipe it and "
         "restore it from its changelog"
     )
-
-
-def __getattr__(name: str) -> object:
-    if name == "IndexedBatchStore":
-        warnings.warn(
-            "stores.strategies.indexed_batch.IndexedBatchStore is deprecated: import IndexedBatchStaging",
-            DeprecationWarning,
-            stacklevel=2,
-        )
-        return IndexedBatchStaging
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

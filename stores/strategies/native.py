@@ -1,8 +1,13 @@
 """Native strategy: staged writes stay in the engine's own write transaction; a commit commits that transaction.
 
 The engine holds the staged writes and writes them once. Memory holds the staged keys with the lengths of their values,
-so that the count of uncommitted bytes is exact; it holds no values. While a scan is open, an undo log (``undo``) keeps
-the old values it needs. A rollback or a range delete under an open scan copies the staged values once for that scan.
+so that the count of uncommitted bytes is exact; it holds no values. A rollback or a range delete under an open scan
+copies the staged values once for that scan.
+
+An undo log (``Undo``) keeps an open scan unchanged while the transaction is written to. An indexed batch merges new
+writes over older data. An undo log merges old values over newer data. Each scan gets a new, empty layer. While a scan
+is open, a write first saves the old value of its key in the newest layer. A scan merges its own and all newer layers
+over the current data; the oldest entry of a key wins.
 
 An engine that fails to write aborts its transaction, and the staged writes are lost. The failed commit or write then
 raises ``CommitFailedError`` with ``reopen``: the store must be opened again, and the changelog's tail is replayed.
@@ -10,6 +15,7 @@ raises ``CommitFailedError`` with ``reopen``: the store must be opened again, an
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from threading import Lock, current_thread, get_ident
@@ -24,10 +30,97 @@ from stores.failpoints import declare, reach
 from stores.interface import IsolationLevel
 from stores.ordered.ranges import KeyRanges, ScanRange
 from stores.ordered.sorted_map import SortedMap
+from stores.strategies.access import leave_to
 from stores.strategies.iterator import Pin
 from stores.strategies.staging import RESTORE_AFTER_WRITE, RESTORE_BEFORE_WRITE, Opened, Scanned, Staging
-from stores.strategies.undo_log import LiveScan, Undo
-from stores.strategies.writer_thread import leave_to
+
+_FETCH_FIRST, _FETCH = 32, 512
+
+
+class LiveScan:
+    """The progress of a scan of the open transaction, and the layer at which its undo log begins."""
+
+    def __init__(self, layer: Layer, start: bytes | None, end: bytes | None, *, end_open: bool, reverse: bool) -> None:
+        self.layer = layer
+        self.start, self.end, self.end_open, self.reverse = start, end, end_open, reverse
+        self.fetch_most = _FETCH_FIRST
+        self.below: Scan | None = None
+        """A scan of committed data, once this scan is detached from the transaction."""
+        self.rest: Iterator[list[Pair]] | None = None
+        """The remaining pairs, once this scan is detached."""
+        self.released = False
+
+    def release(self) -> None:
+        """Mark the scan as released and close the scan below. May be called on any thread and by a finalizer."""
+        self.released = True
+        if self.below is not None:
+            self.below.close()
+
+    def covers(self, chunk: list[Pair], *, ended: bool) -> tuple[bytes | None, bytes | None, bool]:
+        """Return the range that ``chunk`` covers completely: its start, its end, and whether the end is open."""
+        if ended:
+            return self.start, self.end, self.end_open
+        if self.reverse:
+            return chunk[-1][0], self.end, self.end_open
+        return self.start, chunk[-1][0], False
+
+    def go_on_after(self, key: bytes) -> None:
+        """Continue the scan after ``key``. All pairs up to it have been returned, or are about to be."""
+        self.fetch_most = min(2 * self.fetch_most, _FETCH)
+        if self.reverse:
+            self.end, self.end_open = key, True
+        else:
+            self.start = key + b"\x00"
+
+
+class Undo:
+    """Layers of old values, oldest first, as long as scans need them. Used by one thread at a time."""
+
+    def __init__(self) -> None:
+        self.layers: list[Layer] = []
+        """Empty while no scan is open: then no old value has to be saved."""
+        self._released: deque[Layer] = deque()
+
+    def pin(self) -> Layer:
+        """Return the layer for a scan that is made now."""
+        if not self.layers or self.layers[-1].staged.writes:
+            self.layers.append(Layer())
+        newest = self.layers[-1]
+        newest.pins += 1
+        return newest
+
+    def release(self, layer: Layer) -> None:
+        """Record that a scan no longer needs its layer. May be called on any thread and by a finalizer: no lock."""
+        self._released.append(layer)
+
+    def settle(self) -> None:
+        """Drop the layers that no scan needs. Merge a layer without a scan of its own into the next older one."""
+        if not self._released:
+            return
+        while self._released:
+            self._released.popleft().pins -= 1
+        kept: list[Layer] = []
+        for layer in self.layers:
+            if layer.pins:
+                kept.append(layer)
+            elif kept:
+                older = kept[-1].staged.writes
+                for key, value in layer.staged.writes.items():
+                    older.setdefault(key, value)
+        self.layers = kept
+
+    def is_noted(self, key: bytes) -> bool:
+        """Return whether the newest layer has the old value of ``key``. There must be a layer."""
+        return key in self.layers[-1].staged.writes
+
+    def note(self, key: bytes, value: bytes | None) -> None:
+        """Save ``value`` as the old value of a key that is about to be written; None if it has none."""
+        self.layers[-1].staged.writes[key] = value
+
+    def since(self, layer: Layer) -> list[Layer]:
+        """Return the layers of a scan that was given ``layer``, newest first."""
+        return self.layers[self.layers.index(layer) :][::-1]
+
 
 BEFORE_COMMIT = declare("native.before_commit", "everything is in the engine's transaction, which is about to commit")
 AFTER_COMMIT = declare("native.after_commit", "the engine's transaction is committed, the caller does not know yet")

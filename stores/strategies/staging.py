@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, ClassVar, NoReturn
 
 from stores.batch.merge import Pair, chunks_of
 from stores.engines.engine import Engine, EngineSnapshot, Writes
-from stores.engines.map_snapshot import copied
-from stores.engines.split import SplitEngine, split_or_whole
+from stores.engines.families import SplitEngine, split_or_whole
+from stores.engines.snapshots import copied
 from stores.errors import StoreClosedError
 from stores.failpoints import Part, declare
 from stores.files.store_directory import StoreDirectory
@@ -97,6 +97,11 @@ class Staging(ABC):
         """Check that the strategy works over ``engine``. Raises: ConfigError."""
 
     @classmethod
+    def engine_level(cls, durability: Durability) -> Durability:
+        """Return the level at which the engine of a store with ``durability`` is opened: that one, or a higher one."""
+        return durability
+
+    @classmethod
     def build(cls, engine: type[Engine], folder: Path, durability: Durability, options: Mapping[str, object]) -> None:
         """Fill the folder of a new store."""
         build_engine(engine, folder / "data", durability, options)
@@ -138,6 +143,11 @@ class Staging(ABC):
         """
         self.bare_lookup = engine.bare_lookup()
         """The shortest way to a key's committed value. Instead of an error that it raises, raise that of ``get``."""
+
+    @property
+    def deletes_ranges_whole(self) -> bool:
+        """True if the cost of a range delete does not depend on the number of keys that it removes."""
+        return self.engine.deletes_ranges_whole
 
     @property
     def is_split(self) -> bool:

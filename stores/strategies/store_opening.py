@@ -1,24 +1,26 @@
-"""Open a store: its folder, its engine and its staging, which recovers."""
+"""Open a store: its folder, its engine and its staging, which recovers. Refuse its calls in the child of a fork."""
 
 from __future__ import annotations
 
 import logging
+from abc import ABC
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 from stores.engines.engine import Engine
-from stores.engines.split import split_or_whole
-from stores.errors import StoreError
+from stores.engines.families import split_or_whole
+from stores.errors import StoreClosedError, StoreError
 from stores.files.plain_files import translated_system_errors
 from stores.files.store_directory import StoreDirectory
-from stores.interface import RecoveryOutcome
-from stores.strategies.access import Access
+from stores.interface import KeyValueStore, RecoveryOutcome
+from stores.process.forks import BELONGS_TO_PARENT, never_free
+from stores.strategies.access import Access, catch_up
 from stores.strategies.family_split import end_split
 from stores.strategies.opening import open_data
 from stores.strategies.staging import Opened, Staging, Traits
 from stores.strategies.store import Store
-from stores.strategies.writer_thread import catch_up
 
 _log = logging.getLogger(__name__)
 
@@ -32,7 +34,7 @@ def open_over(
     """
     strategy.check_engine(engine, traits.backend)
     catch_up()
-    durability = traits.durability
+    durability = strategy.engine_level(traits.durability)
 
     def staged(opened: Engine, directory: StoreDirectory | None) -> Staging:
         access = Access(traits.name, traits.backend, split_or_whole(opened).max_key_bytes, opened.max_value_bytes)
@@ -92,3 +94,40 @@ def _tell(store: Store, path: Path) -> None:
         _log.info("store %r in %s completed a commit that the last process had begun", store.name, path)
     elif recovery.outcome is RecoveryOutcome.ROLLED_BACK:
         _log.info("store %r in %s was not closed cleanly, and is at its last commit on disk", store.name, path)
+
+
+def disown(store: Store) -> None:
+    """Disable ``store``, its staging and its iterators in the child of a fork: every use raises StoreClosedError."""
+    staging, batch = store.staging, store.staging.batch
+    store._disown()
+    if batch is not None:
+        # A lookup of timestamped values reads from the batch without a call of the store.
+        batch.writes, batch.recent = {}, {}
+    # Change the objects themselves: readers and other holders of a reference are disabled with them.
+    for part, refusing in ((store, _ForkedStore), (staging, _ForkedStaging)):
+        never_free(dict(vars(part)))
+        vars(part).clear()
+        part.__class__ = refusing  # type: ignore[assignment]
+
+
+class _ForkedStore(KeyValueStore):
+    """A store that is open in the parent. Closing it has no effect."""
+
+    is_open = False
+
+    def close(self) -> None:
+        """Do nothing: the store belongs to the parent process."""
+
+    def __getattribute__(self, name: str) -> Any:
+        if name in ("close", "is_open") or name.startswith("__"):
+            return super().__getattribute__(name)
+        raise StoreClosedError(f"this store {BELONGS_TO_PARENT}")
+
+
+class _ForkedStaging(ABC):  # noqa: B024 - an object can take this class only if it has the base of ``Staging``.
+    """The staging of a store that is open in the parent."""
+
+    def __getattribute__(self, name: str) -> Any:
+        if name.startswith("__"):
+            return super().__getattribute__(name)
+        raise StoreClosedError(f"this store {BELONGS_TO_PARENT}")

@@ -8,19 +8,18 @@ from stores.tasks.context import TaskContext
 from stores.tasks.directory.assignment import stored_offsets
 from stores.tasks.directory.directory_layout import DirectoryLayout
 from stores.tasks.directory.layout_change import change_layout
-from stores.tasks.directory.offset_sum import freshest_first, most_caught_up_first, offset_sum
 from stores.tasks.directory.relocation import Relocation, relocate
-from stores.tasks.directory.state_directory import StateDirectory
+from stores.tasks.directory.state_directory import StateDirectory, most_caught_up_first, offset_sum
 from stores.tasks.global_store import GlobalStore
 from stores.tasks.global_stores import GlobalStores
 from stores.tasks.identifier import StorePartition, TaskId
 from stores.tasks.memory_budget import BudgetShare, MemoryBudget
 from stores.tasks.on_error import DeadLetterTopic, OnError
+from stores.tasks.settings import SharedResources, TaskSettings
 from stores.tasks.stores.restore import RestoreProgress, RestoreReport
 from stores.tasks.task import StreamTask
 from stores.tasks.thread_transaction import ThreadTransaction
-from stores.tasks.timing.commit_interval import NO_INTERVAL
-from stores.tasks.timing.punctuation import PunctuationType, Schedule
+from stores.tasks.timing import NO_INTERVAL, PunctuationType, Schedule
 from stores.tasks.topology import Subtopology, Topology
 
 __all__ = [
@@ -38,6 +37,7 @@ __all__ = [
     "RestoreProgress",
     "RestoreReport",
     "Schedule",
+    "SharedResources",
     "StateDirectory",
     "StoreConfig",
     "StorePartition",
@@ -46,13 +46,13 @@ __all__ = [
     "TaskConfig",
     "TaskContext",
     "TaskId",
+    "TaskSettings",
     "ThreadTransaction",
     "Topology",
     "Upgrade",
     "UpgradeMode",
     "UpgradeProgress",
     "change_layout",
-    "freshest_first",
     "most_caught_up_first",
     "offset_sum",
     "relocate",

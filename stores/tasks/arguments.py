@@ -8,11 +8,15 @@ from typing import Any
 
 from stores.changelog.interface import Changelog, Record
 from stores.config import StoreConfig
-from stores.errors import ConfigError
-from stores.interface import ProcessingGuarantee, TopicPartition
+from stores.interface import TopicPartition
+from stores.tasks.directory.names import check_inputs
 from stores.tasks.identifier import TaskId
-from stores.tasks.memory_budget import BudgetShare
-from stores.tasks.thread_transaction import ThreadTransaction
+
+
+def check_class(group: type, name: str, value: object) -> None:
+    """Check that ``value`` is a ``group`` of arguments. Raises: TypeError."""
+    if not isinstance(value, group):
+        raise TypeError(f"{name} is a {group.__name__}, not {type(value).__name__}")
 
 
 def check_task_id(task_id: object) -> None:
@@ -33,14 +37,16 @@ def check_configurations(stores: object) -> None:
 
 
 def checked_inputs(inputs: object) -> tuple[TopicPartition, ...]:
-    """Return the input partitions. Raises: TypeError for anything but a sequence of topics with a partition."""
+    """Return the input partitions. Raises: TypeError; ConfigError for one that no task can have."""
     if isinstance(inputs, TopicPartition) or not isinstance(inputs, Sequence) or isinstance(inputs, str | bytes):
         given = repr(inputs) if isinstance(inputs, str | TopicPartition) else type(inputs).__name__
         raise TypeError(f"inputs is a list of TopicPartition, not {given}: write [TopicPartition('topic', 0)]")
     for each in inputs:
         if not isinstance(each, tuple) or len(each) != len(TopicPartition._fields):
             raise TypeError(f"an input is a TopicPartition, not {each!r}: write TopicPartition('topic', 0)")
-    return tuple(TopicPartition(*each) for each in inputs)
+    partitions = tuple(TopicPartition(*each) for each in inputs)
+    check_inputs(partitions)
+    return partitions
 
 
 def check_changelog(changelog: object) -> None:
@@ -50,36 +56,6 @@ def check_changelog(changelog: object) -> None:
             f"changelog is a Changelog, not {type(changelog).__name__}: open one first, for example "
             "SqliteChangelog(path)"
         )
-
-
-def check_memory(memory: object) -> None:
-    """Check the memory budget of a task. Raises: TypeError."""
-    if memory is not None and not isinstance(memory, BudgetShare):
-        raise TypeError(f"memory is what MemoryBudget.share() returns, or None, not {type(memory).__name__}")
-
-
-def check_transaction(transaction: object, guarantee: ProcessingGuarantee) -> None:
-    """Check the transaction that a task shares with others. Raises: TypeError, ConfigError."""
-    if transaction is None:
-        return
-    if not isinstance(transaction, ThreadTransaction):
-        raise TypeError(f"transaction is a ThreadTransaction or None, not {type(transaction).__name__}")
-    if guarantee is not ProcessingGuarantee.EXACTLY_ONCE:
-        raise ConfigError("a task that shares a transaction is exactly-once: at least once there are no transactions")
-
-
-def check_flags(**flags: object) -> None:
-    """Check arguments that are True or False. Raises: TypeError."""
-    for name, flag in flags.items():
-        if not isinstance(flag, bool):
-            raise TypeError(f"{name} is True or False, not {flag!r}")
-
-
-def check_clock(clock: object) -> None:
-    """Check the clock of a task. Raises: TypeError."""
-    lacking = [name for name in ("monotonic_ns", "epoch_ms", "sleep") if not callable(getattr(clock, name, None))]
-    if clock is not None and lacking:
-        raise TypeError(f"clock is an object with the methods of Clock; {type(clock).__name__} lacks {lacking[0]}()")
 
 
 def check_function(name: str, function: object, *arguments: str) -> None:

@@ -3,34 +3,36 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Self
 
 from stores.changelog.interface import Changelog
+from stores.changelog.partitioners import partitioner_named
 from stores.config import STORE_PROPERTIES, StoreConfig
 from stores.errors import ConfigError
 from stores.files.store_directory import checked_path
 from stores.interface import ProcessingGuarantee, TopicPartition
-from stores.registry import backend_named, member
+from stores.registry import backend_named
 from stores.settings.properties import Known, Properties, boolean, read
-from stores.tasks.context import ProcessFunction
+from stores.tasks.context import InitFunction, ProcessFunction
 from stores.tasks.directory.names import check_application
-from stores.tasks.directory.state_directory import StateDirectory
+from stores.tasks.directory.state_directory import StateDirectory, Watch
 from stores.tasks.directory.unnamed_stores import clean_stores, kept_homes
 from stores.tasks.identifier import Home, TaskId
+from stores.tasks.offset_reset import PROPERTY, OffsetReset
+from stores.tasks.settings import NOTHING_SHARED, SharedResources, TaskSettings
+from stores.tasks.stores.latencies import RecordingLevel
 from stores.tasks.task import StreamTask
-from stores.tasks.timing.commit_interval import checked_commit_interval_ms
-from stores.tasks.timing.task_timeout import TASK_TIMEOUT_S, checked_task_timeout_s
-from stores.tasks.topology import Topology, check_relocation
+from stores.tasks.topology import Topology
 
 STATE_CLEANUP_DELAY_S = 600.0
 """Source: Kafka Streams, default of ``state.cleanup.delay.ms``."""
 
 
 @dataclass(frozen=True)
-class TaskConfig:
+class TaskConfig(TaskSettings):
     """The settings that all tasks of an application on one machine share; checked when it is made.
 
     Raises: ConfigError, TypeError.
@@ -39,27 +41,18 @@ class TaskConfig:
     application_id: str
     state_dir: Path
     """The folder of this application alone."""
-    guarantee: ProcessingGuarantee = ProcessingGuarantee.EXACTLY_ONCE
-    commit_interval_ms: int | None = None
-    """None chooses by the guarantee."""
-    task_timeout_s: float = TASK_TIMEOUT_S
-    state_cleanup_delay_s: float = STATE_CLEANUP_DELAY_S
+    guarantee: ProcessingGuarantee = field(default=ProcessingGuarantee.EXACTLY_ONCE, kw_only=True)
+    state_cleanup_delay_s: float = field(default=STATE_CLEANUP_DELAY_S, kw_only=True)
     """The time after which ``clean`` removes the folder of an unused task."""
-    store: StoreConfig = field(default_factory=StoreConfig)
+    store: StoreConfig = field(default_factory=StoreConfig, kw_only=True)
     """The configuration of stores for which only a name is given."""
-    topology: Topology | None = None
-    """The topology of the application. When a task opens, stores in the folder of another sub-topology are moved."""
-    automatic_state_relocation: bool = True
-    """True if these stores are moved; if False, no task opens while a store lies in the wrong place."""
-    transactional: bool | None = None
+    transactional: bool | None = field(default=None, kw_only=True)
     """True if all stores must isolate uncommitted writes, False if none may; None allows both."""
 
     def __post_init__(self) -> None:
         check_application(self.application_id)
         checked_path(self.state_dir)
-        checked_commit_interval_ms(self.commit_interval_ms, member(ProcessingGuarantee, "guarantee", self.guarantee))
-        checked_task_timeout_s(self.task_timeout_s)
-        check_relocation(self.topology, self.automatic_state_relocation)
+        super().__post_init__()
         delay_s = self.state_cleanup_delay_s
         if not isinstance(delay_s, int | float) or isinstance(delay_s, bool):
             raise TypeError(f"state_cleanup_delay_s is a number of seconds, not {type(delay_s).__name__}")
@@ -122,9 +115,11 @@ class TaskConfig:
         stores: Iterable[str] | Mapping[str, StoreConfig],
         process: ProcessFunction,
         inputs: Sequence[TopicPartition],
+        init: InitFunction | None = None,
+        shared: SharedResources = NOTHING_SHARED,
         **settings: Any,
     ) -> StreamTask:
-        """Make a task of the application. ``settings`` are other arguments of ``StreamTask``. Raises: as that does."""
+        """Make a task of the application; ``settings`` replace some of these for it. Raises: as ``StreamTask``."""
         return StreamTask(
             self.application_id,
             task_id,
@@ -133,27 +128,23 @@ class TaskConfig:
             stores=self.stores(stores),
             process=process,
             inputs=inputs,
-            guarantee=self.guarantee,
-            commit_interval_ms=self.commit_interval_ms,
-            task_timeout_s=self.task_timeout_s,
-            **{
-                "topology": self.topology,
-                "automatic_state_relocation": self.automatic_state_relocation,
-                **settings,
-            },
+            init=init,
+            settings=replace(self, **settings),
+            shared=shared,
         )
 
-    def clean(self) -> list[Home]:
+    def clean(self, watch: Watch | None = None, spared: Collection[Home] = ()) -> list[Home]:
         """Remove the folders of tasks not used for ``state_cleanup_delay_s``: see ``StateDirectory.clean``.
 
         It also removes stores that no task opens, once they were kept for that time: see ``clean_stores``. Until then
-        their folders stay.
+        their folders stay. With a ``watch``, that one decides by what it has seen, and no time of files counts.
         """
         state = StateDirectory(Path(self.state_dir))
+        older_than = self.state_cleanup_delay_s if watch is None else watch
         if self.topology is None:
-            return state.clean(self.state_cleanup_delay_s)
-        clean_stores(state, self.topology, self.state_cleanup_delay_s)
-        return state.clean(self.state_cleanup_delay_s, kept_homes(state, self.topology))
+            return state.clean(older_than, spared)
+        clean_stores(state, self.topology, older_than)
+        return state.clean(older_than, {*spared, *kept_homes(state, self.topology)})
 
 
 def _seconds(text: str) -> float:
@@ -163,11 +154,18 @@ def _seconds(text: str) -> float:
     return milliseconds / 1_000
 
 
+def _offset_reset(text: str) -> OffsetReset:
+    return OffsetReset(text.lower())
+
+
 TASK_PROPERTIES: Known = {
     "application.id": ("application_id", str),
     "state.dir": ("state_dir", str),
     "commit.interval.ms": ("commit_interval_ms", int),
     "automatic.state.relocation": ("automatic_state_relocation", boolean),
+    "partitioner": ("partitioner", partitioner_named),
+    "metrics.recording.level": ("recording_level", RecordingLevel),
+    PROPERTY: ("auto_offset_reset", _offset_reset),
     "task.timeout.ms": ("task_timeout_s", _seconds),
     "state.cleanup.delay.ms": ("state_cleanup_delay_s", _seconds),
     "num.standby.replicas": ("num.standby.replicas", int),

@@ -8,14 +8,18 @@ from typing import Any
 
 from stores.changelog.arguments import check_record
 from stores.changelog.interface import Changelog, Headers, Producer, Record
+from stores.changelog.partitioners import PARTITIONERS, of_murmur2, partitioner_named
 from stores.errors import ChangelogError, ConfigError, StoreError
 from stores.interface import TopicPartition
 from stores.tasks.identifier import TaskId
 from stores.tasks.memory_budget import WrittenBytes
 from stores.tasks.record_undo import RecordUndo
-from stores.tasks.timing.punctuation import Punctuation, PunctuationType, Punctuator, Schedule
-from stores.tasks.timing.stream_time import StreamTime
+from stores.tasks.timing import Punctuation, PunctuationType, Punctuator, Schedule, StreamTime
 
+OutputPartitioner = Callable[[Any, int], int]
+"""Returns the partition of an output by its key, which may be None, among a number of partitions."""
+_BY_KEY: tuple[OutputPartitioner, ...] = tuple(PARTITIONERS.values())
+"""Those that are not asked about outputs without a key."""
 NO_RECORD = Record(-1, None, None)
 NO_PARTITION = TopicPartition("", -1)
 
@@ -28,7 +32,12 @@ class TaskContext:
     """
 
     def __init__(
-        self, task_id: TaskId, changelog: Changelog, punctuation: Punctuation, stream_time: StreamTime
+        self,
+        task_id: TaskId,
+        changelog: Changelog,
+        punctuation: Punctuation,
+        stream_time: StreamTime,
+        partitioner: OutputPartitioner = of_murmur2,
     ) -> None:
         self.task_id = task_id
         self.partition = NO_PARTITION
@@ -48,7 +57,9 @@ class TaskContext:
         """The task's stores by name, as its function sees them."""
         self._changelog = changelog
         self._punctuation, self._stream_time = punctuation, stream_time
-        self._outputs: dict[tuple[str, int | None], TopicPartition] = {}
+        self._partitioner = partitioner
+        self._outputs: dict[str, tuple[TopicPartition, ...]] = {}
+        """The partitions of each output topic, by number."""
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} of task {self.task_id}>"
@@ -104,17 +115,31 @@ class TaskContext:
         timestamp_ms: int = -1,
         headers: Headers = (),
         partition: int | None = None,
+        partitioner: OutputPartitioner | str | None = None,
     ) -> None:
         """Send an output. Readers see it after the task's next commit.
 
-        The default partition has the task's number, modulo the number of partitions of the topic. The default timestamp
-        is that of the input record.
+        Its partition is ``partition``; else that of its key, by ``partitioner`` or by the task's partitioner. So all
+        outputs of a key are in one partition, and topics with equal numbers of partitions have it in the same one. An
+        output without a key goes to the partition with the task's number, modulo the number of partitions of the topic.
 
-        Raises: StoreError outside the function; ChangelogError for a topic or partition that does not exist.
+        ``partitioner`` is a name of ``stores.changelog.partitioners``, or a function of the key and the number of
+        partitions, which is called for an output without a key as well. That number is read once for each topic. The
+        default timestamp is that of the input record.
+
+        Raises: StoreError outside the function; ChangelogError for a topic or partition that does not exist;
+        ConfigError for an unknown partitioner; TypeError and ValueError for an invalid record. Source: Kafka,
+        ``BuiltInPartitioner``, and ``StreamPartitioner`` of Kafka Streams.
         """
         if not self.active:
             raise not_processing(self.task_id)
-        target = self._outputs.get((topic, partition)) or self._output(topic, partition)
+        targets = self._outputs.get(topic) or self._output(topic)
+        if partition is None:
+            target = targets[self._chosen(topic, len(targets), key, partitioner)]
+        elif partitioner is not None:
+            raise TypeError("an output has a partition or a partitioner, not both: leave one out")
+        else:
+            target = TopicPartition(topic, partition)
         time_ms = self.record.timestamp_ms if timestamp_ms == -1 else timestamp_ms
         undo = self.undo
         if undo is not None and undo.active:
@@ -131,13 +156,27 @@ class TaskContext:
         """
         self.commit_requested = True
 
-    def _output(self, topic: str, partition: int | None) -> TopicPartition:
+    def _output(self, topic: str) -> tuple[TopicPartition, ...]:
         count = self._changelog.topics().get(topic)
         if count is None:
             raise ChangelogError(f"output topic {topic!r} does not exist: create it with create_topic()")
-        target = TopicPartition(topic, self.task_id.partition % count if partition is None else partition)
-        self._outputs[(topic, partition)] = target
-        return target
+        targets = self._outputs[topic] = tuple(TopicPartition(topic, number) for number in range(count))
+        return targets
+
+    def _chosen(self, topic: str, count: int, key: bytes | None, partitioner: OutputPartitioner | str | None) -> int:
+        """Return the partition of an output that names none. Raises: as ``forward``."""
+        if type(key) is not bytes:
+            check_record(key, None, -1, ())  # It refuses what is no key.
+        chosen_by = self._partitioner if partitioner is None else partitioner
+        chooses: OutputPartitioner = partitioner_named(chosen_by) if isinstance(chosen_by, str) else chosen_by
+        if key is None and chooses in _BY_KEY:
+            return self.task_id.partition % count
+        number = chooses(key, count)
+        if type(number) is not int or not 0 <= number < count:
+            raise ChangelogError(
+                f"the partitioner returned {number!r} for topic {topic!r}: it has the partitions 0 to {count - 1}"
+            )
+        return number
 
 
 def not_processing(task_id: TaskId) -> StoreError:

@@ -25,8 +25,9 @@ from stores.errors import (
     StoreTooNewError,
 )
 from stores.interface import Closeable, IsolationLevel, KeyValueStore, PositionBound, TopicPartition
-from stores.records import KeyValue, TimestampedKeyValue
+from stores.records.key_value import KeyValue
 from stores.records.record_kind import RecordKind, check_untyped, is_empty
+from stores.records.timestamped import TimestampedKeyValue
 from stores.registry import backend_named
 from stores.tasks.directory.names import check_topic
 from stores.tasks.stores.conversion import VERSION_HEADER, Conversion
@@ -34,6 +35,8 @@ from stores.tasks.stores.replay_bound import ReplayBound
 
 _log = logging.getLogger(__name__)
 
+_TOLD_EVERY = 10_000
+"""One of this number of records that are left out causes a warning, always the first one."""
 COMMIT_BYTES_MAX = 8 * 1024 * 1024
 """The keys and values after which a commit takes no more records."""
 
@@ -43,7 +46,8 @@ class GlobalStore:
     """The description of a global store: its topic, and its configuration, kind of records, or None for bytes.
 
     The last record of a key in the order of its partition wins, and one without a value deletes the key. Records
-    without a key are left out. So all records of a key are to be in one partition.
+    without a key are left out, and so are those with an empty key, with a warning. So all records of a key are to be in
+    one partition.
 
     Raises: TypeError; ConfigError for a store that does not isolate uncommitted writes or keep offsets, or has other
     records than bytes, KeyValue and TimestampedKeyValue without a time to live.
@@ -86,6 +90,8 @@ class GlobalCopy(Closeable):
         self._ends: dict[TopicPartition, int] = {}
         """The ends that ``ends`` has returned last."""
         self._bound = ReplayBound(self._config.restore_max_bytes)
+        self.skipped_total = 0
+        """The records that were left out because their key is empty."""
 
     @property
     def store(self) -> KeyValueStore:
@@ -229,7 +235,10 @@ class GlobalCopy(Closeable):
     def _put(self, store: KeyValueStore, conversion: Conversion, partition: TopicPartition, record: Record) -> None:
         try:
             for key, value in conversion.convert(record):
-                store.put(key, value)
+                if key:
+                    store.put(key, value)
+                else:
+                    self._skip(partition, record)
         except ValueError as error:
             raise ChangelogError(
                 f"global store {self.name!r} can't have the record at offset {record.offset} of "
@@ -241,6 +250,19 @@ class GlobalCopy(Closeable):
                 f"{partition.topic}-{partition.partition}, which is of the changelog of an upgraded store (header "
                 f"{VERSION_HEADER}): name another topic"
             ) from None
+
+    def _skip(self, partition: TopicPartition, record: Record) -> None:
+        """Leave out a record with an empty key: no store has one, so nobody could read it. Anyone may write it."""
+        self.skipped_total += 1
+        if self.skipped_total % _TOLD_EVERY == 1:
+            _log.warning(
+                "global store %r leaves out the record at offset %d of %s-%d, because its key is empty; %d such "
+                "records were left out since it was opened",
+                self.name,
+                record.offset,
+                *partition,
+                self.skipped_total,
+            )
 
     @staticmethod
     def _commit(store: KeyValueStore, offsets: Mapping[TopicPartition, int]) -> None:

@@ -13,12 +13,13 @@ from stores.changelog.interface import Changelog
 from stores.errors import ConfigError, StoreClosedError, StoreIncompatibleError, StoreLockedError
 from stores.files.creation import wipe
 from stores.files.locks import take
-from stores.files.plain_files import make_folder, translated_system_errors
+from stores.files.plain_files import check_no_link, make_folder, translated_system_errors
 from stores.files.store_directory import checked_path
 from stores.interface import Closeable, PositionBound
 from stores.registry import backend_named
 from stores.tasks.arguments import check_changelog
 from stores.tasks.directory.names import check_stores
+from stores.tasks.directory.store_places import places
 from stores.tasks.first_error import FirstError
 from stores.tasks.global_store import GlobalCopy, GlobalStore
 from stores.telemetry import MetricsRegistry
@@ -49,7 +50,7 @@ class GlobalStores(Closeable):
         check_descriptions(stores)
         self._state, self._changelog, self._stores = checked_path(state_dir), changelog, dict(stores)
         self._copies: dict[str, GlobalCopy] = {}
-        self._lock = -1
+        self._lock: int | None = None
         self._readable: Mapping[str, GlobalCopy] | None = None
         """The copies from the end of the opening on: before, a store may lack what it has had."""
         self.restored = 0
@@ -84,13 +85,14 @@ class GlobalStores(Closeable):
             for name, described in self._stores.items():
                 place = folder / backend_named(described.config.backend).engine / name
                 with translated_system_errors(place):
+                    check_no_link(self._state, place)
                     make_folder(place.parent, 0o700)
                 self._copies[name] = copy = GlobalCopy(name, place, described, self._changelog)
                 copy.open()
-                for other in folder.glob(f"*/{name}"):  # Of an earlier configuration.
-                    if other != place:
+                for other in places(folder):  # Of an earlier configuration.
+                    if other.store == name and other.engine != place.parent.name:
                         with suppress(StoreIncompatibleError):  # It is no store's folder.
-                            wipe(other)
+                            wipe(other.within(folder))
             self._read_to_the_ends(on_progress)
             self._readable = self._copies
         except BaseException:
@@ -146,8 +148,8 @@ class GlobalStores(Closeable):
         for copy in copies.values():
             with errors.step():
                 copy.close()
-        lock, self._lock = self._lock, -1
-        if lock >= 0:
+        lock, self._lock = self._lock, None
+        if lock is not None:
             os.close(lock)
         self.restored = 0
         errors.reraise()
@@ -172,6 +174,7 @@ class GlobalStores(Closeable):
             folder = self._state / (FOLDER if number == 1 else f"{FOLDER}-{number}")
             try:
                 with translated_system_errors(folder):
+                    check_no_link(self._state, folder)
                     make_folder(folder, 0o700)
                     self._lock = take(folder / LOCK_FILE)
                 return folder
@@ -196,15 +199,6 @@ def check_descriptions(stores: object) -> None:
     for name, described in stores.items():
         if not isinstance(described, GlobalStore):
             raise TypeError(f"global store {name!r} needs a GlobalStore, not {type(described).__name__}")
-
-
-def check_global_stores(global_stores: object, stores: Mapping[str, object]) -> None:
-    """Check the global stores of a task with ``stores`` of its own. Raises: TypeError, ConfigError."""
-    if global_stores is None:
-        return
-    if not isinstance(global_stores, GlobalStores):
-        raise TypeError(f"global_stores is a GlobalStores or None, not {type(global_stores).__name__}")
-    check_apart(global_stores.names, stores)
 
 
 def check_apart(global_names: Collection[str], names: Collection[str]) -> None:

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from itertools import islice
 
 from stores.changelog.interface import Changelog, Record
+from stores.errors import ChangelogTimeoutError, OffsetOutOfRangeError, TransactionAbortedError
 from stores.interface import TopicPartition
+from stores.tasks.identifier import TaskId
 from stores.tasks.task_transaction import TaskTransaction
-from stores.tasks.timing.timing import Timing
+from stores.tasks.timing import TaskTimeout, Timing
 
 _POLL_NS = 20_000_000
 """The interval between two looks for new input while the loop waits."""
+_ATTEMPTS = 3
+"""The number of reads of one input in a row: its first offset may be gone again before it is read."""
 _RUN_RECORDS = 10_000
 """The most records of one read, after which the next input has its turn. A read that holds a snapshot of the changelog
 is ended before its records are processed."""
@@ -25,22 +30,47 @@ class InputLoop:
 
     def __init__(
         self,
+        task_id: TaskId,
         inputs: Sequence[TopicPartition],
         changelog: Changelog,
         transaction: TaskTransaction,
         timing: Timing,
         *,
         process: Callable[[TopicPartition, Record], None],
+        commit: Callable[[], None],
         keep_time: Callable[[], None],
         idle: Callable[[], None],
     ) -> None:
-        self._inputs, self._changelog = inputs, changelog
+        self._task_id, self._inputs, self._changelog = task_id, inputs, changelog
         self._transaction, self._timing = transaction, timing
-        self._process, self._keep_time, self._idle = process, keep_time, idle
+        self._process, self._commit, self._keep_time, self._idle = process, commit, keep_time, idle
         self._first = 0
         """The input with which the next round begins."""
 
-    def run(self, done_at_most: int, wait_ns: int) -> None:
+    def run(self, max_records: int | None, wait_ns: int, timeout_s: float, *, commit: bool) -> int:
+        """Process up to ``max_records`` records, and ``commit`` if asked to; return by how many the task has advanced.
+
+        After a timeout of the changelog it continues from the last commit, for up to ``timeout_s`` without progress.
+        """
+        transaction = self._transaction
+        timeout = TaskTimeout(str(self._task_id), timeout_s)
+        began = -1
+        while True:
+            try:
+                transaction.resume()
+                if began < 0:
+                    began = transaction.done
+                self._process_input(sys.maxsize if max_records is None else began + max_records, wait_ns)
+                done = transaction.done
+                if commit:
+                    self._commit()
+                return done - began
+            except TransactionAbortedError:
+                continue  # Another task of the transaction has failed: from the last commit on.
+            except ChangelogTimeoutError as error:
+                timeout.failed(error, transaction.done)
+
+    def _process_input(self, done_at_most: int, wait_ns: int) -> None:
         """Process input until ``done_at_most`` records are done, or there was no input for ``wait_ns``."""
         timing, transaction = self._timing, self._transaction
         ends_ns = -1
@@ -72,7 +102,7 @@ class InputLoop:
             if not left:
                 break
             self._first = (number + 1) % len(inputs)
-            read = self._changelog.read(partition, transaction.next_offsets[partition])
+            read = self._read(partition)
             try:
                 records: Iterable[Record] = islice(read, left)
                 if self._changelog.reads_hold_snapshots:
@@ -84,6 +114,18 @@ class InputLoop:
             finally:
                 _end(read)
         return got_on
+
+    def _read(self, partition: TopicPartition) -> Iterator[Record]:
+        """Return the records of an input from its next offset on, wherever that is after it was gone."""
+        transaction = self._transaction
+        for attempt in range(_ATTEMPTS):
+            try:
+                yield from self._changelog.read(partition, transaction.next_offsets[partition])
+                return
+            except OffsetOutOfRangeError:
+                if attempt == _ATTEMPTS - 1:
+                    raise
+                transaction.move(partition)
 
 
 def _end(read: Iterator[Record]) -> None:

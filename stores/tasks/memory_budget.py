@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import logging
 import sys
+from collections.abc import Iterable
 from threading import Lock, get_ident
 from typing import Protocol
 
@@ -67,6 +68,11 @@ class MemoryBudget:
         self.lock = Lock()
         """The lock to hold while shares are resized, and while the size of one is used."""
         self._in_use: list[BudgetShare] = []
+
+    @classmethod
+    def of_stores(cls, limits_bytes: Iterable[int]) -> MemoryBudget:
+        """Return the budget of a task by itself: the lowest limit of its stores, none (-1) if no store has one."""
+        return cls(min((limit_bytes for limit_bytes in limits_bytes if limit_bytes != -1), default=-1))
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} of {self.uncommitted_max_bytes:,} bytes, {len(self._in_use)} shares in use>"

@@ -5,22 +5,26 @@ Source: KIP-1033 (``ProcessingExceptionHandler``), KIP-1034 (dead letter queue, 
 
 from __future__ import annotations
 
+import logging
 import traceback
 from collections.abc import Iterable
 from dataclasses import dataclass
-from enum import StrEnum
 
 from stores.changelog.arguments import check_name
-from stores.changelog.interface import Headers, Record
-from stores.errors import ConfigError
+from stores.changelog.interface import Changelog, Headers, Record
+from stores.contract.levels import Level
+from stores.errors import ChangelogError, ConfigError, StoreError
 from stores.interface import TopicPartition
+from stores.tasks.context import ProcessFunction, TaskContext
+from stores.tasks.record_undo import RecordUndo
+from stores.tasks.task_counters import TaskCounters
 
 _TEXT_CHARACTERS_MAX = 16_384
 """The most characters of a header: a broker refuses records that are too large."""
 _KEY_CHARACTERS_MAX = 100
 
 
-class OnError(StrEnum):
+class OnError(Level):
     """The effect of an exception of the user's function on its task."""
 
     RAISE = "raise"
@@ -60,11 +64,19 @@ def checked_on_error(on_error: object, inputs: Iterable[TopicPartition]) -> OnEr
             f"on_error is 'raise', 'skip' or DeadLetterTopic('topic'), not {type(on_error).__name__}: write one of them"
         )
     try:
-        return OnError(on_error.lower())
+        return OnError(on_error)
     except ValueError as error:
         raise ConfigError(
             f"on_error can't be {on_error!r}: it is 'raise', 'skip', or DeadLetterTopic({on_error!r}) for a topic"
         ) from error
+
+
+def check_dead_letter_topic(on_error: OnError | DeadLetterTopic, changelog: Changelog, task: object) -> None:
+    """Check that the topic of dead letters exists, if there is one. Raises: ChangelogError."""
+    if isinstance(on_error, DeadLetterTopic) and on_error.topic not in changelog.topics():
+        raise ChangelogError(
+            f"the dead-letter topic {on_error.topic!r} of task {task} does not exist: create it with create_topic()"
+        )
 
 
 def origin_note(task: object, partition: TopicPartition, record: Record) -> str:
@@ -96,3 +108,58 @@ def dead_letter_headers(error: BaseException, partition: TopicPartition, record:
     }
     texts = ((f"__streams.errors.{name}", text[:_TEXT_CHARACTERS_MAX]) for name, text in told.items())
     return (*record.headers, *((name, text.encode("utf-8", "replace")) for name, text in texts))
+
+
+_log = logging.getLogger(__name__)
+
+
+class GuardedFunction:
+    """``function``, with ``on_error`` applied. An exception that it does not raise has left nothing of the record.
+
+    Errors of the library (``StoreError``) are always raised: a store, the changelog or a name is wrong, and so it is
+    for the next records. So are exceptions that are no ``Exception``, such as KeyboardInterrupt.
+    """
+
+    def __init__(
+        self,
+        function: ProcessFunction,
+        on_error: OnError | DeadLetterTopic,
+        undo: RecordUndo,
+        counters: TaskCounters,
+    ) -> None:
+        self._function, self._on_error, self._undo, self._counters = function, on_error, undo, counters
+
+    def __call__(self, record: Record, context: TaskContext) -> None:
+        undo, requested = self._undo, context.commit_requested
+        undo.begin()
+        try:
+            self._function(record, context)
+        except BaseException as error:
+            fatal = not isinstance(error, Exception) or isinstance(error, StoreError)
+            # After a failed write, or in a task that its function has closed, there is nothing to continue with.
+            if fatal or context.failure is not None or context.record is not record:
+                undo.drop()
+                raise
+            error.add_note(origin_note(context.task_id, context.partition, record))
+            undo.undo()
+            context.commit_requested = requested
+            self._leave_out(record, context, error)
+            return
+        undo.keep()
+
+    def _leave_out(self, record: Record, context: TaskContext, error: BaseException) -> None:
+        topic, number = context.partition
+        if isinstance(self._on_error, DeadLetterTopic):
+            headers = dead_letter_headers(error, context.partition, record)
+            context.forward(self._on_error.topic, record.key, record.value, record.timestamp_ms, headers)
+            self._counters.dead_letter_total += 1
+        self._counters.skipped_total += 1
+        # Not the error's text: it may contain values.
+        _log.warning(
+            "task %s left out offset %d of %s-%d: its function raised %s",
+            context.task_id,
+            record.offset,
+            topic,
+            number,
+            type(error).__qualname__,
+        )

@@ -11,9 +11,8 @@ from __future__ import annotations
 from contextlib import suppress
 
 from stores.interface import TopicPartition
-from stores.tasks.early_commits import EarlyCommits
 from stores.tasks.stores.store_group import StoreGroup
-from stores.tasks.task_resources import TaskResources
+from stores.tasks.task_resources import EarlyCommits, TaskResources
 from stores.tasks.task_state import Call, TaskLifecycle
 
 
@@ -61,21 +60,10 @@ class StandbyTask:
 
         Raises the first error, after everything is closed.
         """
-        if not self._open:
-            return
-        self._open = False
-        offsets, origins = None, None
-        try:
-            if clean:
-                offsets = self._stores.checkpointable_offsets(running=False)
-                origins = self._stores.origins(running=False)
-        except BaseException:
-            with suppress(Exception):
-                self._close()
-            raise
-        self._lifecycle.close()
-        self._resources.close(self._owner, offsets, origins)
+        if self._open:
+            self._close(clean=clean)
 
-    def _close(self) -> None:
+    def _close(self, *, clean: bool = False) -> None:
+        self._open = False
         self._lifecycle.close()
-        self._resources.close(self._owner)
+        self._resources.close(self._owner, clean=clean)

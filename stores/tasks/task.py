@@ -5,30 +5,24 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from os import PathLike
 from types import TracebackType
 from typing import Any, Self
 
 from stores.changelog.interface import Changelog, Record
 from stores.config import StoreConfig
-from stores.errors import ChangelogError, ChangelogTimeoutError, TransactionAbortedError
 from stores.files.store_directory import checked_path
 from stores.interface import IsolationLevel, PositionBound, ProcessingGuarantee, TopicPartition
 from stores.metrics import EarlyCommitCause, TaskMetrics
 from stores.tasks.arguments import (
     check_changelog,
-    check_clock,
+    check_class,
     check_configurations,
-    check_flags,
     check_function,
-    check_memory,
     check_task_id,
-    check_transaction,
     checked_inputs,
     unexpected_record,
 )
-from stores.tasks.common_settings import common_guarantee, lowest_uncommitted_max_bytes
 from stores.tasks.context import (
     NO_PARTITION,
     NO_RECORD,
@@ -38,51 +32,35 @@ from stores.tasks.context import (
     still_processing,
 )
 from stores.tasks.directory.directory_layout import read_layout
-from stores.tasks.directory.names import check_application, check_inputs, check_stores
-from stores.tasks.directory.origin_file import Origin
+from stores.tasks.directory.names import check_application, check_stores
 from stores.tasks.directory.state_directory import StateDirectory
 from stores.tasks.directory.task_files import TaskFiles
 from stores.tasks.directory.task_folder import TaskFolder
-from stores.tasks.early_commits import EarlyCommits
-from stores.tasks.global_stores import GlobalStores, check_global_stores
-from stores.tasks.guarded_function import GuardedFunction
 from stores.tasks.identifier import TaskId
 from stores.tasks.input_loop import InputLoop
-from stores.tasks.memory_budget import BudgetShare, MemoryBudget
-from stores.tasks.on_error import DeadLetterTopic, OnError, checked_on_error, origin_note
+from stores.tasks.memory_budget import MemoryBudget
+from stores.tasks.offset_reset import InputStarts, checked_offset_reset
+from stores.tasks.on_error import GuardedFunction, OnError, check_dead_letter_topic, checked_on_error, origin_note
 from stores.tasks.record_undo import RecordUndo
+from stores.tasks.settings import NOTHING_SHARED, SharedResources, TaskSettings, checked_partitioner
 from stores.tasks.standby import StandbyTask
-from stores.tasks.stores.restore import AFTER_WRITE, BEFORE_WRITE, OnRestore, RestoreReport
-from stores.tasks.stores.store_group import (
-    AFTER_CHECKPOINT,
-    AFTER_LOG_COMMIT,
-    AFTER_STORE_COMMIT,
-    BETWEEN_STORES,
-    StoreGroup,
-)
+from stores.tasks.stores.latencies import latencies_of, measured, with_latencies
+from stores.tasks.stores.restore import RestoreReport
+from stores.tasks.stores.store_group import StoreGroup
 from stores.tasks.stores.task_store import TaskStore
 from stores.tasks.task_counters import TaskCounters
-from stores.tasks.task_resources import TaskResources
+from stores.tasks.task_resources import EarlyCommits, TaskResources
 from stores.tasks.task_state import Call, TaskLifecycle
-from stores.tasks.task_transaction import BEFORE_LOG_COMMIT, TaskTransaction
-from stores.tasks.thread_transaction import ThreadTransaction
-from stores.tasks.timing.clock import Clock, SystemClock
-from stores.tasks.timing.commit_interval import check_commit_every, checked_commit_interval_ms
-from stores.tasks.timing.punctuation import Punctuator
-from stores.tasks.timing.task_timeout import TASK_TIMEOUT_S, TaskTimeout, checked_task_timeout_s, checked_wait_ns
-from stores.tasks.timing.timing import Timing
-from stores.tasks.topology import Topology, check_relocation
-
-FAILPOINTS = (
-    BEFORE_LOG_COMMIT,
-    AFTER_LOG_COMMIT,
-    BETWEEN_STORES,
-    AFTER_STORE_COMMIT,
-    AFTER_CHECKPOINT,
-    BEFORE_WRITE,
-    AFTER_WRITE,
+from stores.tasks.task_transaction import TaskTransaction
+from stores.tasks.timing import (
+    Punctuator,
+    SystemClock,
+    Timing,
+    checked_commit_interval_ms,
+    checked_wait_ns,
 )
-"""Failpoints of a task's commits and restores, in order, besides those of its changelog and stores."""
+
+_DEFAULTS = TaskSettings()
 
 
 class StreamTask:
@@ -92,47 +70,16 @@ class StreamTask:
 
     A store is in ``state_dir/TASK/ENGINE/NAME``, and ``state_dir/TASK`` is locked while the task is open. In a
     directory of the layout ``store-partition`` a store is in ``state_dir/NAME/PARTITION/ENGINE`` (``change_layout``).
-    ``open`` moves stores of an earlier release there from ``state_dir/TASK/NAME``. A store follows the changelog topic
-    ``APPLICATION-NAME-changelog``, partition ``task_id.partition``, which is created if it does not exist. Input
-    offsets are committed for the group ``application_id``.
+    A store follows the changelog topic ``APPLICATION-NAME-changelog``, partition ``task_id.partition``, which is
+    created if it does not exist. Input offsets are committed for the group ``application_id``.
+
+    ``process`` gets each record of the inputs, and a context. ``init`` is called at ``open`` with the same context, and
+    creates the schedules of punctuators (``TaskContext.schedule``). Both may be methods of one object of yours.
 
     A task commits after ``commit_every_records`` records, when ``commit_interval_ms`` is over, when the function asks
-    for it, at ``commit``, and before its stores together exceed their limit on memory. The limit is the lowest
-    ``uncommitted_max_bytes`` among them, or ``memory``, which the tasks of one thread share (``MemoryBudget``). In that
-    case all tasks of the thread commit.
-
-    ``commit_interval_ms`` is 100 under exactly once and 30,000 else, unless it is given; ``NO_INTERVAL`` (-1) for none.
-    The clock is checked after each record and by ``run``; without calls of ``process`` or ``run`` nothing is committed.
-
-    ``init`` is called at ``open`` with the context that ``process`` gets, and creates the schedules of punctuators
-    (``TaskContext.schedule``). Both may be methods of one object of yours.
-
-    ``on_error`` says what happens if the function raises for a record. "raise", the default, rolls back to the last
-    commit and raises the exception. "skip" undoes the record alone, counts it (``skipped_total``) and continues with
-    the next one. ``DeadLetterTopic(topic)`` also sends the record there, in the same transaction. Undone are its writes
-    to all stores, its outputs and its request for a commit; the position and the stream time advance. This costs a
-    lookup for each key that a record writes, and memory for the record's old values, outputs and changelog records.
-    Errors of the library, and exceptions of punctuators, are always raised.
-
-    ``guarantee`` is by default that of the stores' configurations (``processing.guarantee``), else exactly once.
-
-    ``verify_stores`` verifies each store when the task is opened (``StateStore.verify``). A store with corrupt files is
-    wiped and restored. It takes the time of a few scans of all data.
-
-    ``task_timeout_s`` is the time for which ``run`` retries if the changelog does not answer in time; 0 for no retry.
-
-    ``transaction`` is that of all tasks of a thread, which then commit and roll back together (``ThreadTransaction``).
-    It needs exactly once. An error in one task rolls back the others: ``run`` continues by itself, and other calls
-    raise TransactionAbortedError once.
-
-    ``global_stores`` are open. The function gets a view of each by ``context.store``, which cannot write.
-
-    ``topology`` is that of the whole application. At ``open``, stores in the folder of another sub-topology are moved
-    to their tasks, without a replay (``stores.tasks.directory.relocation``). With
-    ``automatic_state_relocation=False`` they are refused. All tasks that are open in the directory have the same
-    topology.
-
-    ``wipe_unclean=False`` shows exactly once without the wipe, for tests only. Do not use it in production.
+    for it, at ``commit``, and before its stores together exceed their limit on memory: see ``TaskSettings`` and
+    ``SharedResources``. The clock is checked after each record and by ``run``; without calls of ``process`` or ``run``
+    nothing is committed.
 
     Source: KIP-129 (exactly once), KIP-844 ("StateStore changes", steps 1 to 5), KIP-892 ("Atomic Checkpointing"),
     KIP-1033 and KIP-1034 (``on_error``), KIP-447 (``transaction``).
@@ -149,81 +96,51 @@ class StreamTask:
         process: ProcessFunction,
         inputs: Sequence[TopicPartition],
         init: InitFunction | None = None,
-        on_error: OnError | DeadLetterTopic | str = OnError.RAISE,
-        guarantee: ProcessingGuarantee | None = None,
-        commit_interval_ms: int | None = None,
-        commit_every_records: int | None = None,
-        memory: BudgetShare | None = None,
-        on_restore: OnRestore | None = None,
-        verify_stores: bool = False,
-        task_timeout_s: float = TASK_TIMEOUT_S,
-        wipe_unclean: bool = True,
-        topology: Topology | None = None,
-        automatic_state_relocation: bool = True,
-        clock: Clock | None = None,
-        transaction: ThreadTransaction | None = None,
-        global_stores: GlobalStores | None = None,
+        settings: TaskSettings = _DEFAULTS,
+        shared: SharedResources = NOTHING_SHARED,
     ) -> None:
+        check_class(TaskSettings, "settings", settings)
+        check_class(SharedResources, "shared", shared)
         check_configurations(stores)
         check_task_id(task_id)
         check_changelog(changelog)
-        check_memory(memory)
-        check_clock(clock)
-        check_flags(verify_stores=verify_stores, wipe_unclean=wipe_unclean)
         check_function("process", process, "the record", "the context")
         if init is not None:
             check_function("init", init, "the context")
-        if on_restore is not None:
-            check_function("on_restore", on_restore, "the progress")
         input_partitions = checked_inputs(inputs)
-        check_inputs(input_partitions)
-        self._on_error = checked_on_error(on_error, input_partitions)
         check_application(application_id)
         check_stores(stores)
-        check_global_stores(global_stores, stores)
-        check_relocation(topology, automatic_state_relocation)
-        if topology is not None:
-            topology.check_task(task_id.subtopology, stores, [topic for topic, _ in input_partitions])
-        if commit_every_records is not None:
-            check_commit_every(commit_every_records)
+        if settings.topology is not None:
+            settings.topology.check_task(task_id.subtopology, stores, [topic for topic, _ in input_partitions])
         self.application_id = application_id
         self.task_id = task_id
-        self.guarantee = common_guarantee(guarantee, stores.values())
+        self.guarantee = settings.guarantee_over(stores.values())
         exactly_once = self.guarantee is ProcessingGuarantee.EXACTLY_ONCE
-        check_transaction(transaction, self.guarantee)
+        shared.check_task(stores, self.guarantee)
+        self._settings = settings
+        self._shared = shared
+        self._on_error = checked_on_error(settings.on_error, input_partitions)
         self._changelog = changelog
         self._function: ProcessFunction = process
         self._init = init
-        self._global_stores = global_stores
         state = StateDirectory(checked_path(state_dir))
         layout = read_layout(state.path)
-        files = TaskFiles(application_id, task_id, state, layout, stores)
-        folder = TaskFolder(
-            application_id, state, layout, task_id, files.kept, topology, automatic=automatic_state_relocation
+        files = TaskFiles(application_id, task_id, state, layout, stores, changelog, self.guarantee)
+        automatic, topology = settings.automatic_state_relocation, settings.topology
+        folder = TaskFolder(application_id, state, layout, task_id, files.kept, topology, automatic=automatic)
+        members = [TaskStore(plan, exactly_once=exactly_once, verify=settings.verify_stores) for plan in files.plans]
+        self._latencies = latencies_of(members, settings.recording_level)
+        self._stores = StoreGroup(
+            members, files.checkpoint, files.origins, settings.on_restore, exactly_once=exactly_once
         )
-        members = [
-            TaskStore(
-                name,
-                files.paths[name],
-                # The default isolation level of readers depends on the task's guarantee.
-                replace(config, processing_guarantee=self.guarantee),
-                files.partitions[name],
-                changelog,
-                files.store_checkpoints[name],
-                exactly_once=exactly_once,
-                wipe_unclean=wipe_unclean,
-                verify=verify_stores,
-            )
-            for name, config in stores.items()
-        ]
-        self._stores = StoreGroup(members, files.checkpoint, files.origins, on_restore, exactly_once=exactly_once)
-        self._commit_every = sys.maxsize if commit_every_records is None else commit_every_records
-        interval_ms = checked_commit_interval_ms(commit_interval_ms, self.guarantee)
-        own_memory = MemoryBudget(lowest_uncommitted_max_bytes(stores.values()))
-        self._timing = Timing(application_id, interval_ms, SystemClock() if clock is None else clock)
-        self._context = TaskContext(task_id, changelog, self._timing.punctuation, self._timing.stream_time)
-        self._task_timeout_s = checked_task_timeout_s(task_timeout_s)
-        self._memory = own_memory.share() if memory is None else memory
+        self._commit_every = settings.commit_every_records or sys.maxsize
+        interval_ms = checked_commit_interval_ms(settings.commit_interval_ms, self.guarantee)
+        clock = SystemClock() if shared.clock is None else shared.clock
+        self._timing = timing = Timing(application_id, interval_ms, clock)
+        partitioner = checked_partitioner(settings.partitioner)
+        self._context = TaskContext(task_id, changelog, timing.punctuation, timing.stream_time, partitioner)
+        own_memory = MemoryBudget.of_stores(config.uncommitted_max_bytes for config in stores.values()).share()
+        self._memory = own_memory if shared.memory is None else shared.memory
         self._resources = TaskResources(
             task_id, input_partitions, changelog, folder, self._memory, self._stores, self._context, files.checkpoint
         )
@@ -245,18 +162,21 @@ class StreamTask:
             exactly_once=exactly_once,
             make_schedules=self._make_schedules,
             close=self._close_all,
-            shared=transaction,
+            starts=InputStarts(task_id, changelog, checked_offset_reset(settings.auto_offset_reset)),
+            shared=shared.transaction,
         )
         self._budgeted = EarlyCommits(
             task_id, self.uncommitted_memory_bytes, self._commit_early, self._context, self._lifecycle
         )
         self._next = self._transaction.next_offsets
         self._input_loop = InputLoop(
+            task_id,
             input_partitions,
             changelog,
             self._transaction,
             self._timing,
             process=self.process,
+            commit=self.commit,
             keep_time=self._keep_time,
             idle=self._stores.idle,
         )
@@ -290,14 +210,14 @@ class StreamTask:
         self._check_may_open()
         self._lifecycle.open()
         try:
-            self._check_dead_letter_topic()
+            check_dead_letter_topic(self._on_error, self._changelog, self.task_id)
             self._resources.open_stores(self._budgeted, processes=True)
             self._transaction.open_producer()
             reports = self._stores.restore(self._transaction.committed_position())
             self._stores.rewrite_logs(f"{self.application_id}-{self.task_id}")
-            self._context.stores = self._stores.logged(self._context)
-            if self._global_stores is not None:
-                self._context.stores = {**self._context.stores, **self._global_stores.views()}
+            self._context.stores = measured(self._stores.logged(self._context), self._latencies)
+            if self._shared.global_stores is not None:
+                self._context.stores = {**self._context.stores, **self._shared.global_stores.views()}
             self._transaction.begin()
         except BaseException:
             with suppress(Exception):
@@ -315,18 +235,15 @@ class StreamTask:
         Raises: as ``open``. Source: KIP-258, first draft, "Roll-over Upgrade".
         """
         self._check_may_open()
-        self._lifecycle.rebuild()
-        offsets, origins = None, None
+        copy = self.standby()
+        copy.open()
         try:
-            self._resources.open_stores(self._budgeted, processes=False)
             reports = self._stores.restore(self._transaction.committed_position())
-            offsets = self._stores.checkpointable_offsets(running=False)
-            origins = self._stores.origins(running=False)
         except BaseException:
             with suppress(Exception):
-                self._close_all()
+                copy.close(clean=False)
             raise
-        self._close_all(offsets, origins)
+        copy.close()
         return reports
 
     def standby(self) -> StandbyTask:
@@ -440,7 +357,8 @@ class StreamTask:
         ``task_timeout_s``.
 
         Raises: as ``process``; ChangelogTimeoutError after ``task_timeout_s``; OffsetOutOfRangeError if the input no
-        longer has the next record of the task; TypeError, ValueError for a bad number of records or seconds.
+        longer has the next record of the task, unless ``auto_offset_reset``; TypeError, ValueError for a bad number of
+        records or seconds.
         Source: KIP-572.
         """
         if max_records is not None and not (type(max_records) is int and max_records >= 0):
@@ -448,23 +366,7 @@ class StreamTask:
         wait_ns = checked_wait_ns(wait_s)
         if self._context.active:
             raise still_processing(self.task_id, "run")
-        timeout = TaskTimeout(str(self.task_id), self._task_timeout_s)
-        began = -1
-        while True:
-            try:
-                if not self._lifecycle.ready:
-                    self._transaction.resume()
-                if began < 0:
-                    began = self._transaction.done
-                self._input_loop.run(sys.maxsize if max_records is None else began + max_records, wait_ns)
-                done = self._transaction.done
-                if commit:
-                    self.commit()
-                return done - began
-            except TransactionAbortedError:
-                continue  # Another task of the transaction has failed: from the last commit on.
-            except ChangelogTimeoutError as error:
-                timeout.failed(error, self._transaction.done)
+        return self._input_loop.run(max_records, wait_ns, self._settings.task_timeout_s, commit=commit)
 
     def input_offsets(self) -> dict[TopicPartition, int]:
         """Return the next offset to process of each input partition."""
@@ -550,7 +452,7 @@ class StreamTask:
         return TaskMetrics(
             application=self.application_id,
             task=str(self.task_id),
-            stores=self._stores.metrics(),
+            stores=with_latencies(self._stores.metrics(), self._latencies),
             process_total=self._transaction.committed,
             standby_lag=self._stores.standby_lag,
             **self._counters.read(),
@@ -566,17 +468,15 @@ class StreamTask:
         A task that has failed is never closed cleanly; nor is a task that its own function closes. May be called more
         than once. Raises the first error, after everything is closed.
         """
-        offsets, origins = None, None
+        clean = clean and self._lifecycle.commits_on_close and not self._context.active
         try:
-            if clean and self._lifecycle.commits_on_close and not self._context.active:
+            if clean:
                 self.commit()
-                offsets = self._stores.checkpointable_offsets(running=False)
-                origins = self._stores.origins(running=False)
         except BaseException:
             with suppress(Exception):
                 self._close_all()
             raise
-        self._close_all(offsets, origins)
+        self._close_all(clean=clean)
 
     def _check_may_open(self) -> None:
         self._lifecycle.check(Call.OPEN)
@@ -584,22 +484,11 @@ class StreamTask:
             # Its function has closed it, and the current record would count as processed without its writes.
             raise still_processing(self.task_id, "be opened again")
 
-    def _check_dead_letter_topic(self) -> None:
-        if isinstance(self._on_error, DeadLetterTopic) and self._on_error.topic not in self._changelog.topics():
-            raise ChangelogError(
-                f"the dead-letter topic {self._on_error.topic!r} of task {self.task_id} does not exist: create it "
-                "with create_topic()"
-            )
-
     def _make_schedules(self) -> None:
         if self._init is not None:
             self._context.partition, self._context.record = NO_PARTITION, NO_RECORD
             self._init(self._context)
 
-    def _close_all(
-        self,
-        offsets: Mapping[TopicPartition, int | None] | None = None,
-        origins: Mapping[str, Origin] | None = None,
-    ) -> None:
+    def _close_all(self, *, clean: bool = False) -> None:
         self._lifecycle.close()
-        self._resources.close(self._budgeted, offsets, origins, close_producer=self._transaction.close_producer)
+        self._resources.close(self._budgeted, clean=clean, close_producer=self._transaction.close_producer)

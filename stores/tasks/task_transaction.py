@@ -13,26 +13,44 @@ from stores.changelog.interface import Changelog, Producer
 from stores.errors import ChangelogTimeoutError, ProducerFencedError
 from stores.failpoints import Part, declare, reach
 from stores.interface import Position, TopicPartition
-from stores.tasks.committed_stores import CommittedStores
 from stores.tasks.context import TaskContext
 from stores.tasks.identifier import TaskId
+from stores.tasks.offset_reset import InputStarts
+from stores.tasks.stores.restore import AFTER_WRITE, BEFORE_WRITE
+from stores.tasks.stores.store_group import (
+    AFTER_CHECKPOINT,
+    AFTER_LOG_COMMIT,
+    AFTER_STORE_COMMIT,
+    BETWEEN_STORES,
+    StoreGroup,
+)
 from stores.tasks.task_counters import TaskCounters
 from stores.tasks.task_state import Call, Event, TaskLifecycle, TaskState
 from stores.tasks.thread_transaction import ThreadTransaction
-from stores.tasks.timing.timing import Timing
+from stores.tasks.timing import Timing
 
 _log = logging.getLogger(__name__)
 
 BEFORE_LOG_COMMIT = declare(
     "task.before_log_commit", "everything is staged, nothing of it is committed anywhere", part=Part.TASK
 )
+FAILPOINTS = (
+    BEFORE_LOG_COMMIT,
+    AFTER_LOG_COMMIT,
+    BETWEEN_STORES,
+    AFTER_STORE_COMMIT,
+    AFTER_CHECKPOINT,
+    BEFORE_WRITE,
+    AFTER_WRITE,
+)
+"""Failpoints of a task's commits and restores, in order, besides those of its changelog and stores."""
 
 
 class TaskTransaction:
     """The open transaction of one task; a commit or a rollback ends it and begins the next. For one thread.
 
-    ``make_schedules`` is called at each beginning from a commit. ``close`` closes the task once it is fenced. With
-    ``shared``, all tasks of the thread commit and roll back together.
+    ``starts`` says where inputs begin. ``make_schedules`` is called at each beginning from a commit. ``close`` closes
+    the task once it is fenced. With ``shared``, all tasks of the thread commit and roll back together.
     """
 
     def __init__(
@@ -41,7 +59,7 @@ class TaskTransaction:
         task_id: TaskId,
         inputs: Sequence[TopicPartition],
         changelog: Changelog,
-        stores: CommittedStores,
+        stores: StoreGroup,
         context: TaskContext,
         timing: Timing,
         lifecycle: TaskLifecycle,
@@ -50,6 +68,7 @@ class TaskTransaction:
         exactly_once: bool,
         make_schedules: Callable[[], None],
         close: Callable[[], None],
+        starts: InputStarts,
         shared: ThreadTransaction | None = None,
     ) -> None:
         self.next_offsets: dict[TopicPartition, int] = {}
@@ -60,11 +79,13 @@ class TaskTransaction:
         """The records committed since the task was created."""
         self.punctuated = False
         """True if a punctuator ran since the last commit: then there is something to commit without any record."""
+        self.moved = False
+        """True if an input continues elsewhere since the last commit. That is committed without any record, too."""
         self.in_log = False
         """True while the shared transaction may have records of this task."""
         self.task_id, self.group, self.inputs = task_id, application_id, inputs
         self.transactional_id = f"{application_id}-{task_id}"
-        self._shared = shared
+        self._shared, self._starts = shared, starts
         self._changelog, self._stores = changelog, stores
         self._context, self._timing = context, timing
         self._lifecycle, self._counters = lifecycle, counters
@@ -74,7 +95,7 @@ class TaskTransaction:
     @property
     def is_empty(self) -> bool:
         """True if there is nothing to commit."""
-        return not self.processed and not self.punctuated
+        return not self.processed and not self.punctuated and not self.moved
 
     @property
     def done(self) -> int:
@@ -130,13 +151,23 @@ class TaskTransaction:
         committed = self._changelog.committed_offsets(self.group, self.inputs)
         topics = self._changelog.topics()
         for partition in self.inputs:
-            default = self._changelog.start_offset(partition) if partition.topic in topics else 0
-            self.next_offsets[partition] = committed.get(partition, default)
+            offset = committed.get(partition)
+            known = offset is not None or partition.topic in topics
+            self.next_offsets[partition] = self._starts.start(partition, offset) if known else 0
         self._begin_next()
+        self.moved = self._starts.has_chosen
         timing = self._timing
         committed_ms = self._changelog.committed_offsets(timing.stream_time.group, self.inputs)
         timing.begin(committed_ms, self.inputs, self._make_schedules)
         self._lifecycle.run()
+
+    def move(self, partition: TopicPartition) -> None:
+        """Continue an input, which does not have its next offset, by ``auto.offset.reset``.
+
+        Raises: OffsetOutOfRangeError.
+        """
+        self.next_offsets[partition] = self._starts.after(partition, self.next_offsets[partition])
+        self.moved = True
 
     def _begin_next(self) -> None:
         self._stores.begin()
@@ -146,7 +177,7 @@ class TaskTransaction:
             self._context.producer.begin()
         self._context.commit_requested = False
         self._context.failure = None
-        self.processed, self.punctuated = 0, False
+        self.processed, self.punctuated, self.moved = 0, False, False
         self._timing.begin_interval()
 
     def committed_position(self) -> Position:
@@ -197,6 +228,7 @@ class TaskTransaction:
         except BaseException as error:
             self._fail(error)
             raise
+        self._starts.committed(self.next_offsets)
         self._begin_next()
         self._stores.compact_logs()
         self._stores.upgrade_step()

@@ -21,7 +21,25 @@ from stores.errors import ConfigError
 from stores.files.plain_files import translated_system_errors
 from stores.files.store_directory import checked_path
 from stores.tasks.directory.names import check_stores, check_subtopology, check_topic
-from stores.tasks.murmur2 import murmur2_64
+
+_MULTIPLIER, _SHIFT = 0xC6A4A7935BD1E995, 47
+_MASK = (1 << 64) - 1
+SEED_BOUND = 1 << 64
+
+
+def murmur2_64(data: bytes, seed: int = 0) -> int:
+    """Return the hash of ``data``, 0 to 2**64 - 1; ``seed`` is below ``SEED_BOUND``. Not for adversaries."""
+    found = (seed ^ (len(data) * _MULTIPLIER)) & _MASK
+    whole = len(data) & ~7
+    for at in range(0, whole, 8):
+        word = (int.from_bytes(data[at : at + 8], "little") * _MULTIPLIER) & _MASK
+        word = ((word ^ (word >> _SHIFT)) * _MULTIPLIER) & _MASK
+        found = ((found ^ word) * _MULTIPLIER) & _MASK
+    if whole < len(data):
+        found = ((found ^ int.from_bytes(data[whole:], "little")) * _MULTIPLIER) & _MASK
+    found = ((found ^ (found >> _SHIFT)) * _MULTIPLIER) & _MASK
+    return found ^ (found >> _SHIFT)
+
 
 _BYTES_MAX = 16 << 20
 _FIELDS = ("stores", "inputs")

@@ -8,12 +8,13 @@ OpenTelemetry's SDK can use that exporter (``stores.telemetry.opentelemetry``).
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import accumulate
 from typing import Any
 
 from stores.errors import StoreUnavailableError
 from stores.extras import advice
 from stores.interface import Closeable
-from stores.metrics import Kind
+from stores.metrics import LATENCY_BOUNDS_S, Kind, LatencyHistogram
 from stores.telemetry.registry import Instrument, MetricsRegistry
 
 try:
@@ -23,6 +24,7 @@ try:
 except ImportError as error:
     raise ImportError(f"prometheus-client is missing: {advice('prometheus')}") from error
 
+_KINDS = {Kind.TOTAL: "counter", Kind.HISTOGRAM: "histogram"}
 PORT = 9464
 """As OpenTelemetry's exporters have it."""
 
@@ -37,10 +39,13 @@ class PrometheusCollector(Collector):
         """Each metric with its samples, one for each store or task."""
         for instrument, values in self._registry.collect_all().items():
             name, measure = metric_name(instrument), instrument.measure
-            total = measure.kind is Kind.TOTAL
-            metric = Metric(name.removesuffix("_total"), measure.description, "counter" if total else "gauge")
+            kind = _KINDS.get(measure.kind, "gauge")
+            metric = Metric(name.removesuffix("_total"), measure.description, kind)
             for labels, value in values:
-                metric.add_sample(name, dict(labels), value)
+                if isinstance(value, LatencyHistogram):
+                    _add_histogram(metric, dict(labels), value)
+                else:
+                    metric.add_sample(name, dict(labels), value)
             yield metric
 
     def describe(self) -> Iterator[Metric]:
@@ -73,6 +78,14 @@ class PrometheusEndpoint(Closeable):
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()
+
+
+def _add_histogram(metric: Metric, labels: dict[str, str], histogram: LatencyHistogram) -> None:
+    bounds = [*map(repr, LATENCY_BOUNDS_S), "+Inf"]
+    for bound, count in zip(bounds, accumulate(histogram.counts), strict=True):
+        metric.add_sample(f"{metric.name}_bucket", {**labels, "le": bound}, count)
+    metric.add_sample(f"{metric.name}_count", labels, histogram.total)
+    metric.add_sample(f"{metric.name}_sum", labels, histogram.seconds)
 
 
 def metric_name(instrument: Instrument) -> str:

@@ -11,14 +11,14 @@ from typing import Protocol
 from weakref import ReferenceType, ref
 
 from stores.errors import ConfigError, StoreClosedError, StoreError
-from stores.metrics import Kind, Measure, StoreMetrics, TaskMetrics, TaskStoreMetrics, exported
+from stores.metrics import Kind, LatencyHistogram, Measure, StoreMetrics, TaskMetrics, TaskStoreMetrics, exported
 
 Labels = Mapping[str, str]
-Value = int | float
+Value = int | float | LatencyHistogram
 
 _LABEL = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]*")
 _FIGURE = "figure"
-_OWN_LABELS = frozenset({"application", "task", "store", "backend", "cause", _FIGURE})
+_OWN_LABELS = frozenset({"application", "task", "store", "backend", "cause", "operation", _FIGURE})
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +28,14 @@ class Instrument:
     scope: str
     name: str
     measure: Measure
+
+    @property
+    def plain_name(self) -> str:
+        """The name without its unit and "total", as OpenTelemetry's conventions have it."""
+        name = self.name.removesuffix("_total")
+        for unit in ("_seconds", "_bytes"):
+            name = name.removesuffix(unit)
+        return name
 
 
 STORE, TASK = "store", "task"

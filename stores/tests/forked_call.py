@@ -7,6 +7,7 @@ import signal
 import traceback
 from collections.abc import Callable
 from multiprocessing.connection import Connection
+from pathlib import Path
 
 from stores import failpoints
 from stores.tests.store_process import forked, pipe
@@ -51,3 +52,16 @@ def _carry_out(connection: Connection, call: Callable[..., object], arguments: t
     except BaseException:
         connection.send(traceback.format_exc())
         raise SystemExit(1) from None
+
+
+def call_until_killed(call: Callable[[Path], object], folder: Path, failpoint: str, hit: int = 1) -> bool:
+    """Call ``call``, a function of a module, in another process until it is killed at its ``hit``-th ``failpoint``.
+
+    Returns whether it was: False where the call has ended before.
+    """
+    return was_killed(_call_until, call, folder, failpoint, hit)
+
+
+def _call_until(call: Callable[[Path], object], folder: Path, failpoint: str, hit: int) -> None:
+    kill_at(failpoint, hit)
+    call(folder)

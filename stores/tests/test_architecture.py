@@ -30,12 +30,12 @@ LAYERS: Mapping[str, frozenset[str]] = {
         "programs": "java",
         "values of the contract": "contract extras",
         "contract": "interface",
-        "seam": "engines.engine position telemetry",
+        "seam": "engines.engine forwarding position telemetry",
         "files": "files",
         "engines": "batch engines",
         "strategies": "strategies",
         "changelog and registry": "changelog records registry",
-        "settings": "inspection settings",
+        "settings": "settings",
         "configuration": "config",
         "tasks": "tasks",
         "tools": "relocate shell spark worker",
@@ -140,6 +140,7 @@ def violations(modules: Mapping[str, Module]) -> list[str]:
         *impure_oracle(modules),
         *results_written(modules),
         *rooms_of_the_report(modules),
+        *rooms_of_tasks(modules),
     ]
 
 
@@ -233,6 +234,8 @@ def outsiders(modules: Mapping[str, Module]) -> Iterator[str]:
         for target in sorted(module.imports):
             if is_within(target, "pyspark") and not module.within(*ON_SPARK):
                 yield f"{module.name} imports {target}: only stores.spark and harness.spark know Spark"
+            if is_within(target, "harness.spark") and module.within("harness.experiments"):
+                yield f"{module.name} imports {target}: an experiment starts what is on Spark as a process"
 
 
 BREAKERS = ("harness.mutants", "harness.tests")
@@ -295,6 +298,15 @@ def rooms_of_the_report(modules: Mapping[str, Module]) -> Iterator[str]:
                 yield f"{module.name} imports {target}: an experiment does not know what others found"
 
 
+def rooms_of_tasks(modules: Mapping[str, Module]) -> Iterator[str]:
+    """The state directory finds and moves the folders of stores, and knows nothing of their changelogs and formats."""
+    for module in modules.values():
+        if module.within("stores.tasks.directory"):
+            for target in sorted(module.imports):
+                if is_within(target, "stores.tasks.stores"):
+                    yield f"{module.name} imports {target}: stores.tasks.directory is below stores.tasks.stores"
+
+
 def test_every_import_of_the_project_follows_the_arrows() -> None:
     modules = modules_of(ROOT)
     assert {"stores.interface", "stores.errors"} <= set(modules)
@@ -347,6 +359,7 @@ ORDERLY = {
         ("stores/errors.py", "import stores.errors"),
         ("stores/tasks/task.py", "if TYPE_CHECKING:\n    from stores.tasks import StreamTask"),
         ("stores/tasks/task.py", "def late():\n    import stores.tasks"),
+        ("stores/tasks/directory/places.py", "from stores.tasks.stores.swap import ENDS"),
         ("stores/brand_new.py", ""),
         ("stores/brand_new/part.py", "import json"),
         ("stores/batch/buffer.py", "from stores import Store"),
@@ -359,6 +372,7 @@ ORDERLY = {
         ("stores/engines/memory.py", "from .lmdb import LmdbEngine"),
         ("stores/engines/lmdb.py", "hint = 'try sqlite instead'"),
         ("harness/history.py", "from pyspark.sql import Row"),
+        ("harness/experiments/crash/report.py", "def late():\n    from harness.spark import session"),
         ("stores/tasks/task.py", "def late():\n    import pyspark"),
         ("stores/tasks/task.py", "import stores.spark.task"),
         ("scenarios/throughput.py", "import pyspark"),

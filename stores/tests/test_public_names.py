@@ -25,15 +25,15 @@ from stores.tasks import MemoryBudget, ProcessingGuarantee, StoreConfig, StreamT
         (TaskContext, "commit forward offset schedule store stream_time_ms timestamp_ms"),
         (
             SqliteChangelog,
-            "check_group close committed_offsets compact compact_step compacts_itself create_store_topic create_topic "
-            "dirty_share end_offset expect_reads_to_end join_group producer read reads_hold_snapshots shared_producer "
-            "start_offset takes_inputs_elsewhere topics truncate verify",
+            "can_truncate check_group close committed_offsets compact compact_step compacts_itself create_store_topic "
+            "create_topic dirty_share drop_before end_offset expect_reads_to_end join_group lag producer "
+            "read reads_hold_snapshots shared_producer start_offset takes_inputs_elsewhere topics truncate verify",
         ),
         (
             MemoryChangelog,
-            "check_group close committed_offsets compact compact_step compacts_itself create_store_topic create_topic "
-            "end_offset expect_reads_to_end join_group producer read reads_hold_snapshots shared_producer start_offset "
-            "takes_inputs_elsewhere topics truncate",
+            "can_truncate check_group close committed_offsets compact compact_step compacts_itself create_store_topic "
+            "create_topic drop_before end_offset expect_reads_to_end join_group lag producer read "
+            "reads_hold_snapshots shared_producer start_offset takes_inputs_elsewhere topics truncate",
         ),
     ],
 )

@@ -94,13 +94,13 @@ def test_kafka_s_own_property_names_configure_a_store(path: Path) -> None:
             "store.backend": "lmdb",
             "store.durability": "process",
             "store.option.map_size_bytes": "1048576",
-            "store.option.readahead": "false",
+            "store.option.scan_checksums": "false",
         }
     )
     assert config.isolation_level is IsolationLevel.READ_COMMITTED
     assert config.uncommitted_max_bytes == 1 << 20
     assert config.durability is Durability.PROCESS
-    assert config.options == {"map_size_bytes": 1 << 20, "readahead": False}
+    assert config.options == {"map_size_bytes": 1 << 20, "scan_checksums": False}
     with config.open(path, name="counts") as store:
         assert (store.name, store.backend, store.durability) == ("counts", "lmdb-indexed-batch", Durability.PROCESS)
     assert StoreConfig.from_properties({}) == StoreConfig()
@@ -197,11 +197,10 @@ def test_properties_that_are_no_mapping_of_names_are_a_type_error(bad: Any) -> N
         ({"durability": "FOREVER"}, ConfigError),
         ({"durability": []}, ConfigError),
         ({"processing_guarantee": "at_most_once"}, ConfigError),
-        ({"backend": "sqlite", "options": {"page_size_bytes": 3000}}, ConfigError),
+        ({"backend": "sqlite", "options": {"wal_autocheckpoint_pages": 1 << 31}}, ConfigError),
         ({"backend": "lmdb", "options": {"max_readers": 1 << 40}}, ConfigError),
         ({"backend": "lmdb", "options": {"max_readers": 0}}, ConfigError),
-        ({"backend": "rocksdb-direct", "options": {"compaction_style": "universe"}}, ConfigError),
-        ({"backend": "rocksdb-direct", "options": {"max_background_jobs": 1 << 40}}, ConfigError),
+        ({"backend": "rocksdb-direct", "options": {"max_write_buffer_number": 1 << 40}}, ConfigError),
     ],
     ids=str,
 )

@@ -344,7 +344,87 @@ def test_a_changelog_is_shown_while_it_is_written(tmp_path: Path, capsys: pytest
     assert len(cast("list[object]", facts["partitions"])) == 2
 
 
-@pytest.mark.parametrize("command", ["dump", "verify", "offsets", "compact"])
+def test_dump_prints_the_records_of_a_changelog(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    before = state(changelog(tmp_path / "log").parent)
+    [record] = lines(capsys, "dump", tmp_path / "log")
+    assert {name: record[name] for name in ("topic", "partition", "offset", "state", "key_hex", "value_hex")} == {
+        "topic": "orders",
+        "partition": 1,
+        "offset": 0,
+        "state": "COMMITTED",
+        "key_hex": b"k".hex(),
+        "value_hex": b"v".hex(),
+    }
+    assert lines(capsys, "dump", tmp_path / "log", "--limit", 0) == []
+    assert state(tmp_path) == before
+
+
+@pytest.mark.parametrize("checksums", [True, False])
+@pytest.mark.parametrize("backend", ["sqlite-indexed-batch", "sqlite-native"])
+def test_tables_of_a_store_and_a_changelog_are_shown_while_they_are_open(
+    path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], backend: str, checksums: bool
+) -> None:
+    with open_store(backend, path, options={"checksums": checksums}) as store:
+        store.put_all([(b"a", b"1"), (b"b", b"2")])
+        store.commit({TopicPartition("changelog", 3): 41})
+        store.put(b"c", b"staged")
+        [facts] = lines(capsys, "inspect", path, "--tables")
+    assert facts["tables"] == {"data": 2, "meta": 1}
+    assert facts["schema"] == {
+        name: f"CREATE TABLE {name} (key blob primary key, value blob not null) strict, without rowid"
+        for name in ("data", "meta")
+    }
+    assert main(["inspect", str(path), "--tables"]) == 0
+    assert "table data" in capsys.readouterr().out
+    with SqliteChangelog(changelog(tmp_path / "log")):
+        [facts] = lines(capsys, "inspect", tmp_path / "log", "--tables")
+    assert cast("dict[str, int]", facts["tables"])["record"] == 1
+
+
+def test_tables_of_a_store_that_is_not_in_sqlite_are_refused(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    open_store("lmdb", path).close()
+    assert main(["inspect", str(path), "--tables"]) == 2
+    assert str(path) in capsys.readouterr().err
+
+
+def test_without_sqlite_utils_stores_work_and_inspecting_their_tables_says_what_to_install(tmp_path: Path) -> None:
+    script = """
+import sys
+sys.modules["sqlite_utils"] = None
+from stores import open_store
+from stores.changelog.sqlite import SqliteChangelog
+from stores.shell.command import main
+with open_store("sqlite", sys.argv[1] + "/store") as store:
+    store.commit()
+SqliteChangelog(sys.argv[1] + "/log").close()
+print(main(["inspect", "--tables", sys.argv[1] + "/store"]), main(["inspect", "--tables", sys.argv[1] + "/log"]))
+"""
+    done = run_script(script, tmp_path)
+    assert done.stdout == b"2 2\n"
+    assert done.stderr.count(b"txstores[inspection]") == 2
+
+
+def test_neither_a_store_nor_a_changelog_imports_what_only_people_need(tmp_path: Path) -> None:
+    script = """
+import sys
+from stores import open_store
+from stores.changelog.sqlite import SqliteChangelog
+open_store("sqlite", sys.argv[1] + "/store").close()
+SqliteChangelog(sys.argv[1] + "/log").close()
+print(sorted({"sqlite_utils", "pandas"} & set(sys.modules)))
+"""
+    assert run_script(script, tmp_path).stdout == b"[]\n"
+
+
+def run_script(script: str, folder: Path) -> subprocess.CompletedProcess[bytes]:
+    """Run ``script`` with ``folder`` as its argument, in a Python that has the modules of this one."""
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    return subprocess.run(
+        [sys.executable, "-c", script, str(folder)], env=environment, capture_output=True, check=True, timeout=60
+    )
+
+
+@pytest.mark.parametrize("command", ["verify", "offsets", "compact"])
 def test_a_command_for_stores_says_that_it_was_given_a_changelog(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], command: str
 ) -> None:

@@ -7,16 +7,17 @@ topics, with the reason.
 from __future__ import annotations
 
 import argparse
+import atexit
 import importlib
 import logging
 import os
 import sys
 import traceback
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
-from stores.errors import ConfigError, StoreError
-from stores.registry import nearest
+from stores.errors import ConfigError, StoreError, nearest
 from stores.worker.application import Application
 from stores.worker.properties_file import read_properties
 from stores.worker.worker import TaskNotReleasedError, Worker
@@ -83,5 +84,26 @@ def find_application(text: str) -> Application:
     raise ConfigError(f"{module_name} has no Application {name!r}{nearest(name, found)}. It has {known}")
 
 
+class _End:
+    """The end of this process. It is registered first, so that it comes after all other functions of ``atexit``.
+
+    Python's own end would destroy the clients of Kafka one after the other, which takes seconds on a busy machine.
+    Everything that must last is closed before.
+    """
+
+    status = FAILED
+
+    def __call__(self) -> None:
+        for stream in (sys.stdout, sys.stderr):
+            with suppress(OSError, ValueError):
+                stream.flush()
+        os._exit(self.status)
+
+
 if __name__ == "__main__":
-    sys.exit(main())
+    end = _End()
+    atexit.register(end)
+    try:
+        end.status = main()
+    except SystemExit as exits:  # Of the parser of arguments.
+        end.status = exits.code if isinstance(exits.code, int) else FAILED

@@ -79,6 +79,7 @@ class Definition:
         self.name = name
         self.processors = _numbered(topology)
         """The sub-topologies by number, the first number of their tasks' IDs."""
+        _check_inputs(self.processors)
         self.topology = Topology({number: each.subtopology for number, each in self.processors.items()})
         check_descriptions({} if global_stores is None else global_stores)
         self.global_stores = dict(global_stores or {})
@@ -102,6 +103,22 @@ class Definition:
         ]
         parts += [(name, described.topic) for name, described in sorted(self.global_stores.items())]
         return sha256(repr(parts).encode()).hexdigest()[:8]
+
+
+def _check_inputs(processors: Mapping[int, Processor]) -> None:
+    """Check that no two processors read one topic: the group has one offset for each of its partitions.
+
+    Source: Kafka Streams makes one sub-topology of all that read a topic. Raises: ConfigError.
+    """
+    readers: dict[str, int] = {}
+    for number, processor in processors.items():
+        for topic in processor.subtopology.inputs:
+            other = readers.setdefault(topic, number)
+            if other != number:
+                raise ConfigError(
+                    f"sub-topologies {other} and {number} both read the topic {topic!r}, and their group keeps one "
+                    "offset for both: give one Processor a function that does the work of both"
+                )
 
 
 def _numbered(topology: object) -> dict[int, Processor]:

@@ -14,8 +14,7 @@ from stores.errors import StoreError
 from stores.interface import TopicPartition
 from stores.tasks.config import TaskConfig
 from stores.tasks.directory.assignment import stored_offsets
-from stores.tasks.directory.offset_sum import offset_sum
-from stores.tasks.directory.state_directory import StateDirectory
+from stores.tasks.directory.state_directory import StateDirectory, offset_sum
 from stores.tasks.identifier import TaskId
 from stores.worker.definition import Definition
 
@@ -36,7 +35,12 @@ class LocalCopies(Copies):
         self._directory = str(StateDirectory(tasks.state_dir).process_id())
         self._closed: dict[TaskId, int] = {}
         self._open: frozenset[TaskId] = frozenset()
+        self._outdated = False
         self._read_files()
+
+    def read_again(self) -> None:
+        """Read the files at the next question: some were removed. For any thread."""
+        self._outdated = True
 
     @property
     def directory(self) -> str:
@@ -45,8 +49,9 @@ class LocalCopies(Copies):
     def progress(self) -> dict[TopicPartition, int]:
         """Return the offset sum of the copies of each partition that has any."""
         found = {task_id: offset_sum(offsets) for read in self._open_offsets for task_id, offsets in read().items()}
-        if self._open - found.keys():
-            self._read_files()  # Some were closed, with a checkpoint.
+        if self._outdated or self._open - found.keys():
+            self._outdated = False
+            self._read_files()  # Some were closed, with a checkpoint; or were removed.
         self._open = frozenset(found)
         progress: dict[TopicPartition, int] = {}
         for task_id, offsets in {**self._closed, **found}.items():

@@ -1,4 +1,4 @@
-"""One task of a stream thread: opened when it is due, run in slices, and closed. For the thread that owns it."""
+"""The work on one task of a stream thread: opened when it is due, run in slices, and closed. For that thread."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from stores.interface import TopicPartition
 from stores.tasks.identifier import TaskId
 from stores.tasks.stores.restore import OnRestore, RestoreProgress
 from stores.tasks.task import StreamTask
+from stores.worker.assignment_table import Assignment
 
 _log = logging.getLogger(__name__)
 
@@ -34,7 +35,7 @@ class ReleasedWhileRestoring(Exception):
     """Raised in a restore whose task is to be released."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class TaskStatus:
     """The state of one task, as other threads may see it."""
 
@@ -48,22 +49,19 @@ class TaskStatus:
 
 
 class RunningTask:
-    """A task that a stream thread owns, between its assignment and its release."""
+    """A task that a stream thread owns, for one ``assignment``, whose release also interrupts the opening."""
 
-    def __init__(self, task_id: TaskId, make: MakeTask, timeout_s: float, released: Callable[[TaskId], bool]) -> None:
-        """``released`` returns True once the task is to be released, also while it is opened.
-
-        ``timeout_s`` is the time without progress after which an error that may pass is raised.
-        """
-        self.task_id = task_id
-        self.status = TaskStatus(task_id, running=False)
-        self._released = released
-        self._task = make(task_id, self._on_restore)
+    def __init__(self, assignment: Assignment, make: MakeTask, timeout_s: float) -> None:
+        """``timeout_s`` is the time without progress after which an error that may pass is raised."""
+        self.assignment = assignment
+        self.task_id = assignment.task_id
+        self.status = TaskStatus(self.task_id, running=False)
+        self._task = make(self.task_id, self._on_restore)
         self._timeout_s = timeout_s
         self._open = False
         self._due = 0.0
         self._fails_at: float | None = None
-        self._slice = 100
+        self._slice = 1
 
     @property
     def task(self) -> StreamTask:
@@ -120,7 +118,7 @@ class RunningTask:
         done = self._task.run(self._slice)
         took_s = time.monotonic() - began
         if took_s > 2 * SLICE_S:
-            self._slice = max(1, self._slice // 2)
+            self._slice = max(1, int(done * SLICE_S / took_s))
         elif done >= self._slice and took_s < SLICE_S:
             self._slice = min(_SLICE_RECORDS_MAX, 2 * self._slice)
         return done
@@ -136,7 +134,7 @@ class RunningTask:
     def _on_restore(self, progress: RestoreProgress) -> None:
         whole = max(progress.to_offset, 1)
         self.status = TaskStatus(self.task_id, running=False, restored=min(progress.offset / whole, 1.0))
-        if self._released(self.task_id):
+        if self.assignment.released:
             raise ReleasedWhileRestoring
 
     def _try_later(self, error: StoreError) -> None:

@@ -8,27 +8,34 @@ from difflib import get_close_matches
 from typing import Any, Self
 
 from stores.changelog.interface import Changelog
+from stores.changelog.partitioners import Partitioner, partitioner_named
 from stores.changelog.sqlite import SqliteChangelog
 from stores.config import STORE_PROPERTIES, StoreConfig
-from stores.errors import ConfigError
+from stores.errors import ConfigError, nearest
+from stores.extras import check_extra
+from stores.files.store_directory import checked_path
 from stores.interface import ProcessingGuarantee
 from stores.records.record_kind import RecordKind
 from stores.registry import backend_named
 from stores.settings.properties import Known, Properties, parsed_as
 from stores.tasks.config import TASK_PROPERTIES, TaskConfig
 from stores.tasks.global_store import GlobalStore
+from stores.telemetry.otlp import INTERVAL_S, checked_endpoint
 from stores.worker.definition import Definition, StoreSetting
+from stores.worker.queries.access import CERTIFICATE, KEY, TOKEN, Access
 from stores.worker.queries.address import PROPERTY as SERVER
 from stores.worker.queries.address import ServerAddress, server_address
-from stores.worker.queries.partitioners import PROPERTY as PARTITIONER
-from stores.worker.queries.partitioners import Partitioner, partitioner
+from stores.worker.queries.asked import PARTITIONER
 from stores.worker.transaction_scope import TransactionScope
 
+_PORT_MAX = 65_535
 SESSION_TIMEOUT_S = 45.0
 """Source: Kafka, default of ``session.timeout.ms``."""
 _MILLISECONDS_MAX = 2**31 - 1
 """24 days. Kafka has these times in 32 bits, and no thread can wait for any number of seconds."""
 SERVERS, FILE = "bootstrap.servers", "changelog.file"
+PROMETHEUS, PROMETHEUS_HOST = "metrics.prometheus.port", "metrics.prometheus.host"
+OTLP, OTLP_INTERVAL = "metrics.otlp.endpoint", "metrics.otlp.interval.ms"
 SCOPE, INSTANCE = "transaction.scope", "group.instance.id"
 
 
@@ -47,8 +54,16 @@ def _milliseconds(text: str) -> float:
     return number / 1000
 
 
-def _scope(text: str) -> TransactionScope:
-    return TransactionScope(text.lower())
+def _port(text: str) -> int:
+    number = int(text)
+    if not 0 <= number <= _PORT_MAX:
+        raise ValueError(text)
+    check_extra("prometheus")
+    return number
+
+
+def _interval(text: str) -> float:
+    return max(_milliseconds(text), 0.001)
 
 
 def _name(text: str) -> str:
@@ -70,9 +85,16 @@ WORKER_PROPERTIES: Known = {
     "session.timeout.ms": ("session_timeout_s", _milliseconds),
     "status.interval.ms": ("status_interval_s", _milliseconds),
     SERVER: ("server", str),
-    PARTITIONER: ("partitioner", str),
-    SCOPE: ("scope", _scope),
+    CERTIFICATE: ("certificate", _name),
+    KEY: ("key", _name),
+    TOKEN: ("token", _name),
+    PARTITIONER: ("query_partitioner", partitioner_named),
+    SCOPE: ("scope", TransactionScope),
     INSTANCE: ("instance_id", _name),
+    PROMETHEUS: ("prometheus_port", _port),
+    PROMETHEUS_HOST: ("prometheus_host", _name),
+    OTLP: ("otlp_endpoint", checked_endpoint),
+    OTLP_INTERVAL: ("otlp_interval_s", _interval),
     FILE: ("changelog_file", str),
     SERVERS: ("servers", str),
 }
@@ -101,7 +123,15 @@ class WorkerSettings:
     servers: str | None = None
     server: ServerAddress | None = None
     """The address on which the worker answers queries; None for no queries."""
-    partitioner: Partitioner | None = None
+    access: Access = field(default_factory=Access)
+    """The encryption and the token of queries."""
+    prometheus_port: int | None = None
+    """The port on which Prometheus reads the metrics, 0 for any; None for none."""
+    prometheus_host: str = "127.0.0.1"
+    otlp_endpoint: str | None = None
+    """The collector to which the metrics are sent; None for none."""
+    otlp_interval_s: float = INTERVAL_S
+    query_partitioner: Partitioner | None = None
     """The function that gives the partition of a key, as the producers of the inputs chose it; None if unknown."""
 
     @classmethod
@@ -134,15 +164,19 @@ class WorkerSettings:
                 tasks[name] = value
             else:
                 client[name] = value
+        access = {name: checked_path(own.pop(name)) for name in ("certificate", "key", "token") if name in own}
         if "server" in own:
-            own["server"] = server_address(own["server"])
-        if "partitioner" in own:
-            own["partitioner"] = partitioner(own["partitioner"])
+            own["server"], own["access"] = server_address(own["server"]), Access(**access)
+        elif access:
+            raise ConfigError(f"{CERTIFICATE}, {KEY} and {TOKEN} are for queries: give {SERVER}, or drop them")
         if tasks["application.id"] != application.name:
             raise ConfigError(
                 f"application.id={tasks['application.id']} contradicts the application's name {application.name!r}: "
                 "drop the property"
             )
+        for name, needed in ((PROMETHEUS_HOST, PROMETHEUS), (OTLP_INTERVAL, OTLP)):
+            if name in properties and needed not in properties:
+                raise ConfigError(f"the property {name} needs {needed}: add it, or drop {name}")
         for name in client:
             _check_foreign(name, over_kafka=over_kafka)
         if over_kafka:
@@ -197,14 +231,9 @@ class WorkerSettings:
 def _check_foreign(name: str, *, over_kafka: bool) -> None:
     """Refuse a name that is none of ours, unless it may be one of the client's. Raises: ConfigError."""
     if not over_kafka:
-        near = get_close_matches(name, _OURS, n=1, cutoff=0.5)
-        raise ConfigError(f"no property {name!r}{_suggestion(near)}. Settings of the Kafka client need {SERVERS}")
+        raise ConfigError(f"no property {name!r}{nearest(name, _OURS)}. Settings of the Kafka client need {SERVERS}")
     from stores.changelog.kafka.client_settings import KNOWN
 
     near = get_close_matches(name, _OURS.union(KNOWN), n=1, cutoff=0.8)
     if name not in KNOWN and near and near[0] in _OURS:
-        raise ConfigError(f"no property {name!r}{_suggestion(near)}")
-
-
-def _suggestion(near: list[str]) -> str:
-    return f": did you mean {near[0]}?" if near else ""
+        raise ConfigError(f"no property {name!r}{nearest(name, near)}")

@@ -22,7 +22,7 @@ RETRY_S = 5.0
 """The time after which a copy that has failed is opened again."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class StandbyStatus:
     """The state of one standby copy, as other threads may see it."""
 

@@ -1,6 +1,7 @@
 """The standby copies of a worker: they follow the changelogs on a thread of their own, in turn and in bounded steps.
 
 The group says who has which partitions, and each worker finds its own copies by that (module ``standby_assignment``).
+Another thread asks the group: an answer may take long, and neither a claim nor the worker's end waits for it.
 When the worker gets a task of which it has a copy, it closes the copy, and the task restores what the copy lacks.
 """
 
@@ -8,7 +9,6 @@ from __future__ import annotations
 
 import logging
 import threading
-import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 
@@ -50,15 +50,15 @@ class Standbys:
         self._peers: list[Peer] = []
         """The members of the group as of the last look."""
         self._partitions: frozenset[TopicPartition] = frozenset()
-        self._look_at = 0.0
         self._told = ""
         self._stopping = False
         self._thread: threading.Thread | None = None
 
     def start(self, member: GroupMember) -> None:
         """Begin to keep copies, as a member of the group."""
-        self._thread = threading.Thread(target=self._run, args=(member,), name="standby", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="standby", daemon=True)
         self._thread.start()
+        threading.Thread(target=self._look_again, args=(member,), name="standby-look", daemon=True).start()
 
     def claim(self, task_ids: Collection[TaskId]) -> None:
         """Close the copies of these tasks, and keep none until ``unclaim``: the worker owns the tasks now."""
@@ -91,15 +91,30 @@ class Standbys:
         with self._change:
             return [copy.status for _, copy in sorted(self._copies.items())]
 
+    @property
+    def needed(self) -> set[TaskId]:
+        """The tasks whose copies are due, opened or not, and those that the worker has claimed."""
+        with self._change:
+            return {*self._copies, *self._claimed, *self._tasks_of(self._partitions)}
+
     def changelog_offsets(self) -> dict[TaskId, Mapping[TopicPartition, int | None]]:
         """Return the changelog offsets of the copies that are open."""
         with self._change:
             return {task_id: offsets for task_id, copy in self._copies.items() if (offsets := copy.changelog_offsets())}
 
-    def _run(self, member: GroupMember) -> None:
+    def _look_again(self, member: GroupMember) -> None:
         try:
             while not self._stopping:
                 self._look(member)
+                with self._change:
+                    self._change.wait_for(lambda: self._stopping, LOOK_S)
+        except BaseException as error:
+            _log.error("the look for standby copies ends after %s", type(error).__name__)
+            self.failure = error
+
+    def _run(self) -> None:
+        try:
+            while not self._stopping:
                 self._close_others()
                 if not self._step():
                     with self._change:
@@ -115,14 +130,10 @@ class Standbys:
 
     def _look(self, member: GroupMember) -> None:
         """Find out which copies are due, from the members of the group."""
-        now = time.monotonic()
-        if now < self._look_at:
-            return
-        self._look_at = now + LOOK_S
         try:
             peers = member.peers()
         except StoreError as error:
-            if str(error) != self._told:
+            if str(error) != self._told and not self._stopping:
                 self._told = str(error)
                 _log.warning("the standby copies stay as they are: the members of the group are unknown: %s", error)
             return

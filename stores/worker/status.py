@@ -23,7 +23,7 @@ NO_TASKS = (
 NOT_READY = "0 tasks: they begin when the global stores have been read"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class WorkerStatus:
     """The tasks of a worker, and its standby copies of other tasks, at one moment."""
 
@@ -110,12 +110,12 @@ class StatusLine:
         return f"{self._begin}{', '.join(parts)}{more}"
 
     def _lag(self, status: WorkerStatus) -> int | None:
-        """Return the offsets between the tasks and the ends of their inputs, None if the changelog does not answer."""
+        """Return the offsets that the tasks have before them, together, None if the changelog does not answer."""
         lag = 0
         try:
             for task in status.tasks:
                 for partition, following in task.next_offsets:
-                    lag += max(self._changelog.end_offset(partition) - following, 0)
+                    lag += self._changelog.lag(partition, following)
         except StoreError:
             return None
         return lag

@@ -10,6 +10,7 @@ from contextlib import suppress
 from stores.errors import StoreError
 from stores.interface import TopicPartition
 from stores.tasks.identifier import TaskId
+from stores.worker.assignment_table import Assignment, AssignmentTable
 from stores.worker.running_task import MakeTask, RunningTask, TaskStatus
 
 _log = logging.getLogger(__name__)
@@ -28,48 +29,46 @@ class StreamThread:
         self.failure: BaseException | None = None
         self._make, self._task_timeout_s = make, task_timeout_s
         self._change = threading.Condition()
-        self._assigned: dict[TaskId, None] = {}
-        """The tasks in the order in which they came."""
-        self._to_release: dict[TaskId, bool] = {}
-        """The tasks to release, and whether with a commit."""
-        self._running: dict[TaskId, RunningTask] = {}
+        self._table: AssignmentTable[RunningTask] = AssignmentTable()
+        """For the owner of ``_change``."""
+        self._at_end: list[RunningTask] = []
+        """The tasks at the end of the thread, for as long as the thread: a registry of metrics has weak references."""
         self._stopping = False
         self._ended = False
         self._thread = threading.Thread(target=self._run, name=f"stream-thread-{number}", daemon=True)
+
+    def start(self) -> None:
+        """Begin."""
         self._thread.start()
 
     @property
     def assigned(self) -> list[TaskId]:
-        """The tasks that the thread has, opened or not."""
+        """The tasks that the thread has, opened or not. A task that was released is one of them until it is closed."""
         with self._change:
-            return list(self._assigned)
+            return list(self._table)
 
     def assign(self, task_ids: Collection[TaskId]) -> None:
-        """Give tasks to the thread, which opens them by and by."""
+        """Give tasks to the thread, which opens one at a time, between records. No effect after ``stop``."""
         with self._change:
-            self._assigned.update(dict.fromkeys(task_ids))
+            if not self._stopping:
+                self._table.assign(task_ids)
             self._change.notify_all()
 
     def release(self, task_ids: Collection[TaskId], *, clean: bool) -> None:
         """Tell the thread to release those of these tasks that it has: with a commit if ``clean``."""
         with self._change:
-            for task_id in task_ids:
-                if task_id in self._assigned:
-                    self._to_release[task_id] = clean
+            self._table.release(task_ids, clean=clean)
             self._change.notify_all()
 
-    def await_released(self, timeout_s: float) -> bool:
-        """Wait until everything that was to be released is released; return False if that takes too long."""
+    def await_released(self, task_ids: Collection[TaskId], timeout_s: float) -> bool:
+        """Wait until those of these tasks that were released are closed; return False if that takes too long."""
         with self._change:
-            return self._change.wait_for(lambda: self._ended or not self._to_release, timeout_s)
+            return self._change.wait_for(lambda: self._ended or self._table.is_released(task_ids), timeout_s)
 
     def stop(self) -> None:
         """Let the thread end when it has released its tasks."""
         with self._change:
-            for task_id in self._assigned:
-                # A task that was lost stays without a commit.
-                self._to_release.setdefault(task_id, True)
-            self._stopping = True
+            self._release_all()
             self._change.notify_all()
 
     def join(self, timeout_s: float) -> bool:
@@ -80,22 +79,22 @@ class StreamThread:
     def status(self) -> list[TaskStatus]:
         """Return the state of each task that the thread has."""
         with self._change:
-            return [self._status(task_id) for task_id in self._assigned]
+            return [self._status(task_id) for task_id in self._table]
 
     def task_status(self, task_id: TaskId) -> TaskStatus | None:
         """Return the state of a task, None if the thread does not have it. For any thread."""
         with self._change:
-            return self._status(task_id) if task_id in self._assigned else None
+            return self._status(task_id) if task_id in list(self._table) else None
 
     def task(self, task_id: TaskId) -> RunningTask | None:
         """Return a task that the thread works on, None if there is none. For any thread."""
         with self._change:
-            return self._running.get(task_id)
+            return self._table.work(task_id)
 
     def tasks(self) -> Mapping[TaskId, RunningTask]:
         """Return the tasks that the thread works on."""
         with self._change:
-            return dict(self._running)
+            return self._table.works()
 
     def changelog_offsets(self) -> dict[TaskId, Mapping[TopicPartition, int | None]]:
         """Return the changelog offsets of the tasks that process records."""
@@ -113,65 +112,68 @@ class StreamThread:
             _log.error("a stream thread ends after %s", type(error).__name__)
             self.failure = error
         finally:
-            with self._change:
-                left = list(self._running.values())
-            for running in left:
-                try:
-                    self._release(running, clean=True)
-                except Exception as error:
-                    # The first error is that of the worker. This one must not keep the other tasks open.
-                    _log.warning("task %s could not be closed in order: %s", running.task_id, type(error).__name__)
-            with self._change:
-                self._ended = True
-                self._assigned.clear()
-                self._to_release.clear()
-                self._change.notify_all()
+            self._finish()
+
+    def _finish(self) -> None:
+        """Close all tasks, and take no more."""
+        with self._change:
+            self._release_all()
+        for running in self.tasks().values():
+            try:
+                self._close(running)
+            except Exception as error:
+                # The first error is that of the worker. This one must not keep the other tasks open.
+                _log.warning("task %s could not be closed in order: %s", running.task_id, type(error).__name__)
+        with self._change:
+            self._ended = True
+            self._change.notify_all()
+
+    def _release_all(self) -> None:
+        self._at_end += self._table.works().values()
+        self._table.release_all()
+        self._stopping = True
 
     def _turn(self) -> bool:
-        """Release what is to be released, and give each task a step; return False at the thread's end."""
+        """Close what is released, and give each task a step; return False at the thread's end."""
         with self._change:
-            releases = dict(self._to_release)
-            assigned = [task_id for task_id in self._assigned if task_id not in releases]
-            if self._stopping and not self._assigned:
+            if self._stopping and self._table.is_empty:
                 return False
-        for task_id, clean in releases.items():
-            self._release(self._running.get(task_id), clean=clean, task_id=task_id)
-        worked = bool(releases)
-        for task_id in assigned:
-            if self._is_to_release(task_id):
-                continue
-            running = self._running.get(task_id)
-            if running is None:
-                running = RunningTask(task_id, self._make, self._task_timeout_s, self._is_to_release)
-                with self._change:
-                    self._running[task_id] = running
-            try:
-                worked |= running.step()
-            except BaseException:
-                self._release(running, clean=False)
-                raise
+            released, assignments = self._table.to_close(), self._table.to_run()
+        for running in released:
+            self._close(running)
+        worked = bool(released)
+        for assignment in assignments:
+            if not assignment.released:
+                worked |= self._step(assignment)
         if not worked:
             with self._change:
-                if not self._to_release and not (self._stopping and not self._assigned):
+                if not self._table.to_close() and not (self._stopping and self._table.is_empty):
                     self._change.wait(_IDLE_S)
         return True
 
-    def _status(self, task_id: TaskId) -> TaskStatus:
-        running = self._running.get(task_id)
-        return TaskStatus(task_id, running=False) if running is None else running.status
-
-    def _is_to_release(self, task_id: TaskId) -> bool:
-        return task_id in self._to_release
-
-    def _release(self, running: RunningTask | None, *, clean: bool, task_id: TaskId | None = None) -> None:
+    def _step(self, assignment: Assignment) -> bool:
+        running = self.task(assignment.task_id)
+        if running is None:
+            running = RunningTask(assignment, self._make, self._task_timeout_s)
+            with self._change:
+                self._table.begin(running)
         try:
-            if running is not None:
-                task_id = running.task_id
-                running.release(clean=clean)
+            return running.step()
+        except BaseException:
+            with self._change:
+                # It has failed: what it has done is not committed.
+                self._table.release([assignment.task_id], clean=False)
+            self._close(running)
+            raise
+
+    def _close(self, running: RunningTask) -> None:
+        try:
+            running.release(clean=running.assignment.clean)
         finally:
             with self._change:
-                if task_id is not None:
-                    self._running.pop(task_id, None)
-                    self._to_release.pop(task_id, None)
-                    self._assigned.pop(task_id, None)
+                self._table.end(running)
                 self._change.notify_all()
+
+    def _status(self, task_id: TaskId) -> TaskStatus:
+        running = self._table.work(task_id)
+        return TaskStatus(task_id, running=False) if running is None else running.status

@@ -9,20 +9,20 @@ from stores.errors import ConfigError
 from stores.worker.definition import Definition
 
 
-def prepared_topics(application: Definition, changelog: Changelog, *, fencing: bool) -> dict[str, list[int]]:
-    """Check topics and group, then create missing topics; return the sub-topologies by their leading topic.
+def prepared_topics(application: Definition, changelog: Changelog, *, fencing: bool) -> dict[str, int]:
+    """Check topics and group, then create missing topics; return the sub-topology of each leading topic.
 
     ``fencing`` says whether the group fences transactions. Raises: ConfigError for a topic that is missing, or has
     another number of partitions than needed; ChangelogError if another application uses the group.
     """
     existing = changelog.topics()
     topics = {**application.topics, **existing}
-    leading: dict[str, list[int]] = {}
+    leading: dict[str, int] = {}
     for number, processor in application.processors.items():
         inputs = processor.subtopology.inputs
         for topic in inputs:
             _check_topic(topic, topics, inputs)
-        leading.setdefault(inputs[0], []).append(number)
+        leading[inputs[0]] = number
     for name, described in application.global_stores.items():
         if described.topic not in topics:
             raise ConfigError(

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
-
 from stores.changelog.interface import Changelog
+from stores.contract.levels import Level
 from stores.tasks.config import TaskConfig
 from stores.tasks.thread_transaction import ThreadTransaction
-from stores.tasks.timing.commit_interval import NO_INTERVAL, checked_commit_interval_ms
+from stores.tasks.timing import NO_INTERVAL, checked_commit_interval_ms
 
 TIMEOUT_BEYOND_INTERVAL_S = 10.0
 """The time by which a transaction may be open longer than a commit interval. The next owner of a killed worker's tasks
@@ -16,7 +15,7 @@ TIMEOUT_S_MAX = 900.0
 """Source: Kafka, default of the brokers' ``transaction.max.timeout.ms``."""
 
 
-class TransactionScope(StrEnum):
+class TransactionScope(Level):
     """The tasks of one transaction: the property ``transaction.scope``."""
 
     TASK = "task"

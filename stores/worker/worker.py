@@ -22,12 +22,15 @@ from stores.errors import ChangelogTimeoutError, StoreClosedError, StoreError
 from stores.interface import PositionBound, TopicPartition
 from stores.settings.properties import Properties
 from stores.tasks.global_stores import GlobalStores
-from stores.tasks.identifier import TaskId
+from stores.tasks.identifier import Home, StorePartition, TaskId
 from stores.tasks.memory_budget import MemoryBudget
+from stores.tasks.settings import SharedResources
 from stores.tasks.stores.restore import OnRestore
 from stores.tasks.task import StreamTask
 from stores.telemetry import MetricsRegistry
+from stores.worker.cleaner import Cleaner
 from stores.worker.definition import Definition
+from stores.worker.exporters import exported_metrics, exports_metrics
 from stores.worker.global_thread import GlobalThread
 from stores.worker.local_copies import LocalCopies
 from stores.worker.running_task import MakeTask, TaskStatus
@@ -45,8 +48,13 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 _POLL_S = 0.1
-RELEASE_S = 300.0
-"""The time to wait for the release of tasks in a rebalance. Source: Kafka, default of ``max.poll.interval.ms``."""
+RELEASE_S = 270.0
+"""The time to wait for the release of tasks in a rebalance. A member that waits for longer than Kafka's
+``max.poll.interval.ms``, which is 300 s by default, loses all its partitions."""
+
+
+COPIES_S = 1.0
+"""The time to wait for the standby copies when the tasks are closed. They have nothing that others wait for."""
 
 
 class TaskNotReleasedError(StoreError):
@@ -68,7 +76,7 @@ class Worker:
             raise TypeError(f"a worker has an Application, not {type(application).__name__}")
         self.application = application
         self.settings = WorkerSettings.from_properties(application, properties)
-        self._metrics = metrics
+        self._metrics = MetricsRegistry() if metrics is None and exports_metrics(self.settings) else metrics
         self._instance = self.settings.instance_id or uuid4().hex
         """The name of this worker in transactional IDs: unique among those that run at the same time."""
         self._stopped = threading.Event()
@@ -76,7 +84,7 @@ class Worker:
         self._standbys: Standbys | None = None
         self._global: GlobalThread | None = None
         self._global_stores: GlobalStores | None = None
-        self._leading: dict[str, list[int]] = {}
+        self._leading: dict[str, int] = {}
         self._ended = False
 
     def run(self) -> None:
@@ -97,6 +105,8 @@ class Worker:
             except TaskNotReleasedError:
                 held.pop_all()  # The task's thread still uses the changelog.
                 raise
+            if self._standbys is not None and not self._standbys.join(0):
+                held.pop_all()  # So does that of the standby copies, which have nothing to commit.
 
     def stop(self) -> None:
         """Let ``run`` end. For any thread, and for signal handlers."""
@@ -139,30 +149,36 @@ class Worker:
         if self._standbys is not None:
             self._standbys.claim(task_ids)
         for task_id in task_ids:
-            thread = min(self._threads, key=lambda each: len(each.assigned))
+            # A thread may still be busy with the task that it is to release: only that thread can begin it again.
+            has_it = [thread for thread in self._threads if task_id in thread.assigned]
+            thread = min(has_it or self._threads, key=lambda each: len(each.assigned))
             thread.assign([task_id])
 
     def revoke(self, partitions: Collection[TopicPartition]) -> None:
-        self._release(partitions, clean=True)
+        task_ids = self._release(partitions, clean=True)
+        deadline = time.monotonic() + RELEASE_S
+        for thread in self._threads:
+            if not thread.await_released(task_ids, max(deadline - time.monotonic(), 0)):
+                _log.warning("tasks are not released in time: their next instances fence them")
+        self._unclaim(task_ids)
 
     def lose(self, partitions: Collection[TopicPartition]) -> None:
-        self._release(partitions, clean=False)
+        # Nobody waits for the tasks: others may have them already.
+        self._unclaim(self._release(partitions, clean=False))
 
-    def _release(self, partitions: Collection[TopicPartition], *, clean: bool) -> None:
-        if self._ended:
-            return
-        task_ids = self._tasks_of(partitions)
+    def _release(self, partitions: Collection[TopicPartition], *, clean: bool) -> list[TaskId]:
+        task_ids = [] if self._ended else self._tasks_of(partitions)
         for thread in self._threads:
             thread.release(task_ids, clean=clean)
-        for thread in self._threads:
-            if not thread.await_released(RELEASE_S):
-                _log.warning("tasks are not released in time: their next instances fence them")
+        return task_ids
+
+    def _unclaim(self, task_ids: Collection[TaskId]) -> None:
         if self._standbys is not None:
             self._standbys.unclaim(task_ids)
 
     def _tasks_of(self, partitions: Iterable[TopicPartition]) -> list[TaskId]:
         return sorted(
-            TaskId(number, partition) for topic, partition in partitions for number in self._leading.get(topic, ())
+            TaskId(self._leading[topic], partition) for topic, partition in partitions if topic in self._leading
         )
 
     def _work(self, changelog: Changelog) -> None:
@@ -172,6 +188,8 @@ class Worker:
         status = StatusLine(self.application.name, self.status, changelog, self.settings.status_interval_s, server)
         try:
             with ExitStack() as held:
+                if self._metrics is not None:
+                    held.enter_context(exported_metrics(self.settings, self.application.name, self._metrics))
                 if endpoint is not None:
                     held.enter_context(endpoint)
                 self._global = self._begin_global_stores(changelog)
@@ -179,6 +197,8 @@ class Worker:
                     StreamThread(number, self._maker(changelog, budget, number), self.settings.tasks.task_timeout_s)
                     for number in range(1, self.settings.threads + 1)
                 ]
+                for thread in self._threads:
+                    thread.start()
                 copies = None
                 if self.settings.standby_replicas:
                     copies = self._prepare_copies(self._maker(changelog, budget, 0))
@@ -197,7 +217,12 @@ class Worker:
                             fencing=self._fences,
                         )
                     )
-                    self._take_part(member, endpoint)
+                    with Cleaner(
+                        self.settings.tasks,
+                        self._needed_homes,
+                        (lambda: None) if copies is None else copies.read_again,
+                    ):
+                        self._take_part(member, endpoint)
                 if endpoint is not None:
                     endpoint.close()
                 self._end_threads()
@@ -205,6 +230,17 @@ class Worker:
             self._end_threads()
         for failure in self._failures():
             raise failure
+
+    def _needed_homes(self) -> set[Home]:
+        """Return the tasks, and their stores, that this worker has or keeps copies of, opened or not."""
+        task_ids = {task_id for thread in self._threads for task_id in thread.assigned}
+        if self._standbys is not None:
+            task_ids |= self._standbys.needed
+        homes: set[Home] = set(task_ids)
+        for task_id in task_ids:
+            stores = self.application.processors[task_id.subtopology].stores
+            homes.update(StorePartition(name, task_id.partition) for name in stores)
+        return homes
 
     def _take_part(self, member: GroupMember, endpoint: QueryEndpoint | None) -> None:
         """Take part in the group until the worker is to end."""
@@ -271,7 +307,15 @@ class Worker:
         configs = {name: config for each in processors for name, config in settings.stores(each.stores).items()}
         described = settings.global_stores(self.application.global_stores)
         configs.update({name: each.config for name, each in described.items()})
-        return QueryEndpoint(settings.server, self.application, configs, changelog.topics(), self, settings.partitioner)
+        return QueryEndpoint(
+            settings.server,
+            self.application,
+            configs,
+            changelog.topics(),
+            self,
+            settings.query_partitioner,
+            settings.access,
+        )
 
     def _end_threads(self) -> None:
         """Let each thread commit and release its tasks. Raises: TaskNotReleasedError."""
@@ -281,20 +325,25 @@ class Worker:
         for thread in self._all_threads():
             thread.stop()
         deadline = time.monotonic() + self.settings.session_timeout_s
-        for thread in self._all_threads():
+        for thread in self._threads:
             if not thread.join(max(deadline - time.monotonic(), 0)):
                 raise TaskNotReleasedError(
                     "a task was not released within session.timeout.ms: what it has not committed is done again by its "
                     "next instance"
                 )
+        if self._standbys is not None and not self._standbys.join(COPIES_S):
+            _log.warning("the standby copies are not closed in time: they are recovered when they are opened again")
         if self._global is not None:
             self._global.stop()  # After the tasks, which read the stores.
             if not self._global.join(self.settings.session_timeout_s):
                 raise TaskNotReleasedError("a topic of a global store did not answer within session.timeout.ms")
 
     def _maker(self, changelog: Changelog, budget: MemoryBudget, thread: int) -> Any:
-        memory = budget.share()
-        transaction = self.settings.scope.transaction(changelog, self.settings.tasks, self._instance, thread)
+        shared = SharedResources(
+            memory=budget.share(),
+            transaction=self.settings.scope.transaction(changelog, self.settings.tasks, self._instance, thread),
+            global_stores=self._global_stores,
+        )
         tasks = replace(self.settings.tasks, task_timeout_s=0)  # The thread itself tries again, and runs others first.
 
         def make(task_id: TaskId, on_restore: OnRestore) -> StreamTask:
@@ -306,11 +355,9 @@ class Worker:
                 process=processor.process,
                 inputs=[TopicPartition(topic, task_id.partition) for topic in processor.subtopology.inputs],
                 init=processor.init,
+                shared=shared,
                 on_error=processor.on_error,
                 on_restore=on_restore,
-                memory=memory,
-                transaction=transaction,
-                global_stores=self._global_stores,
             )
             if self._metrics is not None:
                 self._metrics.add(task)

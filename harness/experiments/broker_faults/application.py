@@ -19,10 +19,9 @@ COMMITS = 10
 _KEYS = 7
 
 
-def inputs(seed: int, partitions: int) -> list[list[Pair]]:
+def inputs(seed: int, partitions: int, records: int = RECORDS_PER_COMMIT * COMMITS) -> list[list[Pair]]:
     """Return the inputs of each partition; equal seeds give equal inputs."""
     choose = Random(f"inputs {seed}")
-    records = RECORDS_PER_COMMIT * COMMITS
     return [
         # A key is in one partition only, so that its counts do not depend on the order of tasks.
         [(f"{partition}-{choose.randrange(_KEYS)}", str(partition * records + number)) for number in range(records)]

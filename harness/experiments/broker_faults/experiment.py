@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from random import Random
 from types import MappingProxyType
-from typing import Any
+from typing import Any, cast
 
 from harness import profiles, replay
 from harness.experiment import (
@@ -25,22 +25,72 @@ from harness.experiment import (
     Rows,
     Worker,
 )
-from harness.experiments.broker_faults.report import broker_tables, page
-from harness.experiments.broker_faults.trial import (
-    AT_LEAST_ONCE,
-    EXACTLY_ONCE,
-    FAULTS,
-    Trial,
-    mutant_trials,
-    places_of,
-)
+from harness.experiments.broker_faults.faults import FAULTS, checked, mutant_trials, places_of
+from harness.experiments.broker_faults.trial import AT_LEAST_ONCE, EXACTLY_ONCE, ROUND_S, Trial
 from harness.mutants.registry import BROKER_TRIALS
 from harness.processes import kafka_jars
 from harness.processes.measured import MeasurementFailedError
-from harness.report.page import Page
+from harness.report import text
+from harness.report.page import Finding, Page, tables
 from harness.report.table import Table
 from stores.errors import ConfigError
 from stores.registry import ALIASES, backends
+
+_METHOD = """\
+Each trial has a broker of its own, with one replica of each partition. Tasks count keys in two stores, and send one
+output for each input. The fault strikes at a place in one of ten commits, which the seed chooses, or in a rebalance of
+two workers. Processes are killed by SIGKILL and stopped by SIGSTOP. A proxy on loopback stalls and cuts connections.
+Then a successor finishes the input.
+
+A consumer with `isolation.level=read_committed`, in a process that shares no code with the library, reads the outputs.
+Exactly once, each input has one output, with the count of a model. At least once, each input has an output. The stores,
+and stores that are restored whole from the changelogs, are those of the model. A zombie must be fenced, and a task that
+was only delayed must not.
+"""
+
+
+def broker_tables(figures: Sequence[Mapping[str, Any]]) -> list[Table]:
+    """Return a table of faults, and one of mutants; without those that have no rows."""
+    sound, mutants = ([row for row in figures if bool(row["mutant"]) is built_in] for built_in in (False, True))
+    made = []
+    if sound:
+        head = ("fault", "place", "guarantee", "backend", "inputs", "outputs", "lost", "repeated", "result")
+        wrong = [number for number, row in enumerate(sound) if row["result"] != row["expected"]]
+        lines = [_line(row) for row in sound]
+        made.append(Table("Tasks over a broker under faults", head, lines, range(4, 8), notable=wrong))
+    if mutants:
+        columns = ("mutant", "fault", "place", "result", "found")
+        made.append(Table("Mutants over a broker, which must be detected", columns, [_mutant(row) for row in mutants]))
+    return made
+
+
+def _line(row: Mapping[str, Any]) -> list[str]:
+    result = row["result"] if row["result"] == row["expected"] else f"{row['result']}, not {row['expected']}"
+    numbers = [text.exact(row[name]) for name in ("inputs", "outputs", "lost", "repeated")]
+    return [row["meaning"], row["place"], row["guarantee"].replace("_", " "), row["backend"], *numbers, result]
+
+
+def _mutant(row: Mapping[str, Any]) -> list[str]:
+    return [f"`{row['mutant']}`", row["fault"], row["place"], row["result"], row["detail"][:200]]
+
+
+def page(figures: Sequence[Mapping[str, Any]], failures: Sequence[str], missing: str) -> Page:
+    """Return the page. ``missing`` is the reason why nothing could be tried, or ""."""
+    good = sum(row["result"] == row["expected"] for row in figures)
+    wrong = text.failures("Trials that did not end as expected", failures) if failures else ""
+    return Page(
+        "broker-faults",
+        "Tasks over a broker under faults",
+        (
+            "Tasks, workers and the broker are killed, stopped or cut off at each step of a commit over Kafka.",
+            "Committed outputs and stores are compared with a model.",
+        ),
+        [*tables(*broker_tables(figures)), wrong] if figures else (),
+        _METHOD,
+        (Finding("trials over a broker", len(figures), good, "ended as expected"),),
+        absent=f"not measured: {missing}" if missing else text.NOT_MEASURED,
+    )
+
 
 SECONDS = 25.0
 """The time of a trial on two idle cores, roughly: five seconds of it for the broker."""
@@ -72,6 +122,8 @@ class BrokerFaults(Experiment[Trial]):
                 "lost": int,
                 "repeated": int,
                 "processes": int,
+                "faults": int,
+                "deaths": int,
                 "result": str,
                 "expected": str,
                 "detail": str,
@@ -103,6 +155,10 @@ class BrokerFaults(Experiment[Trial]):
         Random(f"broker faults {request.seed}").shuffle(trials)
         return trials
 
+    def read(self, text: str) -> Trial:
+        """Return the trial. Raises: ConfigError, as of any experiment, and for one that cannot be run."""
+        return checked(cast(Trial, super().read(text)))
+
     def missing(self) -> str:
         """Return the reason why no broker can run here, or ""."""
         return kafka_jars.missing()
@@ -113,7 +169,7 @@ class BrokerFaults(Experiment[Trial]):
 
     def cost_s(self, trial: Trial) -> float:
         """Return the time of two idle cores."""
-        return SECONDS
+        return SECONDS + trial.rounds * ROUND_S
 
     def run(self, trial: Trial, worker: Worker) -> Iterable[Row]:
         """Return the one row of a trial. Its result is "unknown" if it could not be tried."""

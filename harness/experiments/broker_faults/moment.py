@@ -11,9 +11,12 @@ import signal
 import time
 from pathlib import Path
 
-from harness.experiments.broker_faults.trial import INSIDE
 from stores import failpoints
 
+INSIDE = "inside a transaction"
+"""The place between two records of a transaction: the function of the task reaches it, and no failpoint is there."""
+NOTED, STATUS = "noted", "status"
+"""The files in which a task notes errors that pass, and a worker its status."""
 DIE, WAIT, WAIT_EACH = "die", "wait", "wait each"
 """The acts: die at the ``hit``-th time, wait at that time, or wait at that time and at each later one."""
 POLL_S = 0.02

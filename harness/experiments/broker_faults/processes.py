@@ -13,9 +13,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from harness.checkers.counting import PROCESS, Finding
-from harness.experiments.broker_faults.moment import POLL_S, go_file, reached_file
-from harness.experiments.broker_faults.task_process import NOTED
-from harness.experiments.broker_faults.worker_process import STATUS
+from harness.experiments.broker_faults.moment import NOTED, POLL_S, STATUS, go_file, reached_file
 from harness.processes.child import child_environment, complaint_in
 from harness.processes.measured import (
     ARGUMENTS_FILE,
@@ -28,7 +26,11 @@ from harness.processes.time_over import check_time, seconds_for
 
 DEADLINE_S = 120.0
 """The time for which a trial waits for one thing. A task tries for 30 s by default; several may do so in a row."""
+_WORKERS = 2
+_DEATHS_NAMED = 3
 _COMPLAINTS = "complaints"
+_COMPLAINT_MAX = 300
+"""The characters of a complaint that a finding has."""
 
 
 class BrokenPromiseError(Exception):
@@ -98,16 +100,32 @@ class TrialProcess:
         """True if its task has reported an error that passes."""
         return (self._folder / NOTED).exists()
 
+    def status(self) -> tuple[int, int]:
+        """Return the number of tasks that a worker runs, and that of the records that they have processed."""
+        file = self._folder / STATUS
+        if not file.exists():
+            return 0, 0
+        status = json.loads(file.read_text())
+        return status["running"], status["done"]
+
+    def death(self) -> Finding | None:
+        """Return how it has ended; None if it runs."""
+        if not self._has_ended():
+            return None
+        try:
+            self.figures()
+        except BrokenPromiseError as error:
+            return error.finding
+        return Finding(PROCESS, f"{self._name} has ended by itself")
+
     def await_done(self, running: int, done: int) -> None:
         """Wait until a worker runs so many tasks, which have processed so many records together."""
-        wanted = {"running": running, "done": done}
 
         def is_done() -> bool:
             if self._has_ended():
                 self.figures()
                 raise BrokenPromiseError(f"{self._name} has ended by itself")
-            status = self._folder / STATUS
-            return status.exists() and bool(json.loads(status.read_text()) == wanted)
+            return self.status() == (running, done)
 
         self._await(f"process {done} records in {running} tasks", is_done)
 
@@ -134,10 +152,16 @@ class TrialProcess:
         """Wait for its end, and return its figures."""
         status = self._ended()
         if status != 0:
-            text = (self._folder / _COMPLAINTS).read_text(errors="replace")
-            complaint = complaint_in(text).replace(str(self._folder.parent), "WORK")
-            raise BrokenPromiseError(f"{self._name} ended with status {status}: {complaint[:300]}")
+            raise BrokenPromiseError(f"{self._name} ended with status {status}: {self._complaint()}")
         return read_figures(self._folder / FIGURES_FILE)
+
+    def last_complaint(self) -> str:
+        """Return a sentence with the last warning or error that it has logged."""
+        return f"{self._name} logged last: {self._complaint() or 'nothing'}"
+
+    def _complaint(self) -> str:
+        text = (self._folder / _COMPLAINTS).read_text(errors="replace")
+        return complaint_in(text).replace(str(self._folder.parent), "WORK")[:_COMPLAINT_MAX]
 
     @property
     def _name(self) -> str:
@@ -162,3 +186,63 @@ class TrialProcess:
                 check_time()
                 raise BrokenPromiseError(f"{self._name} did not {what} within {DEADLINE_S:.0f} s")
             time.sleep(POLL_S)
+
+
+class Workers:
+    """The busy workers of a trial, two at any time; ``start_one`` starts another one."""
+
+    def __init__(self, start_one: Callable[[], TrialProcess]) -> None:
+        self._start_one = start_one
+        self._living: list[TrialProcess] = []
+        self.deaths: list[str] = []
+        """The sentence of each death."""
+
+    def start(self) -> None:
+        """Start all of them."""
+        while len(self._living) < _WORKERS:
+            self._living.append(self._start_one())
+
+    def replace_dead(self) -> None:
+        """Start a worker for each one that has ended."""
+        for worker in list(self._living):
+            if (death := worker.death()) is not None:
+                self._living.remove(worker)
+                self._note(death)
+        self.start()
+
+    def await_done(self, running: int, done: int) -> None:
+        """Wait until they run so many tasks, which have processed so many records together.
+
+        Raises: BrokenPromiseError if that takes too long.
+        """
+        end = time.monotonic() + seconds_for(DEADLINE_S)
+        while True:
+            self.replace_dead()
+            statuses = [worker.status() for worker in self._living]
+            if (sum(each[0] for each in statuses), sum(each[1] for each in statuses)) == (running, done):
+                return
+            if time.monotonic() > end:
+                check_time()
+                said = "; ".join(worker.last_complaint() for worker in self._living)
+                raise BrokenPromiseError(
+                    f"the workers did not process {done} records within {DEADLINE_S:.0f} s of the last fault, but "
+                    f"{statuses}; {len(self.deaths)} died {self.deaths[:_DEATHS_NAMED]}; {said}"
+                )
+            time.sleep(POLL_S)
+
+    def terminate(self) -> None:
+        """Ask each to end, which it must do in order."""
+        for worker in self._living:
+            try:
+                worker.terminate()
+            except BrokenPromiseError as error:
+                self._note(error.finding)
+
+    def findings(self) -> list[Finding]:
+        """Return a finding if workers have died."""
+        if not self.deaths:
+            return []
+        return [Finding(PROCESS, f"{len(self.deaths)} workers died: {'; '.join(self.deaths[:_DEATHS_NAMED])}")]
+
+    def _note(self, death: Finding) -> None:
+        self.deaths.append(death.sentence)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from harness.checkers.counting import PROCESS, Finding, Pair, model_of, repeated, wrong_outputs, wrong_stores
-from harness.experiments.broker_faults.faults import COURSES, ZOMBIE_STATE
+from harness.experiments.broker_faults.faults import FAULTS, ZOMBIE_STATE
 from harness.experiments.broker_faults.processes import BrokenPromiseError
 from harness.experiments.broker_faults.site import FRESH, STATE, Site, site
 from harness.experiments.broker_faults.trial import EXACTLY_ONCE, Trial
@@ -23,9 +23,9 @@ def examine(trial: Trial, folder: Path, code: str | None) -> dict[str, Any]:
 
     ``code`` is the import path of its processes; None is that of this process.
     """
-    began = time.monotonic()
+    began, fault = time.monotonic(), FAULTS[trial.fault]
     try:
-        with site(trial, folder, code) as place:
+        with site(trial, fault.partitions, fault.records_per_commit, folder, code) as place:
             found, outputs = _examined(place)
     except StoreError as error:
         # The harness itself did not reach the broker.
@@ -39,6 +39,8 @@ def examine(trial: Trial, folder: Path, code: str | None) -> dict[str, Any]:
         "lost": None if outputs is None else len(inputs - {number for number, _ in outputs}),
         "repeated": None if outputs is None else repeated(outputs),
         "processes": place.processes,
+        "faults": place.faults if trial.rounds else None,
+        "deaths": place.deaths if trial.rounds else None,
         "seconds": time.monotonic() - began,
     }
 
@@ -58,7 +60,7 @@ def _examined(place: Site) -> tuple[list[Finding], list[Pair] | None]:
     trial = place.trial
     exactly_once = trial.guarantee == EXACTLY_ONCE
     try:
-        found = COURSES[trial.fault](place)
+        found = FAULTS[trial.fault].course(place)
         # The successor may find work. The others only restore, from their own stores and from nothing.
         last = place.finished("last", mutant=True)["stores"]
         ends = {name: place.finished(f"{name}-restored", name) for name in (FRESH, ZOMBIE_STATE) if place.has(name)}

@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from random import Random
+from types import MappingProxyType
 from typing import Any
+
+import confluent_kafka
 
 from harness.checkers.counting import Pair
 from harness.experiments.broker_faults import task_process, worker_process
-from harness.experiments.broker_faults.application import COMMITS, INPUT, OUTPUT, RECORDS_PER_COMMIT, inputs
-from harness.experiments.broker_faults.moment import DIE, WAIT, WAIT_EACH
+from harness.experiments.broker_faults.application import COMMITS, INPUT, OUTPUT, inputs
+from harness.experiments.broker_faults.moment import DIE, INSIDE, POLL_S, WAIT, WAIT_EACH
 from harness.experiments.broker_faults.processes import TrialProcess
-from harness.experiments.broker_faults.trial import FAULTS, INSIDE, Trial
-from harness.faults.network_proxy import NetworkProxy
+from harness.experiments.broker_faults.trial import LONG_S, RECORDS_PER_ROUND, Trial
+from harness.faults.kafka_proxy import KafkaProxy
 from harness.processes.kafka_jars import JARS
 from harness.processes.measured import MeasurementFailedError
+from harness.processes.time_over import seconds_for
 from stores.changelog.kafka import KafkaChangelog
 from stores.changelog.kafka.testing.broker import Broker, Listener
 from stores.changelog.kafka.testing.committed import committed_records
@@ -26,20 +31,30 @@ from stores.interface import TopicPartition
 STATE, FRESH = "state", "fresh"
 """The state directory of the tasks, and an empty one, into which the changelogs are restored whole."""
 TIMEOUT_S = 30.0
-SHORT_S, LONG_S = 4.0, 90.0
-"""The timeout of a changelog that is to report that no answer comes, and of one that is not to."""
 
 
 class Site:
     """The surroundings of one trial. Processes are named, and each name is used once."""
 
-    def __init__(self, trial: Trial, folder: Path, code: str | None, broker: Broker, proxy: NetworkProxy) -> None:
+    def __init__(
+        self,
+        trial: Trial,
+        partitions: int,
+        records_per_commit: int,
+        folder: Path,
+        code: str | None,
+        broker: Broker,
+        proxy: KafkaProxy,
+    ) -> None:
         self.trial, self.broker, self.proxy = trial, broker, proxy
-        self.partitions = list(range(FAULTS[trial.fault].partitions))
-        self.inputs: list[list[Pair]] = inputs(trial.seed, len(self.partitions))
+        self.partitions, self.records_per_commit = list(range(partitions)), records_per_commit
+        records = RECORDS_PER_ROUND * trial.rounds or self.records_per_commit * COMMITS
+        self.inputs: list[list[Pair]] = inputs(trial.seed, len(self.partitions), records)
         self.choose = Random(f"{trial.fault} {trial.place} {trial.seed}")
         self.processes = 0
         """The number of processes that were started."""
+        self.faults = self.deaths = 0
+        """The number of times that a fault under load struck, and of workers that died."""
         self._folder, self._code = folder, code
 
     def hit(self) -> int:
@@ -47,11 +62,11 @@ class Site:
         commit = self.choose.randint(2, COMMITS - 1)
         if self.trial.place != INSIDE:
             return commit
-        return (commit - 1) * RECORDS_PER_COMMIT + self.choose.randint(1, RECORDS_PER_COMMIT - 1)
+        return (commit - 1) * self.records_per_commit + self.choose.randint(1, self.records_per_commit - 1)
 
     def feed(self, begin: int, end: int) -> None:
         """Append a part of each partition's inputs; create the topics before the first one."""
-        with KafkaChangelog({"bootstrap.servers": self.broker.address}) as log:
+        with KafkaChangelog({"bootstrap.servers": self.broker.address}, timeout_s=LONG_S) as log:
             if begin == 0:
                 for topic in (INPUT, OUTPUT):
                     log.create_topic(topic, len(self.partitions))
@@ -66,7 +81,7 @@ class Site:
         self, name: str, *, act: str = WAIT, state: str = STATE, proxied: bool = False, timeout_s: float = TIMEOUT_S
     ) -> Iterator[TrialProcess]:
         """Feed all inputs, and start a task, which waits at the place of the trial."""
-        self.feed(0, COMMITS * RECORDS_PER_COMMIT)
+        self.feed(0, COMMITS * self.records_per_commit)
         hit = 1 if act == WAIT_EACH else self.hit()
         with self._tasks(name, state, self.trial.place, hit, act, proxied=proxied, timeout_s=timeout_s) as process:
             process.await_reached(hit)
@@ -85,9 +100,16 @@ class Site:
         with self._tasks(name, state, "", 0, WAIT, mutant=mutant) as process:
             return process.figures()
 
-    def worker(self, name: str, dies_at: str = "") -> TrialProcess:
+    def worker(
+        self,
+        name: str,
+        dies_at: str = "",
+        *,
+        proxied: bool = False,
+        properties: Mapping[str, str] = MappingProxyType({}),
+    ) -> TrialProcess:
         """Start a worker. It dies in its first rebalance that reaches a place."""
-        arguments = {"address": self.broker.address, "place": dies_at}
+        arguments = {"address": self._address(proxied=proxied), "place": dies_at, "properties": dict(properties)}
         return self._process(worker_process.__name__, name, STATE, self.trial.mutant, arguments)
 
     def has(self, state: str) -> bool:
@@ -98,6 +120,21 @@ class Site:
         """Return the committed outputs, as another process reads them."""
         records = committed_records(self.broker.address, OUTPUT, len(self.partitions))
         return [(key.decode(), value.decode()) for key, value in records]
+
+    def await_written(self, end: int) -> None:
+        """Wait until the outputs of partition 0 end there or later, with those of open transactions."""
+        reader = confluent_kafka.Consumer(
+            {"bootstrap.servers": self.broker.address, "group.id": "end", "isolation.level": "read_uncommitted"}
+        )
+        partition = confluent_kafka.TopicPartition(OUTPUT, 0)
+        deadline = time.monotonic() + seconds_for(TIMEOUT_S)
+        try:
+            while reader.get_watermark_offsets(partition, timeout=TIMEOUT_S)[1] < end:
+                if time.monotonic() > deadline:
+                    raise MeasurementFailedError("the records of an open transaction do not reach the broker")
+                time.sleep(POLL_S)
+        finally:
+            reader.close()
 
     def _tasks(
         self,
@@ -113,14 +150,18 @@ class Site:
     ) -> TrialProcess:
         """Start a process that runs the tasks of all partitions."""
         arguments = {
-            "address": f"127.0.0.1:{self.proxy.port}" if proxied else self.broker.address,
+            "address": self._address(proxied=proxied),
             "partitions": self.partitions,
+            "records_per_commit": self.records_per_commit,
             "place": place,
             "hit": hit,
             "act": act,
             "timeout_s": timeout_s,
         }
         return self._process(task_process.__name__, name, state, self.trial.mutant if mutant else "", arguments)
+
+    def _address(self, *, proxied: bool) -> str:
+        return f"127.0.0.1:{self.proxy.port}" if proxied else self.broker.address
 
     def _process(self, module: str, name: str, state: str, mutant: str, own: dict[str, Any]) -> TrialProcess:
         self.processes += 1
@@ -135,14 +176,14 @@ class Site:
 
 
 @contextmanager
-def site(trial: Trial, folder: Path, code: str | None) -> Iterator[Site]:
+def site(trial: Trial, partitions: int, records_per_commit: int, folder: Path, code: str | None) -> Iterator[Site]:
     """Start a broker with its data in ``folder``, and a proxy before it; kill it at the end.
 
     Raises: MeasurementFailedError if the broker does not start.
     """
     jars = Path(trial.jars) if trial.jars else JARS
     with ExitStack() as stack:
-        proxy = stack.enter_context(NetworkProxy())
+        proxy = stack.enter_context(KafkaProxy())
         listeners = [Listener("PROXIED", advertised_port=proxy.port)]
         broker = Broker(folder / "broker", jars, listeners=listeners)
         # Nobody needs its data: a clean end would take seconds.
@@ -152,4 +193,4 @@ def site(trial: Trial, folder: Path, code: str | None) -> Iterator[Site]:
         except ConfigError as error:
             raise MeasurementFailedError(str(error)) from error
         proxy.target = broker.ports["PROXIED"]
-        yield Site(trial, folder, code, broker, proxy)
+        yield Site(trial, partitions, records_per_commit, folder, code, broker, proxy)

@@ -9,8 +9,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from harness.experiments.broker_faults.application import INPUT, NAME, RECORDS_PER_COMMIT, STORES, count
-from harness.experiments.broker_faults.moment import POLL_S, Moment
+from harness.experiments.broker_faults.application import INPUT, NAME, STORES, count
+from harness.experiments.broker_faults.moment import NOTED, POLL_S, Moment
 from harness.mutants.registry import patch
 from harness.processes.child import killed_with_starter
 from harness.processes.measured import measure
@@ -19,12 +19,11 @@ from stores.changelog.kafka import KafkaChangelog
 from stores.config import StoreConfig
 from stores.errors import ChangelogTimeoutError, CommitInDoubtError, ProducerFencedError
 from stores.interface import IsolationLevel, ProcessingGuarantee, TopicPartition
+from stores.tasks import TaskSettings
 from stores.tasks.context import TaskContext
 from stores.tasks.identifier import TaskId
 from stores.tasks.task import StreamTask
-from stores.tasks.timing.commit_interval import NO_INTERVAL
-
-NOTED = "noted"
+from stores.tasks.timing import NO_INTERVAL
 
 
 def work(
@@ -33,6 +32,7 @@ def work(
     backend: str,
     guarantee: str,
     partitions: list[int],
+    records_per_commit: int,
     mutant: str,
     place: str,
     hit: int,
@@ -64,11 +64,13 @@ def work(
                         stores=dict.fromkeys(STORES, StoreConfig(backend)),
                         process=counted,
                         inputs=[TopicPartition(INPUT, partition)],
-                        guarantee=ProcessingGuarantee(guarantee),
-                        commit_every_records=RECORDS_PER_COMMIT,
-                        commit_interval_ms=NO_INTERVAL,
-                        # Errors that pass are noted here.
-                        task_timeout_s=0,
+                        settings=TaskSettings(
+                            guarantee=ProcessingGuarantee(guarantee),
+                            commit_every_records=records_per_commit,
+                            commit_interval_ms=NO_INTERVAL,
+                            # Errors that pass are noted here.
+                            task_timeout_s=0,
+                        ),
                     ) as task:
                         _run(task, folder / NOTED)
                         done += task.metrics.process_total

@@ -11,14 +11,13 @@ from pathlib import Path
 from typing import Any
 
 from harness.experiments.broker_faults.application import application
-from harness.experiments.broker_faults.moment import DIE, POLL_S, Moment
+from harness.experiments.broker_faults.moment import DIE, POLL_S, STATUS, Moment
 from harness.mutants.registry import patch
 from harness.processes.measured import measure
 from stores import failpoints
 from stores.changelog.group import AFTER_REVOKE, BEFORE_ASSIGN, BEFORE_REVOKE
 from stores.worker import Worker
 
-STATUS = "status"
 _PROPERTIES = {
     # Tasks commit when they are released, and at no other time.
     "commit.interval.ms": "3600000",
@@ -31,9 +30,16 @@ _PROPERTIES = {
 
 
 def work(
-    address: str, state: str, backend: str, guarantee: str, mutant: str, place: str, folder: Path
+    address: str,
+    state: str,
+    backend: str,
+    guarantee: str,
+    mutant: str,
+    place: str,
+    properties: dict[str, str],
+    folder: Path,
 ) -> dict[str, Any]:
-    """Run the worker. It dies in its first rebalance that reaches ``place``, unless that is empty."""
+    """Run the worker, with further properties. It dies in its first rebalance that reaches ``place``, if not empty."""
 
     def arm() -> None:
         Moment(place, 1, DIE, folder)
@@ -44,7 +50,7 @@ def work(
         else:
             failpoints.arm(BEFORE_REVOKE, arm)
         own = {"bootstrap.servers": address, "state.dir": state, "processing.guarantee": guarantee}
-        worker = Worker(application(backend), {**_PROPERTIES, **own})
+        worker = Worker(application(backend), {**_PROPERTIES, **own, **properties})
         threading.Thread(target=_report, args=(worker, folder), name="report", daemon=True).start()
         worker.run()
     return {}

@@ -27,13 +27,10 @@ from harness.experiment import (
     Rows,
     Worker,
 )
-from harness.experiments.crash.figures import crash, crash_trials
 from harness.experiments.crash.plan import crash_matrix
-from harness.experiments.crash.report import page
+from harness.experiments.crash.report import crash, crash_tables, crash_trials, page
 from harness.experiments.crash.run import DEADLINE_S, Outcome, examine
-from harness.experiments.crash.tables import crash_tables
 from harness.experiments.crash.trial import Trial, admitted
-from harness.faults import failpoint_of, fault_text, name_of
 from harness.report.coverage import Covered
 from harness.report.page import Page
 from harness.report.table import Table
@@ -120,8 +117,8 @@ class Crash(Experiment[Trial]):
                 "guarantee": trial.guarantee,
                 "records": trial.records,
                 "scenario": claim.name,
-                "fault": fault_text(trial.fault),
-                "failpoint": failpoint_of(trial.fault),
+                "fault": trial.fault.text,
+                "failpoint": trial.fault.place,
                 "seed": trial.seed,
                 "expected": claim.expected(trial),
                 "repeat_command": replay.command("crash", trial),
@@ -137,7 +134,7 @@ class Crash(Experiment[Trial]):
         ran = {row["trial_id"] for row in rows}
         cells: dict[str, dict[str, bool]] = {}
         for trial in trials:
-            place = f"{trial.guarantee} {failpoint_of(trial.fault) or fault_text(trial.fault)}"
+            place = f"{trial.guarantee} {trial.fault.place or trial.fault.text}"
             of_subject = cells.setdefault(f"{trial.backend} at {trial.durability}", {})
             of_subject[place] = of_subject.get(place, False) or trial.id in ran
         return [
@@ -185,7 +182,7 @@ class Crash(Experiment[Trial]):
 
 def _strata(trial: Trial) -> tuple[tuple[str, ...], ...]:
     """Return the groups in which each first trial comes before every second one; see ``fair_order``."""
-    place = failpoint_of(trial.fault) or fault_text(trial.fault)
+    place = trial.fault.place or trial.fault.text
     return (trial.backend, trial.durability, trial.guarantee, place), (trial.backend, trial.durability), (place,)
 
 
@@ -198,8 +195,8 @@ def row(outcome: Outcome, attempt: int = 0) -> Row:
         "backend": trial.backend,
         "durability": trial.durability,
         "guarantee": trial.guarantee,
-        "fault": name_of(trial.fault),
-        "failpoint": failpoint_of(trial.fault),
+        "fault": trial.fault.name,
+        "failpoint": trial.fault.place,
         "mutant": trial.mutant or "",
         "records": trial.records,
         "seed": trial.seed,

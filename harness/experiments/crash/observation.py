@@ -20,7 +20,7 @@ from typing import Any, Self
 from harness.checkers.evidence import Acknowledged, Evidence, FellBack, Found, Life, Log, LogRecord, Restored, State
 from harness.experiments.crash.operations import STORES, expected, inputs
 from harness.experiments.crash.trial import APPLICATION, INPUT_TOPIC, OUTPUT_TOPIC, Trial, changelog_topic
-from harness.faults import Abort, Fence, Kill, KillAfter, Stop, Timeout, Truncate, steps
+from harness.faults import NOTHING
 from harness.processes.child import Ending
 from harness.typed_maps import PLAIN, logged_key
 
@@ -115,8 +115,6 @@ def mishap(trial: Trial, number: int, ending: Ending, events: Sequence[Event]) -
 
     The words are the same in every run. The complaint of the process is in its ending.
     """
-    planned = steps(trial.fault)
-    step = planned[number] if number < len(planned) else None
     noted = {event["event"] for event in events}
     if ending.status is None:
         return f"process {number} did not end before its deadline"
@@ -126,14 +124,10 @@ def mishap(trial: Trial, number: int, ending: Ending, events: Sequence[Event]) -
         return f"process {number} was killed by signal {-ending.status}, not by the trial"
     if ending.status:
         return f"process {number} failed: {_kind(ending.complaint)}"
-    if isinstance(step, Kill):
-        return f"failpoint not reached: {step.failpoint}"
-    if isinstance(step, Timeout) and "timed_out" not in noted:
-        return f"process {number} ended before its commit {step.commit} could time out"
-    if isinstance(step, KillAfter) or (
-        isinstance(step, Abort | Stop | Fence | Truncate) and not noted & {"aborted", "stopped", "taken_over"}
-    ):
-        return f"process {number} ended before it had processed {step.records} records"
+    planned = trial.fault.steps
+    step = planned[number] if number < len(planned) else NOTHING
+    if unstruck := step.unstruck(noted):
+        return f"process {number} {unstruck}"
     return "" if "closed" in noted else f"process {number} ended without closing its task"
 
 
@@ -151,12 +145,10 @@ def evidence(trial: Trial, observation: Observation) -> Evidence:
     lives = []
     acknowledged: list[Acknowledged] = []
     fallen_back: list[FellBack] = []
-    planned = steps(trial.fault)
     for number, events in enumerate(observation.histories):
         if number:
-            truncated = isinstance(planned[number - 1], Truncate)
             life = _life(events, observation.logs[number - 1], tuple(acknowledged))
-            lives.append(replace(life, truncated=truncated))
+            lives.append(replace(life, truncated=trial.fault.steps[number - 1].truncates))
         for event in events:
             if event["event"] == "acknowledged":
                 acknowledged.append(Acknowledged(event["next_input"], event["log_ends"]))

@@ -14,17 +14,23 @@ from typing import Any
 from harness import profiles
 from harness.experiments.crash.operations import Mix
 from harness.experiments.crash.trial import DURABILITIES, LOG_FAILPOINTS, Trial
-from harness.faults import Abort, Fault, Fence, Kill, KillAfter, KillInRecovery, Stop, Timeout, Truncate, failpoint_of
+from harness.faults import FAULTS, Fault, Kill, KillAfter, KillInRecovery, inside
 from harness.profiles import Coverage
 from harness.typed_maps import IN_TURN
 from harness.workloads.suggestion import check_known
 from stores.failpoints import Failpoint, Part
 from stores.failpoints import failpoint as declaration
 from stores.registry import Backend, backend_named, backends
-from stores.tasks import task
+from stores.tasks import task_transaction
 
-_BEFORE_LOG, _AFTER_LOG, _AFTER_STORES = "task.before_log_commit", "task.after_log_commit", "task.after_store_commit"
-_BEFORE_PIECE, _AFTER_PIECE = "task.restore.before_write", "task.restore.after_write"
+_AFTER_LOG = "task.after_log_commit"
+_TASK_FAILPOINTS: Mapping[str, str] = MappingProxyType(
+    {
+        "before the log": "task.before_log_commit",
+        "after the log": _AFTER_LOG,
+        "after the stores": "task.after_store_commit",
+    }
+)
 
 Shape = Mapping[str, Any]
 """Settings of a trial other than its backend, fault and seed."""
@@ -95,14 +101,14 @@ _COVERED = MappingProxyType({Coverage.ALL: _all, Coverage.LEVELS_IN_TURN: _in_tu
 
 def _of_kind(trial: Trial, turn: int) -> Trial:
     """Return ``trial`` with the kind of store at ``turn``; bytes if no typed store reaches its failpoint."""
-    about = failpoint_of(trial.fault)
+    about = trial.fault.place
     if trial.durability == "CHANGELOG" and about and declaration(about).nothing_before:
         return trial
     return replace(trial, records=IN_TURN[turn % len(IN_TURN)])
 
 
 def _failpoints(backend: Backend) -> tuple[str, ...]:
-    return (*backend.failpoints, *task.FAILPOINTS, *LOG_FAILPOINTS)
+    return (*backend.failpoints, *task_transaction.FAILPOINTS, *LOG_FAILPOINTS)
 
 
 def _cases(backend: Backend, durability: str, seed: int) -> dict[str, Trial]:
@@ -118,29 +124,13 @@ def _cases(backend: Backend, durability: str, seed: int) -> dict[str, Trial]:
     for failpoint in reached:
         fault, shape = _kill_at(failpoint, durability, at_end, choose)
         cases[failpoint.name] = trial(fault, shape)
-    tail = Kill(_AFTER_LOG, choose.randint(2, 9))
+    planned = {name: fault for kind in FAULTS.values() for name, fault in kind.planned(choose).items()}
+    cases |= {name: trial(fault, UNDER_PRESSURE if fault.flushes else None) for name, fault in planned.items()}
+    at_least_once: dict[str, Fault] = {"kill inside a transaction": KillAfter(inside(choose))} | {
+        f"kill {place}": Kill(failpoint, choose.randint(1, 9)) for place, failpoint in _TASK_FAILPOINTS.items()
+    }
     cases |= {
-        "kill inside a transaction": trial(KillAfter(_inside(choose))),
-        "kill inside a transaction, flushed": trial(KillAfter(220, flush_pressure=True), UNDER_PRESSURE),
-        "abort, then close": trial(Abort(_inside(choose))),
-        "abort, then kill, flushed": trial(Abort(220, flush_pressure=True, then="kill"), UNDER_PRESSURE),
-        "abort, then go on": trial(Abort(_inside(choose), then="go_on")),
-        "stop": trial(Stop(_inside(choose))),
-        "kill again and again": trial(
-            KillInRecovery(KillAfter(choose.randint(1, 90)), tuple(KillAfter(choose.randint(5, 40)) for _ in range(3)))
-        ),
-        "kill the same restore again and again": trial(
-            KillInRecovery(tail, (Kill(_BEFORE_PIECE), Kill(_BEFORE_PIECE), Kill(_AFTER_PIECE)))
-        ),
-        "at least once, kill inside a transaction": trial(KillAfter(_inside(choose)), guarantee="at_least_once"),
-        "at least once, kill before the log": trial(Kill(_BEFORE_LOG, choose.randint(1, 9)), guarantee="at_least_once"),
-        "at least once, kill after the log": trial(tail, guarantee="at_least_once"),
-        "at least once, kill after the stores": trial(
-            Kill(_AFTER_STORES, choose.randint(1, 9)), guarantee="at_least_once"
-        ),
-        "commit timed out": trial(Timeout(choose.randint(1, 9))),
-        "taken over by another instance": trial(Fence(_inside(choose))),
-        "changelog truncated": trial(Truncate(_inside(choose), then=choose.choice(("close", "kill")))),
+        f"at least once, {name}": trial(fault, guarantee="at_least_once") for name, fault in at_least_once.items()
     }
     return cases
 
@@ -183,8 +173,3 @@ def shape(failpoint: Failpoint) -> Shape:
         mix = Mix(records=2 * commit_every, value_bytes=_LARGE_VALUE_BYTES)
         return {"mix": mix, "commit_every": commit_every, "options": options}
     return {"mix": Mix(records=96), "options": options} if options else {}
-
-
-def _inside(choose: random.Random) -> int:
-    """Return a number of records after which a transaction is open, in the default shape."""
-    return choose.randint(0, 9) * 24 + choose.randint(1, 23)

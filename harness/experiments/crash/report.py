@@ -2,15 +2,125 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
-from harness.experiments.crash.figures import crash_finding
-from harness.experiments.crash.plot import crash_chart
-from harness.experiments.crash.tables import crash_tables
 from harness.report import text
-from harness.report.drawing import Plot
-from harness.report.figures import Figures
-from harness.report.page import Page, tables
+from harness.report.charts import Chart, Mark, Panel, Result
+from harness.report.figures import Figure, Figures, distinct, grouped
+from harness.report.levels import level_order
+from harness.report.page import Finding, Page, tables
+from harness.report.rows import Row
+from harness.report.table import Table
+from stores.registry import backends
+
+KEY = ("scenario", "durability", "guarantee", "backend", "failpoint", "fault")
+
+
+def crash(rows: Iterable[Row]) -> list[Figure]:
+    """Return one figure per cell of the crash matrix: the number of trials, and of each result.
+
+    A trial's result is the worst of its checkers' results. ``expected`` is the expected result, and ``as_expected`` the
+    number of trials with it.
+    """
+    trials = crash_trials(rows)
+    figures = []
+    for key, group in grouped(trials, (*KEY, "expected")):
+        counts = {
+            result: sum(trial["result"] == result for trial in group) for result in ("valid", "anomaly", "unknown")
+        }
+        figures.append(
+            {
+                "kind": "crash",
+                **key,
+                "trials": len(group),
+                **counts,
+                "as_expected": sum(trial["as_expected"] for trial in group),
+            }
+        )
+    return figures
+
+
+def crash_trials(rows: Iterable[Row]) -> list[Figure]:
+    """Return one figure per trial: the worst of its verdicts, the details of its checkers, and ``as_expected``.
+
+    If an anomaly is expected, because of a mutant, one trial of the scenario and backend with an anomaly is enough.
+    """
+    trials = []
+    for key, group in grouped(rows, ("trial_id", *KEY, "seed", "repeat_command", "expected")):
+        results = {str(row["result"]) for row in group}
+        found = sorted(
+            f"{row['checker']}: {row['detail'] or row['result']}" for row in group if row["result"] != "valid"
+        )
+        trials.append({**key, "result": _worst(results), "found": found})
+    caught = {(trial["scenario"], trial["backend"]) for trial in trials if trial["result"] == "anomaly"}
+    for trial in trials:
+        defect_found = trial["expected"] == "anomaly" and (trial["scenario"], trial["backend"]) in caught
+        trial["as_expected"] = trial["result"] == trial["expected"] or (defect_found and trial["result"] == "valid")
+    return trials
+
+
+def _worst(results: set[str]) -> str:
+    if "anomaly" in results:
+        return "anomaly"
+    return "valid" if results == {"valid"} else "unknown"
+
+
+def crash_finding(figures: Figures) -> Finding:
+    """Return how many trials ended as expected, those of mutants included."""
+    cells = figures["crash"]
+    trials, good = (sum(cell[name] for cell in cells) for name in ("trials", "as_expected"))
+    return Finding("crash trials", trials, good, "ended as expected")
+
+
+def crash_count(figures: Figures, backend: str, durability: str) -> str:
+    """Return a backend's crash trials at a level as ``120 of 120``, without mutants."""
+    cells = [
+        figure
+        for figure in figures["crash"]
+        if figure["backend"] == backend and figure["durability"] == durability and figure["expected"] == "valid"
+    ]
+    if not cells:
+        return text.NONE
+    return f"{sum(cell['as_expected'] for cell in cells)} of {sum(cell['trials'] for cell in cells)}"
+
+
+def crash_tables(figures: Figures, *, expected: str) -> list[Table]:
+    """Return one table per scenario, guarantee and level: backends by failpoint, with counts by result."""
+    cells = [figure for figure in figures["crash"] if figure["expected"] == expected]
+    tables = []
+    for scenario, guarantee, durability in distinct(cells, "scenario", "guarantee", "durability"):
+        own = [
+            cell
+            for cell in cells
+            if (cell["scenario"], cell["guarantee"], cell["durability"]) == (scenario, guarantee, durability)
+        ]
+        names = sorted({cell["backend"] for cell in own})
+        rows: list[list[str]] = []
+        wrong: list[int] = []
+        for place in sorted({place_of(cell) for cell in own}):
+            counts = [
+                _results([cell for cell in own if place_of(cell) == place and cell["backend"] == name])
+                for name in names
+            ]
+            if any(cell["as_expected"] < cell["trials"] for cell in own if place_of(cell) == place):
+                wrong.append(len(rows))
+            rows.append([f"`{place}`", *counts])
+        caption = f"`{scenario}`, {guarantee.replace('_', ' ')}, level {durability}"
+        tables.append(Table(caption, ("failpoint or fault", *names), rows, range(1, 1 + len(names)), (), wrong))
+    return tables
+
+
+def place_of(cell: Figure) -> str:
+    """Return the failpoint at which a trial's process is killed, or its other fault."""
+    return str(cell["failpoint"] or cell["fault"])
+
+
+def _results(cells: Sequence[Figure]) -> str:
+    if not cells:
+        return ""
+    counts = {name: sum(cell[name] for cell in cells) for name in ("valid", "anomaly", "unknown")}
+    return ", ".join(f"{number} {name}" for name, number in counts.items() if number)
+
 
 _METHOD = """\
 A task works through a seeded input over two stores and is killed with SIGKILL at a named failpoint; fresh processes
@@ -23,11 +133,6 @@ turns.
 
 def page(figures: Figures, failures: Sequence[str]) -> Page:
     """Return the page."""
-    plot = Plot(
-        "crash-matrix",
-        "Backends by failpoints: how many trials ended valid",
-        crash_chart(figures["crash"]),
-    )
     return Page(
         "crashes",
         "Crashes",
@@ -38,7 +143,7 @@ def page(figures: Figures, failures: Sequence[str]) -> Page:
         _body(figures, failures) if figures["crash"] else (),
         _METHOD,
         (crash_finding(figures),),
-        (plot,),
+        (crash_chart(figures["crash"]),),
     )
 
 
@@ -55,3 +160,56 @@ def _body(figures: Figures, failures: Sequence[str]) -> list[str]:
         parts.append("Each of these must be detected: here `anomaly` is the expected result.\n")
         parts += tables(*mutants)
     return parts
+
+
+def crash_chart(figures: Sequence[Figure]) -> Chart:
+    """Return the results of the trials of all levels. Mutants are left out."""
+    placed = [{**cell, "place": place_of(cell)} for cell in figures if cell["expected"] == "valid"]
+    cells = [
+        Mark(
+            key["backend"],
+            sum(cell["valid"] for cell in group),
+            subject=key["place"],
+            level=key["durability"],
+            of=sum(cell["trials"] for cell in group),
+            rank=_rank(_worst_of_cells(group)),
+        )
+        for key, group in grouped(placed, ("place", "backend", "durability"))
+    ]
+    tried = {(cell.subject, cell.backend) for cell in cells}
+    blank = [
+        Mark(backend, 0, subject=place, rank=_rank(Result.NOT_TRIED if _has_step(backend, place) else Result.NO_STEP))
+        for place in sorted({cell.subject for cell in cells})
+        for backend in sorted({cell.backend for cell in cells})
+        if (place, backend) not in tried
+    ]
+    cells.sort(key=lambda cell: (cell.subject, cell.backend, level_order(cell.level)))
+    levels = ", ".join(sorted({cell.level for cell in cells}, key=level_order))
+    return Chart(
+        "crash-matrix",
+        "Backends by failpoints: how many trials ended valid",
+        "matrix",
+        [Panel(f"trials that ended valid, of all; {levels}", [*cells, *blank])],
+        "",
+        "valid trials",
+    )
+
+
+def _rank(result: Result) -> int:
+    return list(Result).index(result)
+
+
+def _worst_of_cells(cells: Sequence[Row]) -> Result:
+    if any(cell["anomaly"] for cell in cells):
+        return Result.ANOMALY
+    return Result.UNKNOWN if any(cell["unknown"] for cell in cells) else Result.VALID
+
+
+def _has_step(backend: str, place: str) -> bool:
+    """Return False for a failpoint that other backends have, and this one has not."""
+    known = backends()
+    return (
+        backend not in known
+        or place in known[backend].failpoints
+        or not any(place in each.failpoints for each in known.values())
+    )

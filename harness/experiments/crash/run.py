@@ -25,7 +25,6 @@ from harness.experiments.crash.trial import (
     changelog_topic,
     history_file,
 )
-from harness.faults import Truncate, steps
 from harness.processes.child import run_child, run_forked
 from harness.processes.fork_server import ForkServer
 from harness.processes.time_over import TimeOverError
@@ -47,6 +46,7 @@ CHECKERS: Mapping[str, Callable[[Evidence], Verdict]] = MappingProxyType(
 """The checkers of a trial, in the order of its verdicts."""
 DEADLINE_S = 60.0
 """The deadline of one process of a trial. RocksDB may loop for ever while it opens a store after a crash."""
+_PROCESS = "harness.experiments.crash.writer"
 NO_KEY = b"no store has this key"
 
 
@@ -89,17 +89,16 @@ def run(
     """
     (work / TRIAL_FILE).write_text(trial.text)
     histories, endings, logs = [], [], []
-    for number in range(len(steps(trial.fault)) + 1):
+    for number in range(len(trial.fault.steps) + 1):
         if number:
             logs.append(_log(work, trial.records))
             _copy_state(work)
-            if isinstance(steps(trial.fault)[number - 1], Truncate):
+            if trial.fault.steps[number - 1].truncates:
                 truncate(work / CHANGELOG_FILE, _log(work), trial.records)
-        module = "harness.experiments.crash.survivor" if number else "harness.experiments.crash.writer"
         if fork_server is None:
-            ending = run_child(module, [str(number)], work, deadline_s, code)
+            ending = run_child(_PROCESS, [str(number)], work, deadline_s, code)
         else:
-            ending = run_forked(fork_server, module, number, work, deadline_s)
+            ending = run_forked(fork_server, _PROCESS, number, work, deadline_s)
         histories.append(read_history(work / history_file(number)))
         endings.append(ending)
         if mishap(trial, number, ending, histories[-1]):

@@ -5,14 +5,11 @@ Beside it: the names of its files in its work folder, and of its topics; and the
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 from harness import replay
 from harness.experiments.crash.operations import Mix
-from harness.faults import Fault, Kill, steps
-from harness.mutants.old_names import present_trial
+from harness.faults import Fault
 from harness.mutants.registry import CRASH_TRIALS, FAILPOINTS
 from harness.typed_maps import PLAIN, check_kind
 from harness.workloads.suggestion import check_known, unknown
@@ -21,7 +18,7 @@ from stores.config import StoreConfig
 from stores.errors import ConfigError
 from stores.interface import Durability
 from stores.registry import backend_named
-from stores.tasks import task
+from stores.tasks import task_transaction
 
 DURABILITIES = ("CHANGELOG", "PROCESS", "DISK")
 GUARANTEES = ("exactly_once", "at_least_once")
@@ -61,11 +58,6 @@ class Trial:
     mutant: str | None = None
     uncommitted_max_bytes: int = -1
     records: str = PLAIN
-
-    @staticmethod
-    def present(row: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return the JSON of a trial with the old key ``sabotage`` as it is written today."""
-        return present_trial(row)
 
     def __post_init__(self) -> None:
         """Raise ConfigError for a value out of bounds or of a wrong type; a trial may come from a user's file."""
@@ -120,8 +112,8 @@ def admitted(trial: Trial) -> Trial:
     StoreConfig(backend=backend.name, durability=Durability(trial.durability), options=dict(trial.options))
     if trial.mutant is not None and trial.mutant not in CRASH_TRIALS:
         raise unknown("mutant of crash trials called", trial.mutant, CRASH_TRIALS)
-    known = {*backend.failpoints, *task.FAILPOINTS, *LOG_FAILPOINTS, *(FAILPOINTS if trial.mutant else ())}
-    for step in steps(trial.fault):
-        if isinstance(step, Kill) and step.failpoint not in known:
-            raise unknown(f"failpoint of {backend.name} called", step.failpoint, known)
+    known = {*backend.failpoints, *task_transaction.FAILPOINTS, *LOG_FAILPOINTS, *(FAILPOINTS if trial.mutant else ())}
+    for step in trial.fault.steps:
+        if step.place and step.place not in known:
+            raise unknown(f"failpoint of {backend.name} called", step.place, known)
     return replace(trial, backend=backend.name)

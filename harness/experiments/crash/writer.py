@@ -1,7 +1,8 @@
-"""The first process of a trial: ``python -m harness.experiments.crash.writer 0`` in the trial's work folder.
+"""A process of a trial: ``python -m harness.experiments.crash.writer NUMBER`` in the trial's work folder.
 
-It creates all files, and works on the input with a task: it commits, notes its acknowledgements, and dies where the
-trial's fault says. Later processes use its ``Job`` as well.
+The first, 0, creates all files, and works on the input with a task: it commits, notes its acknowledgements, and dies
+where the trial's fault says. Each later one reads a copy of the stores that the last process left. Then it recovers,
+restores, and works to the end of the input, unless the trial's fault kills it on the way.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from harness import replay
 from harness.experiments.crash.observation import History
@@ -31,6 +32,7 @@ from harness.experiments.crash.operations import (
 from harness.experiments.crash.trial import (
     APPLICATION,
     CHANGELOG_FILE,
+    FOUND_FOLDER,
     INPUT_TOPIC,
     OTHER_STATE_FOLDER,
     OUTPUT_TOPIC,
@@ -40,49 +42,41 @@ from harness.experiments.crash.trial import (
     changelog_topic,
     history_file,
 )
-from harness.faults import Abort, Fence, Kill, KillAfter, Step, Stop, Timeout, Truncate, has_flush_pressure, steps
+from harness.faults import NOTHING, Fault, ProvokedError
 from harness.mutants.registry import patch
 from harness.processes.child import end_with_starter
-from harness.typed_maps import as_map, record_kind
-from stores import failpoints
+from harness.typed_maps import as_map, record_kind, view_as_map
 from stores.changelog.interface import Record
 from stores.changelog.sqlite import SqliteChangelog
 from stores.config import StoreConfig
 from stores.errors import ChangelogTimeoutError, ProducerFencedError
 from stores.files.sqlite_library import connect, roll_back
-from stores.interface import Durability, ProcessingGuarantee, TopicPartition
-from stores.registry import backend_named
+from stores.interface import Durability, IsolationLevel, ProcessingGuarantee, TopicPartition
+from stores.registry import backend_named, open_store
+from stores.tasks import StateDirectory, TaskSettings
 from stores.tasks.context import TaskContext
 from stores.tasks.identifier import TaskId
 from stores.tasks.stores.restore import RestoreReport
 from stores.tasks.task import StreamTask
-from stores.tasks.timing.commit_interval import NO_INTERVAL
+from stores.tasks.timing import NO_INTERVAL
 
 TASK = TaskId(0, 0)
 INPUT = TopicPartition(INPUT_TOPIC, 0)
 PRESSURE: Mapping[str, object] = {"write_buffer_size_bytes": 16 << 10}
 """Options that make engines that have them flush in the background all the time."""
-TIMEOUT_S = 30.0
-SHORT_TIMEOUT_S = 0.05
-"""The timeout of the changelog if a commit is to time out."""
 FLUSH_TIME_S = 0.3
 """The time for background flushes before a death under flush pressure, so that they reach the files."""
-
-
-class ProvokedError(Exception):
-    """The exception of the user's function if a trial asks for an abort."""
 
 
 class Job:
     """One process's part of a trial: a task over the input, from where the last process stopped."""
 
-    def __init__(self, trial: Trial, work: Path, step: Step | None, history: History) -> None:
+    def __init__(self, trial: Trial, work: Path, step: Fault, history: History) -> None:
         self._trial, self._work, self._step, self._history = trial, work, step, history
-        self._processed = self._commits = 0
+        self.processed = self.commits = 0
         self._transactional: set[str] = set()
-        timeout_s = SHORT_TIMEOUT_S if isinstance(step, Timeout) else TIMEOUT_S
         # At PROCESS a kill loses nothing of the log. DISK would be several times slower.
-        self._changelog = SqliteChangelog(work / CHANGELOG_FILE, Durability.PROCESS, timeout_s=timeout_s)
+        self._changelog = SqliteChangelog(work / CHANGELOG_FILE, Durability.PROCESS, timeout_s=step.changelog_timeout_s)
         for topic in (INPUT_TOPIC, OUTPUT_TOPIC):
             self._changelog.create_topic(topic)
         self._task = self._instance(STATE_FOLDER)
@@ -105,8 +99,7 @@ class Job:
             stores=dict.fromkeys(STORES, store),
             process=self._process,
             inputs=[INPUT],
-            commit_interval_ms=NO_INTERVAL,
-            guarantee=ProcessingGuarantee(trial.guarantee),
+            settings=TaskSettings(commit_interval_ms=NO_INTERVAL, guarantee=ProcessingGuarantee(trial.guarantee)),
         )
 
     def open(self) -> list[RestoreReport]:
@@ -134,11 +127,7 @@ class Job:
         """Process the input from the task's offset to its end, or until the fault strikes; then close."""
         while self._stretch():
             pass
-        if isinstance(self._step, Fence):
-            self._commit_in_vain()
-        else:
-            self._task.commit()
-            self._history.note("final", states=self.states())
+        self._step.finish(self)
         self._task.close()
         self._changelog.close()
         self._history.note("closed")
@@ -152,28 +141,36 @@ class Job:
             except ProvokedError:
                 self._history.note("aborted")
                 self._note_return()
-                return self._goes_on_after_abort()
+                return self._step.after_abort(self)
             if self._early_commits() > early_commits:
                 self._acknowledge(record.offset + 1)
-            if isinstance(self._step, KillAfter) and self._processed == self._step.records:
-                self._let_flush(self._step)
-                die(self._history, "record")
-            if isinstance(self._step, Stop | Truncate | Fence) and self._processed == self._step.records:
-                self._strike(self._step)
+            if self._step.after_record(self):
                 break
             if (record.offset + 1) % self._trial.commit_every == 0 and not self._commit(record.offset + 1):
                 return True
         return False
 
-    def _strike(self, step: Stop | Truncate | Fence) -> None:
-        if isinstance(step, Truncate) and step.then == "kill":
-            die(self._history, "record")
-        if isinstance(step, Fence):
-            self._be_taken_over()
-        else:
-            self._history.note("stopped")
+    def note(self, event: str) -> None:
+        """Note an event in the history."""
+        self._history.note(event)
 
-    def _be_taken_over(self) -> None:
+    def die(self, at: str) -> NoReturn:
+        """End this process by SIGKILL, so that no cleanup runs."""
+        self._history.note("killed", at=at)
+        os.kill(os.getpid(), signal.SIGKILL)
+        while True:
+            time.sleep(1)
+
+    def let_flush(self) -> None:
+        """Give background flushes time to reach the files."""
+        time.sleep(FLUSH_TIME_S)
+
+    def finish(self) -> None:
+        """Commit, and note the final states."""
+        self._task.commit()
+        self._history.note("final", states=self.states())
+
+    def be_taken_over(self) -> None:
         """Let another instance process the records of one commit, from this one's last commit on."""
         other = self._instance(OTHER_STATE_FOLDER)
         other.open()
@@ -182,7 +179,7 @@ class Job:
         other.close()
         self._history.note("taken_over")
 
-    def _commit_in_vain(self) -> None:
+    def commit_in_vain(self) -> None:
         """Continue without knowledge of the other instance, and try to commit."""
         try:
             for record in islice(self._input(self._task.input_offsets()[INPUT]), 1):
@@ -206,20 +203,8 @@ class Job:
             if operation.kind in READING:
                 reads.append(read)
         context.forward(OUTPUT_TOPIC, record.key, output(reads))
-        self._processed += 1
-        if isinstance(self._step, Abort) and self._processed == self._step.records:
-            self._let_flush(self._step)
-            raise ProvokedError
-
-    def _let_flush(self, step: Abort | KillAfter) -> None:
-        if step.flush_pressure:
-            time.sleep(FLUSH_TIME_S)
-
-    def _goes_on_after_abort(self) -> bool:
-        assert isinstance(self._step, Abort)
-        if self._step.then == "kill":
-            die(self._history, "abort")
-        return self._step.then == "go_on"
+        self.processed += 1
+        self._step.in_record(self)
 
     def _early_commits(self) -> int:
         return sum(self._task.metrics.early_commit_total.values())
@@ -234,18 +219,23 @@ class Job:
 
     def _commit(self, next_input: int) -> bool:
         """Return True if the commit is made, False if it timed out: the task then continues from its last commit."""
-        self._commits += 1
-        if isinstance(self._step, Timeout) and self._commits == self._step.commit:
-            try:
-                with occupied(self._work / CHANGELOG_FILE):
-                    self._task.commit()
-            except ChangelogTimeoutError:
-                self._history.note("timed_out")
-                self._note_return()
-                return False
+        self.commits += 1
+        if self._step.in_commit(self):
+            return False
         self._task.commit()
         self._acknowledge(next_input)
         return True
+
+    def time_out(self) -> bool:
+        """Commit while another process holds the changelog. Return True if that timed out."""
+        try:
+            with occupied(self._work / CHANGELOG_FILE):
+                self._task.commit()
+        except ChangelogTimeoutError:
+            self._history.note("timed_out")
+            self._note_return()
+            return True
+        return False
 
     def _acknowledge(self, next_input: int) -> None:
         ends = {store: self._changelog.end_offset(changelog_partition(store)) for store in STORES}
@@ -269,7 +259,7 @@ def changelog_partition(store: str) -> TopicPartition:
 def store_options(trial: Trial) -> dict[str, object]:
     """Return the backend's options in this trial."""
     known = backend_named(trial.backend).options
-    pressure = PRESSURE if has_flush_pressure(trial.fault) else {}
+    pressure = PRESSURE if trial.fault.flushes else {}
     return {name: value for name, value in pressure.items() if name in known} | dict(trial.options)
 
 
@@ -279,44 +269,49 @@ def dump(store: Any) -> dict[str, str]:
         return {key.decode("latin-1"): value.decode("latin-1") for key, value in pairs}
 
 
-def arm(step: Step | None, history: History) -> None:
-    """Make the failpoint of a ``Kill`` end this process when it is reached for the ``hit``-th time.
-
-    Raises: ValueError if no loaded module declares the failpoint.
-    """
-    if not isinstance(step, Kill):
-        return
-    reached = 0
-
-    def count() -> None:
-        nonlocal reached
-        reached += 1
-        if reached == step.hit:
-            die(history, step.failpoint)
-
-    failpoints.arm(step.failpoint, count)
-
-
-def die(history: History, at: str) -> None:
-    """End this process by SIGKILL, so that no cleanup runs."""
-    history.note("killed", at=at)
-    os.kill(os.getpid(), signal.SIGKILL)
-    while True:
-        time.sleep(1)
-
-
 def work(number: int) -> None:
-    """Work until the fault kills this process, or to the end of the input."""
+    """Work until the fault kills this process, or to the end of the input.
+
+    A process that is not the first notes what it finds before it recovers, and what it restores. The last one notes the
+    final state of persistent stores.
+    """
     folder = Path.cwd()
     trial = replay.from_text(Trial, (folder / TRIAL_FILE).read_text())
-    step = steps(trial.fault)[0]
+    planned = trial.fault.steps
+    step = planned[number] if number < len(planned) else NOTHING
     patch(trial.mutant, backend_named(trial.backend).name)
     with History(folder / history_file(number)) as history:
-        history.note("begin")
+        if number:
+            history.note("found", stores={store: found(trial, folder / FOUND_FOLDER, store) for store in STORES})
+        else:
+            history.note("begin")
         job = Job(trial, folder, step, history)
-        arm(step, history)
-        job.open()
+        step.arm(job)
+        reports = job.open()
+        if number:
+            history.note("restored", stores=job.reported(reports))
         job.work()
+        if step is NOTHING and backend_named(trial.backend).persistent:
+            history.note(
+                "final", states={store: found(trial, folder / STATE_FOLDER, store)["state"] for store in STORES}
+            )
+
+
+def found(trial: Trial, folder: Path, store: str) -> dict[str, Any]:
+    """Open one store below ``folder`` alone, and return its content after recovery and its declared properties."""
+    path = StateDirectory(folder).store_folder(TASK, trial.backend, store)
+    with open_store(
+        trial.backend, path, name=store, durability=trial.durability, options=store_options(trial)
+    ) as opened:
+        return {
+            "state": dump(view_as_map(trial.records, opened.read_only(IsolationLevel.READ_COMMITTED))),
+            "committed_offset": opened.committed_offset(changelog_partition(store)),
+            "position": opened.position(IsolationLevel.READ_COMMITTED).get(INPUT),
+            "recovery": opened.recover().outcome,
+            "transactional": opened.transactional,
+            "manages_offsets": opened.manages_offsets,
+            "persistent": opened.persistent,
+        }
 
 
 if __name__ == "__main__":

@@ -5,38 +5,20 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from harness import replay
 from harness.checkers.prefix import Found
-from harness.experiments.iofaults.subjects import check_subject, current_name
+from harness.experiments.iofaults.faults import IO_FAULTS, STRICT, TORN_SECTORS, VARIANTS
+from harness.experiments.iofaults.subjects import check_subject
 from harness.experiments.iofaults.workload import COMMITS
-from harness.mutants.registry import IO_FAULTS
+from harness.mutants.registry import IO_FAULTS as IO_MUTANTS
 from harness.typed_maps import PLAIN
 from harness.workloads.suggestion import unknown
 from stores.errors import ConfigError
 
-VARIANTS: Mapping[str, tuple[str, ...]] = {
-    "kill": ("",),
-    "tear": ("",),
-    "kill_twice": ("",),
-    "error": (
-        *(f"{error} {how}" for error in ("EIO", "ENOSPC", "EDQUOT") for how in ("once", "lasting")),
-        "SHORT once",
-        "SHORT lasting",
-    ),
-    "power": ("names", "journal", "strict", "torn-sectors"),
-    "power_twice": ("names",),
-    "failed_sync": ("names", "strict"),
-    "damage": ("flipped", "truncated", "missing"),
-}
-"""Every fault with its variants. The first variant is the default."""
-OLD_VARIANTS: Mapping[str, str] = {"gate": "names", "beyond": "torn-sectors"}
-"""The present names of variants, by those of an earlier version."""
-_SEVERAL_AT_A_POINT = ("tear", "kill_twice", "power", "power_twice", "failed_sync")
 _NUMBER_MAX = (1 << 63) - 1
 """The largest number that the recorder can hold."""
 COMMITS_MAX = 10_000
@@ -47,21 +29,11 @@ NOT_TRIED = "not tried"
 """The result of a mutant that a run has left out. It is no verdict, and fails no run."""
 ENOUGH = 0.95
 """The share of runs in which the default profile is to detect each mutant."""
-TORN_SECTORS = "torn-sectors"
-"""The variant of power loss that goes beyond the model of disks."""
-STRICT = "strict"
-"""The persistence model that promises less than file systems in use do."""
+REPORTED_ONLY = (STRICT, TORN_SECTORS)
+"""Variants of power loss whose anomalies are only reported; see ``is_promised`` for the exception."""
 HELD_STRICTLY = ("power", "DISK")
 """The fault and level at which an anomaly under ``strict`` fails the run: each name that a commit relies on must be
 synced by its folder. Elsewhere an anomaly under ``strict`` is only reported."""
-
-
-def current_variant(variant: str) -> str:
-    """Return the name of a variant that had another one in an earlier version, with a DeprecationWarning; else it."""
-    if variant not in OLD_VARIANTS:
-        return variant
-    warnings.warn(f"the variant {variant} is called {OLD_VARIANTS[variant]}", DeprecationWarning, stacklevel=3)
-    return OLD_VARIANTS[variant]
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,16 +59,14 @@ class Case:
 
     def __post_init__(self) -> None:
         self._check_types()
-        object.__setattr__(self, "subject", current_name(self.subject))
         if self.fault not in VARIANTS:
             raise unknown("I/O fault called", self.fault, VARIANTS)
-        object.__setattr__(self, "variant", current_variant(self.variant))
         if not self.variant:
             object.__setattr__(self, "variant", VARIANTS[self.fault][0])
         if self.variant not in VARIANTS[self.fault]:
             raise unknown(f"variant of {self.fault} called", self.variant, VARIANTS[self.fault])
-        if self.mutant and self.mutant not in IO_FAULTS:
-            raise unknown("mutant", self.mutant, IO_FAULTS)
+        if self.mutant and self.mutant not in IO_MUTANTS:
+            raise unknown("mutant", self.mutant, IO_MUTANTS)
         if not 1 <= self.commits <= COMMITS_MAX:
             raise ConfigError(f"a writer makes 1 to {COMMITS_MAX:,} commits, not {self.commits}")
         if self.states_per_position is not None and self.states_per_position < 2:
@@ -128,7 +98,7 @@ class Asked:
             value = getattr(self, name)
             if value is not None and not 0 <= value <= _NUMBER_MAX:
                 raise ConfigError(f"{name} of a trial is a number from 0 to {_NUMBER_MAX}, not {value!r}")
-        if self.only and self.case.fault not in _SEVERAL_AT_A_POINT:
+        if self.only and not IO_FAULTS[self.case.fault].several_at_a_point:
             raise ConfigError(f"{self.case.fault} is one trial at each point: leave out only {self.only!r}")
 
 
@@ -147,3 +117,9 @@ def is_wrong(row: Mapping[str, Any]) -> bool:
     if row["result"] == Found.HARNESS_ERROR or row["kind"] == "mutant":
         return True
     return row["variant"] != STRICT or (row["fault"], row["durability"]) == HELD_STRICTLY
+
+
+def is_promised(figure: Mapping[str, Any]) -> bool:
+    """Return True if a figure's anomalies fail the run. For two of the models most anomalies are only reported."""
+    strictly = (figure["fault"], figure["durability"]) == HELD_STRICTLY and figure["variant"] == STRICT
+    return strictly or figure["variant"] not in REPORTED_ONLY

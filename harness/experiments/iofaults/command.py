@@ -8,8 +8,9 @@ from pathlib import Path
 from harness import replay
 from harness.experiment import Again
 from harness.experiments.iofaults.case import Asked
+from harness.experiments.iofaults.faults import IO_FAULTS
 from harness.experiments.iofaults.power import UnseenWritesError
-from harness.experiments.iofaults.subsets import EXPLORERS, FROM_RECORDING, all_points
+from harness.experiments.iofaults.subsets import all_points, explorer
 from harness.experiments.iofaults.workshop import Row, Workshop
 from harness.folders import ROOT
 from harness.io_trace.library import recorder_library
@@ -57,13 +58,13 @@ def run(asked: Asked) -> list[Row]:
     case = asked.case
     with Workshop(case, asked.seed) as shop:
         points = range(0) if asked.point is None else range(asked.point, asked.point + 1)
-        if asked.point is None or case.fault in FROM_RECORDING:
+        if asked.point is None or IO_FAULTS[case.fault].from_recording:
             there = all_points(shop)
             if asked.point is not None and asked.point not in there:
                 raise ConfigError(f"{case.fault} of {case.subject} has points 0 to {there.stop - 1}, not {asked.point}")
             points = points or there
         try:
-            rows = list(EXPLORERS[case.fault](shop, points, asked.only))
+            rows = list(explorer(case.fault)(shop, points, asked.only))
         except ValueError as error:
             raise ConfigError(f"only {asked.only!r}: {error}") from error
     if not rows:

@@ -1,29 +1,110 @@
-"""The trials of a profile, run with a mutant: the same points, states and faults as for correct code.
+"""The search for a mutant, by trials of its own or by those of a profile; and how often a profile detects each.
 
-Only the fault that the mutant belongs to is tried, in all of its variants, at the level that promises most. Detections
-by other faults of the profile are not counted, so the true rate is this one or higher.
-
-``mutant_row`` is the work of one task of a run: the row of kind "mutant" that says if one was detected.
+The trials of a profile have the same points, states and faults as for correct code. Only the fault that the mutant
+belongs to is tried, in all of its variants, at the level that promises most. Detections by other faults of the profile
+are not counted, so the true rate is this one or higher.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import NamedTuple
 
 from harness.budget import NEVER, Deadline
 from harness.checkers.prefix import Found
-from harness.experiments.iofaults.case import NOT_TRIED, is_wrong, repeat_command
+from harness.experiments.iofaults.case import ENOUGH, NOT_TRIED, is_wrong, repeat_command
 from harness.experiments.iofaults.drawing import groups
-from harness.experiments.iofaults.full_detection import DetectionResult, detect_fully, in_parts, in_time
-from harness.experiments.iofaults.plan import LEVEL, PlannedCase, PlannedMutant, case_of, in_turn, planned_cases
-from harness.experiments.iofaults.subsets import EXPLORERS, all_points, case_columns
+from harness.experiments.iofaults.plan import (
+    DEFAULT,
+    LEVEL,
+    PlannedCase,
+    PlannedMutant,
+    case_of,
+    in_turn,
+    planned_cases,
+    subjects_with,
+)
+from harness.experiments.iofaults.subjects import subject_named
+from harness.experiments.iofaults.subsets import all_points, case_columns, explorer
 from harness.experiments.iofaults.workshop import Row, Workshop
 from harness.folders import quick_folder
+from harness.io_trace.library import recorder_library
 from harness.mutants.registry import IO_FAULTS, MUTANTS
-from harness.processes.fork_server import ForkServer
+from harness.processes.fork_server import ForkServer, fork_server
 from harness.processes.time_over import TimeOverError
+from harness.workloads.suggestion import check_known
+from stores.errors import ConfigError
+
+POSITIONS_AT_ONCE = 4
+"""The number of positions at which power is cut before the results are examined."""
+
+
+class DetectionResult(NamedTuple):
+    """The result for a mutant of ``subject`` under ``fault``: the row that detected it, or None.
+
+    ``states`` counts the checked states, with the one that detected the mutant. ``trouble`` is the first harness error
+    among the trials, or "". If there was one and no row detected the mutant, the result is no verdict.
+    """
+
+    mutant: str
+    subject: str
+    fault: str
+    states: int
+    row: Row | None
+    trouble: str = ""
+
+
+def detect_fully(
+    mutant: str,
+    subject: str,
+    seed: int,
+    fault: str = "",
+    points_max: int | None = None,
+    fork_server: ForkServer | None = None,
+    deadline: Deadline = NEVER,
+) -> DetectionResult:
+    """Try ``mutant`` in ``subject`` until a promise is broken, with its own fault unless another is named.
+
+    At most ``points_max`` points are tried, in the order in which a run draws them. A harness error detects no mutant.
+
+    Raises: as ``Workshop``, ``all_points`` and ``in_parts``.
+    """
+    case = case_of(mutant, subject, fault)
+    states, trouble = 0, ""
+    with Workshop(case, seed, fork_server) as shop:
+        order = in_turn(PlannedCase(case, seed, points_max), all_points(shop), groups(case.fault, shop.recording()))
+        for points in in_parts(order, case.fault, deadline):
+            for row in in_time(explorer(case.fault)(shop, points, ""), deadline):
+                if row["result"] == Found.HARNESS_ERROR:
+                    trouble = trouble or row["detail"] or "no verdict"
+                    continue
+                states += 1
+                if not row["expected"]:
+                    return DetectionResult(mutant, subject, case.fault, states, row, trouble)
+    return DetectionResult(mutant, subject, case.fault, states, None, trouble)
+
+
+def in_parts(points: Sequence[int], fault: str, deadline: Deadline = NEVER) -> Iterator[list[int]]:
+    """Yield ``points`` in their order, in parts: the points explored before the results are examined.
+
+    Raises: TimeOverError if ``deadline`` has passed before the next part.
+    """
+    width = POSITIONS_AT_ONCE if fault.startswith("power") else 1
+    for at in range(0, len(points), width):
+        if deadline.passed:
+            raise TimeOverError
+        yield sorted(points[at : at + width])
+
+
+def in_time(rows: Iterator[Row], deadline: Deadline = NEVER) -> Iterator[Row]:
+    """Yield the rows of trials until ``deadline``. Raises: TimeOverError then."""
+    for row in rows:
+        yield row
+        if deadline.passed:
+            raise TimeOverError
 
 
 def trials_of(profile_name: str, mutant: str, subject: str, seed: int) -> list[PlannedCase]:
@@ -62,7 +143,7 @@ def detect(
             with Workshop(case, seed, fork_server) as shop:
                 order = in_turn(item, all_points(shop), groups(case.fault, shop.recording()))
                 for points in in_parts(order, case.fault, deadline):
-                    for row in in_time(EXPLORERS[case.fault](shop, points, ""), deadline):
+                    for row in in_time(explorer(case.fault)(shop, points, ""), deadline):
                         if row["result"] == Found.HARNESS_ERROR:
                             trouble = trouble or row["detail"] or "no verdict"
                             continue
@@ -132,3 +213,42 @@ def _tried(wanted: PlannedMutant, row: Row, fork_server: ForkServer | None, dead
     return detect_fully(
         wanted.mutant, wanted.subject, wanted.seed, wanted.fault, wanted.points_max, fork_server, deadline
     )
+
+
+def measure(mutants: Sequence[str] | None, backends: Sequence[str] | None, seeds: range) -> int:
+    """Print how often the default profile's trials detect each mutant at ``seeds``. Return 1 if that is too rare.
+
+    ``mutants`` None means all, and ``backends`` None all that a mutant fits. Raises: ConfigError for an unknown name,
+    and if there is nothing to measure.
+    """
+    check_known("mutant", IO_FAULTS, *(mutants or ()))
+    chosen = None if backends is None else [subject_named(name) for name in backends]
+    pairs = [
+        (mutant, subject)
+        for mutant in mutants or IO_FAULTS
+        for subject in subjects_with(mutant)
+        if chosen is None or subject in chosen
+    ]
+    if not pairs or not seeds:
+        raise ConfigError(
+            "there is nothing to measure: name mutants and backends that fit each other, and at least one seed"
+        )
+    recorder_library()
+    found: dict[str, list[bool]] = {}
+    with fork_server(preload=True) as server:
+        for mutant, subject in pairs:
+            missed = []
+            for seed in seeds:
+                detection = detect(mutant, subject, seed, DEFAULT, server)
+                if detection.row is None and detection.trouble:
+                    raise ConfigError(f"{mutant} in {subject} at seed {seed} has no verdict: {detection.trouble}")
+                found.setdefault(mutant, []).append(detection.row is not None)
+                missed += [seed] if detection.row is None else []
+            told = f", missed at {', '.join(map(str, missed))}" if missed else ""
+            print(f"{mutant} in {subject}: {len(seeds) - len(missed)} of {len(seeds)} seeds{told}", flush=True)
+    weak = [mutant for mutant, runs in found.items() if sum(runs) < ENOUGH * len(runs)]
+    for mutant, runs in found.items():
+        print(f"{mutant}: detected in {sum(runs)} of {len(runs)} runs, {100 * sum(runs) / len(runs):.0f} %")
+    enough = f"{len(found) - len(weak)} of {len(found)} mutants"
+    print(f"The {DEFAULT} profile detects {enough} in {ENOUGH:.0%} of their runs or more.")
+    return 1 if weak else 0

@@ -32,9 +32,17 @@ from harness.experiments.iofaults import plan
 from harness.experiments.iofaults.case import NOT_TRIED, Asked, Case, is_wrong
 from harness.experiments.iofaults.command import read_asked, repeat
 from harness.experiments.iofaults.detection import mutant_row, untried_row
-from harness.experiments.iofaults.figures import detections, effects, mutants
 from harness.experiments.iofaults.plan import PlannedCase, PlannedMutant
-from harness.experiments.iofaults.report import SKIPPED, page
+from harness.experiments.iofaults.report import (
+    SKIPPED,
+    detections,
+    effect_tables,
+    effects,
+    left_out,
+    mutants,
+    page,
+    promise_table,
+)
 from harness.experiments.iofaults.subsets import (
     Recorded,
     Subset,
@@ -45,7 +53,6 @@ from harness.experiments.iofaults.subsets import (
     subsets_of,
     trial_rows,
 )
-from harness.experiments.iofaults.tables import effect_tables, left_out, promise_table
 from harness.io_trace.library import recorder_library
 from harness.processes.fork_server import ForkServer
 from harness.report.coverage import Coverage, Covered, numbers, ranges

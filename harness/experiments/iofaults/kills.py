@@ -1,13 +1,15 @@
-"""Kills: before each I/O operation of a process, inside a write, or again at each operation of the recovery."""
+"""Faults of a process: kills before each I/O operation, in a write, or again in the recovery; and calls that fail."""
 
 from __future__ import annotations
 
+import errno
 import random
 import signal
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from itertools import count
 
-from harness.checkers.prefix import Demand, Finding, Found, Promised
+from harness.checkers.prefix import DETECTING, Demand, Finding, Found, Promised
 from harness.crash_states.changes import matches
 from harness.crash_states.files import Tree
 from harness.experiments.iofaults.workshop import NEVER_READ, NOTHING, Life, Plan, Row, Workshop
@@ -157,3 +159,47 @@ def _lengths(effect: Effect, seed: int) -> list[int]:
     anywhere = {choose.randrange(1, size) for _ in range(_TEARS - 1)} if size > 1 else set()
     sectors = range(_SECTOR_BYTES - effect.offset % _SECTOR_BYTES, size, _SECTOR_BYTES)
     return sorted(anywhere | ({choose.choice(sectors)} if sectors else set()))
+
+
+_SHORT_BYTES, _ALWAYS_SHORT_BYTES = 7, 505
+"""The bytes that a short write transfers: if it happens once, and if every write is short, so that a retry ends."""
+
+
+def errors(shop: Workshop, points: Sequence[int], only: str = "") -> Iterator[Row]:
+    """Let the call that would be effect ``point`` fail as the case's variant says, for each of ``points``."""
+    error, how = shop.case.variant.split(" ")
+    for point in points:
+        if error == "SHORT":
+            lasting = how == "lasting"
+            plan: Plan = ["Short", point, _ALWAYS_SHORT_BYTES if lasting else _SHORT_BYTES, lasting]
+        else:
+            plan = ["Fail", point, getattr(errno, error), how == "lasting"]
+        yield _failed(shop, point, plan, f"{error} at effect {point}, {how}")
+
+
+def _failed(shop: Workshop, point: int, plan: Plan, description: str) -> Row:
+    demanded = shop.demanded("error")
+    life: Life | None = None
+
+    def trial() -> tuple[Promised, Finding]:
+        nonlocal life
+        life = shop.writer(plan)
+        promises = shop.promises(life, demanded)
+        if not shop.case.variant.endswith("lasting"):
+            promises = _went_on(life, promises, demanded)
+        return promises, shop.verdict(promises, demanded)
+
+    promises, verdict = shop.patiently(trial)
+    if life is not None and life.outcome.result is not None and not life.outcome.result["fired"]:
+        description += ", which was not reached"
+    return shop.row(point, "", description, promises, verdict)
+
+
+def _went_on(life: Life, promises: Promised, demanded: Demand) -> Promised:
+    """After a single error, a process that follows the advice completes its work."""
+    result = life.outcome.result
+    if promises.broken or result is None or not result["gave_up"]:
+        return promises
+    if demanded.may_detect and result["error"].split(":")[0] in DETECTING:
+        return promises
+    return replace(promises, broken=(Found.UNUSABLE, f"one call failed, and this stays: {result['error']}"))

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from types import MappingProxyType
 
 from harness import profiles
-from harness.experiments.iofaults.case import Case, current_variant
+from harness.experiments.iofaults.case import Case
 from harness.experiments.iofaults.drawing import Group, drawn
 from harness.experiments.iofaults.subjects import OFFSET_IMPORTS, TASKS, subjects
 from harness.mutants.registry import IO_FAULTS
@@ -16,19 +15,6 @@ from harness.report.coverage import Covered
 from harness.typed_maps import IN_TURN, PLAIN
 from stores.registry import backends
 
-POINTS_PER_SUBSET: Mapping[str, int] = MappingProxyType(
-    {
-        "kill": 120,
-        "tear": 60,
-        "kill_twice": 6,
-        "error": 60,
-        "power": 96,
-        "power_twice": 4,
-        "failed_sync": 4,
-        "damage": 60,
-    }
-)
-"""The number of points of a fault that make a task of some seconds."""
 FIRST_ROUND = 8
 """The first subset of a case has this part of the points of a subset."""
 LEVEL = "DISK"
@@ -178,7 +164,7 @@ def cases_of_fault(
     Raises: ConfigError for a fault or variant that does not exist.
     """
     kind, _, variant = fault.partition(" ")
-    fault = f"{kind} {current_variant(variant)}".strip()
+    fault = f"{kind} {variant}".strip()
     wanted = tuple(levels)
     most_states = states_per_position if kind in ("power", "failed_sync") else None
     return [

@@ -10,22 +10,20 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from importlib import import_module
 from pathlib import Path
-from types import MappingProxyType
 
 from harness.budget import NEVER, Deadline
 from harness.checkers.prefix import Found
 from harness.crash_states.files import Tree
 from harness.crash_states.states import positions
-from harness.experiments.iofaults.case import VARIANTS, Case, repeat_command
-from harness.experiments.iofaults.damage import damages, final_tree
+from harness.experiments.iofaults.case import Case, repeat_command
+from harness.experiments.iofaults.damage import final_tree
 from harness.experiments.iofaults.damage import plan as damage_plan
 from harness.experiments.iofaults.drawing import Group, definition, groups
-from harness.experiments.iofaults.errors import errors
-from harness.experiments.iofaults.failed_syncs import failed_syncs, syncs
-from harness.experiments.iofaults.kills import kills, kills_twice, tears
+from harness.experiments.iofaults.failed_syncs import syncs
+from harness.experiments.iofaults.faults import IO_FAULTS, VARIANTS
 from harness.experiments.iofaults.plan import (
-    POINTS_PER_SUBSET,
     PlannedCase,
     PlannedMutant,
     case_of,
@@ -33,30 +31,20 @@ from harness.experiments.iofaults.plan import (
     in_rounds,
     in_turn,
 )
-from harness.experiments.iofaults.power import power_losses, power_losses_twice
 from harness.experiments.iofaults.workshop import Row, Workshop
 from harness.folders import ROOT
 from harness.io_trace.recorder import Kind, read_recording
 from harness.processes.fork_server import ForkServer
 from harness.processes.time_over import TimeOverError
 
-FROM_RECORDING = ("tear", "kill_twice", "power", "power_twice", "failed_sync", "damage")
-"""Faults whose trials are derived from a recording."""
-
 Explore = Callable[[Workshop, Sequence[int], str], Iterator[Row]]
 
-EXPLORERS: Mapping[str, Explore] = MappingProxyType(
-    {
-        "kill": kills,
-        "tear": tears,
-        "kill_twice": kills_twice,
-        "error": errors,
-        "power": power_losses,
-        "power_twice": power_losses_twice,
-        "failed_sync": failed_syncs,
-        "damage": damages,
-    }
-)
+
+def explorer(fault: str) -> Explore:
+    """Return the function that explores points of ``fault``."""
+    module, _, function = IO_FAULTS[fault].explore.rpartition(".")
+    explore: Explore = getattr(import_module(f"harness.experiments.iofaults.{module}"), function)
+    return explore
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,12 +197,12 @@ def subsets_of(
         if isinstance(each, PlannedCase):
             writer = Writer.of(each)
             case, recording = each.case, ""
-            if case.fault in FROM_RECORDING:
+            if IO_FAULTS[case.fault].from_recording:
                 file = recordings / writer.name
                 case = replace(case, recording=str(file))
                 recording = str(file.relative_to(ROOT) if file.is_relative_to(ROOT) else file)
             of = recorded[writer]
-            width = points_per_subset or POINTS_PER_SUBSET[case.fault]
+            width = points_per_subset or IO_FAULTS[case.fault].points_per_subset
             in_all = of.points(case)
             order = in_turn(each, in_all, of.groups.get(case.fault, ()))
             if each.night is not None:
@@ -254,7 +242,7 @@ def trial_rows(subset: Subset, fork_server: ForkServer | None, deadline: Deadlin
     if not trouble:
         try:
             with Workshop(case, subset.seed, fork_server) as shop:
-                for row in EXPLORERS[case.fault](shop, subset.points, ""):
+                for row in explorer(case.fault)(shop, subset.points, ""):
                     rows.append(row)
                     if deadline.passed:
                         raise TimeOverError

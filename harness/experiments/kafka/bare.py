@@ -22,6 +22,8 @@ _PIECE = 500
 _LOOK_RECORDS = 100
 """The number of records after which it looks at the clock."""
 _WAIT_S = 30.0
+_OF_KEY = -1
+"""The client chooses the partition, by its partitioner."""
 
 
 class DictStore:
@@ -56,7 +58,9 @@ class Loop:
             }
         )
         self._consumer.assign([TopicPartition(EVENTS_TOPIC, number, 0) for number in range(partitions)])
-        self._producer = Producer({**client, "transactional.id": application, "enable.idempotence": True})
+        self._producer = Producer(
+            {**client, "transactional.id": application, "enable.idempotence": True, "partitioner": "murmur2_random"}
+        )
         self._producer.init_transactions(_WAIT_S)
         self._producer.begin_transaction()
         self._produce = self._producer.produce
@@ -73,8 +77,8 @@ class Loop:
         return self.stores[self._partition][name]
 
     def forward(self, topic: str, key: bytes, value: bytes, timestamp_ms: int) -> None:
-        """Send an output."""
-        self._send(topic, key, value)
+        """Send an output, to the partition of its key."""
+        self._send(topic, key, value, _OF_KEY)
 
     def run(self, records: int) -> int:
         """Process so many records, and commit."""
@@ -102,10 +106,11 @@ class Loop:
             self._next[self._partition] = offset + 1
         self._producer.poll(0)
 
-    def _send(self, topic: str, key: bytes, value: bytes) -> None:
+    def _send(self, topic: str, key: bytes, value: bytes, partition: int | None = None) -> None:
+        number = self._partition if partition is None else partition
         while True:
             try:
-                self._produce(topic, value, key, self._partition, None, None, self._timestamp_ms)
+                self._produce(topic, value, key, number, None, None, self._timestamp_ms)
                 return
             except BufferError:
                 self._producer.poll(0.05)

@@ -44,7 +44,6 @@ class Kafka(Experiment[KafkaTrial]):
     name = "kafka"
     title = "tasks over Kafka"
     stage = "kafka"
-    cell = ("workload", "partitions")
     trial = KafkaTrial
     placement = Placement.LOCAL
     share = 6

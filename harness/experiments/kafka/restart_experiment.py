@@ -41,7 +41,6 @@ class KafkaRestart(Experiment[RestartTrial]):
     name = "kafka-restart"
     title = "restarts over Kafka"
     stage = "kafka"
-    cell = ("records",)
     trial = RestartTrial
     placement = Placement.LOCAL
     unmeasured = "restarts over Kafka were not measured"

@@ -14,7 +14,7 @@ from harness.processes.measured import measure
 from stores.changelog.interface import Changelog
 from stores.changelog.sqlite import SqliteChangelog
 from stores.interface import Durability, TopicPartition
-from stores.tasks import StoreConfig, StreamTask, TaskId, ThreadTransaction
+from stores.tasks import SharedResources, StoreConfig, StreamTask, TaskId, TaskSettings, ThreadTransaction
 
 LOG_FILE = "changelog.sqlite"
 _TURN_RECORDS = 10_000
@@ -50,8 +50,8 @@ def measured(
                     stores={store: StoreConfig(name) for store in work.store_names},
                     process=work.process,
                     inputs=[TopicPartition(EVENTS_TOPIC, partition)],
-                    commit_interval_ms=commit_interval_ms,
-                    transaction=transaction,
+                    settings=TaskSettings(commit_interval_ms=commit_interval_ms),
+                    shared=SharedResources(transaction=transaction),
                 )
             )
             for partition in range(partitions)

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from harness.report import text
-from harness.report.drawing import Plot
+from harness.report.charts import Chart, Mark, Panel
 from harness.report.figures import BASELINE, Figure, Figures, distinct
-from harness.report.lines import Line, LineChart, LinePanel
 from harness.report.page import Page, tables
 from harness.report.rows import Row
 from harness.report.table import Table
@@ -61,28 +60,28 @@ def latency_tables(figures: Figures) -> list[Table]:
     ]
 
 
-def latency_chart(figures: Sequence[Figure]) -> LineChart:
+def latency_chart(figures: Sequence[Figure]) -> Chart:
     """Return percentiles of puts and of commits: a panel for each and for each level, a line per backend."""
     panels = [
-        LinePanel(
+        Panel(
             f"{operation}, level {level}",
             [
-                Line(figure["backend"], [figure[name] for name in _PERCENTILES])
+                Mark(figure["backend"], figure[name], step=step, measure=step)
                 for figure in figures
                 if (figure["durability"], figure["operation"]) == (level, operation)
+                for name, step in _PERCENTILES.items()
             ],
             level,
         )
         for level, operation in distinct(figures, "durability", "operation")
     ]
-    return LineChart(panels, list(_PERCENTILES.values()), "percentile", "us", "microseconds")
+    title = "Percentiles of the time that a put takes, and a commit"
+    return Chart("put-and-commit-latency", title, "lines", panels, "microseconds", "us", "percentile")
 
 
 def page(figures: Figures) -> Page:
     """Return the page."""
     own = figures["latency"]
-    title = "Percentiles of the time that a put takes, and a commit"
-    plot = Plot("put-and-commit-latency", title, latency_chart(own))
     return Page(
         "latency",
         "Latency of puts and commits",
@@ -94,5 +93,5 @@ def page(figures: Figures) -> Page:
         ),
         tables(*latency_tables(figures)) if own else (),
         _METHOD,
-        plots=(plot,),
+        plots=(latency_chart(own),),
     )

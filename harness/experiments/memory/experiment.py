@@ -24,8 +24,8 @@ from harness.experiment import (
 )
 from harness.experiments.memory import early_commits, large_steps
 from harness.experiments.memory.failures import wrong_step_lines
-from harness.experiments.memory.figures import early_commits as early_commit_figures
-from harness.experiments.memory.figures import large_steps as large_step_figures
+from harness.experiments.memory.report import early_commits as early_commit_figures
+from harness.experiments.memory.report import large_steps as large_step_figures
 from harness.experiments.memory.report import page
 from harness.report.page import Page
 from stores.config import StoreConfig

@@ -27,7 +27,7 @@ from stores.changelog.interface import Record
 from stores.changelog.producer import PENDING_BYTES_MAX
 from stores.interface import Durability, IsolationLevel, TopicPartition
 from stores.registry import Backend, backend_named
-from stores.tasks import NO_INTERVAL, ProcessingGuarantee, StoreConfig, StreamTask, TaskContext, TaskId
+from stores.tasks import NO_INTERVAL, ProcessingGuarantee, StoreConfig, StreamTask, TaskContext, TaskId, TaskSettings
 
 LIMIT_BYTES = 16 << 20
 _MIB = 1 << 20
@@ -202,8 +202,7 @@ def _task(backend: str, folder: Path, steps: _Steps, limit_bytes: int) -> Stream
         stores={_STORE: StoreConfig(backend, level, options=options, uncommitted_max_bytes=limit_bytes)},
         process=steps.process,
         inputs=[_INPUT],
-        commit_interval_ms=NO_INTERVAL,
-        guarantee=ProcessingGuarantee.EXACTLY_ONCE,
+        settings=TaskSettings(commit_interval_ms=NO_INTERVAL, guarantee=ProcessingGuarantee.EXACTLY_ONCE),
     )
 
 

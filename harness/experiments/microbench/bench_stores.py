@@ -20,6 +20,7 @@ from harness.experiments.microbench.case import (
     FETCH,
     FIRST_STEPS,
     GET,
+    GET_RECENT,
     ITERATORS,
     OPEN,
     PUT,
@@ -113,7 +114,7 @@ def _time(
         work = make_iterators if case.suite == ITERATORS else step_iterators
         benchmark.pedantic(work, args=(subject.store, case.records), rounds=case.rounds, warmup_rounds=1)
         return
-    if case.suite in (PUT, GET):
+    if case.suite in (PUT, GET, GET_RECENT):
         assert isinstance(subject, StoreSubject)
         time_records(case, subject.store, Load(load_seed), benchmark)
         return

@@ -16,7 +16,7 @@ WRITER_WAITS, READER_WAITS = "writer-waits", "reader-waits"
 """Suites whose seconds are not the time of their work, but the longest wait of another thread."""
 YCSB = "ycsb-"
 """The prefix of the suites that are YCSB's core workloads."""
-PUT, GET = "record-put", "record-get"
+PUT, GET, GET_RECENT = "record-put", "record-get", "record-get-recent"
 """Suites of typed stores."""
 FETCH, EXPIRE = "fetch", "expire"
 """Suites of window stores."""
@@ -46,7 +46,9 @@ class Case:
     * ``watch``: as ``commit``, with all metrics collected at the same time if ``watched``.
     * ``step``: as ``commit``, with an offset and the position of an input partition in each commit, as in a task. With
     0 records per commit there is nothing else, and ``records`` counts the commits.
-    * ``record-put``, ``record-get``: put and commit, and the writer's lookups of committed data, in the form ``form``.
+    * ``record-put``: put and commit, in the form ``form``. ``record-get``, ``record-get-recent``: the writer's lookups
+    of committed data in that form. The engine answers the first; the second are of keys of the last commit, which an
+    indexed batch answers from memory.
     * ``fetch``: scans of the 100 windows, or with the form ``prefix`` of the 100 pairs, of each of ``keys`` keys.
     * ``expire``: the commit in which a segment of ``staged`` windows expires; ``records`` counts the segments.
     * ``open``: openings as a timestamped store of ``staged`` records in the form ``form``.
@@ -97,14 +99,15 @@ class Case:
         )
         special = [name for name, is_so in marks if is_so]
         special = [*special, *([f"staged{self.staged}"] if self.staged else [])]
-        if self.suite in (PUT, GET, FETCH, OPEN):
+        if self.suite in (PUT, GET, GET_RECENT, FETCH, OPEN):
             special.append(self.form)
         named = (self.suite, self.subject, self.durability.lower(), drawn, str(self.records_per_commit))
         return "-".join([*named, *special])
 
 
 _ROCKSDB = ("rocksdb-indexed-batch", "rocksdb-direct")
-_CURVE = (100, 1_000, 10_000, 100_000)
+CURVE = (100, 1_000, 10_000, 100_000)
+"""Records per commit of the curve of every backend."""
 STEPS = (1, 10, 100, 10_000)
 """Records per commit, over which the fixed cost of a commit is spread."""
 ENGINES = ("rocksdb", "lmdb", "sqlite")
@@ -115,15 +118,15 @@ STAGED = (100, 1_000, 10_000, 100_000, 1_000_000)
 """Sizes of an open transaction over which iterators are created."""
 WAITED = (1_000, 1_000_000)
 """Sizes of an open transaction over which a scan makes its first step while others wait."""
-RECORDS = ((PUT, "bytes"), (PUT, "timestamped"), (GET, "bytes"), (GET, "timestamped"), (PUT, "short-bytes"),
-           (PUT, "text-to-number"))  # fmt: skip
-"""Suites and forms of typed stores that are compared."""
+RECORDS = ((PUT, "bytes"), (PUT, "timestamped"), (GET_RECENT, "bytes"), (GET_RECENT, "timestamped"),
+           (PUT, "short-bytes"), (PUT, "text-to-number"))  # fmt: skip
+"""Suites and forms of typed stores that are compared over one engine."""
 RANGES = (1_000, 10_000, 100_000, 1_000_000)
 """Numbers of range deletes in one transaction."""
-OPENED = 200_000
-"""The records of a store that is opened."""
-EXPIRED = (1_000, 100_000)
-"""Numbers of records in a segment that expires."""
+OPENED = (200_000, 1_000_000)
+"""Numbers of records of a store that is opened. The last one is for the profile night alone."""
+EXPIRED = (1_000, 100_000, 1_000_000)
+"""Numbers of records in a segment that expires. The last one is for the profile night alone."""
 LARGEST = 200_000
 """The records of the largest commit."""
 _UPDATES = (("uniform", 1_000), ("uniform", 100_000), ("zipfian", 1_000), ("zipfian", 100_000))
@@ -163,6 +166,9 @@ def _cases(profile: str) -> Iterator[Case]:
         for subject in backends():
             for size in (0, *STEPS):
                 yield steps(subject, size)
+        for engine in ENGINES:
+            for size in STEPS[2:]:
+                yield steps(f"{PLAIN}-{engine}", size)
     yield commits_of(f"{PLAIN}-rocksdb", 10_000)
     for engine in ("lmdb", "sqlite"):
         for durability in (Durability.PROCESS, Durability.DISK):
@@ -189,11 +195,16 @@ def _cases(profile: str) -> Iterator[Case]:
     for suite, form in RECORDS:
         yield records_as(suite, form)
     for engine in ENGINES:
+        for form in ("bytes", "timestamped"):
+            yield records_as(GET, form, engine)
+    for engine in ENGINES:
         for form in ("windows", "prefix"):
             yield fetches(engine, form)
         for form in ("bytes", "timestamped") if engine == "rocksdb" or profile == "night" else ():
-            yield openings(engine, form)
-        for records in EXPIRED if engine == "rocksdb" or profile == "night" else ():
+            for records in OPENED if profile == "night" else OPENED[:-1]:
+                yield openings(engine, form, records)
+        sizes = EXPIRED if profile == "night" else EXPIRED[:-1]
+        for records in sizes if engine == "rocksdb" or profile == "night" else ():
             yield expiries(engine, records)
     for engine in CHECKED:
         for suite in ("commit", "scan"):
@@ -203,7 +214,7 @@ def _cases(profile: str) -> Iterator[Case]:
     yield from _ycsb("ABCDEF" if profile == "night" else "ACE")
     for subject, backend in backends().items():
         for durability in sorted(backend.durabilities) if profile == "night" else (Durability.CHANGELOG,):
-            for size in _CURVE:
+            for size in CURVE:
                 yield commits_of(subject, size, durability)
 
 
@@ -253,9 +264,9 @@ def reads(subject: str, *, commits_beside: bool) -> Case:
     return Case("read", subject, commits_beside=commits_beside, keys=20_000, records=records, rounds=2)
 
 
-def records_as(suite: str, form: str) -> Case:
+def records_as(suite: str, form: str, engine: str = "rocksdb") -> Case:
     """Return the case of puts or lookups of records in one form."""
-    return Case(suite, _ROCKSDB[0], form=form, keys=10_000, records=20_000)
+    return Case(suite, f"{engine}-indexed-batch", form=form, keys=10_000, records=20_000)
 
 
 def fetches(engine: str, form: str) -> Case:
@@ -269,9 +280,9 @@ def expiries(engine: str, records: int) -> Case:
     return Case(EXPIRE, f"{engine}-indexed-batch", staged=records, records=1, rounds=3 if records > 10_000 else 15)
 
 
-def openings(engine: str, form: str) -> Case:
+def openings(engine: str, form: str, records: int) -> Case:
     """Return the openings of a timestamped store whose records are plain ("bytes"), or have timestamps."""
-    return Case(OPEN, f"{engine}-indexed-batch", form=form, staged=OPENED, records=1, rounds=5)
+    return Case(OPEN, f"{engine}-indexed-batch", form=form, staged=records, records=1, rounds=5)
 
 
 def commits_counted(*, watched: bool) -> Case:

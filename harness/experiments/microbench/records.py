@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from harness.experiments.microbench.case import GET, PUT, Case
+from harness.experiments.microbench.case import GET, GET_RECENT, PUT, Case
 from harness.experiments.microbench.load import Load, Pairs, batches
 from stores import KeyValueStore
 from stores.records import BYTES, INT64, STR, KeyValue, TimestampedKeyValue
@@ -37,7 +37,7 @@ the fourth that of one of the third."""
 
 
 def time_records(case: Case, store: KeyValueStore, load: Load, benchmark: Any) -> None:
-    """Time a case of the suites ``record-put`` and ``record-get``."""
+    """Time a case of the suites ``record-put``, ``record-get`` and ``record-get-recent``."""
     form = FORMS[case.form]
     typed = form.over(store)
 
@@ -51,12 +51,21 @@ def time_records(case: Case, store: KeyValueStore, load: Load, benchmark: Any) -
 
         benchmark.pedantic(put_records, setup=setup, rounds=case.rounds, warmup_rounds=1)
         return
-    assert case.suite == GET
-    known = load.fresh(case.keys)
-    put_records(typed, batches(made(known), 10_000))
+    known = commit_known(case, typed, load)
     drawn = made(load.of([key for key, _ in known], case.records, case.distribution))
     keys = [arguments[0] for arguments in drawn]
     benchmark.pedantic(get_records, args=(typed, keys), rounds=case.rounds, warmup_rounds=1)
+
+
+def commit_known(case: Case, typed: Any, load: Load) -> Pairs:
+    """Commit the records that are looked up, and return them as pairs of bytes."""
+    assert case.suite in (GET, GET_RECENT)
+    form = FORMS[case.form]
+    known = load.fresh(case.keys)
+    # In ``record-get``, one more commit replaces the last one that an indexed batch keeps in memory.
+    for batch in (known,) if case.suite == GET_RECENT else (known, load.fresh(1)):
+        put_records(typed, [[form.arguments(key, value) for key, value in batch]])
+    return known
 
 
 def put_records(typed: Any, work: Sequence[Sequence[tuple[Any, ...]]]) -> None:

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from harness.report import text
-from harness.report.dots import Dot, DotChart, Panel
-from harness.report.drawing import Plot
+from harness.report.charts import Chart, Mark, Panel
 from harness.report.figures import Figure, Figures, distinct, in_order
 from harness.report.levels import level_order
 from harness.report.page import FIRST_PAGE, Page, tables
@@ -89,29 +88,31 @@ def benchmark_tables(figures: Figures) -> list[Table]:
     ]
 
 
-def store_chart(figures: Iterable[Figure]) -> DotChart:
+def store_chart(figures: Iterable[Figure]) -> Chart:
     """Return records per second of puts and commits, a panel for each level and number of records per commit.
 
     The line of a dot is the interquartile range of its rounds.
     """
     rows = [figure for figure in figures if figure["suite"] == "commit" and not figure["subject"].startswith(YARDSTICK)]
-    panels: dict[tuple[str, int], list[Dot]] = {}
+    panels: dict[tuple[str, int], list[Mark]] = {}
     for row in sorted(rows, key=lambda row: (level_order(row["durability"]), row["records_per_commit"])):
         without = f"{row['subject']}, no checksums"
         label = without if row["name"].endswith(UNCHECKED) else row["subject"]
         quarter_s = row["iqr_s"] / 2
         slow, fast = (row["records"] / (row["median_s"] + around) for around in (quarter_s, -quarter_s))
-        spread = (slow, fast) if row["rounds"] > 1 else (None, None)
-        dot = Dot(label, row["subject"], row["records_per_s"], *spread)
-        panels.setdefault((row["durability"], row["records_per_commit"]), []).append(dot)
-    return DotChart(
+        low, high = (slow, fast) if row["rounds"] > 1 else (None, None)
+        mark = Mark(row["subject"], row["records_per_s"], low, high, label, hollow=low is None)
+        panels.setdefault((row["durability"], row["records_per_commit"]), []).append(mark)
+    return Chart(
+        "store-throughput",
+        "Records per second of a store against records per commit",
+        "dots",
         [
-            Panel(f"{level}, {size:,} records per commit", dots, level, records_per_commit=size)
-            for (level, size), dots in panels.items()
+            Panel(f"{level}, {size:,} records per commit", marks, level, records_per_commit=size)
+            for (level, size), marks in panels.items()
         ],
         "records/s of puts and commits",
         "records/s",
-        more_is_better=True,
         spread="interquartile range of rounds",
         hollow="a single round",
     )
@@ -120,7 +121,6 @@ def store_chart(figures: Iterable[Figure]) -> DotChart:
 def page(figures: Figures) -> Page:
     """Return the page."""
     own = figures["benchmark"]
-    plot = Plot("store-throughput", "Records per second of a store against records per commit", store_chart(own))
     return Page(
         "stores",
         "Throughput of a store by itself",
@@ -131,5 +131,5 @@ def page(figures: Figures) -> Page:
         ),
         tables(*benchmark_tables(figures), *ycsb_tables(figures)) if own else (),
         _METHOD,
-        plots=(plot,),
+        plots=(store_chart(own),),
     )

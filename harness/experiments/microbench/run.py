@@ -80,9 +80,9 @@ def _plan(chosen: Sequence[Case], repeats: int, others_repeats: int, random: Ran
     So a run that is cut short has complete intervals of some ratios. The order in a batch differs from repeat to
     repeat, so that whatever a case leaves behind in its process affects both sides of a ratio.
     """
-    limited = {limit.subject.id for limit in limits()}
+    claimed = {limit.subject.id for limit in limits()}.union(*_pairs())
     groups = _compared(chosen)
-    needed = [group for group in groups if len(group) > 1 or group[0].id in limited]
+    needed = [group for group in groups if any(case.id in claimed for case in group)]
     others = [group for group in groups if group not in needed]
     plan = []
     for some, times in ((needed, repeats), (others, others_repeats)):
@@ -113,16 +113,22 @@ def _in_order(groups: Sequence[list[Case]], random: Random) -> tuple[Case, ...]:
     return tuple(order)
 
 
+def _pairs() -> list[set[str]]:
+    """Return the IDs of both cases of each claim."""
+    return [{claim.subject.id, claim.yardstick.id} for claim in claims()]
+
+
 def _compared(chosen: Iterable[Case]) -> list[list[Case]]:
-    """Return ``chosen`` in groups. Cases are in one group if a claim compares them, if they share a store with staged
-    records, or if both are in a group with a third one."""
+    """Return ``chosen`` in groups. Cases are in one group if a claim compares them, or if both are in a group with a
+    third one. Cases that share a store with staged records are in one group if claims compare both or neither."""
     chosen = list(chosen)
     groups = [[case] for case in chosen]
-    together = [{claim.subject.id, claim.yardstick.id} for claim in claims()]
+    together = _pairs()
     compared = set().union(*together)
     together += [
-        {case.id for case in chosen if case.fill == fill and case.id in compared}
+        {case.id for case in chosen if case.fill == fill and (case.id in compared) == is_compared}
         for fill in {case.fill for case in chosen if case.fill is not None}
+        for is_compared in (True, False)
     ]
     for ids in together:
         joined = [group for group in groups if any(case.id in ids for case in group)]

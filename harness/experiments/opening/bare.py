@@ -82,7 +82,6 @@ def _lmdb(path: Path, durability: Durability) -> Open:
                     map_size=int(str(options["map_size_bytes"])),
                     max_dbs=3,
                     max_readers=int(str(options["max_readers"])),
-                    readahead=bool(options["readahead"]),
                     sync=durability is Durability.DISK,
                     max_spare_txns=4,
                 )

@@ -21,8 +21,8 @@ from harness.experiment import (
     Worker,
 )
 from harness.experiments.opening import opening
-from harness.experiments.opening.figures import opening as opening_figures
 from harness.experiments.opening.opening import OpeningTrial
+from harness.experiments.opening.report import opening as opening_figures
 from harness.experiments.opening.report import page
 from harness.report.page import Page
 from stores.config import StoreConfig

@@ -1,19 +1,25 @@
-"""The tables, the plot and the page about the time to open a store after a kill."""
+"""The figures, the tables, the plot and the page about the time to open a store after a kill."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
-from harness.experiments.opening.figures import READY_AFTER_A_KILL
+from harness.processes.load import is_busy
 from harness.report import text
-from harness.report.dots import Dot, DotChart, Panel
-from harness.report.drawing import Plot
-from harness.report.figures import Figure, Figures, distinct
-from harness.report.interval import columns, with_interval
+from harness.report.charts import Chart, Mark, Panel
+from harness.report.figures import Figure, Figures, distinct, grouped, intervals, median_of
+from harness.report.interval import REPEATS_MIN, columns, with_interval
 from harness.report.levels import level_order
 from harness.report.page import Page, tables
+from harness.report.rows import Row
 from harness.report.table import Table
 
+KEY = ("durability", "backend", "records")
+
+READY_AFTER_A_KILL = "ready after a kill"
+"""The time to open, recover and restore a store whose process was killed in a commit."""
+_TIMES = ("open_s", "restore_s", "replayed", "ready_s", "alone_s", "bare_s", "mark_s")
+_SPEEDS = ("replay_per_s", "restore_per_s")
 _METHOD = """\
 A store is filled, and ten commits of 1,000 records follow. The process is killed in one more commit, when the changelog
 has it and the store does not. A fresh process opens the store. At level CHANGELOG an engine whose WAL is disabled may
@@ -30,6 +36,51 @@ remains. LMDB opens a file of any size in a fraction of a millisecond, less than
 take. *Replay* is the speed of the tail's restore.
 *Whole restore* is the speed of the restore that filled the store.
 """
+
+
+def opening(rows: Iterable[Row]) -> list[Figure]:
+    """Return one figure per backend, level and size: medians over repeats, and the interval of the time until ready."""
+    timed = [{**row, "ready_s": row["open_s"] + (row["restore_s"] or 0), **_speeds(row)} for row in rows]
+    return [
+        {
+            "kind": "opening",
+            **key,
+            "repeats": len(group),
+            "busy": sum(map(is_busy, group)),
+            **{name: median_of(group, name) for name in (*_TIMES, *_SPEEDS)},
+            **intervals(group, ("ready_s",)),
+            "ready_s_high": max(row["ready_s"] for row in group),
+        }
+        for key, group in grouped(timed, KEY)
+    ]
+
+
+def _speeds(row: Row) -> dict[str, float | None]:
+    """Return the records per second of the replay of the tail, and of the restore that filled the store."""
+    whole_s = row.get("whole_restore_s")
+    return {
+        "replay_per_s": row["replayed"] / row["restore_s"] if row["restore_s"] else None,
+        "restore_per_s": row["records"] / whole_s if whole_s else None,
+    }
+
+
+def largest_state(
+    figures: Iterable[Figure], durability: str, candidates: Collection[str] | None = None
+) -> list[Figure]:
+    """Return the figures of the largest state that more than one of the ``candidates`` was opened with (None: all).
+
+    A state that they were opened with often enough for an interval goes before a larger one.
+    """
+    by_size: dict[int, list[Figure]] = {}
+    for figure in figures:
+        if figure["durability"] == durability and (candidates is None or figure["backend"] in candidates):
+            by_size.setdefault(figure["records"], []).append(figure)
+
+    def weight(size: int) -> tuple[bool, bool, int]:
+        opened = by_size[size]
+        return sum(figure["repeats"] >= REPEATS_MIN for figure in opened) > 1, len(opened) > 1, size
+
+    return by_size[max(by_size, key=weight)] if by_size else []
 
 
 def opening_tables(figures: Figures) -> list[Table]:
@@ -107,15 +158,18 @@ def _rest_s(figure: Figure) -> float | None:
     return None if None in (alone_s, bare_s) else max(0.0, alone_s - bare_s - (mark_s or 0.0))
 
 
-def opening_chart(figures: Sequence[Figure]) -> DotChart:
+def opening_chart(figures: Sequence[Figure]) -> Chart:
     """Return the seconds until a store is ready, a panel for each level and number of records in the store."""
-    panels: dict[tuple[str, int], list[Dot]] = {}
+    panels: dict[tuple[str, int], list[Mark]] = {}
     for figure in sorted(figures, key=lambda figure: (level_order(figure["durability"]), figure["records"])):
         low, high = (figure[end] for end in columns("ready_s"))
-        dot = Dot(figure["backend"], figure["backend"], figure["ready_s"], low, high)
-        panels.setdefault((figure["durability"], figure["records"]), []).append(dot)
-    return DotChart(
-        [Panel(f"{level}, {size:,} records in the store", dots, level) for (level, size), dots in panels.items()],
+        mark = Mark(figure["backend"], figure["ready_s"], low, high, hollow=low is None)
+        panels.setdefault((figure["durability"], figure["records"]), []).append(mark)
+    return Chart(
+        "opening",
+        "Seconds until a store is ready after a kill, by the number of records in it",
+        "dots",
+        [Panel(f"{level}, {size:,} records in the store", marks, level) for (level, size), marks in panels.items()],
         f"seconds until {READY_AFTER_A_KILL}",
         "s",
         more_is_better=False,
@@ -125,7 +179,6 @@ def opening_chart(figures: Sequence[Figure]) -> DotChart:
 def page(figures: Figures) -> Page:
     """Return the page."""
     own = figures["opening"]
-    title = "Seconds until a store is ready after a kill, by the number of records in it"
     return Page(
         "opening",
         "Time to open after a kill",
@@ -136,7 +189,7 @@ def page(figures: Figures) -> Page:
         ),
         tables(*opening_tables(figures), *parts_tables(figures)) if own else (),
         _METHOD,
-        plots=(Plot("opening", title, opening_chart(own)),),
+        plots=(opening_chart(own),),
     )
 
 

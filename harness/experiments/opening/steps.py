@@ -30,7 +30,16 @@ from stores.changelog.interface import Record
 from stores.files.plain_files import replace_file
 from stores.interface import Durability, KeyValueStore, TopicPartition
 from stores.registry import backend_named, open_store
-from stores.tasks import NO_INTERVAL, ProcessingGuarantee, RestoreProgress, StoreConfig, StreamTask, TaskContext, TaskId
+from stores.tasks import (
+    NO_INTERVAL,
+    ProcessingGuarantee,
+    RestoreProgress,
+    StoreConfig,
+    StreamTask,
+    TaskContext,
+    TaskId,
+    TaskSettings,
+)
 
 TAIL_COMMITS = 10
 TAIL_COMMIT_RECORDS = 1_000
@@ -242,10 +251,9 @@ def _task(
         stores={_STORE: settings},
         process=_keep,
         inputs=[_INPUT],
-        commit_interval_ms=NO_INTERVAL,
-        guarantee=ProcessingGuarantee.EXACTLY_ONCE,
-        commit_every_records=None,
-        on_restore=on_restore,
+        settings=TaskSettings(
+            commit_interval_ms=NO_INTERVAL, guarantee=ProcessingGuarantee.EXACTLY_ONCE, on_restore=on_restore
+        ),
     )
 
 

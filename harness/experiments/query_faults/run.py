@@ -13,9 +13,12 @@ from pathlib import Path
 from typing import Any
 
 import harness
-from harness.checkers.query import leading_stores, wrong_restores
-from harness.experiments.query_faults.trial import CLUSTER, FAULTS, Fault, Trial
+from harness.checkers.query import leading_stores
+from harness.experiments.query_faults.faults import CLUSTER, FAULTS, Course, QueryFault
+from harness.experiments.query_faults.notes import Notes
+from harness.experiments.query_faults.trial import Trial
 from harness.processes.measured import MeasurementFailedError
+from harness.processes.spark_cluster import Cluster, end_session
 from stores.changelog.files.partition_log import FAILPOINTS
 from stores.spark import local_state
 
@@ -31,8 +34,6 @@ PROGRAM = "harness.spark.query_faults.program"
 
 def examine(trial: Trial, folder: Path, say: Callable[[str], None]) -> dict[str, Any]:
     """Run a trial in ``folder``; return its row. Raises: MeasurementFailedError if a driver fails by itself."""
-    from harness.spark.query_faults.notes import Notes
-
     fault, began = FAULTS[trial.fault], time.monotonic()
     batches = len(KILLED_AT) + 2 if fault.kills else fault.batches
     for name in ("events", "local", "state", "nothing"):
@@ -43,8 +44,6 @@ def examine(trial: Trial, folder: Path, say: Callable[[str], None]) -> dict[str,
             stack.enter_context(_small_disk(folder / fault.full))
         cluster = None
         if fault.master == CLUSTER:
-            from harness.spark.cluster import Cluster
-
             cluster = stack.enter_context(Cluster(2, cores=fault.cores))
         arguments = {
             "master": "local[2]" if cluster is None else cluster.master,
@@ -94,7 +93,7 @@ def examine(trial: Trial, folder: Path, say: Callable[[str], None]) -> dict[str,
         "rows": figures["rows"],
         "drivers": starts,
         "restarts": len(figures["errors"]),
-        "struck": _struck(trial.fault, notes),
+        "struck": fault.struck(notes),
         "late": sum(each["result"] != "first" for each in appends),
         "restored_versions": sum(each["versions"] for each in notes.lines("restores")),
         "restored_bytes": sum(each["bytes"] for each in notes.lines("restores")),
@@ -105,7 +104,7 @@ def examine(trial: Trial, folder: Path, say: Callable[[str], None]) -> dict[str,
 
 
 def problems(
-    fault: Fault, trial: Trial, figures: dict[str, Any], notes: Any, batches: int, survivor: str, lost: str
+    fault: QueryFault, trial: Trial, figures: dict[str, Any], notes: Any, batches: int, survivor: str, lost: str
 ) -> list[str]:
     """Return every way in which the trial did not end as promised, from its ``figures`` and ``notes``.
 
@@ -122,42 +121,15 @@ def problems(
     if len(errors) != fault.fails and (errors or not fault.may_go_on):
         found.append(f"the query failed {len(errors)} times, not {fault.fails}: {' '.join(errors)[:300]}")
     found += [f"an error does not say {fault.error!r}: {error[:300]}" for error in errors if fault.error not in error]
-    if not _struck(trial.fault, notes):
+    if not fault.struck(notes):
         raise MeasurementFailedError(f"the fault {trial.fault!r} did not come to pass")
-    if trial.fault == "stalled attempt":
-        found += [
-            f"a zombie's version {each['version']} was accepted: {each['result']}"
-            for each in notes.lines("appends")
-            if each["zombie"] and each["result"] != "ProducerFencedError"
-        ]
-    if trial.fault == "batch fails halfway":
-        again = [each for each in notes.lines("calls") if each["version"] == 2]
-        if len(again) != fault.partitions + 1:
-            found.append(f"the function was called {len(again)} times for the failed batch, not {fault.partitions + 1}")
-    if trial.fault == "machine lost":
-        [moment] = notes.lines("lost")
-        first: dict[int, Any] = {}
-        for each in notes.lines("restores"):
-            if each["at"] > moment["at"]:
-                first.setdefault(each["partition"], each)
-        before = [each for each in notes.lines("commits") if each["at"] < moment["at"]]
-        found.append(wrong_restores(before, first.values(), survivor, batches // 2, lost))
-        found.append("" if len(first) == fault.partitions else f"only {len(first)} partitions went on")
+    found += fault.evidence(Course(notes, batches, fault.partitions, survivor, lost))
     return [each for each in found if each]
-
-
-def _struck(fault: str, notes: Any) -> int:
-    """Return how many times the fault has struck."""
-    names = {"stalled attempt": "zombie ", "batch fails halfway": "failed halfway", "machine lost": "lost"}
-    beginning = "filled" if fault.endswith("disk full") else names.get(fault, "killed ")
-    return sum(1 for _ in notes.lines(beginning)) or int(notes.number(beginning))
 
 
 @contextmanager
 def _driver(folder: Path) -> Iterator[subprocess.Popen[bytes]]:
     """Start a driver; at the end it and all that it started are killed, also Python workers that outlived it."""
-    from harness.spark.cluster import end_session
-
     code = str(Path(harness.__file__).parents[1])
     kept = {name: os.environ[name] for name in ("PATH", "JAVA_HOME", "LD_LIBRARY_PATH") if name in os.environ}
     environment = {**kept, "PYTHONPATH": code, "TMPDIR": str(folder), "LC_ALL": "C.UTF-8", "TZ": "UTC"}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, cast
 
@@ -19,14 +19,62 @@ from harness.experiment import (
     Worker,
     check_counts,
 )
-from harness.experiments.readers.report import isolation, page, reader_table
-from harness.experiments.readers.row import COLUMNS, examine
+from harness.experiments.readers.run import COLUMNS, examine
 from harness.experiments.readers.trial import Trial
 from harness.mutants.registry import fitting
-from harness.report.page import Page
+from harness.report import text
+from harness.report.page import Finding, Page, tables
 from harness.report.table import Table
 from harness.typed_maps import check_kind
 from stores.registry import backend_named, backends, checked_durability
+
+_METHOD = """\
+Each trial is a process of its own: a writer commits random writes for some seconds, and readers on other threads look
+keys up, scan ranges and hold iterators at both isolation levels. The writer records its history. A checker that shares
+no code with the stores compares every answer with it. Mutants must be detected: there `anomaly` is expected.
+"""
+
+
+def isolation(rows: Iterable[Mapping[str, Any]]) -> list[Figure]:
+    """Return one figure per trial, unchanged, in order."""
+    return sorted(({**row, "kind": "isolation"} for row in rows), key=lambda figure: str(figure["trial"]))
+
+
+def reader_table(rows: Sequence[Mapping[str, Any]]) -> Table:
+    """Return a line for each trial, with its parameters, and its result with the expected one if they differ."""
+    return Table(
+        "Readers beside a writer; every answer checked against the writer's history",
+        ("backend", "level", "built in", "operations", "commits", "committed answers", "uncommitted answers", "result"),
+        [
+            (
+                str(row["backend"]),
+                str(row["durability"]),
+                str(row["mutant"] or "nothing"),
+                *(f"{row[name]:,}" for name in ("operations", "commits", "committed_answers", "uncommitted_answers")),
+                f"{row['result']}{'' if row['result'] == row['expected'] else ', not ' + str(row['expected'])}",
+            )
+            for row in rows
+        ],
+        right=(3, 4, 5, 6),
+    )
+
+
+def page(figures: Figures, failures: Sequence[str]) -> Page:
+    """Return the page."""
+    own = figures["isolation"]
+    as_expected = sum(figure["result"] == figure["expected"] for figure in own)
+    wrong = text.failures("Trials that did not end as expected", failures) if failures else ""
+    return Page(
+        "isolation",
+        "Isolation of readers",
+        (
+            "Readers on other threads ask a store while it is written, at both isolation levels.",
+            "Every answer is compared with the history of the writer.",
+        ),
+        [*tables(reader_table(own)), wrong] if own else (),
+        _METHOD,
+        (Finding("trials of readers", len(own), as_expected, "ended as expected"),),
+    )
 
 
 class Readers(Experiment[Trial]):

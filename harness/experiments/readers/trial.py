@@ -29,7 +29,7 @@ from stores.registry import Backend, backend_named, open_store
 
 _IN_PARTS: Mapping[str, object] = {"copy_part_bytes": 64}
 """An option that makes backends copy even the small commits of a trial in several parts."""
-TIGHT = {"staging_buffer_bytes": 800, "map_size_bytes": 64 << 10}
+TIGHT = {"staging_buffer_bytes": 800, "map_size_bytes": 64 << 10, "ingested_file_bytes": 64}
 """Options of every second round: with them a backend exceeds what it keeps in one place."""
 OPERATIONS_PER_ROUND, OPERATIONS_AT_LEAST = 600, 60
 """The number of operations in a round, and the number that is made even if the time is over."""

@@ -8,8 +8,7 @@ from typing import Any
 
 from harness import profiles
 from harness.experiment import Columns, Experiment, Failure, Figure, Figures, Placement, Request, Row, Rows, Worker
-from harness.experiments.scale.figures import is_cut, parts, scale
-from harness.experiments.scale.report import page, scale_tables
+from harness.experiments.scale.report import is_cut, page, parts, scale, scale_tables
 from harness.experiments.scale.scale import run_scale
 from harness.experiments.scale.trial import (
     LIMITED_MEMORY_BYTES,

@@ -1,17 +1,19 @@
-"""The tables, the plot and the page about stores of many records."""
+"""The figures, the tables, the plot and the page about stores of many records."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
-from harness.experiments.scale.figures import finding
 from harness.experiments.scale.steps import COMMIT_BYTES_MAX, COMMIT_RECORDS, LOOKUPS_MAX, PARTS, SCAN_RECORDS
 from harness.experiments.scale.trial import LEVEL
+from harness.processes.load import is_busy
+from harness.processes.time_over import TIME_OVER
 from harness.report import text
-from harness.report.drawing import Plot
-from harness.report.figures import Figure, Figures
-from harness.report.lines import Line, LineChart, LinePanel
-from harness.report.page import Page, tables
+from harness.report.charts import Chart, Mark, Panel
+from harness.report.figures import Figure, Figures, in_order
+from harness.report.page import Finding, Page, tables
+from harness.report.rows import Row
 from harness.report.table import Table
 
 _METHOD = f"""\
@@ -29,6 +31,35 @@ counted after a clean close. Each value that is looked up, the number of records
 With a limit, all of these processes are in a cgroup that limits their memory and their page cache. Each figure is from
 one store, not repeated.
 """
+
+
+def scale(rows: Iterable[Row]) -> list[Figure]:
+    """Return a figure for each store, with ``disk_times``, its bytes on disk over those of its keys and values."""
+    return in_order(
+        {**row, "kind": "scale", "busy": is_busy(row), "disk_times": _times(row["bytes_on_disk"], row["state_bytes"])}
+        for row in rows
+    )
+
+
+def parts(rows: Iterable[Row]) -> list[Figure]:
+    """Return a figure for each part of the puts."""
+    return in_order({**row, "kind": "scale_part"} for row in rows)
+
+
+def is_cut(row: Mapping[str, Any]) -> bool:
+    """Return True if the time was over before all of a row was measured. That is no failure."""
+    return str(row["problem"]).startswith(TIME_OVER)
+
+
+def finding(figures: Sequence[Figure]) -> Finding:
+    """Return how many stores showed what was put. Those whose time was over, or that had no limit, do not count."""
+    tried = [figure for figure in figures if not is_cut(figure) and not figure["unlimited"]]
+    good = sum(not figure["problem"] for figure in tried)
+    return Finding("stores of many records", len(tried), good, "showed every record, in the memory that they may use")
+
+
+def _times(above: float | None, below: float | None) -> float | None:
+    return above / below if above and below else None
 
 
 def scale_tables(figures: Figures) -> list[Table]:
@@ -105,27 +136,29 @@ def _note(figure: Figure) -> str:
     return figure["problem"] or ("busy machine" if figure["busy"] else text.NONE)
 
 
-def scale_chart(figures: Sequence[Figure]) -> LineChart:
+def scale_chart(figures: Sequence[Figure]) -> Chart:
     """Return puts per second of each tenth of the records: a panel for each size, and for each limit of memory."""
     lines: dict[tuple[int, int, int], dict[str, list[tuple[int, float]]]] = {}
     for figure in figures:
         cell = (figure["memory_max_bytes"], figure["value_bytes"], figure["records"])
         line = lines.setdefault(cell, {}).setdefault(figure["backend"], [])
         line.append((figure["records_there"], figure["puts_per_s"]))
+    steps = [f"{100 * part // PARTS}" for part in range(1, PARTS + 1)]
     panels = [
-        LinePanel(
+        Panel(
             _title(*cell),
             [
-                Line(backend, [speed for _, speed in sorted(line)])
+                Mark(backend, speed, step=step, measure=step)
                 for backend, line in sorted(of_cell.items())
                 if len(line) == PARTS
+                for step, (_, speed) in zip(steps, sorted(line), strict=True)
             ],
             str(LEVEL),
         )
         for cell, of_cell in sorted(lines.items())
     ]
-    steps = [f"{100 * part // PARTS}" for part in range(1, PARTS + 1)]
-    return LineChart([panel for panel in panels if panel.lines], steps, "% of the records", "puts/s", "puts/s")
+    title = "Puts per second, by how many of its records a store has"
+    return Chart("scale", title, "lines", panels, "puts/s", "puts/s", "% of the records")
 
 
 def _title(memory_max_bytes: int, value_bytes: int, records: int) -> str:
@@ -136,7 +169,6 @@ def _title(memory_max_bytes: int, value_bytes: int, records: int) -> str:
 def page(figures: Figures) -> Page:
     """Return the page."""
     own = [figure for figure in figures["scale"] if figure["puts_per_s"]]
-    title = "Puts per second, by how many of its records a store has"
     most = f"up to {text.exact(max(figure['records'] for figure in own))}" if own else "many"
     return Page(
         "scale",
@@ -148,5 +180,5 @@ def page(figures: Figures) -> Page:
         tables(*scale_tables(figures)) if figures["scale"] else (),
         _METHOD,
         findings=(finding(figures["scale"]),),
-        plots=(Plot("scale", title, scale_chart(figures["scale_part"])),),
+        plots=(scale_chart(figures["scale_part"]),),
     )

@@ -28,7 +28,16 @@ from stores.changelog import SqliteChangelog
 from stores.changelog.interface import Record
 from stores.interface import Durability, KeyValueStore, TopicPartition
 from stores.registry import backend_named, open_store
-from stores.tasks import NO_INTERVAL, ProcessingGuarantee, RestoreProgress, StoreConfig, StreamTask, TaskContext, TaskId
+from stores.tasks import (
+    NO_INTERVAL,
+    ProcessingGuarantee,
+    RestoreProgress,
+    StoreConfig,
+    StreamTask,
+    TaskContext,
+    TaskId,
+    TaskSettings,
+)
 
 ORDER_FILE, PROGRESS_FILE = "order", "progress"
 COMMIT_RECORDS, COMMIT_BYTES_MAX = 10_000, 4 << 20
@@ -161,10 +170,9 @@ def restore(folder: Path, order: Order) -> dict[str, Any]:
             stores={STORE: settings},
             process=_ignore,
             inputs=[_INPUT],
-            commit_interval_ms=NO_INTERVAL,
-            guarantee=ProcessingGuarantee.EXACTLY_ONCE,
-            commit_every_records=None,
-            on_restore=on_restore,
+            settings=TaskSettings(
+                commit_interval_ms=NO_INTERVAL, guarantee=ProcessingGuarantee.EXACTLY_ONCE, on_restore=on_restore
+            ),
         )
         with task:
             numbers = np.random.default_rng(order["seed"]).integers(0, records, min(1_000, records))

@@ -48,7 +48,6 @@ class Stateful(Experiment[StatefulTrial]):
     name = "stateful"
     title = "stateful queries on Spark"
     stage = "stateful"
-    cell = ("keys",)
     trial = StatefulTrial
     placement = Placement.LOCAL
     share = 12

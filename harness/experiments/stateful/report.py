@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from harness.experiments.stateful.figures import GOAL_KEYS, GOALS
 from harness.experiments.stateful.subjects import APPLY, IN_ARROW, JVM, OURS, PANDAS, ROWS, SUBJECTS
 from harness.report import text
-from harness.report.dots import Dot, DotChart, Panel
-from harness.report.drawing import Plot
+from harness.report.charts import Chart, Mark, Panel
 from harness.report.figures import Figure, Figures, distinct
 from harness.report.interval import columns, with_interval
 from harness.report.page import Finding, Page, tables
@@ -83,16 +82,19 @@ def restart_table(figures: Figures) -> Table:
     return Table(caption, head, rows, (0, *range(3, len(head))))
 
 
-def chart(figures: Sequence[Figure]) -> DotChart:
+def chart(figures: Sequence[Figure]) -> Chart:
     """Return the seconds of a batch, a panel for each number of keys and size of a batch."""
-    panels: dict[tuple[int, int], list[Dot]] = {}
+    panels: dict[tuple[int, int], list[Mark]] = {}
     for figure in _shown(figures):
         low, high = (figure[end] for end in columns("seconds"))
-        dot = Dot(figure["subject"], figure["subject"], figure["seconds"], low, high)
-        panels.setdefault((figure["keys"], figure["batch_events"]), []).append(dot)
+        mark = Mark(figure["subject"], figure["seconds"], low, high, hollow=low is None)
+        panels.setdefault((figure["keys"], figure["batch_events"]), []).append(mark)
     titles = {cell: f"{cell[0]:,} keys, {cell[1]:,} events in a batch" for cell in panels}
-    return DotChart(
-        [Panel(titles[cell], dots) for cell, dots in sorted(panels.items())],
+    return Chart(
+        "stateful",
+        "Seconds of a batch of a stateful query",
+        "dots",
+        [Panel(titles[cell], marks) for cell, marks in sorted(panels.items())],
         "seconds of a batch",
         "s",
         more_is_better=False,
@@ -122,7 +124,7 @@ def page(figures: Figures, states: int, wrong: int, missing: str) -> Page:
                 "equal what Spark SQL computes",
             )
         ],
-        (Plot("stateful", "Seconds of a batch of a stateful query", chart(own)),) if own else (),
+        (chart(own),) if own else (),
         absent=f"not measured: {missing}" if missing else text.NOT_MEASURED,
     )
 

@@ -14,8 +14,7 @@ from harness.experiments.throughput import plan
 from harness.experiments.throughput.figures import throughput, wrong_end_lines
 from harness.experiments.throughput.narrowing import narrowing_trial
 from harness.experiments.throughput.plan import Grid, ThroughputTrial
-from harness.experiments.throughput.report import page
-from harness.experiments.throughput.tables import throughput_tables
+from harness.experiments.throughput.report import page, throughput_tables
 from harness.report.page import Page
 from harness.report.table import Table
 from harness.workloads.departures import Departures

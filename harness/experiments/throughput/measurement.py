@@ -18,8 +18,7 @@ from typing import Any
 
 from harness.experiments.throughput.partition_work import PartitionWork
 from harness.processes.child import end_with_starter
-from harness.processes.load import LoadWatch
-from harness.processes.machine_speed import machine_speed
+from harness.processes.load import LoadWatch, machine_speed
 from harness.processes.measured import write_figures
 from stores import failpoints
 from stores.changelog.interface import Record

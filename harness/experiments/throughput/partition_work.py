@@ -14,7 +14,16 @@ from stores.changelog import SqliteChangelog
 from stores.changelog.interface import Record
 from stores.interface import TopicPartition
 from stores.registry import backend_named
-from stores.tasks import NO_INTERVAL, BudgetShare, ProcessingGuarantee, StoreConfig, StreamTask, TaskId
+from stores.tasks import (
+    NO_INTERVAL,
+    BudgetShare,
+    ProcessingGuarantee,
+    SharedResources,
+    StoreConfig,
+    StreamTask,
+    TaskId,
+    TaskSettings,
+)
 
 APPLICATION = "throughput"
 INPUT_TOPIC = "events"
@@ -95,8 +104,6 @@ class PartitionWork:
             stores={name: replace(settings, records=kinds.get(name)) for name in self.workload.store_names},
             process=self.workload.process,
             inputs=[self.input],
-            commit_interval_ms=NO_INTERVAL,
-            guarantee=ProcessingGuarantee.EXACTLY_ONCE,
-            commit_every_records=None,
-            memory=memory,
+            settings=TaskSettings(commit_interval_ms=NO_INTERVAL, guarantee=ProcessingGuarantee.EXACTLY_ONCE),
+            shared=SharedResources(memory=memory),
         )

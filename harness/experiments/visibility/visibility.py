@@ -25,7 +25,7 @@ from stores.changelog.sqlite import SqliteChangelog
 from stores.config import StoreConfig
 from stores.interface import Durability, IsolationLevel, KeyValueStore, KeyValueView, TopicPartition
 from stores.registry import open_store
-from stores.tasks import StreamTask, TaskContext, TaskId
+from stores.tasks import StreamTask, TaskContext, TaskId, TaskSettings
 
 SECONDS_AT_LEAST = 1.0
 SEEN_WITHIN_S = 10.0
@@ -94,7 +94,7 @@ def seen_of_task(backend: str, interval_s: float, commits: int, folder: Path) ->
             stores={_STORE: StoreConfig(backend)},
             process=put,
             inputs=[_INPUT],
-            commit_interval_ms=round(1_000 * interval_s),
+            settings=TaskSettings(commit_interval_ms=round(1_000 * interval_s)),
         )
 
         def write() -> None:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from functools import cache
 from html import escape
 from importlib.resources import files
 from string import Template
 from typing import Any, NamedTuple
 
-from harness.report.web.library import charts, library
+from harness.report.charts import specifications
 
 _FILES = files(__package__)
 _SCRIPTS = ("theme.js", "tables.js", "drawing.js", "filters.js", "plots.js")
@@ -34,10 +35,22 @@ def assemble(title: str, head: str, sections: Sequence[Section], data: Mapping[s
         links=links,
         sections=parts,
         style=_text("page.css"),
-        data=_json({**data, "charts": charts()}),
+        data=_json({**data, "charts": specifications()}),
         library=_script(library()),
         scripts=_script("\n".join(_text(name) for name in _SCRIPTS)),
     )
+
+
+@cache
+def library() -> str:
+    """Return the script that defines ``window.vegaEmbed``, about 900 kB. It takes some seconds once in a process.
+
+    It is Vega-Embed with Vega and Vega-Lite, from the package vl-convert-python; nothing is fetched.
+    """
+    import vl_convert
+
+    script: str = vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;")
+    return script
 
 
 def _section(section: Section) -> str:

@@ -6,9 +6,9 @@ const drawing = (() => {
     const digits = Math.abs(value) >= 100 ? Number(value.toPrecision(3)) : value;
     return digits.toLocaleString("en", Math.abs(value) >= 100 ? { maximumFractionDigits: 0 } : { maximumSignificantDigits: 3 });
   };
-  const withInterval = (dot, unit) => {
-    const range = dot.low == null ? "" : ` (${number(dot.low)} to ${number(dot.high)})`;
-    return `${number(dot.value)} ${unit}${range}`;
+  const withInterval = (mark, unit) => {
+    const range = mark.low == null ? "" : ` (${number(mark.low)} to ${number(mark.high)})`;
+    return `${number(mark.value)} ${unit}${range}`;
   };
 
   /* The panel whose value is told at its corner, as the keyboard asked; null where it is told at the pointer. */
@@ -38,33 +38,23 @@ const drawing = (() => {
       background: null,
       font: getComputedStyle(document.body).fontFamily,
       view: { stroke: null },
+      text: { color: ink },
       axis: { domainColor: line, gridColor: line, tickColor: line, labelColor: soft, labelFontSize: 12, labelPadding: 6, ticks: false },
       axisY: { labelLimit: innerWidth < 500 ? 150 : 220, labelColor: ink },
       axisX: { domain: false, tickCount: innerWidth < 500 ? 3 : 5 },
     };
   };
-  const LINE = 22;
   const scales = { linear: { type: "linear" }, log: { type: "log", nice: false, padding: 14 } };
-  /* Ticks of a logarithmic axis: 1, 2, 5 or 1, 3 or 1 of each power of ten, or even ones where all lie within one. */
-  const ticks = (low, high) => {
-    const steps = high > 1000 * low ? [1] : high > 30 * low ? [1, 3] : [1, 2, 5];
-    const powers = [];
-    for (let power = Math.floor(Math.log10(low)); power <= Math.ceil(Math.log10(high)); power += 1) powers.push(power);
-    const all = powers.flatMap((power) => steps.map((step) => Number((step * 10 ** power).toPrecision(2))));
-    return all.filter((tick) => tick >= low * 0.8 && tick <= high * 1.25);
-  };
 
-  /* Draw into an element. Return what ends the view. */
-  const draw = async (element, kind, scale, values) => {
-    const spec = structuredClone(page.charts[kind]);
+  /* Draw a panel into an element. Return what ends the view. */
+  const draw = async (element, kind, scale, ticks, values) => {
+    const words = { SCALE: scales[scale], TICKS: scale === "log" ? ticks : null, RESULTS: theme.results(), LABEL: null, STEPS: null };
+    let text = JSON.stringify(page.charts[kind]);
+    for (const [word, replacement] of Object.entries(words)) text = text.replaceAll(`"${word}"`, JSON.stringify(replacement));
+    const spec = JSON.parse(text);
     spec.data.values = values;
-    spec.height ??= LINE * new Set(values.map((each) => each.subject)).size;
-    const ends = values.flatMap((each) => [each.value, each.low ?? each.value, each.high ?? each.value]);
-    const encodings = [spec.encoding, ...spec.layer.map((layer) => layer.encoding)];
-    for (const channel of encodings.flatMap((each) => Object.values(each)).filter((each) => each.scale === "SCALE")) {
-      channel.scale = scales[scale];
-      if (scale === "log") channel.axis.values = ticks(Math.min(...ends), Math.max(...ends));
-    }
+    /* A chart cannot fit its width and have a height in steps. */
+    if (spec.width === "container" && spec.height.step) spec.height = spec.height.step * new Set(values.map((each) => each.subject)).size;
     const { finalize } = await vegaEmbed(element, spec, {
       actions: false, config: style(), defaultStyle: false, mode: "vega-lite", renderer: "svg", tooltip: handler,
     });

@@ -2,10 +2,10 @@
 const filters = (() => {
   const form = document.getElementById("filters");
   const listeners = [];
-  const every = (read) => [...new Set(page.plots.flatMap((plot) => (plot.panels ?? []).map(read)).filter(Boolean))];
+  const every = (read) => [...new Set(page.plots.flatMap((plot) => plot.panels.map(read)).filter(Boolean))];
   const order = ["CHANGELOG", "PROCESS", "DISK"];
-  const cells = page.plots.flatMap((plot) => plot.cells ?? []);
-  const levels = [...new Set([...every((panel) => panel.level), ...cells.map((cell) => cell.level)])]
+  const marks = page.plots.flatMap((plot) => plot.panels.flatMap((panel) => panel.values));
+  const levels = [...new Set([...every((panel) => panel.level), ...marks.map((mark) => mark.level).filter(Boolean)])]
     .sort((a, b) => order.indexOf(a) - order.indexOf(b));
   const sizes = every((panel) => panel.records_per_commit).sort((a, b) => a - b);
   const workloads = every((panel) => panel.workload);
@@ -63,7 +63,8 @@ const filters = (() => {
     say: (text) => { said.textContent = text; },
     scale: () => form.elements.scale.value,
     levels: () => checked("levels"),
-    hasBackend: (backend) => !page.backends.includes(backend) || checked("backends").includes(backend),
+    hasMark: (mark) => (!page.backends.includes(mark.backend) || checked("backends").includes(mark.backend))
+      && (!mark.level || checked("levels").includes(mark.level)),
     holds: (panel) => (!panel.level || checked("levels").includes(panel.level))
       && (!panel.workload || !form.elements.workload.value || panel.workload === form.elements.workload.value)
       && (!panel.records_per_commit || !form.elements.size.value || String(panel.records_per_commit) === form.elements.size.value),

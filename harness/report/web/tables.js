@@ -33,7 +33,7 @@ const tables = (() => {
     }
   };
   const enable = (table) => {
-    if (!table.tHead || !table.tBodies.length || table.closest(".matrix")) return;
+    if (!table.tHead || !table.tBodies.length) return;
     if (table.closest(".answer")) name(table);
     [...table.tHead.rows[0].cells].forEach((heading, column) => {
       const button = document.createElement("button");

@@ -19,14 +19,15 @@ const theme = (() => {
   chosen.addEventListener("change", () => { kept.set(chosen.value); apply(); });
   system.addEventListener("change", apply);
   apply();
-  const light = ["#0067a5", "#c2500a", "#00795a", "#a94f86", "#0090b0", "#9c6a00", "#7a4a3c", "#5f6368"];
-  const dark = ["#6a9cf5", "#f28e54", "#3fbf97", "#e29bc6", "#7fdcec", "#f0bd4a", "#cf9f90", "#b4b8bd"];
+  const colours = () => page.colours[isDark() ? "dark" : "light"];
   return {
     isDark,
     colour: (backend) => {
       const place = page.backends.indexOf(backend);
-      return (isDark() ? dark : light)[(place < 0 ? page.backends.length : place) % light.length];
+      const all = colours().backends;
+      return all[(place < 0 ? page.backends.length : place) % all.length];
     },
+    results: () => colours().outcomes,
     value: (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim(),
   };
 })();

@@ -19,11 +19,10 @@ from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
+from harness.experiments.query_faults.faults import BALLAST, FAULTS
+from harness.experiments.query_faults.notes import Notes
 from harness.processes.child import end_with_starter
-from harness.spark.query_faults.faulty import BALLAST, ZOMBIES
-from harness.spark.query_faults.notes import Notes
-from harness.spark.query_faults.workload import Found, Given
-from harness.spark.query_faults.workloads import WORKLOADS
+from harness.spark.query_faults.queries import WORKLOADS, Found, Given
 from harness.spark.session import session
 from stores.changelog.files import VersionLog
 from stores.spark.table import StateTable
@@ -86,19 +85,7 @@ class Driver:
 
     def _after(self, number: int) -> None:
         """Do what the fault asks for between the batch ``number`` and the next one."""
-        fault = self._given["fault"]
-        if fault == "driver killed between batches" and number % 2 and self._notes.once(f"killed {number}"):
-            gateway = SparkContext._gateway
-            assert gateway is not None
-            os.kill(gateway.proc.pid, signal.SIGKILL)
-            os.kill(os.getpid(), signal.SIGKILL)
-        if fault == "stalled attempt":
-            for version in ZOMBIES:
-                # Two batches later its version is removed, and its name is free.
-                if number == version + 2 and self._notes.once(f"wake {version}"):
-                    self._notes.wait(f"zombie {version} ended")
-        if fault == "machine lost" and number == self._given["batches"] // 2 and self._notes.once("lose a machine"):
-            self._notes.wait("lost")
+        FAULTS[self._given["fault"]].between(self._notes, number, self._given["batches"], _end_driver)
 
     def _figures(self, spark: SparkSession) -> dict[str, Any]:
         """Return what is wrong with the sink and with the state at each kept version, and these versions."""
@@ -111,6 +98,13 @@ class Driver:
         except (PySparkException, Py4JError) as error:
             found = Found(0, [f"the sink or the state cannot be read: {error}"])
         return {"rows": found.rows, "wrong": [each for each in found.wrong if each], "versions": versions}
+
+
+def _end_driver() -> None:
+    gateway = SparkContext._gateway
+    assert gateway is not None
+    os.kill(gateway.proc.pid, signal.SIGKILL)
+    os.kill(os.getpid(), signal.SIGKILL)
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from harness.processes.tree_load import TreeWatch
+from harness.processes.load import TreeWatch
 from harness.spark.stateful.arms import CHECKPOINT, counted
 from harness.spark.stateful.batches import SCHEMA, keys_in
 from stores.errors import StoreError

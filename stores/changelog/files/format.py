@@ -7,7 +7,8 @@ parsed: Arrow does not check the offsets of damaged columns.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from io import BytesIO
 from itertools import islice
@@ -16,6 +17,7 @@ from typing import IO, TYPE_CHECKING, Any
 from zlib import crc32
 
 from stores.errors import ChangelogError
+from stores.files.plain_files import parsed_json
 
 if TYPE_CHECKING:
     import pyarrow
@@ -69,6 +71,42 @@ class StoreChanges:
 
     pairs: dict[bytes, bytes | None] = field(default_factory=dict)
     marks: dict[str, bytes | None] = field(default_factory=dict)
+
+
+def _is_number(value: object) -> bool:
+    return type(value) is int and 0 <= value < 1 << 63
+
+
+def _is_id(value: object) -> bool:
+    return isinstance(value, str) and re.fullmatch("[0-9a-f]{16}", value) is not None
+
+
+def _is_text(value: object) -> bool:
+    return value is None or isinstance(value, str)
+
+
+def _is_flag(value: object) -> bool:
+    return isinstance(value, bool)
+
+
+_ROWS = re.compile(r"v[0-9]{12}-[0-9a-f]{16}\.rows\.arrows")
+_FIELDS: Mapping[str, Callable[[object], bool]] = {
+    "kind": lambda value: value in ("version", "snapshot", "rows"),
+    "id": _is_id,
+    "partition": _is_number,
+    "version": _is_number,
+    "previous": lambda value: value is None or _is_number(value),
+    "previous_id": lambda value: value is None or _is_id(value),
+    "query": _is_text,
+    "job": _is_text,
+    "first": _is_number,
+    "has_input": _is_flag,
+    "has_times": _is_flag,
+    "rows": lambda value: value is None or (isinstance(value, str) and _ROWS.fullmatch(value) is not None),
+    "num_rows": _is_number,
+    "format": _is_number,
+}
+"""The check of each field of a header: IDs and ``rows`` become names of files."""
 
 
 Record = tuple[str, bool, bytes, bytes | None]
@@ -174,40 +212,68 @@ def read_header(file: IO[bytes], what: str) -> tuple[Header, pyarrow.RecordBatch
 
     try:
         reader = pa.ipc.open_stream(file)
-        found = json.loads(reader.schema.metadata[METADATA])
+        found = parsed_json(reader.schema.metadata[METADATA])
     except (pa.ArrowException, KeyError, TypeError, ValueError) as error:
         raise damaged(what) from error
+    if not isinstance(found, dict):
+        raise damaged(what)
     if found.get("format") != FORMAT:
         raise ChangelogError(
             f"{what} has format {found.get('format')}, and this release reads {FORMAT}: read it with the release that "
             "wrote it"
         )
     try:
-        return Header(**found), reader
+        header = Header(**found)
     except TypeError as error:
         raise damaged(what) from error
+    if not all(_FIELDS[name](value) for name, value in found.items()):
+        raise ChangelogError(
+            f"{what} has a header that is none of this library's: {found}. Bring the file back from a copy of the "
+            "folder; no state was changed"
+        )
+    return header, reader
 
 
-def batches_of(reader: pyarrow.RecordBatchStreamReader) -> Iterator[pyarrow.RecordBatch]:
-    """Return the batches without the header in their schema."""
-    for batch in reader:
+def batches_of(reader: pyarrow.RecordBatchStreamReader, what: str) -> Iterator[pyarrow.RecordBatch]:
+    """Return the batches without the header in their schema. Raises: ChangelogError if one is not sound."""
+    import pyarrow as pa
+
+    batches = iter(reader)
+    while True:
+        try:
+            batch = next(batches, None)
+            if batch is None:
+                return
+            # Arrow itself would read beyond a column whose offsets are wrong.
+            batch.validate(full=True)
+        except (pa.ArrowException, ValueError) as error:
+            raise damaged(what) from error
         yield batch.replace_schema_metadata(None)
 
 
-def changes_in(reader: pyarrow.RecordBatchStreamReader) -> Iterator[dict[str, StoreChanges]]:
-    """Return the records of a file by store, in pieces."""
-    for batch in reader:
+def changes_in(reader: pyarrow.RecordBatchStreamReader, what: str) -> Iterator[dict[str, StoreChanges]]:
+    """Return the records of a file by store, in pieces. Raises: ChangelogError if it has others than these."""
+    for batch in batches_of(reader, what):
         changes: dict[str, StoreChanges] = {}
-        _add(changes, batch)
+        _add_checked(changes, batch, what)
         yield changes
 
 
-def all_changes_in(reader: pyarrow.RecordBatchStreamReader) -> dict[str, StoreChanges]:
-    """Return the records of a file by store."""
+def all_changes_in(reader: pyarrow.RecordBatchStreamReader, what: str) -> dict[str, StoreChanges]:
+    """Return the records of a file by store. Raises: ChangelogError if it has others than these."""
     changes: dict[str, StoreChanges] = {}
-    for batch in reader:
-        _add(changes, batch)
+    for batch in batches_of(reader, what):
+        _add_checked(changes, batch, what)
     return changes
+
+
+def _add_checked(changes: dict[str, StoreChanges], batch: pyarrow.RecordBatch, what: str) -> None:
+    if not batch.schema.equals(_schema()) or any(batch.column(number).null_count for number in range(3)):
+        raise damaged(what)
+    try:
+        _add(changes, batch)
+    except UnicodeDecodeError as error:
+        raise damaged(what) from error
 
 
 def _add(changes: dict[str, StoreChanges], batch: pyarrow.RecordBatch) -> None:

@@ -138,7 +138,7 @@ class PartitionReader:
         try:
             with self._checked(header.rows) as file:
                 _, reader = self._header_in(file, header.rows)
-                yield from self._translated(batches_of(reader), header.rows)
+                yield from self._translated(batches_of(reader, self._what(header.rows)), header.rows)
         except FileNotFoundError as error:
             if self.listing().newest == header.version:
                 raise ChangelogLostError(
@@ -203,7 +203,7 @@ class PartitionReader:
             raise self._out_of_range(version, self.listing()) from error
         with opened as file:
             header, reader = self._header_in(file, name)
-            for changes in self._translated(changes_in(reader), name):
+            for changes in self._translated(changes_in(reader, self._what(name)), name):
                 yield Piece(changes, fresh, None)
                 fresh = False
         yield Piece({}, fresh, version, header.id)
@@ -214,7 +214,7 @@ class PartitionReader:
             self._opened(version) as (header, reader),
             translated_system_errors(Path(self._what(version_name(version)))),
         ):
-            return header, all_changes_in(reader)
+            return header, all_changes_in(reader, self._what(version_name(version)))
 
     def _read_header(self, version: int) -> Header:
         with self._opened(version) as (header, _):

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Collection, Mapping
+import re
+from collections.abc import Callable, Collection, Mapping
 from functools import cached_property
 from secrets import token_hex
 from typing import Any
@@ -15,8 +16,11 @@ from stores.changelog.files.format import FORMAT
 from stores.changelog.files.location import open_folder
 from stores.changelog.files.names import ADDED, DESCRIPTION
 from stores.changelog.files.partition_log import PartitionLog, Retention
-from stores.errors import ChangelogError, ChangelogLostError, StoreIncompatibleError
+from stores.errors import ChangelogError, ChangelogLostError, ConfigError, StoreIncompatibleError
+from stores.files.plain_files import parsed_json
 
+PARTITIONS_MAX = 99_999
+"""The most partitions of a log."""
 _STORES = "stores"
 """The property of a description that has a value for each store, by name."""
 
@@ -34,7 +38,7 @@ class VersionLog:
         self._retention = retention
         self._created = description
         self.id = log_id
-        """Unique to this folder, from its creation on: state of another log never goes on with this one."""
+        """Unique to this folder, from its creation on: state of another log is refused."""
 
     @cached_property
     def description(self) -> Mapping[str, object]:
@@ -82,6 +86,8 @@ class VersionLog:
         difference, or the folder has other files; ChangelogLostError for partitions without a description; ConfigError;
         StoreUnavailableError.
         """
+        if not _is_description(dict(description)):
+            raise ConfigError(f"a log has 1 to {PARTITIONS_MAX:,} partitions, and stores by name: {dict(description)}")
         folder = open_folder(location, put_if_absent)
         if DESCRIPTION not in folder.names():
             if folder.names("p00000"):
@@ -156,9 +162,13 @@ def _summed(content: Mapping[str, object]) -> bytes:
 
 
 def _checked(content: bytes, what: str, names: tuple[str, ...]) -> dict[str, Any]:
-    """Return what ``_summed`` was given, which had ``names``. Raises: ChangelogError if it is damaged or newer."""
+    """Return what ``_summed`` was given, which had ``names``.
+
+    Raises: ChangelogError if it is damaged or newer, or has what the library never writes.
+    """
+    found: Any = None
     try:
-        found: dict[str, Any] = json.loads(content)
+        found = parsed_json(content)
         del found["checksum"]
         sound = content == _summed(found)
     except (ValueError, KeyError, TypeError):
@@ -171,7 +181,27 @@ def _checked(content: bytes, what: str, names: tuple[str, ...]) -> dict[str, Any
             f"{what} has format {found.get('format')}, and this release reads {FORMAT}: read it with the release that "
             "wrote it"
         )
-    return found
+    kept: Mapping[str, Callable[[Any], bool]] = {
+        "format": lambda value: True,
+        "id": lambda value: isinstance(value, str) and re.fullmatch("[0-9a-f]{32}", value) is not None,
+        "description": _is_description,
+        _STORES: lambda value: isinstance(value, dict),
+    }
+    # The ID becomes the name of a folder on each executor.
+    for name, value in found.items():
+        if not kept[name](value):
+            raise ChangelogError(
+                f"{what} has {name} {_shown(value)[:200]}, which this library never writes: bring it back from a copy"
+            )
+    checked: dict[str, Any] = found
+    return checked
+
+
+def _is_description(value: Any) -> bool:
+    if not isinstance(value, dict) or not isinstance(value.get(_STORES, {}), dict):
+        return False
+    partitions = value.get("partitions")
+    return type(partitions) is int and 1 <= partitions <= PARTITIONS_MAX
 
 
 def _stores_of(description: Mapping[str, object]) -> Mapping[str, object]:

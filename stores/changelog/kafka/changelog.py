@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import weakref
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -25,10 +26,12 @@ from stores.changelog.kafka.group_members import check_members
 from stores.changelog.kafka.group_offsets import GroupOffsets
 from stores.changelog.kafka.reader import PartitionReader
 from stores.changelog.kafka.shared_producer import KafkaSharedProducer
-from stores.changelog.kafka.store_topics import check_store_topic, store_topic_settings
+from stores.changelog.kafka.store_topics import altering, due_settings, loses_records, store_topic_settings
 from stores.changelog.kafka.writer import KafkaProducer, KafkaWriter
-from stores.errors import ChangelogError, ConfigError, StoreClosedError
+from stores.errors import ChangelogError, ChangelogTimeoutError, ConfigError, StoreClosedError
 from stores.interface import TopicPartition
+
+_log = logging.getLogger(__name__)
 
 TIMEOUT_S = 30.0
 READERS_MAX = 32
@@ -72,6 +75,8 @@ class KafkaChangelog(Changelog):
         self._producers: weakref.WeakSet[KafkaProducer] = weakref.WeakSet()
         self._lock = threading.Lock()
         self._readers: dict[TopicPartition, PartitionReader] = {}
+        self._empty: dict[TopicPartition, tuple[int, int]] = {}
+        """Offsets without a record, from the first up to the second one, by partition: the end of the last read."""
         self._whole_topics: set[str] = set()
         """The topics that are read to their ends: those of stores, by restores, and those of global stores."""
 
@@ -82,19 +87,44 @@ class KafkaChangelog(Changelog):
         check_topic(topic, partitions)
         self._create(topic, partitions, self._topic_settings)
 
-    def create_store_topic(self, topic: str, partitions: int, *, retention_ms: int | None = None) -> None:
+    def create_store_topic(self, topic: str, partitions: int, *, expires: bool = False) -> None:
         check_topic(topic, partitions)
         self.expect_reads_to_end(topic)
-        settings = {**self._topic_settings, **store_topic_settings(retention_ms)}
+        settings = {**self._topic_settings, **store_topic_settings(expires=expires)}
         existing = self._cluster.topics().get(topic)
         if existing is None and self._create(topic, partitions, settings):
             return
-        check_store_topic(topic, self._cluster.topic_settings(topic), retention_ms)
+        self._mend(topic, due_settings(topic, self._cluster.topic_settings(topic), expires=expires))
         if existing is not None and existing < partitions:
             raise ChangelogError(
                 f"topic {topic!r} has {existing} partitions, and the application needs {partitions}: it keeps the "
                 "stores of earlier partitions, so give the application another name, or its inputs fewer partitions"
             )
+
+    def _mend(self, topic: str, changes: Mapping[str, str]) -> None:
+        """Change settings of an existing topic. Raises: ChangelogError if it loses records without these."""
+        if not changes:
+            return
+        try:
+            self._cluster.alter_topic(topic, changes)
+        except ChangelogTimeoutError:
+            raise
+        except ChangelogError as error:
+            if loses_records(changes):
+                raise ChangelogError(
+                    f"brokers delete records of the changelog topic {topic!r} by their times or their size, also those "
+                    f"that its store needs, and refuse other settings: {error}. Let someone with the permission change "
+                    f"them: {altering(topic, changes)}"
+                ) from error
+            _log.warning(
+                "the changelog topic %r grows for ever, because it keeps what has expired, and brokers refuse other "
+                "settings: %s. Let someone with the permission change them: %s",
+                topic,
+                error,
+                altering(topic, changes),
+            )
+        else:
+            _log.info("the changelog topic %r has got other settings: %s", topic, dict(changes))
 
     def expect_reads_to_end(self, topic: str) -> None:
         self._whole_topics.add(topic)
@@ -102,11 +132,11 @@ class KafkaChangelog(Changelog):
     def topics(self) -> Mapping[str, int]:
         return self._cluster.topics()
 
-    def producer(self, transactional_id: str | None = None) -> KafkaProducer:
+    def producer(self, transactional_id: str | None = None, timeout_s: float | None = None) -> KafkaProducer:
         self._cluster.check_open()
         if transactional_id is not None:
             check_name("transactional id", transactional_id)
-        return self._make_producer(transactional_id)
+        return self._make_producer(transactional_id, timeout_s)
 
     def shared_producer(self, transactional_id: str, timeout_s: float | None = None) -> SharedProducer:
         self._cluster.check_open()
@@ -123,6 +153,11 @@ class KafkaChangelog(Changelog):
 
     def end_offset(self, partition: TopicPartition) -> int:
         return self._cluster.bounds(partition)[1]
+
+    def lag(self, partition: TopicPartition, next_offset: int) -> int:
+        first, before = self._empty.get(partition, (0, 0))
+        reached = before if first <= next_offset < before else next_offset
+        return max(self.end_offset(partition) - reached, 0)
 
     def committed_offsets(
         self, group: str, partitions: Collection[TopicPartition] | None = None
@@ -164,11 +199,18 @@ class KafkaChangelog(Changelog):
         self._cluster.check_partition(partition)
         return 0
 
+    def can_truncate(self, topic: str) -> bool:
+        return "delete" in self._cluster.topic_settings(topic).get("cleanup.policy", "")
+
     def truncate(self, partition: TopicPartition, before_offset: int) -> int:
         start, end = self._cluster.bounds(partition)
         check_truncation(partition, before_offset, start, end)
         self._cluster.truncate(partition, before_offset)
         return before_offset - start
+
+    def drop_before(self, partition: TopicPartition, before_offset: int) -> None:
+        self._cluster.check_open()
+        self._cluster.drop_before(checked_partition(partition), before_offset)
 
     def close(self) -> None:
         try:
@@ -225,6 +267,7 @@ class KafkaChangelog(Changelog):
         except BaseException:
             reader.close()
             raise
+        self._empty[partition] = (reader.after_records, end)
         self._keep(partition, reader)
 
     def _keep(self, partition: TopicPartition, reader: PartitionReader) -> None:

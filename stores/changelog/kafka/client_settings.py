@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping
 from typing import Any
 
-from stores.errors import ConfigError
+from stores.errors import ConfigError, nearest
 
 OWN: Mapping[str, str] = {
     "transactional.id": "the task gives it",
@@ -14,11 +13,12 @@ OWN: Mapping[str, str] = {
     "acks": "it is always all",
     "group.id": "the task gives it",
     "group.instance.id": "the member of a group gives it: it is a property of a worker",
+    "partitioner": "the task chooses the partition of an output: it is a property of a worker and of tasks",
     "isolation.level": "it is always read_committed",
     "enable.auto.commit": "offsets are committed with the records",
     "enable.auto.offset.store": "offsets are committed with the records",
     "enable.partition.eof": "a restore ends by it",
-    "auto.offset.reset": "an offset that is gone is an error",
+    "auto.offset.reset": "it is a setting of tasks: TaskSettings(auto_offset_reset=...), or a property of a worker",
     "delivery.report.only.error": "a commit needs the offsets of records",
     "error_cb": "errors are raised",
     "on_delivery": "a commit waits for its records",
@@ -126,8 +126,7 @@ class ClientSettings:
 
     def nearest(self, name: str) -> str:
         """Return a suggestion for a setting that the client doesn't know, or nothing."""
-        near = difflib.get_close_matches(name, KNOWN, n=1)
-        return f": did you mean {near[0]}?" if near else ""
+        return nearest(name, KNOWN, 0.6)
 
     def __repr__(self) -> str:
         shown = {name: _HIDDEN if _is_secret(name) else value for name, value in sorted(self._settings.items())}

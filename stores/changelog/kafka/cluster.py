@@ -11,10 +11,25 @@ from typing import Any, TypeVar
 
 import confluent_kafka
 from confluent_kafka import IsolationLevel, KafkaError, KafkaException
-from confluent_kafka.admin import AdminClient, ConfigResource, OffsetSpec, ResourceType
+from confluent_kafka.admin import (
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    OffsetSpec,
+    ResourceType,
+)
 
 from stores.changelog.arguments import checked_partition
-from stores.changelog.kafka.client_errors import error_of, is_refused, is_unanswered, translated
+from stores.changelog.kafka.client_errors import (
+    Decision,
+    decision_of,
+    error_of,
+    is_refused,
+    is_refused_connection,
+    may_pass,
+    translated,
+)
 from stores.changelog.kafka.client_settings import ClientSettings
 from stores.changelog.kafka.ended_transactions import EndedTransactions
 from stores.errors import ChangelogError, ChangelogTimeoutError, ConfigError, StoreClosedError
@@ -22,11 +37,13 @@ from stores.interface import TopicPartition
 
 _Answer = TypeVar("_Answer")
 
-_client_log = logging.getLogger("stores.changelog.kafka.client")
+CLIENT_LOG = logging.getLogger("stores.changelog.kafka.client")
 _PAUSE_S = 0.05
 """The pause between two attempts."""
 _SLICE_S = 1.0
 """The time of one attempt to reach a broker: between two, a refusal of credentials is detected."""
+_ATTEMPT_S = 5.0
+"""The time of the first attempt of a call for administration."""
 VISIBLE_S = 1.0
 """The time to wait for the transactions of others that keep the last stable offset before an own commit."""
 
@@ -62,9 +79,14 @@ class Cluster:
         self._ended: dict[TopicPartition, EndedTransactions] = {}
         self._own: set[TopicPartition] = set()
         """The partitions that are read up to the last commit here, whatever transactions others have in them."""
+        self._keeping: set[TopicPartition] = set()
+        """The partitions whose brokers have refused to delete records."""
         self._refusal: KafkaError | None = None
+        """The last refusal of a connection since the last answer."""
+        self._accepted = False
+        """True once the brokers have let the client in."""
         self._admin = self.client(AdminClient, {})
-        self._asking = self.client(confluent_kafka.Consumer, {"group.id": "txstores-reader", **READER})
+        self._asking, self._asking_since = self._new_asking(), time.monotonic()
         try:
             self._reach()
         except BaseException:
@@ -79,7 +101,7 @@ class Cluster:
     ) -> _Answer:
         """Return a client of this kind with the shared settings and its own. Raises: ConfigError.
 
-        ``on_error`` gets the errors that it reports besides those of calls.
+        ``on_error`` gets the errors that it reports besides those of calls. ``own`` may have a ``logger`` of its own.
         """
 
         def heard(error: KafkaError) -> None:
@@ -87,7 +109,7 @@ class Cluster:
             if on_error is not None:
                 on_error(error)
 
-        settings = self.settings.with_own({**own, "error_cb": heard, "logger": _client_log})
+        settings = self.settings.with_own({"logger": CLIENT_LOG, **own, "error_cb": heard})
         try:
             return kind(settings)
         except KafkaException as error:
@@ -101,23 +123,40 @@ class Cluster:
             )
         raise refused
 
-    def asked(self, doing: str, ask: Callable[[float], _Answer]) -> _Answer:
-        """Return what ``ask`` answers, which gets the seconds left; ask again until the time is up."""
+    def asked(self, doing: str, ask: Callable[[float], _Answer], *, producing: bool = False) -> _Answer:
+        """Return what ``ask`` answers, which gets the seconds left; ask again until the time is up.
+
+        With ``producing``, an error that only a new producer may pass is raised at once.
+        """
         deadline = time.monotonic() + self.timeout_s
         while True:
             self.check_open()
             try:
-                return ask(max(deadline - time.monotonic(), _PAUSE_S))
+                answer = ask(max(deadline - time.monotonic(), _PAUSE_S))
             except KafkaException as exception:
                 error = error_of(exception)
-                if not is_unanswered(error) or time.monotonic() >= deadline:
+                again = self._may_pass(error) and not (producing and decision_of(error) is Decision.NEW_PRODUCER)
+                if not again or time.monotonic() >= deadline:
                     raise self.failure(error, doing) from None
+            else:
+                self._refusal = None
+                return answer
             time.sleep(_PAUSE_S)
 
     def failure(self, error: KafkaError, doing: str) -> ChangelogError:
-        """Return our error for the client's, without secrets."""
-        refusal = self._refusal if is_unanswered(error) else None
-        return translated(refusal or error, doing, self.settings.servers, self.settings.without_secrets)
+        """Return our error for the client's, without secrets.
+
+        A connection that is refused after others were accepted may pass: the client also says so of one that breaks
+        before it is set up, as where a broker pauses.
+        """
+        refusal = self._refusal if may_pass(error) else None
+        failure = translated(refusal or error, doing, self.settings.servers, self.settings.without_secrets)
+        if is_refused(refusal or error) and self._may_pass(refusal or error):
+            return ChangelogTimeoutError(str(failure))
+        return failure
+
+    def _may_pass(self, error: KafkaError) -> bool:
+        return may_pass(error) or (self._accepted and is_refused_connection(error))
 
     def topics(self) -> dict[str, int]:
         """Return the number of partitions by topic, without Kafka's own topics."""
@@ -140,7 +179,7 @@ class Cluster:
                 raise
             return True
 
-        made = self.asked(f"creating the topic {new.topic!r}", ask)
+        made = self._administered(f"creating the topic {new.topic!r}", ask)
         deadline = time.monotonic() + self.timeout_s
         while new.topic not in self.topics():
             if time.monotonic() > deadline:
@@ -156,8 +195,20 @@ class Cluster:
             answer: dict[str, Any] = self._admin.describe_configs([resource], request_timeout=left_s)[resource].result()
             return answer
 
-        entries = self.asked(f"asking for the settings of topic {topic!r}", ask)
+        entries = self._administered(f"asking for the settings of topic {topic!r}", ask)
         return {name: str(entry.value) for name, entry in entries.items()}
+
+    def alter_topic(self, topic: str, changes: Mapping[str, str]) -> None:
+        """Change some settings of a topic, together."""
+        entries = [
+            ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET) for name, value in changes.items()
+        ]
+        resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=entries)
+
+        def ask(left_s: float) -> None:
+            self._admin.incremental_alter_configs([resource], request_timeout=left_s)[resource].result()
+
+        self.asked(f"changing the settings of topic {topic!r}", ask)
 
     def record_bytes_max(self, topic: str) -> int:
         """Return the most bytes of key, value and headers of a record, for this client and the topic.
@@ -172,7 +223,7 @@ class Cluster:
             except ChangelogTimeoutError:
                 raise
             except ChangelogError:
-                _client_log.info("the settings of topic %r can't be read: its limit of bytes is unknown", topic)
+                CLIENT_LOG.info("the settings of topic %r can't be read: its limit of bytes is unknown", topic)
             known = self._record_bytes_max[topic] = known - RECORD_OVERHEAD_BYTES
         return known
 
@@ -262,7 +313,29 @@ class Cluster:
             for future in answers.values():
                 future.result()
 
-        self.asked(f"truncating {partition.topic}-{partition.partition}", ask)
+        self._administered(f"truncating {partition.topic}-{partition.partition}", ask)
+
+    def drop_before(self, partition: TopicPartition, before_offset: int) -> None:
+        """Ask the brokers to delete the records before an offset, without waiting. A refusal is logged once.
+
+        What a request without an answer leaves there, the next one deletes.
+        """
+        theirs = confluent_kafka.TopicPartition(partition.topic, partition.partition, before_offset)
+        [future] = self._admin.delete_records([theirs], request_timeout=self.timeout_s).values()
+        future.add_done_callback(lambda done: self._tell_kept(partition, done.exception()))
+
+    def _tell_kept(self, partition: TopicPartition, exception: BaseException | None) -> None:
+        if exception is None or partition in self._keeping:
+            return
+        if isinstance(exception, KafkaException) and may_pass(error_of(exception)):
+            return
+        self._keeping.add(partition)
+        CLIENT_LOG.warning(
+            "the brokers do not delete the expired records of %s-%d, which keeps growing: %s. Give the client the "
+            "permission DELETE for the topic, whose cleanup.policy is to be compact,delete",
+            *partition,
+            self.settings.without_secrets(str(exception)),
+        )
 
     def check_open(self) -> None:
         """Raises: StoreClosedError after ``close``."""
@@ -289,10 +362,29 @@ class Cluster:
         """Return the first offset, and the last stable offset."""
 
         def ask(left_s: float) -> tuple[int, int]:
-            start, end = self._asking.get_watermark_offsets(theirs, timeout=left_s)
+            client = self._asking
+            try:
+                start, end = client.get_watermark_offsets(theirs, timeout=left_s)
+            except KafkaException:
+                self._replace_asking(client)
+                raise
             return int(start), int(end)
 
         return self.asked(doing, ask)
+
+    def _new_asking(self) -> confluent_kafka.Consumer:
+        return self.client(confluent_kafka.Consumer, {"group.id": "txstores-reader", **READER})
+
+    def _replace_asking(self, failed: confluent_kafka.Consumer) -> None:
+        """Ask with another client if this one has failed, but not more often than each ``_ATTEMPT_S``.
+
+        After a pause of the broker a client may have lost the leader of a partition for good: it answers
+        ``_UNKNOWN_PARTITION`` at once, for minutes. Other threads may still use it, so it is not closed here.
+        """
+        now = time.monotonic()
+        with self._lock:
+            if self._asking is failed and not self._closed and now - self._asking_since >= _ATTEMPT_S:
+                self._asking, self._asking_since = self._new_asking(), now
 
     def _written_end(self, theirs: confluent_kafka.TopicPartition, doing: str) -> int:
         """Return the offset after the last record, of whatever transaction."""
@@ -304,18 +396,36 @@ class Cluster:
             ).values()
             return int(future.result().offset)
 
-        return self.asked(doing, ask)
+        return self._administered(doing, ask)
+
+    def _administered(self, doing: str, ask: Callable[[float], _Answer]) -> _Answer:
+        """As ``asked``, for calls of the client for administration: look for the brokers again after each attempt.
+
+        A broker that was paused is no controller for a moment. A client that has heard that waits for one until the
+        call's time is up, and does not ask again. Source: librdkafka, ``rd_kafka_broker_controller_async``.
+        """
+        attempt_s = _ATTEMPT_S / 2
+
+        def attempt(left_s: float) -> _Answer:
+            nonlocal attempt_s
+            if attempt_s >= _ATTEMPT_S:
+                self._admin.list_topics(timeout=min(left_s, attempt_s))
+            attempt_s *= 2  # A broker may need longer for an answer.
+            return ask(min(left_s, attempt_s))
+
+        return self.asked(doing, attempt)
 
     def _reach(self) -> None:
         deadline = time.monotonic() + self.timeout_s
         while True:
             try:
                 self._admin.list_topics(timeout=min(_SLICE_S, self.timeout_s))
+                self._accepted, self._refusal = True, None
                 return
             except KafkaException as exception:
                 self._admin.poll(0)
                 error = self._refusal or error_of(exception)
-                if is_refused(error) or not is_unanswered(error) or time.monotonic() >= deadline:
+                if is_refused(error) or not may_pass(error) or time.monotonic() >= deadline:
                     raise self.failure(error, "connecting") from None
 
     def _on_error(self, error: KafkaError) -> None:

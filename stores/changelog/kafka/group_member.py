@@ -8,12 +8,13 @@ If tasks share a transaction, the group fences (KIP-447): the members are in the
 the client's metadata. The coordinator refuses those of an earlier generation, and of a member that it has removed. Two
 cases are left to this module, because another thread than that of the transaction polls. A client that knows of its
 removal has the metadata of no generation, which the coordinator accepts from anyone. A client that has joined again has
-valid metadata, while a task that it lost before may still run. So metadata are given out to a member alone, and only
-for partitions that it has and has not lost.
+valid metadata, while a task that it lost before may still run; the group may even have given the task back. So metadata
+are given out to a member alone, and only for partitions whose task began after the member got them for the last time.
 """
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
@@ -23,13 +24,13 @@ import confluent_kafka
 from confluent_kafka import KafkaError, KafkaException
 
 from stores.changelog.group import AFTER_REVOKE, BEFORE_ASSIGN, BEFORE_REVOKE, Copies, GroupListener, GroupMember, Peer
-from stores.changelog.kafka.client_errors import error_of, is_unanswered
+from stores.changelog.kafka.client_errors import error_of, may_pass
 from stores.changelog.kafka.cluster import Cluster
 from stores.changelog.kafka.group_addresses import GroupAddresses, member_id
 from stores.changelog.kafka.group_members import check_members, group_of_members, mark_of
 from stores.changelog.kafka.group_offsets import GroupOffsets
 from stores.changelog.kafka.group_peers import GroupPeers
-from stores.errors import ChangelogTimeoutError, ConfigError, StoreError
+from stores.errors import ChangelogError, ChangelogTimeoutError, ConfigError, StoreError
 from stores.failpoints import reach
 from stores.interface import TopicPartition
 
@@ -37,6 +38,9 @@ _ASSIGNOR = "cooperative-sticky"
 _INSTANCE_FENCED = getattr(KafkaError, "FENCED_INSTANCE_ID")  # noqa: B009
 _INSTANCE_FENCED_TEXT = "group.instance.id"
 """A part of the client's text for that error. It is all that the client reports after the first time."""
+HEARTBEAT_MS = 500
+"""The time after which a member learns of a rebalance. The client's default is 3 s, in which the tasks of a worker that
+leaves have no owner."""
 _LOOK_S = 0.02
 """The time between two looks at the metadata. After a rebalance the coordinator refuses those of the one before."""
 _Theirs = list[confluent_kafka.TopicPartition]
@@ -67,7 +71,10 @@ class KafkaGroupMember(GroupMember):
         self._cluster, self._group, self._listener = cluster, group, listener
         self._topics, self._instance_id, self._fencing = frozenset(topics), instance_id, fencing
         self._held: frozenset[TopicPartition] = frozenset()
-        """The partitions whose offsets may be committed. Replaced as a whole: other threads read it."""
+        self._begun: frozenset[TopicPartition] = frozenset()
+        """Those of them whose tasks have begun since the member got them: their offsets may be committed."""
+        self._changing = threading.Lock()
+        """For the last two: other threads read them, and tasks begin on other threads."""
         self._closed = False
         self._metadata: Any = None
         """The client's metadata as of the last look at it, None if it must not be used."""
@@ -84,6 +91,9 @@ class KafkaGroupMember(GroupMember):
             "client.id": member_id("-".join(filter(None, [given, directory, mark])), server),
             "partition.assignment.strategy": _ASSIGNOR,
             "session.timeout.ms": round(session_timeout_s * 1000),
+            "heartbeat.interval.ms": cluster.settings.value(
+                "heartbeat.interval.ms", max(1, min(HEARTBEAT_MS, round(session_timeout_s * 1000 / 3)))
+            ),
             "enable.auto.commit": False,
             "auto.offset.reset": "earliest",
         }
@@ -114,7 +124,7 @@ class KafkaGroupMember(GroupMember):
         error = None if message is None else message.error()
         if error is None or error.code() == KafkaError._MAX_POLL_EXCEEDED:
             return  # The next polls lose the partitions, and join again.
-        if error.fatal() or not is_unanswered(error):
+        if _ends_member(error) or not may_pass(error):
             raise self._failure(error)
 
     def metadata(self, partitions: Collection[TopicPartition]) -> Any:
@@ -124,8 +134,9 @@ class KafkaGroupMember(GroupMember):
         """
         assert self._fencing is not None
         metadata = self._metadata
-        # Only now: the client joins again after the lost partitions have left ``_held``.
-        lost = [each for each in partitions if each.topic in self._topics and each not in self._held]
+        # Only now: the client joins again after the lost partitions have left ``_begun``.
+        begun = self._begun
+        lost = [each for each in partitions if each.topic in self._topics and each not in begun]
         outside = _generation(self._fencing.outside_metadata(self._group), self._group)
         if metadata is None or lost or _generation(metadata, self._group) == outside:
             raise ChangelogTimeoutError(
@@ -133,6 +144,14 @@ class KafkaGroupMember(GroupMember):
                 "again yet: the transaction is rolled back"
             )
         return metadata
+
+    def begin(self, partitions: Collection[TopicPartition]) -> None:
+        """Let transactions have the offsets of those of ``partitions`` that the member has, until they are taken away.
+
+        The task that reads them has just begun: no earlier one has them. For any thread.
+        """
+        with self._changing:
+            self._begun |= self._held & set(partitions)
 
     def peers(self) -> list[Peer] | None:
         return None if self._peers is None else self._peers.read(self._name)
@@ -163,7 +182,8 @@ class KafkaGroupMember(GroupMember):
                 f"another worker has joined the group {self._group!r} with group.instance.id={self._instance_id}: give "
                 "each worker its own. This one ends, and the other one has its tasks"
             )
-        return self._cluster.failure(error, f"taking part in the group {self._group!r}")
+        failure = self._cluster.failure(error, f"taking part in the group {self._group!r}")
+        return ChangelogError(str(failure)) if _ends_member(error) else failure
 
     def _assigned(self, consumer: confluent_kafka.Consumer, partitions: _Theirs) -> None:
         self._look()
@@ -175,21 +195,27 @@ class KafkaGroupMember(GroupMember):
         if partitions:
             consumer.pause(partitions)
             reach(BEFORE_ASSIGN)
-            self._held |= set(_ours(partitions))
+            with self._changing:
+                self._held |= set(_ours(partitions))
             self._listener.assign(_ours(partitions))
 
     def _revoked(self, consumer: confluent_kafka.Consumer, partitions: _Theirs) -> None:
         self._look()
         if not self._closed:
             self._release(partitions, self._listener.revoke)
-        self._held -= set(_ours(partitions))
+        self._take_away(partitions)
         consumer.incremental_unassign(partitions)
 
     def _lost(self, consumer: confluent_kafka.Consumer, partitions: _Theirs) -> None:
         self._metadata = None
-        self._held -= set(_ours(partitions))  # First: no commit may begin with them any more.
+        self._take_away(partitions)  # First: no commit may begin with them any more.
         self._release(partitions, self._listener.lose)
         consumer.incremental_unassign(partitions)
+
+    def _take_away(self, partitions: _Theirs) -> None:
+        with self._changing:
+            self._held -= set(_ours(partitions))
+            self._begun -= set(_ours(partitions))
 
     def _release(self, partitions: _Theirs, tell: Callable[[list[TopicPartition]], None]) -> None:
         if partitions:
@@ -200,6 +226,11 @@ class KafkaGroupMember(GroupMember):
 
 def _ours(partitions: _Theirs) -> list[TopicPartition]:
     return [TopicPartition(each.topic, each.partition) for each in partitions]
+
+
+def _ends_member(error: KafkaError) -> bool:
+    """Return True if the client has failed for good: polled again, it says only that it has, by ``_FATAL``."""
+    return bool(error.fatal()) or error.code() == KafkaError._FATAL
 
 
 def _generation(metadata: Any, group: str) -> bytes:

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Collection, Mapping
-from typing import Any, Protocol
+from collections import OrderedDict
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, Final, Protocol
 
 import confluent_kafka
-from confluent_kafka import KafkaException
+from confluent_kafka import KafkaError, KafkaException
 
 from stores.changelog.arguments import checked_partition
-from stores.changelog.kafka.client_errors import error_of, is_unanswered
+from stores.changelog.kafka.client_errors import error_of, may_pass
 from stores.changelog.kafka.cluster import Cluster
 from stores.changelog.kafka.deadline import returns_in_time
-from stores.errors import ChangelogTimeoutError
+from stores.errors import ChangelogError, ChangelogTimeoutError
 from stores.interface import TopicPartition
 
 COORDINATOR_S = 10.0
@@ -21,6 +23,12 @@ COORDINATOR_S = 10.0
 broker, and another client has to ask then. Source: librdkafka, issues 5456 and 5511."""
 OPEN_COMMIT_S = 5.0
 """The time to wait for the end of a commit of offsets. The client waits for it, and does not say that it does."""
+
+CLIENTS: Final = 4
+"""The clients that stay open until they are asked again. Each has threads and connections of its own, and each store of
+a task may have groups of its own."""
+
+_OF_A_MEMBER = frozenset(getattr(KafkaError, name) for name in ("UNKNOWN_MEMBER_ID", "ILLEGAL_GENERATION"))
 
 Theirs = list[confluent_kafka.TopicPartition]
 
@@ -31,8 +39,12 @@ class Membership(Protocol):
     def metadata(self, partitions: Collection[TopicPartition]) -> Any:
         """Return the group's metadata for offsets of ``partitions``.
 
-        Raises: ChangelogTimeoutError if the member has not all of them, or is none at the moment.
+        Raises: ChangelogTimeoutError if no task has begun with all of them since the member got them, or it is no
+        member at the moment.
         """
+
+    def begin(self, partitions: Collection[TopicPartition]) -> None:
+        """A task begins with the partitions, and no earlier one has them."""
 
 
 class GroupOffsets:
@@ -41,7 +53,9 @@ class GroupOffsets:
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
         self._lock = threading.Lock()
-        self._consumers: dict[str, confluent_kafka.Consumer] = {}
+        self._idle: OrderedDict[str, confluent_kafka.Consumer] = OrderedDict()
+        """The clients that nobody uses at the moment, by their group, the one that was used last at the end."""
+        self._closed = False
         self._metadata: dict[str, Any] = {}
         self._memberships: dict[str, Membership] = {}
 
@@ -61,9 +75,10 @@ class GroupOffsets:
 
         def ask(left_s: float) -> dict[TopicPartition, int]:
             try:
-                return _committed(self._consumer(group), asked, min(left_s, OPEN_COMMIT_S))
+                with self._consumer(group) as consumer:
+                    return _committed(consumer, asked, min(left_s, OPEN_COMMIT_S))
             except KafkaException as exception:
-                if not is_unanswered(error_of(exception)):
+                if not may_pass(error_of(exception)):
                     raise
             return self._asked_anew(group, asked, left_s, "read_uncommitted")
 
@@ -78,9 +93,10 @@ class GroupOffsets:
 
         def ask(left_s: float) -> dict[TopicPartition, int]:
             try:
-                return _committed(self._consumer(group), asked, min(left_s, OPEN_COMMIT_S))
+                with self._consumer(group) as consumer:
+                    return _committed(consumer, asked, min(left_s, OPEN_COMMIT_S))
             except KafkaException as exception:
-                if not is_unanswered(error_of(exception)):
+                if not may_pass(error_of(exception)):
                     raise
             return self._asked_anew(group, asked, left_s, "read_committed")
 
@@ -96,6 +112,13 @@ class GroupOffsets:
         with self._lock:
             return group in self._memberships
 
+    def begin(self, group: str, partitions: Collection[TopicPartition]) -> None:
+        """A task of the group begins with these partitions, and no earlier one of this process has them."""
+        with self._lock:
+            membership = self._memberships.get(group)
+        if membership is not None:
+            membership.begin(partitions)
+
     def commit(self, group: str, offsets: Mapping[TopicPartition, int]) -> None:
         """Commit offsets of a group outside of any transaction. Kafka refuses it if the group has members.
 
@@ -106,19 +129,24 @@ class GroupOffsets:
         doing = f"committing the offsets of group {group!r}"
 
         def ask(left_s: float) -> None:
-            consumer = self._consumer(group)
             entries: Theirs = []
+            with self._consumer(group) as consumer:
 
-            def call() -> None:
-                entries.extend(consumer.commit(offsets=theirs, asynchronous=False))
+                def call() -> None:
+                    entries.extend(consumer.commit(offsets=theirs, asynchronous=False))
 
-            if not returns_in_time(call, left_s):
-                with self._lock:
-                    self._consumers.pop(group, None)
-                raise ChangelogTimeoutError(f"{doing}: the coordinator of the group did not answer in time")
+                if not returns_in_time(call, left_s):
+                    raise ChangelogTimeoutError(f"{doing}: the coordinator of the group did not answer in time")
             for entry in entries:
-                if entry.error is not None:
-                    raise KafkaException(entry.error)
+                if entry.error is None:
+                    continue
+                if entry.error.code() in _OF_A_MEMBER:
+                    # A transaction may be rolled back for these; here they stay.
+                    raise ChangelogError(
+                        f"{doing}: the group has members, and Kafka takes its offsets from them alone. Stop them, or "
+                        "choose another name for the application"
+                    )
+                raise KafkaException(entry.error)
 
         self._cluster.asked(doing, ask)
 
@@ -149,8 +177,10 @@ class GroupOffsets:
     def close(self) -> None:
         """Release the clients. May be called more than once."""
         with self._lock:
-            consumers, self._consumers = self._consumers, {}
-        for consumer in consumers.values():
+            self._closed = True
+            idle = [*self._idle.values()]
+            self._idle.clear()
+        for consumer in idle:
             consumer.close()
 
     def _asked_anew(self, group: str, asked: Theirs, left_s: float, isolation_level: str) -> dict[TopicPartition, int]:
@@ -162,14 +192,33 @@ class GroupOffsets:
         finally:
             consumer.close()
 
-    def _consumer(self, group: str) -> confluent_kafka.Consumer:
+    @contextmanager
+    def _consumer(self, group: str) -> Iterator[confluent_kafka.Consumer]:
+        """Yield a client that no other thread uses. After a ChangelogTimeoutError it is left: its call still runs."""
         with self._lock:
             self._cluster.check_open()
-            consumer = self._consumers.get(group)
-            if consumer is None:
-                own = {"group.id": group, "enable.auto.commit": False, "isolation.level": "read_committed"}
-                consumer = self._consumers[group] = self._cluster.client(confluent_kafka.Consumer, own)
-            return consumer
+            consumer = self._idle.pop(group, None)
+        if consumer is None:
+            own = {"group.id": group, "enable.auto.commit": False, "isolation.level": "read_committed"}
+            consumer = self._cluster.client(confluent_kafka.Consumer, own)
+        try:
+            yield consumer
+        except ChangelogTimeoutError:
+            raise
+        except BaseException:
+            self._keep(group, consumer)
+            raise
+        self._keep(group, consumer)
+
+    def _keep(self, group: str, consumer: confluent_kafka.Consumer) -> None:
+        """Keep a client for its next question, and close the one that was used least recently if there are too many."""
+        with self._lock:
+            closing = [self._idle.pop(group)] if group in self._idle else []
+            self._idle[group] = consumer
+            while len(self._idle) > (0 if self._closed else CLIENTS):
+                closing.append(self._idle.popitem(last=False)[1])
+        for each in closing:
+            each.close()
 
 
 def as_theirs(offsets: Mapping[TopicPartition, int]) -> Theirs:

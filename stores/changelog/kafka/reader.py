@@ -14,7 +14,7 @@ import confluent_kafka
 from confluent_kafka import KafkaError
 
 from stores.changelog.interface import Record
-from stores.changelog.kafka.client_errors import is_unanswered
+from stores.changelog.kafka.client_errors import Decision, decision_of, may_pass
 from stores.changelog.kafka.cluster import READER, Cluster
 from stores.changelog.kafka.record_headers import read_headers
 from stores.errors import ChangelogError, ChangelogTimeoutError, OffsetOutOfRangeError
@@ -76,6 +76,11 @@ class PartitionReader:
         if self._resting or not self._delivered_before <= offset <= self._next_offset:
             self._next_offset = self._delivered_before = offset
             self._begin()
+
+    @property
+    def after_records(self) -> int:
+        """The offset after the last delivered record, or of the last ``move``."""
+        return self._delivered_before
 
     def rest(self) -> None:
         """Ask for nothing until the next ``move``, if the reader ``rests``."""
@@ -145,8 +150,8 @@ class PartitionReader:
                 raise ChangelogTimeoutError(f"reading {self._name}: Kafka sends nothing in time")
         if any(map(_Message.error, messages)):
             messages = self._without_errors(messages)
-        if any(map(_Message.headers, messages)):
-            self._ahead = list(map(_record_with_headers, messages))
+        if self._have_headers(messages):
+            self._ahead = [self._record_with_headers(message) for message in messages]
             return
         offsets, keys, values = (map(field, messages) for field in (_Message.offset, _Message.key, _Message.value))
         times_ms = map(_second, map(_Message.timestamp, messages))
@@ -161,18 +166,31 @@ class PartitionReader:
                 records.append(message)
             elif error.code() == KafkaError._PARTITION_EOF:
                 self._reached_end = max(self._reached_end, message.offset())
-            elif error.code() in _OUT_OF_RANGE or not is_unanswered(error):
+            elif not may_pass(error):
                 self._refusal = error
                 break
         return records
 
+    def _have_headers(self, messages: list[Any]) -> bool:
+        try:
+            return any(map(_Message.headers, messages))
+        except (ValueError, SystemError):
+            return True
+
+    def _record_with_headers(self, message: Any) -> Record:
+        try:
+            return _record_with_headers(message)
+        except (ValueError, SystemError) as error:
+            # The client decodes the names of headers as UTF-8.
+            raise ChangelogError(
+                f"record {message.offset()} of {self._name} has a header whose name is not UTF-8: remove the record "
+                "from the topic"
+            ) from error
+
     def _refused(self, error: KafkaError) -> ChangelogError:
-        if error.code() in _OUT_OF_RANGE:
+        if decision_of(error) is Decision.OUT_OF_RANGE:
             return OffsetOutOfRangeError(f"{self._name} no longer has offset {self._next_offset}")
         return self._cluster.failure(error, f"reading {self._name}")
-
-
-_OUT_OF_RANGE = (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE)
 
 
 def _record_with_headers(message: Any) -> Record:

@@ -50,6 +50,8 @@ class KafkaSharedProducer(SharedProducer):
                 f"tasks in one transaction are fenced by their group, and this process is no member of {group!r}: call "
                 "join_group(..., fencing=True) first, or give each task a transaction of its own"
             )
+        # Before the committed offsets are read: if the group takes the task away meanwhile, no commit has its offsets.
+        self._groups.begin(group, inputs)
         # Fence an instance of the task with a transaction of its own, as it was configured before.
         self._make(transactional_id, None).close()
         self._groups.await_decided(group, inputs)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from itertools import groupby, repeat
 from operator import length_hint
 from typing import Any
@@ -16,15 +17,16 @@ from typing import Any
 import confluent_kafka
 from confluent_kafka import KafkaError, KafkaException
 
-from stores.changelog.kafka.client_errors import error_of, is_fenced, is_unanswered
-from stores.changelog.kafka.cluster import Cluster
+from stores.changelog.kafka.client_errors import Decision, decision_of, error_of, is_fenced, may_pass
+from stores.changelog.kafka.cluster import CLIENT_LOG, Cluster
 from stores.changelog.kafka.deadline import returns_in_time
 from stores.changelog.kafka.group_offsets import COORDINATOR_S, GroupOffsets, as_theirs
+from stores.changelog.kafka.lost_requests import LostRequests
 from stores.changelog.kafka.record_headers import sent_headers
 from stores.changelog.kafka.record_sizes import batch_too_large, check_sizes
 from stores.changelog.log_writer import FIELDS_PER_RECORD, AppendRequest, Identity, LogWriter, Pending
 from stores.changelog.producer import AFTER_COMMIT, BEFORE_COMMIT, BufferedProducer
-from stores.errors import ChangelogError, ChangelogTimeoutError, CommitInDoubtError
+from stores.errors import ChangelogError, ChangelogTimeoutError, CommitInDoubtError, ProducerFencedError
 from stores.failpoints import reach
 from stores.interface import TopicPartition
 
@@ -40,6 +42,9 @@ Without a connection it waits 0.5 s. Source: librdkafka, ``rd_kafka_txn_coord_qu
 
 _REPORT_S = 5.0
 _TOO_LARGE = getattr(KafkaError, "MSG_SIZE_TOO_LARGE")  # noqa: B009
+_END = "EndTxn"
+"""In the client's text for an answer of the brokers to the request to commit, which they may have begun. Source:
+librdkafka, ``rd_kafka_txn_handle_EndTxn``."""
 _TRANSACTION_TIMEOUT = "transaction.timeout.ms"
 _NOT_OF_THE_GENERATION = frozenset(
     getattr(KafkaError, name) for name in ("ILLEGAL_GENERATION", "UNKNOWN_MEMBER_ID", "FENCED_INSTANCE_ID")
@@ -53,6 +58,12 @@ class KafkaWriter(LogWriter):
     """The client of one producer. For one thread.
 
     After an error before the commit, ``append`` can be called again with the same request, and goes on where it was.
+
+    A request of a transaction may reach the broker after it, if the client gave up waiting for the answer. The broker
+    would take it for one of the next transaction: an ``EndTxn`` would commit a part of that. So after such a
+    transaction ``append`` refuses the next one until ``abort_open`` has taken a new producer epoch, which fences what
+    is still on its way. The refusal also lets a task return to its last commit: another instance may have taken it
+    over in the meantime. Source: KIP-890; librdkafka, issue 5423.
     """
 
     def __init__(
@@ -68,6 +79,7 @@ class KafkaWriter(LogWriter):
         ``Cluster.asked``.
         """
         self._cluster, self._groups, self._timeout_s = cluster, groups, cluster.timeout_s
+        self._is_transactional = transactional_id is not None
         self._own: dict[str, Any] = {"enable.idempotence": True}
         if transactional_id is not None:
             self._own["transactional.id"] = transactional_id
@@ -77,9 +89,16 @@ class KafkaWriter(LogWriter):
         self._coordinator_s = min(cluster.timeout_s, COORDINATOR_S)
         self._doing = f"the producer {transactional_id!r}" if transactional_id else "a producer without an ID"
         self._fatal: KafkaError | None = None
-        self._client = cluster.client(confluent_kafka.Producer, self._own, self._on_error)
+        self._lost: LostRequests
+        self._client = self._connected()
         self._stuck = False
-        """True if a call of the client does not return: only another client can end the transaction."""
+        """True if the client can't end the open transaction, as a call of it does not return: another one does."""
+        self._late = False
+        """True if a request of an ended transaction may still be on its way: the next one needs a new epoch."""
+        self._renewing = False
+        """True while another client takes over."""
+        self._committed: dict[str, Mapping[TopicPartition, int]] = {}
+        """The input offsets of the last commit, by group."""
         self._begun = False
         self._taken: dict[TopicPartition, int] = {}
         """The number of fields of each pending list that the client has taken, if an append has failed."""
@@ -95,12 +114,23 @@ class KafkaWriter(LogWriter):
                 self.release()
                 raise
 
+    def _connected(self) -> Any:
+        """Return a new client. From now on, ``_lost`` is about its requests."""
+        self._lost = LostRequests(self._cluster.settings, CLIENT_LOG)
+        own = {**self._own, **self._lost.settings} if self._is_transactional else self._own
+        return self._cluster.client(confluent_kafka.Producer, own, self._on_error)
+
     def _begin(self, left_s: float) -> None:
         # Not the client's own method: an error's frames would hold it, and so the client.
         ends_at = time.monotonic() + left_s
         for _ in range(CONNECTING_ANSWERS):
             self._client.list_topics(timeout=max(ends_at - time.monotonic(), 0))
-        self._client.init_transactions(max(ends_at - time.monotonic(), 0))
+        try:
+            self._client.init_transactions(max(ends_at - time.monotonic(), 0))
+        except KafkaException as exception:
+            if error_of(exception).fatal():
+                self._fatal = error_of(exception)
+            raise
 
     def check_partition(self, partition: TopicPartition) -> None:
         self._cluster.check_partition(partition)
@@ -110,54 +140,60 @@ class KafkaWriter(LogWriter):
         if self._stuck:
             raise self._no_answer()
         transactional = request.identity is not None
+        if transactional and not self._begun and self._late:
+            raise ChangelogTimeoutError(
+                f"{self._doing}: it lost a connection in its last transaction, and a request may still be on its way. "
+                "Abort the transaction: the next one has a new epoch, which fences that request"
+            )
         try:
             if transactional and not self._begun:
-                self._client.begin_transaction()
-                self._begun = True
+                self._begin_transaction()
             for partition, pending in request.records.items():
                 self._produce(partition, pending, request.num_bytes, transactional=transactional)
             if request.ends:
                 self._end(request, transactional=transactional)
         except KafkaException as exception:
-            error = error_of(exception)
-            if error.fatal():
-                self._fatal = error
-            elif error.code() == KafkaError._FATAL:
-                error = self._reported() or error  # Later calls do not say which error it was.
-            raise self._cluster.failure(error, self._doing) from None
+            raise self._failure_of(exception) from None
+        except ChangelogTimeoutError:
+            self._lost.any = True
+            raise
         self._taken.clear()
         if not request.ends:
             return _TRANSACTION, {}
-        self._begun = False
+        if transactional:
+            self._note_end()
         return None, self._ended()
 
     def abort(self, transaction: int) -> None:
         self.abort_open()
 
-    def abort_open(self) -> None:
-        """Abort the open transaction, or drop the records that are not sent yet.
+    def abort_open(self, *, is_last: bool = False) -> None:
+        """Abort the open transaction, or drop the records that are not sent yet; take a new epoch if one is needed.
 
-        Raises: ChangelogTimeoutError if the brokers do not answer in time; call it again.
+        After the last transaction none is needed. Raises: ChangelogTimeoutError if the brokers do not answer in time;
+        call it again. ProducerFencedError if a newer producer has the ID, and a new epoch would fence it.
         """
-        if self._stuck:
-            self._replace_client()
-            self._ended()
-        elif self._begun:
-            try:
-                self._cluster.asked(f"{self._doing} aborts", self._client.abort_transaction)
-                self._ended()
-            except ChangelogTimeoutError:
-                raise
-            except ChangelogError:
-                pass  # Fenced, or failed for good: the next producer of the ID has aborted it, or is going to.
-        elif self._taken or self._failed:
+        if self._begun and not self._stuck:
+            # A fenced producer has nothing to end: the next one of the ID has, or is going to. Its calls all fail.
+            with suppress(ProducerFencedError):
+                self._abort()
+        elif self._is_transactional:
+            self._late |= self._lost.any
+        elif self._taken or self._failed or self._lost.any:
             self._client.purge()
             self._serve(0)
+            if self._fatal is not None:
+                self._client, self._fatal = self._connected(), None
+        if self._stuck or (self._late and not is_last):
+            if not self._stuck and not self._renewing:
+                self._check_epoch()
+            self._renew()
+            self._ended()
         self.forget()
 
     def forget(self) -> None:
         """Forget the open transaction, and tell the brokers nothing."""
-        self._begun = False
+        self._begun = self._lost.any = False
         for kept in (self._taken, self._first_offsets, self._last_offsets):
             kept.clear()
         self._failed.clear()
@@ -172,6 +208,32 @@ class KafkaWriter(LogWriter):
         self._cluster.ended(self._own.get("transactional.id"), self._first_offsets, last_offsets)
         self._first_offsets, self._last_offsets = {}, {}
         return last_offsets
+
+    def _begin_transaction(self) -> None:
+        # All requests of earlier transactions are answered, or have led to a new epoch: what was lost since is none.
+        self._serve(0)
+        self._lost.any = False
+        self._client.begin_transaction()
+        self._begun = True
+
+    def _note_end(self) -> None:
+        """Note that the open transaction has ended, and whether one of its requests may still be on its way."""
+        self._begun = False
+        self._serve(0)
+        self._late |= self._lost.any
+
+    def _abort(self) -> None:
+        try:
+            self._cluster.asked(f"{self._doing} aborts", self._client.abort_transaction, producing=True)
+        except ProducerFencedError:
+            raise
+        except ChangelogError as error:
+            self._stuck = True
+            if isinstance(error, ChangelogTimeoutError):
+                raise
+            return  # It has failed for good.
+        self._note_end()
+        self._ended()
 
     def _produce(self, partition: TopicPartition, pending: Pending, num_bytes: int, *, transactional: bool) -> None:
         """Give the client the records that it has not taken yet. All keys and values have at most ``num_bytes``."""
@@ -216,7 +278,9 @@ class KafkaWriter(LogWriter):
 
     def _end(self, request: AppendRequest, *, transactional: bool) -> None:
         by_group = groupby(sorted(request.group_offsets.items()), key=lambda entry: entry[0][0])
-        offsets = {group: {partition: offset for (_, partition), offset in entries} for group, entries in by_group}
+        offsets: dict[str, Mapping[TopicPartition, int]] = {
+            group: {partition: offset for (_, partition), offset in entries} for group, entries in by_group
+        }
         for of_group in offsets.values():
             for partition in of_group:
                 # The client would ask for an unknown one until its time is up.
@@ -231,6 +295,7 @@ class KafkaWriter(LogWriter):
             return
         reach(BEFORE_COMMIT)
         self._commit()
+        self._committed = offsets or self._committed
         reach(AFTER_COMMIT)
 
     def _send_offsets(self, group: str, offsets: Mapping[TopicPartition, int]) -> None:
@@ -256,22 +321,48 @@ class KafkaWriter(LogWriter):
             f"{self._doing}: the coordinator of the group did not answer in time. Abort the transaction"
         )
 
-    def _replace_client(self) -> None:
-        """End the transaction with another client of the same ID: the brokers abort it, and fence the stuck client.
+    def _check_epoch(self) -> None:
+        """Check that no newer producer has the ID, as far as there are input offsets to ask with.
 
-        The end of the transaction was not requested before, so it can't be committed.
+        The transaction in which they are sent is aborted. If a late request commits it, they are what they were.
+        A group that fences by its generation needs no check: nobody else has the ID then.
         """
-        if self._begun:
-            self._client = self._cluster.client(confluent_kafka.Producer, self._own, self._on_error)
-            self._fatal, self._begun = None, False
+        group = next(iter(self._committed), None)
+        if group is None or any(map(self._groups.is_fenced, self._committed)):
+            return
+        try:
+            self._begin_transaction()
+            self._send_offsets(group, self._committed[group])
+        except KafkaException as exception:
+            failure = self._failure_of(exception)
+            unanswered = decision_of(error_of(exception)) is Decision.RETRY
+            if unanswered or isinstance(failure, ProducerFencedError):
+                raise failure from None
+        except ChangelogTimeoutError:
+            if not self._stuck:
+                raise
+        else:
+            self._abort()
+
+    def _renew(self) -> None:
+        """Take a new epoch with another client of the same ID. The brokers abort what the earlier client left open.
+
+        They fence that client, and its requests that are still on their way. If it is stuck, the end of its
+        transaction was not requested before, so it can't be committed.
+        """
+        if not self._renewing or self._fatal is not None:
+            self._client = self._connected()
+            self._fatal, self._begun, self._renewing = None, False, True
         self._take_over()
-        self._stuck = False
+        self._stuck = self._late = self._renewing = False
 
     def _take_over(self) -> None:
-        self._cluster.asked(f"{self._doing} begins", self._begin)
+        self._cluster.asked(f"{self._doing} begins", self._begin, producing=True)
 
     def _flush(self, *, transactional: bool) -> None:
         left = self._client.flush(self._timeout_s)
+        if left or self._failed:
+            self._lost.any = True
         if self._failed:
             reason = self._delivery_failure()
             if transactional:
@@ -293,15 +384,26 @@ class KafkaWriter(LogWriter):
         try:
             self._client.commit_transaction(self._timeout_s)
         except KafkaException as exception:
+            self._lost.any = True
             error = error_of(exception)
-            if is_fenced(error) or error.txn_requires_abort():
+            if is_fenced(error) or (error.txn_requires_abort() and _END not in str(error.str())):
                 raise
             failure = self._cluster.failure(error, f"{self._doing} commits")
-            if not is_unanswered(error) and not error.fatal():
+            if not may_pass(error) and not error.fatal() and not error.txn_requires_abort():
                 raise failure from None
             raise CommitInDoubtError(
                 f"it is unknown whether Kafka has the commit: open another producer of the same ID ({failure})"
             ) from None
+
+    def _failure_of(self, exception: KafkaException) -> ChangelogError:
+        """Return our error for one of the client, which may have given up waiting for an answer."""
+        error = error_of(exception)
+        if error.fatal():
+            self._fatal = error
+        elif error.code() == KafkaError._FATAL:
+            error = self._reported() or error  # Later calls do not say which error it was.
+        self._lost.any |= not is_fenced(error)
+        return self._cluster.failure(error, self._doing)
 
     def _reported(self) -> KafkaError | None:
         """Return the client's fatal error. A call may fail for it a moment before the client reports it."""
@@ -338,16 +440,18 @@ class KafkaProducer(BufferedProducer):
         identity = None if transactional_id is None else Identity(transactional_id, 0)
         super().__init__(writer, identity, _HELD_RECORDS)
         self._writer = writer
+        self._closing = False
 
     def abort(self) -> None:
         self._check_open()
         if self._in_doubt and self._identity is not None:
             self._writer.forget()  # Only the next producer can decide it.
         else:
-            self._writer.abort_open()
+            self._writer.abort_open(is_last=self._closing)
         self._finish()
 
     def close(self) -> None:
+        self._closing = True
         try:
             super().close()
         finally:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Container, Iterable, Mapping, Sequence, Set
+from contextlib import suppress
 from itertools import repeat
 from pathlib import Path
 from threading import RLock
@@ -25,12 +26,10 @@ from stores.engines.checksum import CHECKSUM_BYTES, codec_of
 from stores.engines.engine import EngineSnapshot, Scan, Transaction, TransactionalEngine, Writes
 from stores.engines.families import FAMILIES, families_in_use
 from stores.engines.lmdb.errors import damage, reading_error, writing_error
-from stores.engines.lmdb.file import check_length, check_structure, database_bytes, reserve_lock_file
+from stores.engines.lmdb.file import are_doubtful, check_length, check_structure, database_bytes, reserve_lock_file
 from stores.engines.lmdb.memory_map import MemoryMap
 from stores.engines.lmdb.meta_pages import Checksums, check_closed_meta_pages, check_meta_pages, keep_meta_pages
-from stores.engines.lmdb.ranges import delete_range
-from stores.engines.lmdb.scan import LmdbScan, Reading
-from stores.engines.lmdb.snapshot import LmdbSnapshot
+from stores.engines.lmdb.scan import LmdbScan, LmdbSnapshot, Reading, delete_range
 from stores.engines.lmdb.transaction import LmdbTransaction
 from stores.engines.snapshots import Snapshot, Snapshots
 from stores.errors import CommitFailedError, StoreCorruptedError, StoreError, StoreUnavailableError
@@ -62,7 +61,6 @@ class LmdbEngine(TransactionalEngine):
     options: ClassVar[Mapping[str, object]] = {
         "map_size_bytes": 1 << 30,
         "max_readers": 4096,
-        "readahead": True,
         "checksums": True,
         # Without it, a scan takes some two thirds of the time. Lookups and ``verify`` always check.
         "scan_checksums": True,
@@ -125,7 +123,6 @@ class LmdbEngine(TransactionalEngine):
                 map_size=size,
                 max_dbs=3,
                 max_readers=cast(int, options["max_readers"]),
-                readahead=bool(options["readahead"]),
                 sync=durability is Durability.DISK,
                 metasync=True,
                 writemap=False,
@@ -156,6 +153,17 @@ class LmdbEngine(TransactionalEngine):
                 raise
         except (lmdb.Error, OSError) as error:
             raise _opening_error(error, path) from error
+
+    @classmethod
+    def is_doubtful(cls, path: Path) -> bool:
+        return are_doubtful(path, {meta for _, meta in _NAMES.values()})
+
+    @classmethod
+    def probe_open(cls, path: Path, options: Mapping[str, object]) -> None:
+        with suppress(StoreError):
+            opened = cls.open_read_only(path, live=False)
+            opened.meta()
+            opened.close()
 
     @classmethod
     def open_read_only(cls, path: Path, *, live: bool) -> Self:

@@ -1,11 +1,15 @@
-"""Checks of LMDB's file before LMDB maps it: for damage that LMDB does not detect or that would crash the process."""
+"""Checks of LMDB's file before LMDB maps it, for damage that LMDB does not detect or that would crash the process.
+
+An opening trusts the pages that it reads: a damaged one may end the process, or keep it busy for ever.
+"""
 
 from __future__ import annotations
 
 import os
 import struct
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
+from struct import Struct, error
 from typing import Any, cast
 
 from lmdb.verify import VerifyError, verify
@@ -69,3 +73,101 @@ def check_length(env: Any, path: Path) -> None:
     if file.stat().st_size < (env.info()["last_pgno"] + 1) * env.stat()["psize"]:
         # Free pages at the end may never have been written. Only a check of all pages shows whether any is in use.
         check_structure(path)
+
+
+_META = Struct("=16x I I 16x 48x I H H 4Q Q Q Q")
+"""After a page's header: magic and version; of the database of names its record; the last page, the transaction ID."""
+_META_PAGE_BYTES = Struct("=40x I").unpack_from
+_MAGIC, _VERSION = 0xBEEFC0DE, 1
+_RECORD = Struct("=I H H 4Q Q")
+"""The record of a database: padding, flags, depth, four counts of pages and entries, root."""
+_HEADER = Struct("=Q H H H H")
+"""Page number, padding, flags, and the bounds of the free space."""
+_NODE = Struct("=H H H H")
+"""Low and high half of the size or child, flags, and the length of the key."""
+_BRANCH, _LEAF, _SUBDATA, _BIGDATA = 1, 2, 2, 1
+_NO_PAGE = (1 << 64) - 1
+_PAGE_BYTES_MAX = 1 << 16
+_PAGES_MAX = 256
+"""The most pages that are looked at. The meta entries of a store take one or two."""
+
+
+class _DoubtfulPageError(Exception):
+    """A page is not one that LMDB writes."""
+
+
+def are_doubtful(path: Path, names: Collection[bytes]) -> bool:
+    """Return whether the pages of the database of names, and of the databases ``names`` in it, may be damaged.
+
+    Files that LMDB refuses by itself, or of another version, are not doubtful. Raises: OSError.
+    """
+    try:
+        descriptor = os.open(path / "data.mdb", os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return False
+    try:
+        first = os.pread(descriptor, 256, 0)
+        if len(first) < 256 or _META.unpack_from(first)[:2] != (_MAGIC, _VERSION):
+            return False
+        page_bytes = int(_META_PAGE_BYTES(first)[0])
+        if page_bytes > _PAGE_BYTES_MAX:
+            return False
+        second = os.pread(descriptor, 256, page_bytes)
+        if len(second) < 256:
+            return False
+        newer = max((_META.unpack_from(page) for page in (first, second)), key=lambda meta: meta[-1])
+        tree = _Tree(descriptor, page_bytes, newer[-2])
+        records = tree.leaves(newer[-3])
+        for name, (flags, data) in records.items():
+            if name in names:
+                if flags != _SUBDATA or len(data) != _RECORD.size:
+                    return True
+                tree.leaves(_RECORD.unpack(data)[-1])
+        return False
+    except (_DoubtfulPageError, error):
+        return True
+    finally:
+        os.close(descriptor)
+
+
+class _Tree:
+    """The trees of one file, up to its last page."""
+
+    def __init__(self, descriptor: int, page_bytes: int, last_page: int) -> None:
+        self._descriptor, self._page_bytes, self._last_page = descriptor, page_bytes, last_page
+        self._seen = 0
+
+    def leaves(self, root: int) -> dict[bytes, tuple[int, bytes]]:
+        """Return the flags and data of all keys. Raises: _DoubtfulPageError, struct.error, OSError."""
+        found: dict[bytes, tuple[int, bytes]] = {}
+        waiting = [] if root == _NO_PAGE else [root]
+        while waiting:
+            number = waiting.pop()
+            self._seen += 1
+            page = (
+                os.pread(self._descriptor, self._page_bytes, number * self._page_bytes)
+                if self._is_page(number)
+                else b""
+            )
+            if self._seen > _PAGES_MAX or len(page) < self._page_bytes:
+                raise _DoubtfulPageError
+            own, _, flags, lower, upper = _HEADER.unpack_from(page)
+            if own != number or flags & 0xF not in (_BRANCH, _LEAF) or not _HEADER.size < lower <= upper <= len(page):
+                raise _DoubtfulPageError
+            for at in range(_HEADER.size, lower, 2):
+                node = int.from_bytes(page[at : at + 2], "little")
+                low, high, node_flags, key_bytes = _NODE.unpack_from(page, node)
+                start = node + _NODE.size
+                if node < upper or start + key_bytes > len(page):
+                    raise _DoubtfulPageError
+                if flags & _BRANCH:
+                    waiting.append(low | high << 16 | node_flags << 32)
+                    continue
+                end = start + key_bytes + (8 if node_flags & _BIGDATA else low | high << 16)
+                if node_flags & ~(_SUBDATA | _BIGDATA) or end > len(page):
+                    raise _DoubtfulPageError
+                found[page[start : start + key_bytes]] = node_flags, page[start + key_bytes : end]
+        return found
+
+    def _is_page(self, number: int) -> bool:
+        return 1 < number <= self._last_page

@@ -17,8 +17,7 @@ writes the next meta page. So these states are left by a crash, and every other 
 "One behind" means that the checksum is of the commit that wrote the page before. Such a page may be torn. "Torn" means
 that the checksum itself is damaged: it says nothing about the page. In both cases the whole structure of the file is
 checked. Below DISK a store counts as torn after power loss, whatever its meta pages are. After a clean close both pages
-must fit; everything else is damage. A store of format version 2 or older has no checksums. It gets them when it is
-opened.
+must fit; everything else is damage. A copy that LMDB has made has no checksums. It gets them when it is opened.
 
 One case is not detected: a store was killed between two commits, and the bit of the older page's ID flips that makes it
 the newer one. After a clean close this flip is detected, because no page may then be "one behind".
@@ -62,7 +61,7 @@ class Fit(Enum):
 
     FITS = auto()
     ABSENT = auto()
-    """All zeros: the page is of an older release, or of a commit whose checksum was not written."""
+    """All zeros: the page is of a copy by LMDB, or of a commit whose checksum was not written."""
     ONE_BEHIND = auto()
     """The checksum is sound, and is that of the commit that wrote this page before."""
     MISFITS = auto()

@@ -1,19 +1,66 @@
-"""Scans of committed data in LMDB."""
+"""Scans and snapshots of committed data in LMDB, and reads and deletes of key ranges with its cursors."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from threading import RLock
 from typing import Any
 
 import lmdb
 
 from stores.engines.checksum import ValueCodec
-from stores.engines.engine import Scan, take
+from stores.engines.engine import EngineSnapshot, Scan, take
 from stores.engines.lmdb.errors import reading_error
-from stores.engines.lmdb.ranges import cut, pairs_from
-from stores.engines.snapshots import Snapshot, Snapshots
+from stores.engines.snapshots import MapSnapshot, Snapshot, Snapshots, read_whole
 from stores.errors import StoreCorruptedError
 from stores.ordered.ranges import ScanRange
+
+
+def pairs_from(
+    cursor: Any, start: bytes | None, end: bytes | None, *, end_open: bool, reverse: bool
+) -> Iterator[tuple[bytes, bytes]]:
+    """Return the pairs from the begin of a range on, without a limit at its end."""
+    pairs: Iterator[tuple[bytes, bytes]] = iter(())
+    if reverse:
+        if _seek_last(cursor, end, end_open=end_open):
+            pairs = cursor.iterprev()
+    elif cursor.set_range(start) if start else cursor.first():
+        pairs = cursor.iternext()
+    return pairs
+
+
+def cut(
+    chunk: list[tuple[bytes, bytes]], start: bytes | None, end: bytes | None, *, end_open: bool, reverse: bool
+) -> tuple[list[tuple[bytes, bytes]], bool]:
+    """Return the pairs of ``chunk`` before the end of a range, and whether ``chunk`` has pairs beyond it."""
+
+    def within(key: bytes) -> bool:
+        if reverse:
+            return start is None or key >= start
+        return end is None or key < end or (key == end and not end_open)
+
+    if not chunk or within(chunk[-1][0]):
+        return chunk, False
+    return [pair for pair in chunk if within(pair[0])], True
+
+
+def _seek_last(cursor: Any, end: bytes | None, *, end_open: bool) -> bool:
+    """Set the cursor to the last key at or below ``end`` (below it, if ``end_open``)."""
+    if end is None or not cursor.set_range(end):
+        return bool(cursor.last())
+    if cursor.key() == end and not end_open:
+        return True
+    return bool(cursor.prev())
+
+
+def delete_range(txn: Any, stored: Any, start: bytes | None, end: bytes | None) -> None:
+    """Remove the keys from ``start`` to ``end`` of the database ``stored``."""
+    with txn.cursor(stored) as cursor:
+        found = cursor.set_range(start) if start else cursor.first()
+        while found and (end is None or cursor.key() <= end):
+            found = cursor.delete()
+
 
 _FETCH_FIRST, _FETCH = 32, 512
 
@@ -119,3 +166,75 @@ class LmdbScan(Scan):
         snapshot, self._snapshot = self._snapshot, None
         if snapshot is not None:
             self._snapshots.release(snapshot)
+
+
+class LmdbSnapshot(EngineSnapshot):
+    """A read transaction, which scans may share. When the map must grow, all its data is read into memory.
+
+    ``begin_scan`` returns a scan of a range that is a user of ``snapshot``, one of ``snapshots``. It is called with the
+    lock ``held_map``.
+    """
+
+    def __init__(
+        self,
+        codec: ValueCodec,
+        snapshots: Snapshots[Reading],
+        snapshot: Snapshot[Reading],
+        stored: Sequence[Any],
+        meta: Mapping[bytes, bytes],
+        held_map: AbstractContextManager[object],
+        begin_scan: Callable[[Snapshot[Reading], ScanRange, bool], Scan],
+    ) -> None:
+        self._codec, self._snapshots, self._stored, self._meta = codec, snapshots, stored, meta
+        self._held_map, self._begin_scan = held_map, begin_scan
+        self._snapshot: Snapshot[Reading] | None = snapshot
+        self._copy: MapSnapshot | None = None
+        # Taken after the lock of the map, if both are held.
+        self._lock = RLock()
+
+    def get(self, key: bytes, family: int = 0) -> bytes | None:
+        with self._lock:
+            if self._snapshot is None:
+                return None if self._copy is None else self._copy.get(key, family)
+            try:
+                kept = self._snapshot.reading.txn.get(key, None, self._stored[family])
+            except lmdb.BadValsizeError:
+                return None
+            except lmdb.Error as error:
+                raise reading_error(error) from error
+        return None if kept is None else self._codec.decode(key, kept)
+
+    def scan(self, bounds: ScanRange, *, reverse: bool = False) -> Scan:
+        with self._held_map, self._lock:
+            if self._snapshot is None:
+                assert self._copy is not None, "a closed snapshot is not used"
+                return self._copy.scan(bounds, reverse=reverse)
+            try:
+                return self._begin_scan(self._snapshots.share(self._snapshot), bounds, reverse)
+            except lmdb.Error as error:
+                raise reading_error(error) from error
+
+    def meta(self) -> Mapping[bytes, bytes]:
+        return self._meta
+
+    def detach(self) -> None:
+        """Read all data into memory and release the transaction. The caller holds the lock of the map."""
+        with self._lock:
+            if self._snapshot is not None:
+                families = range(len(self._stored))
+                whole = [self.scan(ScanRange(None, None, family=family)) for family in families]
+                self._copy = read_whole(whole, self._meta)
+                self._release()
+
+    def close(self) -> None:
+        with self._lock:
+            self._copy = None
+            self._release()
+
+    def _release(self) -> None:
+        snapshot, self._snapshot = self._snapshot, None
+        if snapshot is not None:
+            self._snapshots.release(snapshot)
+
+    def __del__(self) -> None:
+        self._release()

@@ -11,7 +11,7 @@ import lmdb
 from stores.engines.checksum import ValueCodec
 from stores.engines.engine import Transaction, take
 from stores.engines.lmdb.errors import writing_error
-from stores.engines.lmdb.ranges import cut, delete_range, pairs_from
+from stores.engines.lmdb.scan import cut, delete_range, pairs_from
 from stores.errors import CommitFailedError, StoreError
 
 

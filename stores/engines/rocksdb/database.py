@@ -1,4 +1,4 @@
-"""A RocksDB database on disk: its folder, its column families, and its handles."""
+"""A RocksDB database on disk: its folder, its column families, its options and figures, and its handles."""
 
 from __future__ import annotations
 
@@ -10,12 +10,56 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, cast
 
-from rocksdict import AccessType, Rdict
+from rocksdict import AccessType, BlockBasedOptions, Cache, DBCompactionStyle, DBCompressionType, Options, Rdict
 
-from stores.engines.rocksdb.errors import opening_error
-from stores.engines.rocksdb.options import database_options
+from stores.engines.rocksdb.errors import opening_error, reading_error
+from stores.engines.rocksdb.flushes import SharedMemory, shared_memory
 from stores.errors import StoreCorruptedError
 from stores.files.plain_files import StrangeFileError, read_head
+
+_BLOOM_FILTER_BITS_PER_KEY = 10
+"""About one lookup in a hundred of an absent key reads a block. Source: RocksDB's wiki, "RocksDB Bloom Filter"."""
+
+
+def database_options(settings: Mapping[str, object]) -> Options:
+    """Return the options of one database.
+
+    Compaction, compression and filters are those of a store of Kafka Streams. Source: Kafka Streams, ``RocksDBStore``.
+    """
+    number = {name: cast(int, value) for name, value in settings.items()}
+    table = BlockBasedOptions()
+    memory = memory_of(settings)
+    table.set_block_cache(Cache(number["block_cache_size_bytes"]) if memory is None else memory.cache)
+    table.set_bloom_filter(_BLOOM_FILTER_BITS_PER_KEY, False)
+    options = Options(raw_mode=True)
+    options.create_if_missing(True)
+    options.create_missing_column_families(True)
+    options.set_atomic_flush(True)
+    options.set_block_based_table_factory(table)
+    if memory is not None:
+        options.set_write_buffer_manager(memory.write_buffers)
+    # One shard for the cache of open tables is enough: tables are pinned, so that lookups in this cache are rare.
+    options.set_table_cache_num_shard_bits(0)
+    options.set_write_buffer_size(number["write_buffer_size_bytes"])
+    options.set_max_write_buffer_number(number["max_write_buffer_number"])
+    options.set_optimize_filters_for_hits(True)
+    options.set_compaction_style(DBCompactionStyle.universal())
+    options.set_compression_type(DBCompressionType.none())
+    options.set_max_file_opening_threads(number["max_file_opening_threads"])
+    options.set_level_zero_file_num_compaction_trigger(number["level_zero_file_num_compaction_trigger"])
+    # Keep RocksDB's messages (its file LOG) short: without its statistics, which it writes every ten minutes.
+    options.set_keep_log_file_num(1)
+    options.set_stats_dump_period_sec(0)
+    options.set_stats_persist_period_sec(0)
+    return options
+
+
+def memory_of(settings: Mapping[str, object]) -> SharedMemory | None:
+    """Return the memory that a database with these settings shares; None if it has its own cache."""
+    if settings["block_cache_size_bytes"] or not settings["shared_memory_bytes"]:
+        return None
+    return shared_memory(cast(int, settings["shared_memory_bytes"]))
+
 
 OFFSETS_FAMILY = "offsets"
 """Name of the column family beside the data. Source: KIP-892, "Atomic Checkpointing"."""
@@ -96,3 +140,46 @@ def mirrored(path: Path) -> TemporaryDirectory[str]:
 
 def checkpoint_folder(path: Path) -> Path:
     return path.with_name(path.name + ".flush")
+
+
+_FIGURES: Mapping[str, str] = {
+    "num_entries_active_mem_table": "num-entries-active-mem-table",
+    "num_entries_imm_mem_tables": "num-entries-imm-mem-tables",
+    "num_immutable_mem_table": "num-immutable-mem-table",
+    "cur_size_active_mem_table_bytes": "cur-size-active-mem-table",
+    "cur_size_all_mem_tables_bytes": "cur-size-all-mem-tables",
+    "size_all_mem_tables_bytes": "size-all-mem-tables",
+    "mem_table_flush_pending": "mem-table-flush-pending",
+    "num_running_flushes": "num-running-flushes",
+    "compaction_pending": "compaction-pending",
+    "num_running_compactions": "num-running-compactions",
+    "estimate_pending_compaction_bytes": "estimate-pending-compaction-bytes",
+    "total_sst_files_size_bytes": "total-sst-files-size",
+    "live_sst_files_size_bytes": "live-sst-files-size",
+    "num_live_versions": "num-live-versions",
+    "block_cache_capacity_bytes": "block-cache-capacity",
+    "block_cache_usage_bytes": "block-cache-usage",
+    "block_cache_pinned_usage_bytes": "block-cache-pinned-usage",
+    "estimate_num_keys": "estimate-num-keys",
+    "estimate_table_readers_mem_bytes": "estimate-table-readers-mem",
+    "background_errors": "background-errors",
+}
+"""RocksDB's properties. Source: KIP-607, "Proposed Changes"; units are added."""
+
+
+def read_figures(db: Any) -> Mapping[str, int]:
+    """Return the figures of a column family that RocksDB has. Raises: StoreCorruptedError, StoreUnavailableError."""
+    try:
+        return {
+            name: value
+            for name, key in _FIGURES.items()
+            if (value := integer_property(db, f"rocksdb.{key}")) is not None
+        }
+    except Exception as error:
+        raise reading_error(error) from error
+
+
+def integer_property(db: Any, name: str) -> int | None:
+    """Return an integer property of a column family; None if RocksDB does not know it."""
+    value = db.property_int_value(name)
+    return None if value is None else int(value)

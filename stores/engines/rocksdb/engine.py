@@ -1,5 +1,7 @@
 """RocksDB through rocksdict: data in the default column family, meta entries in ``offsets``, flushed only together.
 
+After an ingestion all meta entries are one record among the data instead (``stores.engines.rocksdb.ingestion``).
+
 Options default to those of Kafka Streams (``RocksDBStore.java``): universal compaction, no compression, three
 write buffers of 16 MiB, blocks of 4 KiB, bloom filters that skip the last level. There are two exceptions. For each
 family RocksDB starts 16 threads to open its tables, which takes longer than to open those of a small store; here it
@@ -12,15 +14,15 @@ from __future__ import annotations
 import os
 import shutil
 from collections import deque
-from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, ClassVar, Self
 
-from rocksdict import AccessType, Checkpoint, WriteBatch, WriteOptions
+from rocksdict import AccessType, Checkpoint, Options, WriteBatch, WriteOptions
 
-from stores.contract.persistence import AT_ONCE, Persistence
-from stores.engines.engine import Engine, EngineSnapshot, Scan, Writes
+from stores.contract.levels import AT_ONCE, Persistence
+from stores.engines.engine import FilePart, IngestingEngine, Meta, Scan, Writes
 from stores.engines.families import FAMILIES, families_in_use
 from stores.engines.record_log import has_cut_record, has_foreign_record, torn_record
 from stores.engines.rocksdb.database import (
@@ -28,27 +30,30 @@ from stores.engines.rocksdb.database import (
     SECOND_FAMILY,
     checkpoint_folder,
     close_handle,
+    database_options,
     has_second_family,
+    integer_property,
     manifest_of,
+    memory_of,
     mirrored,
     open_database,
+    read_figures,
 )
 from stores.engines.rocksdb.errors import reading_error, writing_error
-from stores.engines.rocksdb.figures import integer_property, read_figures
-from stores.engines.rocksdb.flushes import Flushes
-from stores.engines.rocksdb.options import COMPACTION, COMPRESSION, database_options, memory_of
-from stores.engines.rocksdb.scan import RocksDBScan, check_end
-from stores.engines.rocksdb.shared_memory import SharedMemory
-from stores.engines.rocksdb.snapshot import RocksDBSnapshot
+from stores.engines.rocksdb.flushes import Flushes, SharedMemory
+from stores.engines.rocksdb.ingestion import FIRST_KEY, META_KEY, meta_of, record_of, take_over, write_sst_file
+from stores.engines.rocksdb.scan import RocksDBScan, RocksDBSnapshot, check_end, shared_scans
 from stores.errors import StoreCorruptedError, StoreUnavailableError
 from stores.interface import Durability
 from stores.ordered.ranges import Bounds, ScanRange
 
+_ITERATORS_MAX = 8
+"""The most ranges of one snapshot that have an iterator each. Those of more share one, which seeks for each piece."""
 _SORT_FROM = 10_000
 """Batches of at least this many entries are written in key order. For smaller ones sorting costs what it saves."""
 
 
-class RocksDBEngine(Engine):
+class RocksDBEngine(IngestingEngine):
     """A RocksDB database for each store. CHANGELOG turns the WAL off; DISK syncs it in every durable write."""
 
     name: ClassVar[str] = "rocksdb"
@@ -59,23 +64,11 @@ class RocksDBEngine(Engine):
         "offsets_write_buffer_size_bytes": 1 << 20,
         "shared_memory_bytes": 128 << 20,
         "block_cache_size_bytes": 0,
-        "block_size_bytes": 4 << 10,
-        "bloom_filter_bits_per_key": 10,
-        "optimize_filters_for_hits": True,
-        "compaction_style": "universal",
-        "compression": "none",
-        "max_background_jobs": 2,
-        "max_open_files": -1,
         "max_file_opening_threads": 4,
         "level_zero_file_num_compaction_trigger": 4,
     }
     option_values: ClassVar[Mapping[str, Container[object]]] = {
-        "bloom_filter_bits_per_key": range(101),
-        "compaction_style": tuple(COMPACTION),
-        "compression": tuple(COMPRESSION),
         "max_write_buffer_number": range(1, 1 << 31),
-        "max_background_jobs": range(1, 1 << 31),
-        "max_open_files": range(-1, 1 << 31),
         "max_file_opening_threads": range(1, 1 << 31),
         "level_zero_file_num_compaction_trigger": range(1, 1 << 31),
     }
@@ -110,6 +103,10 @@ class RocksDBEngine(Engine):
         """The data families in use."""
         self._handles: list[Any] = [None]
         """The handles of these families in a batch; None is the default family."""
+        self._file_options: Options | None = None
+        self._num_ingested = 0
+        self._meta_record = self._find_meta_record()
+        """The data family that has the record of all meta entries; None if they are in their own family."""
         if second:
             self.select_families()
         self._mirror: TemporaryDirectory[str] | None = None
@@ -204,6 +201,17 @@ class RocksDBEngine(Engine):
         # flushed together and synced, so that power loss leaves an earlier commit.
         return durability is Durability.PROCESS
 
+    def _find_meta_record(self) -> Any | None:
+        for stored in filter(None, (self._db, self._second_db)):
+            try:
+                # A lookup may read a data block. Files that were never ingested do not begin with the key.
+                ingested = any(file["start_key"] == META_KEY for file in stored.live_files())
+                if ingested and stored.get(META_KEY) is not None:
+                    return stored
+            except Exception as error:
+                raise reading_error(error) from error
+        return None
+
     def add_family(self) -> None:
         if self._second_db is not None:
             return
@@ -229,18 +237,28 @@ class RocksDBEngine(Engine):
         self.num_families = len(places)
 
     def get(self, key: bytes, family: int = 0) -> bytes | None:
+        if not key:
+            # No key of a store: the record of all meta entries has it.
+            return None
         try:
             return self._stored[family].get(key)  # type: ignore[no-any-return]
         except Exception as error:
             raise reading_error(error) from error
 
     def bare_lookup(self) -> Callable[[bytes], bytes | None]:
+        if self._meta_record is not None:
+            return self.get
         lookup: Callable[[bytes], bytes | None] = self._stored[0].get
         return lookup
 
     def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
         try:
-            return self._stored[0].get(list(keys))  # type: ignore[no-any-return]
+            found: list[bytes | None] = self._stored[0].get(list(keys))
+            return (
+                found
+                if META_KEY not in keys
+                else [value if key else None for key, value in zip(keys, found, strict=True)]
+            )
         except Exception as error:
             raise reading_error(error) from error
 
@@ -263,6 +281,7 @@ class RocksDBEngine(Engine):
 
     def _scan(self, start: bytes | None, end: bytes | None, end_open: bool, family: int, *, reverse: bool) -> Scan:
         stored = self._stored[family]
+        start = start or FIRST_KEY
         try:
             pairs = stored.items(backwards=reverse, from_key=end if reverse else start)
         except Exception as error:
@@ -272,6 +291,9 @@ class RocksDBEngine(Engine):
     def scans(self, ranges: Sequence[ScanRange], *, reverse: bool = False) -> list[Scan]:
         if len(ranges) == 1:
             return [self._scan(*ranges[0], reverse=reverse)]
+        if len(ranges) > _ITERATORS_MAX:
+            # To make an iterator for each would take so long that a busy writer always writes meanwhile.
+            return shared_scans(self.snapshot(), ranges, reverse=reverse)
         while True:
             # Each scan has its own snapshot: they are of the same state if nothing was written between them.
             before = self._num_writes()
@@ -279,7 +301,7 @@ class RocksDBEngine(Engine):
             if self._num_writes() == before:
                 return made
 
-    def snapshot(self) -> EngineSnapshot:
+    def snapshot(self) -> RocksDBSnapshot:
         while True:
             # As in ``scans``: the iterators and the meta entries are of one moment if nothing was written meanwhile.
             before, meta = self._num_writes(), self.meta()
@@ -292,12 +314,18 @@ class RocksDBEngine(Engine):
 
     def _num_writes(self) -> int:
         try:
-            return int(self._db.latest_sequence_number())
+            # A file that overlaps no other may be ingested without a sequence number.
+            return int(self._db.latest_sequence_number()) + self._num_ingested
         except Exception as error:
             raise reading_error(error) from error
 
     def meta(self) -> dict[bytes, bytes]:
         try:
+            # Another thread may read this during the write that moves the entries: then the record is gone.
+            recorded = self._meta_record
+            record = None if recorded is None else recorded.get(META_KEY)
+            if record is not None:
+                return meta_of(record)
             meta = dict(self._offsets_db.items())
             check_end(self._offsets_db, max(meta, default=None))
             return meta
@@ -328,6 +356,8 @@ class RocksDBEngine(Engine):
                         _exhaust(map(put, keys, map(writes.__getitem__, keys)))
                 else:
                     _exhaust(map(put, writes, writes.values()))
+            if self._meta_record is not None:
+                meta = self._moved_meta(batch, meta)
             for name, entry in meta.items():
                 if entry is None:
                     delete(name, self._offsets)
@@ -336,9 +366,36 @@ class RocksDBEngine(Engine):
             self._db.write(batch, self._durable if durable else self._lazy)
         except Exception as error:
             raise writing_error(error) from error
+        self._meta_record = None
         self._flushes.entries += len(meta)
         if self._memory is not None:
             self._memory.wrote(self._flushes)
+
+    def _moved_meta(self, batch: WriteBatch, meta: Mapping[bytes, bytes | None]) -> Mapping[bytes, bytes | None]:
+        """Let ``batch`` remove the record of all meta entries. Return what their own family then gets."""
+        is_second = self._meta_record is self._second_db
+        # Without a handle this would go to the default family of the batch, whichever that is now.
+        batch.delete(META_KEY, self._db.get_column_family_handle(SECOND_FAMILY if is_second else "default"))
+        outdated = dict.fromkeys(self._offsets_db.keys())
+        return {**outdated, **self.meta(), **meta}
+
+    def write_file(self, path: Path, parts: Iterable[FilePart], meta: Meta | None) -> None:
+        record = None if meta is None else record_of({**self.meta(), **meta})
+        if self._file_options is None:
+            self._file_options = database_options(self._options)
+        write_sst_file(self._file_options, path, record, parts)
+
+    def ingest(self, files: Sequence[Path]) -> None:
+        # Before the files are visible: a reader that finds no record reads the family of the entries instead.
+        former, self._meta_record = self._meta_record, self._stored[0]
+        self._num_ingested += 1
+        try:
+            take_over(self._stored[0], files)
+        except BaseException:
+            self._meta_record = former
+            raise
+        finally:
+            self._num_ingested += 1
 
     def _delete_range(self, batch: WriteBatch, bounds: Bounds, layers: Sequence[Writes], family: int) -> None:
         start, end = bounds
@@ -348,12 +405,12 @@ class RocksDBEngine(Engine):
             return
         if end is None:
             # RocksDB needs an end: take it right after the last key, committed or in a layer.
-            last = next(iter(self._stored[family].items(backwards=True)), (b"", b""))[0]
+            last = next(iter(self._stored[family].items(backwards=True)), (META_KEY, b""))[0]
             end = max([last, *(key for layer in layers if layer.family == family for key in layer.writes)])
         # A range that begins after its end is empty here, and fatal for RocksDB.
-        if (start or b"") <= end:
+        if (start or FIRST_KEY) <= end:
             # This call of a batch ignores its default family.
-            batch.delete_range(start or b"", end + b"\x00", self._handles[family])
+            batch.delete_range(start or FIRST_KEY, end + b"\x00", self._handles[family])
 
     def put(self, key: bytes, value: bytes | None) -> None:
         try:
@@ -391,7 +448,12 @@ class RocksDBEngine(Engine):
 
     def approximate_num_entries(self, family: int = 0) -> int:
         try:
-            return int(self._stored[family].property_int_value("rocksdb.estimate-num-keys") or 0)
+            stored = self._stored[family]
+            estimate = int(stored.property_int_value("rocksdb.estimate-num-keys") or 0)
+            if self._meta_record is not None and stored is self._meta_record:
+                # Each file with the first of all keys has one record of the meta entries.
+                estimate -= sum([file["start_key"] == META_KEY for file in stored.live_files()])
+            return max(estimate, 0)
         except Exception as error:
             raise reading_error(error) from error
 

@@ -50,6 +50,11 @@ def writing_error(error: Exception) -> StoreError:
     )
 
 
+def file_error(error: Exception, path: Path) -> CommitFailedError:
+    """Return the error of a file that could not be written for a commit. The database has seen nothing of it."""
+    return CommitFailedError(f"RocksDB can't write {path}: {_advised(str(error))} Remove the cause and commit again")
+
+
 def _advised(text: str) -> str:
     """Return the sentence about an error, and one about the lack of descriptors if that is the cause."""
     return f"{text}. {descriptors_lacking(text)}." if os.strerror(errno.EMFILE) in text else f"{text}."

@@ -16,10 +16,9 @@ from typing import Any
 
 from rocksdict import AccessType, Rdict
 
-from stores.engines.rocksdb.database import close_handle, manifest_of, mirrored
+from stores.engines.rocksdb.database import close_handle, database_options, manifest_of, mirrored
 from stores.engines.rocksdb.engine import RocksDBEngine
 from stores.engines.rocksdb.errors import opening_error, reading_error
-from stores.engines.rocksdb.options import database_options
 from stores.engines.rocksdb.scan import RocksDBScan
 from stores.errors import StoreCorruptedError
 

@@ -1,7 +1,7 @@
 """SQLite: two WITHOUT ROWID tables of blobs in one file, in WAL mode.
 
 One connection writes, and the others only read: if two connections write or checkpoint at the same moment, SQLite
-before 3.51.3 may corrupt the file. ``python -m stores.inspection`` prints the contents.
+before 3.51.3 may corrupt the file. ``txstores inspect --tables`` shows the tables.
 
 SQLite's pages have no checksums. With ``checksums`` each value is followed by one of key and value
 (``stores.engines.checksum``). ``user_version`` records this choice, so that it stays the same for a store. ``verify``
@@ -22,8 +22,7 @@ from stores.engines.engine import EngineSnapshot, Scan, Transaction, Transaction
 from stores.engines.families import FAMILIES, families_in_use
 from stores.engines.snapshots import Snapshot, Snapshots
 from stores.engines.sqlite.errors import damage, opening_error, reading_error, writing_error
-from stores.engines.sqlite.scan import SqliteScan
-from stores.engines.sqlite.snapshot import SqliteSnapshot
+from stores.engines.sqlite.scan import SqliteScan, SqliteSnapshot
 from stores.engines.sqlite.tables import (
     DATA,
     FILE,
@@ -50,6 +49,8 @@ from stores.ordered.ranges import ScanRange
 Answer = TypeVar("Answer")
 
 _POOL = 4
+_WITHOUT_MAP = "pragma mmap_size=0"
+"""Reads of a mapped file would end the process on an I/O error. Source: SQLite, "Memory-Mapped I/O"."""
 
 
 class SqliteEngine(TransactionalEngine):
@@ -57,28 +58,20 @@ class SqliteEngine(TransactionalEngine):
 
     name: ClassVar[str] = "sqlite"
     options: ClassVar[Mapping[str, object]] = {
-        "page_size_bytes": 4096,
         "cache_size_bytes": 50 << 20,
-        "mmap_size_bytes": 0,
         "wal_autocheckpoint_pages": 1000,
         "checksums": True,
         # Without it, a scan takes some two thirds of the time. Lookups and ``verify`` always check.
         "scan_checksums": True,
     }
-    # SQLite silently ignores other values. Source: its manual, "PRAGMA page_size".
-    option_values: ClassVar[Mapping[str, Container[object]]] = {
-        "page_size_bytes": tuple(512 << power for power in range(8)),
-        "wal_autocheckpoint_pages": range(1 << 31),
-    }
+    option_values: ClassVar[Mapping[str, Container[object]]] = {"wal_autocheckpoint_pages": range(1 << 31)}
     splits: ClassVar[bool] = True
     reads_live: ClassVar[bool] = True
     max_key_bytes = 1 << 20
     max_value_bytes = 900_000_000 - CHECKSUM_BYTES  # SQLite's limit for a whole row is 1,000,000,000 bytes
 
-    def __init__(
-        self, file: Path, writer: Connection, mmap_size_bytes: int, durability: Durability, codec: ValueCodec
-    ) -> None:
-        self._file, self._writer, self._mmap, self._durability = file, writer, mmap_size_bytes, durability
+    def __init__(self, file: Path, writer: Connection, durability: Durability, codec: ValueCodec) -> None:
+        self._file, self._writer, self._durability = file, writer, durability
         self._codec = codec
         self._access = READ_ONLY
         self._owner = get_ident()
@@ -103,10 +96,9 @@ class SqliteEngine(TransactionalEngine):
             writer = connect(file)
             try:
                 writer.set_progress_handler(Deadline(OPENING_S), STEPS_PER_LOOK)
-                writer.execute(f"pragma page_size={cast(int, options['page_size_bytes'])}")
                 write_ahead(writer, durability)
                 writer.execute(f"pragma cache_size=-{cast(int, options['cache_size_bytes']) >> 10}")
-                writer.execute(f"pragma mmap_size={cast(int, options['mmap_size_bytes'])}").fetchall()
+                writer.execute(_WITHOUT_MAP).fetchall()
                 writer.execute(f"pragma wal_autocheckpoint={cast(int, options['wal_autocheckpoint_pages'])}").fetchall()
                 if new:
                     create(writer, checksums=bool(options["checksums"]))
@@ -128,7 +120,7 @@ class SqliteEngine(TransactionalEngine):
             raise opening_error(error, file) from error
         except OSError as error:
             raise StoreUnavailableError(f"{file} can't be opened: {error.strerror}. Make it readable") from error
-        opened = cls(file, writer, cast(int, options["mmap_size_bytes"]), durability, codec)
+        opened = cls(file, writer, durability, codec)
         if second:
             try:
                 opened.select_families()
@@ -151,7 +143,7 @@ class SqliteEngine(TransactionalEngine):
                 codec = codec_of(checksums=has_checksums(reader, found, file), scans_checked=True)
                 second = has_table(found, SECOND)
                 reader.set_progress_handler(None, 0)
-                opened = cls(file, reader, 0, Durability.CHANGELOG, codec)
+                opened = cls(file, reader, Durability.CHANGELOG, codec)
                 opened._access = access
                 if second:
                     opened.select_families()
@@ -441,7 +433,7 @@ class SqliteEngine(TransactionalEngine):
     def _connect(self) -> Connection:
         """Return a read-only connection, which sees committed data."""
         reader = connect(self._file, self._access)
-        reader.execute(f"pragma mmap_size={self._mmap}").fetchall()
+        reader.execute(_WITHOUT_MAP).fetchall()
         return reader
 
     def _release(self, reader: Connection) -> None:

@@ -1,8 +1,8 @@
 """A store: the contract's checks, offsets and position, iterators, readers and restore, over a staging.
 
 The staging (``stores.strategies.staging``) defines how a write is staged, how it is read back, and what a commit does.
-A store is one object in four parts, a module each. They share its attributes (``state``), so that a put or a lookup is
-one call: ``writes``, ``reads``, ``marks`` and ``transactions``.
+A store is one object, so that a put or a lookup is one call: ``reads`` has its attributes and reads, ``transactions``
+its writes, marks and commits. ``views`` has the readers and snapshots that it gives out.
 """
 
 from __future__ import annotations
@@ -12,15 +12,12 @@ from typing import final
 from stores.errors import StoreUnavailableError
 from stores.interface import IsolationLevel, KeyValueSnapshot, KeyValueView, PositionBound
 from stores.strategies.iterator import Pin
-from stores.strategies.reader import BoundedReader, StoreReader
-from stores.strategies.store.reads import StoreReads
 from stores.strategies.store.transactions import StoreTransactions
-from stores.strategies.store.writes import StoreWrites
-from stores.strategies.store_snapshot import HeldSnapshot, StoreSnapshot
+from stores.strategies.store.views import BoundedReader, HeldSnapshot, StoreReader, StoreSnapshot
 
 
 @final
-class Store(StoreWrites, StoreReads, StoreTransactions):
+class Store(StoreTransactions):
     """A store over a staging, which has the engine."""
 
     def read_only(
@@ -53,11 +50,3 @@ class Store(StoreWrites, StoreReads, StoreTransactions):
         return StoreSnapshot(
             self.name, held, pin, self._iterators, position, is_split=is_split, num_entries=num_entries
         )
-
-
-def __getattr__(name: str) -> object:
-    if name == "EngineStore":
-        from stores.strategies.engine_store import EngineStore  # Deprecated, and seldom used.
-
-        return EngineStore
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

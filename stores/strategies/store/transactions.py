@@ -1,27 +1,127 @@
-"""The transactions of a store: offsets and position, commit, rollback, recovery and restore."""
+"""The transactions of a store: writes, marks, offsets and position, commit, rollback, recovery and restore."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from threading import get_ident
 
 from stores import position as positions
 from stores.contract import marks as kept_marks
-from stores.contract.arguments import check_offsets
-from stores.contract.persistence import Persistence
+from stores.contract.arguments import check_offsets, check_pair, check_pairs
+from stores.contract.levels import Persistence
 from stores.engines.engine import Writes
-from stores.errors import StoreCorruptedError, StoreError
+from stores.errors import StoreCorruptedError, StoreError, StoreUnavailableError
 from stores.failpoints import reach
 from stores.interface import IsolationLevel, Position, PositionBound, Recovery, TopicPartition
-from stores.strategies.access import while_open
-from stores.strategies.arguments import OFFSET_BOUND, check_offset, check_partition
+from stores.strategies.access import OFFSET_BOUND, check_bounds, check_offset, check_partition, while_open
 from stores.strategies.family_split import split
 from stores.strategies.staging import RESTORE_AFTER_WRITE, RESTORE_BEFORE_WRITE
-from stores.strategies.store.marks import StoreMarks
+from stores.strategies.store.reads import StoreReads
 
 
-class StoreTransactions(StoreMarks):
-    """The steps that begin, commit, undo or replace a transaction, on the writer's thread."""
+class StoreTransactions(StoreReads):
+    """All that stages, commits, undoes or replaces a transaction, on the writer's thread, and lookups of marks."""
+
+    # Writes
+
+    def put(self, key: bytes, value: bytes | None) -> None:
+        # The hot path: a valid write of a key with nothing staged in older layers is staged here, without calls.
+        if type(key) is bytes and type(value) is bytes and get_ident() == self._writer:
+            batch = self._batch
+            key_bytes = len(key)
+            if batch is not None:
+                if 0 < key_bytes <= self._max_key_bytes and (num_bytes := key_bytes + len(value)) <= batch.room_bytes:
+                    writes = batch.writes
+                    # ``batch.writes`` is read again for the assignment: a reader may have frozen the layer since.
+                    if key not in writes:
+                        if not batch.deep:
+                            batch.room_bytes -= num_bytes
+                            batch.writes[key] = value
+                            return
+                    elif (old := writes[key]) is not None:
+                        if (grown := len(value) - len(old)) > 0:
+                            batch.room_bytes -= grown
+                        elif grown:
+                            batch.granted_bytes += grown
+                        batch.writes[key] = value
+                        return
+            elif 0 < key_bytes <= self._max_key_bytes and len(value) <= self.access.max_value_bytes:
+                try:
+                    self.staging.stage(key, value)
+                except StoreError:
+                    # Another thread may have closed the store meanwhile.
+                    self.access.check_open()
+                    raise
+                return
+        self.access.check_write(key, value)
+        self._stage(key, value)
+
+    def put_timestamped(self, key: bytes, value: bytes | None, timestamp_ms: int) -> None:
+        # The same as ``put``, without the cost of a call.
+        if type(key) is bytes and type(value) is bytes and type(timestamp_ms) is int and not timestamp_ms >> 62:
+            key_bytes = len(key)
+            batch = self._batch
+            if batch is not None and 0 < key_bytes <= self._max_key_bytes and get_ident() == self._writer:
+                num_bytes = key_bytes + len(value) + 8
+                if num_bytes <= batch.room_bytes and key not in batch.writes and not batch.deep:
+                    batch.room_bytes -= num_bytes
+                    # Big-endian; faster than a ``Struct``.
+                    batch.writes[key] = timestamp_ms.to_bytes(8) + value
+                    return
+            self.put(key, timestamp_ms.to_bytes(8) + value)
+            return
+        super().put_timestamped(key, value, timestamp_ms)
+
+    def put_all(self, pairs: Iterable[tuple[bytes, bytes | None]]) -> None:
+        check_pairs(pairs)
+        check_write = self.access.check_write
+        writes: dict[bytes, bytes | None] = {}
+        # Read all pairs before any is staged: they may come from a scan of this store.
+        for pair in pairs:
+            if type(pair) is not tuple or len(pair) != 2:
+                check_pair(pair)
+            key, value = pair
+            check_write(key, value)
+            writes[key] = value
+        self.access.check_writer()
+        if writes:
+            self._stage_list(writes)
+
+    def put_if_absent(self, key: bytes, value: bytes | None) -> bytes | None:
+        self.access.check_write(key, value)
+        existing = self.get(key)
+        if existing is None:
+            self._stage(key, value)
+        return existing
+
+    def delete(self, key: bytes) -> bytes | None:
+        self.access.check_write(key, None)
+        existing = self.get(key)
+        if existing is not None:
+            self._stage(key, None)
+        return existing
+
+    def _stage(self, key: bytes, value: bytes | None) -> None:
+        """Stage a checked write."""
+        try:
+            self.staging.stage(key, value)
+        except StoreError:
+            # Another thread may have closed the store meanwhile.
+            self.access.check_open()
+            raise
+
+    @while_open
+    def _stage_list(self, writes: dict[bytes, bytes | None]) -> None:
+        self.staging.stage_all(writes)
+
+    @while_open
+    def delete_range(self, start: bytes | None, end: bytes | None) -> None:
+        check_bounds(start, end)
+        if start is None or end is None or start <= end:
+            self.staging.stage_range(start, end)
+
+    # Transactions
 
     def commit(self, changelog_offsets: Mapping[TopicPartition, int | None] | None = None) -> None:
         # The same as ``while_open``, without its cost in each commit.
@@ -63,7 +163,7 @@ class StoreTransactions(StoreMarks):
     def rollback(self) -> None:
         undone = bool(self._staged_position or self._staged_marks) or not self.staging.is_clean()
         with self._marks_lock:
-            self._rollback_turn += 1
+            self._turn += 1
             try:
                 # Before the data, so that the position never leads the data.
                 self._staged_position = {}
@@ -71,7 +171,7 @@ class StoreTransactions(StoreMarks):
                 # After the data: a reader of staged data needs the stream time that belongs to it.
                 self._staged_marks = {}
             finally:
-                self._rollback_turn += 1
+                self._turn += 1
         self._counters.rollback_total += undone
 
     @property
@@ -143,6 +243,99 @@ class StoreTransactions(StoreMarks):
                 self._offsets.pop(partition, None)
             else:
                 self._offsets[partition] = offset
+
+    # Marks: small named values that are committed with the data
+
+    def mark(self, name: str) -> bytes | None:
+        # The fast path, once per record of a window: a name that is staged or committed has been checked.
+        if type(name) is str and self._writer:
+            staged = self._staged_marks
+            if name in staged:
+                return staged[name]
+            if name in self._marks:
+                return self._marks[name]
+        return self._mark_at(IsolationLevel.READ_UNCOMMITTED, name)
+
+    def _mark_at(self, level: IsolationLevel, name: str) -> bytes | None:
+        """Return the mark ``name`` at ``level``, from any thread."""
+        self.access.check_open()
+        kept_marks.check_name(name)
+        if level is IsolationLevel.READ_UNCOMMITTED or self.staging.shows_staged():
+            # In this order: a commit stores the marks before it clears the staged ones.
+            staged = self._staged_marks
+            if name in staged:
+                return staged[name]
+        elif self._marks_in_doubt:
+            # Read the engine's marks, like its data: a mark that is the same before and after a scan belongs to it.
+            try:
+                return kept_marks.decode(self.staging.engine.meta()).get(name)
+            except StoreUnavailableError:
+                self.access.check_open()
+                raise
+        return self._marks.get(name)
+
+    def set_mark(self, name: str, value: bytes | None) -> None:
+        if self._marks_need_care:
+            if self._marks_are_held:
+                self._let_readers_end()
+            if self._marks_at_once:
+                self._set_mark_at_once(name, value)
+                return
+        # The fast path, up to once per record: a name that is staged has been checked.
+        staged = self._staged_marks
+        if (
+            get_ident() == self._writer
+            and type(value) is bytes
+            and type(name) is str
+            and name in staged
+            and len(value) <= kept_marks.VALUE_BYTES_MAX
+        ):
+            staged[name] = value
+            return
+        self._stage_mark(name, value)
+
+    def put_with_marks(self, pairs: Iterable[tuple[bytes, bytes | None]], marks: Mapping[str, bytes | None]) -> None:
+        self.access.check_writer()
+        # With the lock: a reader that holds the marks completes its query before this step begins.
+        with self._marks_lock:
+            self._turn += 1
+            try:
+                super().put_with_marks(pairs, marks)
+            finally:
+                self._turn += 1
+
+    def _stage_mark(self, name: str, value: bytes | None) -> None:
+        self.access.check_writer()
+        kept_marks.check_name(name)
+        kept_marks.check_value(value)
+        self._staged_marks[name] = value
+
+    @while_open
+    def _set_mark_at_once(self, name: str, value: bytes | None) -> None:
+        # Write it before the data that it describes, which can't be undone: windows above the stream time are hidden.
+        staged = self._staged_marks
+        if name in staged and type(value) is bytes and len(value) <= kept_marks.VALUE_BYTES_MAX:
+            staged[name] = value
+        else:
+            self._stage_mark(name, value)
+        changed = kept_marks.changed(self._marks, self._staged_marks)
+        if changed:
+            self.staging.engine.write([], kept_marks.encode(self._marks, changed), durable=False)
+            self._marks = kept_marks.merge(self._marks, changed)
+
+    @contextmanager
+    def _marks_held(self) -> Iterator[None]:
+        """Block the writer's next change of a mark, commit or rollback. For use on another thread."""
+        with self._marks_lock:
+            self._marks_are_held = self._marks_need_care = True
+            try:
+                yield
+            finally:
+                self._marks_are_held, self._marks_need_care = False, self._marks_at_once
+
+    def _let_readers_end(self) -> None:
+        with self._marks_lock:
+            pass
 
     # Recovery and restore
 

@@ -11,10 +11,9 @@ from os import PathLike
 from stores.files.plain_files import translated_system_errors
 from stores.files.store_directory import checked_path
 from stores.interface import TopicPartition
-from stores.tasks.directory.own_folders import own_stores
 from stores.tasks.directory.relocation_journal import offsets_of, owners
 from stores.tasks.directory.state_directory import StateDirectory
-from stores.tasks.directory.store_places import places
+from stores.tasks.directory.store_places import own_stores, places
 from stores.tasks.identifier import Home, StorePartition, TaskId
 from stores.tasks.topology import Topology
 
@@ -39,8 +38,7 @@ def stored_offsets(
         if not state.path.is_dir():
             return {}
         homes: dict[Home, set[str]] = {
-            task_id: {place.store for place in places(state.folder(task_id), topology.stores)}
-            for task_id in state.tasks()
+            task_id: {place.store for place in places(state.folder(task_id))} for task_id in state.tasks()
         }
         homes |= {home: {home.store} for home, _ in own_stores(state.path)}
         for home, stores in homes.items():

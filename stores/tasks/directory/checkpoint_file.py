@@ -11,6 +11,7 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from zlib import crc32
 
@@ -115,6 +116,27 @@ class CheckpointFile:
             f"{self.path} is not a valid checkpoint file, {reason}: remove it. Stores that need it are restored from "
             "their changelogs"
         )
+
+
+class SplitCheckpoint:
+    """A ``CheckpointFile`` that is split by changelog partition. ``path`` is the task's file, for messages."""
+
+    def __init__(self, path: Path, files: Mapping[TopicPartition, CheckpointFile]) -> None:
+        self.path = path
+        self._files = files
+
+    def read(self) -> dict[TopicPartition, int]:
+        """Return the offsets by changelog partition. A damaged file has none; the other files still count."""
+        found: dict[TopicPartition, int] = {}
+        for partition, file in self._files.items():
+            with suppress(StoreCorruptedError):
+                found |= {key: offset for key, offset in file.read().items() if key == partition}
+        return found
+
+    def write(self, offsets: Mapping[TopicPartition, int | None]) -> None:
+        """Replace each file, or remove it if ``offsets`` has no entry for it; durable on return."""
+        for partition, file in self._files.items():
+            file.write({partition: offsets[partition]} if partition in offsets else {})
 
 
 def _checksum(content: bytes) -> bytes:

@@ -15,12 +15,11 @@ from stores.files.plain_files import translated_system_errors
 from stores.files.store_directory import checked_path
 from stores.tasks.directory.directory_layout import JOURNAL_FILE, DirectoryLayout
 from stores.tasks.directory.names import check_stores
-from stores.tasks.directory.own_folders import own_stores
 from stores.tasks.directory.placement import Move
 from stores.tasks.directory.relocation import Relocation, check_devices, locked, moved_paths, relocating
 from stores.tasks.directory.relocation_journal import Journal, planned
 from stores.tasks.directory.state_directory import StateDirectory
-from stores.tasks.directory.store_places import is_taken, move_old_stores, own_engines, places
+from stores.tasks.directory.store_places import is_taken, own_engines, own_stores, places
 from stores.tasks.identifier import StorePartition, TaskId
 from stores.tasks.topology import Topology
 
@@ -77,14 +76,7 @@ def _prepared(
     state: StateDirectory, wanted: DirectoryLayout, topology: Topology | None, application_id: str | None
 ) -> Journal:
     """Return the journal of the change. All tasks are locked."""
-    if wanted is DirectoryLayout.STORE_PARTITION:
-        for task_id in state.tasks():
-            move_old_stores(state.folder(task_id), {})
     moves = _moves(state, wanted, topology)
-    for move in moves:
-        if move.engine is None:
-            path = move.path(state.path, move.source)
-            raise StoreIncompatibleError(f"{path} does not name its engine: open its task once, or remove it")
     check_devices(state, moves)
     known = {move.store for move in moves}
     return replace(planned(state.path, moves, known, application_id), layout=wanted)
@@ -116,7 +108,7 @@ def _moves(state: StateDirectory, wanted: DirectoryLayout, topology: Topology | 
     for move in moves:
         source, target = move.path(state.path, move.source), move.path(state.path, move.target)
         other = taken.setdefault((move.store, str(move.target)), source)
-        if other == source and (is_taken(target) if move.engine else False):
+        if other == source and is_taken(target):
             other = target
         if other == source and isinstance(move.target, StorePartition):
             other = next((target.with_name(engine) for engine in own_engines(target.parent)), source)

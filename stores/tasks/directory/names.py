@@ -13,7 +13,7 @@ _NAME = re.compile(r"[a-zA-Z0-9_-][a-zA-Z0-9._-]{0,99}")
 _TOPIC = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 """Source: Kafka, ``Topic.validate``."""
 _RESERVED_ENDS = (".former", ".new", ".position", ".prepare", ".removed", ".swap", ".wiped")
-"""Endings of files beside a store's folder, in this release or in earlier ones."""
+"""Endings of files beside a store's folder."""
 NUMBER_BOUND = 1 << 31
 """The exclusive upper bound of a partition's number. Source: Kafka, whose protocol has 32 signed bits for it."""
 SUBTOPOLOGY_BOUND = 1 << 64

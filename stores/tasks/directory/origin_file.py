@@ -74,5 +74,24 @@ class OriginFile:
                 sync_folder(self.path.parent)
 
 
+class SplitOrigins:
+    """An ``OriginFile`` that is split by store."""
+
+    def __init__(self, files: Mapping[str, OriginFile]) -> None:
+        self._files = files
+
+    def read(self, names: Iterable[str]) -> dict[str, Origin]:
+        """Return the origins of the stores ``names`` that have an entry; AT_LEAST_ONCE if a file is damaged."""
+        found: dict[str, Origin] = {}
+        for name in names:
+            found |= self._files[name].read([name])
+        return found
+
+    def write(self, stores: Mapping[str, Origin]) -> None:
+        """Replace each file, or remove it if ``stores`` has no entry for it; durable on return."""
+        for name, file in self._files.items():
+            file.write({name: stores[name]} if name in stores else {})
+
+
 def _checksum(stores: Mapping[str, Origin]) -> int:
     return crc32(json.dumps(dict(sorted(stores.items()))).encode())

@@ -12,9 +12,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from stores.tasks.directory.directory_layout import DirectoryLayout, read_layout
-from stores.tasks.directory.own_folders import own_stores
 from stores.tasks.directory.state_directory import StateDirectory, last_used
-from stores.tasks.directory.store_places import Place, is_taken, parts, places
+from stores.tasks.directory.store_places import Place, is_taken, own_stores, parts, places
 from stores.tasks.identifier import Home, TaskId
 from stores.tasks.topology import Topology
 
@@ -23,8 +22,7 @@ class Located(NamedTuple):
     """A store, and the owner of its folder."""
 
     home: Home
-    engine: str | None
-    """None for a store in the layout of an earlier release."""
+    engine: str
     store: str
 
     def path(self, state: Path) -> Path:
@@ -32,15 +30,14 @@ class Located(NamedTuple):
         folder = state / str(self.home)
         if isinstance(self.home, TaskId):
             return Place(self.engine, self.store).within(folder)
-        return folder / (self.engine or "")
+        return folder / self.engine
 
 
 class Move(NamedTuple):
     """A store, the task that has it, and the task that it belongs to; either may be a folder of its own instead."""
 
     store: str
-    engine: str | None
-    """None for a store in the layout of an earlier release."""
+    engine: str
     source: Home
     target: Home
 
@@ -68,7 +65,7 @@ class Placement:
 
 def place_stores(state: StateDirectory, topology: Topology) -> Placement:
     """Compare all stores with ``topology``. Raises: OSError; StoreCorruptedError if the layout's note is damaged."""
-    found = {task_id: places(state.folder(task_id), topology.stores) for task_id in state.tasks()}
+    found = {task_id: places(state.folder(task_id)) for task_id in state.tasks()}
     present = {(task_id, place.store) for task_id, stores in found.items() for place in stores}
     doubles: list[Move] = []
     unnamed: list[Located] = []
@@ -97,4 +94,4 @@ def place_stores(state: StateDirectory, topology: Topology) -> Placement:
 
 
 def _order(move: Move) -> tuple[Home, str, str]:
-    return move.source, move.store, move.engine or ""
+    return move.source, move.store, move.engine

@@ -14,22 +14,23 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Collection, Iterable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
 
-from stores.errors import StoreIncompatibleError, StoreMisplacedError, StoreUnavailableError
+from stores.errors import StoreMisplacedError, StoreUnavailableError
 from stores.files.creation import LOCK_FILE as STORE_LOCK_FILE
+from stores.files.creation import remove_empty
 from stores.files.locks import FileLock, take, take_in_time
-from stores.files.plain_files import make_folder, translated_system_errors
+from stores.files.plain_files import check_no_link, make_folder, translated_system_errors
 from stores.files.store_directory import checked_path
 from stores.tasks.directory.directory_layout import JOURNAL_FILE, RELOCATING_FILE, relocate_command
 from stores.tasks.directory.placement import Move, Placement, place_stores
 from stores.tasks.directory.relocation_journal import Journal, planned
 from stores.tasks.directory.state_directory import LOCK_FILE, StateDirectory
-from stores.tasks.directory.store_places import move_old_stores, parts
+from stores.tasks.directory.store_places import parts
 from stores.tasks.directory.topology_lock import TopologyLock
 from stores.tasks.directory.unnamed_stores import note_kept
 from stores.tasks.identifier import TaskId
@@ -141,7 +142,6 @@ def _relocate(
         # First: locking a task without a folder creates the folder.
         check_devices(state, found.moves)
         with locked(state, found.moves):
-            _move_old_stores(state, found.moves)
             # Another process may have created or removed a store before all was locked.
             again = place_stores(state, topology)
             if again.moves == found.moves:
@@ -169,20 +169,15 @@ def _keep(state: StateDirectory, topology: Topology, found: Placement) -> None:
         )
 
 
-def _move_old_stores(state: StateDirectory, moves: tuple[Move, ...]) -> None:
-    """Bring stores of an earlier release's layout to the present one, in the tasks of ``moves``, which are locked."""
-    for task_id in _tasks(moves):
-        # The task reports a store that can't be moved when it opens.
-        with suppress(StoreIncompatibleError):
-            move_old_stores(state.folder(task_id), {})
-
-
 @contextmanager
-def locked(state: StateDirectory, moves: Iterable[Move], others: Iterable[TaskId] = ()) -> Iterator[None]:
+def locked(state: StateDirectory, moves: Collection[Move], others: Iterable[TaskId] = ()) -> Iterator[None]:
     """Hold the locks of the tasks that give or get a store, of ``others``, and of the stores.
 
-    Raises: StoreLockedError; OSError.
+    Raises: StoreLockedError; StoreIncompatibleError if a link leads to the place of one; OSError.
     """
+    for move in moves:
+        for home in (move.source, move.target):
+            check_no_link(state.path, move.path(state.path, home).parent)
     with ExitStack() as held:
         tasks = sorted({*_tasks(moves), *others})
         missing = {task_id for task_id in tasks if not state.folder(task_id).is_dir()}
@@ -198,6 +193,9 @@ def locked(state: StateDirectory, moves: Iterable[Move], others: Iterable[TaskId
             make_folder(state.folder(task_id), 0o700)
             _hold(held, state.folder(task_id) / LOCK_FILE)
         yield
+    # Where a removed lock file is hidden as long as it is held, its folder could not be removed before.
+    for task_id in tasks:
+        remove_empty(state.folder(task_id))
 
 
 def _hold(held: ExitStack, file: Path) -> None:

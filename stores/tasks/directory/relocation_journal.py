@@ -121,8 +121,8 @@ class Journal:
                 moves = {_move_of(each): each for each in content["moves"]}
                 return cls(
                     tuple(moves),
-                    {_home_of(home): tuple(topics) for home, topics in content["taken"].items()},
-                    {move: each["offsets"] for move, each in moves.items()},
+                    {_home_of(home): tuple(map(_topic, topics)) for home, topics in content["taken"].items()},
+                    {move: _offsets_in(each["offsets"]) for move, each in moves.items()},
                     {move: Origin(each["origin"]) for move, each in moves.items() if each["origin"] is not None},
                     DirectoryLayout(content["layout"]) if "layout" in content else None,
                 )
@@ -293,16 +293,33 @@ def _names(state: Path, home: Home) -> set[str]:
 
 def _move_of(content: Mapping[str, Any]) -> Move:
     """Parse a move. Raises: KeyError, TypeError, ValueError, ConfigError."""
-    for name in (content["store"], content["engine"] or content["store"]):
+    for name in (content["store"], content["engine"]):
         check_stores([name])
     return Move(content["store"], content["engine"], _home_of(content["from"]), _home_of(content["to"]))
+
+
+def _offsets_in(content: Mapping[str, object]) -> dict[str, int]:
+    """Parse the offsets by topic. Raises: AttributeError, ValueError."""
+    offsets = {}
+    for topic, offset in content.items():
+        if type(offset) is not int or not 0 <= offset < 1 << 63:
+            raise ValueError(f"{offset!r} is no offset")
+        offsets[_topic(topic)] = offset
+    return offsets
+
+
+def _topic(name: object) -> str:
+    """Return ``name``, if it can be a topic in a checkpoint file. Raises: ValueError."""
+    if not isinstance(name, str) or not name.isascii() or name.split() != [name]:
+        raise ValueError(f"{name!r} is no topic")
+    return name
 
 
 def _home_of(content: str) -> Home:
     return StorePartition.parse(content) if "/" in content else TaskId.parse(content)
 
 
-def tidy(state: Path, home: Home, engines: Iterable[str | None] = ()) -> None:
+def tidy(state: Path, home: Home, engines: Iterable[str] = ()) -> None:
     """Remove empty folders of ``engines``, and the folder of ``home`` if only its lock file is left.
 
     For a store's own folder, the parent folder is removed as well if it is empty. No task may have ``home`` open.
@@ -310,7 +327,7 @@ def tidy(state: Path, home: Home, engines: Iterable[str | None] = ()) -> None:
     folder = state / str(home)
     # In a store's own folder, the folder with the engine's name is the store.
     for engine in engines if isinstance(home, TaskId) else ():
-        if engine is not None and not (folder / engine).is_symlink():
+        if not (folder / engine).is_symlink():
             with suppress(OSError):
                 (folder / engine).rmdir()
     with suppress(OSError):

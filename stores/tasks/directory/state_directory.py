@@ -19,31 +19,92 @@ Source: Kafka Streams, ``StateDirectory``; KIP-1259 for the age at which a folde
 
 from __future__ import annotations
 
+import json
+import logging
 import os
 import shutil
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from stat import S_IMODE
-from uuid import UUID
+from uuid import UUID, uuid4
 
 from stores.errors import StoreCorruptedError, StoreIncompatibleError, StoreLockedError
 from stores.failpoints import Part, declare, reach
 from stores.files.creation import foreign_names, is_store, is_unused
-from stores.files.locks import take
-from stores.files.plain_files import StrangeFileError, make_folder, sync_folder, translated_system_errors
+from stores.files.locks import take, take_in_time
+from stores.files.plain_files import (
+    StrangeFileError,
+    make_folder,
+    read_json,
+    replace_file,
+    sync_folder,
+    translated_system_errors,
+)
 from stores.interface import TopicPartition
 from stores.registry import backend_named
 from stores.tasks.directory.checkpoint_file import CheckpointFile
 from stores.tasks.directory.directory_layout import JOURNAL_FILE, RELOCATING_FILE, DirectoryLayout, read_layout
 from stores.tasks.directory.names import check_engine
-from stores.tasks.directory.offset_sum import offset_sum
-from stores.tasks.directory.own_folders import own_folders
-from stores.tasks.directory.process_file import process_id
+from stores.tasks.directory.store_places import SWAP_END, is_of_engine, is_own_engine, own_folders
 from stores.tasks.directory.task_lock import TaskLock
 from stores.tasks.identifier import Home, StorePartition, TaskId
-from stores.tasks.stores.swap import SWAP_END
+
+PROCESS_FILE = "kafka-streams-process-metadata"
+_PROCESS_LOCK_FILE = ".process"
+_FIELD = "processId"
+
+_log = logging.getLogger(__name__)
+
+
+def process_id(folder: Path) -> UUID:
+    """Return the process ID of ``folder``. If it has none, create one: all processes get the same.
+
+    A file that can't be parsed is replaced. Raises: OSError; StrangeFileError; StoreLockedError if another process has
+    held the lock for half a minute.
+    """
+    file = folder / PROCESS_FILE
+    while True:
+        known = _read_process_id(file)
+        if known is not None:
+            # The process that created it may have been killed before its name was synced.
+            sync_folder(folder)
+            return known
+        lock = take_in_time(folder / _PROCESS_LOCK_FILE)
+        try:
+            if _read_process_id(file) is None:
+                if os.path.lexists(file):
+                    _log.warning("%s can't be read: the state directory gets another process ID", file)
+                replace_file(file, json.dumps({_FIELD: str(uuid4())}))
+        finally:
+            os.close(lock)
+
+
+def _read_process_id(file: Path) -> UUID | None:
+    with suppress(FileNotFoundError, ValueError, KeyError, TypeError, AttributeError):
+        content = read_json(file)
+        return UUID(content[_FIELD]) if isinstance(content, dict) else None
+    return None
+
+
+OFFSET_SUM_MAX = 2**63 - 1
+"""The upper bound of sums. Source: Kafka Streams, ``TaskManager.sumOfChangelogOffsets``."""
+
+
+def offset_sum(offsets: Mapping[TopicPartition, int | None]) -> int:
+    """Return the sum of the changelog offsets of a task's stores, 0 to ``OFFSET_SUM_MAX``. Unknown ones count as 0.
+
+    Source: KIP-441, "Computing the most-caught-up instances"; KIP-892, "Offsets for Consumer Rebalances".
+    """
+    known = (offset for offset in offsets.values() if offset is not None and offset >= 0)
+    return min(sum(known), OFFSET_SUM_MAX)
+
+
+def most_caught_up_first(sums: Mapping[str, int]) -> list[str]:
+    """Return the names of the instances that have a copy, the most caught-up first; equals are in order of names."""
+    return sorted(sums, key=lambda instance: (-sums[instance], instance))
+
 
 CHECKPOINT_FILE, ORIGIN_FILE, LOCK_FILE = ".checkpoint", ".origin", ".lock"
 _REMOVED = ".removed"
@@ -54,6 +115,39 @@ REMOVING = declare(
     "the folder of a task or store has lost its name, and is there still",
     part=Part.CHANGE,
 )
+
+
+class Watch:
+    """Folders as one process has seen them: unused are those without a change for ``delay_s`` between its looks.
+
+    It needs no clock but that of ``now_s``, which does not jump: the system's time may. A look is a clean-up. For one
+    thread.
+    """
+
+    def __init__(self, delay_s: float, now_s: Callable[[], float] = time.monotonic) -> None:
+        self._delay_s, self._now_s = delay_s, now_s
+        self._seen: dict[Path, tuple[float, float]] = {}
+
+    def is_unused(self, folder: Path, used: float) -> bool:
+        """Return True if ``used``, the last change of the folder, is the same for long enough."""
+        now_s = self._now_s()
+        last, since_s = self._seen.setdefault(folder, (used, now_s))
+        if last != used:
+            self._seen[folder] = used, now_s
+            return False
+        return now_s - since_s >= self._delay_s
+
+
+IsUnused = Callable[[Path, float], bool]
+"""Decides by a folder and the time of its last change whether it may be removed."""
+
+
+def unused_by(older_than: float | Watch) -> IsUnused:
+    """Return the decision by an age in seconds, which trusts the system's time, or by a ``Watch``."""
+    if isinstance(older_than, Watch):
+        return older_than.is_unused
+    oldest = time.time() - older_than
+    return lambda folder, used: used <= oldest
 
 
 class StateDirectory:
@@ -136,8 +230,8 @@ class StateDirectory:
             self._make()
             return process_id(self.path)
 
-    def clean(self, older_than_s: float, spared: Collection[Home] = ()) -> list[Home]:
-        """Remove the folders of tasks that were not used for ``older_than_s`` seconds; return their owners.
+    def clean(self, older_than: float | Watch, spared: Collection[Home] = ()) -> list[Home]:
+        """Remove the folders of tasks that were not used for so many seconds, or by a ``Watch``; return their owners.
 
         In the layout ``store-partition`` this includes folders of single stores, unless another process relocates
         stores. A folder stays untouched if it is ``spared`` or locked, or if it has a locked store or foreign files. A
@@ -155,10 +249,10 @@ class StateDirectory:
             for entry in self.path.iterdir():
                 if entry.name.endswith(_REMOVED) and _is_task(entry.name.removesuffix(_REMOVED)) and _is_left(entry):
                     shutil.rmtree(entry)
-            oldest = time.time() - older_than_s
-            own = self._clean_own(oldest, spared)
+            is_unused = unused_by(older_than)
+            own = self._clean_own(is_unused, spared)
             tasks = [task_id for task_id in self.tasks() if task_id not in spared]
-            return [*(task_id for task_id in tasks if self._removed(self.folder(task_id), oldest)), *own]
+            return [*(task_id for task_id in tasks if self._removed(self.folder(task_id), is_unused)), *own]
 
     def offsets(self, task_id: TaskId) -> dict[TopicPartition, int]:
         """Return the known changelog offsets of the task's stores. No store is opened.
@@ -194,7 +288,7 @@ class StateDirectory:
         if not self.path.exists():
             make_folder(self.path, 0o700)
 
-    def _clean_own(self, oldest: float, spared: Collection[Home]) -> list[StorePartition]:
+    def _clean_own(self, is_unused: IsUnused, spared: Collection[Home]) -> list[StorePartition]:
         """Remove folders of single stores, if the layout has them."""
         if read_layout(self.path) is not DirectoryLayout.STORE_PARTITION:
             return []
@@ -208,7 +302,8 @@ class StateDirectory:
             if os.path.lexists(self.path / JOURNAL_FILE):
                 return []
             for home, folder in own_folders(self.path):
-                renamed = None if home in spared else self._renamed(folder, oldest)
+                is_ours = all(is_own_engine(entry) for entry in folder.iterdir() if entry.is_dir())
+                renamed = None if home in spared or not is_ours else self._renamed(folder, is_unused)
                 if renamed is not None:
                     doomed[home] = renamed
         # A removal may take long, and tasks that open wait for the lock.
@@ -218,16 +313,16 @@ class StateDirectory:
                 folder.parent.rmdir()
         return list(doomed)
 
-    def _removed(self, folder: Path, oldest: float) -> bool:
-        doomed = self._renamed(folder, oldest)
+    def _removed(self, folder: Path, is_unused: IsUnused) -> bool:
+        doomed = self._renamed(folder, is_unused)
         if doomed is not None:
             shutil.rmtree(doomed)
         return doomed is not None
 
-    def _renamed(self, folder: Path, oldest: float) -> Path | None:
+    def _renamed(self, folder: Path, is_unused: IsUnused) -> Path | None:
         """Rename a folder that is to be removed; return its new path, or None if it must stay."""
         try:
-            if last_used(folder) > oldest or not all(map(_is_ours, folder.iterdir())):
+            if not is_unused(folder, last_used(folder)) or not all(map(_is_ours, folder.iterdir())):
                 return None
             with ExitStack() as held:
                 _hold(held, folder / LOCK_FILE)
@@ -235,7 +330,7 @@ class StateDirectory:
                     if (store / "lock").is_file():
                         _hold(held, store / "lock")
                 # A task may have used the folder before it was locked here.
-                if last_used(folder) > oldest:
+                if not is_unused(folder, last_used(folder)):
                     return None
                 doomed = folder.with_name(folder.name + _REMOVED)
                 if os.path.lexists(doomed):
@@ -264,18 +359,18 @@ def _is_task(name: str) -> bool:
 
 
 def _is_ours(entry: Path) -> bool:
-    """Return whether an entry of a task's folder belongs to the library."""
+    """Return whether an entry of the folder of a task, or of a store, belongs to the library."""
     if entry.is_symlink():
         return False
     if entry.is_dir():
-        return _is_store_alone(entry) or all(map(_is_of_store, entry.iterdir()))
+        return (_is_store_alone(entry) and is_own_engine(entry)) or all(map(_is_of_store, entry.iterdir()))
     return entry.name in _FILES or entry.name.removesuffix(".new").endswith((".position", SWAP_END))
 
 
 def _is_of_store(entry: Path) -> bool:
     """Return whether an entry of an engine's folder is a store's folder or the note of a swap."""
     if entry.is_dir() or entry.is_symlink():
-        return _is_store_alone(entry)
+        return _is_store_alone(entry) and is_of_engine(entry)
     return entry.name.removesuffix(".new").endswith(SWAP_END)
 
 
@@ -287,7 +382,7 @@ def _is_store_alone(entry: Path) -> bool:
 
 
 def _store_folders(folder: Path) -> list[Path]:
-    """Return the folders that may be stores: those of a task's folder (earlier releases), and those below them."""
+    """Return the folders that may be stores: those of a store's own folder, and those below the engines of a task."""
     entries = [entry for entry in folder.iterdir() if entry.is_dir()]
     return [*entries, *(store for entry in entries for store in entry.iterdir() if store.is_dir())]
 

@@ -30,15 +30,11 @@ _OWN = re.compile(
 
 
 def is_streams_store(path: Path) -> bool:
-    """Return whether ``path`` is a folder with RocksDB's files that is no store of the library. Raises: OSError."""
-    return not path.is_symlink() and (path / _CURRENT).is_file() and not is_store(path)
+    """Return whether ``path`` is a folder with RocksDB's files that is no store of the library, and not behind a link.
 
-
-def is_segmented_store(path: Path) -> bool:
-    """Return whether ``path`` is the folder of a window or session store of Kafka Streams. Raises: OSError."""
-    with suppress(FileNotFoundError, NotADirectoryError), os.scandir(path) as entries:
-        return any(is_streams_store(Path(entry.path)) for entry in entries if entry.is_dir(follow_symlinks=False))
-    return False
+    Raises: OSError.
+    """
+    return not path.is_symlink() and not path.parent.is_symlink() and (path / _CURRENT).is_file() and not is_store(path)
 
 
 @contextmanager

@@ -7,11 +7,11 @@ from pathlib import Path
 
 from stores.errors import StoreIncompatibleError
 from stores.files.creation import is_store
-from stores.files.plain_files import translated_system_errors
+from stores.files.plain_files import check_no_link, translated_system_errors
 from stores.tasks.directory.directory_layout import DirectoryLayout, read_layout, relocate_command
 from stores.tasks.directory.relocation import admit, is_pending
 from stores.tasks.directory.state_directory import StateDirectory
-from stores.tasks.directory.store_places import check_engine_of, check_engines, move_old_stores, places
+from stores.tasks.directory.store_places import ENDS, beside, check_engine_of, check_engines, places
 from stores.tasks.directory.task_lock import TaskLock
 from stores.tasks.directory.topology_lock import TopologyLock
 from stores.tasks.identifier import StorePartition, TaskId
@@ -49,9 +49,11 @@ class TaskFolder:
         """Take the task's lock for ``owner``, and those of stores' own folders, and bring its stores to their places.
 
         Raises: StoreLockedError; StoreMisplacedError unless ``automatic``; StoreIncompatibleError if two places have a
-        store of one name, or the layout does not fit; StoreUnavailableError; StoreCorruptedError for a damaged journal.
+        store of one name, the layout does not fit, or a link leads to one of its stores; StoreUnavailableError;
+        StoreCorruptedError for a damaged journal.
         """
         folder = self._state.folder(self._task_id)
+        self._check_no_links(folder)
         try:
             while True:
                 lock = admit(self._state, self._topology, self._application_id, automatic=self._automatic)
@@ -69,7 +71,6 @@ class TaskFolder:
                         "another one"
                     )
                 if self._layout is DirectoryLayout.TASK:
-                    move_old_stores(folder, self._engines)
                     check_engines(folder, self._engines)
                     self._refuse_other_layout(
                         [
@@ -78,7 +79,7 @@ class TaskFolder:
                         ]
                     )
                 else:
-                    present = [place for place in places(folder, self._paths) if place.store in self._paths]
+                    present = [place for place in places(folder) if place.store in self._paths]
                     self._refuse_other_layout([place.within(folder) for place in present])
                     for name, path in self._paths.items():
                         home = StorePartition(name, self._task_id.partition)
@@ -87,6 +88,14 @@ class TaskFolder:
         except BaseException:
             self.release()
             raise
+
+    def _check_no_links(self, folder: Path) -> None:
+        """Check that nothing of the task is reached through a link: what it removes and renames is in the directory."""
+        with translated_system_errors(folder):
+            check_no_link(self._state.path, folder)
+            for path in self._paths.values():
+                for each in (path, *(beside(path, end) for end in ENDS)):
+                    check_no_link(self._state.path, each)
 
     def _refuse_other_layout(self, paths: Iterable[Path]) -> None:
         options = f"--layout {self._layout}"

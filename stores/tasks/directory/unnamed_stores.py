@@ -17,14 +17,14 @@ from pathlib import Path
 
 from stores.errors import StoreError, StoreLockedError
 from stores.files.creation import LOCK_FILE as STORE_LOCK_FILE
-from stores.files.creation import foreign_names, is_store, is_unused, wipe
+from stores.files.creation import foreign_names, is_store, is_unused, remove_empty, wipe
 from stores.files.locks import take
 from stores.files.plain_files import read_json, replace_file, translated_system_errors
 from stores.registry import StoreBackend, backends
 from stores.tasks.directory.directory_layout import JOURNAL_FILE, RELOCATING_FILE
 from stores.tasks.directory.placement import Located, place_stores
 from stores.tasks.directory.relocation_journal import offsets_of, owners, take_offsets, take_origins, tidy
-from stores.tasks.directory.state_directory import LOCK_FILE, StateDirectory, last_used
+from stores.tasks.directory.state_directory import LOCK_FILE, StateDirectory, Watch, last_used, unused_by
 from stores.tasks.directory.store_places import parts, places
 from stores.tasks.identifier import Home, StorePartition
 from stores.tasks.topology import Topology
@@ -53,8 +53,10 @@ def kept_homes(state: StateDirectory, topology: Topology) -> set[Home]:
         return {located.home for located in place_stores(state, topology).kept}
 
 
-def clean_stores(state: StateDirectory, topology: Topology, older_than_s: float) -> list[Path]:
-    """Remove the stores that no task opens, after they were kept and unused for ``older_than_s``; return their paths.
+def clean_stores(state: StateDirectory, topology: Topology, older_than: float | Watch) -> list[Path]:
+    """Remove the stores that no task opens, after they were kept and unused for so many seconds; return their paths.
+
+    A ``Watch`` decides by what it has seen, without the note of since when they are kept.
 
     These are stores that ``topology`` does not name, and stores whose right place has another one. An open store stays,
     and so does one with foreign files in its folder. Nothing is done while another process relocates stores.
@@ -72,12 +74,13 @@ def clean_stores(state: StateDirectory, topology: Topology, older_than_s: float)
             return []
         kept = place_stores(state, topology).kept
         since = note_kept(state, kept)
-        oldest = time.time() - older_than_s
+        is_unused = unused_by(older_than)
         removed = []
         for located in kept:
             path = located.path(state.path)
-            used = max(map(last_used, parts(path)), default=oldest)
-            if since[_relative(located)] <= oldest and used <= oldest:
+            used = max(map(last_used, parts(path)), default=0.0)
+            noted = used if isinstance(older_than, Watch) else max(used, since[_relative(located)])
+            if is_unused(path, noted):
                 with suppress(StoreError, FileNotFoundError):
                     if _remove(state, located):
                         removed.append(path)
@@ -89,7 +92,7 @@ def clean_stores(state: StateDirectory, topology: Topology, older_than_s: float)
 def _remove(state: StateDirectory, located: Located) -> bool:
     home, engine, _ = located
     folder, path = state.path / str(home), located.path(state.path)
-    own = backends().get(engine or "")
+    own = backends().get(engine)
     folders = [part for part in parts(path) if part.is_dir() and not part.is_symlink()]
     is_other_s = isinstance(own, StoreBackend)
     # An interrupted removal may have left an empty folder.
@@ -123,6 +126,10 @@ def _remove(state: StateDirectory, located: Located) -> bool:
                 part.unlink()
         if isinstance(home, StorePartition):
             tidy(state.path, home)
+    if isinstance(home, StorePartition):
+        # Where a removed lock file is hidden as long as it is held, this could not be done before.
+        for left in (folder, folder.parent):
+            remove_empty(left)
     return True
 
 

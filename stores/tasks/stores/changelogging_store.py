@@ -9,18 +9,9 @@ from typing import NoReturn, Protocol
 from stores.batch.buffer import PAIR_MEMORY_BYTES, RANGE_MEMORY_BYTES
 from stores.contract.arguments import check_pairs
 from stores.errors import StoreError
-from stores.interface import (
-    Durability,
-    IsolationLevel,
-    KeyValueIterator,
-    KeyValueStore,
-    KeyValueView,
-    Position,
-    PositionBound,
-    Recovery,
-    TopicPartition,
-)
-from stores.metrics import StoreMetrics
+from stores.forwarding import ForwardingStore
+from stores.interface import KeyValueStore, Position, TopicPartition
+from stores.records.staging import StagedWrite, Staging
 from stores.tasks.context import TaskContext, not_processing
 from stores.tasks.memory_budget import WrittenBytes
 
@@ -39,7 +30,7 @@ class WriteLog(Protocol):
         """Log one write. Raises: as ``Producer.send``."""
 
 
-class ChangeloggingStore(KeyValueStore):
+class ChangeloggingStore(ForwardingStore):
     """A change-logging store over ``inner``. It logs each write with the current record's timestamp.
 
     The task commits, rolls back, restores and closes the store: these calls raise StoreError here. So does a write
@@ -47,8 +38,7 @@ class ChangeloggingStore(KeyValueStore):
     """
 
     def __init__(self, inner: KeyValueStore, log: WriteLog, context: TaskContext) -> None:
-        self.inner = inner
-        """The store below. The task replaces it when it opens the store again."""
+        super().__init__(inner)
         self._log = log
         self._context = context
         # Writes to a store that is not transactional must not cause an early commit (KIP-892).
@@ -93,6 +83,28 @@ class ChangeloggingStore(KeyValueStore):
             context.failure = error
             raise
         self._written.num_bytes += self._entry_bytes + (len(key) if kept is None else len(key) + len(kept))
+
+    def put_all_kept(self, writes: Sequence[StagedWrite], marks: Mapping[str, bytes | None]) -> None:
+        """Stage ``writes`` and ``marks`` in one step, or nothing if one is refused. Log those with a ``log_key``."""
+        context, log = self._context, self._log
+        self._check_active()
+        pairs = [(write.key, write.kept) for write in writes]
+        with self._staged_or_failed():
+            if marks:
+                self.inner.put_with_marks(pairs, marks)
+            else:
+                self.inner.put_all(pairs)
+        record_ms = context.record.timestamp_ms
+        try:
+            for key, kept, log_key, log_value, timestamp_ms in writes:
+                entry_bytes = PAIR_MEMORY_BYTES
+                if log_key is not None:
+                    log.send(log_key, log_value, record_ms if timestamp_ms is None else timestamp_ms)
+                    entry_bytes = self._entry_bytes
+                self._written.num_bytes += entry_bytes + (len(key) if kept is None else len(key) + len(kept))
+        except BaseException as error:
+            context.failure = error
+            raise
 
     def put_unlogged(self, key: bytes, kept: bytes | None) -> None:
         """Stage ``kept`` under ``key`` and log nothing: a restore derives the same write from the changelog."""
@@ -168,118 +180,15 @@ class ChangeloggingStore(KeyValueStore):
         if not self._context.active:
             raise not_processing(self._context.task_id)
 
-    def get(self, key: bytes) -> bytes | None:
-        return self.inner.get(key)
-
-    def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
-        return self.inner.get_many(keys)
-
-    def range(self, start: bytes | None, end: bytes | None) -> KeyValueIterator:
-        return self.inner.range(start, end)
-
-    def reverse_range(self, start: bytes | None, end: bytes | None) -> KeyValueIterator:
-        return self.inner.reverse_range(start, end)
-
-    def range_many(
-        self, bounds: Sequence[tuple[bytes | None, bytes | None]], *, reverse: bool = False
-    ) -> list[KeyValueIterator]:
-        return self.inner.range_many(bounds, reverse=reverse)
-
-    def prefix_scan(self, prefix: bytes) -> KeyValueIterator:
-        return self.inner.prefix_scan(prefix)
-
-    def reverse_prefix_scan(self, prefix: bytes) -> KeyValueIterator:
-        return self.inner.reverse_prefix_scan(prefix)
-
-    def approximate_num_entries(self) -> int:
-        return self.inner.approximate_num_entries()
-
-    def read_only(
-        self, isolation_level: IsolationLevel | None = None, bound: PositionBound | None = None
-    ) -> KeyValueView:
-        return self.inner.read_only(isolation_level, bound)
-
-    @property
-    def name(self) -> str:
-        return self.inner.name
-
-    @property
-    def backend(self) -> str:
-        return self.inner.backend
-
-    @property
-    def durability(self) -> Durability:
-        return self.inner.durability
-
-    @property
-    def persistent(self) -> bool:
-        return self.inner.persistent
-
-    @property
-    def transactional(self) -> bool:
-        return self.inner.transactional
-
-    @property
-    def manages_offsets(self) -> bool:
-        return self.inner.manages_offsets
-
-    @property
-    def takes_timestamps(self) -> bool:
-        return self.inner.takes_timestamps
-
-    @property
-    def keeps_marks(self) -> bool:
-        return self.inner.keeps_marks
-
-    def mark(self, name: str) -> bytes | None:
-        return self.inner.mark(name)
-
     def set_mark(self, name: str, value: bytes | None) -> None:
         """Set a mark like ``StateStore.set_mark``. The changelog has no marks: after a restore it must be set again."""
         self._check_active()
         with self._staged_or_failed():
             self.inner.set_mark(name, value)
 
-    @property
-    def deletes_ranges_whole(self) -> bool:
-        return self.inner.deletes_ranges_whole
-
-    @property
-    def is_split(self) -> bool:
-        return self.inner.is_split
-
-    @property
-    def is_open(self) -> bool:
-        return self.inner.is_open
-
-    @property
-    def max_key_bytes(self) -> int:
-        return self.inner.max_key_bytes
-
-    def committed_offset(self, partition: TopicPartition) -> int | None:
-        return self.inner.committed_offset(partition)
-
-    def approximate_num_uncommitted_bytes(self) -> int:
-        return self.inner.approximate_num_uncommitted_bytes()
-
-    def uncommitted_memory_bytes(self) -> int:
-        return self.inner.uncommitted_memory_bytes()
-
-    def position(self, isolation_level: IsolationLevel) -> Position:
-        return self.inner.position(isolation_level)
-
-    @property
-    def metrics(self) -> StoreMetrics:
-        return self.inner.metrics
-
-    def engine_metrics(self) -> Mapping[str, int]:
-        return self.inner.engine_metrics()
-
-    def verify(self) -> None:
-        self.inner.verify()
-
-    def recover(self, changelog_offsets: Mapping[TopicPartition, int] | None = None) -> Recovery:
-        return self.inner.recover(changelog_offsets)
+    def put_with_marks(self, pairs: Iterable[tuple[bytes, bytes | None]], marks: Mapping[str, bytes | None]) -> None:
+        """Set marks with writes like ``KeyValueStore.put_with_marks``, and log the writes."""
+        self.put_all_kept([StagedWrite(key, value, key, value) for key, value in pairs], marks)
 
     def commit(self, changelog_offsets: Mapping[TopicPartition, int | None] | None = None) -> NoReturn:
         """Refuse the commit: a store that commits by itself would lead its changelog.
@@ -305,3 +214,37 @@ class ChangeloggingStore(KeyValueStore):
 
     def close(self) -> NoReturn:
         raise StoreError(f"store {self.name!r} is closed by its task: close the task")
+
+
+class ChangeloggingStaging(Staging):
+    """A staging over a ``ChangeloggingStore``. Timestamps are those of the record that the task processes."""
+
+    def __init__(self, store: ChangeloggingStore, context: TaskContext) -> None:
+        self.store = store
+        self._logged = store
+        self._context = context
+
+    def put(
+        self, key: bytes, kept: bytes | None, log_key: bytes, log_value: bytes | None, timestamp_ms: int | None
+    ) -> None:
+        self._logged.put_kept(key, kept, log_key, log_value, timestamp_ms)
+
+    def put_unlogged(self, key: bytes, kept: bytes | None) -> None:
+        self._logged.put_unlogged(key, kept)
+
+    def delete_range_unlogged(self, start: bytes | None, end: bytes | None) -> None:
+        self._logged.delete_range_unlogged(start, end)
+
+    def put_all(self, writes: Sequence[StagedWrite], marks: Mapping[str, bytes | None] | None = None) -> None:
+        self._logged.put_all_kept(writes, marks or {})
+
+    def delete_range(self, start: bytes | None, end: bytes | None) -> None:
+        self._logged.delete_range(start, end)
+
+    @property
+    def may_stage(self) -> bool:
+        return self._context.active
+
+    @property
+    def timestamp_ms(self) -> int:
+        return self._context.record.timestamp_ms

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from typing import Final
 
 from stores.changelog.interface import Headers, Record
 from stores.errors import StoreIncompatibleError
 from stores.interface import KeyValueStore
-from stores.records.converters import PlainConverter, RecordConverter
+from stores.records.converters import PlainConverter, RecordConverter, UnfitRecordError
 from stores.records.record_kind import RecordKind
 from stores.settings.upgrade import Upgrade
 
@@ -15,6 +16,16 @@ VERSION_HEADER = "stores.format"
 """The header of a changelog record that holds the number of its format; format 0 has none.
 
 Source: KIP-258, first draft, "version number in the record header"."""
+_DIGITS_MAX = 20
+
+
+REPLACED: Final = ("stores.replaced", b"")
+"""The header of a tombstone that only compaction reads: its key has no record of the present format."""
+
+
+def is_replaced(headers: Headers) -> bool:
+    """Return whether a record with these headers says nothing of its store."""
+    return REPLACED in headers
 
 
 def version_headers(version: int) -> Headers:
@@ -23,11 +34,13 @@ def version_headers(version: int) -> Headers:
 
 
 def version_of(headers: Headers) -> int:
-    """Return the format of a record with these headers. Raises: StoreIncompatibleError if it is no number."""
+    """Return the format of a record with these headers. Raises: UnfitRecordError if it is no number."""
     for name, content in headers:
         if name == VERSION_HEADER:
-            if not content.isdigit():
-                raise StoreIncompatibleError(f"a changelog record has the format {content!r}, which is not a number")
+            if not content.isdigit() or len(content) > _DIGITS_MAX:
+                raise UnfitRecordError(
+                    f"a changelog record has the format {content[:40]!r}, which is not a number of a format"
+                )
             return int(content)
     return 0
 
@@ -43,6 +56,8 @@ class Conversion(RecordConverter):
         self._version = 0 if upgrade is None else upgrade.to_version
 
     def convert(self, record: Record) -> Iterable[tuple[bytes, bytes | None]]:  # type: ignore[override]
+        if is_replaced(record.headers):
+            return ()
         version = version_of(record.headers) if record.headers else 0
         if version == self._version:
             return self._kind.convert(record)

@@ -1,57 +1,101 @@
-"""Rewriting a changelog in the present format, so that it has no records of an earlier one.
+"""Rewriting a changelog in the present format, so that a restore finds no records of an earlier one.
 
-Before the task's first record, all records are converted and logged again, in order and in one transaction. Then the
-store is moved to the new end, and the records before it are dropped. A kill before the transaction's commit changes
-nothing. After a kill behind it the changelog has everything twice, which restores to the same state. The next opening
-repeats the rewrite.
+Before the task's first record, all records are converted and logged again, in order and in one transaction. It also
+commits the offset of its first record: a restore of a whole store begins there (``log_start``). Then the store is moved
+to the new end, and the records before are dropped.
 
-The formats of a changelog rise with its offsets, since a task refuses records of a later format than its own. So its
-first record shows whether there is anything to do.
+A log that drops no records, such as a topic of Kafka with the policy ``compact``, removes them by compaction: the new
+record of a key replaces the old one. A key without a new record gets a tombstone, which only compaction reads. The
+tombstones come first, because a key of theirs may have a new record all the same.
+
+A kill before the transaction's commit changes nothing. After one behind it the next opening does the rest, and logs
+nothing again.
+
+The formats of a changelog rise with its offsets, since a task refuses records of a later format than its own. So the
+first record that a restore reads shows whether there is anything to do.
 
 Source: KIP-258, "Rejected Alternatives": a changelog may never overwrite a record of an older format by itself.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Iterator
+from contextlib import closing
+from typing import Final
 
-from stores.changelog.interface import Changelog, Producer
+from stores.changelog.interface import Changelog, Producer, Record
 from stores.errors import StoreIncompatibleError
-from stores.failpoints import declare
+from stores.failpoints import Part, declare
 from stores.interface import TopicPartition
 from stores.settings.upgrade import Upgrade
-from stores.tasks.stores.conversion import version_headers, version_of
+from stores.tasks.stores.conversion import REPLACED, is_replaced, version_headers, version_of
+from stores.tasks.stores.log_start import needed_from, send_needed_from
 
-LOGGED = declare("rewrite.logged", "the changelog has everything twice, last in the present format")
-FOLLOWED = declare("rewrite.followed", "the store is at the changelog's new end, what was before it is still there")
+LOGGED = declare(
+    "rewrite.logged", "the changelog has everything twice, and a restore begins behind the first copy", part=Part.CHANGE
+)
+FOLLOWED = declare(
+    "rewrite.followed", "the store is at the changelog's new end, what was before it is still there", part=Part.CHANGE
+)
 FAILPOINTS = (LOGGED, FOLLOWED)
 """The failpoints of rewriting a changelog, in this order."""
 
+TRANSACTION_S: Final = 900.0
+"""The time that a rewriting may take over Kafka. Source: Kafka, default of ``transaction.max.timeout.ms``."""
 
-class Rewritten(NamedTuple):
-    """``last_offset`` is the changelog's new end; nothing before ``first_offset`` is needed any more."""
 
-    first_offset: int
-    last_offset: int
+def first_needed(changelog: Changelog, partition: TopicPartition) -> int:
+    """Return the first offset that a restore of the whole store reads."""
+    needed = needed_from(changelog, partition)
+    return max(changelog.start_offset(partition), needed if needed <= changelog.end_offset(partition) else 0)
 
 
 def has_older(changelog: Changelog, partition: TopicPartition, version: int) -> bool:
-    """Return whether the changelog has records of an earlier format than ``version``. It reads one record."""
-    first = next(iter(changelog.read(partition, changelog.start_offset(partition))), None)
+    """Return whether a restore finds records of an earlier format than ``version``. It reads one record."""
+    first = next(iter(changelog.read(partition, first_needed(changelog, partition))), None)
     return first is not None and version_of(first.headers) < version
 
 
-def rewrite(changelog: Changelog, partition: TopicPartition, upgrade: Upgrade, producer: Producer) -> Rewritten | None:
-    """Log all records again in the format of ``upgrade``, in one transaction of ``producer``.
+def rewrite(changelog: Changelog, partition: TopicPartition, upgrade: Upgrade, transactional_id: str) -> int | None:
+    """Log all records again in the format of ``upgrade``, in one transaction, if there are older ones.
 
-    Return None if no record resulted. Raises: ChangelogError; StoreIncompatibleError; the errors of the upgrade's
-    function.
+    Return the offset of the last one; None if nothing was logged. Raises: ChangelogError; StoreIncompatibleError; the
+    errors of the upgrade's function. Nothing has changed then.
     """
-    headers = version_headers(upgrade.to_version)
-    end = changelog.end_offset(partition)
-    producer.begin()
-    for record in changelog.read(partition, changelog.start_offset(partition)):
-        if record.key is None:
+    if not has_older(changelog, partition, upgrade.to_version):
+        return None
+    # Asked before anything is written.
+    keeps_old = not changelog.can_truncate(partition.topic)
+    with closing(changelog.producer(transactional_id, TRANSACTION_S)) as producer:
+        # The last process may have requested the end of its transaction. The producer has waited for that.
+        if not has_older(changelog, partition, upgrade.to_version):
+            return None
+        end = changelog.end_offset(partition)
+        producer.begin()
+        if keeps_old:
+            _replace(changelog, partition, upgrade, producer)
+        headers = version_headers(upgrade.to_version)
+        for record, pairs in _converted(changelog, partition, upgrade):
+            for key, value in pairs:
+                producer.send(partition, key, value, record.timestamp_ms, headers)
+        send_needed_from(producer, partition, end)
+        return producer.commit().get(partition)
+
+
+def _replace(changelog: Changelog, partition: TopicPartition, upgrade: Upgrade, producer: Producer) -> None:
+    """Send a tombstone for each old record whose key may get no new one."""
+    headers = (*version_headers(upgrade.to_version), REPLACED)
+    for record, pairs in _converted(changelog, partition, upgrade):
+        if all(key != record.key for key, _ in pairs):
+            producer.send(partition, record.key, None, record.timestamp_ms, headers)
+
+
+def _converted(
+    changelog: Changelog, partition: TopicPartition, upgrade: Upgrade
+) -> Iterator[tuple[Record, list[tuple[bytes, bytes | None]]]]:
+    """Yield each record that a restore reads, and its pairs in the format of ``upgrade``."""
+    for record in changelog.read(partition, first_needed(changelog, partition)):
+        if record.key is None or is_replaced(record.headers):
             continue
         version = version_of(record.headers)
         if version > upgrade.to_version:
@@ -59,8 +103,7 @@ def rewrite(changelog: Changelog, partition: TopicPartition, upgrade: Upgrade, p
                 f"changelog record {record.offset} has format {version}, and the configuration of the store is for "
                 f"format {upgrade.to_version}: use the configuration with the upgrade to format {version}"
             )
-        pairs = [(record.key, record.value)] if version == upgrade.to_version else upgrade.convert(record, version)
-        for key, value in pairs:
-            producer.send(partition, key, value, record.timestamp_ms, headers)
-    last_offset = producer.commit().get(partition)
-    return None if last_offset is None else Rewritten(end, last_offset)
+        yield (
+            record,
+            [(record.key, record.value)] if version == upgrade.to_version else [*upgrade.convert(record, version)],
+        )

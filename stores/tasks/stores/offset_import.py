@@ -14,6 +14,7 @@ Source: KIP-892, "Upgrading", "Interactive Query .position Offsets".
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 
 from stores.config import StoreConfig
@@ -29,6 +30,7 @@ from stores.interface import Durability, TopicPartition
 from stores.position import OFFSET, POSITION, decode, encode, merge
 from stores.registry import Backend, backend_named, backends
 from stores.strategies.opening import open_engine
+from stores.tasks.directory.checkpoint_file import CheckpointFile
 
 IMPORTED = declare(
     "adoption.imported",
@@ -40,6 +42,27 @@ ADOPTED = declare(
 )
 FAILPOINTS = (IMPORTED, ADOPTED)
 """The failpoints of an offset import, in this order."""
+
+
+class PositionFiles:
+    """The files with a store's position that Kafka Streams has left: some for its release, some for KIP-892."""
+
+    def __init__(self, *paths: Path) -> None:
+        self._files = [CheckpointFile(path) for path in paths]
+
+    def read(self) -> dict[TopicPartition, int]:
+        """Return the position in the files; empty without one."""
+        position: dict[TopicPartition, int] = {}
+        for file in self._files:
+            with suppress(StoreCorruptedError):
+                # Without it, bounded queries wait until the position is reached again. No data is lost.
+                position = merge(position, file.read())
+        return position
+
+    def remove(self) -> None:
+        """Remove the files: their content is in the store now, or was that of another one."""
+        for file in self._files:
+            file.write({})
 
 
 def can_import_offsets(path: Path, config: StoreConfig) -> bool:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections import deque
 
-from stores.contract.persistence import AT_ONCE, Persistence
+from stores.contract.levels import AT_ONCE, Persistence
 
 _GROUPS = 32
 """The approximate number of groups in which commits are counted: one for each small commit would take memory."""
@@ -93,7 +93,9 @@ class ReplayBound:
     def num_bytes(self) -> int:
         """The bytes of changelog that would be replayed after a kill now."""
         groups = list(self._groups)
-        persisted = self._persistence.persisted() if groups else 0
+        if not groups:
+            return 0
+        persisted = self._persistence.persisted()
         return sum(num_bytes for mark, num_bytes in groups if mark > persisted)
 
     def _counted(self) -> int:

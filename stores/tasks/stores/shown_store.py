@@ -2,20 +2,32 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from stores.changelog.interface import IsExpired
-from stores.config import StoreConfig
-from stores.interface import KeyValueStore, TopicPartition
+from stores.interface import KeyValueStore
 from stores.records.record_kind import TypedStore
 from stores.tasks.context import TaskContext
-from stores.tasks.stores.changelogging_staging import ChangeloggingStaging
-from stores.tasks.stores.changelogging_store import ChangeloggingStore
+from stores.tasks.directory.task_files import StorePlan
+from stores.tasks.stores.changelogging_store import ChangeloggingStaging, ChangeloggingStore
 from stores.tasks.stores.store_counters import TaskStoreCounters
 from stores.tasks.stores.store_format import StoreFormat
 from stores.tasks.stores.store_log import COALESCED_BYTES_MAX, CoalescingLog, StoreLog
-from stores.tasks.stores.store_proxy import StoreProxy
 from stores.tasks.stores.undoable_store import UndoableStore
+
+
+class StoreProxy:
+    """A proxy that looks up each attribute in the object that ``present`` returns at that time.
+
+    A reference that a function or a reader keeps works before and after the swap.
+    """
+
+    def __init__(self, present: Callable[[], Any]) -> None:
+        self._present = present
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._present(), name)
 
 
 class ShownStore:
@@ -24,10 +36,8 @@ class ShownStore:
     log: StoreLog
     """The changelog records of the open transaction. It exists once the store is shown."""
 
-    def __init__(
-        self, partition: TopicPartition, config: StoreConfig, form: StoreFormat, counters: TaskStoreCounters
-    ) -> None:
-        self._partition, self._config, self._format, self._counters = partition, config, form, counters
+    def __init__(self, plan: StorePlan, form: StoreFormat, counters: TaskStoreCounters) -> None:
+        self._partition, self._config, self._format, self._counters = plan.partition, plan.config, form, counters
         self.is_expired: IsExpired | None = None
         """The test for an expired changelog record; None if that is unknown, or records never expire."""
         self._context: TaskContext

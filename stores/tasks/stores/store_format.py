@@ -4,22 +4,22 @@ from __future__ import annotations
 
 import logging
 import os
-from contextlib import closing, suppress
-from pathlib import Path
+from contextlib import suppress
 from typing import Any
 
-from stores.changelog.interface import Changelog, Headers
-from stores.config import StoreConfig
+from stores.changelog.interface import Headers
 from stores.errors import ChangelogError, CommitFailedError, StoreError, StoreIncompatibleError, StoreUnavailableError
 from stores.files.creation import wipe
 from stores.files.plain_files import translated_system_errors
-from stores.interface import KeyValueStore, TopicPartition
+from stores.interface import KeyValueStore
 from stores.records.record_kind import check_untyped, is_empty, kept_description
 from stores.settings.upgrade import UpgradeMode
+from stores.tasks.directory.store_places import PREPARE_END, beside
+from stores.tasks.directory.task_files import StorePlan
 from stores.tasks.stores.conversion import Conversion, version_headers
-from stores.tasks.stores.log_rewriting import Rewritten, has_older, rewrite
+from stores.tasks.stores.log_rewriting import rewrite
 from stores.tasks.stores.store_counters import TaskStoreCounters
-from stores.tasks.stores.swap import PREPARE_END, beside, complete
+from stores.tasks.stores.swap import complete
 from stores.tasks.stores.upgrading import StoreBeside, keep_version, kept_version
 
 _log = logging.getLogger(__name__)
@@ -32,22 +32,16 @@ STEP_SHARE = 4
 class StoreFormat:
     """The kind and the format of one store of a task, by its configuration. For the task's thread."""
 
-    def __init__(
-        self,
-        name: str,
-        path: Path,
-        config: StoreConfig,
-        partition: TopicPartition,
-        changelog: Changelog,
-        counters: TaskStoreCounters,
-    ) -> None:
+    def __init__(self, plan: StorePlan, counters: TaskStoreCounters) -> None:
+        self._plan = plan
+        config = self._config = plan.config
         self.records = config.records
         """The kind of typed store; None for bytes."""
         upgrade = config.upgrade
         self._present = None if upgrade is None else upgrade.present
         self._version = 0 if self._present is None else self._present.to_version
-        self._name, self._path, self._config = name, path, config
-        self._partition, self._changelog, self._counters = partition, changelog, counters
+        self._path, self._partition, self._changelog = plan.path, plan.partition, plan.changelog
+        self._counters = counters
         self._online = upgrade is not None and upgrade.online
         self._proxy = None if upgrade is None else upgrade.proxy
         self.may_swap = upgrade is not None and upgrade.swap_running
@@ -57,6 +51,11 @@ class StoreFormat:
         self._beside: StoreBeside | None = None
         self._failed = self._caught_up = False
         self._end = 0
+
+    @property
+    def builds_beside(self) -> bool:
+        """True while another store is to be built from the changelog, by an online upgrade."""
+        return self._online
 
     @property
     def headers(self) -> Headers:
@@ -142,18 +141,20 @@ class StoreFormat:
         new.swap()
         return new.offset
 
-    def rewrite_log(self, transactional_id: str) -> Rewritten | None:
-        """Log all records again in the present format, if the upgrade asks for it and there are older ones.
+    @property
+    def rewrites_log(self) -> bool:
+        """True if the changelog is to have records of the present format only."""
+        upgrade = self._config.upgrade
+        return upgrade is not None and not self._online and upgrade.rewrite_changelog
+
+    def rewrite_log(self, transactional_id: str) -> int | None:
+        """Log all records again in the present format if there are older ones; return the last offset, None if not.
 
         Raises: ChangelogError; the errors of the upgrade's function. Nothing has changed then.
         """
         upgrade = self._config.upgrade
-        if upgrade is None or self._online or not upgrade.rewrite_changelog:
-            return None
-        if not has_older(self._changelog, self._partition, self._version):
-            return None
-        with closing(self._changelog.producer(transactional_id)) as producer:
-            return rewrite(self._changelog, self._partition, upgrade, producer)
+        assert upgrade is not None
+        return rewrite(self._changelog, self._partition, upgrade, transactional_id)
 
     def step(self) -> None:
         """Make a bounded step of the online upgrade, if there is one. Called after a commit.
@@ -249,5 +250,4 @@ class StoreFormat:
         upgrade = self._config.upgrade
         assert upgrade is not None
         records = upgrade.records if upgrade.online else self.records
-        place = (self._name, self._path, self._config, self._partition, self._changelog)
-        return StoreBeside(*place, upgrade, records, self._counters.upgraded)
+        return StoreBeside(self._plan, upgrade, records, self._counters.upgraded)

@@ -14,9 +14,8 @@ from stores.failpoints import Part, declare, reach
 from stores.interface import IsolationLevel, Position, PositionBound, TopicPartition
 from stores.metrics import TaskStoreMetrics
 from stores.tasks.context import TaskContext
-from stores.tasks.directory.checkpoint_file import CheckpointFile
-from stores.tasks.directory.origin_file import Origin, OriginFile
-from stores.tasks.directory.split_files import SplitCheckpoint, SplitOrigins
+from stores.tasks.directory.checkpoint_file import CheckpointFile, SplitCheckpoint
+from stores.tasks.directory.origin_file import Origin, OriginFile, SplitOrigins
 from stores.tasks.first_error import FirstError
 from stores.tasks.stores.restore import OnRestore, RestoreReport
 from stores.tasks.stores.task_store import TaskStore
@@ -69,7 +68,7 @@ class StoreGroup:
     def create_topics(self, changelog: Changelog, partitions: int) -> None:
         """Create the changelog topics that do not exist. Raises: as ``Changelog.create_store_topic``."""
         for store in self._stores:
-            changelog.create_store_topic(store.partition.topic, partitions, retention_ms=store.log_retention_ms)
+            changelog.create_store_topic(store.partition.topic, partitions, expires=store.log_expires)
 
     def open(self) -> None:
         """Open each store. A damaged checkpoint file has no offset for any. Raises: as ``open_store``."""

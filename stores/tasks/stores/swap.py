@@ -22,10 +22,7 @@ from stores.errors import StoreUnavailableError
 from stores.failpoints import Part, declare, reach
 from stores.files.creation import foreign_names, is_store, wipe
 from stores.files.plain_files import replace_file, sync_folder, sync_tree, translated_system_errors
-
-PREPARE_END, FORMER_END, SWAP_END = ".prepare", ".former", ".swap"
-ENDS = (PREPARE_END, FORMER_END, SWAP_END)
-"""The endings of the names beside a store's folder."""
+from stores.tasks.directory.store_places import FORMER_END, PREPARE_END, SWAP_END, beside
 
 SYNCED = declare("upgrade.synced", "the new store is complete and synced, and the old one counts", part=Part.CHANGE)
 DECIDED = declare("upgrade.decided", "the new store counts, and lies beside the old one", part=Part.CHANGE)
@@ -42,11 +39,6 @@ FAILPOINTS = (SYNCED, DECIDED, MOVED, PLACED, REMOVED)
 _TEXT = "The store in the folder of this name with .prepare takes the place of the one without.\n"
 
 
-def beside(path: Path, end: str) -> Path:
-    """Return the path beside the store at ``path`` with the ending ``end``."""
-    return path.with_name(path.name + end)
-
-
 def swap(path: Path) -> None:
     """Swap the closed store at ``path`` for the closed one in ``NAME.prepare``.
 
@@ -56,8 +48,9 @@ def swap(path: Path) -> None:
     with translated_system_errors(path):
         wipe(former)
         if os.path.lexists(former):
+            names = ", ".join(sorted(os.listdir(former))[:3]) if former.is_dir() else "nothing of a store"
             raise StoreUnavailableError(
-                f"{former} contains files that are not the store's: move them away, and open the task again"
+                f"{former} contains {names}, which is not the store's: move it away, and open the task again"
             )
         sync_tree(beside(path, PREPARE_END))
         reach(SYNCED)
@@ -91,7 +84,8 @@ def complete(path: Path) -> bool:
 def _return_foreign_files(former: Path, path: Path) -> None:
     """Move foreign files of the old store's folder to ``path``. Raises: OSError.
 
-    A file whose name exists there stays in the old folder, and a later swap is refused because of it.
+    A file whose name exists there stays in the old folder, and a later swap is refused because of it. The removal of
+    the old store syncs its folder.
     """
     if not os.path.lexists(former) or not is_store(former):
         return
@@ -100,4 +94,3 @@ def _return_foreign_files(former: Path, path: Path) -> None:
         (former / name).rename(path / name)
     if foreign:
         sync_folder(path)
-        sync_folder(former)

@@ -25,8 +25,6 @@ from contextlib import closing, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from stores.changelog.interface import Changelog
-from stores.config import StoreConfig
 from stores.errors import (
     ChangelogLostError,
     CommitFailedError,
@@ -45,14 +43,14 @@ from stores.records.key_value import KeyValue
 from stores.records.timestamped import TimestampedKeyValue
 from stores.records.timestamps import TIME_BYTES
 from stores.registry import StoreBackend, backend_named
-from stores.tasks.directory.checkpoint_file import CheckpointFile
+from stores.tasks.directory.store_places import FORMER_END, PREPARE_END, beside
 from stores.tasks.directory.streams_folders import (
     ENGINE_FOLDER,
     is_streams_store,
     kept_from_streams,
     remove_streams_store,
 )
-from stores.tasks.stores.swap import FORMER_END, PREPARE_END, beside
+from stores.tasks.directory.task_files import StorePlan
 
 if TYPE_CHECKING:
     from stores.engines.rocksdb.streams import StreamsDatabase
@@ -76,25 +74,16 @@ _log = logging.getLogger(__name__)
 
 
 class Takeover:
-    """The takeover of the store ``name`` by the one at ``path``. ``checkpoint`` is Kafka's file."""
+    """The takeover of a store by the one of ``plan``, whose checkpoint file is Kafka's."""
 
-    def __init__(
-        self,
-        name: str,
-        path: Path,
-        config: StoreConfig,
-        partition: TopicPartition,
-        changelog: Changelog,
-        checkpoint: CheckpointFile,
-    ) -> None:
-        self._name, self._path, self._config = name, path, config
-        self._partition, self._changelog = partition, changelog
-        self._checkpoint = checkpoint
-        folder = checkpoint.path.parent
+    def __init__(self, plan: StorePlan) -> None:
+        self._plan = plan
+        self._name, self._path, self._config, self._partition = plan.name, plan.path, plan.config, plan.partition
+        folder, path = plan.checkpoint.path.parent, plan.path
         # In the layout store-partition the folder is the store's own, and the engine's folder is the store.
-        self._source = path.with_name(ENGINE_FOLDER) if path.parent == folder else folder / ENGINE_FOLDER / name
+        self._source = path.with_name(ENGINE_FOLDER) if path.parent == folder else folder / ENGINE_FOLDER / plan.name
         self._in_place = self._source == path
-        self._timestamped = isinstance(config.records, TimestampedKeyValue)
+        self._timestamped = isinstance(plan.config.records, TimestampedKeyValue)
 
     def run(self, offset: int | None, position: Callable[[], Mapping[TopicPartition, int]]) -> None:
         """Take the store over if Kafka Streams has left one, or complete a takeover that was interrupted.
@@ -115,7 +104,7 @@ class Takeover:
                 if self._in_place or not (is_complete(self._path) and is_store(self._path)):
                     self._build(offset, position)
                     self._place()
-                elif not self._is_log_empty():
+                elif not self._plan.is_log_empty:
                     remove_streams_store(self._source)
 
     def discard(self) -> None:
@@ -159,7 +148,7 @@ class Takeover:
         except BaseException as error:
             with suppress(StoreError):
                 wipe(folder)
-            if isinstance(error, StoreCorruptedError) and self._is_log_empty():
+            if isinstance(error, StoreCorruptedError) and self._plan.is_log_empty:
                 raise self._log_lost() from error
             raise
         _log.info(
@@ -182,7 +171,7 @@ class Takeover:
             unknown = sorted(database.families - {PLAIN, TIMESTAMPED})
             if unknown:
                 raise self._unfit(f"it has the column families {', '.join(unknown)}, which are not known here")
-            if self._is_log_empty() and not all(map(database.is_empty, database.families)):
+            if self._plan.is_log_empty and not all(map(database.is_empty, database.families)):
                 raise self._log_lost()
             if offset is None:
                 if other := self._other_changelog():
@@ -207,13 +196,10 @@ class Takeover:
         end = f"-{self._name}-changelog"
         own = f"{topic.removesuffix(end)}-"
         with suppress(StoreCorruptedError):
-            for other, of in self._checkpoint.read():
+            for other, of in self._plan.checkpoint.read():
                 if of == number and other.endswith(end) and not other.startswith(own):
                     return other
         return None
-
-    def _is_log_empty(self) -> bool:
-        return not self._changelog.end_offset(self._partition)
 
     def _write(
         self,
@@ -241,7 +227,7 @@ class Takeover:
         format is another one, such as that of versioned stores. Raises: TaskCorruptedError.
         """
         try:
-            record = next(self._changelog.read(self._partition, offset), None)
+            record = next(self._plan.changelog.read(self._partition, offset), None)
         except OffsetOutOfRangeError:
             return
         if record is None or record.offset != offset or record.key is None:

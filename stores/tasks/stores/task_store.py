@@ -6,14 +6,11 @@ import logging
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from pathlib import Path
 from time import perf_counter
 from typing import Any
 
-from stores.changelog.interface import Changelog, Producer
-from stores.config import StoreConfig
+from stores.changelog.interface import Producer
 from stores.errors import (
-    ChangelogLostError,
     CommitFailedError,
     OffsetOutOfRangeError,
     StoreCorruptedError,
@@ -25,18 +22,25 @@ from stores.errors import (
 from stores.failpoints import reach
 from stores.files.creation import is_complete
 from stores.files.plain_files import translated_system_errors
-from stores.interface import KeyValueStore, Position, TopicPartition
-from stores.position import merge
+from stores.interface import KeyValueStore, Position
 from stores.records.staging import StoreStaging
 from stores.registry import backend_named
 from stores.tasks.context import TaskContext
-from stores.tasks.directory.checkpoint_file import CheckpointFile
 from stores.tasks.directory.origin_file import Origin
-from stores.tasks.stores.committed_stream_time import CommittedStreamTime
-from stores.tasks.stores.log_rewriting import FOLLOWED, LOGGED
-from stores.tasks.stores.offset_import import can_import_offsets, import_offsets
+from stores.tasks.directory.task_files import StorePlan
+from stores.tasks.stores.log_rewriting import FOLLOWED, LOGGED, first_needed
+from stores.tasks.stores.log_start import CommittedStreamTime, LogStart
+from stores.tasks.stores.offset_import import PositionFiles, can_import_offsets, import_offsets
 from stores.tasks.stores.replay_bound import ReplayBound
-from stores.tasks.stores.restore import OnRestore, Restored, RestoreProgress, RestoreReport, restore
+from stores.tasks.stores.restore import (
+    OnRestore,
+    Restored,
+    RestoreProgress,
+    RestoreReport,
+    reported,
+    restore,
+    warn_of_missing,
+)
 from stores.tasks.stores.shown_store import ShownStore
 from stores.tasks.stores.store_counters import TaskStoreCounters
 from stores.tasks.stores.store_format import StoreFormat
@@ -55,40 +59,26 @@ class TaskStore:
 
     Under ``exactly_once`` a store with data but without an offset is wiped. A store that does not isolate uncommitted
     writes, or does not keep offsets, is also wiped if its task did not close it cleanly. If the next task is not
-    exactly-once, it wipes the same stores of this one. ``wipe_unclean=False`` wipes none of these.
+    exactly-once, it wipes the same stores of this one.
 
     With ``verify`` the store is read whole when it is opened, and wiped if it is damaged.
 
     Source: KIP-844, step 1.1; KIP-892, "Error Handling"; KIP-129, unclean shutdown.
     """
 
-    def __init__(
-        self,
-        name: str,
-        path: Path,
-        config: StoreConfig,
-        partition: TopicPartition,
-        changelog: Changelog,
-        checkpoint: CheckpointFile,
-        *,
-        exactly_once: bool,
-        wipe_unclean: bool = True,
-        verify: bool = False,
-    ) -> None:
-        self.name = name
-        self.path = path
-        self.partition = partition
+    def __init__(self, plan: StorePlan, *, exactly_once: bool, verify: bool = False) -> None:
+        name, path, self.partition = plan.name, plan.path, plan.partition
+        self.name, self.path = name, path
         self.offset: int | None = None
         self.restores = 0
         """The number of beginnings and ends of restores: odd during a restore, when views must not answer."""
         self._restoring_depth = 0
-        self._config = config
-        self._changelog = changelog
-        self._checkpoint = checkpoint
+        self._plan = plan
+        self._config, self._changelog = plan.config, plan.changelog
         # The first is the path of Kafka Streams, the second that of KIP-892.
-        self._position_files = (checkpoint.path.with_name(f"{name}.position"), path / ".position")
-        self._takeover = Takeover(name, path, config, partition, changelog, checkpoint)
-        self._trust = Trust(exactly_once=exactly_once, wipe_unclean=wipe_unclean)
+        self._positions = PositionFiles(plan.checkpoint.path.with_name(f"{name}.position"), path / ".position")
+        self._takeover = Takeover(plan)
+        self._trust = Trust(exactly_once=exactly_once)
         self._verify = verify
         self._mixed = False
         """True if the store may have writes that are in no changelog."""
@@ -96,20 +86,21 @@ class TaskStore:
         self._opened_in_s = 0.0
         self._followed_to: int | None = None
         """The end of the changelog that ``follow`` has reached, exclusive; None if it has not reached one."""
-        self.bound = ReplayBound(config.restore_max_bytes)
+        self.bound = ReplayBound(plan.config.restore_max_bytes)
         self.counters = TaskStoreCounters(self.bound)
         self.report: RestoreReport | None = None
         """The report of the last restore, on opening or after a rollback."""
         self.store: KeyValueStore
-        self.format = StoreFormat(name, path, config, partition, changelog, self.counters)
-        self._shown = ShownStore(partition, config, self.format, self.counters)
-        self._stream_time = CommittedStreamTime(partition, changelog)
+        self.format = StoreFormat(plan, self.counters)
+        self._shown = ShownStore(plan, self.format, self.counters)
+        self._stream_time = CommittedStreamTime(plan.partition, plan.changelog)
+        self._log_start = LogStart(plan.partition, plan.changelog)
 
     @property
-    def log_retention_ms(self) -> int | None:
-        """The time for which the changelog needs a record of the store; None for ever."""
+    def log_expires(self) -> bool:
+        """True if the changelog needs a record of the store only for a time."""
         records = self._config.records
-        return None if records is None else records.log_retention_ms
+        return records is not None and records.retention is not None
 
     @property
     def checkpointed(self) -> bool:
@@ -137,7 +128,7 @@ class TaskStore:
         self.format.complete()
         outdated = False
         try:
-            self._takeover.run(checkpointed_offset, self._kept_position)
+            self._takeover.run(checkpointed_offset, self._positions.read)
             with translated_system_errors(self.path):
                 if not is_complete(self.path):
                     # The store was removed, or its creation was interrupted: its checkpoint is obsolete.
@@ -158,18 +149,18 @@ class TaskStore:
                 self._upgrade()
             self._mixed = self._trust.may_be_mixed(self.store, origin)
             if self.store.manages_offsets:
-                self._remove_position_files()
+                self._positions.remove()
         except (StoreCorruptedError, StoreTooNewError, TaskCorruptedError) as error:
-            self._check_changelog(checkpointed_offset)
+            self._plan.check_changelog(checkpointed_offset)
             self._wipe(str(error))
         self._opened_in_s = perf_counter() - began
 
     def _upgrade(self) -> None:
         """Replace the open store by one of the present format, which is built from the changelog."""
-        self._check_changelog(self.offset)
+        self._plan.check_changelog(self.offset)
         if self.checkpointed:
             # The checkpoint is that of the old store. Without it a task that is killed here restores the store whole.
-            self._checkpoint.forget(self.partition)
+            self._plan.checkpoint.forget(self.partition)
         self.offset = self.format.upgrade(self.store)
         self._open_engine()
         self._check_format()
@@ -196,24 +187,10 @@ class TaskStore:
 
     def _import_offsets(self, checkpointed_offset: int | None, origin: Origin | None) -> None:
         self._trust.check_import(origin)
-        position = self._kept_position()
+        position = self._positions.read()
         offsets = {} if checkpointed_offset is None else {self.partition: checkpointed_offset}
         import_offsets(self.path, self._config, offsets, position, must_be_clean=self._trust.is_checked(origin))
         _log.info("store %r in %s is kept for the backend %s", self.name, self.path, self._config.backend)
-
-    def _kept_position(self) -> dict[TopicPartition, int]:
-        """Return the position in the position files; empty without one."""
-        position: dict[TopicPartition, int] = {}
-        for file in self._position_files:
-            with suppress(StoreCorruptedError):
-                # Without it, bounded queries wait until the position is reached again. No data is lost.
-                position = merge(position, CheckpointFile(file).read())
-        return position
-
-    def _remove_position_files(self) -> None:
-        """Remove the position files: their content is in the store now, or was that of another one."""
-        for file in self._position_files:
-            CheckpointFile(file).write({})
 
     def restore(self, position: Position, on_restore: OnRestore | None) -> RestoreReport:
         """Write the changelog's tail into the store. If the two do not fit, wipe the store and restore it whole.
@@ -223,39 +200,20 @@ class TaskStore:
         """
         began = perf_counter()
         with self._restoring():
-            self._check_changelog(self.offset)
+            self._plan.check_changelog(self.offset)
             done = self._restore_or_wipe(position, on_restore)
             self._stream_time.restore(self.store, self.format.records)
         if self.offset is not None:
             self.counters.replay_total += done.records
         if done.last_offset is not None:
             self.offset = done.last_offset
+        if self.offset is not None:
+            # The last commit of an earlier process could not remember itself.
+            self._note_log(self.offset, keep=True)
         seconds = self._opened_in_s + perf_counter() - began
         self.counters.recovery_seconds_total += seconds
-        if done.records:
-            _log.info(
-                "store %r restored %d records (%d bytes) of %s-%d, from offset %d to before %d, in %.1f s",
-                self.name,
-                done.records,
-                done.bytes,
-                *self.partition,
-                done.from_offset,
-                done.to_offset,
-                seconds,
-            )
-        reason, self._wiped_because, self._opened_in_s = self._wiped_because, None, 0.0
-        self.report = RestoreReport(
-            self.name,
-            done.from_offset,
-            done.to_offset,
-            done.records,
-            done.bytes,
-            seconds,
-            reason is not None,
-            reason,
-            self.store.recover().outcome,
-            self.store.recover().upgraded,
-        )
+        wiped_because, self._wiped_because, self._opened_in_s = self._wiped_because, None, 0.0
+        self.report = reported(self.store, self.partition, done, seconds, wiped_because)
         return self.report
 
     def follow(self, max_records: int) -> int:
@@ -268,8 +226,9 @@ class TaskStore:
         """
         if self._changelog.end_offset(self.partition) == self._followed_to:
             return 0
-        self._check_changelog(self.offset)
+        self._plan.check_changelog(self.offset)
         done = self._restore_or_wipe({}, self._advance, max_records)
+        warn_of_missing(self.name, self.partition, done)
         if done.records:
             self._drop_expired()
         self._followed_to = None if done.cut else done.to_offset
@@ -282,7 +241,7 @@ class TaskStore:
     def _drop_expired(self) -> None:
         """Drop the segments of a window or session store that are older than its retention: no record logs that."""
         records = self.format.records
-        if records is not None and records.log_retention_ms is not None:
+        if records is not None and records.retention is not None:
             records.staged(StoreStaging(self.store)).commit()
 
     def rewrite_log(self, transactional_id: str) -> bool:
@@ -290,18 +249,32 @@ class TaskStore:
 
         Raises: ChangelogError, CommitFailedError; the errors of the upgrade's function.
         """
-        rewritten = self.format.rewrite_log(transactional_id)
-        if rewritten is None:
+        if not self.format.rewrites_log:
             return False
-        reach(LOGGED)
-        self.store.restore([], {self.partition: rewritten.last_offset})
-        self.offset = rewritten.last_offset
+        last_offset = self.format.rewrite_log(transactional_id)
+        if last_offset is not None:
+            reach(LOGGED)
+            self._move_to(last_offset)
+        needed = first_needed(self._changelog, self.partition)
+        self._log_start.forget_before(self.store, needed)
+        if needed <= self._changelog.start_offset(self.partition) or not self._changelog.can_truncate(
+            self.partition.topic
+        ):
+            return last_offset is not None
+        if self.offset is None or self.offset < needed - 1:
+            # A process that was killed has logged again what the store has.
+            self._move_to(needed - 1)
         # A kill must not take the store back to an offset that the changelog no longer has.
         self.store.persistence.begin()
         self.store.persistence.wait()
         reach(FOLLOWED)
-        self._changelog.truncate(self.partition, rewritten.first_offset)
+        self._changelog.truncate(self.partition, needed)
         return True
+
+    def _move_to(self, offset: int) -> None:
+        """Set the offset of the store, which has what the changelog has up to there."""
+        self.store.restore([], {self.partition: offset})
+        self.offset = offset
 
     def _restore_or_wipe(
         self, position: Position, on_restore: OnRestore | None, max_records: int | None = None
@@ -314,17 +287,30 @@ class TaskStore:
             return self._restore(position, on_restore, max_records)
 
     def _restore(self, position: Position, on_restore: OnRestore | None, max_records: int | None) -> Restored:
+        def restored(progress: RestoreProgress) -> None:
+            self._note_log(progress.offset, keep=True)
+            if on_restore is not None:
+                on_restore(progress)
+
         return restore(
             self.store,
             self._changelog,
             self.partition,
             self.offset,
             position,
-            on_restore,
+            restored,
             self.bound,
             self.format.conversion(self.store),
             max_records=max_records,
         )
+
+    def _note_log(self, offset: int, *, keep: bool = False) -> None:
+        """Remember the stream time of the committed state, which is at ``offset``."""
+        records = self.format.records
+        if records is None or records.retention is None:
+            return
+        if self._log_start.note(self.store, offset, records.retention) and keep:
+            self._log_start.keep(self.store)
 
     def logged(self, context: TaskContext) -> Any:
         """Return the store as the user's function sees it."""
@@ -363,6 +349,8 @@ class TaskStore:
 
     def compact_log(self) -> None:
         """Make one step of compacting its changelog. Raises: ChangelogError."""
+        if self._log_start.due is not None:
+            self._log_start.drop()
         is_expired = self._shown.is_expired
         if is_expired is None:
             self._changelog.compact_step(self.partition)
@@ -370,15 +358,22 @@ class TaskStore:
             self._changelog.compact_step(self.partition, is_expired)
 
     def send_stream_time(self, producer: Producer) -> None:
-        """Add the stream time of a store with a time to live to the open transaction.
+        """Add to the open transaction what follows from the stream time and is in no changelog record.
 
+        It is the stream time of a store with a time to live, and the offset before which a changelog has expired.
         Raises: as ``Producer.send_offsets``.
         """
-        self._stream_time.send(self.store, self.format.records, producer)
+        records = self.format.records
+        self._stream_time.send(self.store, records, producer)
+        # The new store of an online upgrade may keep its records for longer.
+        if records is not None and records.retention is not None and not self.format.builds_beside:
+            self._log_start.send(self.store, records.retention, producer)
 
     def before_commit(self) -> None:
         """Let a typed store make a bounded step of expiry."""
         self._shown.before_commit()
+        if self._log_start.encoded:
+            self._log_start.stage(self.store)
 
     def finish_log(self) -> None:
         """Send the held records before the changelog is committed, and make room for their replay.
@@ -403,6 +398,7 @@ class TaskStore:
             self.offset = offset
             if self.store.manages_offsets:
                 self.bound.committed(self._shown.log.sent_bytes)
+            self._note_log(offset)
         return None
 
     def catch_up(self, error: Failure, position: Position, on_restore: OnRestore | None) -> RestoreReport:
@@ -460,18 +456,6 @@ class TaskStore:
             if hasattr(self, "store"):
                 self.store.close()
 
-    def _check_changelog(self, offset: int | None) -> None:
-        """Check that a store with an ``offset`` has a changelog that is not empty. Raises: ChangelogLostError.
-
-        A restore from an empty changelog would wipe the store.
-        """
-        if offset is not None and not self._changelog.end_offset(self.partition):
-            topic, number = self.partition
-            raise ChangelogLostError(
-                f"the changelog {topic}-{number} is empty, and the store {self.path} is at its offset {offset}: "
-                f"restore the changelog, or remove {self._checkpoint.path.parent} to start over"
-            )
-
     def _open(self) -> None:
         self._open_engine()
         self._check_format()
@@ -480,6 +464,7 @@ class TaskStore:
         self.store = self._config.open(self.path, name=self.name)
         self.counters.follow(self.store)
         self.bound.follow(self.store.persistence)
+        self._log_start.follow(self.store)
 
     def _check_format(self) -> None:
         """Check the format of the opened store, and make it the one that the user's function uses."""
@@ -504,8 +489,8 @@ class TaskStore:
         if hasattr(self, "store"):
             self._close()
         # First: if the checkpoint outlived the data, it would count for the data of an interrupted restore.
-        self._checkpoint.forget(self.partition)
-        self._remove_position_files()
+        self._plan.checkpoint.forget(self.partition)
+        self._positions.remove()
         self._takeover.discard()
         backend_named(self._config.backend).wipe(self.path)
         self.offset, self._mixed = None, False

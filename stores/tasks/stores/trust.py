@@ -17,19 +17,18 @@ IN_DOUBT = "it keeps no offset with its data, and it is unknown how much of a co
 
 
 class Trust:
-    """The rules of one task under its guarantee. ``wipe_unclean=False`` trusts every store, for tests only.
+    """The rules of one task under its guarantee.
 
     ``origin`` is the store's entry in the origin file, as an earlier task has left it; None for no entry.
     """
 
-    def __init__(self, *, exactly_once: bool, wipe_unclean: bool) -> None:
-        self.exactly_once = exactly_once and wipe_unclean
+    def __init__(self, *, exactly_once: bool) -> None:
+        self.exactly_once = exactly_once
         """True if a store whose data has no known offset must be wiped."""
-        self._wipe_unclean = wipe_unclean
 
     def is_checked(self, origin: Origin | None) -> bool:
         """Return whether data without a known offset is wiped: an exactly-once task, now or before, requires it."""
-        return self.exactly_once or (self._wipe_unclean and origin is Origin.EXACTLY_ONCE)
+        return self.exactly_once or origin is Origin.EXACTLY_ONCE
 
     def check_import(self, origin: Origin | None) -> None:
         """Check that an offset may be imported into the store. Raises: TaskCorruptedError."""

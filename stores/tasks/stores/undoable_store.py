@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 
 from stores.batch.buffer import PAIR_MEMORY_BYTES
 from stores.contract.arguments import check_pairs
 from stores.interface import KeyValueStore
+from stores.records.staging import StagedWrite
 from stores.tasks.context import TaskContext
 from stores.tasks.record_undo import RecordUndo
 from stores.tasks.stores.changelogging_store import ChangeloggingStore, WriteLog
@@ -28,10 +29,10 @@ class UndoableStore(ChangeloggingStore):
     def put_back(self) -> None:
         """Write the old values again. The changelog has none of the record's writes, so nothing is logged."""
         old = self._old
-        # First the data, then the marks: the other way round than it was written.
-        self.inner.put_all(old.items())
-        for name, value in self._old_marks.items():
-            self.inner.set_mark(name, value)
+        if self._old_marks:
+            self.inner.put_with_marks(old.items(), self._old_marks)
+        else:
+            self.inner.put_all(old.items())
         self._written.num_bytes += sum(PAIR_MEMORY_BYTES + len(key) + len(value or b"") for key, value in old.items())
 
     def forget(self) -> None:
@@ -65,6 +66,13 @@ class UndoableStore(ChangeloggingStore):
         self._save(key)
         super().put_kept(key, kept, log_key, log_value, timestamp_ms)
 
+    def put_all_kept(self, writes: Sequence[StagedWrite], marks: Mapping[str, bytes | None]) -> None:
+        for write in writes:
+            self._save(write.key)
+        for name in marks:
+            self._save_mark(name)
+        super().put_all_kept(writes, marks)
+
     def put_unlogged(self, key: bytes, kept: bytes | None) -> None:
         self._save(key)
         super().put_unlogged(key, kept)
@@ -95,10 +103,13 @@ class UndoableStore(ChangeloggingStore):
         super().delete_range_unlogged(start, end)
 
     def set_mark(self, name: str, value: bytes | None) -> None:
+        self._save_mark(name)
+        super().set_mark(name, value)
+
+    def _save_mark(self, name: str) -> None:
         if self._undo.active and type(name) is str and name not in self._old_marks:
             self._note_change()
             self._old_marks[name] = self.inner.mark(name)
-        super().set_mark(name, value)
 
 
 class HeldLog:

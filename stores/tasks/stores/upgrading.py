@@ -15,8 +15,6 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
-from stores.changelog.interface import Changelog
-from stores.config import StoreConfig
 from stores.errors import (
     OffsetOutOfRangeError,
     StoreCorruptedError,
@@ -27,13 +25,15 @@ from stores.errors import (
 from stores.failpoints import Part, declare, reach
 from stores.files.creation import wipe
 from stores.files.plain_files import translated_system_errors
-from stores.interface import KeyValueStore, TopicPartition
+from stores.interface import KeyValueStore
 from stores.records.record_kind import RecordKind
 from stores.settings.upgrade import Upgrade, UpgradeProgress
+from stores.tasks.directory.store_places import PREPARE_END, beside
+from stores.tasks.directory.task_files import StorePlan
 from stores.tasks.stores.conversion import Conversion
 from stores.tasks.stores.replay_bound import ReplayBound
 from stores.tasks.stores.restore import RestoreProgress, restore
-from stores.tasks.stores.swap import PREPARE_END, beside, swap
+from stores.tasks.stores.swap import swap
 
 BEGUN = declare("upgrade.begun", "the new store is there, marked with its format, with nothing in it", part=Part.CHANGE)
 STEPPED = declare("upgrade.stepped", "the new store has come a step further", part=Part.CHANGE)
@@ -95,27 +95,17 @@ def room_needed_bytes(path: Path, folder: Path) -> int:
 
 
 class StoreBeside:
-    """The store of the newer format that is built beside the one at ``path``. For the task's thread."""
+    """The store of the newer format that is built beside the one of ``plan``. For the task's thread."""
 
-    def __init__(
-        self,
-        name: str,
-        path: Path,
-        config: StoreConfig,
-        partition: TopicPartition,
-        changelog: Changelog,
-        upgrade: Upgrade,
-        records: RecordKind | None,
-        counted: Counted,
-    ) -> None:
+    def __init__(self, plan: StorePlan, upgrade: Upgrade, records: RecordKind | None, counted: Counted) -> None:
         self.offset: int | None = None
-        self._name, self._path = name, path
-        self._folder = beside(path, PREPARE_END)
+        self._name, self._path = plan.name, plan.path
+        self._folder = beside(plan.path, PREPARE_END)
         # The new store has no readers, and all its data is committed in the changelog.
-        self._config = replace(config, records=records, upgrade=None, upgrade_mode=None)
-        self._partition, self._changelog = partition, changelog
+        self._config = replace(plan.config, records=records, upgrade=None, upgrade_mode=None)
+        self._partition, self._changelog = plan.partition, plan.changelog
         self._upgrade, self._counted = upgrade, counted
-        self._bound = ReplayBound(config.restore_max_bytes)
+        self._bound = ReplayBound(plan.config.restore_max_bytes)
         self._records = 0
         self._store: KeyValueStore | None = None
         self._has_room = False

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 from stores.contract.reading import close_answer
 from stores.errors import StoreClosedError, StoreError, StoreRestoringError
 from stores.interface import IsolationLevel, KeyValueIterator, KeyValueSnapshot, KeyValueView, Position, PositionBound
-from stores.tasks.stores.store_proxy import StoreProxy
+from stores.tasks.stores.shown_store import StoreProxy
 from stores.tasks.stores.task_store import TaskStore
 
 Answer = TypeVar("Answer")
@@ -69,6 +69,9 @@ class TaskView(KeyValueView):
 
     def with_mark(self, name: str, read: Callable[[bytes | None], Answer]) -> Answer:
         return self._answered(lambda view: view.with_mark(name, read))
+
+    def at_one_moment(self, name: str, read: Callable[[bytes | None, KeyValueView], Answer]) -> Answer:
+        return self._answered(lambda view: view.at_one_moment(name, read))
 
     def snapshot(self) -> KeyValueSnapshot:
         return self._answered(lambda view: view.snapshot())

@@ -7,9 +7,10 @@ from typing import Any
 import pytest
 
 from stores.changelog.interface import Changelog, Record
+from stores.changelog.producer import PENDING_RECORDS_MAX
 from stores.errors import ChangelogError, OffsetOutOfRangeError, StoreClosedError
 from stores.interface import TopicPartition
-from stores.tests.changelog.records import MANY, A, pairs, put
+from stores.tests.changelog.records import MANY, A, await_sent, marks, pairs, put
 
 
 def test_what_is_committed_is_read_back_with_keys_values_tombstones_timestamps_and_headers(log: Changelog) -> None:
@@ -92,6 +93,42 @@ def test_compaction_never_lets_an_open_or_aborted_record_replace_a_committed_one
         still_open.abort()
     log.compact(A)
     assert pairs(log) == [(0, b"0", b"committed")]
+
+
+def test_the_lag_of_a_reader_is_0_when_it_has_read_all_records_whatever_follows_them(log: Changelog) -> None:
+    put(log, (b"a", b"1"), (b"b", b"2"))
+    with log.producer("p") as producer:
+        producer.begin()
+        producer.send(A, b"c", b"3")
+        last = producer.commit()[A]
+        producer.begin()
+        for _ in range(MANY):
+            producer.send(A, b"c", b"aborted")
+        await_sent(log, producer, last + 1 + marks(log) + MANY)
+        producer.abort()
+    assert pairs(log)[-1] == (last, b"c", b"3")
+    end = log.end_offset(A)
+    assert end >= last + MANY - PENDING_RECORDS_MAX
+    assert [log.lag(A, following) for following in (last + 1, end, end + 1)] == [0, 0, 0]
+    assert [log.lag(A, following) for following in (0, 1, last)] == [end, end - 1, end - last]
+    put(log, (b"d", b"4"))
+    assert log.lag(A, last + 1) > 0
+    assert next(iter(log.read(A, end))).key == b"d"
+    assert log.lag(A, log.end_offset(A) - 1) == 1
+    assert [key for _, key, _ in pairs(log, from_offset=last + 1)] == [b"d"]
+    assert log.lag(A, log.end_offset(A)) == 0
+
+
+def test_the_lag_counts_offsets_that_are_truncated_and_those_of_no_open_transaction(log: Changelog) -> None:
+    put(log, (b"a", b"1"), (b"b", b"2"), (b"c", b"3"))
+    log.truncate(A, 3)
+    assert log.lag(A, 1) == 2
+    with log.producer("p") as producer:
+        producer.begin()
+        producer.send(A, b"d", b"4")
+        assert log.lag(A, 3) == 0
+        producer.commit()
+        assert log.lag(A, 3) > 0
 
 
 def test_truncation_moves_the_start_and_older_offsets_are_refused(log: Changelog) -> None:

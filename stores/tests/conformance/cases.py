@@ -17,6 +17,7 @@ AT_THE_END = "at the end"
 TIGHT: Mapping[str, object] = {
     "staging_buffer_bytes": 64 + 8 * PAIR_MEMORY_BYTES,
     "copy_part_bytes": 64,
+    "ingested_file_bytes": 64,
     "map_size_bytes": 64 << 10,
 }
 """Options that change no promise, but take a backend over the edge of what it keeps in one place."""

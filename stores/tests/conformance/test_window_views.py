@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from stores import IsolationLevel, KeyValueStore, failpoints
-from stores.records import BYTES, Window, WindowStore
+from stores.records import BYTES, Window, WindowStore, segment_scans
+from stores.records.segment_scans import existing_segments
 from stores.tests.conformance.cases import Case
 from stores.tests.conformance.gaps import ISOLATED, carries
 from stores.tests.overtaken_view import Overtaken
@@ -75,6 +76,65 @@ def test_a_commit_between_the_stream_time_and_the_scans_is_not_seen_in_half(
 
     monkeypatch.setattr(below, "range_many", commit_first)
     assert list(view.fetch(b"k", 0, 200)) == [(100, b"2"), (104, b"2")]
+
+
+def test_a_segment_that_a_late_record_begins_is_seen_with_the_writes_after_it(
+    store: KeyValueStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A dirty read of many segments first looks up those that have records, and only changes of marks wait for it.
+
+    A late record moves no stream time. So it may begin a segment between that look and the scans.
+    """
+    described = Window(BYTES, BYTES, size_ms=5, retention_ms=1_000, segment_ms=1)
+    windows = described.over(store)
+    windows.put(b"k", b"1", 100)
+    windows.put(b"k", b"1", 500)
+    windows.commit()
+    below = store.read_only(IsolationLevel.READ_UNCOMMITTED)
+    scan = below.range_many
+    scans = []
+
+    def write_first(*bounds: Any, **how: Any) -> Any:
+        scans.append(bounds)
+        if len(scans) == 1:
+            windows.put(b"k", b"2", 300)
+            windows.put(b"k", b"2", 500)
+        return scan(*bounds, **how)
+
+    monkeypatch.setattr(below, "range_many", write_first)
+    assert list(described.view(below).fetch(b"k", 0, 600)) == [(100, b"1"), (300, b"2"), (500, b"2")]
+    assert scans
+
+
+def test_a_commit_with_a_late_record_is_seen_whole_or_not_at_all_in_many_segments(
+    store: KeyValueStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A read of many segments at READ_COMMITTED is of one snapshot, if the store isolates uncommitted writes."""
+    described = Window(BYTES, BYTES, size_ms=5, retention_ms=1_000, segment_ms=1)
+    windows = described.over(store)
+    windows.put(b"k", b"1", 100)
+    windows.put(b"k", b"1", 500)
+    windows.commit()
+    if not carries(store, ISOLATED):
+        return
+    below = store.read_only(IsolationLevel.READ_COMMITTED)
+    windows.put(b"k", b"2", 300)
+    windows.put(b"k", b"2", 500)
+    looks = []
+
+    def committing_first(source: Any, first: int = 0, last: int | None = None) -> list[int]:
+        """Commit after the look at which segments exist."""
+        looks.append(list(existing_segments(source, first, last)))
+        if len(looks) == 1:
+            windows.commit()
+        return looks[-1]
+
+    monkeypatch.setattr(segment_scans, "existing_segments", committing_first)
+    view = described.view(below)
+    before, after = [(100, b"1"), (500, b"1")], [(100, b"1"), (300, b"2"), (500, b"2")]
+    assert list(view.fetch(b"k", 0, 600)) in (before, after)
+    assert list(view.fetch(b"k", 0, 600)) == after
+    assert looks
 
 
 def test_a_view_shows_its_level_and_the_stream_time_of_that(windows: Store) -> None:

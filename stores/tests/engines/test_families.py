@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from stores import IsolationLevel, StoreIncompatibleError, open_store
-from stores.engines.families import families_in_use
-from stores.engines.split import NEW, OLD
+from stores.engines.families import NEW, OLD, families_in_use
 from stores.errors import StoreCorruptedError
 from stores.strategies.store import Store
 

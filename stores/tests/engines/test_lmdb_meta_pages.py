@@ -15,7 +15,6 @@ import pytest
 from stores import CommitFailedError, Durability, StoreCorruptedError, TopicPartition, open_store
 from stores.engines.lmdb import LmdbEngine
 from stores.engines.lmdb.meta_pages import Checksums, check_meta_pages, keep_meta_pages
-from stores.files.identity import Identity, present_version, read_identity
 from stores.strategies.store import Store
 
 LOG = TopicPartition("changelog", 0)
@@ -189,14 +188,13 @@ def test_a_meta_page_that_could_not_be_written_is_not_taken_for_damage(path: Pat
         LmdbEngine.check_closed(copy / "data")
 
 
-def test_a_store_of_an_older_format_gets_checksums_when_it_is_opened(path: Path) -> None:
+def test_a_compacted_store_gets_checksums_when_it_is_opened(path: Path) -> None:
     file = filled(path, 3)
-    for at in (0, PAGE_BYTES):
-        put_at(file, at + CHECKSUM.start, bytes(len(CHECKSUM)))
-    (path / "store.json").write_text(Identity(BACKENDS[0], 2).text())
+    LmdbEngine.compact(file.parent, LmdbEngine.options)
+    assert not any(any(page[CHECKSUM.start : CHECKSUM.stop]) for page in meta_pages(file))
+    LmdbEngine.check_closed(file.parent)
     with open_store(BACKENDS[0], path) as store:
         assert list(store.all()) == state(3)
-    assert read_identity(path).format_version == present_version()
     assert all(any(page[CHECKSUM.start :]) for page in meta_pages(file))
     LmdbEngine.check_closed(file.parent)
 

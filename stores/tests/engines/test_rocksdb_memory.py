@@ -12,7 +12,7 @@ import pytest
 
 from stores import KeyValueStore, open_store
 from stores.engines.rocksdb import RocksDBEngine
-from stores.engines.rocksdb.shared_memory import SharedMemory, shared_memory
+from stores.engines.rocksdb.flushes import SharedMemory, shared_memory
 from stores.strategies.store import Store
 
 INDEXED = "rocksdb-indexed-batch"
@@ -101,7 +101,7 @@ def test_an_opening_makes_no_memory_where_the_process_has_one(monkeypatch: pytes
         made.append(num_bytes)
         return num_bytes
 
-    module = "stores.engines.rocksdb.shared_memory"
+    module = "stores.engines.rocksdb.flushes"
     monkeypatch.setattr(sys.modules[module], "SharedMemory", make)
     monkeypatch.setattr(sys.modules[module], "_memories", {})
     for num_bytes in (MIB, MIB, 2 * MIB):

@@ -202,3 +202,26 @@ def test_a_log_that_the_disk_refuses_to_keep_is_not_gone_on_with(
             opened()
     with opened():
         pass
+
+
+@pytest.mark.parametrize("backend", ["sqlite-indexed-batch", "sqlite-native"])
+def test_damage_that_only_sqlite_itself_finds_is_found_by_verify(tmp_path: Path, backend: str) -> None:
+    """All records can be read, and their checksums fit: the count of free pages in the header is wrong."""
+    with open_store(backend, tmp_path / "store") as store:
+        for number in range(200):
+            store.put(b"%d" % number, b"x" * 4_000)
+        store.commit({})
+        for number in range(1, 200):
+            store.delete(b"%d" % number)
+        store.commit({})
+    with (tmp_path / "store/data/store.db").open("r+b") as file:
+        file.seek(36)  # Source: SQLite's manual, "Database File Format", 1.3.
+        free = int.from_bytes(file.read(4), "big")
+        assert free > 100
+        file.seek(36)
+        file.write((free - 1).to_bytes(4, "big"))
+    with open_store(backend, tmp_path / "store") as store:
+        with store.all() as pairs:
+            assert dict(pairs) == {b"0": b"x" * 4_000}
+        with pytest.raises(StoreCorruptedError, match=r"store\.db"):
+            store.verify()

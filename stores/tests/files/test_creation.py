@@ -6,9 +6,10 @@ import errno
 import fcntl
 import json
 import os
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -526,3 +527,66 @@ def test_a_store_on_a_full_disk_can_be_wiped_and_one_half_wiped_there_counts_no_
         with open_store("lmdb-indexed-batch", path) as store:
             assert list(store.all()) == []
         wipe(path)
+
+
+@contextmanager
+def hiding(monkeypatch: pytest.MonkeyPatch, prefix: str) -> Iterator[None]:
+    """Let a removed file that is open here stay in its folder under another name until it is closed, as NFS does."""
+    unlink, close = os.unlink, os.close
+    hidden: dict[int, str] = {}
+
+    def unlink_or_hide(path: str | os.PathLike[str], **given: Any) -> None:
+        found = os.lstat(path) if not given else None
+        for descriptor in map(int, os.listdir("/proc/self/fd") if found else []):
+            with suppress(OSError):
+                if found is not None and os.path.samestat(os.fstat(descriptor), found):
+                    hidden[descriptor] = f"{os.path.dirname(path)}/{prefix}{descriptor}"
+                    os.rename(path, hidden[descriptor])
+                    return
+        unlink(path, **given)
+
+    def close_and_remove(descriptor: int) -> None:
+        close(descriptor)
+        if descriptor in hidden:
+            unlink(hidden.pop(descriptor))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "unlink", unlink_or_hide)
+        patched.setattr(os, "close", close_and_remove)
+        yield
+
+
+@pytest.mark.parametrize("prefix", [".nfs", ".fuse_hidden"])
+def test_a_wipe_where_removed_files_are_hidden_while_they_are_open_removes_the_folder(
+    path: Path, monkeypatch: pytest.MonkeyPatch, prefix: str
+) -> None:
+    open_store("lmdb-indexed-batch", path).close()
+    with hiding(monkeypatch, prefix):
+        wipe(path)
+        assert not path.exists()
+
+
+@pytest.mark.parametrize("prefix", [".nfs", ".fuse_hidden"])
+def test_a_creation_that_fails_where_removed_files_are_hidden_leaves_nothing(
+    path: Path, monkeypatch: pytest.MonkeyPatch, prefix: str
+) -> None:
+    with hiding(monkeypatch, prefix), monkeypatch.context() as patched, pytest.raises(StoreUnavailableError):
+        patched.setattr("stores.files.creation.sync_tree", refused_sync)
+        open_store("lmdb-indexed-batch", path)
+    assert not path.exists()
+
+
+def refused_sync(path: Path) -> None:
+    raise OSError(28, "No space left on device", str(path))
+
+
+@pytest.mark.parametrize("prefix", [".nfs", ".fuse_hidden"])
+def test_a_file_that_another_process_has_open_while_it_is_removed_is_no_foreign_file(path: Path, prefix: str) -> None:
+    """It keeps the folder from being removed, and nothing else."""
+    open_store("lmdb-indexed-batch", path).close()
+    (path / f"{prefix}0001").touch()
+    wipe(path)
+    assert [entry.name for entry in path.iterdir()] == [f"{prefix}0001"]
+    wipe(path)
+    with open_store("lmdb-indexed-batch", path) as store:
+        store.verify()

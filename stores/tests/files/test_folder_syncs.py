@@ -1,38 +1,53 @@
-"""A name that a commit relies on survives power loss: its folder is synced while the name stands there."""
+"""A name that a commit relies on survives power loss: its file is synced before, and its folder afterwards."""
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from stores import Durability, failpoints, open_store
 from stores.changelog import SqliteChangelog
-from stores.files.store_directory import wipe
-from stores.registry import backends
+from stores.changelog.files.local_folder import LocalFolder
+from stores.engines.lmdb.engine import LmdbEngine
+from stores.files import creation, store_directory
+from stores.files.plain_files import remove
+from stores.files.store_directory import StoreDirectory, wipe
+from stores.interface import KeyValueStore, TopicPartition
+from stores.registry import StoreBackend, backends
 from stores.strategies import commit_marker as marker
 from stores.strategies import indexed_batch
+from stores.tasks.directory.checkpoint_file import CheckpointFile
+from stores.tasks.directory.directory_layout import JOURNAL_FILE, LAYOUT_FILE, DirectoryLayout, write_layout
 from stores.tasks.directory.origin_file import Origin, OriginFile
+from stores.tasks.directory.relocation_journal import Journal
+from stores.tasks.directory.state_directory import PROCESS_FILE, process_id
+from stores.tasks.directory.streams_folders import remove_streams_store
 
 SPILLING = [name for name, backend in backends().items() if indexed_batch.SEALED in backend.failpoints]
 SMALL: dict[str, object] = {"staging_buffer_bytes": 100, "copy_part_bytes": 1000}
 
 
 class Synced:
-    """The names that each folder had when it was last synced, by the folder's path."""
+    """The names that each folder had when it was last synced, by the folder's path, and the files that were synced."""
 
     def __init__(self, sync: Callable[[int], None]) -> None:
         self._sync = sync
         self.names: dict[Path, set[str]] = {}
+        self.inodes: set[int] = set()
 
     def __call__(self, descriptor: int) -> None:
         self._sync(descriptor)
         if stat.S_ISDIR(os.fstat(descriptor).st_mode):
             self.names[Path(os.readlink(f"/proc/self/fd/{descriptor}"))] = set(os.listdir(descriptor))
+        else:
+            self.inodes.add(os.fstat(descriptor).st_ino)
 
 
 @pytest.fixture
@@ -133,6 +148,32 @@ def test_a_store_that_is_wiped_counts_again_only_once_its_files_are_gone_for_goo
     assert path.name not in synced.names[path.parent]
 
 
+def test_a_store_that_is_wiped_on_a_full_disk_is_none_for_good_before_its_files_go(
+    path: Path, synced: Synced, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """There is no room for a marker, so the file with its identity becomes the marker."""
+    open_store("lmdb", path).close()
+    left: list[set[str]] = []
+
+    def full(file: Path, text: str) -> None:
+        raise OSError(errno.ENOSPC, "no space left")
+
+    def look(file: Path) -> None:
+        left.append(synced.names.get(path, set()) & {"unfinished", "store.json", "data"})
+        remove(file)
+
+    monkeypatch.setattr(creation, "replace_file", full)
+    monkeypatch.setattr(creation, "remove", look)
+    wipe(path)
+    assert left[:2] == [{"store.json", "data"}, {"unfinished", "data"}]
+
+
+def test_the_name_of_a_store_of_another_package_is_gone_for_good(path: Path, synced: Synced) -> None:
+    path.mkdir()
+    StoreBackend("theirs", load_store=lambda: KeyValueStore).wipe(path)
+    assert path.name not in synced.names[path.parent]
+
+
 @pytest.mark.parametrize("durability", Durability)
 def test_a_new_changelog_gets_its_name_for_good_once_the_log_of_an_older_one_is_gone_for_good(
     tmp_path: Path, synced: Synced, monkeypatch: pytest.MonkeyPatch, durability: Durability
@@ -152,16 +193,151 @@ def test_a_new_changelog_gets_its_name_for_good_once_the_log_of_an_older_one_is_
     assert file.name in synced.names[tmp_path]
 
 
-def test_what_the_file_of_origins_says_survives_power_loss_before_anything_relies_on_it(
-    tmp_path: Path, synced: Synced
+def compact(folder: Path) -> None:
+    open_store("lmdb", folder / "store").close()
+    LmdbEngine.compact(folder / "store" / "data", {})
+
+
+def put_rows(folder: Path) -> None:
+    with LocalFolder(folder).create("rows") as file:
+        file.write(b"1")
+
+
+PLACED: dict[str, tuple[Callable[[Path], object], str]] = {
+    "an embedded changelog": (lambda folder: SqliteChangelog(folder / "log").close(), "log"),
+    "a version of a log": (lambda folder: LocalFolder(folder).put_if_absent("version", b"1"), "version"),
+    "the rows of a version": (put_rows, "rows"),
+    "a compacted store of LMDB": (compact, "data.mdb"),
+}
+"""The functions that put a file in its place, each with the name of the file."""
+
+
+@pytest.mark.parametrize("what", PLACED)
+def test_a_file_is_synced_before_it_has_its_name_and_its_folder_afterwards(
+    tmp_path: Path, synced: Synced, monkeypatch: pytest.MonkeyPatch, what: str
 ) -> None:
-    file = OriginFile(tmp_path / "origin")
-    origins = {"store": Origin.EXACTLY_ONCE}
-    file.write(origins)
-    assert "origin" in synced.names[tmp_path]
-    synced.names.clear()
-    # The process that wrote it may have been killed before it synced the name.
-    assert file.read(["store"]) == origins
-    assert "origin" in synced.names[tmp_path]
-    file.write({})
-    assert "origin" not in synced.names[tmp_path]
+    """Else power loss may leave the name with a part of the file, or without it."""
+    place, name = PLACED[what]
+    whole: list[bool] = []
+    folders: list[Path] = []
+
+    def look(put: Callable[..., None], source: Path, target: Path, **given: bool) -> None:
+        if Path(target).name == name:
+            whole.append(os.stat(source).st_ino in synced.inodes)
+            folders.append(Path(target).parent)
+            synced.names.clear()
+        put(source, target, **given)
+
+    for call in ("link", "rename", "replace"):
+        monkeypatch.setattr(os, call, partial(look, getattr(os, call)))
+    place(tmp_path)
+    assert whole == [True]
+    assert name in synced.names[folders[0]]
+
+
+def test_the_folders_of_a_log_that_another_process_has_made_are_synced_in_those_above(
+    tmp_path: Path, synced: Synced, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may have been killed before it synced their names."""
+    log = tmp_path / "log"
+    (log / "p00000").mkdir(parents=True)
+    for use in (lambda: LocalFolder(log).put_if_absent("p00000/1", b"1"), lambda: LocalFolder(log).settle("p00000/1")):
+        synced.names.clear()
+        monkeypatch.setattr(LocalFolder, "_durable", set())
+        use()
+        assert "p00000" in synced.names[log]
+        assert "log" in synced.names[tmp_path]
+        assert "1" in synced.names[log / "p00000"]
+
+
+def test_the_log_of_sqlite_has_a_spill_for_good_before_the_spill_goes(path: Path, synced: Synced) -> None:
+    """At PROCESS, where no commit syncs the log."""
+
+    def look() -> None:
+        [log] = path.glob("data/*-wal")
+        assert log.stat().st_ino in synced.inodes
+
+    with open_store("sqlite", path, durability=Durability.PROCESS, options=SMALL) as store:
+        synced.inodes.clear()
+        store.put(b"key", b"v" * 500)
+        with looking_at(indexed_batch.COPIED, look) as reached:
+            store.commit()
+        assert reached
+
+
+def test_a_store_is_written_whole_before_its_identity_says_what_it_is_now(
+    path: Path, synced: Synced, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    open_store("lmdb", path).close()
+    written: list[bool] = []
+
+    def replaced(file: Path, text: str) -> None:
+        written.append((path / "data" / "new").stat().st_ino in synced.inodes and "new" in synced.names[path / "data"])
+
+    directory = StoreDirectory.lock_existing(path, "lmdb-indexed-batch")
+    try:
+        (directory.data / "new").touch()
+        monkeypatch.setattr(store_directory, "replace_file", replaced)
+        directory.identify(directory.identity)
+    finally:
+        directory.release()
+    assert written == [True]
+
+
+NOTES: dict[str, tuple[Callable[[Path], object], Callable[[Path], object]]] = {
+    ".checkpoint": (
+        lambda folder: CheckpointFile(folder / ".checkpoint").write({TopicPartition("a", 0): 1}),
+        lambda folder: CheckpointFile(folder / ".checkpoint").read(),
+    ),
+    ".origin": (
+        lambda folder: OriginFile(folder / ".origin").write({"store": Origin.EXACTLY_ONCE}),
+        lambda folder: OriginFile(folder / ".origin").read(["store"]),
+    ),
+    JOURNAL_FILE: (lambda folder: Journal(()).write(folder), Journal.read),
+    PROCESS_FILE: (process_id, process_id),
+}
+"""The files that tasks rely on, by name: what writes one, and what reads it."""
+
+
+@pytest.mark.parametrize("name", NOTES)
+def test_a_note_survives_power_loss_before_anything_relies_on_it(tmp_path: Path, synced: Synced, name: str) -> None:
+    """The process that wrote it may have been killed before it synced the name."""
+    for step in NOTES[name]:
+        synced.names.clear()
+        assert step(tmp_path) != {}
+        assert name in synced.names[tmp_path]
+
+
+REMOVALS: dict[str, Callable[[Path], object]] = {
+    ".checkpoint": lambda folder: CheckpointFile(folder / ".checkpoint").forget(TopicPartition("a", 0)),
+    ".origin": lambda folder: OriginFile(folder / ".origin").write({}),
+    JOURNAL_FILE: lambda folder: Journal(()).carry_out(folder),
+    LAYOUT_FILE: lambda folder: write_layout(folder, DirectoryLayout.TASK),
+}
+
+
+@pytest.mark.parametrize("name", REMOVALS)
+def test_power_loss_brings_no_removed_note_back(tmp_path: Path, synced: Synced, name: str) -> None:
+    (tmp_path / name).write_bytes(b"damaged")
+    REMOVALS[name](tmp_path)
+    assert name not in synced.names[tmp_path]
+
+
+def test_the_file_by_which_a_store_of_kafka_streams_is_known_goes_last_for_good(
+    tmp_path: Path, synced: Synced, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else power loss could leave files that nobody recognizes and removes."""
+    store, unlink, left = tmp_path / "store", Path.unlink, []
+    store.mkdir()
+    for name in ("CURRENT", "MANIFEST-000001", "000004.sst"):
+        (store / name).touch()
+
+    def look(file: Path, missing_ok: bool = False) -> None:
+        if file.name == "CURRENT":
+            left.append(synced.names[store])
+        unlink(file, missing_ok=missing_ok)
+
+    monkeypatch.setattr(Path, "unlink", look)
+    remove_streams_store(store)
+    assert left == [{"CURRENT"}]
+    assert store.name not in synced.names[tmp_path]

@@ -54,8 +54,8 @@ def test_the_identity_names_backend_and_version_and_the_mark_of_an_open_store_th
         assert mark.keys() == {"boot", "pid", "durability", "tearable", "unsynced", "synced"}
     assert {file.name for file in path.iterdir()} == {"store.json", "lock", "data"}
     identity = json.loads((path / "store.json").read_text())
-    checksum = crc32(b"lmdb-indexed-batch 4")
-    assert identity == {"backend": "lmdb-indexed-batch", "format_version": 4, "checksum": checksum}
+    checksum = crc32(b"lmdb-indexed-batch 1")
+    assert identity == {"backend": "lmdb-indexed-batch", "format_version": 1, "checksum": checksum}
 
 
 def test_a_rocksdb_store_has_its_meta_entries_in_a_column_family(tmp_path: Path) -> None:

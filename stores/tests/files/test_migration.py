@@ -11,7 +11,6 @@ import pytest
 
 from stores import (
     Durability,
-    RecoveryOutcome,
     StoreCorruptedError,
     StoreTooNewError,
     StoreUnavailableError,
@@ -89,26 +88,6 @@ def test_an_older_store_is_migrated_step_by_step_on_opening(path: Path, steps: l
         assert store.committed_offset(CHANGELOG) == 7
     assert read_identity(path) == Identity(backend, before + 2)
     assert (path / "data" / "mark").read_text() == "3"
-
-
-@pytest.mark.parametrize("backend", ["lmdb-indexed-batch", "lmdb-native", BACKEND, "sqlite-native"])
-def test_what_the_first_version_left_behind_is_opened(path: Path, backend: str) -> None:
-    """Its files, letter by letter: what every later release has to be able to start from. It knew no checksums."""
-    with open_store(backend, path, options={"checksums": False}) as store:
-        store.put_all(OLD.items())
-        store.commit({CHANGELOG: 7})
-    (path / "store.json").write_text(f'{{"backend": "{backend}", "format_version": 1}}\n')
-    (path / "open").write_text('{"boot": "an earlier one", "pid": 1, "durability": "DISK", "tearable": false}')
-    with open_store(backend, path) as store:
-        assert dict(store.all()) == OLD
-        assert store.committed_offset(CHANGELOG) == 7
-        assert store.recover().outcome is RecoveryOutcome.ROLLED_BACK
-        store.put(b"d", b"4")
-        store.commit({CHANGELOG: 8})
-        store.verify()
-    with open_store(backend, path) as store:
-        assert dict(store.all()) == {**OLD, b"d": b"4"}
-    assert read_identity(path) == Identity(backend, present_version())
 
 
 @pytest.mark.parametrize("durability", list(Durability))

@@ -223,3 +223,21 @@ def commandline(pid: int) -> bytes:
     with suppress(OSError):
         return Path(f"/proc/{pid}/cmdline").read_bytes()
     return b""
+
+
+@pytest.mark.parametrize("block", [None, 0, 1, 30, 31, 32, 33, 63, 64, 70])
+def test_a_foreign_record_is_found_in_any_block_of_a_log(tmp_path: Path, block: int | None) -> None:
+    """Also in the first MiB of several: a log is read in parts of that size."""
+    plain = record(1, b"x" * ((32 << 10) - 7))
+    foreign = record(5, b"y" * 100) + plain[107:]
+    log = tmp_path / "log"
+    log.write_bytes(b"".join(foreign if number == block else plain for number in range(72)))
+    assert has_foreign_record(log) == (block is not None)
+
+
+def test_a_foreign_record_is_found_behind_others_of_its_block(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    log.write_bytes(record(1, b"x" * 10) + record(2, b"") + record(5, b"y"))
+    assert has_foreign_record(log)
+    log.write_bytes(record(1, b"x" * 10) + record(0) + record(5, b"y"))
+    assert not has_foreign_record(log)

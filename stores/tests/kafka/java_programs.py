@@ -50,6 +50,11 @@ def kafka_tool(name: str, *arguments: str) -> str:
     return _java(BROKER, name, *arguments)
 
 
+def kafka_tool_command(name: str, *arguments: str) -> list[str]:
+    """Return the command of a tool of Kafka, which reads from its standard input."""
+    return _command(BROKER, name, *arguments)
+
+
 def _java(jars: str, *command: str) -> str:
     return _run(_command(jars, *command))
 

@@ -2,15 +2,36 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from confluent_kafka import KafkaError
 
-from stores.changelog.kafka.client_errors import is_fenced, is_refused, is_unanswered, translated
+import stores
+from stores.changelog.kafka import client_errors
+from stores.changelog.kafka.client_errors import (
+    DECISIONS,
+    Decision,
+    decision_of,
+    is_fenced,
+    is_refused,
+    may_pass,
+    translated,
+)
 from stores.errors import ChangelogError, ChangelogTimeoutError, ProducerFencedError
 
 UNANSWERED = (
     "_TIMED_OUT",
     "_MSG_TIMED_OUT",
+    "OUT_OF_ORDER_SEQUENCE_NUMBER",
+    "FENCED_LEADER_EPOCH",
+    # No partition leader is found.
+    "_NOENT",
+    "INVALID_TXN_STATE",
+    "UNKNOWN",
+    "UNKNOWN_TOPIC_OR_PART",
+    "_STATE",
+    "_FATAL",
     "_TRANSPORT",
     "_ALL_BROKERS_DOWN",
     "_RESOLVE",
@@ -37,10 +58,11 @@ REFUSED = (
     "GROUP_AUTHORIZATION_FAILED",
     "TRANSACTIONAL_ID_AUTHORIZATION_FAILED",
 )
-NEITHER = ("MSG_SIZE_TOO_LARGE", "INVALID_MSG", "_STATE", "_FATAL", "UNKNOWN_TOPIC_OR_PART", "INVALID_TXN_STATE")
+NEITHER = ("MSG_SIZE_TOO_LARGE", "INVALID_MSG", "INVALID_CONFIG", "_INVALID_ARG", "_BAD_MSG", "_PARTITION_EOF")
+UNKNOWN_CODE = 9_999
 
 
-def error(name: str, text: str = "", **traits: bool) -> KafkaError:
+def error(name: str, text: str = "", /, **traits: bool) -> KafkaError:
     return KafkaError(getattr(KafkaError, name), text or name, **traits)
 
 
@@ -48,33 +70,72 @@ def shown(given: KafkaError) -> ChangelogError:
     return translated(given, "reading a-0", "here:1", lambda text: text.replace("secret", "(hidden)"))
 
 
+def test_every_code_of_the_client_has_one_decision_and_every_decision_is_for_a_code_of_it() -> None:
+    codes = {name for name in dir(KafkaError) if not name.startswith("__") and type(getattr(KafkaError, name)) is int}
+    assert len(codes) >= 188
+    assert codes - DECISIONS.keys() == set()
+    assert DECISIONS.keys() - codes == set()
+    # A name that were in two lists would be in the table once.
+    assert sum(len(names.split()) for names in client_errors._NAMES.values()) == len(DECISIONS)
+    assert all(decision_of(error(name)) is decision for name, decision in DECISIONS.items())
+
+
+def test_the_page_has_the_decision_for_every_code() -> None:
+    text = Path(stores.__file__).parents[1].joinpath("docs", "kafka.md").read_text(encoding="utf-8")
+    section = text.partition("### Every code of the client")[2].partition("\n## ")[0]
+    rows = [line.split("|")[1:-1] for line in section.splitlines() if line.startswith("|")][2:]
+    on_page = [(name, row[0].strip()) for row in rows for name in row[2].strip(" `").split()]
+    assert sorted(on_page) == sorted((name, str(decision)) for name, decision in DECISIONS.items())
+
+
+@pytest.mark.parametrize(
+    ("traits", "decision"),
+    [
+        ({}, Decision.DEFECT),
+        ({"retriable": True}, Decision.RETRY),
+        ({"txn_requires_abort": True}, Decision.NEW_PRODUCER),
+        ({"fatal": True}, Decision.NEW_PRODUCER),
+    ],
+)
+def test_a_code_of_a_newer_client_is_decided_by_what_the_client_says_of_the_error(
+    traits: dict[str, bool], decision: Decision
+) -> None:
+    assert decision_of(KafkaError(UNKNOWN_CODE, "new", **traits)) is decision
+
+
+def test_a_producer_that_has_failed_for_good_is_replaced_unless_it_is_fenced() -> None:
+    assert decision_of(error("_TIMED_OUT", fatal=True)) is Decision.NEW_PRODUCER
+    assert decision_of(error("_FENCED", fatal=True)) is Decision.FENCED
+    assert decision_of(error("MSG_SIZE_TOO_LARGE", txn_requires_abort=True)) is Decision.MISTAKE
+
+
 @pytest.mark.parametrize("name", UNANSWERED)
 def test_an_error_without_an_answer_is_a_timeout_that_may_pass(name: str) -> None:
-    assert (is_unanswered(error(name)), is_fenced(error(name)), is_refused(error(name))) == (True, False, False)
+    assert (may_pass(error(name)), is_fenced(error(name)), is_refused(error(name))) == (True, False, False)
     assert type(shown(error(name))) is ChangelogTimeoutError
 
 
 @pytest.mark.parametrize("name", FENCED)
 def test_the_error_of_an_older_producer_says_that_another_instance_owns_the_task(name: str) -> None:
-    assert (is_fenced(error(name)), is_unanswered(error(name))) == (True, False)
+    assert (is_fenced(error(name)), may_pass(error(name))) == (True, False)
     assert type(shown(error(name))) is ProducerFencedError
 
 
 @pytest.mark.parametrize("name", REFUSED)
 def test_a_refusal_does_not_pass_by_itself(name: str) -> None:
-    assert (is_refused(error(name)), is_unanswered(error(name))) == (True, False)
+    assert (is_refused(error(name)), may_pass(error(name))) == (True, False)
     assert type(shown(error(name))) is ChangelogError
 
 
 @pytest.mark.parametrize("name", NEITHER)
 def test_any_other_error_does_not_pass_by_itself(name: str) -> None:
     given = error(name)
-    assert (is_fenced(given), is_unanswered(given), is_refused(given)) == (False, False, False)
+    assert (is_fenced(given), may_pass(given), is_refused(given)) == (False, False, False)
     assert type(shown(given)) is ChangelogError
 
 
 def test_an_error_that_the_client_calls_retriable_may_pass() -> None:
-    assert is_unanswered(error("INVALID_MSG", retriable=True))
+    assert may_pass(error("INVALID_MSG", retriable=True))
 
 
 def test_a_connection_that_ends_with_a_reason_of_tls_is_a_refusal() -> None:

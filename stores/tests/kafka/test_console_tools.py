@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from stores.changelog.kafka.testing.broker import Broker
+from stores.tests.forked_call import call_until_killed
 from stores.tests.kafka.counting import KEYS, RECORDS_PER_COMMIT, Pairs, changelog, prepared, task_over, work
 from stores.tests.kafka.java_programs import kafka_tool
-from stores.tests.tasks.killed_process import call_until_killed
 from stores.tests.tasks.setup import LEFT, expected_outputs, expected_state
 
 pytestmark = pytest.mark.kafka

@@ -1,4 +1,4 @@
-"""The program of docs/kafka.md runs as it stands, and counts each word once over several runs."""
+"""The program of docs/kafka.md runs as it stands, beside that of docs/worker.md, and counts each word once."""
 
 from __future__ import annotations
 
@@ -11,18 +11,20 @@ import pytest
 
 import stores
 from stores.changelog.kafka.testing.broker import Broker
-from stores.tests.kafka.fresh import remove_all
+from stores.tests.kafka.fresh import fresh_changelog
 
 ROOT = Path(stores.__file__).parents[1]
 
 
 @pytest.mark.kafka
 def test_the_word_count_of_the_documentation_counts_each_word_once(tmp_path: Path, broker: Broker) -> None:
-    remove_all(broker)
+    with fresh_changelog(broker) as log:
+        for topic in ("lines", "words", "counted", "word-count-counts-changelog"):  # Those of docs/worker.md.
+            log.create_topic(topic, 4)
     [program] = re.findall(r"```python\n(.*?)```", (ROOT / "docs/kafka.md").read_text(encoding="utf-8"), re.DOTALL)
-    (tmp_path / "word_count.py").write_text(program)
+    (tmp_path / "count_words.py").write_text(program)
     for run in (1, 2):
-        command = [sys.executable, "-W", "error", "word_count.py", broker.address]
+        command = [sys.executable, "-W", "error", "count_words.py", broker.address]
         ended = subprocess.run(
             command,
             cwd=tmp_path,

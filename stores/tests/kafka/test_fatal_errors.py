@@ -11,6 +11,7 @@ from confluent_kafka import KafkaError, KafkaException
 
 from stores.changelog.kafka import writer
 from stores.changelog.kafka.client_errors import translated
+from stores.changelog.kafka.client_settings import ClientSettings
 from stores.changelog.log_writer import AppendRequest, Identity
 from stores.errors import ChangelogError, ProducerFencedError
 from stores.interface import TopicPartition
@@ -40,8 +41,9 @@ class Client:
 def writer_with(reason: KafkaError | None, raises: bool = False) -> writer.KafkaWriter:
     cluster: Any = SimpleNamespace(
         timeout_s=30.0,
+        settings=ClientSettings({"bootstrap.servers": "none"}),
         client=lambda kind, own, on_error: Client(on_error, reason, raises),
-        asked=lambda doing, ask: None,
+        asked=lambda doing, ask, producing: None,
         check_open=lambda: None,
         record_bytes_max=lambda topic: 1_000,
         failure=lambda error, doing: translated(error, doing, "servers", str),

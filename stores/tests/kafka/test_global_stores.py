@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from stores.changelog.kafka.testing.broker import Broker
+from stores.tests.forked_call import call_until_killed
 from stores.tests.kafka.counting import changelog
 from stores.tests.kafka.fresh import fresh_changelog
 from stores.tests.tasks.global_topic import (
@@ -24,7 +25,6 @@ from stores.tests.tasks.global_topic import (
     say,
     stores_over,
 )
-from stores.tests.tasks.killed_process import call_until_killed
 
 pytestmark = pytest.mark.kafka
 

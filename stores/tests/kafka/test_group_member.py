@@ -5,12 +5,14 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection
 from contextlib import ExitStack
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from stores.changelog.group import GroupMember
 from stores.changelog.kafka import KafkaChangelog
+from stores.changelog.kafka.group_member import KafkaGroupMember
 from stores.changelog.kafka.testing.broker import Broker
 from stores.interface import TopicPartition
 from stores.tests.kafka.fresh import remove_all
@@ -111,3 +113,26 @@ def test_offsets_of_a_partition_that_has_moved_are_in_no_more_commits(broker: Br
         assert first.held | second.held == ALL
         assert [each.member._held for each in listeners] == [first.held, second.held]
         assert first.in_commits == [True]
+
+
+@pytest.mark.parametrize(
+    ("session_timeout_s", "given", "expected_ms"),
+    [(45.0, {}, 500), (0.9, {}, 300), (45.0, {"heartbeat.interval.ms": 7}, 7)],
+)
+def test_a_member_learns_of_a_rebalance_within_half_a_second_unless_the_user_says_otherwise(
+    session_timeout_s: float, given: dict[str, int], expected_ms: int
+) -> None:
+    settings: list[dict[str, Any]] = []
+    consumer = SimpleNamespace(subscribe=lambda topics, **calls: None)
+
+    def client(kind: object, own: dict[str, Any]) -> Any:
+        settings.append(own)
+        return consumer
+
+    cluster: Any = SimpleNamespace(
+        client=client,
+        asked=lambda doing, ask: [],
+        settings=SimpleNamespace(value=given.get),
+    )
+    KafkaGroupMember(cluster, "group", ["a"], Listener(), "f", session_timeout_s)
+    assert settings[-1]["heartbeat.interval.ms"] == expected_ms

@@ -2,21 +2,30 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock, call
 
+import confluent_kafka
 import pytest
+from confluent_kafka import KafkaError, KafkaException
 
 from stores.changelog.kafka import group_offsets
+from stores.changelog.kafka.group_members import check_members
+from stores.changelog.kafka.group_offsets import CLIENTS, GroupOffsets
+from stores.changelog.kafka.shared_producer import KafkaSharedProducer
 from stores.changelog.kafka.testing.broker import Broker
+from stores.errors import ChangelogError
 from stores.interface import TopicPartition
 from stores.tests.kafka.counting import KEYS, changelog, prepared, task_over
 from stores.tests.tasks.setup import INPUT
 
-pytestmark = pytest.mark.kafka
 
-
-def test_a_task_asks_for_the_committed_offsets_of_its_inputs_only(
+@pytest.mark.kafka
+def test_a_task_asks_for_the_committed_offsets_of_its_inputs_and_changelogs_only(
     tmp_path: Path, broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A cluster may have thousands of topics, and the client may lack the right to see those of others."""
@@ -33,6 +42,102 @@ def test_a_task_asks_for_the_committed_offsets_of_its_inputs_only(
         log.create_topic("of-others", 3)
         with task_over(tmp_path, log) as task:
             task.run(commit=True)
-        assert asked == {INPUT}
+        assert asked == {INPUT, *(TopicPartition(f"app-{name}-changelog", 0) for name in ("left", "right"))}
         assert log.committed_offsets("app") == log.committed_offsets("app", [INPUT]) == {INPUT: len(KEYS)}
         assert log.committed_offsets("app", [TopicPartition("of-others", 1)]) == {}
+
+
+@pytest.mark.kafka
+def test_clients_of_many_groups_are_closed_again(
+    tmp_path: Path, broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A task asks a group of its own for each store with windows, and a client has threads and connections."""
+    open_clients: set[int] = set()
+    most = 0
+
+    class Counted(confluent_kafka.Consumer):
+        def __init__(self, settings: dict[str, Any]) -> None:
+            nonlocal most
+            super().__init__(settings)
+            open_clients.add(id(self))
+            most = max(most, len(open_clients))
+
+        def close(self) -> None:
+            open_clients.discard(id(self))
+            super().close()
+
+    prepared(tmp_path, broker)
+    with changelog(tmp_path) as log:
+        with task_over(tmp_path, log) as task:
+            task.run(commit=True)
+        monkeypatch.setattr(confluent_kafka, "Consumer", Counted)
+        for number in range(12):
+            assert log.committed_offsets(f"other-{number}", [INPUT]) == {}
+            assert log.committed_offsets("app", [INPUT]) == {INPUT: len(KEYS)}
+        assert most == CLIENTS  # The client of "app" is older, and is not counted.
+    assert not open_clients
+
+
+@pytest.mark.kafka
+def test_threads_that_ask_the_same_group_have_a_client_each(tmp_path: Path, broker: Broker) -> None:
+    prepared(tmp_path, broker)
+    with changelog(tmp_path) as log:
+        with task_over(tmp_path, log) as task:
+            task.run(commit=True)
+        with ThreadPoolExecutor(8) as threads:
+            asked = [threads.submit(log.committed_offsets, "app", [INPUT]) for _ in range(40)]
+            assert [each.result() for each in asked] == [{INPUT: len(KEYS)}] * 40
+
+
+@pytest.mark.parametrize(
+    ("code", "raised"),
+    [
+        ("UNKNOWN_MEMBER_ID", ChangelogError),
+        ("ILLEGAL_GENERATION", ChangelogError),
+        ("COORDINATOR_LOAD_IN_PROGRESS", KafkaException),
+        ("GROUP_AUTHORIZATION_FAILED", KafkaException),
+    ],
+)
+def test_a_commit_into_a_group_with_members_is_an_error_and_others_are_decided_by_their_code(
+    monkeypatch: pytest.MonkeyPatch, code: str, raised: type[Exception]
+) -> None:
+    """A transaction is tried again after the first two. Here they stay as long as the members do."""
+    answers = [SimpleNamespace(error=None), SimpleNamespace(error=KafkaError(getattr(KafkaError, code)))]
+    consumer = SimpleNamespace(commit=lambda **given: answers)
+    cluster: Any = SimpleNamespace(asked=lambda doing, ask: ask(10.0))
+    offsets = GroupOffsets(cluster)
+    monkeypatch.setattr(offsets, "_consumer", lambda group: nullcontext(consumer))
+    with pytest.raises(raised):
+        offsets.commit("app", {INPUT: 1})
+    answers.pop()
+    offsets.commit("app", {INPUT: 1})
+
+
+def test_a_task_joins_a_transaction_before_the_end_of_earlier_ones_is_awaited() -> None:
+    """From then on a commit of this member has its offsets only until the group takes the task away."""
+    steps = Mock()
+    steps.groups.is_fenced.return_value = True
+    inputs, changelogs = [TopicPartition("in", 0)], [TopicPartition("changelog", 0)]
+    producer = KafkaSharedProducer(steps.make, steps.cluster, steps.groups, "of the thread", 5.0)
+    steps.reset_mock()
+    producer.join("of the task", "g", inputs, changelogs)
+    assert steps.mock_calls == [
+        call.groups.is_fenced("g"),
+        call.groups.begin("g", inputs),
+        call.make("of the task", None),
+        call.make().close(),
+        call.groups.await_decided("g", inputs),
+        call.cluster.await_decided(changelogs),
+    ]
+
+
+def test_the_question_for_the_members_of_a_group_ends_with_the_time_that_is_left() -> None:
+    future = Mock()
+    future.result.return_value.members = []
+    admin = Mock()
+    admin.describe_consumer_groups.return_value = {"g": future}
+    cluster: Any = SimpleNamespace(client=lambda kind, own: admin, asked=lambda doing, ask: ask(3.0))
+    check_members(cluster, "g", "fingerprint", fencing=False)
+    assert [asked.kwargs for asked in admin.describe_consumer_groups.mock_calls if asked.args] == [
+        {"request_timeout": 3.0}
+    ] * 2

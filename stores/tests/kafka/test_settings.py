@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import logging
+import re
 from typing import Any
 
 import pytest
 
 from stores.changelog.kafka import KafkaChangelog
 from stores.changelog.kafka.client_settings import OWN, ClientSettings
-from stores.changelog.kafka.store_topics import ADDITIONAL_RETENTION_MS, check_store_topic, store_topic_settings
+from stores.changelog.kafka.store_topics import due_settings, loses_records, store_topic_settings
 from stores.errors import ChangelogError, ChangelogTimeoutError, ConfigError
 
 NOBODY = {"bootstrap.servers": "127.0.0.1:9"}
@@ -84,28 +85,59 @@ def test_without_a_broker_the_error_names_the_address_and_no_secret(caplog: pyte
     assert SECRET not in f"{raised.value!r} {raised.value.__cause__!r} {raised.value.__context__!r} {caplog.text}"
 
 
-def test_a_new_topic_of_a_store_keeps_what_the_store_needs() -> None:
-    for retention_ms in (None, 0, 86_400_000):
-        check_store_topic("t", store_topic_settings(retention_ms), retention_ms)
-    assert store_topic_settings(5) == {
+@pytest.mark.parametrize("expires", [False, True])
+def test_a_new_topic_of_a_store_keeps_what_the_store_needs(expires: bool) -> None:
+    assert due_settings("t", store_topic_settings(expires=expires), expires=expires) == {}
+
+
+def test_brokers_delete_nothing_by_the_wall_clock_or_by_size() -> None:
+    assert store_topic_settings(expires=True) == {
         "cleanup.policy": "compact,delete",
-        "retention.ms": str(5 + ADDITIONAL_RETENTION_MS),
+        "retention.ms": "-1",
+        "retention.bytes": "-1",
     }
+    assert store_topic_settings(expires=False) == {"cleanup.policy": "compact"}
 
 
 @pytest.mark.parametrize(
-    ("settings", "retention_ms", "named"),
+    ("settings", "expires", "named"),
     [
-        ({"cleanup.policy": "delete"}, None, "cleanup.policy"),
-        ({"cleanup.policy": "delete"}, 5, "cleanup.policy"),
-        ({"cleanup.policy": "compact,delete", "retention.ms": "-1"}, None, "cleanup.policy"),
-        ({"cleanup.policy": "compact,delete", "retention.ms": "4"}, 5, "retention.ms"),
-        ({"cleanup.policy": "compact,delete", "retention.ms": "5", "retention.bytes": "1"}, 5, "retention.bytes"),
-        ({"cleanup.policy": "compact", "message.timestamp.type": "LogAppendTime"}, None, "message.timestamp.type"),
+        ({"cleanup.policy": "delete"}, False, "cleanup.policy=compact"),
+        ({"cleanup.policy": "delete"}, True, "cleanup.policy=[compact,delete]"),
+        ({"cleanup.policy": "compact,delete", "retention.ms": "-1"}, False, "cleanup.policy=compact"),
+        (
+            {"cleanup.policy": "compact", "message.timestamp.type": "LogAppendTime"},
+            False,
+            "message.timestamp.type=CreateTime",
+        ),
     ],
 )
-def test_a_topic_that_would_lose_records_is_refused_by_the_name_of_the_setting(
-    settings: dict[str, str], retention_ms: int | None, named: str
+def test_a_topic_that_its_owner_has_to_change_is_refused_with_the_command(
+    settings: dict[str, str], expires: bool, named: str
 ) -> None:
-    with pytest.raises(ChangelogError, match=named):
-        check_store_topic("t", settings, retention_ms)
+    with pytest.raises(ChangelogError, match=re.escape(f"--entity-name t --add-config {named}")):
+        due_settings("t", settings, expires=expires)
+
+
+@pytest.mark.parametrize(
+    ("settings", "changes", "loses"),
+    [
+        ({"cleanup.policy": "compact,delete", "retention.ms": "4"}, {"retention.ms": "-1"}, True),
+        (
+            {"cleanup.policy": "delete, compact", "retention.ms": "-1", "retention.bytes": "1"},
+            {"retention.bytes": "-1"},
+            True,
+        ),
+        (
+            {"cleanup.policy": "compact", "retention.ms": "-1", "retention.bytes": "-1"},
+            store_topic_settings(expires=True),
+            False,
+        ),
+        ({"cleanup.policy": "compact,delete", "retention.ms": "-1", "retention.bytes": "-1"}, {}, False),
+    ],
+)
+def test_a_topic_of_windows_is_changed_so_that_only_the_task_decides_what_is_deleted(
+    settings: dict[str, str], changes: dict[str, str], loses: bool
+) -> None:
+    assert due_settings("t", settings, expires=True) == changes
+    assert loses_records(changes) == loses

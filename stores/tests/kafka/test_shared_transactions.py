@@ -102,14 +102,21 @@ def test_without_the_groups_metadata_a_zombie_repeats_outputs(
 def test_a_partition_that_was_lost_is_in_no_commit_of_a_member_that_has_joined_again(
     tmp_path: Path, broker: Broker
 ) -> None:
-    """Its metadata are valid then, and a slow function may still have its task."""
+    """Its metadata are valid then, and a slow function may still have its task, also if it was given back meanwhile."""
     prepared(broker)
     with SharingWorker(tmp_path, broker.address, "member") as worker:
         begun(worker)
-        worker.member._held -= {INPUTS[1]}
+        lost = [confluent_kafka.TopicPartition(*INPUTS[1])]
+        worker.member._take_away(lost)
         with pytest.raises(ChangelogTimeoutError):
             worker.tasks[0].commit()
         worker.member._held |= {INPUTS[1]}
+        for task in worker.tasks:
+            task.run(1)
+        with pytest.raises(ChangelogTimeoutError):
+            worker.tasks[0].commit()
+        worker.tasks[1].close(clean=False)
+        worker.tasks[1].open()
         for task in worker.tasks:
             task.run()
         worker.tasks[0].commit()

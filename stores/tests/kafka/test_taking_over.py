@@ -27,7 +27,10 @@ class Client:
 
 def writer(client: Client, transactional_id: str | None) -> KafkaWriter:
     cluster: Any = SimpleNamespace(
-        timeout_s=5.0, client=lambda *arguments: client, asked=lambda doing, ask: ask(5.0), settings=None
+        timeout_s=5.0,
+        client=lambda *arguments: client,
+        asked=lambda doing, ask, **ways: ask(5.0),
+        settings=SimpleNamespace(value=lambda name, default: default),
     )
     groups: Any = None
     return KafkaWriter(cluster, groups, transactional_id)

@@ -8,6 +8,7 @@ import pytest
 
 from stores.changelog.kafka.testing.broker import Broker
 from stores.interface import IsolationLevel
+from stores.tests.forked_call import call_until_killed
 from stores.tests.kafka.counting import (
     KEYS,
     RECORDS_PER_COMMIT,
@@ -20,7 +21,6 @@ from stores.tests.kafka.counting import (
     work_with_offsets_first,
     work_without_transactions,
 )
-from stores.tests.tasks.killed_process import call_until_killed
 from stores.tests.tasks.setup import INPUT, expected_outputs, expected_state
 
 pytestmark = pytest.mark.kafka

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
+from stores.changelog.kafka.client_settings import ClientSettings
 from stores.changelog.kafka.writer import KafkaProducer, KafkaWriter
 from stores.errors import ChangelogError
 from stores.interface import TopicPartition
@@ -53,6 +54,7 @@ class Cluster:
     """A cluster that has all topics."""
 
     timeout_s = 5.0
+    settings = ClientSettings({"bootstrap.servers": "none"})
 
     def __init__(self, client: Client) -> None:
         self._made = client
@@ -60,7 +62,7 @@ class Cluster:
     def client(self, *_: object) -> Client:
         return self._made
 
-    def asked(self, doing: str, ask: Any) -> Any:
+    def asked(self, doing: str, ask: Any, *, producing: bool = False) -> Any:
         return ask(1.0)
 
     def failure(self, error: KafkaError, doing: str) -> ChangelogError:

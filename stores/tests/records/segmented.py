@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from stores import KeyValueStore
 from stores.records import INT64, STR, Session, Window
-from stores.records.staging import Staging
+from stores.records.staging import StagedWrite, Staging, StoreStaging
 
 Opened = Callable[[], KeyValueStore]
 WINDOW: dict[str, Any] = {"size_ms": 5, "retention_ms": 30, "segment_ms": 10}
@@ -47,6 +47,17 @@ class LoggingStaging(Staging):
     ) -> None:
         self.store.put(key, kept)
         self.log.append(Logged(log_key, log_value, 7 if timestamp_ms is None else timestamp_ms))
+
+    def put_all(self, writes: Sequence[StagedWrite], marks: Mapping[str, bytes | None] | None = None) -> None:
+        StoreStaging(self.store).put_all(writes, marks)
+        self.log += [
+            Logged(write.log_key, write.log_value, 7 if write.timestamp_ms is None else write.timestamp_ms)
+            for write in writes
+            if write.log_key is not None
+        ]
+
+    def delete_range(self, start: bytes | None, end: bytes | None) -> None:
+        raise NotImplementedError("windows are not deleted by ranges of keys")
 
     def put_unlogged(self, key: bytes, kept: bytes | None) -> None:
         self.store.put(key, kept)

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from stores.errors import StoreClosedError, StoreIncompatibleError, StoreLockedError
-from stores.records import INT64, STR, KeyValue, Window
+from stores.records import BYTES, INT64, STR, KeyValue, Window
 from stores.registry import open_store
 
 MINUTES = Window(key=STR, value=INT64, size_ms=60_000, retention_ms=3_600_000)
-HOURS = Window(key=STR, value=INT64, size_ms=3_600_000, retention_ms=3_600_000)
+BYTES_MINUTES = Window(key=BYTES, value=INT64, size_ms=60_000, retention_ms=3_600_000)
 
 
 @pytest.fixture(params=["rocksdb-indexed-batch", "lmdb-native", "sqlite"])
@@ -25,7 +25,7 @@ def backend(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 def test_the_folder_of_a_refused_store_can_be_opened_again_at_once(backend: str, tmp_path: Path) -> None:
     with pytest.raises(StoreIncompatibleError):
-        HOURS.over(open_store(backend, tmp_path / "store"))
+        BYTES_MINUTES.over(open_store(backend, tmp_path / "store"))
     with MINUTES.over(open_store(backend, tmp_path / "store")) as store:
         assert store.fetch_one("a", 60_000) == 1
 

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import math
 import pickle
+from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stores.records import BYTES, FLOAT64, INT64, JSON, STR, Serde
+from stores import open_store
+from stores.errors import ConfigError
+from stores.records import BYTES, FLOAT64, INT64, JSON, STR, KeyValue, Serde
 
 INT64S = st.integers(-(2**63), 2**63 - 1)
 FLOATS = st.floats(allow_nan=False)
@@ -79,6 +82,18 @@ def test_the_bytes_of_a_prefix_are_a_prefix(serde: Serde[Any], data: st.DataObje
     assert serde.keeps_prefixes
     assert serde.serialize(a + b).startswith(serde.serialize(a))
     assert serde.serialize(b).startswith(serde.serialize(a)) is b.startswith(a)
+
+
+@pytest.mark.parametrize(
+    ("serde", "prefix"), [(INT64, 1), (FLOAT64, 1.0), (JSON, [1])], ids=["int64", "float64", "json"]
+)
+def test_keys_whose_bytes_begin_with_those_of_no_prefix_are_not_scanned_by_one(
+    tmp_path: Path, serde: Serde[Any], prefix: Any
+) -> None:
+    with KeyValue(serde, STR).over(open_store("memory-indexed-batch", tmp_path)) as store:
+        store.put(prefix, "value")
+        with pytest.raises(ConfigError, match=serde.name):
+            store.prefix_scan(prefix)
 
 
 def test_zero_is_one_key_whatever_its_sign() -> None:

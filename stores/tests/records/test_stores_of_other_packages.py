@@ -74,3 +74,18 @@ def test_values_with_serdes_need_nothing_of_a_store(plain: Direct) -> None:
     texts.commit()
     assert list(plain.all()) == [(b"a", "é".encode())]
     assert texts.get("a") == "é"
+
+
+def test_every_lookup_and_scan_of_plain_values_has_the_time_minus_one(plain: Direct) -> None:
+    for key in (b"a", b"ab", b"b"):
+        plain.put(key, b"value of " + key)
+    plain.commit()
+    times = TimestampedKeyValue(STR, STR).over(plain)
+    shown = [(key, ValueAndTimestamp(f"value of {key}", -1)) for key in ("a", "ab", "b")]
+    for reads in (times, times.read_only(IsolationLevel.READ_UNCOMMITTED)):
+        assert reads.get("ab") == ("value of ab", -1)
+        assert reads.get_many(["a", "ab", "b"]) == [value for _, value in shown]
+        assert list(reads.all()) == list(reads.range("a", "b")) == list(reads.prefix_scan("")) == shown
+        assert list(reads.reverse_all()) == list(reads.reverse_range("a", "b")) == shown[::-1]
+        assert list(reads.prefix_scan("a")) == list(reads.range(None, "ab")) == shown[:2]
+        assert list(reads.reverse_prefix_scan("a")) == list(reads.reverse_range(None, "ab")) == shown[1::-1]

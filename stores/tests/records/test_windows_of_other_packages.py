@@ -10,6 +10,8 @@ import pytest
 
 from stores import IsolationLevel, StoreIncompatibleError, TopicPartition
 from stores.records import INT64, STR, Session, Window, Windowed
+from stores.records.data_marks import marks_of
+from stores.records.expiry import STREAM_TIME
 from stores.tests.minimal_store import KINDS, Direct, Transactional
 
 UNCOMMITTED = IsolationLevel.READ_UNCOMMITTED
@@ -54,13 +56,37 @@ def test_sessions_are_kept_and_expire(path: Path, kind: type[Direct]) -> None:
 
 
 @KIND_CASES
+def test_a_view_has_the_stream_time_at_one_moment_among_the_data(path: Path, kind: type[Direct]) -> None:
+    with window().over(kind(path, name="own")) as windows:
+        windows.put("k", 1, 7)
+        windows.commit()
+        view = windows.store.read_only(UNCOMMITTED)
+        expected = marks_of(windows.store).mark(STREAM_TIME)
+        assert marks_of(view).at_one_moment(STREAM_TIME, lambda mark, source: (mark, source)) == (expected, view)
+        assert expected is not None
+
+
+@KIND_CASES
 def test_another_description_is_refused(path: Path, kind: type[Direct]) -> None:
     with kind(path, name="own") as store:
         window().over(store)
-        for other in (window(size_ms=6), Session(STR, INT64, retention_ms=30), window(segment_ms=11)):
+        for other in (window(retain_duplicates=True), Session(STR, INT64, retention_ms=30)):
             with pytest.raises(StoreIncompatibleError):
                 other.over(store)
         window().over(store)
+
+
+@KIND_CASES
+def test_another_length_of_segments_is_taken(path: Path, kind: type[Direct]) -> None:
+    with kind(path, name="own") as store:
+        windows = window().over(store)
+        for start_ms in (1, 12, 23):
+            windows.put("k", start_ms, start_ms)
+        windows.commit()
+        other = window(segment_ms=4, size_ms=6, retention_ms=60).over(store)
+        assert [(found.start_ms, found.end_ms, value) for found, value in other.all()] == [
+            (start_ms, start_ms + 6, start_ms) for start_ms in (1, 12, 23)
+        ]
 
 
 def test_data_of_others_is_refused(path: Path) -> None:

@@ -6,6 +6,7 @@ import os
 import shutil
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,13 +14,16 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from stores.changelog.files import Header, PartitionLog, Retention, StoreChanges
+from stores.changelog.files import Header, PartitionLog, Retention, StoreChanges, open_folder
+from stores.changelog.files.reading import Piece
 from stores.config import StoreConfig
 from stores.errors import StoreCorruptedError, StoreError, StoreIncompatibleError
+from stores.records import INT64, STR, Window
 from stores.spark import task
 from stores.spark.context import Context
 from stores.spark.local_state import LocalState
 from stores.spark.plan import Batch, Plan
+from stores.spark.recording_store import LOGGED_MARKS
 from stores.spark.rows import Rows
 from stores.tests.spark.counting import (
     COUNTS,
@@ -48,6 +52,18 @@ def test_a_copy_is_wiped_if_its_log_has_no_version_any_more(tmp_path: Path) -> N
     shutil.rmtree(tmp_path / "state/p00000")
     assert compute(given, 0, events(5)) == list(Counter(events(5)).items())
     assert state_in_log(tmp_path) == dict(Counter(events(5)))
+
+
+def test_a_copy_that_has_only_the_marks_of_an_interrupted_restore_is_wiped(tmp_path: Path) -> None:
+    """A restore begins with the marks. The stream time of another history would hide new windows."""
+    configs = {"windows": StoreConfig("rocksdb", records=Window(STR, INT64, size_ms=10, retention_ms=100))}
+    marks: dict[str, bytes | None] = {LOGGED_MARKS: b'["stream_time"]', "stream_time": bytes(8)}
+    with closing(LocalState(tmp_path, 0, configs)) as state:
+        state._restore(Piece({"windows": StoreChanges(marks=marks)}, True, None))
+    with closing(LocalState(tmp_path, 0, configs)) as state:
+        assert list(state.records()) != []
+        state.bring_to(PartitionLog(open_folder(tmp_path / "log"), 0, Retention()), None)
+        assert list(state.records()) == []
 
 
 def test_copies_are_closed_when_a_worker_has_too_many_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,7 +15,7 @@ import pytest
 from stores.changelog import MemoryChangelog
 from stores.changelog.interface import Record
 from stores.config import StoreConfig
-from stores.errors import StoreError
+from stores.errors import ConfigError, StoreError
 from stores.interface import TopicPartition
 from stores.records import INT64, STR, KeyValue, TimestampedKeyValue, Window
 from stores.spark import task
@@ -204,6 +204,8 @@ def test_calls_that_a_query_can_not_carry_out_are_refused(tmp_path: Path) -> Non
         for wrong in ((5, b"", b""), ("out", "text", b""), ("out", b"", b"", -2), ("", b"", b"")):
             with pytest.raises((TypeError, ValueError)):
                 context.forward(*wrong)
+        with pytest.raises(ConfigError):
+            context.forward("out", b"", b"", partitioner="murmur2")
 
     run(record_plan(tmp_path, calls), 0, records()[:1])
     with pytest.raises(StoreError):

@@ -14,6 +14,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from stores import failpoints
 from stores.changelog.files import Header, PartitionLog, Retention, StoreChanges
 from stores.config import StoreConfig
 from stores.errors import (
@@ -32,6 +33,7 @@ from stores.spark.local_state import LocalState
 from stores.spark.plan import Batch, Plan
 from stores.spark.rows import Rows
 from stores.tests.spark.counting import (
+    COUNTS,
     OUTPUT,
     QUERY,
     batches,
@@ -430,3 +432,17 @@ def test_a_store_never_leads_its_log(tmp_path: Path, monkeypatch: pytest.MonkeyP
     state.close()
     assert compute(given, 1) == expected_rows(1)
     assert state_in_log(tmp_path) == expected(1)
+
+
+def test_the_failpoints_of_a_batch_are_reached_in_their_order(tmp_path: Path) -> None:
+    stores = {name: StoreConfig("rocksdb", records=COUNTS) for name in ("counts", "other")}
+    given, reached = plan(tmp_path, stores=stores), list[str]()
+    names = [name for name in failpoints.declared() if name.startswith("spark.")]
+    for name in names:
+        failpoints.arm(name, lambda name=name: reached.append(name))  # type: ignore[misc]
+    try:
+        compute(given, 0)
+    finally:
+        for name in names:
+            failpoints.disarm(name)
+    assert reached[-2:] == ["spark.between_stores", "spark.committed"]

@@ -458,3 +458,30 @@ def test_a_size_of_parts_that_is_none_is_refused(path: Path) -> None:
     for size in (-1, "4 MiB", 1.5):
         with pytest.raises(ConfigError):
             open_store(BACKEND, path, options={"copy_part_bytes": size})
+
+
+@pytest.mark.parametrize("options", [AT_ONCE, IN_PARTS], ids=["at once", "in parts"])
+def test_the_folder_of_the_marker_is_synced_before_anything_is_copied(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: dict[str, object]
+) -> None:
+    """Else power loss might take the marker's name, and leave a part of what was copied."""
+    path = tmp_path / "store"
+    synced: list[bool] = []
+    sync = os.fsync
+
+    def watched(descriptor: int) -> None:
+        if os.path.samestat(os.fstat(descriptor), path.stat()) and "commit" in os.listdir(path):
+            synced.append(True)
+        sync(descriptor)
+
+    with open_store(BACKEND, path, durability=Durability.DISK, options=options) as store:
+        for number in range(100):
+            store.put(b"%08d" % number, b"x" * 50)
+        monkeypatch.setattr(os, "fsync", watched)
+        seen: list[int] = []
+        failpoints.arm(marker.MARKER_SYNCED, lambda: seen.append(len(synced)))
+        try:
+            store.commit({LOG: 1})
+        finally:
+            failpoints.disarm()
+    assert seen == [1]

@@ -25,7 +25,7 @@ from stores import (
 from stores.engines.lmdb import memory_map
 from stores.engines.memory import MemoryEngine
 from stores.registry import backends
-from stores.strategies import undo_log as undo
+from stores.strategies import native as native_module
 from stores.strategies.native import NativeStaging
 from stores.strategies.staging import Traits
 from stores.strategies.store import Store
@@ -71,8 +71,8 @@ def test_scans_that_have_got_somewhere_go_on_as_if_nothing_had_happened_since(
     path: Path, monkeypatch: pytest.MonkeyPatch, backend: str, seed: int
 ) -> None:
     """Two pairs are fetched at a time, so that most of a scan is read after what is done meanwhile."""
-    monkeypatch.setattr(undo, "_FETCH_FIRST", 2)
-    monkeypatch.setattr(undo, "_FETCH", 2)
+    monkeypatch.setattr(native_module, "_FETCH_FIRST", 2)
+    monkeypatch.setattr(native_module, "_FETCH", 2)
     rng, model = Random(seed), Model()
     held: list[tuple[KeyValueIterator, list[tuple[bytes, bytes]]]] = []
     with opened(backend, path) as store:

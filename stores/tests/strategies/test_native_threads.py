@@ -12,9 +12,8 @@ import pytest
 
 from stores import IsolationLevel, KeyValueStore, ReadOnlyKeyValueStore, open_store
 from stores.ordered.ranges import KeyRanges
-from stores.strategies.native import NativeStaging
+from stores.strategies.native import NativeStaging, Undo
 from stores.strategies.store import Store
-from stores.strategies.undo_log import Undo
 from stores.tests.overtaken_lock import LONG_S, OvertakenLock
 
 WRITER_GETS_S = 0.1

@@ -33,7 +33,6 @@ from stores.files import format_steps as migration
 from stores.files import identity
 from stores.registry import backends
 from stores.strategies import indexed_batch
-from stores.strategies import spill_store as second_store
 from stores.strategies.batch_staging import BatchStaging
 from stores.strategies.store import Store
 from stores.tests.store_process import StoreProcess
@@ -178,7 +177,7 @@ def test_a_spill_without_a_commit_record_is_not_copied(
         store.put(b"key", b"v" * 600)
         [folder] = (path / "data.tmp").iterdir()
         store.staging.engine.write([], {indexed_batch._COPYING: bytes.fromhex(folder.name)})
-        monkeypatch.setattr(second_store.SecondStore, "remove", second_store.SecondStore.close)
+        monkeypatch.setattr(indexed_batch.SecondStore, "remove", indexed_batch.SecondStore.close)
     with pytest.raises(StoreCorruptedError):
         opened(backend, path)
 
@@ -468,7 +467,7 @@ def test_a_commit_whose_spill_gets_no_commit_record_can_be_tried_again(
     with opened(backend, path) as store:
         store.put_all(FIRST.items())
         with monkeypatch.context() as broken:
-            broken.setattr(second_store, "sync_folder", refuse)
+            broken.setattr(indexed_batch, "sync_folder", refuse)
             with pytest.raises(CommitFailedError) as failed:
                 store.commit({LOG: 1})
         assert not failed.value.reopen
@@ -487,7 +486,7 @@ def test_a_write_for_which_no_spill_can_be_made_is_the_only_one_that_is_not_stag
     with opened(backend, path) as store:
         store.put(b"first", b"v" * 300)
         with monkeypatch.context() as broken:
-            broken.setattr(second_store, "_opened", refuse)
+            broken.setattr(indexed_batch, "_opened", refuse)
             with pytest.raises(CommitFailedError) as failed:
                 store.put(b"second", b"v" * 300)
         assert not failed.value.reopen

@@ -12,7 +12,7 @@ from typing import Any
 from stores.changelog import Record, SqliteChangelog
 from stores.config import StoreConfig
 from stores.interface import TopicPartition
-from stores.tasks import NO_INTERVAL, StreamTask, TaskContext, TaskId
+from stores.tasks import NO_INTERVAL, StreamTask, TaskContext, TaskId, TaskSettings
 
 INPUT = TopicPartition("elsewhere", 0)
 PAIR_BYTES = 4000
@@ -61,7 +61,7 @@ def main() -> None:
             stores={"s": store},
             process=process,
             inputs=[INPUT],
-            commit_interval_ms=NO_INTERVAL,
+            settings=TaskSettings(commit_interval_ms=NO_INTERVAL),
         )
         task.open()
         before = peak_bytes()

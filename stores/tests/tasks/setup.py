@@ -5,15 +5,26 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Container, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 from stores import failpoints
 from stores.changelog import Changelog, Record, SqliteChangelog
 from stores.config import StoreConfig
 from stores.interface import Durability, IsolationLevel, TopicPartition
 from stores.registry import backend_named
-from stores.tasks import NO_INTERVAL, ProcessingGuarantee, StreamTask, TaskContext, TaskId
+from stores.tasks import (
+    NO_INTERVAL,
+    ProcessingGuarantee,
+    SharedResources,
+    StreamTask,
+    TaskContext,
+    TaskId,
+    TaskSettings,
+)
 from stores.tasks.context import ProcessFunction
 from stores.tasks.directory.checkpoint_file import CheckpointFile
 from stores.tests.forked_call import kill_at, was_killed
@@ -100,6 +111,14 @@ def logging_all(backend: str, durability: Durability = Durability.CHANGELOG) -> 
     return StoreConfig(backend, durability, changelog_coalescing=False)
 
 
+def stream_task(task_id: TaskId = TASK, **arguments: Any) -> StreamTask:
+    """A task of ``app``, whose settings and shared resources are given by their names, as its other arguments are."""
+    for name, group in (("settings", TaskSettings), ("shared", SharedResources)):
+        members = {each.name: arguments.pop(each.name) for each in fields(group) if each.name in arguments}
+        arguments[name] = group(**members)
+    return StreamTask("app", task_id, **arguments)
+
+
 def counting_task(
     folder: Path,
     log: Changelog,
@@ -110,9 +129,7 @@ def counting_task(
     **settings: Any,
 ) -> StreamTask:
     stores = {"left": logging_all(left, durability), "right": logging_all(right or left, durability)}
-    return StreamTask(
-        "app",
-        TASK,
+    return stream_task(
         **{
             "state_dir": folder / "state",
             "changelog": log,
@@ -200,3 +217,9 @@ def _work(
     task.open()
     task.run()
     task.close()
+
+
+over_each_changelog = pytest.mark.parametrize(
+    "log", ["memory", pytest.param("kafka", marks=pytest.mark.kafka)], indirect=True
+)
+"""Run a test over the embedded changelog, and over a Kafka broker."""

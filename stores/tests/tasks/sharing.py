@@ -10,7 +10,7 @@ from typing import Any
 from stores.changelog import Changelog, Record, SqliteChangelog
 from stores.interface import Durability, IsolationLevel, TopicPartition
 from stores.tasks import NO_INTERVAL, StreamTask, TaskContext, TaskId, ThreadTransaction
-from stores.tests.tasks.setup import EXACTLY_ONCE, INDEXED, logging_all
+from stores.tests.tasks.setup import EXACTLY_ONCE, INDEXED, logging_all, stream_task
 
 KEYS: Sequence[Sequence[int]] = ([1, 2, 1, 1, 3, 2], [5, 5, 6, 5, 7, 7])
 """The keys of the input records of each partition."""
@@ -31,6 +31,11 @@ def count(record: Record, context: TaskContext) -> None:
     context.forward("output", record.key, new)
 
 
+def partition_of_input(key: bytes, count: int) -> int:
+    """Return the input partition of a key, so that the outputs of each task are in a partition of their own."""
+    return next(number for number, keys in enumerate(KEYS) if int(key) in keys)
+
+
 def feed_both(log: Changelog) -> None:
     """Make the topics, and put the keys into the input."""
     for topic in ("input", "output"):
@@ -47,8 +52,7 @@ def sharing_task(
 ) -> StreamTask:
     """Return the task of a partition, not opened. It commits only when it is asked to."""
     folder.mkdir(exist_ok=True)
-    return StreamTask(
-        "app",
+    return stream_task(
         TaskId(0, number),
         **{
             "state_dir": folder / "state",
@@ -60,6 +64,7 @@ def sharing_task(
             "guarantee": EXACTLY_ONCE,
             "commit_interval_ms": NO_INTERVAL,
             "transaction": transaction,
+            "partitioner": partition_of_input,
             **settings,
         },
     )

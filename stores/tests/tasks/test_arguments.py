@@ -11,7 +11,7 @@ from stores import TopicPartition
 from stores.changelog import MemoryChangelog, Record
 from stores.config import StoreConfig
 from stores.tasks import MemoryBudget, StreamTask, TaskContext, TaskId
-from stores.tests.tasks.setup import INPUT, feed
+from stores.tests.tasks.setup import INPUT, feed, stream_task
 
 
 def process(record: Record, context: TaskContext) -> None:
@@ -27,7 +27,7 @@ def task_of(tmp_path: Path, log: Any, **changes: Any) -> StreamTask:
         "inputs": [INPUT],
     }
     task_id = changes.pop("task_id", TaskId(0, 0))
-    return StreamTask("app", task_id, **{**arguments, **changes})
+    return stream_task(task_id, **{**arguments, **changes})
 
 
 class Counted:
@@ -61,7 +61,6 @@ class Counted:
         ("memory", MemoryBudget(1_000_000), "MemoryBudget.share()"),
         ("clock", 3, "clock is an object with the methods of Clock; int lacks monotonic_ns()"),
         ("verify_stores", "no", "verify_stores is True or False"),
-        ("wipe_unclean", 1, "wipe_unclean is True or False"),
         ("state_dir", None, "a path is a str or an os.PathLike of one, not NoneType"),
         ("stores", ["s"], "a mapping of names to StoreConfig"),
         ("stores", {"s": "memory"}, "needs a StoreConfig"),

@@ -17,6 +17,7 @@ from stores.interface import TopicPartition
 from stores.records import BYTES, STR, KeyValue, RecordKind, TimestampedKeyValue
 from stores.tasks import GlobalStore, GlobalStores
 from stores.tasks.global_store import GlobalCopy
+from stores.tests.forked_call import call_until_killed
 from stores.tests.tasks.global_topic import (
     PRICES,
     RECORDS_PER_COMMIT,
@@ -28,7 +29,6 @@ from stores.tests.tasks.global_topic import (
     say,
     stores_over,
 )
-from stores.tests.tasks.killed_process import call_until_killed
 
 
 @pytest.fixture

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 from typing import Any, cast
 
@@ -21,9 +22,10 @@ from stores.errors import (
     StoreTooNewError,
 )
 from stores.interface import PositionBound
-from stores.records import INT64, STR, KeyValue, TimestampedKeyValue, ValueAndTimestamp, Window
+from stores.records import BYTES, INT64, STR, KeyValue, TimestampedKeyValue, ValueAndTimestamp, Window
 from stores.settings.upgrade import Upgrade
 from stores.tasks import GlobalStore, GlobalStores, TaskContext, global_store, global_stores
+from stores.tests.forked_call import call_until_killed
 from stores.tests.tasks.global_topic import (
     PARTITIONS,
     PRICES,
@@ -36,7 +38,6 @@ from stores.tests.tasks.global_topic import (
     say,
     stores_over,
 )
-from stores.tests.tasks.killed_process import call_until_killed
 from stores.tests.tasks.setup import count, feed, outputs, single
 
 BACKENDS = ["rocksdb-indexed-batch", "rocksdb-dual-store", "lmdb-native", "sqlite-indexed-batch"]
@@ -343,3 +344,29 @@ def test_a_missing_topic_and_a_name_taken_twice_are_refused(log: MemoryChangelog
     feed(log, [])
     with pytest.raises(StoreClosedError):
         single(tmp_path, log, count, global_stores=stores).open()
+
+
+@pytest.mark.parametrize(
+    "records", [None, KeyValue(key=BYTES, value=BYTES), TimestampedKeyValue(key=BYTES, value=BYTES)]
+)
+def test_records_with_an_empty_key_are_left_out_with_a_warning(
+    tmp_path: Path, log: MemoryChangelog, caplog: pytest.LogCaptureFixture, records: Any
+) -> None:
+    """Anyone may write them to the topic, and no store has such a key: they must not end the workers."""
+    log.create_topic(TOPIC, PARTITIONS)
+    with log.producer() as producer:
+        for key, value in ((b"a", b"1"), (b"", b"2"), (b"", None), (b"b", b"3"), (b"", b"4")):
+            producer.send(partition(1), key, value, 5)
+        producer.flush()
+    described = GlobalStore(TOPIC, StoreConfig("rocksdb-indexed-batch", records=records))
+    with (
+        caplog.at_level(logging.WARNING),
+        GlobalStores(tmp_path / "state", log, {"prices": described}) as stores,
+        stores.view("prices").all() as pairs,
+    ):
+        found = {key: getattr(value, "value", value) for key, value in pairs}
+        assert stores.lag() == 0
+    assert found == {b"a": b"1", b"b": b"3"}
+    warnings = [record.getMessage() for record in caplog.records if "is empty" in record.getMessage()]
+    assert len(warnings) == 1
+    assert f"offset 1 of {TOPIC}-1" in warnings[0]

@@ -13,7 +13,7 @@ from stores.config import StoreConfig
 from stores.errors import ConfigError
 from stores.interface import Durability
 from stores.registry import backend_named, backends
-from stores.tasks import ProcessingGuarantee, StreamTask, TaskId
+from stores.tasks import ProcessingGuarantee, StreamTask, TaskId, TaskSettings
 from stores.tests.tasks.setup import AT_LEAST_ONCE, DIRECT, EXACTLY_ONCE, INDEXED, counting_task, feed, state
 
 
@@ -26,7 +26,7 @@ def task(folder: Path, *properties: dict[str, str], guarantee: ProcessingGuarant
         stores={f"store{number}": StoreConfig.from_properties(given) for number, given in enumerate(properties)},
         process=lambda record, context: None,
         inputs=[],
-        guarantee=guarantee,
+        settings=TaskSettings(guarantee=guarantee),
     )
 
 

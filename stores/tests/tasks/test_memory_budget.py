@@ -36,6 +36,7 @@ from stores.tests.tasks.setup import (
     crash,
     crashing_at,
     single,
+    stream_task,
 )
 
 INPUT = TopicPartition("elsewhere", 0)
@@ -79,8 +80,7 @@ def budgeted(
     """A worker's tasks, open, each with the input partition of its number."""
     memory = budget.share()
     tasks = [
-        StreamTask(
-            "app",
+        stream_task(
             TaskId(0, partition),
             state_dir=folder,
             changelog=log,

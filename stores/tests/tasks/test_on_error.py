@@ -18,7 +18,7 @@ from stores.records import INT64, JSON, STR, Session, TimestampedKeyValue, Windo
 from stores.registry import backends
 from stores.strategies.store import Store
 from stores.tasks import DeadLetterTopic, PunctuationType, StreamTask, TaskContext
-from stores.tests.tasks.killed_process import call_until_killed
+from stores.tests.forked_call import call_until_killed
 from stores.tests.tasks.setup import (
     AT_LEAST_ONCE,
     EXACTLY_ONCE,
@@ -469,6 +469,33 @@ def test_a_dead_letter_has_the_record_and_the_error_in_headers(tmp_path: Path, l
     assert "never" in stacktrace or "process" in stacktrace
     assert outputs(log) == []
     assert (task.metrics.skipped_total, task.metrics.dead_letter_total) == (1, 1)
+
+
+def test_a_long_stack_trace_in_a_dead_letter_keeps_its_end_with_the_error(tmp_path: Path, log: MemoryChangelog) -> None:
+    """The frames of the caller are cut, not the place and the text of the error."""
+
+    def down(left: int) -> None:
+        if not left:
+            raise ValueError("the innermost error")
+        further(left - 1)
+
+    def further(left: int) -> None:  # Two functions by turns: Python shortens a line that repeats.
+        down(left)
+
+    def process(record: Record, context: TaskContext) -> None:
+        down(150)
+
+    feed(log, [1])
+    log.create_topic("dead")
+    task = single(tmp_path, log, process, on_error=DEAD_LETTERS)
+    task.open()
+    task.run(commit=True)
+    task.close()
+    [letter] = log.read(DEAD)
+    stacktrace = dict(letter.headers)["__streams.errors.stacktrace"].decode()
+    assert len(stacktrace) == 16_384
+    assert "the innermost error" in stacktrace[-300:]
+    assert "Traceback" not in stacktrace
 
 
 def test_a_commit_that_a_skipped_record_requested_is_not_made(tmp_path: Path, log: MemoryChangelog) -> None:

@@ -49,7 +49,6 @@ def test_the_changelogs_have_as_many_partitions_as_the_inputs(tmp_path: Path, lo
         {"stores": {"s": StoreConfig(MEMORY), "s.position": StoreConfig(MEMORY)}},
         {"stores": {"s.position": StoreConfig(MEMORY)}},
         {"stores": {"s.Position.new": StoreConfig(MEMORY)}},
-        {"stores": {"s.wiped": StoreConfig(MEMORY)}},
         {"stores": {"S": StoreConfig(MEMORY), "s": StoreConfig(MEMORY)}},
         {"stores": {"s.s": StoreConfig(MEMORY), "s_s": StoreConfig(MEMORY)}},
         {"stores": {"s" * 101: StoreConfig(MEMORY)}},

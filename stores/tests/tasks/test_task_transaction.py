@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 
 import pytest
 
@@ -10,21 +10,24 @@ from stores.changelog import MemoryChangelog, Producer, Record
 from stores.errors import ChangelogError, ChangelogTimeoutError, CommitFailedError, ProducerFencedError, StoreError
 from stores.interface import Position, TopicPartition
 from stores.tasks import NO_INTERVAL, TaskContext
+from stores.tasks.offset_reset import InputStarts
+from stores.tasks.stores.store_group import StoreGroup
 from stores.tasks.task_counters import TaskCounters
 from stores.tasks.task_state import TaskLifecycle, TaskState
 from stores.tasks.task_transaction import TaskTransaction
-from stores.tasks.timing.clock import SystemClock
-from stores.tasks.timing.timing import Timing
+from stores.tasks.timing import SystemClock, Timing
 from stores.tests.tasks.setup import INPUT, TASK, feed
 
 COMMITTED = ["before_commit", "finish_logs", "send_stream_times", "commit", "begin"]
 AFTERWARDS = ["compact_logs", "upgrade_step", "swap_upgraded"]
 
 
-class NoStores:
+class NoStores(StoreGroup):
     """No store at all: it notes each call, and raises the errors that a test has planned for it, in their order."""
 
-    partitions: Sequence[TopicPartition] = ()
+    @property
+    def partitions(self) -> list[TopicPartition]:
+        return []
 
     def __init__(self) -> None:
         self.calls: list[str] = []
@@ -88,6 +91,7 @@ class Begun:
             exactly_once=True,
             make_schedules=lambda: None,
             close=self._close,
+            starts=InputStarts(TASK, log, None),
         )
         self.lifecycle.open()
         self.transaction.open_producer()

@@ -11,7 +11,7 @@ import pytest
 
 from stores.changelog import SqliteChangelog
 from stores.tasks.task_transaction import TaskTransaction
-from stores.tests.tasks.killed_process import call_until_killed
+from stores.tests.forked_call import call_until_killed
 from stores.tests.tasks.sharing import ROUND, check_exactly_once, feed_both, offsets, sharing_tasks, work
 
 SECOND_COMMIT = ROUND, 2 * ROUND

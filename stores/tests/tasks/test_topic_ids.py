@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from stores.errors import ConfigError
 from stores.tasks import Subtopology, TaskId, Topology, topology
-from stores.tasks.murmur2 import murmur2_64
+from stores.tasks.topology import murmur2_64
 
 TOPIC = st.text("abc.-_0", min_size=1, max_size=8).filter(lambda name: name not in (".", ".."))
 TOPICS = st.lists(TOPIC, min_size=1, max_size=4, unique=True)

@@ -32,6 +32,7 @@ from stores.tasks import (
     StreamTask,
     Subtopology,
     TaskId,
+    TaskSettings,
     Topology,
     change_layout,
 )
@@ -200,8 +201,7 @@ def misplaced(state: Path, log: MemoryChangelog) -> str:
         stores={},
         process=lambda record, context: None,
         inputs=[],
-        topology=topology,
-        automatic_state_relocation=False,
+        settings=TaskSettings(topology=topology, automatic_state_relocation=False),
     )
     with pytest.raises(StoreMisplacedError) as refused:
         task.open()
@@ -265,5 +265,5 @@ def test_the_command_is_written_in_one_way_wherever_it_is_written() -> None:
             # As one text, also where a string goes on in the next line.
             text = re.sub(r"\"?\s*\n\s*f?\"?", " ", file.read_text())
             found += [(file.name, each) for each in re.findall(r"(?:\S+ +){0,3}-m +stores\.relocate", text)]
-    assert {name for name, _ in found} >= {"guide.md", "CHANGELOG.md", "relocate.py", "directory_layout.py"}
+    assert {name for name, _ in found} >= {"tasks.md", "relocate.py", "directory_layout.py"}
     assert [each for each in found if RELOCATE not in each[1]] == []

@@ -18,7 +18,7 @@ from stores.registry import backend_named, open_store
 from stores.strategies.store import Store
 from stores.tasks import NO_INTERVAL, ProcessingGuarantee, StreamTask, TaskContext
 from stores.tests.forked_call import kill_at, was_killed
-from stores.tests.tasks.setup import EXACTLY_ONCE, INPUT, MEMORY, TASK, changelog_of
+from stores.tests.tasks.setup import EXACTLY_ONCE, INPUT, MEMORY, changelog_of, stream_task
 
 SIZE_MS, RETENTION_MS, SEGMENT_MS = 10, 1_000, 100
 _WINDOWS: Mapping[str, Any] = {"key": BYTES, "value": INT64, "retention_ms": RETENTION_MS, "segment_ms": SEGMENT_MS}
@@ -84,9 +84,7 @@ def typed_task(folder: Path, log: Changelog, kind: str, backend: str = MEMORY, *
         for name, each in kinds.items():
             write(each, record, context, name)
 
-    return StreamTask(
-        "app",
-        TASK,
+    return stream_task(
         **{
             "state_dir": folder / "state",
             "changelog": log,

@@ -11,7 +11,7 @@ from stores.interface import IsolationLevel
 from stores.records import INT64, STR, TimestampedKeyValue, ValueAndTimestamp
 from stores.settings.upgrade import Upgrade
 from stores.tasks import StreamTask, TaskContext
-from stores.tasks.stores.swap import ENDS, beside
+from stores.tasks.directory.store_places import ENDS, beside
 from stores.tests.forked_call import kill_at, was_killed
 from stores.tests.tasks.setup import INDEXED
 from stores.tests.tasks.typed import sent, store_folder, typed_task

@@ -6,6 +6,7 @@ import gc
 import re
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 from weakref import ref
 
 import pytest
@@ -15,8 +16,8 @@ from stores import ConfigError, KeyValueStore, StoreClosedError, StoreUnavailabl
 from stores.changelog import MemoryChangelog
 from stores.engines.memory import MemoryEngine
 from stores.metrics import Kind, TaskMetrics, TaskStoreMetrics, measures
-from stores.strategies.forked import disown
 from stores.strategies.store import Store
+from stores.strategies.store_opening import disown
 from stores.telemetry import MetricsRegistry
 from stores.telemetry.registry import ENGINE, INSTRUMENTS, STORE, TASK, Instrument
 from stores.tests.tasks.setup import MEMORY, counting_task, feed
@@ -33,9 +34,9 @@ def instrument(scope: str, name: str) -> Instrument:
     return found
 
 
-def shown(registry: MetricsRegistry, name: str, scope: str = STORE) -> list[tuple[dict[str, str], float]]:
+def shown(registry: MetricsRegistry, name: str, scope: str = STORE) -> list[tuple[dict[str, str], Any]]:
     chosen = instrument(scope, name)
-    found: list[tuple[dict[str, str], float]] = [(dict(labels), value) for labels, value in registry.collect(chosen)]
+    found: list[tuple[dict[str, str], Any]] = [(dict(labels), value) for labels, value in registry.collect(chosen)]
     assert [(dict(labels), value) for labels, value in registry.collect_all()[chosen]] == found
     return found
 
@@ -229,7 +230,9 @@ def test_rates_and_means_are_exported_as_the_metrics_have_them() -> None:
         for _ in range(3):
             store.put(b"a", b"1")
             store.commit()
-        shown = {each.name: list(registry.collect(each)) for each in INSTRUMENTS if each.scope == "store"}
+        shown: dict[str, Any] = {
+            each.name: list(registry.collect(each)) for each in INSTRUMENTS if each.scope == "store"
+        }
         metrics = store.metrics
     assert shown["commit_latency_avg_seconds"][0][1] == metrics.commit_latency_avg_seconds > 0
     assert shown["commit_rate"][0][1] >= metrics.commit_rate > 0

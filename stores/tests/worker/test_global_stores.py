@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from stores.changelog import MemoryChangelog
+from stores.changelog import MemoryChangelog, SqliteChangelog
 from stores.errors import ChangelogError, ChangelogTimeoutError, ConfigError, StoreUnavailableError
 from stores.interface import TopicPartition
 from stores.tasks import GlobalStore, GlobalStores
@@ -23,9 +23,11 @@ from stores.tests.worker import counting_app
 from stores.tests.worker.places import EmbeddedPlace, Place
 from stores.tests.worker.queries.asking import ask
 from stores.tests.worker.worker_process import WorkerProcess
+from stores.tests.worker.worker_thread import await_counted
 from stores.worker import Application, Processor, Worker, global_thread
 from stores.worker.__main__ import FAILED, REFUSED
 from stores.worker.global_thread import GlobalThread
+from stores.worker.worker import _POLL_S
 
 MODULE = "stores.tests.worker.counting_app"
 PRICED = f"{MODULE}:priced"
@@ -185,15 +187,18 @@ def test_a_worker_that_is_stopped_while_the_changelog_does_not_answer_ends(tmp_p
 
 
 def test_a_record_that_a_store_cannot_have_ends_the_worker_after_its_tasks_have_committed(tmp_path: Path) -> None:
+    """LMDB's keys have an upper bound. A record without a key is left out."""
     embedded = EmbeddedPlace(tmp_path)
     set_price(embedded, "a", 1)
     embedded.feed(["a"])
-    settings = {**embedded.properties(), "commit.interval.ms": "100000"}
+    settings = {**embedded.properties(), "commit.interval.ms": "100000", "store.backend": "lmdb"}
     with WorkerProcess(tmp_path, "w", settings, application=PRICED) as worker:
         worker.await_line(r"4 tasks, [\d,]+ records/s, lag 0; global stores: lag 0$")
         set_price(embedded, "", 1)
+        set_price(embedded, "b" * 4000, 1)
         assert worker.ended() == FAILED
-        assert "can't have the record at offset 0 of prices-0: a key has at least one byte" in worker.errors
+        assert "can't have the record at offset" in worker.errors
+        assert "4000" in worker.errors
         assert "Traceback" not in worker.errors
     assert embedded.counted() == [("a", 1)]
 
@@ -260,3 +265,37 @@ def test_the_status_of_a_worker_says_whether_its_tasks_may_read_them(tmp_path: P
     thread.stop()
     assert thread.join(DEADLINE_S)
     assert worker.status().global_ready
+
+
+def test_no_task_begins_before_the_global_stores_have_been_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = EmbeddedPlace(tmp_path)
+    set_price(place, "bb", 2)
+    place.feed(["bb"])
+    joined, early = threading.Event(), threading.Event()
+    join, open_stores = SqliteChangelog.join_group, GlobalStores.open
+
+    def noted_join(*arguments: Any, **named: Any) -> Any:
+        joined.set()
+        return join(*arguments, **named)
+
+    def slow_open(*arguments: Any, **named: Any) -> Any:
+        if joined.wait(4 * _POLL_S):
+            early.set()
+        return open_stores(*arguments, **named)
+
+    monkeypatch.setattr(SqliteChangelog, "join_group", noted_join)
+    monkeypatch.setattr(GlobalStores, "open", slow_open)
+    settings = {"state.dir": str(tmp_path / "state"), "status.interval.ms": "0"}
+    worker = Worker(counting_app.priced, {**place.properties(), **settings})
+    thread = threading.Thread(target=worker.run)
+    thread.start()
+    try:
+        assert joined.wait(DEADLINE_S)
+        assert not early.is_set()
+        await_counted(place, 1)
+    finally:
+        worker.stop()
+        thread.join(DEADLINE_S)
+    assert place.counted() == [("bb", 2)]

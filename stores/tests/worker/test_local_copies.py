@@ -5,6 +5,7 @@ Source: KIP-892, "Offsets for Consumer Rebalances".
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -64,9 +65,18 @@ def test_files_that_a_store_leaves_are_read_when_it_is_closed(settings: WorkerSe
     assert copies.progress() == {WORDS[1]: len(FED) - 1}
 
 
-def test_tasks_of_one_partition_are_counted_together(settings: WorkerSettings) -> None:
-    both = Application("counting", [Processor(["words"], count, {name: None}) for name in ("counts", "others")])
-    opened = {TaskId(0, 1): {LOG: 40}, TaskId(1, 1): {TopicPartition("counting-others-changelog", 1): 2}}
+def test_files_that_were_removed_do_not_count_any_more(settings: WorkerSettings) -> None:
+    leave_files(settings)
+    copies = LocalCopies(app, settings.tasks, [])
+    assert copies.progress() == {WORDS[1]: len(FED) - 1}
+    shutil.rmtree(settings.tasks.state_dir / "0_1")
+    copies.read_again()
+    assert copies.progress() == {}
+
+
+def test_stores_of_one_task_are_counted_together(settings: WorkerSettings) -> None:
+    both = Application("counting", Processor(["words"], count, {"counts": None, "others": None}))
+    opened = {TaskId(0, 1): {LOG: 40, TopicPartition("counting-others-changelog", 1): 2}}
     assert LocalCopies(both, settings.tasks, [lambda: opened]).progress() == {WORDS[1]: 42}
 
 

@@ -18,6 +18,7 @@ from stores.errors import (
 )
 from stores.tasks import RestoreProgress, TaskId
 from stores.worker import running_task
+from stores.worker.assignment_table import Assignment
 from stores.worker.running_task import RunningTask
 
 TASK = TaskId(0, 1)
@@ -27,7 +28,8 @@ class ScriptedTask:
     """Raises or returns what the script has, call by call."""
 
     def __init__(self, script: list[tuple[str, Any]]) -> None:
-        self.script, self.calls = script, list[str]()
+        self.script, self.calls, self.slices = script, list[str](), list[int]()
+        self.slice = 0
         self.metrics = SimpleNamespace(process_total=7)
 
     def _next(self, call: str) -> Any:
@@ -42,6 +44,8 @@ class ScriptedTask:
         self._next("open")
 
     def run(self, max_records: int) -> int:
+        self.slice = max_records
+        self.slices.append(max_records)
         answer = self._next("run")
         assert type(answer) is int
         return answer
@@ -57,11 +61,10 @@ def scripted(
     monkeypatch: pytest.MonkeyPatch,
     script: list[tuple[str, Any]],
     timeout_s: float = 60.0,
-    released: Callable[[TaskId], bool] = lambda task_id: False,
 ) -> tuple[RunningTask, ScriptedTask]:
     monkeypatch.setattr(running_task, "PAUSE_S", 0.0)
     task = ScriptedTask(script)
-    return RunningTask(TASK, lambda task_id, on_restore: task, timeout_s, released), task  # type: ignore[arg-type, return-value]
+    return RunningTask(Assignment(TASK), lambda task_id, on_restore: task, timeout_s), task  # type: ignore[arg-type, return-value]
 
 
 @pytest.mark.parametrize("error", [ChangelogTimeoutError("t"), CommitInDoubtError("d")])
@@ -132,16 +135,49 @@ def test_partitions_that_are_lost_are_released_without_a_commit(monkeypatch: pyt
 
 
 def test_a_release_interrupts_a_restore(monkeypatch: pytest.MonkeyPatch) -> None:
-    waiting = iter([False, True])
-
     def restore() -> None:
         for offset in (5, 10, 15):
+            running.assignment.released = offset >= 10
             running._on_restore(RestoreProgress("s", offset, 20, 5, 50, 0.1))
 
-    running, task = scripted(
-        monkeypatch, [("open", restore), ("close unclean", None)], released=lambda _: next(waiting)
-    )
+    running, task = scripted(monkeypatch, [("open", restore), ("close unclean", None)])
     assert running.step()
     assert running.status.restored == 0.5
     running.release(clean=True)
     assert not task.script
+
+
+def test_a_slice_grows_while_it_is_short_and_shrinks_with_a_slow_function(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = SimpleNamespace(now=0.0, each_s=0.0001)
+
+    def process(records: int) -> Callable[[], int]:
+        def answer() -> int:
+            done = min(records, task.slice)
+            clock.now += done * clock.each_s
+            return done
+
+        return answer
+
+    monkeypatch.setattr(running_task, "time", SimpleNamespace(monotonic=lambda: clock.now))
+    running, task = scripted(monkeypatch, [("open", None), *(("run", process(100_000)) for _ in range(17))])
+    for _ in range(12):
+        running.step()
+    fast = task.slices[-1]
+    assert 0.5 * running_task.SLICE_S <= fast * clock.each_s <= 2 * running_task.SLICE_S
+    assert task.slices[0] == 1
+    clock.each_s = 0.01
+    for _ in range(3):
+        running.step()
+    slow = task.slices[-1]
+    assert 0.5 * running_task.SLICE_S <= slow * clock.each_s <= 2 * running_task.SLICE_S
+    clock.each_s = 3.0
+    for _ in range(2):
+        running.step()
+    assert task.slices[-1] == 1
+
+
+def test_a_slice_that_ends_early_as_there_is_no_more_input_does_not_grow(monkeypatch: pytest.MonkeyPatch) -> None:
+    running, task = scripted(monkeypatch, [("open", None), *[("run", 0)] * 5])
+    for _ in range(5):
+        running.step()
+    assert task.slices == [1] * 5

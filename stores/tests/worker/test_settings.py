@@ -133,6 +133,7 @@ def test_stores_take_from_the_properties_what_the_application_leaves_open() -> N
         lambda: Application("a", []),
         lambda: Application("a/b", Processor(["t"], count)),
         lambda: Application("a", Processor([], count)),
+        lambda: Application("a", [Processor(["t", "u"], count), Processor(["u"], count)]),
         lambda: Application("a", Processor(["t"], count), topics={"t": 0}),
         lambda: Application("a", [Processor(["t"], count, {"s": None}), Processor(["u"], count, {"s": None})]),
     ],

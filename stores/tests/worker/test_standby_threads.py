@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator
 from types import SimpleNamespace
@@ -80,8 +81,9 @@ def await_true(condition: Callable[[], object]) -> None:
 
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module, name in ((standbys, "LOOK_S"), (standby_copy, "FOLLOW_S"), (standby_copy, "RETRY_S")):
+    for module, name in ((standby_copy, "FOLLOW_S"), (standby_copy, "RETRY_S")):
         monkeypatch.setattr(module, name, 0.0)
+    monkeypatch.setattr(standbys, "LOOK_S", 0.005)
     monkeypatch.setattr(standbys, "_IDLE_S", 0.005)
 
 
@@ -222,3 +224,36 @@ def test_a_defect_ends_the_thread_with_its_copies_closed(started: Start) -> None
     assert copies.of(FIRST) == copies.of(SECOND) == ["open", "close"]
     thread.claim([FIRST])
     assert not thread.status()
+
+
+def test_neither_a_claim_nor_the_end_waits_for_an_answer_of_the_group(started: Start, member: Member) -> None:
+    copies = Copies()
+    thread = started(copies)
+    await_true(lambda: is_following(thread))
+    asked, may_answer = threading.Event(), threading.Event()
+
+    def peers() -> Any:
+        asked.set()
+        assert may_answer.wait(DEADLINE_S)
+        return member.peers_now
+
+    member.peers = peers  # type: ignore[method-assign]
+    try:
+        assert asked.wait(DEADLINE_S)
+        thread.claim([FIRST])
+        assert copies.of(FIRST) == ["open", "close"]
+        thread.stop()
+        assert thread.join(DEADLINE_S)
+        assert copies.of(SECOND) == ["open", "close"]
+    finally:
+        may_answer.set()
+
+
+def test_copies_that_are_due_or_claimed_are_needed_whether_they_are_open_or_not(started: Start, member: Member) -> None:
+    thread = started(Copies([StoreCorruptedError("c")] * 1000))
+    await_true(lambda: thread.needed == {FIRST, SECOND})
+    other = TaskId(0, 7)
+    thread.claim([other])
+    assert thread.needed == {FIRST, SECOND, other}
+    thread.unclaim([other])
+    assert thread.needed == {FIRST, SECOND}

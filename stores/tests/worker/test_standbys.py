@@ -18,14 +18,16 @@ from uuid import UUID
 
 import pytest
 
+from stores.changelog import SqliteChangelog
 from stores.changelog.group import Peer
 from stores.interface import TopicPartition
-from stores.tasks.directory.process_file import PROCESS_FILE
+from stores.tasks.directory.state_directory import PROCESS_FILE
 from stores.tests.worker.counting_app import PARTITIONS, app
 from stores.tests.worker.places import EmbeddedPlace, Place, expected_counts
 from stores.tests.worker.worker_process import DEADLINE_S, IDLE, WorkerProcess
 from stores.worker import Worker
 from stores.worker.standby_assignment import standby_partitions
+from stores.worker.standbys import Standbys
 
 ALONE = f"4 {IDLE}"
 FOLLOWING = r"2 tasks, [\d,]+ records/s, lag 0; 2 standby copies, lag 0$"
@@ -249,3 +251,28 @@ def test_without_replicas_there_is_no_thread_and_no_file_for_them(
     assert not running.is_alive()
     assert not list(tmp_path.rglob("copies"))
     assert not list(tmp_path.rglob(PROCESS_FILE))
+
+
+def test_copies_that_can_not_be_closed_in_time_do_not_fail_the_worker_and_keep_the_changelog_open(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their thread may be in the middle of a read. They have nothing to commit."""
+    closed: list[object] = []
+    close, join = SqliteChangelog.close, Standbys.join
+
+    def noted(log: SqliteChangelog) -> None:
+        closed.append(log)
+        close(log)
+
+    monkeypatch.setattr(SqliteChangelog, "close", noted)
+    place = EmbeddedPlace(tmp_path)
+    place.feed(FIRST)
+    settings = {"state.dir": str(tmp_path / "state"), "status.interval.ms": "0", "num.standby.replicas": "1"}
+    for in_time in (True, False):
+        closed.clear()
+        with monkeypatch.context() as patched:
+            patched.setattr(Standbys, "join", lambda copies, timeout_s, ended=in_time: join(copies, 30.0) and ended)
+            own = Worker(app, {**place.properties(), **settings})
+            threading.Timer(0.3, own.stop).start()
+            own.run()
+        assert bool(closed) is in_time

@@ -58,6 +58,7 @@ def tasks() -> Tasks:
 @pytest.fixture
 def thread(tasks: Tasks) -> Iterator[StreamThread]:
     thread = StreamThread(1, tasks.make, 60.0)
+    thread.start()
     yield thread
     thread.stop()
     assert thread.join(DEADLINE_S)
@@ -77,7 +78,7 @@ def test_the_state_of_a_task_is_found_by_its_id(thread: StreamThread) -> None:
     assert (status.task_id, status.process_total, running.task_id) == (SECOND, 7, SECOND)
     assert (thread.task_status(ELSEWHERE), thread.task(ELSEWHERE)) == (None, None)
     thread.release([SECOND], clean=True)
-    assert thread.await_released(DEADLINE_S)
+    assert thread.await_released([SECOND], DEADLINE_S)
     assert (thread.task_status(SECOND), thread.task(SECOND)) == (None, None)
     assert is_running(thread, FIRST)
 
@@ -93,7 +94,7 @@ def test_an_error_of_one_task_closes_all_others_even_if_one_of_them_can_not_be_c
     assert isinstance(thread.failure, ZeroDivisionError)
     assert tasks.closed == [(THIRD, False), (FIRST, True), (SECOND, True)]
     thread.release([FIRST], clean=True)
-    assert thread.await_released(0)
+    assert thread.await_released([FIRST], 0)
     assert thread.status() == []
 
 
@@ -116,3 +117,38 @@ def test_a_lost_task_is_closed_without_a_commit_also_if_the_worker_ends_meanwhil
     assert thread.join(DEADLINE_S)
     assert tasks.closed[0] == (FIRST, False)
     assert thread.failure is None
+
+
+@pytest.mark.parametrize("clean", [True, False])
+def test_a_task_that_comes_back_while_its_function_still_runs_is_closed_and_begins_again(
+    thread: StreamThread, tasks: Tasks, clean: bool
+) -> None:
+    in_function, may_end = threading.Event(), threading.Event()
+
+    def slow() -> int:
+        in_function.set()
+        assert may_end.wait(DEADLINE_S)
+        return 0
+
+    tasks.runs[FIRST] = slow
+    thread.assign([FIRST])
+    assert in_function.wait(DEADLINE_S)
+    before = thread.task(FIRST)
+    thread.release([FIRST], clean=clean)
+    assert not thread.await_released([FIRST], 0)
+    assert thread.await_released([SECOND], 0)
+    thread.assign([FIRST])
+    may_end.set()
+    await_true(lambda: thread.task(FIRST) is not None and thread.task(FIRST) is not before)
+    await_true(lambda: is_running(thread, FIRST))
+    assert thread.assigned == [FIRST]
+    assert tasks.closed == [(FIRST, clean)]
+
+
+def test_a_task_that_comes_after_the_order_to_stop_does_not_keep_the_thread(thread: StreamThread) -> None:
+    thread.assign([FIRST])
+    await_true(lambda: is_running(thread, FIRST))
+    thread.stop()
+    thread.assign([SECOND])
+    assert thread.join(DEADLINE_S)
+    assert thread.assigned == []

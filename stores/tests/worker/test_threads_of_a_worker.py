@@ -6,13 +6,16 @@ from pathlib import Path
 
 import pytest
 
+from stores.changelog import SqliteChangelog
+from stores.errors import ChangelogError
 from stores.interface import TopicPartition
 from stores.tasks import TaskId
 from stores.telemetry import MetricsRegistry
 from stores.telemetry.registry import INSTRUMENTS
 from stores.tests.worker.counting_app import PARTITIONS
 from stores.tests.worker.places import EmbeddedPlace
-from stores.tests.worker.worker_thread import ALL, running
+from stores.tests.worker.worker_thread import ALL, counting, running
+from stores.worker import Worker
 from stores.worker.running_task import RunningTask
 
 
@@ -26,6 +29,18 @@ def test_the_tasks_are_shared_evenly_by_the_threads(tmp_path: Path, threads: int
             assert task is not None
             assert task.task_id == task_id
         assert worker.open_task(TaskId(0, PARTITIONS)) is None
+
+
+def test_a_worker_that_cannot_join_its_group_ends_its_threads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise ChangelogError("the group has members of another application")
+
+    place = EmbeddedPlace(tmp_path)
+    monkeypatch.setattr(SqliteChangelog, "join_group", refuse)
+    worker = Worker(counting(), {**place.properties(), "state.dir": str(tmp_path), "status.interval.ms": "0"})
+    with pytest.raises(ChangelogError):
+        worker.run()
+    assert [thread._thread.is_alive() for thread in worker._threads] == [False]
 
 
 def test_lost_tasks_are_released_without_a_commit_and_revoked_ones_with_one(

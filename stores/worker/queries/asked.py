@@ -6,15 +6,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from stores.changelog.partitioners import Partitioner
 from stores.config import StoreConfig
 from stores.interface import IsolationLevel, Position, PositionBound, TopicPartition
 from stores.tasks.identifier import TaskId
 from stores.worker.queries.json_forms import KEY_ENCODING, VALUE_ENCODING
 from stores.worker.queries.parameters import Parameters, number, shortened
-from stores.worker.queries.partitioners import PROPERTY, Partitioner
 from stores.worker.queries.reads import Reads, reads_of
 from stores.worker.queries.refusals import Refused, bad_request
 
+PARTITIONER = "query.partitioner"
+"""The property with the partitioner of the producers that write the inputs."""
 WAIT_MAX_MS = 30_000
 _COMMON = ("partition", "isolation_level", "bound", "wait_ms", KEY_ENCODING, VALUE_ENCODING)
 
@@ -115,7 +117,7 @@ def _partition(store: QueriedStore, parameters: Parameters, key: bytes | None, p
         return 0
     if key is not None and partitioner is not None:
         return partitioner(key, store.partitions)
-    otherwise = f", or give the workers the property {PROPERTY}" if key is not None else ""
+    otherwise = f", or give the workers the property {PARTITIONER}" if key is not None else ""
     raise bad_request(
         f"store {store.name!r} has {store.partitions} partitions: name one, 0 to {last}, by the parameter "
         f"'partition'{otherwise}"

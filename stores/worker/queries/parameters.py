@@ -6,12 +6,14 @@ import re
 from collections.abc import Collection
 from urllib.parse import parse_qsl
 
-from stores.registry import nearest
+from stores.errors import nearest
 from stores.worker.queries.refusals import bad_request
 
 _FIELDS_MAX = 64
 _NUMBER = re.compile(r"[0-9]{1,19}")
+_SIGNED = re.compile(r"-?[0-9]{1,19}")
 NUMBER_MAX = 2**63 - 1
+NUMBER_MIN = -NUMBER_MAX - 1
 
 
 class Parameters:
@@ -51,14 +53,14 @@ class Parameters:
         value = self.text(name)
         return default if value is None else number(name, value, least, most)
 
-    def required_number(self, name: str, most: int = NUMBER_MAX) -> int:
-        """Return a whole number that the query needs, 0 to ``most``."""
-        return number(name, self.required(name), 0, most)
+    def required_number(self, name: str, least: int = 0, most: int = NUMBER_MAX) -> int:
+        """Return a whole number that the query needs, from ``least`` to ``most``."""
+        return number(name, self.required(name), least, most)
 
 
 def number(name: str, text: str, least: int = 0, most: int = NUMBER_MAX) -> int:
     """Return ``text`` as a whole number from ``least`` to ``most``. Raises: Refused."""
-    if _NUMBER.fullmatch(text) is None or not least <= int(text) <= most:
+    if (_NUMBER if least >= 0 else _SIGNED).fullmatch(text) is None or not least <= int(text) <= most:
         raise bad_request(f"the parameter {name!r} is a whole number from {least} to {most}, not {shortened(text)}")
     return int(text)
 

@@ -12,7 +12,7 @@ from typing import Any
 from stores.records import BYTES, KeyValue, RecordKind, Serde, Session, TimestampedKeyValue, Window
 from stores.records.values import TIME_BOUND_MS
 from stores.worker.queries.json_forms import JsonForms
-from stores.worker.queries.parameters import Parameters
+from stores.worker.queries.parameters import NUMBER_MIN, Parameters
 from stores.worker.queries.refusals import Refused, bad_request
 
 TIME_MAX_MS = TIME_BOUND_MS - 1
@@ -86,10 +86,11 @@ class WindowReads(Reads):
     range_parameters = ("start_ms", "end_ms")
 
     def get(self, view: Any, key: Any, parameters: Parameters) -> Any:
-        return view.fetch_one(key, parameters.required_number("window_start_ms", TIME_MAX_MS))
+        return view.fetch_one(key, parameters.required_number("window_start_ms", NUMBER_MIN, TIME_MAX_MS))
 
     def range(self, view: Any, start: Any, end: Any, parameters: Parameters, forms: JsonForms) -> Scanned:
-        first_ms, last_ms = _span(parameters)
+        first_ms = parameters.number("start_ms", 0, NUMBER_MIN, TIME_MAX_MS)
+        last_ms = parameters.number("end_ms", TIME_MAX_MS, NUMBER_MIN, TIME_MAX_MS)
         before: Place = ()
         with view.fetch_range(start, end, first_ms, last_ms) as records:
             for (key, start_ms, end_ms), value in records:
@@ -111,14 +112,13 @@ class SessionReads(Reads):
     range_parameters = ("earliest_end_ms", "latest_start_ms")
 
     def get(self, view: Any, key: Any, parameters: Parameters) -> Any:
-        start_ms = parameters.required_number("start_ms", TIME_MAX_MS)
-        end_ms = parameters.required_number("end_ms", TIME_MAX_MS)
-        _check_order(start_ms, end_ms)
+        start_ms = parameters.required_number("start_ms", NUMBER_MIN, TIME_MAX_MS)
+        end_ms = parameters.required_number("end_ms", NUMBER_MIN, TIME_MAX_MS)
         return view.fetch_session(key, start_ms, end_ms)
 
     def range(self, view: Any, start: Any, end: Any, parameters: Parameters, forms: JsonForms) -> Scanned:
-        earliest_end_ms = parameters.number("earliest_end_ms", 0, most=TIME_MAX_MS)
-        latest_start_ms = parameters.number("latest_start_ms", TIME_MAX_MS, most=TIME_MAX_MS)
+        earliest_end_ms = parameters.number("earliest_end_ms", 0, NUMBER_MIN, TIME_MAX_MS)
+        latest_start_ms = parameters.number("latest_start_ms", TIME_MAX_MS, NUMBER_MIN, TIME_MAX_MS)
         with view.find_sessions_range(start, end, earliest_end_ms, latest_start_ms) as records:
             for (key, start_ms, end_ms), value in records:
                 session = {"session_start_ms": start_ms, "session_end_ms": end_ms}
@@ -140,18 +140,6 @@ def reads_of(kind: RecordKind | None) -> Reads:
     if isinstance(kind, Session):
         return SessionReads(kind.kind, kind.key, kind.value)
     raise Refused(501, f"stores of the kind {kind.kind} have no queries over HTTP: use their views in the process")
-
-
-def _span(parameters: Parameters) -> tuple[int, int]:
-    start_ms = parameters.number("start_ms", 0, most=TIME_MAX_MS)
-    end_ms = parameters.number("end_ms", TIME_MAX_MS, most=TIME_MAX_MS)
-    _check_order(start_ms, end_ms)
-    return start_ms, end_ms
-
-
-def _check_order(start_ms: int, end_ms: int) -> None:
-    if end_ms < start_ms:
-        raise bad_request(f"end_ms {end_ms} is before start_ms {start_ms}")
 
 
 def _is_timed(place: Place) -> bool:

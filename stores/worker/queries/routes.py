@@ -34,8 +34,11 @@ _PASSING = (StoreRestoringError, StoreClosedError, ProducerFencedError, Changelo
 _METHODS = "GET, HEAD"
 
 
-def routes_of(queries: StoreQueries, address: ServerAddress) -> Any:
-    """Return the WSGI application that answers queries at ``address``. For any thread."""
+def routes_of(queries: StoreQueries, address: ServerAddress, scheme: str = "http") -> Any:
+    """Return the WSGI application that answers queries at ``address``, and those of others by ``scheme``.
+
+    For any thread.
+    """
     routes: Mapping[str, Callable[..., str]] = {
         "/stores": queries.index,
         "/stores/<name>": queries.store,
@@ -45,18 +48,18 @@ def routes_of(queries: StoreQueries, address: ServerAddress) -> Any:
     }
     application = bottle.Bottle()
     for path, query in routes.items():
-        application.route(path, "GET", callback=_callback(query, address))
+        application.route(path, "GET", callback=_callback(query, address, scheme))
     application.default_error_handler = _unrouted
     return application
 
 
-def _callback(query: Callable[..., str], address: ServerAddress) -> Callable[..., Any]:
+def _callback(query: Callable[..., str], address: ServerAddress, scheme: str) -> Callable[..., Any]:
     def answer(**names: str) -> Any:
         try:
             _check_host(address)
             return bottle.HTTPResponse(_line(query(**names, query=_query())), 200, _HEADERS)
         except Refused as refused:
-            return _refusal(refused)
+            return _refusal(refused, scheme)
         except _PASSING as error:
             return _refusal(Refused(503, str(error)))
         except StoreError as error:
@@ -69,7 +72,7 @@ def _callback(query: Callable[..., str], address: ServerAddress) -> Callable[...
     return answer
 
 
-def _refusal(refused: Refused) -> Any:
+def _refusal(refused: Refused, scheme: str = "http") -> Any:
     headers = dict(_HEADERS)
     if refused.status == 503:
         headers["Retry-After"] = str(RETRY_AFTER_S)
@@ -77,7 +80,7 @@ def _refusal(refused: Refused) -> Any:
         headers["Allow"] = _METHODS
     if refused.status == 307:
         path, query = quote(bottle.request.path), quote(_query(), safe="=&%+-._~")
-        headers["Location"] = f"http://{refused.details['instance']}{path}{'?' if query else ''}{query}"
+        headers["Location"] = f"{scheme}://{refused.details['instance']}{path}{'?' if query else ''}{query}"
     body = json.dumps({"error": refused.sentence, **refused.details}, ensure_ascii=False)
     return bottle.HTTPResponse(_line(body), refused.status, headers)
 

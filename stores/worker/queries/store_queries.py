@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
+from stores.changelog.partitioners import Partitioner
+from stores.errors import nearest
 from stores.interface import Position
-from stores.registry import nearest
 from stores.worker.queries.asked import Asked, QueriedStore, asked_of, parameters_of
 from stores.worker.queries.instances import Instances
 from stores.worker.queries.json_forms import JsonForms, json_text
 from stores.worker.queries.local_reads import LocalReads
 from stores.worker.queries.pages import LIMIT, LIMIT_MAX, cursor_of, page_of, place_of
 from stores.worker.queries.parameters import Parameters, shortened
-from stores.worker.queries.partitioners import Partitioner
 from stores.worker.queries.reads import Place, Scanned
 from stores.worker.queries.refusals import Refused, bad_request, unavailable
 

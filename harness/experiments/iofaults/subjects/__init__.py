@@ -2,26 +2,31 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from harness.experiments.iofaults.subjects.changelog import ChangelogSubject
-from harness.experiments.iofaults.subjects.checkpoint import CheckpointSubject
-from harness.experiments.iofaults.subjects.layout_change import LayoutChangeSubject
-from harness.experiments.iofaults.subjects.lazy_upgrade import LazyUpgradeSubject
-from harness.experiments.iofaults.subjects.migration import MigrationSubject
-from harness.experiments.iofaults.subjects.offset_import import IMPORTS, OffsetImportSubject
-from harness.experiments.iofaults.subjects.online_upgrade import OnlineUpgradeSubject
-from harness.experiments.iofaults.subjects.punctuated import PunctuatedTaskSubject
-from harness.experiments.iofaults.subjects.relocation import RelocationSubject
-from harness.experiments.iofaults.subjects.state_directory import StateDirectorySubject
+from harness.experiments.iofaults.subjects.changelogs import ChangelogSubject, VersionLogSubject
+from harness.experiments.iofaults.subjects.directory_changes import (
+    CheckpointSubject,
+    LayoutChangeSubject,
+    RelocationSubject,
+    TasksSubject,
+)
+from harness.experiments.iofaults.subjects.store_changes import (
+    IMPORTS,
+    LazyUpgradeSubject,
+    OffsetImportSubject,
+    UpgradeSubject,
+)
 from harness.experiments.iofaults.subjects.subject import StoreSubject, Subject
-from harness.experiments.iofaults.subjects.task import PAIRS, TaskSubject
-from harness.experiments.iofaults.subjects.upgrade import UpgradeSubject
-from harness.experiments.iofaults.subjects.version_log import VersionLogSubject
+from harness.experiments.iofaults.subjects.tasks import (
+    PAIRS,
+    OnlineUpgradeSubject,
+    PunctuatedTaskSubject,
+    TwoEnginesSubject,
+)
 from harness.experiments.iofaults.workload import PASSING_KINDS, State, with_passing
 from harness.typed_maps import PLAIN, check_kind
 from stores.errors import ConfigError
@@ -33,7 +38,6 @@ __all__ = [
     "CHECKPOINT",
     "LAYOUT_CHANGE",
     "LAZY_UPGRADE",
-    "MIGRATION",
     "OFFSET_IMPORTS",
     "ONLINE_UPGRADE",
     "PUNCTUATION",
@@ -52,7 +56,7 @@ __all__ = [
 ]
 
 CHECKPOINT, CHANGELOG, VERSION_LOG = "checkpoint-file", "embedded-changelog", "changelog-of-files"
-MIGRATION, STATE_DIRECTORY = "format-migration", "state-directory"
+STATE_DIRECTORY = "state-directory"
 RELOCATION, LAYOUT_CHANGE = "relocation", "layout-change"
 LAZY_UPGRADE, UPGRADE = "lazy-upgrade", "format-upgrade"
 PUNCTUATION, ONLINE_UPGRADE = "task-punctuation", "task-online-upgrade"
@@ -67,47 +71,28 @@ class _Own(NamedTuple):
     levels: tuple[Durability, ...]
 
 
+def _own(kind: type[Subject], *levels: Durability, **arguments: Any) -> _Own:
+    return _Own(partial(kind, **arguments), kind.expected, levels or tuple(Durability))
+
+
 _OWN: Mapping[str, _Own] = {
     # The next five behave the same at all levels: other data depends on them, so they must survive power loss.
-    CHECKPOINT: _Own(CheckpointSubject, CheckpointSubject.expected, (Durability.DISK,)),
-    STATE_DIRECTORY: _Own(StateDirectorySubject, StateDirectorySubject.expected, (Durability.DISK,)),
-    RELOCATION: _Own(RelocationSubject, RelocationSubject.expected, (Durability.DISK,)),
-    LAYOUT_CHANGE: _Own(LayoutChangeSubject, LayoutChangeSubject.expected, (Durability.DISK,)),
-    VERSION_LOG: _Own(VersionLogSubject, VersionLogSubject.expected, (Durability.DISK,)),
+    CHECKPOINT: _own(CheckpointSubject, Durability.DISK),
+    STATE_DIRECTORY: _own(TasksSubject, Durability.DISK),
+    RELOCATION: _own(RelocationSubject, Durability.DISK),
+    LAYOUT_CHANGE: _own(LayoutChangeSubject, Durability.DISK),
+    VERSION_LOG: _own(VersionLogSubject, Durability.DISK),
     **{
-        name: _Own(
-            partial(OffsetImportSubject, backend=backend, left_by=left_by),
-            OffsetImportSubject.expected,
-            tuple(Durability),
-        )
+        name: _own(OffsetImportSubject, backend=backend, left_by=left_by)
         for name, (backend, left_by) in IMPORTS.items()
     },
-    LAZY_UPGRADE: _Own(LazyUpgradeSubject, LazyUpgradeSubject.expected, tuple(Durability)),
-    MIGRATION: _Own(MigrationSubject, MigrationSubject.expected, tuple(Durability)),
-    UPGRADE: _Own(
-        partial(UpgradeSubject, backend="lmdb-indexed-batch"),
-        UpgradeSubject.expected,
-        (Durability.PROCESS, Durability.DISK),
-    ),
-    CHANGELOG: _Own(ChangelogSubject, ChangelogSubject.expected, (Durability.PROCESS, Durability.DISK)),
-    **{
-        name: _Own(partial(TaskSubject, backends=pair), TaskSubject.expected, tuple(Durability))
-        for name, pair in PAIRS.items()
-    },
-    PUNCTUATION: _Own(PunctuatedTaskSubject, PunctuatedTaskSubject.expected, tuple(Durability)),
-    ONLINE_UPGRADE: _Own(OnlineUpgradeSubject, OnlineUpgradeSubject.expected, tuple(Durability)),
+    LAZY_UPGRADE: _own(LazyUpgradeSubject),
+    UPGRADE: _own(UpgradeSubject, Durability.PROCESS, Durability.DISK, backend="lmdb-indexed-batch"),
+    CHANGELOG: _own(ChangelogSubject, Durability.PROCESS, Durability.DISK),
+    **{name: _own(TwoEnginesSubject, backends=pair) for name, pair in PAIRS.items()},
+    PUNCTUATION: _own(PunctuatedTaskSubject),
+    ONLINE_UPGRADE: _own(OnlineUpgradeSubject),
 }
-
-
-_OLD_NAMES = {"store-adoption": "offset-import", "store-adoption-rocksdb": "offset-import-rocksdb"}
-
-
-def current_name(name: str) -> str:
-    """Return the name of a subject that had another one in an earlier version, with a DeprecationWarning; else it."""
-    if name not in _OLD_NAMES:
-        return name
-    warnings.warn(f"the subject {name} is called {_OLD_NAMES[name]}", DeprecationWarning, stacklevel=3)
-    return _OLD_NAMES[name]
 
 
 def subject(name: str, root: Path, level: str, records: str = PLAIN) -> Subject:
@@ -119,7 +104,6 @@ def subject(name: str, root: Path, level: str, records: str = PLAIN) -> Subject:
 
 def subject_named(name: str) -> str:
     """Return the full name of a subject; a backend may have an alias. Raises: ConfigError if it does not exist."""
-    name = current_name(name)
     return name if name in _OWN else backend_named(name).name
 
 

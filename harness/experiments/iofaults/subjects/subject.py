@@ -9,9 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import ClassVar
 
-from harness.experiments.iofaults.subjects.neighbours import Neighbours
 from harness.experiments.iofaults.workload import (
     NUMBER_KEY,
     PASSING_KINDS,
@@ -28,8 +26,36 @@ from stores.files.store_directory import wipe
 from stores.interface import Durability, IsolationLevel, KeyValueStore, TopicPartition
 from stores.records import TypedStore
 from stores.registry import backend_named, open_store
-from stores.tasks.directory.origin_file import Origin
-from stores.tasks.stores.task_store import TaskStore
+
+_BESIDE = (".new", ".wiped", ".tmp")
+"""Endings of names that a library may take for its own."""
+_LETTER = b"not the library's"
+
+
+class Neighbours:
+    """Foreign files and folders around ``path``, created by ``place``."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._placed: list[Path] = []
+
+    def place(self, *, inside: bool = False) -> None:
+        """Create them; with ``inside``, create a file in the folder ``path`` too."""
+        folders = [self._path.with_name(f"{self._path.name}{end}") for end in _BESIDE]
+        for folder in folders:
+            folder.mkdir(exist_ok=True)
+        self._placed = [folder / "letter" for folder in folders]
+        if inside:
+            self._placed.append(self._path / "letter")
+        for file in self._placed:
+            file.write_bytes(_LETTER)
+
+    def check(self) -> None:
+        """Raise AssertionError if a placed file is gone or has changed."""
+        for file in self._placed:
+            if not file.is_file() or file.read_bytes() != _LETTER:
+                raise AssertionError(f"{file} is a foreign file, and was removed")
+
 
 COMMITS = TopicPartition("commits", 0)
 """The partition whose offset and position are the number of the last commit."""
@@ -94,12 +120,12 @@ PRESSURE: Mapping[str, object] = {
     "wal_autocheckpoint_pages": 24,
     "staging_buffer_bytes": 12 << 10,
     "copy_part_bytes": 8 << 10,
+    "ingested_file_bytes": 8 << 10,
     "map_size_bytes": 16 << 20,
     "block_cache_size_bytes": 1 << 20,
     "max_file_opening_threads": 1,
 }
 """Options that make the engines and strategies that have them flush, compact, checkpoint and spill in a few commits."""
-_REOPENED_EVERY = 9
 _SPILLS = "staging_buffer_bytes"
 """The option that is left out at every second opening, so that the same commits are made without a spill too."""
 
@@ -122,12 +148,8 @@ def under_pressure(backend: str) -> dict[str, object]:
 class StoreSubject(Subject):
     """The store, with options that put it under pressure. It spills after the first opening, not after the second.
 
-    A typed store, of the kind ``records``, makes the same changes through a map. A class with ``REOPENED_FROM`` closes
-    and opens the store after that commit and each ninth after it. It does so in the next call of ``stage``, so that an
-    error of the opening is not taken for an error of the commit.
+    A typed store, of the kind ``records``, makes the same changes through a map.
     """
-
-    REOPENED_FROM: ClassVar[int | None] = None
 
     def __init__(self, root: Path, level: Durability, backend: str, records: str = PLAIN) -> None:
         super().__init__(root, level)
@@ -137,7 +159,6 @@ class StoreSubject(Subject):
         self._options = under_pressure(backend)
         self._store: KeyValueStore | None = None
         self._openings = 0
-        self._reopens_at: int | None = None
         self._neighbours = Neighbours(self.path)
 
     @property
@@ -155,17 +176,7 @@ class StoreSubject(Subject):
             return None
         return self._store.committed_offset(COMMITS) or 0
 
-    def _take(self, opened: TaskStore, checkpointed_offset: int | None) -> None:
-        """Open a task's store as this one. If that fails, close it, as a task does with each of its stores."""
-        try:
-            opened.open(checkpointed_offset, Origin.CLEAN)
-        except BaseException:
-            opened.close()
-            raise
-        self._store = opened.store
-
     def stage(self, made: Sequence[Change], after: State) -> None:
-        self.reopen_where_due()
         if self._passes and NUMBER_KEY in after:
             made = [*made, *(Change(key, value) for key, value in passing_changes(int(after[NUMBER_KEY])).items())]
         store = as_map(self._records, self._typed or self._open, passing_place)
@@ -180,19 +191,6 @@ class StoreSubject(Subject):
     def commit(self, number: int) -> None:
         self._open.advance_position(COMMITS, number)
         (self._typed or self._open).commit({COMMITS: number})
-        if self.REOPENED_FROM is not None and number % _REOPENED_EVERY == self.REOPENED_FROM:
-            self._reopens_at = number
-
-    def reopen_where_due(self) -> None:
-        """Close and open the store if the last commit asked for it; called before data is staged."""
-        number, self._reopens_at = self._reopens_at, None
-        if number is not None:
-            self.reopen(number)
-
-    def reopen(self, number: int) -> None:
-        """Close the store, which is at commit ``number``, and open it again."""
-        self.close()
-        self.open()
 
     def add(self, pairs: State, number: int) -> None:
         self.stage([Change(key, value) for key, value in pairs.items()], pairs)

@@ -31,7 +31,7 @@ MIXED = {
 def test_changes_are_read_as_they_were_written(changes: dict[str, StoreChanges]) -> None:
     header, reader = read_header(BytesIO(encoded(HEADER, changes)), "the file")
     assert header == HEADER
-    assert all_changes_in(reader) == changes
+    assert all_changes_in(reader, "the file") == changes
 
 
 @pytest.mark.parametrize("names", [("a", "b", "only marks"), ("b", "counts")])
@@ -40,12 +40,12 @@ def test_records_of_several_stores_in_one_piece_are_kept_apart(names: tuple[str,
     changes, target = {name: known[name] for name in names}, BytesIO()
     write_records(target, HEADER, records_of(changes))
     _, reader = read_header(BytesIO(target.getvalue()), "the file")
-    assert list(changes_in(reader)) == [changes]
+    assert list(changes_in(reader, "the file")) == [changes]
 
 
 def test_large_values_are_written_in_several_pieces() -> None:
     changes = {"blobs": StoreChanges({b"%d" % number: bytes(1 << 20) for number in range(40)})}
     _, reader = read_header(BytesIO(encoded(HEADER, changes)), "the file")
-    pieces = list(batches_of(reader))
+    pieces = list(batches_of(reader, "the file"))
     assert len(pieces) == 3
     assert max(piece.nbytes for piece in pieces) <= 17 << 20

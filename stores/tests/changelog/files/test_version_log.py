@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
+import stat
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from random import Random
@@ -16,10 +20,12 @@ import pytest
 from stores import failpoints
 from stores.changelog.files import Retention, StoreChanges, VersionLog, local_folder
 from stores.changelog.files.folder import ASIDE_WRITTEN
+from stores.changelog.files.format import encoded, read_header, write_batches
 from stores.changelog.files.names import Listing, version_name
 from stores.errors import (
     ChangelogError,
     ChangelogLostError,
+    ConfigError,
     OffsetOutOfRangeError,
     ProducerFencedError,
     StoreIncompatibleError,
@@ -487,3 +493,158 @@ def test_added_stores_that_are_damaged_or_of_another_log_are_refused(tmp_path: P
         file.write_bytes(content)
         with pytest.raises(ChangelogError):
             assert VersionLog.open(tmp_path / "one").description
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"id": "../../x"},
+        {"id": "0" * 31},
+        {"description": {}},
+        {"description": {"partitions": 0}},
+        {"description": {"partitions": 2, "stores": []}},
+    ],
+)
+def test_a_description_with_what_the_library_never_writes_is_refused(tmp_path: Path, wrong: dict[str, Any]) -> None:
+    """Its ID becomes the name of a folder, in which an executor wipes stores."""
+    opened(tmp_path)
+    content = {**json.loads((tmp_path / "log.json").read_text()), **wrong}
+    del content["checksum"]
+    content["checksum"] = crc32(json.dumps(content, sort_keys=True).encode())
+    (tmp_path / "log.json").write_text(json.dumps(content, sort_keys=True))
+    with pytest.raises(ChangelogError) as raised:
+        VersionLog.open(tmp_path)
+    assert f"{tmp_path}/log.json" in str(raised.value)
+
+
+@pytest.mark.parametrize("file", ["log.json", "added.json"])
+def test_a_description_of_brackets_is_damaged(tmp_path: Path, file: str) -> None:
+    opened(tmp_path)
+    (tmp_path / file).write_bytes(b"[" * 100_000)
+    with pytest.raises(ChangelogError) as raised:
+        _ = VersionLog.open(tmp_path).description
+    assert f"{tmp_path}/{file}" in str(raised.value)
+
+
+def test_a_log_is_not_created_without_a_number_of_partitions(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError):
+        VersionLog.open_or_create(tmp_path, {"key": ["plane"]})
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("rows", ["../../secret.arrows", "v000000000000.arrows", "/etc/passwd", 7])
+def test_rows_in_a_file_that_is_no_file_of_rows_are_refused(tmp_path: Path, rows: Any) -> None:
+    log = opened(tmp_path).partition(0)
+    log.append(header(0, rows=rows), changes(0))
+    with pytest.raises(ChangelogError) as raised:
+        log.header(0)
+    assert f"p00000/{version_name(0)}" in str(raised.value)
+
+
+@pytest.mark.parametrize("wrong", [{"id": "../x"}, {"previous": -1}, {"partition": "0"}, {"has_input": 1}])
+def test_a_header_with_what_the_library_never_writes_is_refused(tmp_path: Path, wrong: dict[str, Any]) -> None:
+    file = tmp_path / "file"
+    file.write_bytes(encoded(replace(header(0), **wrong), changes(0)))
+    with file.open("rb") as content, pytest.raises(ChangelogError) as raised:
+        read_header(content, str(file))
+    assert str(file) in str(raised.value)
+
+
+BEYOND = b"".join(offset.to_bytes(4, "little") for offset in (0, 1 << 20, 1, 1))
+OTHER_COLUMNS = {
+    "too few columns": {"store": pa.array(["counts"]), "key": pa.array([b"k"])},
+    "text for bytes": {
+        "store": pa.array(["counts"]),
+        "mark": pa.array([False]),
+        "key": pa.array(["k"]),
+        "value": pa.array(["v"]),
+    },
+    "no store": {
+        "store": pa.array([None], pa.string()),
+        "mark": pa.array([False]),
+        "key": pa.array([b"k"]),
+        "value": pa.array([b"v"]),
+    },
+    "a mark that is no text": {
+        "store": pa.array(["counts"]),
+        "mark": pa.array([True]),
+        "key": pa.array([b"\xff"]),
+        "value": pa.array([b"v"]),
+    },
+    "offsets beyond the bytes": {
+        "store": pa.array(["counts"] * 3),
+        "mark": pa.array([False] * 3),
+        # Arrow's own quick check only looks at the first offset and at the last one.
+        "key": pa.Array.from_buffers(pa.binary(), 3, [None, pa.py_buffer(BEYOND), pa.py_buffer(b"k")]),
+        "value": pa.array([b"v"] * 3),
+    },
+}
+
+
+@pytest.mark.parametrize("columns", OTHER_COLUMNS)
+def test_a_file_with_other_columns_than_a_version_s_is_refused(tmp_path: Path, columns: str) -> None:
+    opened(tmp_path)
+    batch = pa.record_batch(OTHER_COLUMNS[columns])
+    file = tmp_path / "p00000" / version_name(0)
+    file.parent.mkdir()
+    with file.open("wb") as target:
+        write_batches(target, header(0), batch.schema, [batch])
+    log = VersionLog.open(tmp_path).partition(0)
+    for read in (lambda: log.read(0), lambda: list(log.restore(None, 0))):
+        with pytest.raises(ChangelogError) as raised:
+            read()
+        assert str(file) in str(raised.value)
+
+
+@contextmanager
+def folders_synced(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[int, frozenset[str]]]]:
+    """Note each sync of a folder: its inode, and the names that it has at that moment."""
+    synced: list[tuple[int, frozenset[str]]] = []
+    sync = os.fsync
+
+    def watched(descriptor: int) -> None:
+        found = os.fstat(descriptor)
+        if stat.S_ISDIR(found.st_mode):
+            synced.append((found.st_ino, frozenset(os.listdir(descriptor))))
+        sync(descriptor)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "fsync", watched)
+        yield synced
+
+
+def test_the_name_of_a_version_is_synced_before_its_writer_returns(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first time with the names of its folders, which power loss may take otherwise."""
+    log = opened(tmp_path).partition(0)
+    folder = tmp_path / "p00000"
+    for version in range(3):
+        with folders_synced(monkeypatch) as synced:
+            log.append(header(version), changes(version))
+        inode = folder.stat().st_ino
+        assert any(at == inode and version_name(version) in names for at, names in synced)
+        if not version:
+            assert any(at == tmp_path.stat().st_ino and folder.name in names for at, names in synced)
+
+
+def test_the_name_of_a_snapshot_is_synced_before_its_writer_returns(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = opened(tmp_path).partition(0)
+    append(log, 0)
+    with folders_synced(monkeypatch) as synced:
+        log.write_snapshot(replace(header(0), kind="snapshot"), snapshot(0))
+    [(name, _)] = log.listing().snapshots[0]
+    inode = (tmp_path / "p00000").stat().st_ino
+    assert any(at == inode and name in names for at, names in synced)
+
+
+def test_a_version_that_is_read_has_its_name_synced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its writer may have been killed before the sync, and what is built on it must not outlive it."""
+    log = opened(tmp_path).partition(0)
+    append(log, 0)
+    with folders_synced(monkeypatch) as synced:
+        log.header(0)
+    inode = (tmp_path / "p00000").stat().st_ino
+    assert any(at == inode and version_name(0) in names for at, names in synced)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
@@ -11,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from stores.changelog import MemoryChangelog, Record
+from stores.files.identity import Identity
 from stores.interface import TopicPartition
 from stores.tasks import (
     NO_INTERVAL,
@@ -27,7 +27,7 @@ from stores.tasks.directory.checkpoint_file import CheckpointFile
 from stores.tasks.directory.directory_layout import JOURNAL_FILE
 from stores.tasks.directory.origin_file import Origin, OriginFile
 from stores.tasks.directory.store_places import places
-from stores.tests.tasks.setup import Crash, state
+from stores.tests.tasks.setup import Crash, state, stream_task
 
 PARTITION = 14
 STORES = ("counts", "names", "totals", "rates")
@@ -76,7 +76,7 @@ def task_of(topology: Topology, number: int, folder: Path, settings: Mapping[str
         "topology": topology,
         **rest,
     }
-    return StreamTask("app", task_id(number), **arguments)  # type: ignore[arg-type]
+    return stream_task(task_id(number), **arguments)
 
 
 def run_all(topology: Topology, folder: Path, log: MemoryChangelog, backend: str, keys: int) -> list[int]:
@@ -108,7 +108,7 @@ def lay_out(folder: Path, topology: Topology = FORMER, partitions: int = 1) -> d
             for store in subtopology.stores:
                 path = task_folder / "lmdb" / store
                 path.mkdir(parents=True)
-                (path / "store.json").write_text(json.dumps({"backend": "lmdb-indexed-batch", "format_version": 3}))
+                (path / "store.json").write_text(Identity("lmdb-indexed-batch", 1).text())
                 (path / "data").mkdir()
                 (path / "data" / "data.mdb").write_text(store)
                 inodes[f"{store} {partition}"] = path.stat().st_ino

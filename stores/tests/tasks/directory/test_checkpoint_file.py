@@ -7,9 +7,7 @@ from pathlib import Path
 import pytest
 
 from stores.errors import StoreCorruptedError, StoreUnavailableError
-from stores.files import plain_files as files
 from stores.interface import TopicPartition
-from stores.tasks.directory import checkpoint_file as checkpoint
 from stores.tasks.directory.checkpoint_file import CheckpointFile
 
 A, B = TopicPartition("a", 0), TopicPartition("b-changelog", 12)
@@ -137,17 +135,3 @@ def test_a_disk_that_refuses_is_reported(tmp_path: Path) -> None:
     for call in (in_the_way.read, lambda: in_the_way.write({A: 1}), lambda: in_the_way.write({})):
         with pytest.raises(StoreUnavailableError):
             call()
-
-
-def test_a_file_that_is_read_survives_power_loss_even_if_another_process_wrote_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A process that was killed between the renaming and the sync has left it so."""
-    file = CheckpointFile(tmp_path / "checkpoint")
-    with monkeypatch.context() as patched:
-        patched.setattr(files, "sync_folder", lambda folder: None)
-        file.write({A: 1})
-    synced: list[Path] = []
-    monkeypatch.setattr(checkpoint, "sync_folder", synced.append)
-    assert file.read() == {A: 1}
-    assert synced == [tmp_path]

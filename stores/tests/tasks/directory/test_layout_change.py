@@ -34,6 +34,7 @@ from stores.tasks.directory.checkpoint_file import CheckpointFile
 from stores.tasks.directory.directory_layout import JOURNAL_FILE, LAYOUT_FILE, read_layout
 from stores.tasks.directory.origin_file import Origin, OriginFile
 from stores.tasks.directory.relocation_journal import FAILPOINTS, LAYOUT_NOTED, PLANNED, STORE_MOVED
+from stores.tests.forked_call import call_until_killed
 from stores.tests.tasks.directory.relocating import (
     BACKENDS,
     FORMER,
@@ -49,7 +50,6 @@ from stores.tests.tasks.directory.relocating import (
     task_id,
     task_of,
 )
-from stores.tests.tasks.killed_process import call_until_killed
 from stores.tests.tasks.setup import Crash, crashing_at
 
 OWN = DirectoryLayout.STORE_PARTITION
@@ -329,15 +329,6 @@ def test_a_directory_that_is_not_there_is_reported_and_not_made(tmp_path: Path) 
     with pytest.raises(StoreUnavailableError):
         change_layout(tmp_path / "none", OWN)
     assert not (tmp_path / "none").exists()
-
-
-def test_stores_of_the_old_layout_are_moved_as_well(tmp_path: Path) -> None:
-    for name in ("counts", "rocksdb"):
-        open_store("lmdb", tmp_path / "0_3" / name, name=name).close()
-    change_layout(tmp_path, OWN)
-    for name in ("counts", "rocksdb"):
-        assert (tmp_path / name / "3" / "lmdb" / "store.json").is_file()
-    assert not (tmp_path / "0_3").exists()
 
 
 def test_which_task_s_stores_are_here_is_known_from_the_paths_in_either_layout(tmp_path: Path) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -15,14 +17,7 @@ from stores.errors import (
 )
 from stores.interface import TopicPartition
 from stores.registry import open_store
-from stores.tasks import (
-    StoreConfig,
-    StreamTask,
-    Subtopology,
-    TaskConfig,
-    Topology,
-    relocate,
-)
+from stores.tasks import StoreConfig, StreamTask, Subtopology, TaskConfig, TaskSettings, Topology, relocate
 from stores.tasks.directory.store_places import Place, places
 from stores.tests.tasks.directory.relocating import (
     BACKENDS,
@@ -78,22 +73,31 @@ def test_a_cycle_of_tasks_and_stores_that_meet_are_no_conflict(tmp_path: Path) -
     check_laid_out(tmp_path, inodes, former)
 
 
-def test_stores_move_to_numbers_from_their_topics_and_back(tmp_path: Path) -> None:
+def test_stores_move_to_numbers_from_their_topics_and_back(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
     inodes = lay_out(tmp_path)
     hashed = Topology.by_topics(
         Subtopology(subtopology.stores, (f"input-{number}",)) for number, subtopology in FORMER.subtopologies.items()
     )
     for topology in (hashed, PRESENT, hashed, FORMER):
+        caplog.clear()
         relocate(tmp_path, topology)
         check_laid_out(tmp_path, inodes, topology)
+        assert [record.args for record in caplog.records] == [(len(STORES), tmp_path)]
 
 
 def test_stores_and_tasks_that_stay_are_not_touched(tmp_path: Path) -> None:
     present = Topology({**FORMER.subtopologies, 4: Subtopology(), 7: Subtopology(("rates",))})
     lay_out(tmp_path)
-    before = {entry: entry.stat() for task in (2, 3) for entry in (tmp_path / str(task_id(task))).rglob("*")}
+
+    def changed_at(entry: Path) -> tuple[int, int, int]:
+        """Without the time of the last access: a listing of a folder may change that."""
+        found = entry.stat()
+        return found.st_ino, found.st_mtime_ns, found.st_ctime_ns
+
+    before = {entry: changed_at(entry) for task in (2, 3) for entry in (tmp_path / str(task_id(task))).rglob("*")}
     assert len(relocate(tmp_path, present).moved) == 1
-    assert {entry: entry.stat() for entry in before} == before
+    assert {entry: changed_at(entry) for entry in before} == before
 
 
 def test_what_a_topology_changes_beside_the_numbers_moves_nothing(tmp_path: Path) -> None:
@@ -171,6 +175,22 @@ def test_without_automatic_relocation_no_task_opens_and_each_store_is_named(
     check_laid_out(tmp_path, inodes)
 
 
+def test_without_automatic_relocation_a_store_is_refused_whose_right_place_already_has_one_of_its_name(
+    tmp_path: Path, log: MemoryChangelog
+) -> None:
+    lay_out(tmp_path, PRESENT)
+    wrong = tmp_path / str(task_id(9)) / "lmdb" / "counts"
+    wrong.parent.mkdir(parents=True)
+    right = tmp_path / f"{PRESENT.subtopology_of('counts')}_{PARTITION}" / "lmdb" / "counts"
+    shutil.copytree(right, wrong)
+    before = content(tmp_path)
+    task = task_of(PRESENT, 5, tmp_path, {"log": log, "automatic_state_relocation": False})
+    with pytest.raises(StoreMisplacedError) as refused:
+        task.open()
+    assert refused.value.misplaced == [("counts", wrong, right)]
+    assert content(tmp_path) == before
+
+
 def test_the_property_has_kafka_s_planned_name_and_the_topology_goes_to_each_task(
     tmp_path: Path, log: MemoryChangelog
 ) -> None:
@@ -188,9 +208,9 @@ def test_the_property_has_kafka_s_planned_name_and_the_topology_goes_to_each_tas
         task.open()
 
 
-def test_stores_of_the_old_layout_are_found_as_well_also_one_named_like_an_engine(tmp_path: Path) -> None:
+def test_stores_named_like_engines_are_moved_below_the_engine_that_they_have(tmp_path: Path) -> None:
     for number, name in ((2, "rocksdb"), (3, "lmdb"), (2, "names")):
-        open_store("lmdb", tmp_path / str(task_id(number)) / name, name=name).close()
+        open_store("lmdb", tmp_path / str(task_id(number)) / "lmdb" / name, name=name).close()
     topology = Topology({3: Subtopology(("rocksdb",)), 2: Subtopology(("lmdb", "names"))})
     relocate(tmp_path, topology)
     assert places(tmp_path / str(task_id(3))) == [Place("lmdb", "rocksdb")]
@@ -252,7 +272,7 @@ def test_a_task_that_contradicts_its_topology_is_refused(
             stores={name: StoreConfig() for name in stores},
             process=keep,
             inputs=[TopicPartition(topic, PARTITION) for topic in topics],
-            topology=topology,
+            settings=TaskSettings(topology=topology),
         )
 
 

@@ -23,6 +23,7 @@ from stores.tasks.directory import relocation_journal
 from stores.tasks.directory.checkpoint_file import CheckpointFile
 from stores.tasks.directory.directory_layout import JOURNAL_FILE
 from stores.tasks.directory.relocation_journal import FAILPOINTS, STORE_MOVED, STORES_MOVED, Journal
+from stores.tests.forked_call import call_until_killed
 from stores.tests.tasks.directory.relocating import (
     FORMER,
     PARTITION,
@@ -37,7 +38,6 @@ from stores.tests.tasks.directory.relocating import (
     task_id,
     task_of,
 )
-from stores.tests.tasks.killed_process import call_until_killed
 from stores.tests.tasks.setup import crashing_at
 
 

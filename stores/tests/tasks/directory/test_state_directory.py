@@ -25,11 +25,9 @@ from stores.files.locks import take
 from stores.interface import TopicPartition
 from stores.registry import open_store
 from stores.tasks import StateDirectory, TaskId, most_caught_up_first, offset_sum
-from stores.tasks.directory import process_file, state_directory
+from stores.tasks.directory import state_directory
 from stores.tasks.directory.checkpoint_file import CheckpointFile
-from stores.tasks.directory.offset_sum import OFFSET_SUM_MAX
-from stores.tasks.directory.process_file import PROCESS_FILE
-from stores.tasks.directory.state_directory import REMOVING
+from stores.tasks.directory.state_directory import OFFSET_SUM_MAX, PROCESS_FILE, REMOVING
 from stores.tests.tasks.setup import (
     INDEXED,
     LEFT,
@@ -74,7 +72,7 @@ def used(state: StateDirectory, task_id: TaskId = TASK, *, long_ago: bool = True
     """A task's folder with a store and a checkpoint."""
     lock = state.lock(task_id, "setup")
     folder = state.folder(task_id)
-    open_store("lmdb", folder / "counts").close()
+    open_store("lmdb", folder / "lmdb" / "counts").close()
     CheckpointFile(folder / ".checkpoint").write({A: 7})
     lock.release()
     if long_ago:
@@ -206,7 +204,7 @@ def test_what_was_used_until_it_could_be_locked_stays(state: StateDirectory, mon
 
 def test_a_store_in_use_makes_its_task_young(state: StateDirectory) -> None:
     folder = used(state)
-    with open_store("lmdb", folder / "counts") as store:
+    with open_store("lmdb", folder / "lmdb" / "counts") as store:
         store.put(b"key", b"value")
         store.commit()
     assert state.clean(WEEK_S) == []
@@ -218,7 +216,7 @@ def test_locked_folders_stay_for_any_combination_of_locks(state: StateDirectory)
     age(folder)
     assert state.clean(WEEK_S) == []
     lock.release()
-    with open_store("lmdb", folder / "counts") as store:
+    with open_store("lmdb", folder / "lmdb" / "counts") as store:
         age(folder)
         assert state.clean(WEEK_S) == []
         assert list(store.all()) == []
@@ -226,7 +224,9 @@ def test_locked_folders_stay_for_any_combination_of_locks(state: StateDirectory)
     assert state.clean(WEEK_S) == [TASK]
 
 
-@pytest.mark.parametrize("name", ["notes.txt", "folder/file", "counts.old/lock", "counts.new/mine", "counts/mine"])
+@pytest.mark.parametrize(
+    "name", ["notes.txt", "folder/file", "lmdb/counts.old/lock", "lmdb/counts.new/mine", "lmdb/counts/mine"]
+)
 def test_a_folder_with_anything_foreign_in_it_stays_as_it_is(state: StateDirectory, name: str) -> None:
     folder = used(state)
     (folder / name).parent.mkdir(exist_ok=True)
@@ -374,7 +374,7 @@ def test_a_directory_has_one_id_for_every_process_now_and_later(
     assert isinstance(found, UUID)
     assert S_IMODE(state.path.stat().st_mode) == 0o700
     assert json.loads((state.path / PROCESS_FILE).read_text()) == {"processId": str(found)}
-    monkeypatch.setattr(process_file, "uuid4", lambda: UUID(int=1))
+    monkeypatch.setattr(state_directory, "uuid4", lambda: UUID(int=1))
     assert StateDirectory(state.path).process_id() == found
     assert StateDirectory(state.path.with_name("another")).process_id() == UUID(int=1)
     used(state)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from stores.files.creation import is_store
 from stores.interface import TopicPartition
 from stores.registry import open_store
 from stores.tasks import (
@@ -77,10 +78,15 @@ def test_an_unnamed_store_that_is_open_or_has_foreign_files_stays(tmp_path: Path
     (folder / "mine" / "letter").write_text("dear")
     (folder / "strange").mkdir()
     (folder / "strange" / "letter").write_text("dear")
+    # The unfinished upgrade of a store belongs to it: the two go together, or stay together.
+    open_store("lmdb", folder / "half").close()
+    (folder / "half.prepare").mkdir()
+    (folder / "half.prepare" / "letter").write_text("dear")
     with open_store("lmdb", folder / "open"):
         assert clean_stores(state_directory, FORMER, -1.0) == []
     # Also while its task is open, which does not have it.
     lock = state_directory.lock(task_id(0), "somebody")
     assert clean_stores(state_directory, FORMER, -1.0) == [folder / "open"]
     lock.release()
-    assert {entry.name for entry in folder.iterdir()} == {"mine", "strange"}
+    assert {entry.name for entry in folder.iterdir()} == {"mine", "strange", "half", "half.prepare"}
+    assert all(is_store(folder / name) for name in ("mine", "half"))

@@ -10,6 +10,7 @@ import pytest
 
 from stores.changelog import MemoryChangelog
 from stores.tasks.stores.restore import BEFORE_WRITE
+from stores.tasks.stores.trust import Trust
 from stores.tests.tasks.setup import (
     AT_LEAST_ONCE,
     DIRECT,
@@ -55,10 +56,13 @@ def test_a_direct_store_under_exactly_once_is_kept_after_a_clean_close_and_wiped
     task.close()
 
 
-def test_without_the_wipe_a_direct_store_shows_what_was_never_committed(tmp_path: Path, log: MemoryChangelog) -> None:
+def test_without_the_wipe_a_direct_store_shows_what_was_never_committed(
+    tmp_path: Path, log: MemoryChangelog, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The negative control: why the wipe is there. Source: KIP-892, "Motivation"."""
+    monkeypatch.setattr(Trust, "is_checked", lambda self, origin: False)
     feed(log, [1, 2, 3])
-    task = counting_task(tmp_path, log, DIRECT, wipe_unclean=False)
+    task = counting_task(tmp_path, log, DIRECT)
     task.open()
     task.run()
     task.close(clean=False)

@@ -15,7 +15,6 @@ from stores.interface import TopicPartition
 from stores.registry import backend_named, backends, open_store
 from stores.tasks import ProcessingGuarantee
 from stores.tasks.stores import trust
-from stores.tests.tasks.changelogs import over_each_changelog
 from stores.tests.tasks.setup import (
     AT_LEAST_ONCE,
     DIRECT,
@@ -28,6 +27,7 @@ from stores.tests.tasks.setup import (
     counting_task,
     expected_state,
     feed,
+    over_each_changelog,
     raising_at,
     state,
     store_folder,

@@ -10,10 +10,11 @@ import pytest
 
 from stores import IsolationLevel, StoreError
 from stores.changelog import MemoryChangelog, Record
+from stores.engines.families import OLD
 from stores.records import BYTES, INT64, KeyValue
 from stores.tasks import StreamTask, TaskContext
 from stores.tests.tasks.setup import DIRECT, INDEXED
-from stores.tests.tasks.typed import feed_times, sent, typed_task
+from stores.tests.tasks.typed import feed_times, kept_in, sent, typed_task
 
 BACKENDS = [INDEXED, "rocksdb-dual-store", "lmdb-native", "lmdb-indexed-batch", "sqlite-indexed-batch", "sqlite-native"]
 COUNT = 6
@@ -96,3 +97,25 @@ def test_a_store_without_transactions_is_upgraded_as_well(tmp_path: Path) -> Non
             [report] = task.open()
             assert not report.wiped
             assert shown(task) == {key_of(number): (number, -1) for number in range(COUNT)}
+
+
+@pytest.mark.parametrize("backend", [INDEXED, "lmdb-native"])
+def test_init_looks_up_old_records_and_moves_none(tmp_path: Path, backend: str) -> None:
+    """Nothing may be staged before the first record: a lookup that tried would fail the opening."""
+    with MemoryChangelog() as log:
+        feed_times(log, range(COUNT))
+        put = lambda record, context: context.store("s").put(key_of(record.offset), record.offset)  # noqa: E731
+        with closing(typed_task(tmp_path, log, "timestamped", backend, store_records=PLAIN, process=put)) as task:
+            task.open()
+            task.run(commit=True)
+        found: list[Any] = []
+
+        def init(context: TaskContext) -> None:
+            store = context.store("s")
+            found.extend([store.get(key_of(1)), *store.get_many([key_of(2), b"none"])])
+
+        with closing(typed_task(tmp_path, log, "timestamped", backend, init=init)) as task:
+            task.open()
+            assert found == [(1, -1), (2, -1), None]
+            tags = {key[:1] for key in kept_in(task)}
+            assert tags == {OLD}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -10,14 +10,16 @@ from typing import Any
 import pytest
 
 from stores.changelog import MemoryChangelog, Record, SqliteChangelog
-from stores.interface import ProcessingGuarantee
+from stores.changelog.producer import AFTER_COMMIT
+from stores.errors import ChangelogError
+from stores.interface import ProcessingGuarantee, TopicPartition
 from stores.settings.upgrade import Upgrade
 from stores.tasks import StreamTask
-from stores.tasks.stores import log_rewriting
+from stores.tasks.stores import log_rewriting, log_start
 from stores.tasks.stores.conversion import VERSION_HEADER
 from stores.tasks.stores.store_group import AFTER_STORE_COMMIT
 from stores.tasks.task_transaction import BEFORE_LOG_COMMIT
-from stores.tests.tasks.setup import DIRECT, INDEXED, MEMORY, Crash, checkpoint
+from stores.tests.tasks.setup import DIRECT, INDEXED, MEMORY, Crash, checkpoint, crashing_at
 from stores.tests.tasks.typed import STORE, feed_times
 from stores.tests.tasks.upgrading import (
     BACKENDS,
@@ -175,3 +177,171 @@ def test_a_kill_after_a_changelog_is_rewritten_takes_no_store_back_to_an_offset_
         [report] = task.open()
         assert not report.wiped
         assert shown(task) == expected(10)
+
+
+# A changelog that only compaction removes records of
+
+
+class CompactOnly(MemoryChangelog):
+    """A changelog as a topic of Kafka with the policy ``compact`` alone."""
+
+    def can_truncate(self, topic: str) -> bool:
+        return False
+
+    def truncate(self, partition: TopicPartition, before_offset: int) -> int:
+        raise ChangelogError("the policy has no delete")
+
+
+@pytest.fixture
+def compact_only() -> Iterator[CompactOnly]:
+    with CompactOnly() as changelog:
+        yield changelog
+
+
+def own_or_none(record: Record, version: int) -> Iterable[tuple[bytes, bytes | None]]:
+    """Keep the keys of even numbers, under the same key in even-numbered fours, and drop the others."""
+    assert record.key is not None
+    number = int(record.key[1:])
+    return [] if number % 2 else [(record.key if number % 4 else b"x-%d" % number, record.value)]
+
+
+def test_in_a_compacted_changelog_the_new_records_replace_the_old_ones(
+    tmp_path: Path, compact_only: CompactOnly
+) -> None:
+    log = compact_only
+    feed_times(log, range(20))
+    work(old_task(tmp_path, log), 12)
+    old_keys = {record.key for record in log.read(STORE)}
+    work(rewriting_task(tmp_path, log), 3)
+    with closing(restored(tmp_path / "other", log)) as task:
+        [report] = task.open()
+        assert shown(task) == expected(15)
+        assert report.reason is None
+    log.compact(STORE)
+    left = {record.key: record for record in log.read(STORE)}
+    assert {key for key, record in left.items() if record.value is not None}.isdisjoint(old_keys)
+    assert all(left[key].value is None for key in old_keys)
+    with closing(restored(tmp_path / "third", log)) as task:
+        task.open()
+        assert shown(task) == expected(15)
+
+
+def test_a_key_that_both_formats_have_gets_no_tombstone_behind_its_record(
+    tmp_path: Path, compact_only: CompactOnly
+) -> None:
+    log = compact_only
+    feed_times(log, range(20))
+    work(old_task(tmp_path, log), 12)
+    upgrade = Upgrade(1, own_or_none, rewrite_changelog=True)
+    settings: dict[str, Any] = {"store_upgrade": upgrade, "store_records": None}
+    with closing(new_task(tmp_path, log, **settings)) as task:
+        task.open()
+        before = shown(task)
+        assert set(before) == {b"x-0", b"k2", b"x-4", b"k6", b"k10"}
+    log.compact(STORE)
+    with closing(new_task(tmp_path / "other", log, **settings)) as task:
+        task.open()
+        assert shown(task) == before
+    assert {record.key for record in log.read(STORE) if record.value is not None} == set(before)
+
+
+def test_openings_after_the_first_log_nothing_again(tmp_path: Path, compact_only: CompactOnly) -> None:
+    log = compact_only
+    feed_times(log, range(20))
+    work(old_task(tmp_path, log), 12)
+    work(rewriting_task(tmp_path, log), 0)
+    end = log.end_offset(STORE)
+    for folder in (tmp_path, tmp_path / "other", tmp_path):
+        work(rewriting_task(folder, log), 0)
+        assert log.end_offset(STORE) == end
+
+
+def test_a_second_rewriting_to_a_later_format_replaces_the_first(tmp_path: Path, compact_only: CompactOnly) -> None:
+    log = compact_only
+    feed_times(log, range(20))
+    work(old_task(tmp_path, log), 12)
+    work(rewriting_task(tmp_path, log), 0)
+
+    def second(record: Record, version: int) -> Iterable[tuple[bytes, bytes | None]]:
+        assert (version, (record.key or b"")[:4]) == (1, b"key-")
+        return [(b"2-" + (record.key or b""), record.value)]
+
+    def shown_as_second(task: StreamTask) -> dict[Any, Any]:
+        task.open()
+        return {key.removeprefix("2-"): value for key, value in shown(task).items()}
+
+    later = Upgrade(2, second, rewrite_changelog=True)
+    with closing(new_task(tmp_path, log, store_upgrade=later)) as task:
+        assert shown_as_second(task) == expected(12)
+    log.compact(STORE)
+    with closing(new_task(tmp_path / "other", log, store_upgrade=Upgrade(2, never))) as task:
+        assert shown_as_second(task) == expected(12)
+
+
+@pytest.mark.parametrize("failpoint", [AFTER_COMMIT, *log_rewriting.FAILPOINTS])
+def test_an_opening_after_an_interrupted_one_does_the_rest_and_logs_nothing_again(
+    tmp_path: Path, log: MemoryChangelog, failpoint: str
+) -> None:
+    feed_times(log, range(20))
+    work(old_task(tmp_path, log), 12)
+    with crashing_at(failpoint):
+        work(rewriting_task(tmp_path, log), 0)
+    end = log.end_offset(STORE)
+    with closing(rewriting_task(tmp_path, log)) as task:
+        [report] = task.open()
+        assert not report.wiped
+        assert log.end_offset(STORE) == end
+        assert log.start_offset(STORE) == log_start.needed_from(log, STORE)
+        assert shown(task) == expected(12)
+    with closing(rewriting_task(tmp_path, log)) as task:
+        [report] = task.open()
+        assert (report.wiped, report.records) == (False, 0)
+
+
+def test_nothing_is_written_if_the_log_does_not_answer_how_it_drops_records(
+    tmp_path: Path, log: MemoryChangelog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    feed_times(log, range(20))
+    work(old_task(tmp_path, log), 12)
+    before = list(log.read(STORE))
+
+    def refuse(self: MemoryChangelog, topic: str) -> bool:
+        raise ChangelogError("no permission to describe")
+
+    with monkeypatch.context() as patch, pytest.raises(ChangelogError):
+        patch.setattr(MemoryChangelog, "can_truncate", refuse)
+        work(rewriting_task(tmp_path, log), 0)
+    assert list(log.read(STORE)) == before
+
+
+def test_a_rewriting_that_a_dead_process_has_just_completed_is_not_repeated(
+    tmp_path: Path, log: MemoryChangelog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its transaction is decided when the next producer of its ID is opened."""
+    feed_times(log, range(20))
+    work(old_task(tmp_path, log), 12)
+    with log.producer("aborted") as producer:
+        producer.begin()
+        producer.send(STORE, b"k", b"v")
+        producer.send(STORE, b"k", b"v" * (5 << 20))
+        producer.abort()
+    before = log.end_offset(STORE)
+    opened = MemoryChangelog.producer
+    decided: list[str] = []
+
+    def deciding(self: MemoryChangelog, transactional_id: str | None = None, timeout_s: float | None = None) -> Any:
+        if (transactional_id or "").endswith("-rewriting") and not decided:
+            decided.append(transactional_id or "")
+            log_rewriting.rewrite(log, STORE, Upgrade(1, to_new, rewrite_changelog=True), "dead")
+        return opened(self, transactional_id, timeout_s)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(MemoryChangelog, "producer", deciding)
+        work(rewriting_task(tmp_path, log), 0)
+    assert decided
+    assert log.end_offset(STORE) == before + 14
+    assert sum(record.headers == NEW_HEADERS for record in log.read(STORE, log.start_offset(STORE))) == 14
+    with closing(rewriting_task(tmp_path, log)) as task:
+        [report] = task.open()
+        assert not report.wiped
+        assert shown(task) == expected(12)

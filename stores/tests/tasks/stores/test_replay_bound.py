@@ -16,7 +16,7 @@ from stores import failpoints
 from stores.changelog import MemoryChangelog, Record, SqliteChangelog
 from stores.changelog.producer import AFTER_COMMIT
 from stores.config import StoreConfig
-from stores.contract.persistence import Persistence
+from stores.contract.levels import Persistence
 from stores.engines.rocksdb.flushes import Flushes as RocksDBFlushes
 from stores.interface import Durability
 from stores.tasks import TaskContext

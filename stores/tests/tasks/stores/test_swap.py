@@ -11,7 +11,10 @@ import pytest
 from stores.errors import StoreIncompatibleError, StoreUnavailableError
 from stores.files.creation import create
 from stores.files.locks import take
-from stores.tasks.stores.swap import ENDS, FORMER_END, PREPARE_END, SWAP_END, beside, complete, swap
+from stores.files.plain_files import sync_folder
+from stores.tasks.directory.store_places import ENDS, FORMER_END, PREPARE_END, SWAP_END, beside
+from stores.tasks.stores import swap as swapping
+from stores.tasks.stores.swap import complete, swap
 from stores.tests.tasks.directory.relocating import failing_at
 from stores.tests.tasks.setup import Crash
 
@@ -166,3 +169,37 @@ def test_everything_is_durable_before_the_next_step_relies_on_it(
     assert ends == sorted(ends)
     for start, end in pairwise(ends):
         assert ("sync", path.parent) in done[start:end]
+    letter = done[done.index(("rename", path / "letter")) : ends[-2]]
+    assert {("sync", path), ("sync", beside(path, FORMER_END))} <= set(letter)
+
+
+def test_after_power_loss_the_note_of_a_swap_is_gone_only_if_the_new_name_is_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A folder's names survive power loss once it is synced. The note completes a swap whose names are lost."""
+    path = pair(tmp_path)
+    events: list[str] = []
+    rename, unlink = Path.rename, Path.unlink
+
+    def renamed(self: Path, target: Path) -> Path:
+        events.append(f"{self.name} -> {Path(target).name}")
+        return rename(self, target)
+
+    def unlinked(self: Path, missing_ok: bool = False) -> None:
+        events.append(f"no {self.name}")
+        unlink(self, missing_ok)
+
+    def synced(folder: Path) -> None:
+        if folder == path.parent:
+            events.append("synced")
+        sync_folder(folder)
+
+    monkeypatch.setattr(Path, "rename", renamed)
+    monkeypatch.setattr(Path, "unlink", unlinked)
+    monkeypatch.setattr(swapping, "sync_folder", synced)
+    swap(path)
+    names = [event for event in events if event == "synced" or event.split()[-1] in ("s", "s.former", "s.swap")]
+    placed, removed = names.index("s.prepare -> s"), names.index("no s.swap")
+    assert "synced" in names[names.index("s -> s.former") : placed]
+    assert "synced" in names[placed:removed]
+    assert names[-1] == "synced"

@@ -18,8 +18,8 @@ from stores.changelog import Changelog, MemoryChangelog, Record, SqliteChangelog
 from stores.errors import ChangelogLostError, StoreLockedError
 from stores.interface import IsolationLevel, TopicPartition
 from stores.tasks import DirectoryLayout, StreamTask, TaskContext, change_layout
+from stores.tasks.directory.store_places import ENDS, beside
 from stores.tasks.stores import takeover
-from stores.tasks.stores.swap import ENDS, beside
 from stores.tests.tasks.directory.relocating import failing_at
 from stores.tests.tasks.setup import (
     DIRECT,

@@ -14,7 +14,7 @@ import pytest
 from stores.changelog import MemoryChangelog
 from stores.errors import ChangelogLostError, StoreError, StoreIncompatibleError, StoreUnavailableError
 from stores.interface import TopicPartition
-from stores.tasks.stores.swap import FORMER_END, beside
+from stores.tasks.directory.store_places import FORMER_END, beside
 from stores.tests.tasks.setup import (
     AT_LEAST_ONCE,
     DIRECT,

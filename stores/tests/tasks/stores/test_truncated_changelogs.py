@@ -13,8 +13,7 @@ import pytest
 from stores.changelog import Changelog
 from stores.records import BYTES, INT64, Window
 from stores.tasks import StreamTask
-from stores.tests.tasks.changelogs import over_each_changelog
-from stores.tests.tasks.setup import DIRECT, INDEXED, INPUT, outputs
+from stores.tests.tasks.setup import DIRECT, INDEXED, INPUT, outputs, over_each_changelog
 from stores.tests.tasks.typed import STORE, typed_task, values
 
 KIND = "window"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from stores.config import StoreConfig
 from stores.errors import CommitFailedError, NotUpToBoundError, StoreError, StoreIncompatibleError
 from stores.interface import IsolationLevel, PositionBound
 from stores.records import BYTES, INT64, STR, KeyValue, TimestampedKeyValue, ValueAndTimestamp, Window
+from stores.settings.upgrade import Upgrade
 from stores.strategies.store import Store
 from stores.tasks import TaskContext
 from stores.tests.tasks.setup import (
@@ -192,7 +194,12 @@ def test_a_view_with_a_bound_answers_once_the_input_up_to_there_is_reflected(
 
 @pytest.mark.parametrize("backend", [INDEXED, DIRECT, "lmdb-indexed-batch", "sqlite-native"])
 @pytest.mark.parametrize(
-    "other", [KeyValue(key=STR, value=INT64), Window(key=BYTES, value=INT64, size_ms=11, retention_ms=RETENTION_MS)]
+    "other",
+    [
+        KeyValue(key=STR, value=INT64),
+        Window(key=BYTES, value=BYTES, size_ms=10, retention_ms=RETENTION_MS),
+        Window(key=BYTES, value=INT64, size_ms=10, retention_ms=RETENTION_MS, retain_duplicates=True),
+    ],
 )
 def test_a_store_of_another_description_is_refused_and_not_wiped(
     tmp_path: Path, log: MemoryChangelog, backend: str, other: Any
@@ -209,6 +216,56 @@ def test_a_store_of_another_description_is_refused_and_not_wiped(
     with closing(typed_task(tmp_path, log, "window", backend)) as task:
         [report] = task.open()
         assert (report.wiped, report.records) == (False, 0)
+
+
+@pytest.mark.parametrize("backend", [INDEXED, DIRECT, "lmdb-indexed-batch", "sqlite-native"])
+@pytest.mark.parametrize("kind", ["timestamped-window", "session"])
+def test_a_task_takes_another_retention_and_wipes_nothing(
+    tmp_path: Path, log: MemoryChangelog, backend: str, kind: str
+) -> None:
+    feed_times(log, range(60))
+    with closing(typed_task(tmp_path, log, kind, backend)) as task:
+        task.open()
+        task.run(30, commit=True)
+        before = values(task, kind)
+    described: Any = KINDS[kind]
+    longer = replace(described, retention_ms=5 * RETENTION_MS, segment_ms=70)
+    with closing(typed_task(tmp_path, log, kind, backend, store_records=longer)) as task:
+        [report] = task.open()
+        assert (report.wiped, report.records) == (False, 0)
+        assert values(task, kind) == before
+        task.run(commit=True)
+        shown = values(task, kind)
+    assert shown == list(range(60))
+    with closing(typed_task(tmp_path / "elsewhere", log, kind, backend, store_records=longer)) as task:
+        task.open()
+        assert values(task, kind) == shown
+    shorter = replace(described, retention_ms=100, segment_ms=None)
+    with closing(typed_task(tmp_path, log, kind, backend, store_records=shorter)) as task:
+        [report] = task.open()
+        assert (report.wiped, report.records) == (False, 0)
+        highest = max(sent(number)[1] for number in range(60))
+        # The time of a session is its end.
+        assert values(task, kind) == [number for number in range(60) if sent(number)[1] > highest - 100]
+
+
+@pytest.mark.parametrize("backend", [INDEXED, DIRECT, "sqlite-native"])
+def test_the_upgrade_that_an_error_names_builds_the_store_anew(
+    tmp_path: Path, log: MemoryChangelog, backend: str
+) -> None:
+    feed_times(log, range(10))
+    with closing(typed_task(tmp_path, log, "timestamped-window", backend)) as task:
+        task.open()
+        task.run(commit=True)
+        before = values(task, "timestamped-window")
+    without: Any = {"store_records": KINDS["window"]}
+    with pytest.raises(StoreIncompatibleError, match="upgrade=Upgrade"):
+        typed_task(tmp_path, log, "window", backend, **without).open()
+    upgrade = Upgrade(1, lambda record, version: [(record.key or b"", record.value)])
+    settings = {**without, "store_upgrade": upgrade, "store_upgrade_mode": "in_place"}
+    with closing(typed_task(tmp_path, log, "window", backend, **settings)) as task:
+        task.open()
+        assert values(task, "window") == before
 
 
 @pytest.mark.parametrize("kind", sorted(KINDS.keys() - {"key-value"}))

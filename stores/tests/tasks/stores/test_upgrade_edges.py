@@ -16,8 +16,8 @@ from stores.errors import StoreIncompatibleError, StoreUnavailableError
 from stores.records import INT64, STR, KeyValue
 from stores.settings.upgrade import Upgrade, UpgradeProgress
 from stores.tasks import TaskContext
+from stores.tasks.directory.store_places import PREPARE_END, beside
 from stores.tasks.stores.conversion import VERSION_HEADER, version_headers, version_of
-from stores.tasks.stores.swap import PREPARE_END, beside
 from stores.tasks.stores.upgrading import ROOM_BYTES
 from stores.tests.tasks.setup import INDEXED, Crash
 from stores.tests.tasks.typed import STORE, feed_times, kept, store_folder
@@ -45,7 +45,7 @@ def to_second(record: Record, version: int) -> Pairs:
 def test_a_format_that_is_no_number_is_refused() -> None:
     assert [version_of(version_headers(version)) for version in (0, 1, 2**31 - 1)] == [0, 1, 2**31 - 1]
     assert version_of((("other", b"7"),)) == 0
-    for text in (b"", b"one", b"-1", b"1.5"):
+    for text in (b"", b"one", b"-1", b"1.5", b"9" * 5_000):
         with pytest.raises(StoreIncompatibleError):
             version_of(((VERSION_HEADER, text),))
 

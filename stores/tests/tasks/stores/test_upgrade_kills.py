@@ -10,7 +10,7 @@ import pytest
 from stores.changelog import SqliteChangelog
 from stores.errors import StoreIncompatibleError
 from stores.tasks.stores import swap, upgrading
-from stores.tests.tasks.setup import DIRECT, INDEXED
+from stores.tests.tasks.setup import DIRECT, INDEXED, checkpoint
 from stores.tests.tasks.typed import feed_times
 from stores.tests.tasks.upgrading import (
     ROLLING,
@@ -58,6 +58,19 @@ def test_a_kill_in_an_offline_upgrade(tmp_path: Path, failpoint: str, backend: s
             task.run(commit=True)
             assert shown(task) == expected(20)
         assert names_beside(tmp_path) == []
+
+
+@pytest.mark.parametrize("failpoint", [upgrading.BEGUN, upgrading.CAUGHT_UP, swap.DECIDED, swap.REMOVED])
+def test_the_offset_of_the_old_store_does_not_count_for_the_new_one(tmp_path: Path, failpoint: str) -> None:
+    """The checkpoint file alone has the offset of such a store."""
+    _begun(tmp_path, DIRECT, 12)
+    assert checkpoint(tmp_path).read()
+    assert run_upgrade_until_killed(tmp_path, failpoint, 1, "offline", DIRECT)
+    assert checkpoint(tmp_path).read() == {}
+    with SqliteChangelog(tmp_path / "log.sqlite") as log, closing(new_task(tmp_path, log, DIRECT)) as task:
+        [report] = task.open()
+        assert report.from_offset == 0
+        assert shown(task) == expected(12)
 
 
 @pytest.mark.parametrize("hit", [1, 2, 3])

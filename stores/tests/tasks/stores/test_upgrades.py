@@ -29,8 +29,9 @@ from stores.settings.upgrade import Upgrade, UpgradeMode, UpgradeProgress
 from stores.strategies.store import Store
 from stores.tasks import StateDirectory, TaskConfig, TaskContext
 from stores.tasks.directory.names import check_stores
+from stores.tasks.directory.store_places import PREPARE_END, beside
 from stores.tasks.stores.conversion import VERSION_HEADER
-from stores.tasks.stores.swap import PREPARE_END, SYNCED, beside
+from stores.tasks.stores.swap import SYNCED
 from stores.tasks.stores.upgrading import files_bytes, kept_version, room_needed_bytes
 from stores.tests.minimal_store import Direct
 from stores.tests.tasks.setup import DIRECT, INDEXED, MEMORY, TASK, Crash, begun, crashing_at

@@ -10,17 +10,17 @@ from urllib.parse import urlencode
 
 from stores.changelog import MemoryChangelog, Record
 from stores.changelog.group import GroupMember
+from stores.changelog.partitioners import PARTITIONERS
 from stores.config import StoreConfig
 from stores.errors import StoreClosedError
 from stores.interface import PositionBound, TopicPartition
 from stores.records import BYTES, FLOAT64, INT64, JSON, STR, KeyValue, RecordKind, Session, TimestampedKeyValue, Window
-from stores.tasks import StreamTask, TaskContext, TaskId
+from stores.tasks import NO_INTERVAL, StreamTask, TaskContext, TaskId, TaskSettings
 from stores.tests.worker.queries.asking import Reply, call
 from stores.worker.queries.address import ServerAddress
 from stores.worker.queries.asked import QueriedStore
 from stores.worker.queries.instances import Instances
 from stores.worker.queries.local_reads import LocalReads
-from stores.worker.queries.partitioners import PARTITIONERS
 from stores.worker.queries.routes import routes_of
 from stores.worker.queries.store_queries import StoreQueries
 from stores.worker.running_task import TaskStatus
@@ -75,7 +75,7 @@ class Stage:
             stores=configs,
             process=self._process,
             inputs=[LINES],
-            commit_interval_ms=-1,
+            settings=TaskSettings(commit_interval_ms=NO_INTERVAL),
         )
         self.offset = -1
         self._write: Write = _nothing
@@ -84,8 +84,8 @@ class Stage:
         self.local = LocalReads(self)
         stores = {name: QueriedStore(name, 0, ["lines"], PARTITIONS, config) for name, config in configs.items()}
         chosen = None if partitioner is None else PARTITIONERS[partitioner]
-        queries = StoreQueries("app", str(ADDRESS), stores, self.local, self.instances, chosen)
-        self.application = routes_of(queries, ADDRESS)
+        self.queries = StoreQueries("app", str(ADDRESS), stores, self.local, self.instances, chosen)
+        self.application = routes_of(self.queries, ADDRESS)
 
     def __enter__(self) -> Self:
         self.task.open()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import closing
+
 import pytest
 
 from stores import extras
@@ -9,7 +11,7 @@ from stores.errors import ConfigError
 from stores.tests.worker.counting_app import app
 from stores.worker import Worker
 from stores.worker.queries.address import ServerAddress, server_address
-from stores.worker.queries.partitioners import PARTITIONERS, murmur2
+from stores.worker.queries.server import Listener
 
 EMBEDDED = {"changelog.file": "log.sqlite", "state.dir": "state"}
 
@@ -48,6 +50,25 @@ def test_an_address_to_which_no_client_can_be_sent_is_refused(text: str) -> None
         Worker(app, {**EMBEDDED, "application.server": text})
 
 
+@pytest.mark.parametrize("text", ["0:0", "0x0:0", "0.0:0", "00.0.0.0:0", "[::ffff:0.0.0.0]:0", "[0::0]:0"])
+def test_an_address_that_means_all_interfaces_is_refused_however_it_is_written(text: str) -> None:
+    with pytest.raises(ConfigError, match=r"application\.server.*all addresses"):
+        Listener(server_address(text))
+
+
+@pytest.mark.parametrize("text", ["0x7f000001:0", "127.1:0", "[::ffff:127.0.0.1]:0", "localhost:0"])
+def test_an_address_of_loopback_is_one_however_it_is_written(text: str) -> None:
+    listener = Listener(server_address(text))
+    with closing(listener.socket):
+        assert listener.address.is_loopback
+
+
+def test_a_name_that_means_another_machine_s_address_is_not_on_loopback() -> None:
+    assert not ServerAddress("localhost", 1, "192.0.2.7").is_loopback
+    assert ServerAddress("worker.example", 1, "127.0.1.1").is_loopback
+    assert not ServerAddress("worker.example", 1, "0.0.0.0").is_loopback
+
+
 def test_a_missing_extra_is_named_with_the_command_that_installs_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(extras, "_is_installed", lambda package: package not in ("bottle", "waitress"))
     monkeypatch.setattr(extras, "find_spec", lambda module: None)
@@ -59,23 +80,6 @@ def test_a_missing_extra_is_named_with_the_command_that_installs_it(monkeypatch:
 def test_an_unknown_partitioner_is_refused_with_the_nearest_one() -> None:
     with pytest.raises(ConfigError, match=r"query\.partitioner.*did you mean 'murmur2'"):
         Worker(app, {**EMBEDDED, "query.partitioner": "murmur"})
-
-
-@pytest.mark.parametrize(
-    ("key", "signed"),
-    [
-        (b"21", -973932308),
-        (b"foobar", -790332482),
-        (b"a-little-bit-long-string", -985981536),
-        (b"a-little-bit-longer-string", -1486304829),
-        (b"lkjh234lh9fiuh90y23oiuhsafujhadof229phr9h19h89h8", -58897971),
-        (b"abc", 479470107),
-    ],
-)
-def test_murmur2_is_that_of_kafka(key: bytes, signed: int) -> None:
-    """Source: Kafka, ``UtilsTest.testMurmur2``."""
-    assert murmur2(key) == signed % 2**32
-    assert PARTITIONERS["murmur2"](key, 7) == (signed & 0x7FFF_FFFF) % 7
 
 
 def test_the_address_in_text_has_brackets_around_ipv6() -> None:

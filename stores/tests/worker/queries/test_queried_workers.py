@@ -13,13 +13,13 @@ import confluent_kafka
 import pytest
 
 from stores.changelog.kafka.testing.broker import Broker
+from stores.changelog.partitioners import PARTITIONERS
 from stores.interface import TopicPartition
 from stores.tests.kafka.fresh import fresh_changelog
 from stores.tests.worker.places import Place
 from stores.tests.worker.queried_app import COMMIT, PARTITIONS
 from stores.tests.worker.queries.asking import Reply, ask
 from stores.tests.worker.worker_process import DEADLINE_S, IDLE, WorkerProcess
-from stores.worker.queries.partitioners import PARTITIONERS
 
 APPLICATION = "stores.tests.worker.queried_app:app"
 QUERIES = {"application.server": "0", "query.partitioner": "murmur2"}

@@ -191,4 +191,3 @@ def test_sessions_of_a_key_and_of_a_range(stage: Stage) -> None:
     assert pages(stage, "trips/range", limit=1) == [["a"], ["a"], ["b"]]
     late = stage.ask("trips/range", earliest_end_ms=30, latest_start_ms=5)
     assert late.keys == ["b"]
-    assert stage.ask("trips/get", key="a", start_ms=30, end_ms=20).status == 400

@@ -24,6 +24,7 @@ from stores.tests.worker.queries.asking import Reply, call
 from stores.tests.worker.queries.stage import ADDRESS, HERE, MOVING, OTHER, THERE, Stage
 from stores.worker.queries import instances
 from stores.worker.queries.pages import LIMIT_MAX
+from stores.worker.queries.parameters import shortened
 
 
 def check_refused(reply: Reply, status: int, *words: str) -> None:
@@ -86,7 +87,8 @@ def test_paths_and_methods_that_are_none_are_refused_as_json(stage: Stage) -> No
         ("documents/get", "key=" + "[" * 50_000, ["'key'", "json"]),
         ("clicks/get", "key=a", ["'window_start_ms'"]),
         ("clicks/get", f"key=a&window_start_ms={2**62}", ["'window_start_ms'"]),
-        ("clicks/range", "start_ms=2&end_ms=1", ["end_ms"]),
+        ("clicks/get", "key=a&window_start_ms=-", ["'window_start_ms'"]),
+        ("clicks/range", f"start_ms=0&end_ms={2**62}", ["'end_ms'"]),
         ("counts/range", "limit=-1", ["'limit'"]),
         ("counts/range", "limit=0", ["'limit'"]),
         ("counts/range", f"limit={LIMIT_MAX + 1}", ["'limit'", str(LIMIT_MAX)]),
@@ -339,3 +341,8 @@ def test_a_page_of_large_values_ends_early(stage: Stage, monkeypatch: pytest.Mon
     first = stage.ask("bytes/range")
     assert first.keys == ["0", "1", "2"]
     assert stage.ask("bytes/range", cursor=first.body["cursor"]).keys == ["3", "4", "5"]
+
+
+def test_a_text_from_outside_is_shown_up_to_80_characters() -> None:
+    assert shortened("x" * 80) == repr("x" * 80)
+    assert shortened("x" * 81) == f"{'x' * 80!r} and 1 more characters"

@@ -7,6 +7,7 @@ import os
 import resource
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
@@ -101,6 +102,140 @@ def test_connections_are_bounded_and_the_next_one_waits(stage: Stage, monkeypatc
     assert CONNECTIONS_MAX > 3 * THREADS
 
 
+def test_the_socket_of_a_client_that_is_gone_already_is_closed(monkeypatch: pytest.MonkeyPatch, stage: Stage) -> None:
+    taken: list[socket.socket] = []
+
+    def is_gone(self: object, server: object, client: socket.socket, *rest: object, **named: object) -> None:
+        taken.append(client)
+        raise OSError
+
+    with served(stage.application) as address:
+        with monkeypatch.context() as patch:
+            patch.setattr(server._Connection, "__init__", is_gone)
+            with connected(address) as client:
+                assert client.recv(1) == b""
+        assert [each.fileno() for each in taken] == [-1]
+        assert ask(address, "/stores").status == 200
+
+
+def connected_from(source: str, address: str) -> socket.socket:
+    host, _, port = address.rpartition(":")
+    return socket.create_connection((host, int(port)), timeout=TIMEOUT_S, source_address=(source, 0))
+
+
+@contextmanager
+def held_slowly(count: int, address: str, *sources: str) -> Iterator[list[socket.socket]]:
+    """Hold connections from each of these machines, each with one byte of a request."""
+    held = []
+    try:
+        for source in sources:
+            for _ in range(count):
+                held.append(connected_from(source, address))
+                held[-1].sendall(b"G")
+        yield held
+    finally:
+        for each in held:
+            each.close()
+
+
+@pytest.mark.parametrize("sources", [("127.0.0.1",), ("127.0.0.2",), ("127.0.0.2", "127.0.0.3", "127.0.0.4")])
+def test_as_many_slow_connections_as_there_can_be_keep_nobody_out(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch, sources: tuple[str, ...]
+) -> None:
+    monkeypatch.setattr(server, "REQUEST_S", TIMEOUT_S)
+    with served(stage.application) as address, held_slowly(CONNECTIONS_MAX, address, *sources):
+        for _ in range(3):
+            assert ask(address, "/stores").status == 200
+
+
+def test_a_machine_has_at_most_as_many_connections_as_are_left_for_others(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server, "REQUEST_S", TIMEOUT_S)
+    monkeypatch.setattr(server, "CONNECTIONS_MAX", 16)
+    listener = Listener(ANY)
+    with QueryServer(stage.application, listener) as serving:
+        address = str(listener.address)
+        with held_slowly(1, address, "127.0.0.9"), held_slowly(30, address, "127.0.0.2", "127.0.0.3"):
+            assert ask(address, "/stores").status == 200
+            sources = [each.source for each in serving._connections()]
+    assert [sources.count(f"127.0.0.{number}") for number in (2, 3, 9)] == [8, 4, 1]
+
+
+def test_a_connection_whose_request_is_in_work_is_not_closed_for_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server, "CONNECTIONS_MAX", 2 * (THREADS - 1))
+    began, may_end = threading.Semaphore(0), threading.Event()
+
+    def slow(environ: object, start: Callable[..., Any]) -> list[bytes]:
+        began.release()
+        assert may_end.wait(TIMEOUT_S)
+        start("200 OK", [("Content-Length", "2")])
+        return [b"{}"]
+
+    with served(slow) as address, ThreadPoolExecutor(THREADS) as threads:
+        working = [threads.submit(ask, address, "/stores") for _ in range(THREADS - 1)]
+        for _ in working:
+            assert began.acquire(timeout=TIMEOUT_S)
+        with connected(address) as refused:
+            assert refused.recv(1) == b""
+        may_end.set()
+        assert [each.result(TIMEOUT_S).status for each in working] == [200] * len(working)
+
+
+def test_a_client_has_one_deadline_for_a_whole_request(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However often it sends a byte of it."""
+    monkeypatch.setattr(server, "REQUEST_S", 0.2)
+    monkeypatch.setattr(server, "_POLL_S", 0.02)
+    with served(stage.application) as address, connected(address) as slow:
+        slow.settimeout(0.02)
+        for number in range(int(TIMEOUT_S / 0.02)):
+            try:
+                slow.sendall(b"G" if number else b"GET /stores HTTP/1.1\r\nX-Slow: ")
+                if slow.recv(1) == b"":
+                    break
+            except TimeoutError:
+                continue
+            except OSError:
+                break
+        else:
+            pytest.fail("the connection is still open")
+
+
+def test_the_deadline_begins_again_with_each_answer(stage: Stage) -> None:
+    listener = Listener(ANY)
+    with (
+        QueryServer(stage.application, listener) as serving,
+        closing(http.client.HTTPConnection(str(listener.address), timeout=TIMEOUT_S)) as client,
+    ):
+        begins = [0.0]
+        for _ in range(3):
+            client.request("GET", "/stores")
+            response = client.getresponse()
+            assert response.status == 200
+            response.read()
+            [own] = serving._connections()
+            ends = time.monotonic() + TIMEOUT_S
+            # The client may have the answer before the thread that gave it is done.
+            while own.waiting_since == begins[-1] and time.monotonic() < ends:
+                time.sleep(0.001)
+            begins.append(own.waiting_since)
+    assert begins == sorted(set(begins))
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "same"),
+    [
+        ("192.0.2.1", "192.0.2.2", False),
+        ("192.0.2.1", "::ffff:192.0.2.1", True),
+        ("2001:db8::1", "2001:db8::ffff:1", True),
+        ("2001:db8::1", "2001:db8:0:1::1", False),
+        ("fe80::1%eth0", "fe80::2%eth1", True),
+    ],
+)
+def test_a_machine_is_known_by_its_address_and_of_ipv6_by_its_network(one: str, other: str, same: bool) -> None:
+    assert (server._source_of((one, 1)) == server._source_of((other, 2))) == same
+
+
 def test_a_request_that_is_too_long_is_refused(stage: Stage) -> None:
     with served(stage.application) as address:
         for headers, body in (({"X-Long": "x" * REQUEST_BYTES_MAX}, None), ({}, b"x" * (REQUEST_BYTES_MAX + 1))):
@@ -124,7 +259,9 @@ def test_what_is_no_http_is_refused_and_the_server_goes_on(stage: Stage) -> None
         assert ask(address, "/stores").status == 200
 
 
-def test_the_end_lets_a_request_finish_and_closes_the_port() -> None:
+def test_the_end_lets_a_request_finish_and_closes_the_port(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It waits no longer than for the answer."""
+    monkeypatch.setattr(server, "STOP_S", 10 * TIMEOUT_S)
     began, may_end = threading.Event(), threading.Event()
 
     def slow(environ: object, start: Callable[..., Any]) -> list[bytes]:

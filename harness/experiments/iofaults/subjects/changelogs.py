@@ -1,0 +1,208 @@
+"""The changelogs: the embedded one, and the changelog of files, with the checkpoint of the query that writes to it."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from secrets import token_hex
+
+from harness.experiments.iofaults.subjects.subject import COMMITS, Neighbours, Subject
+from harness.experiments.iofaults.workload import Change, State
+from stores.changelog.files import Header, PartitionLog, Retention, StoreChanges, VersionLog
+from stores.changelog.interface import Producer
+from stores.changelog.sqlite import SqliteChangelog
+from stores.errors import ChangelogError, ChangelogLostError, StoreError, StoreUnavailableError
+from stores.files.plain_files import translated_system_errors
+from stores.interface import Durability, TopicPartition
+from stores.tasks.directory.checkpoint_file import CheckpointFile
+
+_BESIDE = ("-wal", "-shm", "-journal")
+
+
+class ChangelogSubject(Subject):
+    """The changelog: each commit is a transaction of the records that lead from one state to the next."""
+
+    _LOG = TopicPartition("log", 0)
+    _GROUP = "writer"
+
+    def __init__(self, root: Path, level: Durability) -> None:
+        super().__init__(root, level)
+        self._log: SqliteChangelog | None = None
+        self._producer: Producer | None = None
+        self._neighbours = Neighbours(self.path)
+
+    def open(self) -> int | None:
+        # Each commit compacts the log, if a record can be removed.
+        self._log = SqliteChangelog(self.path, self.level, dirty_ratio=0, compact_from_records=1)
+        self._log.create_topic(self._LOG.topic)
+        self._producer = self._log.producer("writer")
+        return self._number()
+
+    def stage(self, made: Sequence[Change], after: State) -> None:
+        before = self.read()[0]
+        keys = sorted(key for key in before.keys() | after.keys() if before.get(key) != after.get(key))
+        self._send({key: after.get(key) for key in keys})
+
+    def _send(self, records: Mapping[bytes, bytes | None]) -> None:
+        assert self._producer is not None
+        self._producer.begin()
+        for key, value in records.items():
+            self._producer.send(self._LOG, key, value)
+
+    def add(self, pairs: State, number: int) -> None:
+        self._send(pairs)
+        self.commit(number)
+
+    def commit(self, number: int) -> None:
+        assert self._producer is not None
+        self._producer.send_offsets(self._GROUP, {COMMITS: number})
+        self._producer.commit()
+        assert self._log is not None
+        self._log.compact_step(self._LOG)
+
+    def read(self) -> tuple[dict[bytes, bytes], int | None, int | None]:
+        assert self._log is not None
+        state: dict[bytes, bytes] = {}
+        for record in self._log.read(self._LOG):
+            assert record.key is not None
+            if record.value is None:
+                state.pop(record.key, None)
+            else:
+                state[record.key] = record.value
+        return state, self._number(), self._number()
+
+    def verify(self) -> None:
+        assert self._log is not None
+        self._log.verify()
+
+    def close(self) -> None:
+        if self._log is not None:
+            log, self._log = self._log, None
+            log.close()
+
+    def wipe(self) -> None:
+        self._neighbours.place()
+        for file in (self.path, *(self.path.with_name(self.path.name + end) for end in _BESIDE)):
+            shutil.rmtree(file) if file.is_dir() else file.unlink(missing_ok=True)
+
+    def restore(self, state: State, number: int) -> None:
+        self._neighbours.check()
+        self.stage((), state)
+        self.commit(number)
+
+    def must_reopen(self, error: StoreError) -> bool:
+        # After an error the outcome is read by opening a new producer.
+        return isinstance(error, ChangelogError) or super().must_reopen(error)
+
+    def _number(self) -> int:
+        assert self._log is not None
+        return self._log.committed_offsets(self._GROUP).get(COMMITS, 0)
+
+
+_STORE = "counts"
+_RETENTION = Retention(snapshot_versions=3, keep_versions=2)
+_ROWS_EVERY = 3
+"""Every third commit gives out rows."""
+
+
+class VersionLogSubject(Subject):
+    """A partition of the log: commit N is version N. A state is what a restore from the log gives.
+
+    The log cannot know that its newest version is missing. A query knows from its checkpoint how many batches it has
+    done, and refuses such a log. Here a checkpoint file has the number of the last commit.
+    """
+
+    def __init__(self, root: Path, level: Durability) -> None:
+        super().__init__(root, level)
+        self._log: PartitionLog | None = None
+        self._checkpoint = CheckpointFile(root / "checkpoint")
+        self._staged: Mapping[bytes, bytes | None] = {}
+        self._neighbours = Neighbours(self.path)
+
+    def open(self) -> int | None:
+        self._log = VersionLog.open_or_create(self.path, {"partitions": 1}, retention=_RETENTION).partition(0)
+        newest = self._newest()
+        if newest:
+            # A query reads this header before it builds on a version.
+            self._log.header(newest)
+        done = self._checkpoint.read().get(COMMITS, 0)
+        if newest < done:
+            raise ChangelogLostError(f"commit {done} is done, and the newest version in {self.path} is {newest}")
+        return newest
+
+    def stage(self, made: Sequence[Change], after: State) -> None:
+        before = self.read()[0]
+        changed = sorted(key for key in before.keys() | after.keys() if before.get(key) != after.get(key))
+        self._staged = {key: after.get(key) for key in changed}
+
+    def commit(self, number: int) -> None:
+        import pyarrow as pa
+
+        newest = self._newest()
+        before = self._opened.read(newest)[0].id if newest else None
+        header = Header("version", token_hex(8), 0, number, newest or None, before)
+        if number % _ROWS_EVERY == 0:
+            rows = self._opened.write_rows(replace(header, kind="rows"), pa.schema([("number", pa.int64())]))
+            rows.write(pa.record_batch([pa.array([number], pa.int64())], names=["number"]))
+            header = replace(header, rows=rows.finish(), num_rows=1)
+        self._opened.append(header, {_STORE: StoreChanges(dict(self._staged))})
+        # The version is in the log, so a query is done with it. Snapshots and removals have time.
+        with suppress(StoreUnavailableError):
+            self._maintain(header)
+        self._checkpoint.write({COMMITS: number})
+
+    def add(self, pairs: State, number: int) -> None:
+        self._staged = pairs
+        self.commit(number)
+
+    def read(self) -> tuple[dict[bytes, bytes], int | None, int | None]:
+        newest = self._newest()
+        state: dict[bytes, bytes] = {}
+        for piece in self._opened.restore(None, newest) if newest else ():
+            for _, _, key, value in piece.records:
+                if value is None:
+                    state.pop(key, None)
+                else:
+                    state[key] = value
+        return state, newest, newest
+
+    def verify(self) -> None:
+        newest = self._newest()
+        if newest:
+            for _ in self._opened.read_rows(self._opened.header(newest)):
+                pass
+
+    def close(self) -> None:
+        """Do nothing: no file is kept open."""
+
+    def wipe(self) -> None:
+        self._neighbours.place()
+        with translated_system_errors(self.path):
+            if self.path.exists():
+                shutil.rmtree(self.path)
+            self._checkpoint.path.unlink(missing_ok=True)
+
+    def restore(self, state: State, number: int) -> None:
+        self._neighbours.check()
+        self.add(state, number)
+
+    @property
+    def _opened(self) -> PartitionLog:
+        assert self._log is not None
+        return self._log
+
+    def _newest(self) -> int:
+        """Return the newest version, 0 if there is none."""
+        return self._opened.listing().newest or 0
+
+    def _maintain(self, header: Header) -> None:
+        if self._opened.snapshot_due(self._opened.listing()):
+            self._opened.write_snapshot(replace(header, kind="snapshot", rows=None, num_rows=0), self._records())
+        self._opened.remove_old(self._opened.listing())
+
+    def _records(self) -> Iterator[tuple[str, bool, bytes, bytes | None]]:
+        for key, value in sorted(self.read()[0].items()):
+            yield _STORE, False, key, value

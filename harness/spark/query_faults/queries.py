@@ -1,0 +1,303 @@
+"""The queries whose faults are tried: their events, their DataFrames, and the comparison with Spark SQL's answer.
+
+``WORKLOADS`` has them by the names of ``harness.experiments.query_faults.trial``. Two need no data set: their events
+have names, and times that no two share. One counts events by key in a typed store, and gives out each count. The rows
+of the other come from timers: each event registers one, which is due an hour and a half later. The two others are
+workloads of tasks, with windows and sessions, by the function of one record.
+"""
+
+from __future__ import annotations
+
+import datetime
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+from types import MappingProxyType
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet
+from pyspark.sql import DataFrame, SparkSession
+
+from harness.checkers.query import wrong_rows, wrong_state, wrong_timers
+from harness.experiments.query_faults.faults import Faulty, FaultyRecords, FaultyRows
+from harness.spark import stateful_queries
+from harness.workloads.workload import records_of
+from stores.changelog.files import Retention, VersionLog
+from stores.config import StoreConfig
+from stores.interface import Durability
+from stores.records import INT64, STR, KeyValue, TimestampedKeyValue
+from stores.spark import Context, Rows, stateful
+
+
+@dataclass(frozen=True)
+class Given:
+    """The settings of a trial that its query needs."""
+
+    folder: Path
+    fault: str
+    backend: str
+    durability: str
+    partitions: int
+    killed_at: tuple[str, ...]
+    full: str
+    mutant: str
+    retention: Mapping[str, int]
+    shared_local: bool
+
+    def events(self, spark: SparkSession, schema: str) -> DataFrame:
+        """Return the stream of events, one file in each batch."""
+        events = spark.readStream.schema(schema).option("maxFilesPerTrigger", 1)
+        return events.parquet(str(self.folder / "events"))
+
+    def faulty(self, kind: type[Faulty], process: Callable[..., Any]) -> Faulty:
+        """Return the function with the fault."""
+        full = str(self.folder / self.full)
+        return kind(process, str(self.folder), self.fault, self.partitions, self.killed_at, full, self.mutant)
+
+    def arguments(self, kind: type[Faulty], process: Callable[..., Any]) -> dict[str, Any]:
+        """Return arguments of ``stateful`` that are those of each query of rows."""
+        return {"process": self.faulty(kind, process), **self.places()}
+
+    def places(self) -> dict[str, Any]:
+        """Return arguments of ``stateful`` that are those of each query."""
+        return {
+            "partitions": self.partitions,
+            "state": self.folder / "state",
+            "local": self.folder / "local" if self.shared_local else None,
+            "retention": Retention(**self.retention),
+        }
+
+
+@dataclass(frozen=True)
+class Found:
+    """The comparison of a query's rows and states with the answer: the rows of the answer, and what is wrong.
+
+    An empty text is a comparison that found nothing.
+    """
+
+    rows: int
+    wrong: list[str]
+
+
+class Workload(ABC):
+    """A query whose faults are tried. Its folder has ``events``, ``state`` and ``sink``."""
+
+    @abstractmethod
+    def write_batches(self, folder: Path, batches: int, seed: int) -> None:
+        """Write a file of events for each batch to ``folder``, which is new. Their names are in order."""
+
+    @abstractmethod
+    def query(self, spark: SparkSession, given: Given) -> DataFrame:
+        """Return the query with its fault."""
+
+    @abstractmethod
+    def examine(self, spark: SparkSession, folder: Path, versions: list[int]) -> Found:
+        """Compare the sink, and the state as a table at each of ``versions``, with the answer of Spark SQL."""
+
+
+def answer_rows(frame: DataFrame) -> list[list[Any]]:
+    """Return rows of a name, a batch and a value."""
+    return sorted([row["name"], row["batch"], row["value"]] for row in frame.collect())
+
+
+def state_rows(spark: SparkSession, folder: Path, version: int) -> tuple[list[list[Any]], int]:
+    """Return the state at a version as a table, and the number of its partitions.
+
+    A row is a store, a key, a value, and its time in milliseconds, None for none.
+    """
+    location = folder / "state"
+    table = spark.read.format("txstores").option("version", version).load(str(location))
+    rows = table.selectExpr("store", "key", "value", "unix_millis(timestamp) as time_ms").collect()
+    return [list(row) for row in rows], VersionLog.open(location).partitions
+
+
+SCHEMA = "name string, at timestamp, batch long"
+_ROWS, _NAMES = 60, 40
+
+
+def write_batches(folder: Path, batches: int, seed: int) -> None:
+    """Write a file for each batch to ``folder``, which is new: one hour after the other. The same for the same seed."""
+    folder.mkdir(parents=True)
+    for number in range(batches):
+        choose = Random(f"events {seed} {number}")
+        begin = datetime.datetime(2024, 1, 1, tzinfo=datetime.UTC) + datetime.timedelta(hours=number)
+        at = [begin + datetime.timedelta(seconds=row) for row in range(_ROWS)]
+        events = {
+            "name": [f"N{choose.randrange(_NAMES)}" for _ in range(_ROWS)],
+            "at": pa.array(at, pa.timestamp("us", "UTC")),
+            "batch": pa.array([number] * _ROWS, pa.int64()),
+        }
+        pyarrow.parquet.write_table(pa.table(events), folder / f"{number:04d}.parquet")
+
+
+COUNTS_OUTPUT = "name string not null, value long, batch long"
+COUNTS_ANSWER = """
+    select name, batch, sum(count(*)) over (partition by name order by batch) as value
+    from events group by name, batch
+"""
+"""The rows that the sink must have, and the state: the count of each name after each of its batches, by Spark SQL."""
+
+
+class Counting(Workload):
+    """Counts in the store ``counts``. The store ``batches`` has the number of batches of each partition."""
+
+    def write_batches(self, folder: Path, batches: int, seed: int) -> None:
+        write_batches(folder, batches, seed)
+
+    def query(self, spark: SparkSession, given: Given) -> DataFrame:
+        stores = stores_of(given.backend, given.durability)
+        return stateful(
+            given.events(spark, SCHEMA),
+            **given.arguments(FaultyRows, count),
+            key="name",
+            output=COUNTS_OUTPUT,
+            stores=stores,
+            order_by="at",
+        )
+
+    def examine(self, spark: SparkSession, folder: Path, versions: list[int]) -> Found:
+        spark.read.schema(SCHEMA).parquet(str(folder / "events")).createOrReplaceTempView("events")
+        answer = answer_rows(spark.sql(COUNTS_ANSWER))
+        found = [wrong_rows(answer, answer_rows(spark.read.parquet(str(folder / "sink"))))]
+        for version in versions:
+            found.append(wrong_state(answer, *state_rows(spark, folder, version), version))
+        return Found(len(answer), found)
+
+
+def stores_of(backend: str, durability: str) -> Mapping[str, StoreConfig]:
+    """Return the stores of the query: the counts, and one that has the number of batches of the partition."""
+    counts = TimestampedKeyValue(key=STR, value=INT64)
+    level = Durability(durability)
+    return {
+        "counts": StoreConfig(backend, durability=level, records=counts),
+        "batches": StoreConfig(backend, durability=level),
+    }
+
+
+def count(rows: Rows, context: Context) -> Iterator[tuple[str, int, int]]:
+    """Count the events of each name, and give out its new count."""
+    batches = context.store("batches")
+    batches.put(b"number", b"%d" % (int(batches.get(b"number") or 0) + 1))
+    latest: dict[str, Any] = {}
+    counted: dict[str, int] = {}
+    batch = 0
+    for row in rows:
+        latest[row.name] = row.at
+        counted[row.name] = counted.get(row.name, 0) + 1
+        batch = row.batch
+    counts = context.store("counts")
+    for name, number in counted.items():
+        before = counts.get(name)
+        total = number + (0 if before is None else before.value)
+        counts.put(name, total, int(latest[name].timestamp() * 1000))
+        yield name, total, batch
+
+
+TIMERS_OUTPUT = "name string, value long, batch long"
+DUE_MS, LATE_MS = 90 * 60_000, 10 * 60_000
+REGISTERED = f"select name, batch, unix_millis(at) + {DUE_MS} as value from events"
+"""The timers, with the batch that registers each."""
+TIMERS_ANSWER = f"""
+    with latest as (select batch, max(unix_millis(at)) as latest from events group by batch),
+         marks as (select batch, coalesce(max(latest) over (order by batch rows between unbounded preceding
+                                                            and 1 preceding) - {LATE_MS}, 0) as watermark from latest)
+    select name, min(marks.batch) as batch, value
+    from ({REGISTERED}) as timers join marks on marks.batch >= timers.batch and marks.watermark >= value
+    group by name, value
+"""
+"""The rows that the sink must have: each timer, with the first batch whose watermark has reached it, by Spark SQL. The
+watermark of a batch is the latest time in the batches before it, less the delay."""
+
+
+class Timing(Workload):
+    """Counts in the store ``fired`` how many timers of a name have fired."""
+
+    def write_batches(self, folder: Path, batches: int, seed: int) -> None:
+        write_batches(folder, batches, seed)
+
+    def query(self, spark: SparkSession, given: Given) -> DataFrame:
+        fired = KeyValue(key=STR, value=INT64)
+        return stateful(
+            given.events(spark, SCHEMA).withWatermark("at", f"{LATE_MS} milliseconds"),
+            **given.arguments(FaultyRows, register),
+            key="name",
+            output=TIMERS_OUTPUT,
+            stores={"fired": StoreConfig(given.backend, durability=Durability(given.durability), records=fired)},
+            on_timer=fire,
+            checkpoint=given.folder / "checkpoint",
+        )
+
+    def examine(self, spark: SparkSession, folder: Path, versions: list[int]) -> Found:
+        spark.read.schema(SCHEMA).parquet(str(folder / "events")).createOrReplaceTempView("events")
+        answer, registered = answer_rows(spark.sql(TIMERS_ANSWER)), answer_rows(spark.sql(REGISTERED))
+        found = [wrong_rows(answer, answer_rows(spark.read.parquet(str(folder / "sink"))))]
+        for version in versions:
+            rows, _ = state_rows(spark, folder, version)
+            found.append(wrong_timers(answer, registered, rows, version))
+        return Found(len(answer), found)
+
+
+def register(rows: Rows, context: Context) -> None:
+    """Register a timer for each event."""
+    for row in rows:
+        context.timers.register(row.name, int(row.at.timestamp() * 1000) + DUE_MS)
+
+
+def fire(name: str, time_ms: int, context: Context) -> Iterator[tuple[str, int, int | None]]:
+    """Count a timer, and give it out with the batch in which it fires."""
+    fired = context.store("fired")
+    fired.put(name, (fired.get(name) or 0) + 1)
+    yield name, time_ms, context.batch_id
+
+
+_EVENTS = 150
+"""The events of a batch: enough for each partition."""
+_SHOWN = 3
+
+
+class TaskWorkload(Workload):
+    """The workload of tasks with this name."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._workload = stateful_queries.WORKLOADS[name]
+
+    def write_batches(self, folder: Path, batches: int, seed: int) -> None:
+        stateful_queries.write_events(self._name, folder, batches=batches, count=_EVENTS * batches, seed=seed)
+
+    def query(self, spark: SparkSession, given: Given) -> DataFrame:
+        kinds, level = records_of(self._workload), Durability(given.durability)
+        return stateful_queries.stateful_query(
+            spark,
+            self._name,
+            given.folder,
+            process_record=given.faulty(FaultyRecords, self._workload.process),
+            stores={
+                name: StoreConfig(given.backend, durability=level, records=kinds.get(name))
+                for name in self._workload.store_names
+            },
+            **given.places(),
+        )
+
+    def examine(self, spark: SparkSession, folder: Path, versions: list[int]) -> Found:
+        rows = stateful_queries.wrong_rows(spark, self._name, folder)
+        found = [f"{len(rows)} rows of the sink differ, first {rows[:_SHOWN]}" if rows else ""]
+        for version in versions:
+            different = stateful_queries.wrong_state(spark, self._name, folder, version)
+            if different:
+                found.append(f"{len(different)} keys differ after batch {version}, first {different[:_SHOWN]}")
+        files = (folder / "events").glob("*.parquet")
+        return Found(sum(_EVENTS for _ in files), found)
+
+
+WORKLOADS: Mapping[str, Workload] = MappingProxyType(
+    {
+        "count": Counting(),
+        "timers": Timing(),
+        "flights_by_hour": TaskWorkload("flights_by_hour"),
+        "aircraft_sessions": TaskWorkload("aircraft_sessions"),
+    }
+)

@@ -1,0 +1,75 @@
+"""The proxy before a broker holds one request by its kind, cuts its client, and delivers the request later."""
+
+from __future__ import annotations
+
+import socket
+import struct
+import time
+
+import pytest
+
+from harness.faults.kafka_proxy import ADD_OFFSETS_TO_TXN, END_TXN, PRODUCE, KafkaProxy, _Requests
+from harness.tests.test_network_proxy import WAIT_S, connected, echo, received  # noqa: F401
+
+
+def request(api_key: int, content: bytes) -> bytes:
+    return struct.pack(">ih", 2 + len(content), api_key) + content
+
+
+BEFORE, HELD, AFTER = request(PRODUCE, b"before"), request(END_TXN, b"held"), request(PRODUCE, b"after")
+
+
+def await_got(got: list[bytes], expected: list[bytes]) -> None:
+    deadline = time.monotonic() + WAIT_S
+    while got != expected and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert got == expected
+
+
+@pytest.mark.parametrize("size", [1, 2, 5, 6, 7, 11, 100])
+def test_a_request_is_found_by_its_kind_wherever_pieces_end(size: int) -> None:
+    requests = _Requests(END_TXN.__eq__)
+    whole, passed = BEFORE + HELD + AFTER, b""
+    for begin in range(0, len(whole), size):
+        passed += requests.passed(whole[begin : begin + size])
+    assert (passed, bytes(requests.held), requests.holds_one) == (BEFORE, HELD, True)
+
+
+def test_a_held_request_reaches_the_broker_when_it_is_delivered_and_its_client_sees_a_reset(
+    echo: tuple[int, list[bytes]],  # noqa: F811
+) -> None:
+    port, got = echo
+    with KafkaProxy(port) as proxy, connected(proxy) as one:
+        proxy.hold(END_TXN)
+        assert not proxy.await_held(0)
+        one.sendall(BEFORE)
+        assert received(one, len(BEFORE)) == BEFORE
+        one.sendall(HELD)
+        assert proxy.await_held(WAIT_S)
+        with pytest.raises(ConnectionResetError):
+            received(one, 1)
+        with connected(proxy) as two:
+            two.sendall(HELD)
+            assert received(two, len(HELD)) == HELD
+            await_got(got, [BEFORE, HELD])
+            assert proxy.deliver(WAIT_S)
+            await_got(got, [BEFORE + HELD, HELD])
+    assert proxy.cuts == 1
+
+
+def test_the_second_request_of_a_kind_can_be_held_and_others_pass(echo: tuple[int, list[bytes]]) -> None:  # noqa: F811
+    port, got = echo
+    with KafkaProxy(port) as proxy:
+        proxy.hold(END_TXN, number=2)
+        for _ in range(2):
+            with connected(proxy) as one:
+                one.sendall(request(ADD_OFFSETS_TO_TXN, b"other") + HELD)
+                one.shutdown(socket.SHUT_WR)
+                try:
+                    while received(one, 65_536):
+                        pass
+                except ConnectionResetError:
+                    continue
+                assert not proxy.await_held(0)
+        assert proxy.await_held(WAIT_S)
+        await_got(got, [request(ADD_OFFSETS_TO_TXN, b"other") + HELD, request(ADD_OFFSETS_TO_TXN, b"other")])

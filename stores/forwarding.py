@@ -1,0 +1,138 @@
+"""A store over another one, which answers each call as that one does: the base of stores that change a part of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from stores.interface import (
+    Durability,
+    IsolationLevel,
+    KeyValueIterator,
+    KeyValueStore,
+    KeyValueView,
+    Position,
+    PositionBound,
+    Recovery,
+    TopicPartition,
+)
+from stores.metrics import StoreMetrics
+
+
+class ForwardingStore(KeyValueStore):
+    """A store that forwards reads, offsets and figures to ``inner``.
+
+    Writes, and what ends or replaces the open transaction, are for the subclass: forwarded without thought, they would
+    bypass what it is made for. Such are ``put``, ``set_mark``, ``commit``, ``restore`` and ``close``; the other writes
+    are made of these by default.
+    """
+
+    def __init__(self, inner: KeyValueStore) -> None:
+        self.inner = inner
+        """The store below. Its owner may replace it when it opens it again."""
+
+    def get(self, key: bytes) -> bytes | None:
+        return self.inner.get(key)
+
+    def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
+        return self.inner.get_many(keys)
+
+    def range(self, start: bytes | None, end: bytes | None) -> KeyValueIterator:
+        return self.inner.range(start, end)
+
+    def reverse_range(self, start: bytes | None, end: bytes | None) -> KeyValueIterator:
+        return self.inner.reverse_range(start, end)
+
+    def range_many(
+        self, bounds: Sequence[tuple[bytes | None, bytes | None]], *, reverse: bool = False
+    ) -> list[KeyValueIterator]:
+        return self.inner.range_many(bounds, reverse=reverse)
+
+    def prefix_scan(self, prefix: bytes) -> KeyValueIterator:
+        return self.inner.prefix_scan(prefix)
+
+    def reverse_prefix_scan(self, prefix: bytes) -> KeyValueIterator:
+        return self.inner.reverse_prefix_scan(prefix)
+
+    def approximate_num_entries(self) -> int:
+        return self.inner.approximate_num_entries()
+
+    def read_only(
+        self, isolation_level: IsolationLevel | None = None, bound: PositionBound | None = None
+    ) -> KeyValueView:
+        return self.inner.read_only(isolation_level, bound)
+
+    @property
+    def name(self) -> str:
+        return self.inner.name
+
+    @property
+    def backend(self) -> str:
+        return self.inner.backend
+
+    @property
+    def durability(self) -> Durability:
+        return self.inner.durability
+
+    @property
+    def persistent(self) -> bool:
+        return self.inner.persistent
+
+    @property
+    def transactional(self) -> bool:
+        return self.inner.transactional
+
+    @property
+    def manages_offsets(self) -> bool:
+        return self.inner.manages_offsets
+
+    @property
+    def takes_timestamps(self) -> bool:
+        return self.inner.takes_timestamps
+
+    @property
+    def keeps_marks(self) -> bool:
+        return self.inner.keeps_marks
+
+    @property
+    def deletes_ranges_whole(self) -> bool:
+        return self.inner.deletes_ranges_whole
+
+    @property
+    def is_split(self) -> bool:
+        return self.inner.is_split
+
+    @property
+    def is_open(self) -> bool:
+        return self.inner.is_open
+
+    @property
+    def max_key_bytes(self) -> int:
+        return self.inner.max_key_bytes
+
+    def mark(self, name: str) -> bytes | None:
+        return self.inner.mark(name)
+
+    def committed_offset(self, partition: TopicPartition) -> int | None:
+        return self.inner.committed_offset(partition)
+
+    def approximate_num_uncommitted_bytes(self) -> int:
+        return self.inner.approximate_num_uncommitted_bytes()
+
+    def uncommitted_memory_bytes(self) -> int:
+        return self.inner.uncommitted_memory_bytes()
+
+    def position(self, isolation_level: IsolationLevel) -> Position:
+        return self.inner.position(isolation_level)
+
+    @property
+    def metrics(self) -> StoreMetrics:
+        return self.inner.metrics
+
+    def engine_metrics(self) -> Mapping[str, int]:
+        return self.inner.engine_metrics()
+
+    def verify(self) -> None:
+        self.inner.verify()
+
+    def recover(self, changelog_offsets: Mapping[TopicPartition, int] | None = None) -> Recovery:
+        return self.inner.recover(changelog_offsets)

@@ -1,0 +1,334 @@
+"""Views of a store for other threads: readers at one isolation level, and snapshots of one commit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from threading import RLock
+from typing import Protocol, TypeVar
+
+from stores.batch.merge import chunks_of
+from stores.contract import marks as kept_marks
+from stores.contract.arguments import check_keys
+from stores.contract.reading import close_answer, of_one_moment
+from stores.engines.engine import EngineSnapshot
+from stores.errors import ConfigError, StoreClosedError, StoreUnavailableError
+from stores.interface import IsolationLevel, KeyValueIterator, KeyValueSnapshot, KeyValueView, Position, PositionBound
+from stores.ordered.ranges import ScanRange, prefix_bounds
+from stores.position import POSITION, decode, merge
+from stores.strategies.access import Access, as_bytes, check_bounds
+from stores.strategies.iterator import OpenIterators, Pin, StoreIterator
+from stores.strategies.staging import Staging
+
+Answer = TypeVar("Answer")
+_TRIES = 8
+"""Number of attempts of a query beside the writer. After that the writer waits for the query."""
+
+
+class Readable(Protocol):
+    """The part of a store that a reader uses."""
+
+    access: Access
+    staging: Staging
+    _turn: int
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def is_split(self) -> bool: ...
+
+    @property
+    def _transaction(self) -> object: ...
+
+    def position(self, isolation_level: IsolationLevel) -> Position: ...
+
+    def _mark_at(self, level: IsolationLevel, name: str) -> bytes | None: ...
+
+    def _marks_held(self) -> AbstractContextManager[None]: ...
+
+    def _scan(
+        self,
+        level: IsolationLevel,
+        start: bytes | None,
+        end: bytes | None,
+        *,
+        end_open: bool = False,
+        reverse: bool = False,
+    ) -> KeyValueIterator: ...
+
+    def _scan_many(
+        self, level: IsolationLevel, ranges: Sequence[ScanRange], *, reverse: bool = False
+    ) -> list[KeyValueIterator]: ...
+
+    def _scan_prefix(self, level: IsolationLevel, prefix: bytes, *, reverse: bool = False) -> KeyValueIterator: ...
+
+    def approximate_num_entries(self) -> int: ...
+
+    def snapshot(self) -> KeyValueSnapshot: ...
+
+
+class StoreReader(KeyValueView):
+    """A read-only view of a store at one isolation level, for any thread."""
+
+    def __init__(self, store: Readable, level: IsolationLevel) -> None:
+        self._store, self._level = store, level
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} of {self._store.name!r}, {self._level}>"
+
+    @property
+    def isolation_level(self) -> IsolationLevel:
+        return self._level
+
+    @property
+    def is_split(self) -> bool:
+        return self._store.is_split
+
+    def position(self) -> Position:
+        return self._store.position(self._level)
+
+    def mark(self, name: str) -> bytes | None:
+        return self._store._mark_at(self._level, name)
+
+    def with_mark(self, name: str, read: Callable[[bytes | None], Answer]) -> Answer:
+        store = self._store
+        shows_staged = self._level is IsolationLevel.READ_UNCOMMITTED or not store.staging.transactional
+        for _ in range(_TRIES):
+            turn, mark = store._turn, self.mark(name)
+            if shows_staged and turn & 1:
+                continue
+            answer = read(mark)
+            if (not shows_staged or store._turn == turn) and self.mark(name) == mark:
+                return answer
+            close_answer(answer)
+        with store._marks_held():
+            # The writer completes a change that it has begun, and then waits.
+            return of_one_moment(lambda: self.mark(name), read)
+
+    def at_one_moment(self, name: str, read: Callable[[bytes | None, KeyValueView], Answer]) -> Answer:
+        store = self._store
+        # While a commit is copied, a snapshot would have to wait for its end.
+        if self._level is IsolationLevel.READ_COMMITTED and not store.staging.shows_staged():
+            snapshot = self.snapshot()
+            try:
+                return read(snapshot.mark(name), snapshot)
+            except BaseException:
+                snapshot.close()
+                raise
+        with store._marks_held():
+            return of_one_moment(lambda: self.mark(name), lambda mark: read(mark, self))
+
+    def snapshot(self) -> KeyValueSnapshot:
+        if self._level is not IsolationLevel.READ_COMMITTED:
+            raise ConfigError(
+                f"a snapshot shows a commit, and this view of store {self._store.name!r} reads at {self._level}: use "
+                "read_only(IsolationLevel.READ_COMMITTED).snapshot()"
+            )
+        return self._store.snapshot()
+
+    def get(self, key: bytes) -> bytes | None:
+        try:
+            return self._store.staging.get(self._level, as_bytes("key", key))
+        except StoreUnavailableError:
+            # The writer's thread may have closed the store meanwhile.
+            self._store.access.check_open()
+            raise
+
+    def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
+        check_keys(keys)
+        self._store.access.check_open()
+        checked = [as_bytes("key", key) for key in keys]
+        try:
+            return self._store.staging.get_many(self._level, checked)
+        except StoreUnavailableError:
+            self._store.access.check_open()
+            raise
+
+    def range(self, start: bytes | None, end: bytes | None) -> KeyValueIterator:
+        return self._store._scan(self._level, start, end)
+
+    def reverse_range(self, start: bytes | None, end: bytes | None) -> KeyValueIterator:
+        return self._store._scan(self._level, start, end, reverse=True)
+
+    def range_many(
+        self, bounds: Sequence[tuple[bytes | None, bytes | None]], *, reverse: bool = False
+    ) -> list[KeyValueIterator]:
+        return self._store._scan_many(self._level, [ScanRange(start, end) for start, end in bounds], reverse=reverse)
+
+    def prefix_scan(self, prefix: bytes) -> KeyValueIterator:
+        return self._store._scan_prefix(self._level, prefix)
+
+    def reverse_prefix_scan(self, prefix: bytes) -> KeyValueIterator:
+        return self._store._scan_prefix(self._level, prefix, reverse=True)
+
+    def approximate_num_entries(self) -> int:
+        return self._store.approximate_num_entries()
+
+
+class BoundedReader(StoreReader):
+    """A reader that answers only from a state that has reached ``bound``.
+
+    The bound applies to the position at the query's isolation level.
+    Source: KIP-892, "Interactive Query .position Offsets".
+    """
+
+    def __init__(self, store: Readable, level: IsolationLevel, bound: PositionBound) -> None:
+        super().__init__(store, level)
+        self._bound = bound
+
+    def mark(self, name: str) -> bytes | None:
+        return self._answered(lambda: super(BoundedReader, self).mark(name))
+
+    def snapshot(self) -> KeyValueSnapshot:
+        return self._answered(super().snapshot)
+
+    def get(self, key: bytes) -> bytes | None:
+        return self._answered(lambda: super(BoundedReader, self).get(key))
+
+    def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
+        return self._answered(lambda: super(BoundedReader, self).get_many(keys))
+
+    def range(self, start: bytes | None, end: bytes | None) -> KeyValueIterator:
+        return self._answered(lambda: super(BoundedReader, self).range(start, end))
+
+    def reverse_range(self, start: bytes | None, end: bytes | None) -> KeyValueIterator:
+        return self._answered(lambda: super(BoundedReader, self).reverse_range(start, end))
+
+    def range_many(
+        self, bounds: Sequence[tuple[bytes | None, bytes | None]], *, reverse: bool = False
+    ) -> list[KeyValueIterator]:
+        return self._answered(lambda: super(BoundedReader, self).range_many(bounds, reverse=reverse))
+
+    def prefix_scan(self, prefix: bytes) -> KeyValueIterator:
+        return self._answered(lambda: super(BoundedReader, self).prefix_scan(prefix))
+
+    def reverse_prefix_scan(self, prefix: bytes) -> KeyValueIterator:
+        return self._answered(lambda: super(BoundedReader, self).reverse_prefix_scan(prefix))
+
+    def approximate_num_entries(self) -> int:
+        return self._answered(super().approximate_num_entries)
+
+    def _answered(self, query: Callable[[], Answer]) -> Answer:
+        while True:
+            transaction = self._store._transaction
+            self._check_bound()
+            answer = query()
+            # After a rollback the answer may lack data that the bound check saw. A reader of committed data needs no
+            # second look: a commit only adds to its position.
+            if self._level is IsolationLevel.READ_COMMITTED or self._store._transaction is transaction:
+                return answer
+            close_answer(answer)
+
+    def _check_bound(self) -> None:
+        self._bound.check(self.position(), f"store {self._store.name!r} at {self._level}")
+
+
+class HeldSnapshot:
+    """An engine's snapshot and the scans of it. It is released once, on any thread, after its scans."""
+
+    def __init__(self, data: EngineSnapshot) -> None:
+        self.data = data
+        self.scans = OpenIterators()
+        self.lock = RLock()
+        """Held during a lookup, and while a scan begins: neither meets a release."""
+
+    def release(self) -> None:
+        """Close the scans, then the snapshot."""
+        with self.lock:
+            self.scans.close()
+            self.data.close()
+
+
+class StoreSnapshot(KeyValueSnapshot):
+    """The committed data of one moment. ``pin`` is closed with it, or with the store."""
+
+    def __init__(
+        self,
+        name: str,
+        held: HeldSnapshot,
+        pin: Pin,
+        scans: OpenIterators,
+        position: Position,
+        *,
+        is_split: bool,
+        num_entries: int,
+    ) -> None:
+        """Make it. ``scans`` are all open iterators of the store, to which those of the snapshot are added."""
+        self._name, self._held, self._pin, self._scans = name, held, pin, scans
+        self._position, self._is_split, self._num_entries = position, is_split, num_entries
+        self._marks: Mapping[str, bytes] = {}
+        self._has_marks = False
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} of {self._name!r}>"
+
+    @property
+    def isolation_level(self) -> IsolationLevel:
+        return IsolationLevel.READ_COMMITTED
+
+    @property
+    def is_split(self) -> bool:
+        return self._is_split
+
+    def position(self) -> Position:
+        # Its own entries have the position of its commit. The store's, taken before it, may be that of an earlier one,
+        # and is all that a store without offsets has.
+        kept = self._answered(lambda: decode(POSITION, self._held.data.meta()))
+        return merge(self._position, kept)
+
+    def mark(self, name: str) -> bytes | None:
+        kept_marks.check_name(name)
+
+        def read() -> bytes | None:
+            if not self._has_marks:
+                self._marks, self._has_marks = kept_marks.decode(dict(self._held.data.meta())), True
+            return self._marks.get(name)
+
+        return self._answered(read)
+
+    def get(self, key: bytes) -> bytes | None:
+        as_bytes("key", key)
+        return self._answered(lambda: self._held.data.get(key) if key else None)
+
+    def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
+        check_keys(keys)
+        checked = [as_bytes("key", key) for key in keys]
+        return self._answered(lambda: [self._held.data.get(key) if key else None for key in checked])
+
+    def range(self, start: bytes | None, end: bytes | None) -> KeyValueIterator:
+        return self._scan(ScanRange(start, end), reverse=False)
+
+    def reverse_range(self, start: bytes | None, end: bytes | None) -> KeyValueIterator:
+        return self._scan(ScanRange(start, end), reverse=True)
+
+    def prefix_scan(self, prefix: bytes) -> KeyValueIterator:
+        return self._scan(ScanRange(*prefix_bounds(as_bytes("prefix", prefix)), end_open=True), reverse=False)
+
+    def reverse_prefix_scan(self, prefix: bytes) -> KeyValueIterator:
+        return self._scan(ScanRange(*prefix_bounds(as_bytes("prefix", prefix)), end_open=True), reverse=True)
+
+    def approximate_num_entries(self) -> int:
+        return self._answered(lambda: self._num_entries)
+
+    def close(self) -> None:
+        self._pin.close()
+
+    def _scan(self, bounds: ScanRange, *, reverse: bool) -> KeyValueIterator:
+        check_bounds(bounds.start, bounds.end)
+
+        def begin() -> KeyValueIterator:
+            scan = self._held.data.scan(bounds, reverse=reverse)
+            pin = Pin(scan.close)
+            self._held.scans.add(pin)
+            # Also there, so that it is given up in the child of a fork.
+            self._scans.add(pin)
+            return StoreIterator(chunks_of(scan), pin)
+
+        return self._answered(begin)
+
+    def _answered(self, query: Callable[[], Answer]) -> Answer:
+        with self._held.lock:
+            if self._pin.closed:
+                raise StoreClosedError(f"this snapshot of store {self._name!r}, or the store, is closed: take another")
+            return query()

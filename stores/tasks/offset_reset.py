@@ -1,0 +1,117 @@
+"""The place at which a task continues where its committed offset does not say it: there is none, or it is gone.
+
+Source: Kafka, ``auto.offset.reset``; Kafka Streams, ``StreamThread.resetOffsets``.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from enum import StrEnum
+
+from stores.changelog.interface import Changelog
+from stores.errors import ConfigError, OffsetOutOfRangeError
+from stores.interface import TopicPartition
+from stores.tasks.identifier import TaskId
+
+_log = logging.getLogger(__name__)
+
+PROPERTY = "auto.offset.reset"
+
+
+class OffsetReset(StrEnum):
+    """The property ``auto.offset.reset``."""
+
+    EARLIEST = "earliest"
+    """Continue at the first offset that the topic has."""
+    LATEST = "latest"
+    """Continue at the end, after all records that the topic has now."""
+    NONE = "none"
+    """Raise an error."""
+
+
+def checked_offset_reset(reset: object) -> OffsetReset | None:
+    """Return the choice for a member, its text or None. Raises: TypeError, ConfigError."""
+    if reset is None:
+        return None
+    if not isinstance(reset, str):
+        raise TypeError(f"auto_offset_reset is 'earliest', 'latest', 'none' or None, not {type(reset).__name__}")
+    try:
+        return OffsetReset(reset.lower())
+    except ValueError:
+        raise ConfigError(f"auto_offset_reset can't be {reset!r}: it is 'earliest', 'latest' or 'none'") from None
+
+
+class InputStarts:
+    """The offsets at which a task starts its inputs, and continues after one is gone. For one thread.
+
+    Without a choice a task starts at the first offset, and an offset that is gone is an error: it would lose records
+    silently. An offset that was chosen stays until the first commit after it: a rollback must not choose again,
+    because ``latest`` would then leave out more.
+    """
+
+    def __init__(self, task_id: TaskId, changelog: Changelog, choice: OffsetReset | None) -> None:
+        self._task_id, self._changelog, self._choice = task_id, changelog, choice
+        self._committed: dict[TopicPartition, int | None] = {}
+        self._chosen: dict[TopicPartition, int] = {}
+
+    @property
+    def has_chosen(self) -> bool:
+        """True if an input continues at an offset that is not committed yet."""
+        return bool(self._chosen)
+
+    def start(self, partition: TopicPartition, committed: int | None) -> int:
+        """Return the offset at which an input continues whose ``committed`` offset is that or None.
+
+        Raises: OffsetOutOfRangeError if there is none, and the choice is ``none``.
+        """
+        if partition in self._chosen and self._committed[partition] == committed:
+            return self._chosen[partition]
+        self._chosen.pop(partition, None)
+        self._committed[partition] = committed
+        if committed is not None:
+            return committed
+        if self._choice is OffsetReset.LATEST:
+            self._chosen[partition] = offset = self._changelog.end_offset(partition)
+            return offset
+        start = self._changelog.start_offset(partition)
+        if self._choice is OffsetReset.NONE:
+            raise OffsetOutOfRangeError(
+                f"task {self._task_id} has no committed offset of its input {_name(partition)}, whose first offset is "
+                f"{start}, and {PROPERTY} is none: set it to earliest or latest"
+            )
+        return start
+
+    def committed(self, offsets: Mapping[TopicPartition, int]) -> None:
+        """The task has committed these next offsets of its inputs: a later choice is compared with them."""
+        self._committed |= offsets
+        self._chosen = {}
+
+    def after(self, partition: TopicPartition, offset: int) -> int:
+        """Return the offset at which an input continues that does not have ``offset``.
+
+        Raises: OffsetOutOfRangeError unless there is a choice.
+        """
+        start, end = self._changelog.start_offset(partition), self._changelog.end_offset(partition)
+        if start <= offset <= end:
+            return offset  # It has it by now.
+        gone = (
+            f"the input {_name(partition)} of task {self._task_id} has the offsets {start} to {end}, and not {offset}, "
+            "at which the task continues"
+        )
+        lost = (
+            f"{start - offset} records are lost to it"
+            if offset < start
+            else "the topic was replaced or has lost records"
+        )
+        if self._choice not in (OffsetReset.EARLIEST, OffsetReset.LATEST):
+            raise OffsetOutOfRangeError(
+                f"{gone}: {lost}. Set {PROPERTY} to earliest to continue at {start}, or to latest to continue at {end}"
+            )
+        self._chosen[partition] = chosen = start if self._choice is OffsetReset.EARLIEST else end
+        _log.warning("%s: %s. It continues at %d, by %s=%s", gone, lost, chosen, PROPERTY, self._choice)
+        return chosen
+
+
+def _name(partition: TopicPartition) -> str:
+    return f"{partition.topic}-{partition.partition}"

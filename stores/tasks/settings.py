@@ -1,0 +1,154 @@
+"""The settings of a task, and the things that it shares with other tasks: both are checked when they are made."""
+
+# Without postponed annotations: a subclass in another module, which lacks their names, inherits the types of fields.
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import cast
+
+from stores.changelog.partitioners import partitioner_named
+from stores.config import StoreConfig
+from stores.errors import ConfigError
+from stores.interface import ProcessingGuarantee
+from stores.registry import member
+from stores.tasks.arguments import check_function
+from stores.tasks.context import OutputPartitioner
+from stores.tasks.global_stores import GlobalStores, check_apart
+from stores.tasks.memory_budget import BudgetShare
+from stores.tasks.offset_reset import OffsetReset, checked_offset_reset
+from stores.tasks.on_error import DeadLetterTopic, OnError, checked_on_error
+from stores.tasks.stores.latencies import RecordingLevel
+from stores.tasks.stores.restore import OnRestore
+from stores.tasks.thread_transaction import ThreadTransaction
+from stores.tasks.timing import (
+    TASK_TIMEOUT_S,
+    Clock,
+    check_commit_every,
+    checked_commit_interval_ms,
+    checked_task_timeout_s,
+)
+from stores.tasks.topology import Topology, check_relocation
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaskSettings:
+    """The settings that a task may have besides its stores and its inputs. Raises: ConfigError, TypeError."""
+
+    guarantee: ProcessingGuarantee | None = None
+    """None takes that of the stores' configurations (``processing.guarantee``), else exactly once."""
+    commit_interval_ms: int | None = None
+    """The time between two commits: None for 100 under exactly once and 30,000 else, ``NO_INTERVAL`` (-1) for none."""
+    commit_every_records: int | None = None
+    """The number of records after which a task commits; None for no such limit."""
+    task_timeout_s: float = TASK_TIMEOUT_S
+    """The time for which ``run`` retries if the changelog does not answer in time; 0 for no retry."""
+    on_error: OnError | DeadLetterTopic | str = OnError.RAISE
+    """The effect of an exception of the function. "raise" rolls back to the last commit and raises it. "skip" undoes
+    the record alone, counts it (``skipped_total``) and continues with the next one. ``DeadLetterTopic(topic)`` also
+    sends the record there, in the same transaction.
+
+    Undone are its writes to all stores, its outputs and its request for a commit; the position and the stream time
+    advance. This costs a lookup for each key that a record writes, and memory for the record's old values, outputs and
+    changelog records. Errors of the library, and exceptions of punctuators, are always raised.
+    """
+    partitioner: OutputPartitioner | str = "murmur2"
+    """The partition of an output by its key, also that of a dead letter: a name of ``stores.changelog.partitioners``,
+    or a function of the key and the number of partitions (``TaskContext.forward``)."""
+    auto_offset_reset: OffsetReset | str | None = None
+    """The place at which an input begins that has no committed offset, or no longer has the next one: "earliest",
+    "latest", or "none" for an error. With None it begins at its first offset, and an offset that is gone is an error.
+    """
+    topology: Topology | None = None
+    """The topology of the whole application, the same for all tasks that are open in a directory. When a task opens,
+    stores in the folder of another sub-topology are moved to their tasks, without a replay
+    (``stores.tasks.directory.relocation``)."""
+    automatic_state_relocation: bool = True
+    """True if these stores are moved; if False, no task opens while a store lies in the wrong place."""
+    verify_stores: bool = False
+    """True verifies each store when the task opens (``StateStore.verify``), and wipes and restores a corrupt one. It
+    takes the time of a few scans of all data."""
+    on_restore: OnRestore | None = None
+    """A function that is called with the progress of a restore."""
+    recording_level: RecordingLevel | str = RecordingLevel.INFO
+    """DEBUG records the latencies of the stores in histograms (``operation_latency_seconds``), which costs about a
+    microsecond for each call. With INFO the function gets the stores themselves."""
+
+    def __post_init__(self) -> None:
+        if self.guarantee is not None:
+            member(ProcessingGuarantee, "processing guarantee", self.guarantee)
+        checked_commit_interval_ms(self.commit_interval_ms, ProcessingGuarantee.EXACTLY_ONCE)
+        if self.commit_every_records is not None:
+            check_commit_every(self.commit_every_records)
+        checked_task_timeout_s(self.task_timeout_s)
+        checked_on_error(self.on_error, ())
+        checked_partitioner(self.partitioner)
+        checked_offset_reset(self.auto_offset_reset)
+        check_relocation(self.topology, self.automatic_state_relocation)
+        if not isinstance(self.verify_stores, bool):
+            raise TypeError(f"verify_stores is True or False, not {self.verify_stores!r}")
+        if self.on_restore is not None:
+            check_function("on_restore", self.on_restore, "the progress")
+        member(RecordingLevel, "recording level", self.recording_level)
+
+    def guarantee_over(self, stores: Iterable[StoreConfig]) -> ProcessingGuarantee:
+        """Return the guarantee of a task with these stores. Raises: ConfigError if theirs differ."""
+        if self.guarantee is not None:
+            return member(ProcessingGuarantee, "processing guarantee", self.guarantee)
+        guarantees = {config.processing_guarantee for config in stores if config.processing_guarantee is not None}
+        if len(guarantees) > 1:
+            raise ConfigError(
+                "the stores' configurations have different guarantees, and a task has one: give all of them the same "
+                "processing_guarantee"
+            )
+        return ProcessingGuarantee(next(iter(guarantees), ProcessingGuarantee.EXACTLY_ONCE))
+
+
+@dataclass(frozen=True, kw_only=True)
+class SharedResources:
+    """The things that a task shares with other tasks of its process; by default nothing. Raises: TypeError."""
+
+    memory: BudgetShare | None = None
+    """The limit on memory of all tasks of the thread (``MemoryBudget.share``): before it is exceeded, all of them
+    commit. None is the lowest ``uncommitted_max_bytes`` of the task's stores."""
+    transaction: ThreadTransaction | None = None
+    """The transaction of all tasks of the thread, which then commit and roll back together. It needs exactly once. An
+    error in one task rolls back the others: ``run`` continues by itself, and other calls raise
+    TransactionAbortedError once."""
+    global_stores: GlobalStores | None = None
+    """Open global stores. The function gets a view of each by ``context.store``, which cannot write."""
+    clock: Clock | None = None
+    """The clock of commit intervals and punctuators; None for the system's."""
+
+    def __post_init__(self) -> None:
+        if self.memory is not None and not isinstance(self.memory, BudgetShare):
+            raise TypeError(f"memory is what MemoryBudget.share() returns, or None, not {type(self.memory).__name__}")
+        if self.transaction is not None and not isinstance(self.transaction, ThreadTransaction):
+            raise TypeError(f"transaction is a ThreadTransaction or None, not {type(self.transaction).__name__}")
+        if self.global_stores is not None and not isinstance(self.global_stores, GlobalStores):
+            raise TypeError(f"global_stores is a GlobalStores or None, not {type(self.global_stores).__name__}")
+        methods = ("monotonic_ns", "epoch_ms", "sleep")
+        lacking = [name for name in methods if not callable(getattr(self.clock, name, None))]
+        if self.clock is not None and lacking:
+            raise TypeError(
+                f"clock is an object with the methods of Clock; {type(self.clock).__name__} lacks {lacking[0]}()"
+            )
+
+    def check_task(self, stores: Iterable[str], guarantee: ProcessingGuarantee) -> None:
+        """Check that a task with these stores and this guarantee can share them. Raises: ConfigError."""
+        if self.global_stores is not None:
+            check_apart(self.global_stores.names, list(stores))
+        if self.transaction is not None and guarantee is not ProcessingGuarantee.EXACTLY_ONCE:
+            raise ConfigError(
+                "a task that shares a transaction is exactly-once: at least once there are no transactions"
+            )
+
+
+NOTHING_SHARED = SharedResources()
+
+
+def checked_partitioner(partitioner: object) -> OutputPartitioner:
+    """Return the partitioner for a name or a function of a key and a number. Raises: TypeError, ConfigError."""
+    if isinstance(partitioner, str):
+        return partitioner_named(partitioner)
+    check_function("partitioner", partitioner, "the key", "the number of partitions")
+    return cast("OutputPartitioner", partitioner)

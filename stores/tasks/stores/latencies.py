@@ -1,0 +1,170 @@
+"""The time of each call of a task's stores, in histograms: only with ``metrics.recording.level=DEBUG``.
+
+Then the task's function gets its stores behind a ``MeasuredStore``. Otherwise it gets the stores themselves, so that
+nothing of this is on the way of a lookup.
+
+Source: KIP-444 (latencies of stores are recorded at DEBUG: ``put-latency``, ``get-latency``, ``range-latency``) and
+KIP-892 (``commit-latency``).
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from time import perf_counter
+from typing import Any, Self
+
+from stores.contract.levels import Level
+from stores.metrics import LATENCY_BOUNDS_S, LatencyHistogram, TaskStoreMetrics
+from stores.registry import member
+from stores.tasks.stores.task_store import TaskStore
+
+GET, PUT, SCAN, COMMIT = "get", "put", "scan", "commit"
+_CALLS: Mapping[str, str] = {
+    GET: "get get_many fetch_one fetch_session",
+    PUT: "put put_all put_if_absent delete delete_range remove",
+    SCAN: (
+        "range reverse_range range_many all reverse_all prefix_scan reverse_prefix_scan fetch fetch_range fetch_all "
+        "find_sessions backward_fetch backward_fetch_range backward_fetch_all backward_all backward_find_sessions"
+    ),
+}
+"""The calls of stores of all kinds, by operation."""
+
+
+class RecordingLevel(Level):
+    """The metrics that a task records. Source: Kafka, ``metrics.recording.level``."""
+
+    INFO = "INFO"
+    """Those that cost nothing per record."""
+    DEBUG = "DEBUG"
+    """The latencies of its stores as well."""
+    TRACE = "TRACE"
+    """As DEBUG."""
+
+
+class Latencies:
+    """The histograms of one store, by operation. Written by the task's thread, read on any."""
+
+    def __init__(self) -> None:
+        self._counts = {name: [0] * (len(LATENCY_BOUNDS_S) + 1) for name in (GET, PUT, SCAN, COMMIT)}
+        self._seconds = dict.fromkeys(self._counts, 0.0)
+
+    def record(self, operation: str, seconds: float) -> None:
+        """Count one call."""
+        self._counts[operation][bisect_left(LATENCY_BOUNDS_S, seconds)] += 1
+        self._seconds[operation] += seconds
+
+    def timed(self, operation: str, call: Callable[..., Any]) -> Callable[..., Any]:
+        """Return ``call`` with its time recorded, also if it raises."""
+
+        def timed(*arguments: Any, **named: Any) -> Any:
+            began = perf_counter()
+            try:
+                return call(*arguments, **named)
+            finally:
+                self.record(operation, perf_counter() - began)
+
+        return timed
+
+    def timed_scan(self, call: Callable[..., Any]) -> Callable[..., Any]:
+        """Return ``call``, whose iterators record the time from the call to their end."""
+
+        def timed(*arguments: Any, **named: Any) -> Any:
+            began = perf_counter()
+            made = call(*arguments, **named)
+            if isinstance(made, list):
+                return [MeasuredIterator(each, began, self) for each in made]
+            return MeasuredIterator(made, began, self)
+
+        return timed
+
+    def read(self) -> dict[str, LatencyHistogram]:
+        """Return a copy of the histograms, by operation."""
+        return {name: LatencyHistogram(tuple(counts), self._seconds[name]) for name, counts in self._counts.items()}
+
+
+class MeasuredStore:
+    """A store of any kind whose calls are timed. It has all attributes of the store itself."""
+
+    def __init__(self, store: Any, latencies: Latencies) -> None:
+        self._measured = store
+        for operation, names in _CALLS.items():
+            for name in names.split():
+                call = getattr(store, name, None)
+                if call is not None:
+                    timed = latencies.timed_scan(call) if operation == SCAN else latencies.timed(operation, call)
+                    setattr(self, name, timed)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._measured, name)
+
+    def __repr__(self) -> str:
+        return repr(self._measured)
+
+
+class MeasuredIterator:
+    """An iterator of a store that records its whole time once: when it is used up or closed."""
+
+    def __init__(self, iterator: Any, began: float, latencies: Latencies) -> None:
+        self._iterator, self._began, self._latencies = iterator, began, latencies
+        self._recorded = False
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> Any:
+        try:
+            return next(self._iterator)
+        except BaseException:
+            self._record()
+            raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._iterator, name)
+
+    def close(self) -> None:
+        """End the scan."""
+        try:
+            self._iterator.close()
+        finally:
+            self._record()
+
+    def _record(self) -> None:
+        if not self._recorded:
+            self._recorded = True
+            self._latencies.record(SCAN, perf_counter() - self._began)
+
+
+def latencies_of(stores: Iterable[TaskStore], level: RecordingLevel | str) -> dict[str, Latencies]:
+    """Return the histograms of the stores by name, and let each commit be timed; empty unless ``level`` is DEBUG.
+
+    There is then nothing on the way of a call. Raises: ConfigError for another level.
+    """
+    if member(RecordingLevel, "recording level", level) is RecordingLevel.INFO:
+        return {}
+    latencies = {}
+    for store in stores:
+        latencies[store.name] = own = Latencies()
+        store.commit = own.timed(COMMIT, store.commit)  # type: ignore[method-assign]
+    return latencies
+
+
+def measured(stores: Mapping[str, Any], latencies: Mapping[str, Latencies]) -> dict[str, Any]:
+    """Return the stores as the function gets them, timed if there are histograms."""
+    return {name: MeasuredStore(store, latencies[name]) if latencies else store for name, store in stores.items()}
+
+
+def with_latencies(
+    stores: Mapping[str, TaskStoreMetrics], latencies: Mapping[str, Latencies]
+) -> Mapping[str, TaskStoreMetrics]:
+    """Return the metrics of stores by name, each with its histograms, if there are any."""
+    if not latencies:
+        return stores
+    return {name: replace(each, operation_latency_seconds=latencies[name].read()) for name, each in stores.items()}

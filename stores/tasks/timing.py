@@ -1,0 +1,294 @@
+"""The timing of a task: its commit interval, its punctuators, and the stream time of its input."""
+
+from __future__ import annotations
+
+import logging
+import sys
+import time
+from collections.abc import Callable, Iterable, Mapping
+from enum import StrEnum
+from typing import Protocol
+
+from stores.errors import ChangelogTimeoutError, ConfigError, StoreError
+from stores.interface import ProcessingGuarantee, TopicPartition
+
+NEVER_NS = 1 << 128
+"""Later than any clock will show."""
+
+
+class Clock(Protocol):
+    """A monotonic clock for intervals, a wall clock for timestamps, and a way to wait."""
+
+    def monotonic_ns(self) -> int:
+        """Nanoseconds since an arbitrary moment; never goes back."""
+
+    def epoch_ms(self) -> int:
+        """Milliseconds since the Unix epoch, as the system has it."""
+
+    def sleep(self, seconds: float) -> None:
+        """Wait for ``seconds``, 0 or more."""
+
+
+class SystemClock:
+    """The clocks of the system."""
+
+    monotonic_ns = staticmethod(time.monotonic_ns)
+    sleep = staticmethod(time.sleep)
+
+    @staticmethod
+    def epoch_ms() -> int:
+        return time.time_ns() // 1_000_000
+
+
+NO_INTERVAL = -1
+"""The value of ``commit_interval_ms`` that turns commits by time off."""
+COMMIT_INTERVAL_MS = {ProcessingGuarantee.EXACTLY_ONCE: 100, ProcessingGuarantee.AT_LEAST_ONCE: 30_000}
+"""Source: Kafka Streams, defaults of ``commit.interval.ms``; KIP-892 on the delay for readers of committed data."""
+_INTERVAL_MS_MAX = (1 << 63) - 1
+
+
+class CommitInterval:
+    """The time from one commit to the next; an early commit restarts it."""
+
+    def __init__(self, interval_ms: int, clock: Clock) -> None:
+        self._interval_ns = NEVER_NS if interval_ms == NO_INTERVAL else interval_ms * 1_000_000
+        self._clock = clock
+        self.due_ns = NEVER_NS
+        """The end of the interval, by ``Clock.monotonic_ns``."""
+
+    def begin(self) -> None:
+        """Start the interval now."""
+        self.due_ns = self._clock.monotonic_ns() + self._interval_ns
+
+    def is_up(self) -> bool:
+        """Return whether the interval is over."""
+        return self._clock.monotonic_ns() >= self.due_ns
+
+
+def checked_commit_interval_ms(interval_ms: object, guarantee: ProcessingGuarantee) -> int:
+    """Return the interval, by default that of the guarantee. Raises: TypeError, ConfigError."""
+    if interval_ms is None:
+        return COMMIT_INTERVAL_MS[guarantee]
+    if not isinstance(interval_ms, int) or isinstance(interval_ms, bool):
+        raise TypeError(f"commit_interval_ms is an int or None, not {type(interval_ms).__name__}")
+    if not NO_INTERVAL <= interval_ms <= _INTERVAL_MS_MAX:
+        raise ConfigError(f"commit_interval_ms is 0 or more milliseconds, or -1 for none, not {interval_ms}")
+    return interval_ms
+
+
+def check_commit_every(records: object) -> None:
+    """Check a number of records per commit. Raises: TypeError, ConfigError."""
+    if not isinstance(records, int) or isinstance(records, bool):
+        raise TypeError(f"commit_every_records is an int or None, not {type(records).__name__}")
+    if records < 1:
+        raise ConfigError(f"commit_every_records is 1 or more, or None, not {records}")
+
+
+UNKNOWN_MS = -1
+
+
+class StreamTime:
+    """The highest timestamp so far, and the highest that is committed."""
+
+    def __init__(self, application_id: str) -> None:
+        self.group = f"{application_id}/stream-time"
+        """The consumer group by which it is committed."""
+        self.ms = UNKNOWN_MS
+        """The highest timestamp, -1 if there was none. The task sets it with each later record."""
+        self.partition = TopicPartition("", -1)
+        """The partition of that record."""
+        self._committed_ms = UNKNOWN_MS
+
+    def begin(self, committed: Mapping[TopicPartition, int], inputs: Iterable[TopicPartition]) -> None:
+        """Return to the committed stream time."""
+        known = (committed[partition] for partition in inputs if partition in committed)
+        self.ms = self._committed_ms = max(known, default=UNKNOWN_MS)
+
+    def uncommitted(self) -> dict[TopicPartition, int]:
+        """The entry to commit with the offsets, empty if unchanged; it counts as committed from then on."""
+        if self.ms == self._committed_ms:
+            return {}
+        self._committed_ms = self.ms
+        return {self.partition: self.ms}
+
+
+Punctuator = Callable[[int], None]
+"""Called with the stream time, or the wall clock's, in milliseconds since the Unix epoch. It writes as the task's
+function does, in the same transaction; an error in it rolls back everything since the task's last commit."""
+_NEVER_MS = 1 << 63
+
+
+class PunctuationType(StrEnum):
+    """The clock of a schedule. Source: KIP-138."""
+
+    STREAM_TIME = "STREAM_TIME"
+    """The highest timestamp of the input so far: it stands still while there is no input."""
+    WALL_CLOCK_TIME = "WALL_CLOCK_TIME"
+    """The system's time, checked after each record and while ``run`` waits for input."""
+
+
+class Schedule:
+    """Calls of one punctuator, until it is cancelled."""
+
+    def __init__(self, interval: int, callback: Punctuator, due: int) -> None:
+        self.interval, self.callback = interval, callback
+        self.due = due
+        """The time of the next call: milliseconds of stream time, or nanoseconds of the monotonic clock."""
+        self.cancelled = False
+
+    def cancel(self) -> None:
+        """End the calls. May be called more than once. The next call of ``init`` may make the schedule again."""
+        self.cancelled = True
+
+    def pass_by(self, now: int) -> None:
+        """Set the next due time after ``now``, in whole intervals; missed calls are skipped."""
+        self.due += (now - self.due) // self.interval * self.interval + self.interval
+
+
+class Punctuation:
+    """The schedules of one task. For one thread."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._stream: list[Schedule] = []
+        self._wall: list[Schedule] = []
+        self._stream_time_ms = -1
+        self._is_open = False
+        self.stream_due_ms = _NEVER_MS
+        """The stream time at which a schedule is due."""
+        self.wall_due_ns = NEVER_NS
+        """The time at which a schedule by wall clock is due, by ``Clock.monotonic_ns``."""
+
+    def begin(self, stream_time_ms: int, init: Callable[[], None]) -> None:
+        """Replace all schedules by those that ``init`` makes; the stream time is -1 if unknown."""
+        self._stream, self._wall = [], []
+        self._stream_time_ms = stream_time_ms
+        self._is_open = True
+        try:
+            init()
+        finally:
+            self._is_open = False
+        self._plan()
+
+    def schedule(self, interval_ms: int, kind: PunctuationType, callback: Punctuator) -> Schedule:
+        """Add a schedule: see ``TaskContext.schedule``."""
+        if not self._is_open:
+            raise StoreError(
+                "a schedule can only be created in the task's init function, which is called again after a crash: "
+                "create it there, and let the punctuator return at once until it is needed"
+            )
+        if not isinstance(interval_ms, int) or isinstance(interval_ms, bool):
+            raise TypeError(f"an interval is a number of milliseconds, not {type(interval_ms).__name__}")
+        if not 1 <= interval_ms <= _INTERVAL_MS_MAX:
+            raise ConfigError(f"an interval is 1 or more milliseconds, not {interval_ms}")
+        if not isinstance(kind, PunctuationType):
+            raise TypeError(f"a punctuation is of a PunctuationType, not {kind!r}")
+        if not callable(callback):
+            raise TypeError(f"a punctuator is a function of a timestamp, not {type(callback).__name__}")
+        if kind is PunctuationType.STREAM_TIME:
+            due = (self._stream_time_ms // interval_ms + 1) * interval_ms if self._stream_time_ms >= 0 else 0
+            made = Schedule(interval_ms, callback, due)
+            self._stream.append(made)
+        else:
+            interval_ns = interval_ms * 1_000_000
+            made = Schedule(interval_ns, callback, self._clock.monotonic_ns() + interval_ns)
+            self._wall.append(made)
+        return made
+
+    def fire_stream(self, stream_time_ms: int, call: Callable[[Punctuator, int], None]) -> None:
+        """Call each schedule that is due by stream time, once, even if several of its intervals have passed."""
+        self._fire(self._stream, stream_time_ms, stream_time_ms, call)
+
+    def fire_wall(self, call: Callable[[Punctuator, int], None]) -> None:
+        """Call each schedule that is due by wall clock, once."""
+        self._fire(self._wall, self._clock.monotonic_ns(), self._clock.epoch_ms(), call)
+
+    def _fire(
+        self, schedules: list[Schedule], now: int, timestamp_ms: int, call: Callable[[Punctuator, int], None]
+    ) -> None:
+        for schedule in sorted((schedule for schedule in schedules if schedule.due <= now), key=lambda each: each.due):
+            if not schedule.cancelled:
+                schedule.pass_by(now)
+                call(schedule.callback, timestamp_ms)
+        schedules[:] = [schedule for schedule in schedules if not schedule.cancelled]
+        self._plan()
+
+    def _plan(self) -> None:
+        self.stream_due_ms = min((schedule.due for schedule in self._stream), default=_NEVER_MS)
+        self.wall_due_ns = min((schedule.due for schedule in self._wall), default=NEVER_NS)
+
+
+class Timing:
+    """The commit interval, the schedules and the stream time of one task, and when the first of them is due."""
+
+    def __init__(self, application_id: str, interval_ms: int, clock: Clock) -> None:
+        self.clock = clock
+        self.interval = CommitInterval(interval_ms, clock)
+        self.punctuation = Punctuation(clock)
+        self.stream_time = StreamTime(application_id)
+        self.now_ns = clock.monotonic_ns
+        self.due_ns = NEVER_NS
+        """When the next commit or punctuator by wall clock is due, by ``now_ns``."""
+
+    def begin(
+        self, committed_ms: Mapping[TopicPartition, int], inputs: Iterable[TopicPartition], init: Callable[[], None]
+    ) -> None:
+        """Return to the committed stream time, and make the schedules again with ``init``."""
+        self.stream_time.begin(committed_ms, inputs)
+        self.punctuation.begin(self.stream_time.ms, init)
+        self.plan()
+
+    def begin_interval(self) -> None:
+        """Restart the commit interval."""
+        self.interval.begin()
+        self.plan()
+
+    def plan(self) -> None:
+        """Update ``due_ns``."""
+        self.due_ns = min(self.interval.due_ns, self.punctuation.wall_due_ns)
+
+
+TASK_TIMEOUT_S = 300.0
+"""Source: KIP-572, default of ``task.timeout.ms``."""
+PAUSE_S = 0.1
+"""The pause between two attempts. Source: Kafka, default of ``retry.backoff.ms``."""
+
+_log = logging.getLogger(__name__)
+
+
+def checked_task_timeout_s(seconds: float) -> float:
+    """Return the time in seconds, if it is valid. Raises: ConfigError, TypeError."""
+    if not isinstance(seconds, int | float) or isinstance(seconds, bool):
+        raise TypeError(f"task_timeout_s is a number of seconds, not {type(seconds).__name__}")
+    if not 0 <= seconds <= sys.float_info.max:
+        raise ConfigError(f"task_timeout_s is 0 (never try again) or more seconds, not {seconds}")
+    return float(seconds)
+
+
+def checked_wait_ns(seconds: object) -> int:
+    """Return the time to wait for input, in nanoseconds. Raises: TypeError, ValueError."""
+    if not isinstance(seconds, int | float) or isinstance(seconds, bool):
+        raise TypeError(f"wait_s is a number of seconds, not {type(seconds).__name__}")
+    if not 0 <= seconds <= sys.float_info.max:
+        raise ValueError(f"wait_s is 0 or more seconds, not {seconds}")
+    return int(seconds * 1_000_000_000)
+
+
+class TaskTimeout:
+    """A limit of ``seconds`` without progress. It begins at the first failure after the last progress."""
+
+    def __init__(self, task: str, seconds: float) -> None:
+        self._task, self._seconds = task, seconds
+        self._furthest = -1
+        self._deadline = 0.0
+
+    def failed(self, error: ChangelogTimeoutError, reached: int) -> None:
+        """Wait a moment after ``error``, or raise it if the time is up. ``reached`` is the number of records done."""
+        now = time.monotonic()
+        if reached > self._furthest:
+            self._furthest, self._deadline = reached, now + self._seconds
+            _log.warning("task %s continues from its last commit, for up to %g s: %s", self._task, self._seconds, error)
+        if now >= self._deadline:
+            error.add_note(f"Task {self._task} has made no progress for {self._seconds:g} s.")
+            raise error
+        time.sleep(min(PAUSE_S, self._deadline - now))

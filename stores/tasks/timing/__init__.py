@@ -1,1 +1,0 @@
-"""When a task commits, punctuates and retries: its clock, commit interval, schedules, stream time and timeout."""

@@ -1,0 +1,216 @@
+"""Questions to brokers that pause, or break connections, as the client shows it. No broker."""
+
+from __future__ import annotations
+
+import logging
+from concurrent.futures import Future
+from types import SimpleNamespace
+from typing import Any
+
+import confluent_kafka
+import pytest
+from confluent_kafka import KafkaError, KafkaException
+
+from stores.changelog.kafka import cluster as cluster_module
+from stores.changelog.kafka.client_settings import ClientSettings
+from stores.changelog.kafka.cluster import CLIENT_LOG, Cluster
+from stores.errors import ChangelogError, ChangelogTimeoutError
+from stores.interface import TopicPartition
+
+TIMEOUT_S = 30.0
+CALL_S = 0.5
+
+
+def error(name: str, text: str = "") -> KafkaError:
+    return KafkaError(getattr(KafkaError, name), text or name)
+
+
+class Clock:
+    """Time that passes with the calls of a client only."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+
+class Client:
+    """A client that knows no controller until it has looked for the brokers again."""
+
+    def __init__(self, clock: Clock) -> None:
+        self.clock = clock
+        self.knows_controller = True
+        self.slow = self.has_lost_leaders = False
+        self.failure: KafkaError | None = None
+        self.on_error: Any = None
+        self.closed = 0
+
+    def list_topics(self, timeout: float) -> Any:
+        if self.failure is not None:
+            self.clock.now += timeout
+            raise KafkaException(self.failure)
+        self.knows_controller = True
+        return SimpleNamespace(topics={})
+
+    def describe_configs(self, resources: list[Any], request_timeout: float) -> dict[Any, Future[Any]]:
+        future: Future[Any] = Future()
+        if self.knows_controller and not (self.slow and request_timeout < CALL_S * TIMEOUT_S):
+            future.set_result({"a": SimpleNamespace(value=1)})
+        else:
+            self.clock.now += request_timeout
+            future.set_exception(KafkaException(error("_TIMED_OUT", "Failed while waiting for controller")))
+        return {resources[0]: future}
+
+    def delete_records(self, records: list[Any], request_timeout: float) -> dict[Any, Future[Any]]:
+        assert self.failure is not None
+        future: Future[Any] = Future()
+        future.set_exception(KafkaException(self.failure))
+        return {"a-0": future}
+
+    def get_watermark_offsets(self, theirs: object, timeout: float) -> tuple[int, int]:
+        if self.has_lost_leaders:
+            raise KafkaException(error("_UNKNOWN_PARTITION"))
+        return 3, 7
+
+    def poll(self, wait_s: float) -> None:
+        """Call back: there is nothing."""
+
+    def close(self) -> None:
+        self.closed += 1
+
+
+@pytest.fixture
+def client(monkeypatch: pytest.MonkeyPatch) -> Client:
+    clock = Clock()
+    made = Client(clock)
+
+    def make(settings: dict[str, Any]) -> Client:
+        made.on_error = settings["error_cb"]
+        return made
+
+    monkeypatch.setattr(cluster_module, "AdminClient", make)
+    monkeypatch.setattr(confluent_kafka, "Consumer", make)
+    monkeypatch.setattr(cluster_module, "time", clock)
+    return made
+
+
+def cluster_over(client: Client) -> Cluster:
+    return Cluster(ClientSettings({"bootstrap.servers": "here:1"}), TIMEOUT_S)
+
+
+def test_the_client_is_closed_with_the_cluster_and_once_only(client: Client) -> None:
+    cluster = cluster_over(client)
+    assert client.closed == 0
+    for _ in range(2):
+        cluster.close()
+        assert client.closed == 1
+
+
+def test_a_client_that_has_lost_the_controller_looks_for_it_again(client: Client) -> None:
+    cluster = cluster_over(client)
+    client.knows_controller = False
+    assert cluster.topic_settings("t") == {"a": "1"}
+    assert client.clock.now < TIMEOUT_S / 2
+
+
+def test_a_client_that_has_lost_the_leader_of_a_partition_is_replaced_and_not_at_each_attempt(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster = cluster_over(client)
+    client.has_lost_leaders = True
+    others = [Client(client.clock) for _ in range(2)]
+    others[0].has_lost_leaders = True
+    left = iter(others)
+    monkeypatch.setattr(confluent_kafka, "Consumer", lambda settings: next(left))
+    assert cluster._stable_bounds(confluent_kafka.TopicPartition("t", 0), "asking") == (3, 7)
+    assert next(left, None) is None
+    assert client.clock.now < TIMEOUT_S
+
+
+def test_a_broker_that_needs_longer_gets_longer_attempts(client: Client) -> None:
+    cluster = cluster_over(client)
+    client.slow = True
+    with pytest.raises(ChangelogTimeoutError):
+        cluster.topic_settings("t")
+    assert client.clock.now >= TIMEOUT_S
+    cluster.timeout_s = 3 * TIMEOUT_S
+    assert cluster.topic_settings("t") == {"a": "1"}
+
+
+REFUSED = error("_AUTHENTICATION", "SASL PLAIN mechanism handshake failed: Local: Timed out")
+
+
+def test_a_connection_that_is_refused_before_the_first_answer_is_an_error_at_once(client: Client) -> None:
+    client.failure = REFUSED
+    with pytest.raises(ChangelogError) as raised:
+        cluster_over(client)
+    assert not isinstance(raised.value, ChangelogTimeoutError)
+    assert client.clock.now < TIMEOUT_S / 2
+
+
+def test_a_connection_that_is_refused_after_answers_is_tried_again_until_the_time_is_up(client: Client) -> None:
+    cluster = cluster_over(client)
+    client.failure = error("_TIMED_OUT")
+    client.on_error(REFUSED)
+    with pytest.raises(ChangelogTimeoutError) as raised:
+        cluster.topics()
+    assert "SASL" in str(raised.value)
+    assert client.clock.now >= TIMEOUT_S
+    client.failure = REFUSED
+    with pytest.raises(ChangelogTimeoutError):
+        cluster.topics()
+    client.failure = None
+    assert cluster.topics() == {}
+    client.failure = error("_TIMED_OUT")
+    with pytest.raises(ChangelogTimeoutError) as raised:
+        cluster.topics()
+    assert "SASL" not in str(raised.value)
+
+
+def test_a_permission_that_is_refused_after_answers_is_an_error_at_once(client: Client) -> None:
+    cluster = cluster_over(client)
+    assert cluster.topics() == {}
+    client.failure = error("TOPIC_AUTHORIZATION_FAILED")
+    with pytest.raises(ChangelogError) as raised:
+        cluster.topics()
+    assert not isinstance(raised.value, ChangelogTimeoutError)
+    assert client.clock.now <= TIMEOUT_S
+
+
+def test_a_refused_deletion_is_logged_once_and_an_unanswered_one_is_none(
+    client: Client, caplog: pytest.LogCaptureFixture
+) -> None:
+    # A worker that another test has run in this process may have left another level.
+    caplog.set_level(logging.WARNING, logger=CLIENT_LOG.name)
+    cluster = cluster_over(client)
+    for name, warnings in (
+        ("_TIMED_OUT", 0),
+        ("NOT_LEADER_FOR_PARTITION", 0),
+        ("TOPIC_AUTHORIZATION_FAILED", 1),
+        ("TOPIC_AUTHORIZATION_FAILED", 1),
+        ("_TIMED_OUT", 1),
+    ):
+        client.failure = error(name)
+        cluster.drop_before(TopicPartition("a", 0), 5)
+        assert caplog.text.count("permission DELETE") == warnings
+
+
+def test_an_error_that_only_a_new_producer_passes_is_not_tried_again_by_a_producer(client: Client) -> None:
+    cluster = cluster_over(client)
+    calls = 0
+
+    def fail(left_s: float) -> None:
+        nonlocal calls
+        calls += 1
+        raise KafkaException(error("INVALID_TXN_STATE"))
+
+    with pytest.raises(ChangelogTimeoutError):
+        cluster.asked("aborting", fail, producing=True)
+    assert calls == 1
+    with pytest.raises(ChangelogTimeoutError):
+        cluster.asked("asking", fail)
+    assert calls > 1

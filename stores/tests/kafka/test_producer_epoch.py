@@ -1,0 +1,481 @@
+"""A producer takes a new epoch after a transaction in which a request may have been lost. No broker.
+
+Source: KIP-890; KIP-360. What a late request does at a broker: ``harness/tests/test_late_requests.py``.
+"""
+
+from __future__ import annotations
+
+import logging
+import struct
+import threading
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import confluent_kafka
+import pytest
+from confluent_kafka import KafkaError, KafkaException
+
+from stores.changelog.kafka import writer
+from stores.changelog.kafka.client_settings import ClientSettings
+from stores.changelog.kafka.cluster import Cluster
+from stores.changelog.kafka.group_member import KafkaGroupMember
+from stores.changelog.kafka.group_offsets import GroupOffsets
+from stores.changelog.kafka.lost_requests import LostRequests
+from stores.changelog.kafka.writer import KafkaProducer, KafkaWriter
+from stores.errors import (
+    ChangelogError,
+    ChangelogTimeoutError,
+    CommitInDoubtError,
+    ConfigError,
+    ProducerFencedError,
+)
+from stores.interface import TopicPartition
+
+OUT, IN = TopicPartition("out", 0), TopicPartition("in", 0)
+FENCED = KafkaError(getattr(KafkaError, "_FENCED"), "fenced", fatal=True)  # noqa: B009
+TIMED_OUT = KafkaError(KafkaError._TIMED_OUT)
+FAILED = KafkaError(KafkaError._STATE, "failed for good", fatal=True)
+
+
+class Client:
+    """A client that answers everything. ``losses`` are facilities that it logs in a call, ``errors`` what that raises.
+
+    ``calls`` has the names of its calls. Like the true one it brings its log only when it is polled.
+    """
+
+    def __init__(self, kind: object, settings: dict[str, Any]) -> None:
+        self.calls: list[str] = []
+        self.losses: dict[str, str] = {}
+        self.errors: dict[str, KafkaError] = {}
+        self.offsets: list[int] = []
+        self._logger: Any = settings.get("logger")
+        self._logged: list[str] = []
+
+    def _called(self, name: str) -> None:
+        self.calls.append(name)
+        if name in self.losses:
+            self._logged.append(self.losses.pop(name))
+        if name in self.errors:
+            raise KafkaException(self.errors.pop(name))
+
+    def poll(self, timeout: float) -> None:
+        logged, self._logged = self._logged, []
+        for facility in logged:
+            self._logger.log(logging.INFO, "%s [%s] %s", facility, "producer-1", "text")
+
+    def flush(self, timeout: float) -> int:
+        self._called("flush")
+        return 0
+
+    def send_offsets_to_transaction(self, offsets: Any, metadata: object, timeout: float) -> None:
+        self.offsets = [each.offset for each in offsets]
+        self._called("send_offsets")
+
+    def __getattr__(self, name: str) -> Callable[..., None]:
+        return lambda *_, **__: self._called(name)
+
+
+class FakeCluster(Cluster):
+    """A cluster whose clients are kept. It makes one attempt of everything."""
+
+    def __init__(self) -> None:
+        self.settings, self.timeout_s = ClientSettings({"bootstrap.servers": "none"}), 1.0
+        self._lock, self._refusal, self._closed = threading.Lock(), None, False
+        self.made: list[Client] = []
+        self.next_errors: dict[str, KafkaError] = {}
+
+    def client(self, kind: Any, own: Any, on_error: Any = None) -> Any:
+        self.made.append(Client(kind, own))
+        self.made[-1].errors.update(self.next_errors)
+        return self.made[-1]
+
+    def asked(self, doing: str, ask: Any, *, producing: bool = False) -> Any:
+        try:
+            return ask(1.0)
+        except KafkaException as exception:
+            raise self.failure(exception.args[0], doing) from None
+
+    def check_partition(self, partition: TopicPartition) -> None:
+        """It has all."""
+
+    def record_bytes_max(self, topic: str) -> int:
+        return 1_000
+
+    def ended(self, *_: object) -> None:
+        """Nobody reads."""
+
+
+@pytest.fixture
+def cluster() -> FakeCluster:
+    return FakeCluster()
+
+
+def producer_over(cluster: FakeCluster, *, fencing: bool = False) -> KafkaProducer:
+    groups: Any = SimpleNamespace(is_fenced=lambda group: fencing, metadata=lambda group, partitions: None)
+    return KafkaProducer(KafkaWriter(cluster, groups, "p"), "p")
+
+
+def fill(producer: KafkaProducer, offset: int | None = None) -> None:
+    """Begin a transaction with a record that the client has, and with an input offset."""
+    producer.begin()
+    producer.send(OUT, b"k", b"v")
+    if offset is not None:
+        producer.send_offsets("g", {IN: offset})
+    producer._append(ends=False)
+
+
+def calls(client: Client) -> list[str]:
+    """Return the calls that ask the broker something."""
+    names = ("begin_transaction", "send_offsets", "commit_transaction", "abort_transaction", "init_transactions")
+    return [name for name in client.calls if name in names]
+
+
+@pytest.mark.parametrize("sign", ["FAIL", "REQTMOUT"])
+def test_a_transaction_after_a_commit_that_lost_a_request_is_refused_and_the_next_one_has_a_new_epoch(
+    cluster: FakeCluster, sign: str
+) -> None:
+    producer = producer_over(cluster)
+    fill(producer)
+    cluster.made[0].losses = {"commit_transaction": sign}
+    producer.commit()
+    producer.begin()
+    producer.send(OUT, b"k", b"v")
+    for _ in range(2):
+        with pytest.raises(ChangelogTimeoutError):
+            producer.commit()
+    producer.abort()
+    assert calls(cluster.made[0]) == ["init_transactions", "begin_transaction", "commit_transaction"]
+    for _ in range(2):
+        fill(producer)
+        producer.commit()
+    assert [calls(client).count("init_transactions") for client in cluster.made] == [1, 1]
+    assert calls(cluster.made[1]).count("commit_transaction") == 2
+
+
+@pytest.mark.parametrize("call", ["begin_transaction", "flush", "send_offsets", "commit_transaction"])
+def test_a_request_that_was_lost_at_any_step_of_a_transaction_counts(cluster: FakeCluster, call: str) -> None:
+    producer = producer_over(cluster)
+    cluster.made[0].losses = {call: "FAIL"}
+    fill(producer, 7)
+    producer.send_offsets("g", {IN: 7})
+    producer.commit()
+    producer.begin()
+    producer.send(OUT, b"k", b"v")
+    with pytest.raises(ChangelogTimeoutError):
+        producer.commit()
+
+
+def test_a_connection_that_is_lost_between_transactions_changes_nothing(cluster: FakeCluster) -> None:
+    producer = producer_over(cluster)
+    fill(producer)
+    producer.commit()
+    for _ in range(2):
+        cluster.made[0]._logged.append("FAIL")
+        fill(producer)
+        producer.commit()
+    assert len(cluster.made) == 1
+
+
+def test_other_messages_of_the_client_change_nothing(cluster: FakeCluster) -> None:
+    producer = producer_over(cluster)
+    cluster.made[0].losses = {"flush": "WAKEUP", "commit_transaction": "GETPID"}
+    for _ in range(2):
+        fill(producer)
+        producer.commit()
+    assert len(cluster.made) == 1
+
+
+def test_an_abort_that_lost_a_request_takes_a_new_epoch_at_once(cluster: FakeCluster) -> None:
+    producer = producer_over(cluster)
+    fill(producer)
+    cluster.made[0].losses = {"abort_transaction": "FAIL"}
+    producer.abort()
+    assert [calls(client).count("init_transactions") for client in cluster.made] == [1, 1]
+    fill(producer)
+    producer.commit()
+    assert len(cluster.made) == 2
+
+
+def test_an_abort_of_which_nothing_was_lost_keeps_the_client(cluster: FakeCluster) -> None:
+    producer = producer_over(cluster)
+    fill(producer)
+    producer.abort()
+    fill(producer)
+    producer.commit()
+    assert len(cluster.made) == 1
+
+
+@pytest.mark.parametrize("call", ["begin_transaction", "send_offsets", "commit_transaction"])
+def test_after_an_error_of_the_client_the_abort_takes_a_new_epoch(cluster: FakeCluster, call: str) -> None:
+    producer = producer_over(cluster)
+    refused = KafkaError(KafkaError._STATE, "refused", txn_requires_abort=True)
+    cluster.made[0].errors = {call: refused}
+    producer.begin()
+    producer.send(OUT, b"k", b"v")
+    producer.send_offsets("g", {IN: 7})
+    with pytest.raises(ChangelogError):
+        producer.commit()
+    producer.abort()
+    assert len(cluster.made) == 2 or call == "begin_transaction"
+    fill(producer)
+    producer.commit()
+
+
+def test_records_that_were_not_acknowledged_make_the_abort_take_a_new_epoch(cluster: FakeCluster) -> None:
+    producer = producer_over(cluster)
+    fill(producer)
+    cluster.made[0].__dict__["flush"] = lambda timeout: 3
+    with pytest.raises(ChangelogTimeoutError):
+        producer.commit()
+    producer.abort()
+    assert len(cluster.made) == 2
+
+
+def test_an_abort_that_failed_for_good_is_left_to_another_client(cluster: FakeCluster) -> None:
+    producer = producer_over(cluster)
+    fill(producer)
+    cluster.made[0].errors = {"abort_transaction": KafkaError(KafkaError.INVALID_MSG, "defect", fatal=True)}
+    producer.abort()
+    fill(producer)
+    producer.commit()
+    assert len(cluster.made) == 2
+
+
+def test_an_abort_that_timed_out_is_left_to_another_client(cluster: FakeCluster) -> None:
+    producer = producer_over(cluster)
+    fill(producer)
+    cluster.made[0].errors = {"abort_transaction": TIMED_OUT}
+    with pytest.raises(ChangelogTimeoutError):
+        producer.abort()
+    producer.abort()
+    assert calls(cluster.made[0]).count("abort_transaction") == 1
+    fill(producer)
+    producer.commit()
+    assert len(cluster.made) == 2
+
+
+def test_a_new_epoch_that_the_brokers_do_not_give_in_time_is_asked_for_again_by_the_same_client(
+    cluster: FakeCluster,
+) -> None:
+    producer = producer_over(cluster)
+    fill(producer)
+    cluster.made[0].losses = {"abort_transaction": "FAIL"}
+    cluster.next_errors = {"init_transactions": TIMED_OUT}
+    for _ in range(2):
+        with pytest.raises(ChangelogTimeoutError):
+            producer.abort()
+        cluster.made[1].errors = {"init_transactions": TIMED_OUT}
+    cluster.made[1].errors = {}
+    producer.abort()
+    fill(producer)
+    producer.commit()
+    assert len(cluster.made) == 2
+    assert calls(cluster.made[1]).count("init_transactions") == 3
+
+
+def test_a_producer_that_closes_takes_no_new_epoch(cluster: FakeCluster) -> None:
+    producer = producer_over(cluster)
+    fill(producer)
+    cluster.made[0].losses = {"abort_transaction": "FAIL"}
+    producer.close()
+    assert "abort_transaction" in calls(cluster.made[0])
+    assert len(cluster.made) == 1
+
+
+def test_a_fenced_producer_takes_no_new_epoch_which_would_fence_its_successor(cluster: FakeCluster) -> None:
+    """It asks with the offsets of its last commit, under its old epoch."""
+    producer = producer_over(cluster)
+    fill(producer, 7)
+    producer.commit()
+    fill(producer)
+    cluster.made[0].losses = {"abort_transaction": "FAIL"}
+    cluster.made[0].errors = {"send_offsets": FENCED}
+    with pytest.raises(ProducerFencedError):
+        producer.abort()
+    assert cluster.made[0].offsets == [7]
+    assert len(cluster.made) == 1
+
+
+def test_a_producer_that_is_fenced_in_the_abort_of_its_question_takes_no_new_epoch(cluster: FakeCluster) -> None:
+    producer = producer_over(cluster)
+    fill(producer, 7)
+    cluster.made[0].losses = {"commit_transaction": "FAIL"}
+    producer.commit()
+    producer.begin()
+    cluster.made[0].errors = {"abort_transaction": FENCED}
+    with pytest.raises(ProducerFencedError):
+        producer.abort()
+    assert len(cluster.made) == 1
+
+
+def test_a_producer_that_is_fenced_at_its_begin_takes_no_new_epoch(cluster: FakeCluster) -> None:
+    producer = producer_over(cluster)
+    producer.begin()
+    producer.send(OUT, b"k", b"v")
+    cluster.made[0].errors = {"begin_transaction": FENCED}
+    with pytest.raises(ProducerFencedError):
+        producer.commit()
+    producer.abort()
+    assert len(cluster.made) == 1
+
+
+def test_a_producer_that_is_fenced_in_an_abort_takes_no_new_epoch(cluster: FakeCluster) -> None:
+    producer = producer_over(cluster)
+    fill(producer, 7)
+    cluster.made[0].losses = {"begin_transaction": "FAIL"}
+    cluster.made[0].errors = {"abort_transaction": FENCED}
+    producer.abort()
+    assert len(cluster.made) == 1
+
+
+def test_the_question_for_the_epoch_is_aborted_and_repeated_if_nobody_answers(cluster: FakeCluster) -> None:
+    producer = producer_over(cluster)
+    fill(producer, 7)
+    cluster.made[0].losses = {"commit_transaction": "FAIL"}
+    producer.commit()
+    producer.begin()
+    cluster.made[0].errors = {"send_offsets": TIMED_OUT}
+    with pytest.raises(ChangelogTimeoutError):
+        producer.abort()
+    assert len(cluster.made) == 1
+    before = len(calls(cluster.made[0]))
+    producer.abort()
+    asked = ["abort_transaction", "begin_transaction", "send_offsets", "abort_transaction"]
+    assert calls(cluster.made[0])[before:] == asked
+    assert len(cluster.made) == 2
+
+
+def test_a_producer_whose_group_fences_asks_nothing(cluster: FakeCluster) -> None:
+    """Its ID is its own. The task of the offsets may be another worker's by now."""
+    producer = producer_over(cluster, fencing=True)
+    fill(producer, 7)
+    cluster.made[0].losses = {"commit_transaction": "FAIL"}
+    producer.commit()
+    producer.begin()
+    producer.abort()
+    assert calls(cluster.made[0]).count("send_offsets") == 1
+    assert len(cluster.made) == 2
+
+
+def test_an_end_of_a_transaction_without_an_answer_is_in_doubt(cluster: FakeCluster) -> None:
+    """As failed it would be processed again, and Kafka may have it."""
+    for error in (TIMED_OUT, KafkaError(KafkaError._TRANSPORT), KafkaError(KafkaError.REQUEST_TIMED_OUT), FAILED):
+        producer = producer_over(cluster)
+        fill(producer)
+        cluster.made[-1].errors = {"commit_transaction": error}
+        with pytest.raises(CommitInDoubtError):
+            producer.commit()
+        producer.close()
+        assert "abort_transaction" not in cluster.made[-1].calls
+
+
+def test_the_log_has_what_the_settings_ask_for_and_no_more(caplog: pytest.LogCaptureFixture) -> None:
+    log = logging.getLogger("stores.tests.lost_requests")
+    levels = [logging.DEBUG, logging.INFO, logging.ERROR]
+    for settings, contexts, expected in (
+        ({}, "broker", levels[1:]),
+        ({"log_level": 3}, "broker", levels[2:]),
+        ({"debug": ""}, "broker", levels[1:]),
+        ({"debug": "cgrp,topic"}, "cgrp,topic,broker", levels),
+    ):
+        lost = LostRequests(ClientSettings({"bootstrap.servers": "none", **settings}), log)
+        assert lost.settings == {"debug": contexts, "logger": lost}
+        with caplog.at_level(logging.DEBUG, log.name):
+            caplog.clear()
+            for level in levels:
+                lost.log(level, "%s [%s] %s", "CONNECT", "producer-1", "text")
+        assert [record.levelno for record in caplog.records] == expected
+        assert not lost.any
+
+
+@pytest.mark.parametrize("transactional_id", ["p", None])
+def test_each_producer_is_idempotent(transactional_id: str | None) -> None:
+    """The client itself refuses a setting that an idempotent producer can't have, and takes it without."""
+    cluster = FakeCluster()
+    cluster.settings = ClientSettings({"bootstrap.servers": "127.0.0.1:1", "max.in.flight": 6})
+    groups: Any = None
+    with pytest.MonkeyPatch.context() as patches:
+        patches.setattr(FakeCluster, "client", Cluster.client)
+        cluster.client(confluent_kafka.Producer, {})
+        with pytest.raises(ConfigError, match=r"max\.in\.flight"):
+            KafkaWriter(cluster, groups, transactional_id)
+
+
+def test_metadata_of_no_generation_are_given_to_no_transaction() -> None:
+    """A client that its group has removed has them, and the coordinator accepts them from anyone."""
+    fencing = GroupOffsets(FakeCluster())
+    member: Any = object.__new__(KafkaGroupMember)
+    member._group, member._topics, member._begun, member._fencing = "g", {IN.topic}, {IN}, fencing
+    none = bytes(fencing.outside_metadata("g"))
+    consumer = confluent_kafka.Consumer({"bootstrap.servers": "none", "group.id": "g", "log_level": 0})
+    try:
+        for metadata in (None, none, consumer.consumer_group_metadata()):
+            member._metadata = metadata
+            with pytest.raises(ChangelogTimeoutError):
+                member.metadata([IN])
+    finally:
+        consumer.close()
+    member._metadata = none.replace(struct.pack("<i", -1), struct.pack("<i", 5), 1)
+    assert member.metadata([IN]) == member._metadata != none
+
+
+def test_a_record_that_was_not_delivered_makes_the_abort_take_a_new_epoch(cluster: FakeCluster) -> None:
+    producer = producer_over(cluster)
+    fill(producer)
+    producer._writer._failed.append((OUT, KafkaError(KafkaError.INVALID_MSG)))
+    with pytest.raises(ChangelogError):
+        producer.commit()
+    producer.abort()
+    assert len(cluster.made) == 2
+
+
+def test_a_group_that_has_begun_another_generation_makes_the_abort_take_a_new_epoch(cluster: FakeCluster) -> None:
+    producer = producer_over(cluster)
+    fill(producer, 7)
+    cluster.made[0].errors = {"send_offsets": KafkaError(KafkaError.ILLEGAL_GENERATION)}
+    with pytest.raises(ChangelogTimeoutError):
+        producer.commit()
+    producer.abort()
+    assert len(cluster.made) == 2
+
+
+def test_a_commit_without_offsets_keeps_those_of_an_earlier_one_to_ask_with(cluster: FakeCluster) -> None:
+    producer = producer_over(cluster)
+    for offset in (7, None):
+        fill(producer, offset)
+        producer.commit()
+    fill(producer)
+    cluster.made[0].losses = {"abort_transaction": "FAIL"}
+    cluster.made[0].errors = {"send_offsets": FENCED}
+    with pytest.raises(ProducerFencedError):
+        producer.abort()
+    assert cluster.made[0].offsets == [7]
+
+
+def test_a_question_for_the_epoch_that_hangs_is_left_to_a_new_client(
+    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    producer = producer_over(cluster)
+    fill(producer, 7)
+    cluster.made[0].losses = {"commit_transaction": "FAIL"}
+    producer.commit()
+    monkeypatch.setattr(writer, "returns_in_time", lambda call, timeout_s: False)
+    producer.abort()
+    assert len(cluster.made) == 2
+
+
+def test_records_that_were_not_acknowledged_in_time_are_not_sent_after_an_abort(
+    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They were given to the client before: the last append has none of its own."""
+    groups: Any = SimpleNamespace()
+    producer = KafkaProducer(KafkaWriter(cluster, groups, None), None)
+    producer.send(OUT, b"k", b"v")
+    producer._append(ends=False)
+    [client] = cluster.made
+    monkeypatch.setattr(client, "flush", lambda timeout: 1)
+    with pytest.raises(CommitInDoubtError):
+        producer._append(ends=True)
+    producer.abort()
+    assert "purge" in client.calls

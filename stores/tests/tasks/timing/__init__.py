@@ -1,1 +1,0 @@
-"""Clock, commit interval, punctuation, timeout."""
