@@ -155,7 +155,9 @@ def _shown(part: tuple[str, object]) -> str:
 def _dump(given: argparse.Namespace) -> int:
     form = as_json if given.json else as_text
     if is_changelog(given.path):
-        for line in islice(records_of(given.path), given.limit):
+        if given.key or given.value:
+            raise ConfigError(f"{given.path} is a changelog, shown in bytes: leave --key and --value out")
+        for line in records_of(given.path, given.limit):
             print(form(line))
         return 0
     with held(given.path) as store, reading(store) as found:

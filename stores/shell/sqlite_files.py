@@ -10,6 +10,7 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Iterator, Mapping
 from contextlib import closing, suppress
+from itertools import islice
 from pathlib import Path
 
 from stores.changelog.schema import APPLICATION_ID
@@ -44,13 +45,11 @@ def facts_of(path: Path) -> Line:
 
     Raises: ChangelogError if the file is damaged, or of a release that is not known here.
     """
-    log = path.with_name(f"{path.name}-wal")
     found = None
-    if not log.exists():
-        # No process has it open. Then SQLite need not make a WAL, which would be left behind.
+    if _access(path) is UNCHANGING:
         with suppress(ChangelogError):
             found = _read(path, UNCHANGING)
-    if found is None or log.exists():
+    if found is None or _access(path) is READ_ONLY:
         # A process may have opened it meanwhile, and changed what was being read.
         found = _read(path, READ_ONLY)
     version, lists = found
@@ -60,36 +59,35 @@ def facts_of(path: Path) -> Line:
     return {"path": str(path), "kind": "changelog", "schema_version": version, "size_bytes": size_bytes, **lists}
 
 
-def records_of(path: Path) -> Iterator[Line]:
-    """Yield the records of the changelog ``path`` at one moment, also those of aborted transactions.
+def records_of(path: Path, limit: int | None = None) -> Iterator[Line]:
+    """Yield the first ``limit`` records of the changelog ``path`` at one moment, also those of aborted transactions.
 
     Raises: ChangelogError if the file can't be read, or a process has begun to use it meanwhile.
     """
-    log = path.with_name(f"{path.name}-wal")
-    # As in ``facts_of``: without a WAL, SQLite must not make one.
-    access = READ_ONLY if log.exists() else UNCHANGING
+    access = _access(path)
     try:
         with closing(connect(path, access)) as connection:
             rows = connection.execute(f"select {', '.join(_RECORD)} from records order by topic, partition, offset")
-            for row in rows:
+            for row in islice(rows, limit):
                 yield dict(zip(_RECORD, row, strict=True))
     except Error as error:
         raise _unreadable(path, error) from error
-    if access is UNCHANGING and log.exists():
+    if access is UNCHANGING and _access(path) is READ_ONLY:
         raise ChangelogError(f"a process began to use the changelog {path} while it was read: read it again")
 
 
 def tables_of(file: Path) -> Line:
     """Return the tables of a SQLite file with their statements and their numbers of rows, all of one moment.
 
-    Raises: ConfigError without sqlite-utils; ChangelogError, StoreUnavailableError if the file can't be read.
+    Raises: ConfigError without sqlite-utils; StoreUnavailableError if the file can't be read.
     """
     try:
         from sqlite_utils import Database
     except ImportError as error:
         raise ConfigError(f"sqlite-utils is missing, which reads SQLite files: {advice('inspection')}") from error
     try:
-        with closing(sqlite3.connect(f"{file.absolute().as_uri()}?mode=ro", uri=True, isolation_level=None)) as opened:
+        uri = f"{file.absolute().as_uri()}?{_access(file)}"
+        with closing(sqlite3.connect(uri, uri=True, isolation_level=None)) as opened:
             opened.execute("begin")
             tables = Database(opened).tables
             return {
@@ -98,6 +96,11 @@ def tables_of(file: Path) -> Line:
             }
     except sqlite3.Error as error:
         raise StoreUnavailableError(f"the tables of {file} can't be read: {error}. Check the file") from error
+
+
+def _access(file: Path) -> str:
+    """Return how ``file`` is opened: where no process has it open, SQLite must not make a WAL, which would stay."""
+    return READ_ONLY if file.with_name(f"{file.name}-wal").exists() else UNCHANGING
 
 
 def _read(path: Path, access: str) -> tuple[int, dict[str, list[Line]]]:

@@ -15,11 +15,13 @@ import pytest
 
 from stores import Durability, TopicPartition, __version__, open_store
 from stores.changelog import SqliteChangelog
+from stores.errors import ChangelogError
 from stores.records import FLOAT64, INT64, JSON, STR, Session, TimestampedKeyValue, ValueAndTimestamp, Window, Windowed
 from stores.records.record_kind import RECORDS
 from stores.registry import backends
 from stores.shell.command import main
 from stores.shell.decoding import Decoder
+from stores.shell.sqlite_files import records_of
 
 LOG = TopicPartition("log", 3)
 ON_DISK = [name for name, backend in backends().items() if backend.persistent]
@@ -71,6 +73,8 @@ def test_reading_changes_no_file(path: Path, backend: str, capsys: pytest.Captur
             {"kind": "offset", "topic": "log", "partition": 3, "offset": 41},
             {"kind": "position", "topic": "input", "partition": 0, "offset": 5},
         ]
+    if backend.startswith("sqlite"):
+        lines(capsys, "inspect", path, "--tables")
     assert state(path) == before
 
 
@@ -326,7 +330,7 @@ def test_a_changelog_file_is_shown_with_its_partitions_and_groups(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     before = state(changelog(tmp_path / "log").parent)
-    [facts] = lines(capsys, "inspect", tmp_path / "log")
+    [facts] = lines(capsys, "inspect", tmp_path / "log", "--tables")
     assert (facts["kind"], facts["schema_version"], facts["transactions"]) == ("changelog", 3, [])
     assert facts["partitions"] == [
         {"topic": "orders", "partition": number, "start_offset": 0, "next_offset": end, "last_stable_offset": end}
@@ -357,6 +361,22 @@ def test_dump_prints_the_records_of_a_changelog(tmp_path: Path, capsys: pytest.C
     }
     assert lines(capsys, "dump", tmp_path / "log", "--limit", 0) == []
     assert state(tmp_path) == before
+
+
+@pytest.mark.parametrize("part", ["--key", "--value"])
+def test_a_dump_of_a_changelog_decodes_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str], part: str) -> None:
+    assert main(["dump", str(changelog(tmp_path / "log")), part, "str"]) == 2
+    assert "leave --key and --value out" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("limit", [1, None])
+def test_records_of_a_changelog_that_a_process_began_to_use_meanwhile_are_not_taken_as_one_moment(
+    tmp_path: Path, limit: int | None
+) -> None:
+    records = records_of(changelog(tmp_path / "log"), limit)
+    next(records)
+    with SqliteChangelog(tmp_path / "log"), pytest.raises(ChangelogError, match="read it again"):
+        list(records)
 
 
 @pytest.mark.parametrize("checksums", [True, False])
