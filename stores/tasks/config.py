@@ -14,7 +14,7 @@ from stores.config import STORE_PROPERTIES, StoreConfig
 from stores.errors import ConfigError
 from stores.files.store_directory import checked_path
 from stores.interface import ProcessingGuarantee, TopicPartition
-from stores.registry import backend_named
+from stores.registry import backend_named, member
 from stores.settings.properties import Known, Properties, boolean, read
 from stores.tasks.context import InitFunction, ProcessFunction
 from stores.tasks.directory.names import check_application
@@ -52,6 +52,7 @@ class TaskConfig(TaskSettings):
     def __post_init__(self) -> None:
         check_application(self.application_id)
         checked_path(self.state_dir)
+        member(ProcessingGuarantee, "processing guarantee", self.guarantee)
         super().__post_init__()
         delay_s = self.state_cleanup_delay_s
         if not isinstance(delay_s, int | float) or isinstance(delay_s, bool):
@@ -120,16 +121,17 @@ class TaskConfig(TaskSettings):
         **settings: Any,
     ) -> StreamTask:
         """Make a task of the application; ``settings`` replace some of these for it. Raises: as ``StreamTask``."""
+        chosen = replace(self, **settings)
         return StreamTask(
-            self.application_id,
+            chosen.application_id,
             task_id,
-            state_dir=self.state_dir,
+            state_dir=chosen.state_dir,
             changelog=changelog,
-            stores=self.stores(stores),
+            stores=chosen.stores(stores),
             process=process,
             inputs=inputs,
             init=init,
-            settings=replace(self, **settings),
+            settings=chosen,
             shared=shared,
         )
 

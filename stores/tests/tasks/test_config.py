@@ -108,6 +108,8 @@ def test_one_switch_decides_for_all_stores_whether_uncommitted_writes_are_kept_a
     [
         ({"application_id": "../app"}, ConfigError),
         ({"application_id": 5}, TypeError),
+        ({"guarantee": None}, ConfigError),
+        ({"guarantee": "twice"}, ConfigError),
         ({"state_cleanup_delay_s": -1}, ConfigError),
         ({"state_cleanup_delay_s": float("nan")}, ConfigError),
         ({"state_cleanup_delay_s": float("inf")}, ConfigError),
@@ -151,3 +153,14 @@ def test_a_task_is_made_from_a_configuration(tmp_path: Path, log: MemoryChangelo
     assert (tmp_path / "app" / "0_0" / "rocksdb" / "left").is_dir()
     assert config.clean() == []
     assert TaskConfig("app", tmp_path / "app", state_cleanup_delay_s=0).clean() == [TASK]
+
+
+def test_settings_of_one_task_replace_those_of_the_configuration(tmp_path: Path, log: MemoryChangelog) -> None:
+    config = TaskConfig("app", tmp_path / "common", store=StoreConfig(MEMORY))
+    own: dict[str, Any] = {"state_dir": tmp_path / "own", "application_id": "other", "store": StoreConfig(INDEXED)}
+    with config.task(TASK, changelog=log, stores=["counts"], process=count, inputs=[INPUT], **own) as task:
+        assert task.application_id == "other"
+    assert (tmp_path / "own" / "0_0" / "rocksdb" / "counts").is_dir()
+    assert not (tmp_path / "common").exists()
+    with pytest.raises(ConfigError, match="statestores=false"):
+        config.task(TASK, changelog=log, stores=["counts"], process=count, inputs=[INPUT], transactional=False)
