@@ -107,7 +107,7 @@ def claims() -> Iterator[Claim]:
             f"records in commits of {size:,}, against records in commits of {STEPS[-1]:,}",
             steps(indexed, size),
             steps(indexed, STEPS[-1]),
-            0.75 if size == 100 else None,
+            0.8 if size == 100 else None,
             compares_sizes=True,
         )
     # Nothing is asked: most of it is the engine's own, as its yardstick shows.

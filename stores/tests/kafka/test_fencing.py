@@ -8,7 +8,9 @@ import pytest
 
 from stores.changelog.kafka.testing.broker import Broker
 from stores.errors import ProducerFencedError
+from stores.tests.kafka import epoch_costs
 from stores.tests.kafka.counting import KEYS, changelog, committed_outputs, prepared, task_over
+from stores.tests.kafka.independent_reader import IndependentReader
 from stores.tests.tasks.setup import INPUT, expected_outputs
 
 pytestmark = pytest.mark.kafka
@@ -32,3 +34,11 @@ def test_a_zombie_that_wakes_after_its_successor_has_committed_changes_nothing(t
                 zombie.run()
             zombie.close(clean=False)
     assert committed_outputs(tmp_path, len(KEYS)) == expected_outputs(KEYS)
+
+
+def test_the_costs_of_a_new_epoch_are_measured_with_transactions_that_commit(broker: Broker) -> None:
+    times = epoch_costs.measured(broker.address, 1)
+    assert [len(each) for each in times.values()] == [1, 1, 1]
+    written = 3 * (1 + epoch_costs.WARM_UP) * epoch_costs.RECORDS
+    with IndependentReader(broker, epoch_costs.OUTPUT) as reader:
+        reader.await_records(written)
