@@ -23,7 +23,7 @@ from harness.faults.kafka_proxy import (
     KafkaProxy,
 )
 from stores.changelog.kafka import KafkaChangelog
-from stores.changelog.kafka.testing.broker import Broker, Listener
+from stores.changelog.kafka.testing.broker import Broker, BrokerListener
 from stores.changelog.kafka.testing.committed import committed_records
 from stores.changelog.kafka.writer import KafkaProducer
 from stores.errors import ChangelogError, ChangelogTimeoutError, ProducerFencedError
@@ -43,7 +43,7 @@ def network() -> Iterator[tuple[Broker, KafkaProxy]]:
     """A broker, and a proxy before it."""
     skip_without_kafka()
     with TemporaryDirectory(prefix="kafka-") as data, KafkaProxy() as proxy:
-        broker = Broker(Path(data), FOLDER, listeners=[Listener("PROXIED", advertised_port=proxy.port)])
+        broker = Broker(Path(data), FOLDER, listeners=[BrokerListener("PROXIED", advertised_port=proxy.port)])
         try:
             broker.start()
             proxy.target = broker.ports["PROXIED"]

@@ -20,7 +20,7 @@ Appended = tuple[int | None, dict[TopicPartition, int]]
 
 
 @dataclass(frozen=True, slots=True)
-class Identity:
+class ProducerIdentity:
     """The identity of a producer: its transactional ID, and an epoch that is higher for a newer producer."""
 
     transactional_id: str
@@ -35,7 +35,7 @@ class AppendRequest:
     ``ends`` marks the last request; a request without ``identity`` is committed as it is appended.
     """
 
-    identity: Identity | None
+    identity: ProducerIdentity | None
     transaction: int | None
     ends: bool
     records: Mapping[TopicPartition, Pending]

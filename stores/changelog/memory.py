@@ -18,7 +18,7 @@ from stores.changelog.arguments import (
     of_partitions,
 )
 from stores.changelog.interface import Changelog, Headers, IsExpired, Record, SharedProducer
-from stores.changelog.log_writer import FIELDS_PER_RECORD, Appended, AppendRequest, AtomicWriter, Identity
+from stores.changelog.log_writer import FIELDS_PER_RECORD, Appended, AppendRequest, AtomicWriter, ProducerIdentity
 from stores.changelog.producer import AFTER_COMMIT, BEFORE_COMMIT, BufferedProducer
 from stores.changelog.shared import EmbeddedSharedProducer
 from stores.errors import ChangelogError, StoreClosedError
@@ -78,7 +78,7 @@ class MemoryChangelog(Changelog):
             epoch = self._epochs[transactional_id] = self._epochs.get(transactional_id, -1) + 1
             for transaction in [number for number, owner in self._open.items() if owner == transactional_id]:
                 self._abort(transaction)
-            return BufferedProducer(self._writer, Identity(transactional_id, epoch))
+            return BufferedProducer(self._writer, ProducerIdentity(transactional_id, epoch))
 
     def shared_producer(self, transactional_id: str, timeout_s: float | None = None) -> SharedProducer:
         check_name("transactional id", transactional_id)

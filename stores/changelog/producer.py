@@ -19,9 +19,9 @@ from stores.changelog.log_writer import (
     Appended,
     AppendRequest,
     AtomicWriter,
-    Identity,
     LogWriter,
     Pending,
+    ProducerIdentity,
 )
 from stores.errors import ChangelogError, CommitInDoubtError, StoreClosedError
 from stores.failpoints import Part, declare
@@ -48,7 +48,7 @@ class BufferedProducer(Producer):
     With ``records_max`` it holds up to that many records.
     """
 
-    def __init__(self, log: LogWriter, identity: Identity | None, records_max: int | None = None) -> None:
+    def __init__(self, log: LogWriter, identity: ProducerIdentity | None, records_max: int | None = None) -> None:
         self._log = log
         self._identity = identity
         self._records_max = PENDING_RECORDS_MAX if records_max is None else records_max

@@ -26,7 +26,7 @@ from stores.changelog.file_group import FileGroupMember, check_members
 from stores.changelog.group import Copies, GroupListener
 from stores.changelog.interface import Changelog, Headers, IsExpired, Record, SharedProducer
 from stores.changelog.log_file import BUSY_TIMEOUT_S, LogFile
-from stores.changelog.log_writer import Identity
+from stores.changelog.log_writer import ProducerIdentity
 from stores.changelog.producer import BufferedProducer
 from stores.changelog.shared import EmbeddedSharedProducer
 from stores.changelog.sqlite_writer import SqliteWriter
@@ -114,7 +114,7 @@ class SqliteChangelog(Changelog):
                     "update log_transaction set state = 'ABORTED' where state = 'OPEN' and transactional_id = ?",
                     (transactional_id,),
                 )
-            identity = Identity(transactional_id, epoch)
+            identity = ProducerIdentity(transactional_id, epoch)
         self._file.check_open()
         producer = BufferedProducer(self._writer, identity)
         self._producers.add(producer)

@@ -9,7 +9,14 @@ from functools import cache
 from stores.changelog.arguments import fenced
 from stores.changelog.checksum import checksums
 from stores.changelog.log_file import ROWS_PER_INSERT, LogFile
-from stores.changelog.log_writer import FIELDS_PER_RECORD, Appended, AppendRequest, AtomicWriter, Identity, Pending
+from stores.changelog.log_writer import (
+    FIELDS_PER_RECORD,
+    Appended,
+    AppendRequest,
+    AtomicWriter,
+    Pending,
+    ProducerIdentity,
+)
 from stores.changelog.producer import AFTER_COMMIT, BEFORE_COMMIT
 from stores.failpoints import reach
 from stores.files.sqlite_library import Connection
@@ -89,7 +96,7 @@ class SqliteWriter(AtomicWriter):
         self.appended[partition] = int(following)
         return int(following) - 1
 
-    def _check_epoch(self, writer: Connection, identity: Identity) -> None:
+    def _check_epoch(self, writer: Connection, identity: ProducerIdentity) -> None:
         row = writer.execute(
             "select epoch from producer where transactional_id = ?", (identity.transactional_id,)
         ).fetchone()

@@ -8,7 +8,7 @@ from typing import Any, Protocol, cast, overload
 from stores.contract.reading import Answer, of_one_moment
 from stores.interface import KeyValueIterator, KeyValueStore, KeyValueView, Position, TopicPartition
 from stores.records.record_kind import RECORDS
-from stores.records.staging import Staging
+from stores.records.staging import RecordStaging
 
 _BEHIND_ALL = b"\xff" * 8
 """No segment has this number."""
@@ -125,7 +125,7 @@ def marks_of(source: KeyValueStore | KeyValueView) -> SegmentMarks:
     return ViewMarks(source)
 
 
-def mark_setter(staging: Staging) -> Callable[[str, bytes | None], None]:
+def mark_setter(staging: RecordStaging) -> Callable[[str, bytes | None], None]:
     """Return the function that stages a mark."""
     if staging.store.keeps_marks:
         return staging.store.set_mark

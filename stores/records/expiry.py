@@ -13,7 +13,7 @@ from stores.contract.marks import VALUE_BYTES_MAX
 from stores.contract.plain import PlainIterator
 from stores.interface import KeyValueIterator, KeyValueSnapshot, KeyValueStore, KeyValueView, ReadOnlyKeyValueStore
 from stores.records.converters import LoggedRecord, TimestampedConverter
-from stores.records.staging import StagedWrite, Staging
+from stores.records.staging import RecordStaging, StagedWrite
 from stores.records.timestamps import TIME, time_of
 
 STREAM_TIME: Final = "stream_time"
@@ -126,7 +126,7 @@ class ExpiringConverter(TimestampedConverter):
 class Expiry:
     """The expiry of a store's writer: it advances the stream time, and removes expired records in bounded steps."""
 
-    def __init__(self, staging: Staging, records: ReadOnlyKeyValueStore, ttl_ms: int) -> None:
+    def __init__(self, staging: RecordStaging, records: ReadOnlyKeyValueStore, ttl_ms: int) -> None:
         """Create it. ``records`` reads the stored form of the records, staged writes included."""
         self._staging, self._records, self._ttl_ms = staging, records, ttl_ms
         self._written = 0

@@ -21,7 +21,7 @@ from stores.records.converters import PlainConverter, RecordConverter
 from stores.records.iterators import RecordIterator
 from stores.records.record_kind import Description, RecordKind, TypedStore, TypedView
 from stores.records.serdes import Serde, check_serde
-from stores.records.staging import StagedWrite, Staging
+from stores.records.staging import RecordStaging, StagedWrite
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -49,7 +49,7 @@ class KeyValue(RecordKind, Generic[K, V]):
     def over(self, store: KeyValueStore) -> TypedKeyValueStore[K, V]:
         return self.staged(self.taken(store))
 
-    def staged(self, staging: Staging) -> TypedKeyValueStore[K, V]:
+    def staged(self, staging: RecordStaging) -> TypedKeyValueStore[K, V]:
         return TypedKeyValueStore(self, staging)
 
     def view(self, view: KeyValueView) -> TypedKeyValueView[K, V]:
@@ -181,7 +181,7 @@ class TypedKeyValueStore(KeyValueReads[K, V], TypedStore):
     anything is staged; else as those of ``KeyValueStore``.
     """
 
-    def __init__(self, kind: KeyValue[K, V], staging: Staging) -> None:
+    def __init__(self, kind: KeyValue[K, V], staging: RecordStaging) -> None:
         TypedStore.__init__(self, kind, staging)
         KeyValueReads.__init__(self, staging.store, Codec(staging.store.name, kind.key, kind.value))
         self._serialize_value = self._codec.serialize_value

@@ -21,8 +21,8 @@ from stores.interface import (
 )
 from stores.metrics import StoreMetrics
 from stores.records.converters import RecordConverter
-from stores.records.retention import Retention
-from stores.records.staging import Staging, StoreStaging
+from stores.records.retention import RecordRetention
+from stores.records.staging import RecordStaging, StoreStaging
 from stores.strategies.refusals import note_refused
 
 RECORDS: Final = "records"
@@ -52,7 +52,7 @@ class RecordKind(ABC):
         """Return the properties kept in the store, besides ``kind``, which must be the same when it is opened again."""
 
     @abstractmethod
-    def staged(self, staging: Staging) -> TypedStore:
+    def staged(self, staging: RecordStaging) -> TypedStore:
         """Return the typed store over ``staging``, whose store is prepared. For tasks."""
 
     @abstractmethod
@@ -76,7 +76,7 @@ class RecordKind(ABC):
         return None
 
     @property
-    def retention(self) -> Retention | None:
+    def retention(self) -> RecordRetention | None:
         """The retention of its records by stream time; None if they do not expire, or by the writes of a task only."""
         return None
 
@@ -231,7 +231,7 @@ class TypedStore(Closeable):
     In a task, ``commit``, ``rollback`` and ``close`` raise StoreError: the task calls them.
     """
 
-    def __init__(self, kind: RecordKind, staging: Staging) -> None:
+    def __init__(self, kind: RecordKind, staging: RecordStaging) -> None:
         self.kind = kind
         """The description."""
         self.store = staging.store

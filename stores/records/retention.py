@@ -11,7 +11,7 @@ SEGMENT_MS_MIN = 60_000
 
 
 @dataclass(frozen=True, slots=True)
-class Retention:
+class RecordRetention:
     """A retention: records live while their time is above the stream time minus ``retention_ms``.
 
     Records of the same ``segment_ms`` lie together, and are dropped together once none of them lives.

@@ -14,7 +14,7 @@ from stores.interface import Closeable, KeyValueIterator, KeyValueSnapshot, KeyV
 from stores.ordered.ranges import Bounds
 from stores.records.data_marks import marks_of
 from stores.records.expiry import STREAM_TIME, stream_time_ms, stream_time_of
-from stores.records.retention import Retention
+from stores.records.retention import RecordRetention
 from stores.records.segment_keys import SEGMENT_BYTES, packed, unpacked
 
 _SEEKS_FROM = 32
@@ -108,7 +108,7 @@ class LiveScans(Closeable):
 class SegmentScans:
     """A factory for the scans of one store or view, whose keys have their time at ``time_part``."""
 
-    def __init__(self, source: KeyValueStore | KeyValueView, retention: Retention, time_part: slice) -> None:
+    def __init__(self, source: KeyValueStore | KeyValueView, retention: RecordRetention, time_part: slice) -> None:
         self._source, self._mark = source, marks_of(source).mark
         self._view_marks = None if isinstance(source, KeyValueStore) else marks_of(source)
         """The marks of a view. Another thread may change its store during a scan."""

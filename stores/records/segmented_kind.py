@@ -13,7 +13,7 @@ from stores.records.converters import LoggedRecord, RecordConverter, UnfitRecord
 from stores.records.data_marks import marks_of, pairs_of, preparable
 from stores.records.expiry import STREAM_TIME, stream_time_ms
 from stores.records.record_kind import REBUILDING, Description, RecordKind, write_description
-from stores.records.retention import Retention, default_segment_ms
+from stores.records.retention import RecordRetention, default_segment_ms
 from stores.records.segment_keys import SEGMENT_BYTES, SegmentKeys, packed
 from stores.records.segment_scans import existing_segments
 from stores.records.segment_values import DROPPED, OLD_SEGMENTS, SEQUENCE, SegmentValues, mark_of, number, runs_from
@@ -41,9 +41,9 @@ class SegmentedKind(RecordKind):
         """The codec of the store's keys."""
 
     @property
-    def retention(self) -> Retention:
+    def retention(self) -> RecordRetention:
         """The retention, with the given or the default length of segments."""
-        return Retention(self.retention_ms, self.segment_ms or default_segment_ms(self.retention_ms))
+        return RecordRetention(self.retention_ms, self.segment_ms or default_segment_ms(self.retention_ms))
 
     def codec(self, name: str) -> Codec[Any, Any]:
         """Return the serdes for a store of that name."""
@@ -153,7 +153,9 @@ class SegmentConverter(RecordConverter):
     Raises: UnfitRecordError for a record that is not of a store of this kind.
     """
 
-    def __init__(self, store: KeyValueStore, retention: Retention, keys: SegmentKeys, values: SegmentValues) -> None:
+    def __init__(
+        self, store: KeyValueStore, retention: RecordRetention, keys: SegmentKeys, values: SegmentValues
+    ) -> None:
         self._name, self._keeps_marks = store.name, store.keeps_marks
         marks = marks_of(store)
         self._retention, self._keys, self._values = retention, keys, values

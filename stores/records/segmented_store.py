@@ -11,7 +11,7 @@ from stores.records.codec import Codec
 from stores.records.data_marks import mark_setter, marks_of, pair_key
 from stores.records.expiry import STREAM_TIME, stream_time_ms, stream_time_of
 from stores.records.record_kind import TypedStore, TypedView
-from stores.records.retention import Retention
+from stores.records.retention import RecordRetention
 from stores.records.segment_keys import escaped, packed
 from stores.records.segment_scans import LiveScans, SegmentScans
 from stores.records.segment_values import (
@@ -25,7 +25,7 @@ from stores.records.segment_values import (
     runs_without,
 )
 from stores.records.segmented_kind import SegmentedKind
-from stores.records.staging import StagedWrite, Staging
+from stores.records.staging import RecordStaging, StagedWrite
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -40,7 +40,7 @@ little longer, and expired records do not pile up."""
 class SegmentWrites:
     """The writer of one store."""
 
-    def __init__(self, staging: Staging, retention: Retention, values: SegmentValues) -> None:
+    def __init__(self, staging: RecordStaging, retention: RecordRetention, values: SegmentValues) -> None:
         self._staging, self._store = staging, staging.store
         self._marks, self._set_mark = marks_of(staging.store), mark_setter(staging)
         self._retention, self._values = retention, values
@@ -180,7 +180,7 @@ class SegmentedView(SegmentReads[K, V], TypedView):
 class SegmentedStore(SegmentReads[K, V], TypedStore):
     """A window or session store for its writing thread, which reads its own uncommitted writes."""
 
-    def __init__(self, kind: SegmentedKind, staging: Staging) -> None:
+    def __init__(self, kind: SegmentedKind, staging: RecordStaging) -> None:
         TypedStore.__init__(self, kind, staging)
         SegmentReads.__init__(self, kind, staging.store, kind.codec(staging.store.name))
         self._writes = SegmentWrites(staging, kind.retention, self._values)

@@ -16,7 +16,7 @@ from stores.records.segment_values import SegmentValues
 from stores.records.segmented_kind import SegmentedKind, check_segmented
 from stores.records.segmented_store import SegmentedStore, SegmentedView, SegmentReads
 from stores.records.serdes import Serde
-from stores.records.staging import Staging
+from stores.records.staging import RecordStaging
 from stores.records.values import Windowed, check_bound_ms, check_time_ms
 
 K = TypeVar("K")
@@ -56,7 +56,7 @@ class Session(SegmentedKind, Generic[K, V]):
     def over(self, store: KeyValueStore) -> SessionStore[K, V]:
         return self.staged(self.taken(store))
 
-    def staged(self, staging: Staging) -> SessionStore[K, V]:
+    def staged(self, staging: RecordStaging) -> SessionStore[K, V]:
         return SessionStore(self, staging)
 
     def view(self, view: KeyValueView) -> SessionView[K, V]:

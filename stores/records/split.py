@@ -17,7 +17,7 @@ from stores.engines.families import NEW, OLD
 from stores.interface import Closeable, KeyValueIterator, KeyValueStore, ReadOnlyKeyValueStore
 from stores.ordered.ranges import prefix_bounds
 from stores.records.converters import LoggedRecord, RecordConverter
-from stores.records.staging import StagedWrite, Staging
+from stores.records.staging import RecordStaging, StagedWrite
 from stores.records.timestamps import SURROGATE
 
 _BEHIND_NEW: Final = b"\x02"
@@ -94,7 +94,7 @@ class UpgradingReader(SplitReader):
     It moves nothing while nothing may be staged, such as between the records of a task.
     """
 
-    def __init__(self, staging: Staging) -> None:
+    def __init__(self, staging: RecordStaging) -> None:
         super().__init__(staging.store, staging.store)
         self._staging = staging
 
@@ -117,10 +117,10 @@ class UpgradingReader(SplitReader):
         return [self.get(key) for key in keys]
 
 
-class SplitStaging(Staging):
+class SplitStaging(RecordStaging):
     """A staging that writes in the present format, and removes the keys from the older one."""
 
-    def __init__(self, inner: Staging) -> None:
+    def __init__(self, inner: RecordStaging) -> None:
         self.store = inner.store
         self.logs = inner.logs
         self._inner = inner

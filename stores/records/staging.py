@@ -23,7 +23,7 @@ class StagedWrite(NamedTuple):
     timestamp_ms: int | None = None
 
 
-class Staging(ABC):
+class RecordStaging(ABC):
     """The interface through which one typed store writes to ``store``, and to its changelog if there is one.
 
     Raises, all methods: as ``KeyValueStore.put``, before anything is staged.
@@ -74,7 +74,7 @@ class Staging(ABC):
         """Stage the removal of all keys from ``start`` to ``end``, both included, in one step. Log each of them."""
 
 
-class StoreStaging(Staging):
+class StoreStaging(RecordStaging):
     """A staging without a task and without a changelog."""
 
     logs = False

@@ -41,7 +41,7 @@ from stores.records.record_kind import (
 )
 from stores.records.serdes import BytesSerde, Serde, check_serde
 from stores.records.split import SplitConverter, SplitReader, SplitStaging, UpgradingReader
-from stores.records.staging import StagedWrite, Staging
+from stores.records.staging import RecordStaging, StagedWrite
 from stores.records.timestamps import (
     SURROGATE,
     TIME,
@@ -87,10 +87,10 @@ def _with_surrogates(scan: KeyValueIterator) -> KeyValueIterator:
     return PlainIterator(((key, SURROGATE + value) for key, value in scan), scan)
 
 
-class StrippingStaging(Staging):
+class StrippingStaging(RecordStaging):
     """A staging that drops the time of each value. Its changelog record has the time."""
 
-    def __init__(self, inner: Staging) -> None:
+    def __init__(self, inner: RecordStaging) -> None:
         self.store = inner.store
         self.logs = inner.logs
         self._inner = inner
@@ -187,7 +187,7 @@ class TimestampedKeyValue(RecordKind, Generic[K, V]):
         else:
             self._prepare_plain(store)
 
-    def staged(self, staging: Staging) -> TimestampedKeyValueStore[K, V]:
+    def staged(self, staging: RecordStaging) -> TimestampedKeyValueStore[K, V]:
         return TimestampedKeyValueStore(self, staging)
 
     def view(self, view: KeyValueView) -> TimestampedKeyValueView[K, V]:
@@ -246,7 +246,7 @@ class TimestampedKeyValueStore(TimestampedReads[K, V], TypedStore):
     refuses, before anything is staged; else as those of ``KeyValueStore``.
     """
 
-    def __init__(self, kind: TimestampedKeyValue[K, V], staging: Staging) -> None:
+    def __init__(self, kind: TimestampedKeyValue[K, V], staging: RecordStaging) -> None:
         store = staging.store
         records: ReadOnlyKeyValueStore = store
         reader = records

@@ -17,7 +17,7 @@ from stores.records.segment_values import SegmentValues
 from stores.records.segmented_kind import SegmentedKind, check_flag, check_segmented
 from stores.records.segmented_store import SegmentedStore, SegmentedView, SegmentReads
 from stores.records.serdes import Serde
-from stores.records.staging import Staging
+from stores.records.staging import RecordStaging
 from stores.records.values import TIME_BOUND_MS, Windowed, check_bound_ms, check_span_ms, check_time_ms
 
 K = TypeVar("K")
@@ -70,7 +70,7 @@ class Window(SegmentedKind, Generic[K, V]):
     def over(self, store: KeyValueStore) -> WindowStore[K, V]:
         return self.staged(self.taken(store))
 
-    def staged(self, staging: Staging) -> WindowStore[K, V]:
+    def staged(self, staging: RecordStaging) -> WindowStore[K, V]:
         return WindowStore(self, staging)
 
     def view(self, view: KeyValueView) -> WindowView[K, V]:

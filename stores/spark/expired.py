@@ -12,7 +12,7 @@ from stores.interface import KeyValueStore
 from stores.records import TimestampedKeyValue
 from stores.records.expiry import STREAM_TIME, stream_time_of
 from stores.records.record_kind import RecordKind
-from stores.records.retention import Retention
+from stores.records.retention import RecordRetention
 from stores.records.segment_keys import keys_described, packed, unpacked
 from stores.records.timestamps import time_of
 
@@ -37,7 +37,7 @@ def expired_by(kind: Mapping[str, Any], marks: Mapping[str, bytes]) -> Callable[
     stream_time_ms = stream_time_of(marks.get(STREAM_TIME))
     keys = keys_described(kind)
     if keys is not None:
-        first_ms = Retention(kind["retention_ms"], kind["segment_ms"]).first_live_ms(stream_time_ms)
+        first_ms = RecordRetention(kind["retention_ms"], kind["segment_ms"]).first_live_ms(stream_time_ms)
         return lambda key, value: keys.time(key) < first_ms
     if TTL in marks:
         limit_ms = stream_time_ms - unpacked(marks[TTL])

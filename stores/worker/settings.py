@@ -22,7 +22,7 @@ from stores.tasks.config import TASK_PROPERTIES, TaskConfig
 from stores.tasks.global_store import GlobalStore
 from stores.telemetry.otlp import INTERVAL_S, checked_endpoint
 from stores.worker.definition import Definition, StoreSetting
-from stores.worker.queries.access import CERTIFICATE, KEY, TOKEN, Access
+from stores.worker.queries.access import CERTIFICATE, KEY, TOKEN, AccessFiles
 from stores.worker.queries.address import PROPERTY as SERVER
 from stores.worker.queries.address import ServerAddress, server_address
 from stores.worker.queries.asked import PARTITIONER
@@ -123,7 +123,7 @@ class WorkerSettings:
     servers: str | None = None
     server: ServerAddress | None = None
     """The address on which the worker answers queries; None for no queries."""
-    access: Access = field(default_factory=Access)
+    access: AccessFiles = field(default_factory=AccessFiles)
     """The encryption and the token of queries."""
     prometheus_port: int | None = None
     """The port on which Prometheus reads the metrics, 0 for any; None for none."""
@@ -166,7 +166,7 @@ class WorkerSettings:
                 client[name] = value
         access = {name: checked_path(own.pop(name)) for name in ("certificate", "key", "token") if name in own}
         if "server" in own:
-            own["server"], own["access"] = server_address(own["server"]), Access(**access)
+            own["server"], own["access"] = server_address(own["server"]), AccessFiles(**access)
         elif access:
             raise ConfigError(f"{CERTIFICATE}, {KEY} and {TOKEN} are for queries: give {SERVER}, or drop them")
         if tasks["application.id"] != application.name:

@@ -23,7 +23,7 @@ from harness.processes.kafka_jars import JARS
 from harness.processes.measured import MeasurementFailedError
 from harness.processes.time_over import seconds_for
 from stores.changelog.kafka import KafkaChangelog
-from stores.changelog.kafka.testing.broker import Broker, Listener
+from stores.changelog.kafka.testing.broker import Broker, BrokerListener
 from stores.changelog.kafka.testing.committed import committed_records
 from stores.errors import ConfigError
 from stores.interface import TopicPartition
@@ -184,7 +184,7 @@ def site(trial: Trial, partitions: int, records_per_commit: int, folder: Path, c
     jars = Path(trial.jars) if trial.jars else JARS
     with ExitStack() as stack:
         proxy = stack.enter_context(KafkaProxy())
-        listeners = [Listener("PROXIED", advertised_port=proxy.port)]
+        listeners = [BrokerListener("PROXIED", advertised_port=proxy.port)]
         broker = Broker(folder / "broker", jars, listeners=listeners)
         # Nobody needs its data: a clean end would take seconds.
         stack.callback(broker.kill)

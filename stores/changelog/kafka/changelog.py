@@ -24,7 +24,7 @@ from stores.changelog.kafka.cluster import Cluster
 from stores.changelog.kafka.group_member import KafkaGroupMember
 from stores.changelog.kafka.group_members import check_members
 from stores.changelog.kafka.group_offsets import GroupOffsets
-from stores.changelog.kafka.reader import PartitionReader
+from stores.changelog.kafka.reader import KafkaPartitionReader
 from stores.changelog.kafka.shared_producer import KafkaSharedProducer
 from stores.changelog.kafka.store_topics import altering, due_settings, loses_records, store_topic_settings
 from stores.changelog.kafka.writer import KafkaProducer, KafkaWriter
@@ -74,7 +74,7 @@ class KafkaChangelog(Changelog):
         self._groups = GroupOffsets(self._cluster)
         self._producers: weakref.WeakSet[KafkaProducer] = weakref.WeakSet()
         self._lock = threading.Lock()
-        self._readers: dict[TopicPartition, PartitionReader] = {}
+        self._readers: dict[TopicPartition, KafkaPartitionReader] = {}
         self._empty: dict[TopicPartition, tuple[int, int]] = {}
         """Offsets without a record, from the first up to the second one, by partition: the end of the last read."""
         self._whole_topics: set[str] = set()
@@ -250,7 +250,7 @@ class KafkaChangelog(Changelog):
                 self._keep(partition, reader)
             return
         if reader is None:
-            reader = PartitionReader(self._cluster, partition, from_offset, partition.topic in self._whole_topics)
+            reader = KafkaPartitionReader(self._cluster, partition, from_offset, partition.topic in self._whole_topics)
         else:
             reader.move(from_offset)
         piece: list[Record] = []
@@ -270,7 +270,7 @@ class KafkaChangelog(Changelog):
         self._empty[partition] = (reader.after_records, end)
         self._keep(partition, reader)
 
-    def _keep(self, partition: TopicPartition, reader: PartitionReader) -> None:
+    def _keep(self, partition: TopicPartition, reader: KafkaPartitionReader) -> None:
         """Keep a reader for the next read of its partition, or close it."""
         with self._lock:
             try:

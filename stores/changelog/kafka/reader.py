@@ -47,7 +47,7 @@ _new_record: Callable[[Iterable[object]], Record] = partial(tuple.__new__, Recor
 """The same as ``Record._make``, without a call of Python for each record."""
 
 
-class PartitionReader:
+class KafkaPartitionReader:
     """A client that reads one partition from ``from_offset`` on. For one thread at a time.
 
     With ``rests`` it asks the brokers for nothing between a read that has reached its end and the next ``move``. That

@@ -24,7 +24,7 @@ from stores.changelog.kafka.group_offsets import COORDINATOR_S, GroupOffsets, as
 from stores.changelog.kafka.lost_requests import LostRequests
 from stores.changelog.kafka.record_headers import sent_headers
 from stores.changelog.kafka.record_sizes import batch_too_large, check_sizes
-from stores.changelog.log_writer import FIELDS_PER_RECORD, AppendRequest, Identity, LogWriter, Pending
+from stores.changelog.log_writer import FIELDS_PER_RECORD, AppendRequest, LogWriter, Pending, ProducerIdentity
 from stores.changelog.producer import AFTER_COMMIT, BEFORE_COMMIT, BufferedProducer
 from stores.errors import ChangelogError, ChangelogTimeoutError, CommitInDoubtError, ProducerFencedError
 from stores.failpoints import reach
@@ -437,7 +437,7 @@ class KafkaProducer(BufferedProducer):
 
     def __init__(self, writer: KafkaWriter, transactional_id: str | None) -> None:
         # The broker keeps the epoch.
-        identity = None if transactional_id is None else Identity(transactional_id, 0)
+        identity = None if transactional_id is None else ProducerIdentity(transactional_id, 0)
         super().__init__(writer, identity, _HELD_RECORDS)
         self._writer = writer
         self._closing = False

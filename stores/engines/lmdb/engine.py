@@ -29,7 +29,7 @@ from stores.engines.lmdb.errors import damage, reading_error, writing_error
 from stores.engines.lmdb.file import are_doubtful, check_length, check_structure, database_bytes, reserve_lock_file
 from stores.engines.lmdb.memory_map import MemoryMap
 from stores.engines.lmdb.meta_pages import Checksums, check_closed_meta_pages, check_meta_pages, keep_meta_pages
-from stores.engines.lmdb.scan import LmdbScan, LmdbSnapshot, Reading, delete_range
+from stores.engines.lmdb.scan import LmdbScan, LmdbSnapshot, ReadTransaction, delete_range
 from stores.engines.lmdb.transaction import LmdbTransaction
 from stores.engines.snapshots import Snapshot, Snapshots
 from stores.errors import CommitFailedError, StoreCorruptedError, StoreError, StoreUnavailableError
@@ -102,8 +102,8 @@ class LmdbEngine(TransactionalEngine):
         # The map can only be resized while no transaction is open, on any thread.
         self._map = RLock()
         self._memory_map = MemoryMap(env, self._page_bytes, self._release_map)
-        self._snapshots: Snapshots[Reading] = Snapshots(self._begin_snapshot, Reading.end)
-        self._reader: Snapshot[Reading] | None = None
+        self._snapshots: Snapshots[ReadTransaction] = Snapshots(self._begin_snapshot, ReadTransaction.end)
+        self._reader: Snapshot[ReadTransaction] | None = None
         """The snapshot that single lookups share while nothing is written."""
         self._writing = False
 
@@ -315,7 +315,7 @@ class LmdbEngine(TransactionalEngine):
         made: list[Scan] = []
         with self._map:
             try:
-                snapshot: Snapshot[Reading] | None = None
+                snapshot: Snapshot[ReadTransaction] | None = None
                 for bounds in ranges:
                     # All scans share the snapshot that the first one took.
                     snapshot = self._snapshot() if snapshot is None else self._snapshots.share(snapshot)
@@ -324,14 +324,14 @@ class LmdbEngine(TransactionalEngine):
                 raise reading_error(error) from error
         return made
 
-    def _scan(self, snapshot: Snapshot[Reading], bounds: ScanRange, *, reverse: bool) -> LmdbScan:
+    def _scan(self, snapshot: Snapshot[ReadTransaction], bounds: ScanRange, *, reverse: bool) -> LmdbScan:
         """Return a scan that is a user of ``snapshot``. The caller holds the lock of the map."""
         stored = self._stored[bounds.family]
         scan = LmdbScan(self._path, self._codec, self._snapshots, snapshot, stored, bounds, reverse=reverse)
         self._scans.add(scan)
         return scan
 
-    def _snapshot(self) -> Snapshot[Reading]:
+    def _snapshot(self) -> Snapshot[ReadTransaction]:
         """Return a snapshot for a scan. The caller holds the lock of the map."""
         if self._snapshots.count >= self._snapshots_max:
             raise StoreUnavailableError(
@@ -340,10 +340,10 @@ class LmdbEngine(TransactionalEngine):
             )
         return self._snapshots.acquire()
 
-    def _begin_snapshot(self) -> Reading:
+    def _begin_snapshot(self) -> ReadTransaction:
         txn = self._env.begin(self._stored[0])
         # This reads the record of each database. After it, scans on several threads only read the shared state.
-        return Reading(txn, [txn.stat(stored)["entries"] for stored in self._stored])
+        return ReadTransaction(txn, [txn.stat(stored)["entries"] for stored in self._stored])
 
     def snapshot(self) -> EngineSnapshot:
         with self._map:

@@ -65,7 +65,7 @@ def delete_range(txn: Any, stored: Any, start: bytes | None, end: bytes | None) 
 _FETCH_FIRST, _FETCH = 32, 512
 
 
-class Reading:
+class ReadTransaction:
     """A read transaction, with the number of pairs in each data family."""
 
     __slots__ = ("entries", "txn")
@@ -83,14 +83,14 @@ class LmdbScan(Scan):
     into memory.
     """
 
-    _snapshot: Snapshot[Reading] | None = None
+    _snapshot: Snapshot[ReadTransaction] | None = None
 
     def __init__(
         self,
         path: str,
         codec: ValueCodec,
-        snapshots: Snapshots[Reading],
-        snapshot: Snapshot[Reading],
+        snapshots: Snapshots[ReadTransaction],
+        snapshot: Snapshot[ReadTransaction],
         stored: Any,
         bounds: ScanRange,
         *,
@@ -136,7 +136,7 @@ class LmdbScan(Scan):
                 self._release()
             return self._codec.decode_scanned(within)
 
-    def _seek(self, reading: Reading) -> None:
+    def _seek(self, reading: ReadTransaction) -> None:
         self._cursor = reading.txn.cursor(self._stored)
         self._pairs = pairs_from(self._cursor, self._start, self._end, end_open=self._end_open, reverse=self._reverse)
 
@@ -178,16 +178,16 @@ class LmdbSnapshot(EngineSnapshot):
     def __init__(
         self,
         codec: ValueCodec,
-        snapshots: Snapshots[Reading],
-        snapshot: Snapshot[Reading],
+        snapshots: Snapshots[ReadTransaction],
+        snapshot: Snapshot[ReadTransaction],
         stored: Sequence[Any],
         meta: Mapping[bytes, bytes],
         held_map: AbstractContextManager[object],
-        begin_scan: Callable[[Snapshot[Reading], ScanRange, bool], Scan],
+        begin_scan: Callable[[Snapshot[ReadTransaction], ScanRange, bool], Scan],
     ) -> None:
         self._codec, self._snapshots, self._stored, self._meta = codec, snapshots, stored, meta
         self._held_map, self._begin_scan = held_map, begin_scan
-        self._snapshot: Snapshot[Reading] | None = snapshot
+        self._snapshot: Snapshot[ReadTransaction] | None = snapshot
         self._copy: MapSnapshot | None = None
         # Taken after the lock of the map, if both are held.
         self._lock = RLock()

@@ -11,7 +11,7 @@ from stores.contract.arguments import check_pairs
 from stores.errors import StoreError
 from stores.forwarding import ForwardingStore
 from stores.interface import KeyValueStore, Position, TopicPartition
-from stores.records.staging import StagedWrite, Staging
+from stores.records.staging import RecordStaging, StagedWrite
 from stores.tasks.context import TaskContext, not_processing
 from stores.tasks.memory_budget import WrittenBytes
 
@@ -216,7 +216,7 @@ class ChangeloggingStore(ForwardingStore):
         raise StoreError(f"store {self.name!r} is closed by its task: close the task")
 
 
-class ChangeloggingStaging(Staging):
+class ChangeloggingStaging(RecordStaging):
     """A staging over a ``ChangeloggingStore``. Timestamps are those of the record that the task processes."""
 
     def __init__(self, store: ChangeloggingStore, context: TaskContext) -> None:

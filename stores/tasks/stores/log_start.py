@@ -28,7 +28,7 @@ from stores.interface import KeyValueStore, TopicPartition
 from stores.records.data_marks import marks_of
 from stores.records.expiry import STREAM_TIME, stream_time_ms, stream_time_of
 from stores.records.record_kind import RecordKind
-from stores.records.retention import Retention
+from stores.records.retention import RecordRetention
 from stores.records.timestamps import TIME
 
 _log = logging.getLogger(__name__)
@@ -95,7 +95,7 @@ class LogStart:
             entries = []
         self._reached = [Reached(time_ms, offset, -1) for time_ms, offset in entries]
 
-    def note(self, store: KeyValueStore, offset: int, retention: Retention) -> bool:
+    def note(self, store: KeyValueStore, offset: int, retention: RecordRetention) -> bool:
         """Remember the stream time of the committed state, which reflects the changelog up to ``offset``, if that is
         due; return whether it was.
         """
@@ -126,7 +126,7 @@ class LogStart:
         if store.keeps_marks and store.mark(LOG_TIMES) != self.encoded:
             store.set_mark(LOG_TIMES, self.encoded)
 
-    def send(self, store: KeyValueStore, retention: Retention, producer: Producer) -> None:
+    def send(self, store: KeyValueStore, retention: RecordRetention, producer: Producer) -> None:
         """Add the first offset that is needed to the open transaction, if older ones have expired.
 
         Raises: as ``Producer.send_offsets``.
@@ -156,7 +156,7 @@ class LogStart:
             self._dropped, self.due = self.due, None
             self._changelog.drop_before(self._partition, self._dropped)
 
-    def _expired(self, stream_time_ms: int, retention: Retention) -> int:
+    def _expired(self, stream_time_ms: int, retention: RecordRetention) -> int:
         """Return the number of remembered offsets up to which all records have expired."""
         first_live_ms = retention.first_live_ms(stream_time_ms)
         return sum(each.time_ms < first_live_ms for each in self._reached)

@@ -12,11 +12,11 @@ from confluent_kafka import KafkaError, KafkaException
 from stores.changelog.kafka import writer
 from stores.changelog.kafka.client_errors import translated
 from stores.changelog.kafka.client_settings import ClientSettings
-from stores.changelog.log_writer import AppendRequest, Identity
+from stores.changelog.log_writer import AppendRequest, ProducerIdentity
 from stores.errors import ChangelogError, ProducerFencedError
 from stores.interface import TopicPartition
 
-REQUEST = AppendRequest(Identity("p", 0), None, True, {TopicPartition("a", 0): [b"k", b"v", -1, None]})
+REQUEST = AppendRequest(ProducerIdentity("p", 0), None, True, {TopicPartition("a", 0): [b"k", b"v", -1, None]})
 
 
 class Client:

@@ -12,7 +12,7 @@ from stores.changelog.interface import Record
 from stores.changelog.kafka import reader as module
 from stores.changelog.kafka.changelog import KafkaChangelog
 from stores.changelog.kafka.client_settings import ClientSettings
-from stores.changelog.kafka.reader import PartitionReader
+from stores.changelog.kafka.reader import KafkaPartitionReader
 from stores.errors import ChangelogError, ChangelogTimeoutError, OffsetOutOfRangeError
 from stores.interface import TopicPartition
 
@@ -168,7 +168,7 @@ def test_headers_are_read_where_a_record_of_the_piece_has_some() -> None:
 def test_a_client_that_has_nothing_is_an_error_after_the_timeout() -> None:
     cluster: Any = Cluster(3)
     cluster.made.queue = [message(0)]
-    pieces = PartitionReader(cluster, PARTITION, 0).pieces(3)
+    pieces = KafkaPartitionReader(cluster, PARTITION, 0).pieces(3)
     assert next(pieces) == [record(0)]
     with pytest.raises(ChangelogTimeoutError):
         next(pieces)
@@ -177,7 +177,7 @@ def test_a_client_that_has_nothing_is_an_error_after_the_timeout() -> None:
 def test_a_full_queue_is_filled_up_soon() -> None:
     """The client's default is a second, in which a task would have nothing to do."""
     cluster: Any = Cluster(3)
-    PartitionReader(cluster, PARTITION, 0)
+    KafkaPartitionReader(cluster, PARTITION, 0)
     assert cluster.own[module.REFILL] == module.REFILL_MS < 1_000
 
 
@@ -185,5 +185,5 @@ def test_a_full_queue_is_filled_up_soon() -> None:
 def test_a_setting_of_the_caller_comes_before_the_default_of_a_reader(name: str) -> None:
     for given, expected in (({}, False), ({name: 501}, True)):
         cluster: Any = Cluster(3, **given)
-        PartitionReader(cluster, PARTITION, 0, rests=True)
+        KafkaPartitionReader(cluster, PARTITION, 0, rests=True)
         assert (cluster.own[name] == 501) is expected

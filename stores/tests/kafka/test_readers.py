@@ -9,7 +9,7 @@ import pytest
 
 from stores.changelog.kafka import KafkaChangelog, changelog
 from stores.changelog.kafka.cluster import Cluster
-from stores.changelog.kafka.reader import END_WAIT_MS, PartitionReader
+from stores.changelog.kafka.reader import END_WAIT_MS, KafkaPartitionReader
 from stores.changelog.kafka.testing.broker import Broker
 from stores.errors import OffsetOutOfRangeError
 from stores.interface import TopicPartition
@@ -26,7 +26,7 @@ def test_reading_many_partitions_keeps_a_bounded_number_of_clients_and_closing_k
 ) -> None:
     opened: set[int] = set()
 
-    class Counted(PartitionReader):
+    class Counted(KafkaPartitionReader):
         def __init__(self, *arguments: Any) -> None:
             super().__init__(*arguments)
             opened.add(id(self))
@@ -36,7 +36,7 @@ def test_reading_many_partitions_keeps_a_bounded_number_of_clients_and_closing_k
             opened.remove(id(self))
 
     monkeypatch.setattr(changelog, "READERS_MAX", READERS_MAX)
-    monkeypatch.setattr(changelog, "PartitionReader", Counted)
+    monkeypatch.setattr(changelog, "KafkaPartitionReader", Counted)
     with fresh_changelog(broker) as log:
         log.create_topic("many", len(PARTITIONS))
         with log.producer() as producer:

@@ -17,7 +17,7 @@ import pytest
 from confluent_kafka.admin import AdminClient, ScramCredentialInfo, ScramMechanism, UserScramCredentialUpsertion
 
 from stores.changelog.kafka import KafkaChangelog
-from stores.changelog.kafka.testing.broker import Broker, Listener
+from stores.changelog.kafka.testing.broker import Broker, BrokerListener
 from stores.errors import ChangelogError, ChangelogTimeoutError, ConfigError
 from stores.tests.kafka.fresh import remove_all
 from stores.tests.kafka.shared_broker import FOLDER, skip_without_kafka
@@ -71,9 +71,9 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
     certificate(folder, "stranger", "-nodes")
     (folder / "server.pem").write_bytes((folder / "server.key").read_bytes() + (folder / "server.crt").read_bytes())
     listeners = (
-        Listener("PLAIN", "SASL_PLAINTEXT"),
-        Listener("SCRAM", "SASL_PLAINTEXT"),
-        Listener("TLS", "SSL"),
+        BrokerListener("PLAIN", "SASL_PLAINTEXT"),
+        BrokerListener("SCRAM", "SASL_PLAINTEXT"),
+        BrokerListener("TLS", "SSL"),
     )
     with Broker(folder / "data", FOLDER, settings=_SERVER.format(folder=folder), listeners=listeners) as broker:
         admin = AdminClient({"bootstrap.servers": broker.address})

@@ -23,7 +23,7 @@ Application = Callable[..., Iterable[bytes]]
 
 
 @dataclass(frozen=True)
-class Access:
+class AccessFiles:
     """The files of the certificate with its chain, of its key, and of the token; None where that is off.
 
     They are read when the worker starts. Raises: ConfigError for a certificate without a key, and the other way round.

@@ -10,7 +10,7 @@ from stores.changelog.partitioners import Partitioner
 from stores.config import StoreConfig
 from stores.interface import Closeable
 from stores.worker.definition import Definition
-from stores.worker.queries.access import Access
+from stores.worker.queries.access import AccessFiles
 from stores.worker.queries.address import ServerAddress
 from stores.worker.queries.asked import QueriedStore
 from stores.worker.queries.instances import Instances
@@ -33,7 +33,7 @@ class QueryEndpoint(Closeable):
         topics: Mapping[str, int],
         tasks: LocalTasks,
         partitioner: Partitioner | None,
-        access: Access,
+        access: AccessFiles,
     ) -> None:
         """Begin to answer. ``configs`` are those of the stores, ``topics`` the numbers of partitions, both by name.
 

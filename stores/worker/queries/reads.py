@@ -51,7 +51,7 @@ class Reads(ABC):
         """Return whether ``place`` may be one of this kind's scans."""
 
 
-class KeyValueReads(Reads):
+class KeyValueQuery(Reads):
     """The reads of bytes, KeyValue and TimestampedKeyValue."""
 
     def get(self, view: Any, key: Any, parameters: Parameters) -> Any:
@@ -79,7 +79,7 @@ class KeyValueReads(Reads):
             yield (forms.place(key),), {"key": forms.shown_key(key), **forms.fields(value)}
 
 
-class WindowReads(Reads):
+class WindowQuery(Reads):
     """The reads of Window."""
 
     get_parameters = ("window_start_ms",)
@@ -105,7 +105,7 @@ class WindowReads(Reads):
         return _is_timed(place)
 
 
-class SessionReads(Reads):
+class SessionQuery(Reads):
     """The reads of Session."""
 
     get_parameters = ("start_ms", "end_ms")
@@ -132,13 +132,13 @@ class SessionReads(Reads):
 def reads_of(kind: RecordKind | None) -> Reads:
     """Return the reads of a store of that kind; None is bytes. Raises: Refused for a kind of the user's own."""
     if kind is None:
-        return KeyValueReads("bytes", BYTES, BYTES)
+        return KeyValueQuery("bytes", BYTES, BYTES)
     if isinstance(kind, KeyValue | TimestampedKeyValue):
-        return KeyValueReads(kind.kind, kind.key, kind.value)
+        return KeyValueQuery(kind.kind, kind.key, kind.value)
     if isinstance(kind, Window):
-        return WindowReads(kind.kind, kind.key, kind.value)
+        return WindowQuery(kind.kind, kind.key, kind.value)
     if isinstance(kind, Session):
-        return SessionReads(kind.kind, kind.key, kind.value)
+        return SessionQuery(kind.kind, kind.key, kind.value)
     raise Refused(501, f"stores of the kind {kind.kind} have no queries over HTTP: use their views in the process")
 
 

@@ -72,7 +72,7 @@ logger.server.level=info
 """
 
 
-class Listener(NamedTuple):
+class BrokerListener(NamedTuple):
     """One more address of a broker, under a name of capital letters. ``protocol`` is Kafka's, such as SASL_PLAINTEXT.
 
     ``advertised_port`` is the port that the broker names to clients, if it is not its own: that of a proxy.
@@ -99,7 +99,7 @@ class Broker:
         detached: bool = False,
         java_options: tuple[str, ...] = HEAP,
         settings: str = "",
-        listeners: Sequence[Listener] = (),
+        listeners: Sequence[BrokerListener] = (),
         tell: Tell = print,
     ) -> None:
         self.data = data
@@ -183,7 +183,7 @@ class Broker:
         ports = kept or dict(zip(names, _free_ports(len(names)), strict=True))
         self.port, controller = ports["PLAINTEXT"], ports["CONTROLLER"]
         self.ports = {listener.name: ports[listener.name] for listener in self._listeners}
-        named = [(listener, ports[listener.name]) for listener in (Listener("PLAINTEXT"), *self._listeners)]
+        named = [(listener, ports[listener.name]) for listener in (BrokerListener("PLAINTEXT"), *self._listeners)]
         return _SERVER.format(
             controller=controller,
             bound=",".join(f"{listener.name}://127.0.0.1:{port}" for listener, port in named),

@@ -20,7 +20,7 @@ from stores.tests.worker.queries.asking import TIMEOUT_S, ask
 from stores.tests.worker.queries.stage import OTHER, THERE, Stage
 from stores.worker import Worker
 from stores.worker.queries import server
-from stores.worker.queries.access import CERTIFICATE, KEY, TOKEN, Access
+from stores.worker.queries.access import CERTIFICATE, KEY, TOKEN, AccessFiles
 from stores.worker.queries.address import ServerAddress
 from stores.worker.queries.endpoint import QueryEndpoint
 from stores.worker.queries.routes import routes_of
@@ -36,28 +36,28 @@ EMBEDDED = {"changelog.file": "log.sqlite", "state.dir": "state"}
 
 
 @pytest.fixture(scope="module")
-def certificate(tmp_path_factory: pytest.TempPathFactory) -> Access:
+def certificate(tmp_path_factory: pytest.TempPathFactory) -> AccessFiles:
     folder = tmp_path_factory.mktemp("certificate")
     files = ["-keyout", str(folder / "key.pem"), "-out", str(folder / "certificate.pem")]
     subprocess.run([*SIGNED.split(), *files], check=True, capture_output=True)
-    return Access(folder / "certificate.pem", folder / "key.pem")
+    return AccessFiles(folder / "certificate.pem", folder / "key.pem")
 
 
 @contextmanager
-def served(application: Callable[..., Any], access: Access) -> Iterator[ServerAddress]:
+def served(application: Callable[..., Any], access: AccessFiles) -> Iterator[ServerAddress]:
     listener = Listener(ANY)
     with QueryServer(access.guard()(application), listener, access.tls()):
         yield listener.address
 
 
 @contextmanager
-def connection(address: ServerAddress, access: Access) -> Iterator[HTTPSConnection]:
+def connection(address: ServerAddress, access: AccessFiles) -> Iterator[HTTPSConnection]:
     trusting = ssl.create_default_context(cafile=str(access.certificate))
     with closing(HTTPSConnection(address.host, address.port, timeout=TIMEOUT_S, context=trusting)) as opened:
         yield opened
 
 
-def test_queries_are_answered_over_tls_and_several_on_one_connection(stage: Stage, certificate: Access) -> None:
+def test_queries_are_answered_over_tls_and_several_on_one_connection(stage: Stage, certificate: AccessFiles) -> None:
     with served(stage.application, certificate) as address, connection(address, certificate) as client:
         for _ in range(3):
             client.request("GET", "/stores")
@@ -65,7 +65,7 @@ def test_queries_are_answered_over_tls_and_several_on_one_connection(stage: Stag
             assert (response.status, "counts" in json.loads(response.read())["stores"]) == (200, True)
 
 
-def test_large_answers_come_whole_over_tls(certificate: Access) -> None:
+def test_large_answers_come_whole_over_tls(certificate: AccessFiles) -> None:
     content = bytes(range(256)) * (16 << 10)
 
     def large(environ: object, start: Callable[..., Any]) -> list[bytes]:
@@ -78,14 +78,14 @@ def test_large_answers_come_whole_over_tls(certificate: Access) -> None:
             assert client.getresponse().read() == content
 
 
-def test_a_request_longer_than_one_read_is_read_whole_over_tls(stage: Stage, certificate: Access) -> None:
+def test_a_request_longer_than_one_read_is_read_whole_over_tls(stage: Stage, certificate: AccessFiles) -> None:
     """OpenSSL reads more from the connection than it was asked for, and the system knows nothing of the rest."""
     with served(stage.application, certificate) as address, connection(address, certificate) as client:
         client.request("GET", "/stores", headers={"X-Long": "x" * 14_000})
         assert client.getresponse().status == 200
 
 
-def test_a_client_without_tls_is_not_answered_and_keeps_nobody_out(stage: Stage, certificate: Access) -> None:
+def test_a_client_without_tls_is_not_answered_and_keeps_nobody_out(stage: Stage, certificate: AccessFiles) -> None:
     with served(stage.application, certificate) as address:
         with closing(socket.create_connection((address.host, address.port), timeout=TIMEOUT_S)) as plain:
             plain.sendall(b"GET /stores HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
@@ -98,7 +98,7 @@ def test_a_client_without_tls_is_not_answered_and_keeps_nobody_out(stage: Stage,
 
 
 def test_a_handshake_that_does_not_end_is_ended_by_the_server(
-    stage: Stage, certificate: Access, monkeypatch: pytest.MonkeyPatch
+    stage: Stage, certificate: AccessFiles, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(server, "REQUEST_S", 0.1)
     with (
@@ -109,21 +109,21 @@ def test_a_handshake_that_does_not_end_is_ended_by_the_server(
         assert client.recv(1) == b""
 
 
-def test_an_older_tls_is_refused(stage: Stage, certificate: Access) -> None:
+def test_an_older_tls_is_refused(stage: Stage, certificate: AccessFiles) -> None:
     context = certificate.tls()
     assert context is not None
     assert context.minimum_version == ssl.TLSVersion.TLSv1_2
 
 
-def test_the_answer_of_another_worker_is_asked_over_tls_too(stage: Stage, certificate: Access) -> None:
+def test_the_answer_of_another_worker_is_asked_over_tls_too(stage: Stage, certificate: AccessFiles) -> None:
     assert stage.ask("counts/get", key="a", partition=THERE).headers["Location"].startswith(f"http://{OTHER}/stores")
     stage.application = routes_of(stage.queries, ANY, certificate.scheme)
     assert stage.ask("counts/get", key="a", partition=THERE).headers["Location"].startswith(f"https://{OTHER}/stores")
 
 
-def with_token(folder: Path, content: bytes) -> Access:
+def with_token(folder: Path, content: bytes) -> AccessFiles:
     (folder / "token").write_bytes(content)
-    return Access(token=folder / "token")
+    return AccessFiles(token=folder / "token")
 
 
 @pytest.mark.parametrize(
@@ -168,21 +168,21 @@ def test_a_file_without_a_token_is_refused_by_its_property(tmp_path: Path, conte
         with_token(tmp_path, content).guard()
 
 
-def test_files_that_can_not_be_read_are_named(tmp_path: Path, certificate: Access) -> None:
+def test_files_that_can_not_be_read_are_named(tmp_path: Path, certificate: AccessFiles) -> None:
     with pytest.raises(StoreUnavailableError, match="missing"):
-        Access(token=tmp_path / "missing").guard()
+        AccessFiles(token=tmp_path / "missing").guard()
     (tmp_path / "other").write_text("no certificate")
     for wrong in (
-        Access(tmp_path / "missing", certificate.key),
-        Access(tmp_path / "other", certificate.key),
-        Access(certificate.certificate, tmp_path / "other"),
+        AccessFiles(tmp_path / "missing", certificate.key),
+        AccessFiles(tmp_path / "other", certificate.key),
+        AccessFiles(certificate.certificate, tmp_path / "other"),
     ):
         with pytest.raises(ConfigError, match=r"ssl\.certificate\.location=.*ssl\.key\.location="):
             wrong.tls()
 
 
 def test_a_key_with_a_password_is_refused_and_nobody_is_asked_for_it(
-    tmp_path: Path, certificate: Access, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, certificate: AccessFiles, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Without a password OpenSSL asks on the terminal, if the process has one."""
     load, passwords = ssl.SSLContext.load_cert_chain, []
@@ -195,7 +195,7 @@ def test_a_key_with_a_password_is_refused_and_nobody_is_asked_for_it(
     command = ["openssl", "pkey", "-in", str(certificate.key), "-aes256", "-passout", "pass:secret"]
     subprocess.run([*command, "-out", str(tmp_path / "key")], check=True, capture_output=True)
     with pytest.raises(ConfigError, match="no password"):
-        Access(certificate.certificate, tmp_path / "key").tls()
+        AccessFiles(certificate.certificate, tmp_path / "key").tls()
     assert passwords == [""]
 
 
@@ -217,19 +217,19 @@ def test_properties_of_the_access_that_do_not_fit_are_refused(given: dict[str, s
 def test_the_properties_are_those_of_the_worker_s_settings(tmp_path: Path) -> None:
     files = {name: str(tmp_path / name) for name in (CERTIFICATE, KEY, TOKEN)}
     worker = Worker(app, {**EMBEDDED, "application.server": "0", **files})
-    assert worker.settings.access == Access(*(tmp_path / name for name in (CERTIFICATE, KEY, TOKEN)))
+    assert worker.settings.access == AccessFiles(*(tmp_path / name for name in (CERTIFICATE, KEY, TOKEN)))
 
 
 @pytest.mark.parametrize(
     ("access", "words"),
     [
-        (Access(), (CERTIFICATE, KEY, TOKEN)),
-        (Access(Path("c"), Path("k")), (TOKEN,)),
-        (Access(token=Path("t")), (CERTIFICATE, KEY)),
-        (Access(Path("c"), Path("k"), Path("t")), ()),
+        (AccessFiles(), (CERTIFICATE, KEY, TOKEN)),
+        (AccessFiles(Path("c"), Path("k")), (TOKEN,)),
+        (AccessFiles(token=Path("t")), (CERTIFICATE, KEY)),
+        (AccessFiles(Path("c"), Path("k"), Path("t")), ()),
     ],
 )
-def test_what_is_off_is_named_by_its_properties(access: Access, words: tuple[str, ...]) -> None:
+def test_what_is_off_is_named_by_its_properties(access: AccessFiles, words: tuple[str, ...]) -> None:
     warning = access.warning() or ""
     assert tuple(name for name in (CERTIFICATE, KEY, TOKEN) if name in warning) == words
 
@@ -241,16 +241,16 @@ def test_a_worker_that_others_can_reach_warns_of_what_is_off(
     monkeypatch.setattr(ServerAddress, "is_loopback", is_loopback)
     with (
         caplog.at_level("WARNING"),
-        QueryEndpoint(ANY, _Empty(), {}, {}, stage, None, Access()) as endpoint,  # type: ignore[arg-type]
+        QueryEndpoint(ANY, _Empty(), {}, {}, stage, None, AccessFiles()) as endpoint,  # type: ignore[arg-type]
     ):
         assert ask(str(endpoint.address), "/stores").status == 200
     assert [TOKEN in record.getMessage() for record in caplog.records] == ([] if is_loopback else [True])
 
 
 def test_an_endpoint_has_the_token_and_the_certificate_of_its_access(
-    stage: Stage, tmp_path: Path, certificate: Access
+    stage: Stage, tmp_path: Path, certificate: AccessFiles
 ) -> None:
-    access = Access(certificate.certificate, certificate.key, with_token(tmp_path, SECRET.encode()).token)
+    access = AccessFiles(certificate.certificate, certificate.key, with_token(tmp_path, SECRET.encode()).token)
     with (
         QueryEndpoint(ANY, _Empty(), {}, {}, stage, None, access) as endpoint,  # type: ignore[arg-type]
         connection(endpoint.address, access) as client,
