@@ -7,8 +7,9 @@ folder whose lock says so; a copy that is free is used first. A copy is never th
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +32,6 @@ from stores.records.record_kind import is_empty
 from stores.registry import backend_named
 from stores.spark.context import RecordStaging, RecordTime
 from stores.spark.expired import keep_ttl
-from stores.spark.local_disk import full_disk_named
 from stores.spark.recording_store import LOGGED_MARKS, RecordingStore, logged_marks
 
 RESTORED = declare("spark.restored", "a version of the log is in the stores", part=Part.CHANGE)
@@ -233,3 +233,37 @@ class LocalState:
             del self._opened[name]
             backend_named(self._configs[name].backend).wipe(self._path / name)
         self._open_all()
+
+
+ROOM_BYTES = 1 << 20
+"""A disk with less free space counts as full: engines allocate their files in pieces of up to this size."""
+
+
+@contextmanager
+def full_disk_named(folder: Path) -> Iterator[None]:
+    """Raise an error of this block as one that names the full disk of ``folder``, if it is full.
+
+    Engines report a full disk in words of their own, some as an I/O error. Raises: StoreUnavailableError.
+    """
+    try:
+        yield
+    except StoreLockedError:
+        raise
+    except StoreError as error:
+        free = _free_bytes(folder)
+        if free is None or free >= ROOM_BYTES:
+            raise
+        raise StoreUnavailableError(
+            f"No space left on device for the local copies in {folder} ({free:,} bytes are free): make room on this "
+            f"executor, or give another folder as local. The state in the log is whole. {error}"
+        ) from error
+
+
+def _free_bytes(folder: Path) -> int | None:
+    while not folder.exists() and folder != folder.parent:
+        folder = folder.parent
+    try:
+        found = os.statvfs(folder)
+    except OSError:
+        return None
+    return found.f_bavail * found.f_frsize

@@ -2,21 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from stores.changelog.files.folder import Folder
-from stores.changelog.files.format import Header, Record, StoreChanges, encoded, write_records
-from stores.changelog.files.names import Listing, unique_name, version_name
-from stores.changelog.files.reading import PartitionReader
-from stores.changelog.files.rows_file import ROWS_WRITTEN, RowsFile
-from stores.errors import ProducerFencedError, StoreUnavailableError
+from stores.changelog.files.format import BatchWriter, Header
 from stores.failpoints import Part, declare, reach
 
 if TYPE_CHECKING:
     import pyarrow
 
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from stores.changelog.files.folder import Folder
+from stores.changelog.files.format import Record, StoreChanges, encoded, write_records
+from stores.changelog.files.names import Listing, unique_name, version_name
+from stores.changelog.files.reading import PartitionReader
+from stores.errors import ProducerFencedError, StoreUnavailableError
+
+if TYPE_CHECKING:
+    import pyarrow
+
+
+ROWS_WRITTEN = declare(
+    "version_log.rows_written", "the rows of a batch are in their file, which no version names yet", part=Part.CHANGE
+)
 APPENDED = declare("version_log.appended", "a version is in the log, and no store has it", part=Part.CHANGE)
 SNAPSHOT_WRITTEN = declare(
     "version_log.snapshot_written", "a snapshot is complete, and no older file is removed yet", part=Part.CHANGE
@@ -130,3 +141,48 @@ class PartitionLog(PartitionReader):
 
     def _create(self, name: str) -> Any:
         return self._folder.create(self._path(name))
+
+
+class RowsFile:
+    """The rows of one attempt at a version. The file is made with the first row, in place at ``finish``."""
+
+    def __init__(self, name: str, create: Callable[[], Any], header: Header, schema: pyarrow.Schema) -> None:
+        self._name, self._create, self._header, self._schema = name, create, header, schema
+        self._context: Any = None
+        self._writer: BatchWriter | None = None
+        self.num_rows = 0
+
+    def write(self, batch: pyarrow.RecordBatch) -> None:
+        """Write a batch of rows."""
+        if self._writer is None:
+            self._context = self._create()
+            self._writer = BatchWriter(self._context.__enter__(), self._header, self._schema)
+        self._writer.write(batch)
+        self.num_rows += batch.num_rows
+
+    def finish(self) -> str | None:
+        """Put the file in place; return its name, None if there are no rows."""
+        if self._writer is None:
+            return None
+        writer, self._writer = self._writer, None
+        try:
+            writer.__exit__(None, None, None)
+        except BaseException as error:
+            self._leave(error)
+            raise
+        self._context.__exit__(None, None, None)
+        reach(ROWS_WRITTEN)
+        return self._name
+
+    def discard(self, error: BaseException) -> None:
+        """Leave no file, because of ``error``. No effect after ``finish``."""
+        if self._writer is not None:
+            self._writer = None
+            self._leave(error)
+
+    def _leave(self, error: BaseException) -> None:
+        try:
+            self._context.__exit__(type(error), error, error.__traceback__)
+        except BaseException as again:
+            if again is not error:
+                raise

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from stores.errors import CommitFailedError, StoreLockedError, StoreUnavailableError
-from stores.spark.local_disk import ROOM_BYTES, full_disk_named
+from stores.spark.local_state import ROOM_BYTES, full_disk_named
 
 
 @pytest.mark.parametrize("free", [0, ROOM_BYTES])

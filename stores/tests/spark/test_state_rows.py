@@ -21,7 +21,7 @@ from stores.spark.__main__ import main
 from stores.spark.context import Context
 from stores.spark.plan import Plan
 from stores.spark.rows import Rows
-from stores.spark.state_rows import rows_of
+from stores.spark.table import rows_of
 from stores.tests.spark.counting import compute, plan
 
 KINDS: dict[str, RecordKind | None] = {

@@ -9,7 +9,7 @@ import pytest
 
 from stores.changelog.files import VersionLog
 from stores.errors import ConfigError, StoreError, StoreIncompatibleError
-from stores.spark.versions import next_version
+from stores.spark.stateful import next_version
 from stores.tests.changelog.files.log_model import header, opened
 
 

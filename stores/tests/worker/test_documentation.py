@@ -23,7 +23,7 @@ from stores.tests.kafka.shared_broker import FOLDER
 from stores.tests.worker.places import EmbeddedPlace, KafkaPlace, Place, expected_counts
 from stores.tests.worker.queries.asking import ask
 from stores.tests.worker.worker_process import DEADLINE_S, IDLE, WorkerProcess
-from stores.worker.queries import pages, server
+from stores.worker.queries import server, store_queries
 from stores.worker.queries.asked import WAIT_MAX_MS
 
 ROOT = Path(stores.__file__).parents[1]
@@ -156,8 +156,8 @@ def test_the_readme_has_the_same_program() -> None:
 def test_the_page_has_the_bounds_of_queries_as_they_are() -> None:
     page = " ".join((ROOT / "docs/worker.md").read_text(encoding="utf-8").split())
     for said in (
-        f"the records of a page, 1 to {pages.LIMIT_MAX:,} ({pages.LIMIT} by default)",
-        f"or {pages.PAGE_BYTES_MAX >> 20} MiB of JSON",
+        f"the records of a page, 1 to {store_queries.LIMIT_MAX:,} ({store_queries.LIMIT} by default)",
+        f"or {store_queries.PAGE_BYTES_MAX >> 20} MiB of JSON",
         f"may still be reached, up to {WAIT_MAX_MS:,}",
         f"up to {server.CONNECTIONS_MAX} connections are open",
         f"A client has {server.REQUEST_S:.0f} seconds for a whole request",

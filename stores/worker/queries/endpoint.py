@@ -1,13 +1,28 @@
-"""The endpoint of a worker: its queries, and the server that brings them."""
+"""The endpoint of a worker: its queries, their routes in HTTP, and the server that brings them.
+
+Each answer is JSON, also for errors, and never a traceback.
+"""
 
 from __future__ import annotations
 
+import json
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from typing import Any
+from urllib.parse import quote
+
+import bottle
 
 from stores.changelog.group import GroupMember
 from stores.changelog.partitioners import Partitioner
 from stores.config import StoreConfig
+from stores.errors import (
+    ChangelogTimeoutError,
+    ProducerFencedError,
+    StoreClosedError,
+    StoreError,
+    StoreRestoringError,
+)
 from stores.interface import Closeable
 from stores.worker.definition import Definition
 from stores.worker.queries.access import AccessFiles
@@ -15,7 +30,8 @@ from stores.worker.queries.address import ServerAddress
 from stores.worker.queries.asked import QueriedStore
 from stores.worker.queries.instances import Instances
 from stores.worker.queries.local_reads import LocalReads, LocalTasks
-from stores.worker.queries.routes import routes_of
+from stores.worker.queries.parameters import shortened
+from stores.worker.queries.refusals import RETRY_AFTER_S, Refused
 from stores.worker.queries.server import Listener, QueryServer
 from stores.worker.queries.store_queries import StoreQueries
 
@@ -67,3 +83,97 @@ class QueryEndpoint(Closeable):
         """End the queries that wait, and the server: see ``QueryServer.close``."""
         self._local.end()
         self._server.close()
+
+
+_log = logging.getLogger(__name__)
+
+_HEADERS = {
+    "Content-Type": "application/json",
+    "Cache-Control": "no-store",
+    "X-Content-Type-Options": "nosniff",
+}
+_PASSING = (StoreRestoringError, StoreClosedError, ProducerFencedError, ChangelogTimeoutError)
+"""Errors of a task that moves, or returns to its last commit, and of brokers that do not answer."""
+_METHODS = "GET, HEAD"
+
+
+def routes_of(queries: StoreQueries, address: ServerAddress, scheme: str = "http") -> Any:
+    """Return the WSGI application that answers queries at ``address``, and those of others by ``scheme``.
+
+    For any thread.
+    """
+    routes: Mapping[str, Callable[..., str]] = {
+        "/stores": queries.index,
+        "/stores/<name>": queries.store,
+        "/stores/<name>/get": queries.get,
+        "/stores/<name>/range": queries.range,
+        "/stores/<name>/prefix": queries.prefix,
+    }
+    application = bottle.Bottle()
+    for path, query in routes.items():
+        application.route(path, "GET", callback=_callback(query, address, scheme))
+    application.default_error_handler = _unrouted
+    return application
+
+
+def _callback(query: Callable[..., str], address: ServerAddress, scheme: str) -> Callable[..., Any]:
+    def answer(**names: str) -> Any:
+        try:
+            _check_host(address)
+            return bottle.HTTPResponse(_line(query(**names, query=_query())), 200, _HEADERS)
+        except Refused as refused:
+            return _refusal(refused, scheme)
+        except _PASSING as error:
+            return _refusal(Refused(503, str(error)))
+        except StoreError as error:
+            _log.warning("a query failed: %s", error)
+            return _refusal(Refused(500, str(error)))
+        except Exception:
+            _log.exception("a query failed")
+            return _refusal(Refused(500, "the query failed by an error of the worker: see its log"))
+
+    return answer
+
+
+def _refusal(refused: Refused, scheme: str = "http") -> Any:
+    headers = dict(_HEADERS)
+    if refused.status == 503:
+        headers["Retry-After"] = str(RETRY_AFTER_S)
+    if refused.status == 405:
+        headers["Allow"] = _METHODS
+    if refused.status == 307:
+        path, query = quote(bottle.request.path), quote(_query(), safe="=&%+-._~")
+        headers["Location"] = f"{scheme}://{refused.details['instance']}{path}{'?' if query else ''}{query}"
+    body = json.dumps({"error": refused.sentence, **refused.details}, ensure_ascii=False)
+    return bottle.HTTPResponse(_line(body), refused.status, headers)
+
+
+def _unrouted(error: Any) -> Any:
+    """Answer a request that has no route, or that bottle itself refuses."""
+    request = bottle.request
+    if error.status_code == 404:
+        return _refusal(Refused(404, f"no such path {shortened(request.path)}: paths begin with /stores"))
+    if error.status_code == 405:
+        return _refusal(Refused(405, f"queries are asked with GET, not {shortened(request.method)}"))
+    return _refusal(Refused(error.status_code, str(error.status_line)))
+
+
+def _check_host(address: ServerAddress) -> None:
+    """Refuse a page of a browser whose own name was made to lead here (DNS rebinding). Raises: Refused."""
+    given = bottle.request.environ.get("HTTP_HOST")
+    if given is None or not address.is_loopback:
+        return
+    host = given.rpartition(":")[0] if not given.endswith("]") and ":" in given else given
+    name = host.strip("[]").lower()
+    if name != address.host.lower() and not ServerAddress(name, 0).is_loopback:
+        raise Refused(421, f"this worker is asked as {address}, not as {shortened(given)}")
+
+
+def _query() -> str:
+    text: str = bottle.request.environ.get("QUERY_STRING", "")
+    return text
+
+
+def _line(text: str) -> bytes:
+    # A lone surrogate becomes the escape that JSON has for it.
+    return f"{text}\n".encode(errors="backslashreplace")

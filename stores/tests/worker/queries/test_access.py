@@ -22,8 +22,7 @@ from stores.worker import Worker
 from stores.worker.queries import server
 from stores.worker.queries.access import CERTIFICATE, KEY, TOKEN, AccessFiles
 from stores.worker.queries.address import ServerAddress
-from stores.worker.queries.endpoint import QueryEndpoint
-from stores.worker.queries.routes import routes_of
+from stores.worker.queries.endpoint import QueryEndpoint, routes_of
 from stores.worker.queries.server import Listener, QueryServer
 
 ANY = ServerAddress("127.0.0.1", 0)

@@ -15,9 +15,9 @@ from stores.tasks import GlobalStore, GlobalStores
 from stores.tests.worker.queries.asking import Reply, call
 from stores.worker.queries.address import ServerAddress
 from stores.worker.queries.asked import QueriedStore
+from stores.worker.queries.endpoint import routes_of
 from stores.worker.queries.instances import Instances
 from stores.worker.queries.local_reads import LocalReads
-from stores.worker.queries.routes import routes_of
 from stores.worker.queries.store_queries import StoreQueries
 
 ADDRESS = ServerAddress("127.0.0.1", 1)

@@ -23,8 +23,8 @@ from stores.interface import TopicPartition
 from stores.tests.worker.queries.asking import Reply, call
 from stores.tests.worker.queries.stage import ADDRESS, HERE, MOVING, OTHER, THERE, Stage
 from stores.worker.queries import instances
-from stores.worker.queries.pages import LIMIT_MAX
 from stores.worker.queries.parameters import shortened
+from stores.worker.queries.store_queries import LIMIT_MAX
 
 
 def check_refused(reply: Reply, status: int, *words: str) -> None:
@@ -336,7 +336,7 @@ def test_a_page_takes_no_more_records_than_it_was_asked_for(stage: Stage, query:
 
 
 def test_a_page_of_large_values_ends_early(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("stores.worker.queries.pages.PAGE_BYTES_MAX", 3_000)
+    monkeypatch.setattr("stores.worker.queries.store_queries.PAGE_BYTES_MAX", 3_000)
     stage.put("bytes", *((b"%d" % number, b"x" * 1_000) for number in range(9)))
     first = stage.ask("bytes/range")
     assert first.keys == ["0", "1", "2"]
