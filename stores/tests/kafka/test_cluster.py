@@ -14,7 +14,7 @@ from confluent_kafka import KafkaError, KafkaException
 from stores.changelog.kafka import cluster as cluster_module
 from stores.changelog.kafka.client_settings import ClientSettings
 from stores.changelog.kafka.cluster import CLIENT_LOG, Cluster
-from stores.errors import ChangelogError, ChangelogTimeoutError
+from stores.errors import ChangelogError, ChangelogTimeoutError, StoreClosedError
 from stores.interface import TopicPartition
 
 TIMEOUT_S = 30.0
@@ -108,6 +108,15 @@ def test_the_client_is_closed_with_the_cluster_and_once_only(client: Client) -> 
     for _ in range(2):
         cluster.close()
         assert client.closed == 1
+
+
+def test_a_closed_cluster_checks_no_partition_even_of_a_topic_that_it_knows(client: Client) -> None:
+    cluster = cluster_over(client)
+    cluster._partitions = {"t": 1}
+    cluster.check_partition(TopicPartition("t", 0))
+    cluster.close()
+    with pytest.raises(StoreClosedError):
+        cluster.check_partition(TopicPartition("t", 0))
 
 
 def test_a_client_that_has_lost_the_controller_looks_for_it_again(client: Client) -> None:

@@ -24,14 +24,19 @@ class Client:
 
     def __init__(self, on_error: Callable[[KafkaError], None], reason: KafkaError | None, raises: bool) -> None:
         self._on_error, self._reason, self._raises = on_error, reason, raises
+        self._polls_until_it_knows = -1
 
     def begin_transaction(self) -> None:
         """Begin: the client knows nothing yet."""
 
     def produce(self, *record: object) -> None:
+        self._polls_until_it_knows = 2
         raise KafkaException(KafkaError(KafkaError._FATAL))
 
     def poll(self, wait_s: float) -> None:
+        self._polls_until_it_knows -= 1
+        if self._polls_until_it_knows != 0:
+            return
         if self._reason is not None and self._raises:
             raise KafkaException(self._reason)
         if self._reason is not None:

@@ -372,10 +372,11 @@ def test_an_end_of_a_transaction_without_an_answer_is_in_doubt(cluster: FakeClus
 
 def test_the_log_has_what_the_settings_ask_for_and_no_more(caplog: pytest.LogCaptureFixture) -> None:
     log = logging.getLogger("stores.tests.lost_requests")
-    levels = [logging.DEBUG, logging.INFO, logging.ERROR]
+    levels = [logging.DEBUG, logging.INFO, logging.ERROR, logging.CRITICAL]
     for settings, contexts, expected in (
         ({}, "broker", levels[1:]),
         ({"log_level": 3}, "broker", levels[2:]),
+        ({"log_level": 0}, "broker", levels[3:]),
         ({"debug": ""}, "broker", levels[1:]),
         ({"debug": "cgrp,topic"}, "cgrp,topic,broker", levels),
     ):

@@ -66,6 +66,30 @@ def test_a_copy_that_has_only_the_marks_of_an_interrupted_restore_is_wiped(tmp_p
         assert list(state.records()) == []
 
 
+def test_a_copy_older_than_all_versions_of_the_log_keeps_nothing_of_its_own(tmp_path: Path) -> None:
+    """The versions that deleted a key are gone, and the snapshot does not have it."""
+    seen: list[int | None] = []
+
+    def put_once(rows: Rows, context: Context) -> Iterator[tuple[str, int]]:
+        seen.append(context.store("counts").get("once"))
+        if context.store("counts").get("other") is None:
+            context.store("counts").put("once", 1)
+        else:
+            context.store("counts").delete("once")
+        context.store("counts").put("other", 1)
+        yield from ()
+
+    given = plan(tmp_path, put_once, retention=Retention(snapshot_versions=3, keep_versions=1))
+    elsewhere = replace(given, local=str(tmp_path / "elsewhere"))
+    compute(given, 0)
+    task.close_all()
+    for number in range(1, 9):
+        compute(elsewhere, number)
+    task.close_all()
+    compute(given, 9)
+    assert seen == [None, 1, *[None] * 8]
+
+
 def test_copies_are_closed_when_a_worker_has_too_many_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(task, "OPEN_MAX", 1)
     given = plan(tmp_path)

@@ -97,7 +97,8 @@ def by_a_task() -> list[Record]:
 
 
 def arrow(some: list[Record]) -> Iterator[pa.RecordBatch]:
-    times = [START + timedelta(milliseconds=record.timestamp_ms - START_MS) for record in some]
+    # Other sources than Kafka have microseconds, which a record has not.
+    times = [START + timedelta(milliseconds=record.timestamp_ms - START_MS, microseconds=7) for record in some]
     headers = [[{"key": name, "value": content} for name, content in record.headers] for record in some]
     yield pa.record_batch(
         {

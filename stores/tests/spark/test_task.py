@@ -435,7 +435,7 @@ def test_a_store_never_leads_its_log(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 
 def test_the_failpoints_of_a_batch_are_reached_in_their_order(tmp_path: Path) -> None:
-    stores = {name: StoreConfig("rocksdb", records=COUNTS) for name in ("counts", "other")}
+    stores = {name: StoreConfig("rocksdb", records=COUNTS) for name in ("counts", "other", "third")}
     given, reached = plan(tmp_path, stores=stores), list[str]()
     names = [name for name in failpoints.declared() if name.startswith("spark.")]
     for name in names:
@@ -445,4 +445,4 @@ def test_the_failpoints_of_a_batch_are_reached_in_their_order(tmp_path: Path) ->
     finally:
         for name in names:
             failpoints.disarm(name)
-    assert reached[-2:] == ["spark.between_stores", "spark.committed"]
+    assert reached[-3:] == ["spark.between_stores", "spark.between_stores", "spark.committed"]
