@@ -89,6 +89,10 @@ def test_a_typed_store_lies_over_a_store_of_bytes_alone(opened: Opened, kind: Re
         assert typed.is_open
 
 
+def test_windows_may_be_kept_for_no_longer_than_their_size() -> None:
+    assert window(size_ms=30, retention_ms=30).retention.retention_ms == 30
+
+
 def test_segments_are_half_the_retention_and_a_minute_at_least() -> None:
     assert window(segment_ms=None).retention.segment_ms == 60_000
     assert session(segment_ms=None, retention_ms=86_400_000).retention.segment_ms == 43_200_000
