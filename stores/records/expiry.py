@@ -11,10 +11,11 @@ from typing import Final
 
 from stores.contract.marks import VALUE_BYTES_MAX
 from stores.contract.plain import PlainIterator
+from stores.errors import StoreCorruptedError
 from stores.interface import KeyValueIterator, KeyValueSnapshot, KeyValueStore, KeyValueView, ReadOnlyKeyValueStore
 from stores.records.converters import LoggedRecord, TimestampedConverter
 from stores.records.staging import RecordStaging, StagedWrite
-from stores.records.timestamps import TIME, time_of
+from stores.records.timestamps import TIME, TIME_BYTES, time_of
 
 STREAM_TIME: Final = "stream_time"
 """The mark with the highest time ever put."""
@@ -37,8 +38,14 @@ def stream_time_ms(marks: Marks) -> int:
 
 
 def stream_time_of(mark: bytes | None) -> int:
-    """Return the stream time in its mark, -1 for no mark."""
-    return -1 if mark is None else time_of(mark)
+    """Return the stream time in its mark, -1 for no mark. Raises: StoreCorruptedError."""
+    if mark is None:
+        return -1
+    if len(mark) != TIME_BYTES:
+        raise StoreCorruptedError(
+            "the stream time of a store can't be read: wipe the store and restore it from its changelog"
+        )
+    return time_of(mark)
 
 
 class LiveReader(ReadOnlyKeyValueStore):

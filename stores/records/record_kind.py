@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from typing import ClassVar, Final, Self, cast
 
 from stores.contract.arguments import OnlyReads
 from stores.errors import StoreCorruptedError, StoreIncompatibleError
+from stores.files.plain_files import parsed_json
 from stores.interface import (
     Closeable,
     IsolationLevel,
@@ -137,16 +139,22 @@ class RecordKind(ABC):
 def kept_description(store: KeyValueStore) -> dict[str, object] | None:
     """Return the description in ``store``, None if it has none. Raises: StoreCorruptedError."""
     mark = store.mark(RECORDS)
-    if mark is None:
-        return None
-    try:
-        kept = json.loads(mark)
+    return None if mark is None else described(mark, store.name)
+
+
+def described(mark: bytes, name: str) -> dict[str, object]:
+    """Return the description in its mark, from the store ``name``. Raises: StoreCorruptedError."""
+    with suppress(ValueError):
+        kept = parsed_json(mark)
         if isinstance(kept, dict) and isinstance(kept.get("kind"), str):
             return kept
-    except ValueError:
-        pass
-    raise StoreCorruptedError(
-        f"the description of store {store.name!r} can't be read: wipe the store and restore it from its changelog"
+    raise unreadable(name)
+
+
+def unreadable(name: str) -> StoreCorruptedError:
+    """Return the error for a description that can't be read."""
+    return StoreCorruptedError(
+        f"the description of store {name!r} can't be read: wipe the store and restore it from its changelog"
     )
 
 

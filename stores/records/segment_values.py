@@ -31,8 +31,12 @@ _RUNS_MAX = 2048
 
 
 def number(marked: SegmentMarks, name: str) -> int:
-    """Return the number in a mark, 0 if it is not set."""
+    """Return the number in a mark, 0 if it is not set. Raises: StoreCorruptedError."""
     mark = marked.mark(name)
+    if mark is not None and len(mark) != TIME_BYTES:
+        raise StoreCorruptedError(
+            f"the mark {name!r} of a store can't be read: wipe the store and restore it from its changelog"
+        )
     return 0 if mark is None else unpacked(mark)
 
 

@@ -12,7 +12,7 @@ from stores.records.codec import Codec
 from stores.records.converters import LoggedRecord, RecordConverter, UnfitRecordError
 from stores.records.data_marks import marks_of, pairs_of, preparable
 from stores.records.expiry import STREAM_TIME, stream_time_ms
-from stores.records.record_kind import REBUILDING, Description, RecordKind, write_description
+from stores.records.record_kind import REBUILDING, Description, RecordKind, unreadable, write_description
 from stores.records.retention import RecordRetention, default_segment_ms
 from stores.records.segment_keys import SEGMENT_BYTES, SegmentKeys, packed
 from stores.records.segment_scans import existing_segments
@@ -84,6 +84,8 @@ class SegmentedKind(RecordKind):
         own = self._whole_description()
         if {**kept, **_FREE} != {**own, **_FREE}:
             super()._prepare_other(store, kept)
+        if not all(type(kept.get(name)) is type(own[name]) for name in own):
+            raise unreadable(store.name)
         if kept["timestamped"] and not self.timestamped:
             raise StoreIncompatibleError(
                 f"store {store.name!r} has timestamps, which a {self.kind} store with timestamped=False can't read: "

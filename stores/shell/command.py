@@ -161,7 +161,7 @@ def _dump(given: argparse.Namespace) -> int:
             print(form(line))
         return 0
     with held(given.path) as store, reading(store) as found:
-        decoder = Decoder(found.marks, given.key, given.value)
+        decoder = Decoder(store.path.name, found.marks, given.key, given.value)
         for line in islice(_records(found, decoder), given.limit):
             print(form(line))
     return 0

@@ -7,8 +7,8 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from stores.errors import ConfigError, StoreCorruptedError
-from stores.records.record_kind import RECORDS
+from stores.errors import ConfigError
+from stores.records.record_kind import RECORDS, described
 from stores.records.segment_keys import (
     SEGMENT_BYTES,
     TIME_BYTES,
@@ -27,21 +27,18 @@ Line = dict[str, object]
 
 
 class Decoder:
-    """Decodes the records of one store: ``key`` and ``value`` are names in ``SERDES``, or None for plain bytes.
+    """Decodes the records of the store ``name``. ``key`` and ``value`` are in ``SERDES``, or None for plain bytes.
 
     With one of them, a typed store's times are taken out of its records as the store's description says.
     Raises: StoreCorruptedError if the description can't be read.
     """
 
-    def __init__(self, marks: Mapping[str, bytes], key: str | None, value: str | None) -> None:
+    def __init__(self, name: str, marks: Mapping[str, bytes], key: str | None, value: str | None) -> None:
         self._key, self._value = key, value
         asked = key is not None or value is not None
-        try:
-            kind = json.loads(marks[RECORDS]) if asked and RECORDS in marks else {}
-            self._keys = keys_described(kind)
-            self._timestamped = has_timestamps(kind)
-        except (ValueError, AttributeError) as error:
-            raise StoreCorruptedError("the store's description can't be read: restore it from its changelog") from error
+        kind = described(marks[RECORDS], name) if asked and RECORDS in marks else {}
+        self._keys = keys_described(kind)
+        self._timestamped = has_timestamps(kind)
 
     def record(self, key: bytes, value: bytes, *, plain: bool = False) -> Line:
         """Return a record by the names of its parts; bytes are those that no serde was asked for.

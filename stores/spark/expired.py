@@ -14,7 +14,7 @@ from stores.records.expiry import STREAM_TIME, stream_time_of
 from stores.records.record_kind import RecordKind
 from stores.records.retention import RecordRetention
 from stores.records.segment_keys import keys_described, packed, unpacked
-from stores.records.timestamps import time_of
+from stores.records.timestamps import TIME_BYTES
 
 TTL = "query_ttl_ms"
 """The mark with the time to live of a store's records. It is no part of the description, because it may change."""
@@ -41,5 +41,5 @@ def expired_by(kind: Mapping[str, Any], marks: Mapping[str, bytes]) -> Callable[
         return lambda key, value: keys.time(key) < first_ms
     if TTL in marks:
         limit_ms = stream_time_ms - unpacked(marks[TTL])
-        return lambda key, value: 0 <= time_of(value) <= limit_ms
+        return lambda key, value: 0 <= int.from_bytes(value[:TIME_BYTES], "big", signed=True) <= limit_ms
     return lambda key, value: False

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from typing import NoReturn
 
 from stores.changelog.files import StoreChanges
 from stores.contract.arguments import check_pairs
-from stores.errors import StoreError
+from stores.errors import StoreCorruptedError, StoreError
+from stores.files.plain_files import parsed_json
 from stores.forwarding import ForwardingStore
 from stores.interface import KeyValueStore, TopicPartition
 
@@ -90,6 +92,18 @@ class RecordingStore(ForwardingStore):
 
 
 def logged_marks(store: KeyValueStore) -> list[str]:
-    """Return the names of all marks of ``store`` that the log has, without the list itself."""
+    """Return the names of all marks of ``store`` that the log has, without the list itself.
+
+    Raises: StoreCorruptedError.
+    """
     mark = store.mark(LOGGED_MARKS)
-    return [] if mark is None else [str(name) for name in json.loads(mark)]
+    if mark is None:
+        return []
+    with suppress(ValueError):
+        names = parsed_json(mark)
+        if isinstance(names, list) and all(isinstance(name, str) for name in names):
+            return names
+    raise StoreCorruptedError(
+        f"the list of the marks of store {store.name!r} can't be read: remove the local copy, and the next batch "
+        "restores it from the state folder"
+    )

@@ -5,8 +5,11 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from struct import Struct
+from struct import error as StructError
 from typing import TYPE_CHECKING, Any
 
+from stores.errors import StoreCorruptedError
+from stores.files.plain_files import parsed_json
 from stores.records.values import check_time_ms
 
 if TYPE_CHECKING:
@@ -47,7 +50,7 @@ class Timers:
         """Delete the timers that are due, and return them by time, then by their keys as JSON.
 
         One that is deleted meanwhile is left out. One that is registered meanwhile is not among them, and fires in the
-        next batch at the earliest, unless it was among them and was deleted.
+        next batch at the earliest, unless it was among them and was deleted. Raises: StoreCorruptedError.
         """
         if watermark_ms < 0:
             return
@@ -55,13 +58,13 @@ class Timers:
             for entry, _ in due:
                 # The scan is a snapshot: it still has what an earlier timer's function has deleted.
                 if self._store.delete(entry) is not None:
-                    yield _as_given(json.loads(entry[_TIME.size :])), int(_TIME.unpack_from(entry)[0])
+                    yield _timer_in(entry)
 
 
 def stream_time_ms(store: KeyValueStore) -> int:
-    """Return the stream time that ``store`` has, -1 if it has none."""
+    """Return the stream time that ``store`` has, -1 if it has none. Raises: StoreCorruptedError."""
     kept = store.get(_STREAM_TIME)
-    return -1 if kept is None else int(_TIME.unpack(kept)[0])
+    return -1 if kept is None else _stream_time_in(kept)
 
 
 def set_stream_time(store: KeyValueStore, time_ms: int) -> None:
@@ -75,10 +78,34 @@ def encoded(key: Any, time_ms: int) -> bytes:
 
 
 def shown(kept: bytes, value: bytes) -> tuple[str, str, int]:
-    """Return an entry of the store as the table of a state has it: the key and the value as text, and the time."""
+    """Return an entry of the store as the table of a state has it: the key and the value as text, and the time.
+
+    Raises: StoreCorruptedError.
+    """
     if kept == _STREAM_TIME:
-        return kept.decode(), "", int(_TIME.unpack(value)[0])
-    return kept[_TIME.size :].decode(), "", int(_TIME.unpack_from(kept)[0])
+        return kept.decode(), "", _stream_time_in(value)
+    _, time_ms = _timer_in(kept)
+    return kept[_TIME.size :].decode(), "", time_ms
+
+
+def _timer_in(entry: bytes) -> tuple[Any, int]:
+    """Return the key and the time of a timer. Raises: StoreCorruptedError."""
+    try:
+        return _as_given(parsed_json(entry[_TIME.size :].decode())), int(_TIME.unpack_from(entry)[0])
+    except (ValueError, TypeError, KeyError, RecursionError, StructError) as error:
+        raise _damaged(f"entry {entry[:100].hex()} is no timer") from error
+
+
+def _stream_time_in(kept: bytes) -> int:
+    if len(kept) != _TIME.size:
+        raise _damaged(f"stream time {kept[:100].hex()} is no number")
+    return int(_TIME.unpack(kept)[0])
+
+
+def _damaged(what: str) -> StoreCorruptedError:
+    return StoreCorruptedError(
+        f"the {what}, in the store {TIMES!r} of a state: bring the state folder back from a copy"
+    )
 
 
 def _plain(key: Any) -> Any:

@@ -109,7 +109,7 @@ def test_a_dump_decodes_what_a_typed_store_describes(tmp_path: Path, capsys: pyt
 
 
 def test_records_of_both_formats_of_a_store_in_its_upgrade_are_decoded() -> None:
-    decoder = Decoder({RECORDS: b'{"kind": "timestamped"}'}, "str", "str")
+    decoder = Decoder("times", {RECORDS: b'{"kind": "timestamped"}'}, "str", "str")
     assert decoder.record(b"k", b"old", plain=True) == {"key": "k", "value": "old"}
     assert decoder.record(b"k", bytes(7) + b"\x05new") == {"key": "k", "value": "new", "timestamp_ms": 5}
 

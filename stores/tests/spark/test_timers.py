@@ -10,17 +10,21 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from stores.changelog.files import VersionLog
 from stores.changelog.files.location import open_folder
 from stores.config import StoreConfig
-from stores.errors import ConfigError, StoreIncompatibleError
+from stores.errors import ConfigError, StoreCorruptedError, StoreIncompatibleError
+from stores.registry import open_store
 from stores.spark import idle_batches, task, watermark
 from stores.spark.context import Context
 from stores.spark.idle_batches import WatermarkReader
 from stores.spark.plan import Batch, Plan
+from stores.spark.recording_store import LOGGED_MARKS, logged_marks
 from stores.spark.rows import Rows
-from stores.spark.timers import TIMES, encoded, set_stream_time, shown
+from stores.spark.timers import TIMES, Timers, encoded, set_stream_time, shown, stream_time_ms
 from stores.spark.watermark import absolute, next_watermark_of, watermark_of
 from stores.tests.spark.counting import COUNTS, OUTPUT, QUERY, compute, count, expected_rows, plan
 
@@ -306,3 +310,35 @@ def test_the_source_of_batches_without_rows_looks_at_the_checkpoint_from_time_to
     commit(tmp_path, 1, 90)
     assert reader.latestOffset() == {"watermark_ms": 70}
     assert idle_batches.LOOK_S > 0
+
+
+@given(entry=st.binary(min_size=1, max_size=30), value=st.binary(max_size=12))
+def test_an_entry_of_any_bytes_is_a_timer_or_an_error_that_names_it(entry: bytes, value: bytes) -> None:
+    with open_store("memory", "unused") as store:
+        store.put(entry, value)
+        store.put(b"stream time", value)
+        for read in (
+            lambda: list(Timers(store).take_due((1 << 62) - 2)),
+            lambda: shown(entry, value),
+            lambda: stream_time_ms(store),
+        ):
+            try:
+                read()
+            except StoreCorruptedError as error:
+                assert TIMES in str(error)
+
+
+@pytest.mark.parametrize("key", ['{"bytes": 5}', "{}", '{"bytes": "0"}', "[" * 20_000, '[{"a": 1}]', "\x00"])
+def test_a_key_of_another_structure_is_no_timer(key: str) -> None:
+    with open_store("memory", "unused") as store:
+        store.put(bytes(8) + key.encode(), b"")
+        with pytest.raises(StoreCorruptedError, match=TIMES):
+            list(Timers(store).take_due(1))
+
+
+@pytest.mark.parametrize("mark", [b"", b"\xff", b"5", b"{}", b"[1]", b"[" * 30_000])
+def test_a_list_of_marks_that_can_t_be_read_is_named(mark: bytes) -> None:
+    with open_store("memory", "unused") as store:
+        store.restore([], {}, marks={LOGGED_MARKS: mark})
+        with pytest.raises(StoreCorruptedError, match="remove the local copy"):
+            logged_marks(store)

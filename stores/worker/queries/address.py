@@ -44,12 +44,13 @@ def server_address(text: str) -> ServerAddress:
     Raises: ConfigError for anything else, for an address that other workers could not send clients to, and if the extra
     ``http`` is not installed.
     """
-    address = _parsed(text.strip())
+    address = parsed_address(text.strip())
     check_extra("http")
     return address
 
 
-def _parsed(text: str) -> ServerAddress:
+def parsed_address(text: str) -> ServerAddress:
+    """Return the address that ``text`` is. Raises: ConfigError."""
     host, _, port = text.rpartition(":")
     in_brackets = host.startswith("[") and host.endswith("]")
     found = ip_address(host[1:-1] if in_brackets else host)

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 
 from stores.changelog.group import GroupMember
-from stores.errors import StoreError
+from stores.errors import ConfigError, StoreError
 from stores.interface import TopicPartition
+from stores.worker.queries.address import parsed_address
 from stores.worker.queries.refusals import unavailable
 
+_log = logging.getLogger(__name__)
 FRESH_S = 1.0
 """The time for which an answer or an error of the group is used again: over Kafka each one is a request to a broker."""
 
@@ -23,6 +27,7 @@ class Instances:
         self._lock = threading.Lock()
         self._known: Mapping[TopicPartition, str] = {}
         self._error: StoreError | None = None
+        self._refused: set[str] = set()
         self._asked_at = float("-inf")
 
     def joined(self, member: GroupMember) -> None:
@@ -42,10 +47,28 @@ class Instances:
         with self._lock:
             if time.monotonic() >= self._asked_at + FRESH_S:
                 try:
-                    self._known, self._error = member.addresses(), None
+                    self._known, self._error = self._usable(member.addresses()), None
                 except StoreError as error:
                     self._error = error
                 self._asked_at = time.monotonic()
             if self._error is not None:
                 raise self._error.with_traceback(None)
             return self._known
+
+    def _usable(self, addresses: Mapping[TopicPartition, str]) -> Mapping[TopicPartition, str]:
+        """Leave out what is no address of a server: another program may have written it, and clients are sent there."""
+        usable = {partition: address for partition, address in addresses.items() if _is_address(address)}
+        for address in {*addresses.values()} - {*usable.values()} - self._refused:
+            _log.warning(
+                "A worker of the group has no address of a server, but %.100r: clients are not sent there", address
+            )
+            self._refused.add(address)
+        return usable
+
+
+def _is_address(text: str) -> bool:
+    """Return True if ``text`` is an address as a worker gives it to its group."""
+    with suppress(ConfigError):
+        address = parsed_address(text)
+        return address.port > 0 and str(address) == text
+    return False

@@ -252,6 +252,21 @@ def test_an_error_of_the_group_is_its_sentence(
     check_refused(stage.ask("counts/get", key="a", partition=THERE), status, str(error))
 
 
+@pytest.mark.parametrize(
+    "wrong",
+    ["", "8080", "host", "host:0", "host:99999", "evil.example:80/path", "a:1\r\nSet-Cookie: x:2", "0.0.0.0:80"],
+)
+def test_clients_are_not_sent_to_what_is_no_address(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, wrong: str
+) -> None:
+    """Another program may have joined the group, or written the file of a member."""
+    monkeypatch.setattr(instances, "FRESH_S", 0.0)
+    monkeypatch.setattr(stage.member, "addresses", lambda: {TopicPartition("lines", THERE): wrong})
+    for _ in range(2):
+        check_refused(stage.ask("counts/get", key="a", partition=THERE), 503, "no worker that answers queries")
+    assert [record.args for record in caplog.records if record.levelno == logging.WARNING] == [(wrong,)]
+
+
 def test_queries_that_find_the_group_silent_do_not_each_wait_for_it(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:

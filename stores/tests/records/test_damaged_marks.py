@@ -1,0 +1,101 @@
+"""Marks of a typed store that another program wrote, or that are damaged: the store works, or names what is wrong."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stores.errors import StoreCorruptedError, StoreError
+from stores.interface import KeyValueStore
+from stores.records import INT64, STR, KeyValue, Session, TimestampedKeyValue, Window, Windowed
+from stores.records.expiry import CURSOR, STREAM_TIME
+from stores.records.record_kind import RECORDS, RecordKind
+from stores.records.segment_values import DROPPED, OLD_SEGMENTS, SEQUENCE
+from stores.registry import open_store
+from stores.shell.decoding import Decoder
+
+KINDS: dict[str, RecordKind] = {
+    "key-value": KeyValue(STR, INT64),
+    "timestamped": TimestampedKeyValue(STR, INT64),
+    "expiring": TimestampedKeyValue(STR, INT64, ttl_ms=1_000),
+    "window": Window(STR, INT64, size_ms=10, retention_ms=1_000),
+    "duplicates": Window(STR, INT64, size_ms=10, retention_ms=1_000, retain_duplicates=True),
+    "session": Session(STR, INT64, retention_ms=1_000),
+}
+NUMBERS = (STREAM_TIME, SEQUENCE, DROPPED, OLD_SEGMENTS, CURSOR)
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
+    max_leaves=5,
+)
+
+
+def use(kind: RecordKind, plain: KeyValueStore) -> None:
+    """Put, look up, scan and commit."""
+    store: Any = kind.over(plain)
+    if isinstance(kind, Session):
+        store.put(Windowed("a", 20, 30), 1)
+        list(store.fetch("a"))
+    elif isinstance(kind, Window):
+        store.put("a", 1, 20)
+        list(store.fetch("a", 0, 50))
+    elif isinstance(kind, TimestampedKeyValue):
+        store.put("a", 1, 20)
+        store.get_many(["a", "b"])
+    else:
+        store.put("a", 1)
+    if not isinstance(kind, Session):
+        list(store.all())
+    store.commit()
+
+
+def try_with(kind: RecordKind, marks: dict[str, bytes]) -> None:
+    """Make a store with a record, give it ``marks``, and use it again. Only errors of the library may come."""
+    with open_store("memory", "unused") as plain:
+        use(kind, plain)
+        plain.restore([], {}, marks=marks)
+        try:
+            use(kind, plain)
+            Decoder("s", {RECORDS: plain.mark(RECORDS) or b"", **marks}, "str", None)
+        except StoreError as error:
+            assert len(str(error)) < 2_000
+
+
+@pytest.mark.parametrize("name", KINDS)
+@given(data=st.data())
+def test_a_description_of_any_bytes_and_structure_is_read_or_refused(name: str, data: st.DataObject) -> None:
+    kind = KINDS[name]
+    own = kind._whole_description()
+    changed = st.fixed_dictionaries({each: json_values | st.just(value) for each, value in own.items()})
+    mark = data.draw(
+        st.binary(max_size=20)
+        | json_values.map(lambda value: json.dumps(value).encode())
+        | changed.map(lambda value: json.dumps(value).encode())
+        | st.sets(st.sampled_from(sorted(own))).map(
+            lambda left_out: json.dumps({each: own[each] for each in own if each not in left_out}).encode()
+        )
+    )
+    try_with(kind, {RECORDS: mark})
+
+
+@pytest.mark.parametrize("name", KINDS)
+@given(mark=st.binary(max_size=20), which=st.sampled_from(NUMBERS))
+def test_a_number_of_any_bytes_is_read_or_refused(name: str, mark: bytes, which: str) -> None:
+    try_with(KINDS[name], {which: mark})
+
+
+@pytest.mark.parametrize(
+    ("which", "mark"),
+    [(STREAM_TIME, b"?"), (SEQUENCE, b"?"), (RECORDS, b"?"), (RECORDS, b"[" * 30_000), (RECORDS, b'{"kind": 1}')],
+    ids=["stream time", "sequence", "no JSON", "deep JSON", "another structure"],
+)
+def test_a_mark_that_can_t_be_read_is_named_with_what_to_do(which: str, mark: bytes) -> None:
+    with open_store("memory", "unused") as plain:
+        use(KINDS["duplicates"], plain)
+        plain.restore([], {}, marks={which: mark})
+        with pytest.raises(StoreCorruptedError, match="restore it from its changelog"):
+            use(KINDS["duplicates"], plain)
