@@ -223,3 +223,8 @@ def test_an_error_that_only_a_new_producer_passes_is_not_tried_again_by_a_produc
     with pytest.raises(ChangelogTimeoutError):
         cluster.asked("asking", fail)
     assert calls > 1
+
+
+def test_the_wait_for_transactions_in_a_partition_that_is_not_there_is_refused(client: Client) -> None:
+    with pytest.raises(ChangelogError, match="t"):
+        cluster_over(client).await_decided([TopicPartition("t", 0)])

@@ -14,11 +14,12 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException
 
 from stores.changelog.kafka import group_offsets
+from stores.changelog.kafka.group_addresses import ASK_S, GroupAddresses
 from stores.changelog.kafka.group_members import check_members
 from stores.changelog.kafka.group_offsets import CLIENTS, GroupOffsets
 from stores.changelog.kafka.shared_producer import KafkaSharedProducer
 from stores.changelog.kafka.testing.broker import Broker
-from stores.errors import ChangelogError
+from stores.errors import ChangelogError, StoreClosedError
 from stores.interface import TopicPartition
 from stores.tests.kafka.counting import KEYS, changelog, prepared, task_over
 from stores.tests.tasks.setup import INPUT
@@ -141,3 +142,16 @@ def test_the_question_for_the_members_of_a_group_ends_with_the_time_that_is_left
     assert [asked.kwargs for asked in admin.describe_consumer_groups.mock_calls if asked.args] == [
         {"request_timeout": 3.0}
     ] * 2
+
+
+def test_the_addresses_of_a_group_are_asked_for_a_bounded_time_and_of_an_open_changelog() -> None:
+    future, admin = Mock(), Mock()
+    future.result.return_value.members = []
+    admin.describe_consumer_groups.return_value = {"g": future}
+    cluster: Any = SimpleNamespace(client=lambda kind, own: admin, check_open=Mock())
+    addresses = GroupAddresses(cluster, "g", "mark")
+    assert addresses.ask() == {}
+    assert admin.describe_consumer_groups.call_args == call(["g"], request_timeout=ASK_S)
+    cluster.check_open.side_effect = StoreClosedError("closed")
+    with pytest.raises(StoreClosedError):
+        addresses.ask()

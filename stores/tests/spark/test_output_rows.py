@@ -57,7 +57,7 @@ def test_a_null_that_is_declared_as_none_is_named_by_its_row_and_column(rows: li
 
 
 def test_a_value_of_a_batch_that_does_not_fit_is_named_by_its_row_and_column() -> None:
-    wrong = pa.record_batch([pa.array(["a", "b", "c"]), pa.array(["1", "2", "many"])], ["name", "n"])
+    wrong = pa.record_batch([pa.array(["a", "b", "c", "d"]), pa.array(["1", "2", "many", "more"])], ["name", "n"])
     with pytest.raises(ConfigError) as raised:
         list(output_batches([("first", 1), wrong], SCHEMA))
     assert "row 4" in str(raised.value)

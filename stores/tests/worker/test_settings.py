@@ -188,3 +188,8 @@ def test_a_file_that_has_no_properties_is_refused(tmp_path: Path, content: bytes
         read_properties(file)
     with pytest.raises(StoreUnavailableError):
         read_properties(tmp_path / "missing")
+
+
+def test_a_processor_can_not_be_changed_after_it_was_checked() -> None:
+    with pytest.raises(AttributeError):
+        Processor(["lines"], count).inputs = ["../lines"]  # type: ignore[misc]

@@ -182,6 +182,14 @@ def test_copies_stay_while_the_members_are_unknown(
     await_true(lambda: len(copies.calls) > steps + 20)
     assert is_following(thread)
     assert len(caplog.records) == (0 if unknown is None else 1)
+    # An error that comes again after the members were known is told again.
+    member.peers_now = []
+    steps = len(copies.calls)
+    await_true(lambda: len(copies.calls) > steps + 20)
+    member.peers_now = unknown
+    steps = len(copies.calls)
+    await_true(lambda: len(copies.calls) > steps + 20)
+    assert len(caplog.records) == (0 if unknown is None else 2)
 
 
 def test_the_copies_are_computed_once_for_each_change_of_the_members(
