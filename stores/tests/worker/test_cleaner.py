@@ -20,10 +20,13 @@ from stores.tasks.directory.directory_layout import LAYOUT_FILE
 from stores.tasks.directory.state_directory import REMOVING, Watch, last_used
 from stores.tasks.identifier import StorePartition
 from stores.tests.tasks.directory.relocating import PARTITION, lay_out
+from stores.tests.worker.counting_app import PARTITIONS
 from stores.tests.worker.places import EmbeddedPlace, expected_counts
+from stores.tests.worker.worker_process import WorkerProcess
 from stores.tests.worker.worker_thread import ALL, await_counted, await_true, running
 from stores.worker import cleaner
 from stores.worker.cleaner import Cleaner
+from stores.worker.standby_copy import StandbyCopy
 
 HERE, ELSEWHERE = TaskId(0, 0), TaskId(0, 1)
 TOPOLOGY = Topology({0: Subtopology(("counts",))})
@@ -232,3 +235,25 @@ def test_a_worker_cleans_and_keeps_its_own_tasks_and_their_counts(
         place.feed(words)
         await_counted(place, 2 * len(words))
     assert Counter(place.counted()) == expected_counts(2 * words)
+
+
+def test_a_worker_that_cleans_spares_the_folders_of_its_standby_copies_while_they_are_not_open(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Copies that are open are locked. One that waits for its next try, after an error, is not."""
+    monkeypatch.setattr(cleaner, "LOOK_S_MIN", 0.02)
+    monkeypatch.setattr(StandbyCopy, "step", lambda copy: False)
+    place = EmbeddedPlace(tmp_path)
+    place.feed([])
+    state = StateDirectory(tmp_path / "state" / "counting")
+    settings = {"num.standby.replicas": "1", "state.cleanup.delay.ms": "50"}
+    other = {**place.properties(), **settings, "state.dir": str(tmp_path / "other")}
+    with running(place, settings) as own, WorkerProcess(tmp_path, "other", other):
+        await_true(lambda: len(own.status().standbys) == PARTITIONS // 2)
+        copies = [copy.task_id for copy in own.status().standbys]
+        # The last folder is the youngest: when it is removed, the others have been the same for longer.
+        gone = TaskId(0, 9)
+        for task_id in [*copies, gone]:
+            state.lock(task_id, "test").release()
+        await_true(lambda: gone not in state.tasks())
+        assert set(copies) <= set(state.tasks())
