@@ -88,7 +88,14 @@ UNKNOWN_MS = -1
 
 
 class StreamTime:
-    """The highest timestamp so far, and the highest that is committed."""
+    """The stream time of a task: the highest timestamp of its input so far, and the highest that is committed.
+
+    It is committed in the same transaction as the input's offsets, as the offset of a separate consumer group for the
+    partition of the latest record. No application can have the name of this group. So every changelog that keeps
+    offsets keeps it. The stream time of a task is the highest value committed for any of its partitions.
+
+    Source: Kafka Streams, ``TopicPartitionMetadata``, which has it in the metadata of the committed offset.
+    """
 
     def __init__(self, application_id: str) -> None:
         self.group = f"{application_id}/stream-time"
@@ -146,7 +153,16 @@ class Schedule:
 
 
 class Punctuation:
-    """The schedules of one task. For one thread."""
+    """The schedules of one task: calls of a user's function, by stream time or by wall clock. For one thread.
+
+    A task must have the same schedules after a crash as before. So all of them are made in the task's ``init``, which
+    is called again after each rollback. A schedule by stream time is due at multiples of its interval, so its next call
+    follows from the stream time alone. The stream time is committed with the input's offsets: a call is repeated if its
+    effects were rolled back, and is not repeated if they were committed.
+
+    Source: KIP-138; Kafka Streams, ``PunctuationSchedule``. Kafka starts over after a restart, with a call at the first
+    record.
+    """
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock

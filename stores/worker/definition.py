@@ -25,8 +25,9 @@ configuration."""
 class Processor:
     """A sub-topology: a function over the records of some input topics, with stores. Checked when it is made.
 
-    Each partition of the inputs is a task; all inputs have the same number of partitions. ``process``, ``init`` and
-    ``on_error`` are those of ``StreamTask``. Tasks of several threads call the same function at the same time.
+    Each partition of the inputs is a task; all inputs have the same number of partitions. ``process`` and ``init``
+    are those of ``StreamTask``, ``on_error`` is that of ``TaskSettings``. Tasks of several threads call the same
+    function at the same time.
 
     Raises: TypeError, ConfigError.
     """

@@ -12,7 +12,7 @@
     counts/3.removed/    the rest of a store's folder whose removal was interrupted
     .cleaning            held while a process removes folders
     kafka-streams-process-metadata
-                         the process ID (module ``process_file``); ``.process`` is held while it is created
+                         the process ID (``process_id``); ``.process`` is held while it is created
 
 Source: Kafka Streams, ``StateDirectory``; KIP-1259 for the age at which a folder is removed.
 """
@@ -61,8 +61,11 @@ _log = logging.getLogger(__name__)
 def process_id(folder: Path) -> UUID:
     """Return the process ID of ``folder``. If it has none, create one: all processes get the same.
 
-    A file that can't be parsed is replaced. Raises: OSError; StrangeFileError; StoreLockedError if another process has
-    held the lock for half a minute.
+    It outlasts the processes that use the directory. Its file is JSON, with the name and the format of Kafka Streams,
+    so that a directory of Kafka Streams keeps its ID. It may have more fields. A file that can't be parsed is replaced.
+
+    Raises: OSError; StrangeFileError; StoreLockedError if another process has held the lock for half a minute.
+    Source: Kafka Streams, ``StateDirectory.initializeProcessId``; KIP-441, which assigns tasks by the process ID.
     """
     file = folder / PROCESS_FILE
     while True:
