@@ -11,12 +11,11 @@ from pathlib import Path
 from stores.errors import ChangelogError
 from stores.files.plain_files import read_head
 from stores.files.sqlite_file import HEADER_BYTES, missing_bytes
-from stores.files.sqlite_library import Connection, roll_back
+from stores.files.sqlite_library import Connection
 
 APPLICATION_ID = 0x6C6F6731
 """Spells "log1" in the file's header; ``file`` and ``pragma application_id`` show it."""
-SCHEMA_VERSION = 3
-"""Version 1 had no checksums, version 2 no automatic compaction."""
+SCHEMA_VERSION = 1
 
 SCHEMA = """
 create table topic (
@@ -40,7 +39,7 @@ create table record (
     value blob,                               -- null: a tombstone
     timestamp_ms integer not null,            -- since 1970, -1: unknown
     headers text,                             -- JSON, [[name, content in Latin-1], ...]
-    checksum integer,                         -- see stores/changelog/checksum.py; null: there is none
+    checksum integer not null,                -- see stores/changelog/checksum.py
     primary key (topic_id, partition, offset)
 ) without rowid;
 create table producer (
@@ -69,19 +68,13 @@ create table group_offset (
     next_offset integer not null,             -- the next input record to read
     primary key (consumer_group, topic, partition)
 ) without rowid;
-"""
-_CLEANING = """
-create table if not exists cleaning (         -- see stores/changelog/compaction.py
+create table cleaning (                       -- see stores/changelog/compaction.py
     topic_id integer not null references topic,
     partition integer not null,
     clean_offset integer not null,            -- records before it are the last of their keys among themselves
     kept_records integer not null,            -- how many these were
     primary key (topic_id, partition)
 ) without rowid;
-"""
-SCHEMA += (
-    _CLEANING
-    + """
 create view partitions as
     select topic, p.partition, p.start_offset, p.next_offset,
            coalesce((select min(r.first_offset)
@@ -100,7 +93,6 @@ create view records as
     from record join topic using (topic_id) left join log_transaction t using (transaction_id);
 create view consumer_groups as select * from group_offset;
 """
-)
 
 
 def check_file(path: Path) -> None:
@@ -121,26 +113,12 @@ def check_file(path: Path) -> None:
 
 
 def check_schema(path: Path, connection: Connection) -> None:
-    """Bring an older changelog to the present version. Raises: ChangelogError for a newer one, and for another file."""
+    """Check that a file is a changelog of this release's schema version. Raises: ChangelogError."""
     if connection.execute("pragma application_id").fetchone()[0] != APPLICATION_ID:
         raise ChangelogError(f"{path} is an SQLite file, but not a changelog; choose another path")
     version = connection.execute("pragma user_version").fetchone()[0]
-    if version > SCHEMA_VERSION:
+    if version != SCHEMA_VERSION:
         raise ChangelogError(
-            f"{path} has schema version {version}, and this release reads up to {SCHEMA_VERSION}: "
+            f"{path} has schema version {version}, and this release reads {SCHEMA_VERSION}: "
             "open it with the release that wrote it"
         )
-    if version in (1, 2):
-        # In one transaction, unless another process has done it. Existing records stay without checksums.
-        connection.execute("begin immediate")
-        try:
-            version = connection.execute("pragma user_version").fetchone()[0]
-            if version == 1:
-                connection.execute("alter table record add column checksum integer")
-            if version < SCHEMA_VERSION:
-                connection.execute(_CLEANING)
-                connection.execute(f"pragma user_version = {SCHEMA_VERSION}")
-            connection.execute("commit")
-        except BaseException:
-            roll_back(connection)
-            raise

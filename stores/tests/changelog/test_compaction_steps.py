@@ -149,17 +149,6 @@ def test_records_that_were_truncated_do_not_count_as_kept(tmp_path: Path) -> Non
         assert log.dirty_share(A) == pytest.approx(1 / 2)
 
 
-def test_a_file_that_was_never_compacted_by_itself_is_from_now_on(tmp_path: Path) -> None:
-    with opened(tmp_path) as log, log.producer() as producer:
-        send(producer, [1] * 150)
-    with closing(sqlite3.connect(tmp_path / "log", isolation_level=None)) as file:
-        file.execute("drop table cleaning")
-        file.execute("pragma user_version = 2")
-    with opened(tmp_path) as log:
-        assert sum(log.compact_step(A) for _ in range(10)) == 149
-        log.verify()
-
-
 def test_a_reader_sees_what_was_there_when_it_began(tmp_path: Path) -> None:
     with opened(tmp_path) as log, log.producer() as producer:
         send(producer, [1] * 200)

@@ -44,6 +44,13 @@ def other_database(path: Path) -> None:
     connection.close()
 
 
+def older_version(path: Path) -> None:
+    filled(path)
+    connection = sqlite3.connect(path)
+    connection.execute("pragma user_version = 0")
+    connection.close()
+
+
 def newer_version(path: Path) -> None:
     filled(path)
     connection = sqlite3.connect(path)
@@ -51,7 +58,9 @@ def newer_version(path: Path) -> None:
     connection.close()
 
 
-@pytest.mark.parametrize("make", [garbage, empty, folder, cut_short, overwritten, other_database, newer_version])
+@pytest.mark.parametrize(
+    "make", [garbage, empty, folder, cut_short, overwritten, other_database, older_version, newer_version]
+)
 def test_what_is_no_changelog_is_refused_by_name_and_left_as_it_is(tmp_path: Path, make: object) -> None:
     path = tmp_path / "log.sqlite"
     assert callable(make)
