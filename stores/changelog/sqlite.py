@@ -7,10 +7,10 @@ Source: KIP-98 (transactions, epochs, last stable offset); SQLite's release note
 
 from __future__ import annotations
 
-import json
 import weakref
 from collections.abc import Collection, Generator, Iterator, Mapping, Sequence
 from os import PathLike
+from typing import Any
 
 from stores.changelog.arguments import (
     check_name,
@@ -31,6 +31,7 @@ from stores.changelog.producer import BufferedProducer
 from stores.changelog.shared import EmbeddedSharedProducer
 from stores.changelog.sqlite_writer import SqliteWriter
 from stores.errors import ChangelogError, ConfigError
+from stores.files.plain_files import parsed_json
 from stores.files.sqlite_library import Connection, changes, roll_back
 from stores.files.store_directory import checked_path
 from stores.interface import Durability, TopicPartition
@@ -290,7 +291,13 @@ class SqliteChangelog(Changelog):
                         raise self._damaged(
                             f"record {offset} of {partition.topic}-{partition.partition} fails its checksum"
                         )
-                    yield Record(offset, key, value, timestamp_ms, _decoded(headers) if headers else ())
+                    try:
+                        decoded = _decoded(headers) if headers else ()
+                    except (ValueError, TypeError, AttributeError) as error:
+                        raise self._damaged(
+                            f"record {offset} of {partition.topic}-{partition.partition} has headers of another program"
+                        ) from error
+                    yield Record(offset, key, value, timestamp_ms, decoded)
             finally:
                 if self._file.is_open:
                     roll_back(reader)
@@ -337,7 +344,8 @@ class SqliteChangelog(Changelog):
 
 
 def _decoded(headers: str) -> Headers:
-    return tuple((name, content.encode("latin-1")) for name, content in json.loads(headers))
+    found: Any = parsed_json(headers)
+    return tuple((name, content.encode("latin-1")) for name, content in found)
 
 
 def _level(given: Durability | str) -> Durability:

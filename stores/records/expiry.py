@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import islice
+from struct import error as struct_error
 from typing import Final
 
 from stores.contract.marks import VALUE_BYTES_MAX
@@ -111,8 +112,14 @@ class LiveReader(ReadOnlyKeyValueStore):
 
 
 def _expired(data: bytes | None, limit_ms: int) -> bool:
-    """Return whether the record is at or below the limit. A time of -1 never expires."""
-    return data is not None and 0 <= time_of(data) <= limit_ms
+    """Return whether the record is at or below the limit. A time of -1 never expires.
+
+    A value that is too short for a time does not expire either: it is an error for its reader, who names the key.
+    """
+    try:
+        return data is not None and 0 <= time_of(data) <= limit_ms
+    except struct_error:
+        return False
 
 
 class ExpiringConverter(TimestampedConverter):

@@ -173,7 +173,7 @@ class LocalState:
                 continue
             if offset not in known:
                 known[offset] = log.id_of(offset)
-            if known[offset] not in (None, kept.decode()):
+            if known[offset] not in (None, kept.decode(errors="replace")):
                 return False
         return True
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
 from stores.changelog.files import VersionLog
-from stores.errors import ConfigError, SerdeMismatchError
+from stores.errors import ChangelogError, ConfigError, SerdeMismatchError
 from stores.records.segment_keys import (
     SEGMENT_BYTES,
     TIME_BYTES,
@@ -117,7 +117,13 @@ def rows_of(log: VersionLog, partition: int, version: int, store: str | None = N
                 _apply(changed.pairs, state.setdefault(name, {}))
                 _apply(changed.marks, marks.setdefault(name, {}))
     for name in sorted(state):
-        decoder, is_expired = _Decoder(name, kinds[name]), expired_by(kinds[name], marks.get(name, {}))
+        kind = kinds.get(name)
+        if not _is_kind(kind):
+            raise ChangelogError(
+                f"{log.location} describes store {name!r} with {json.dumps(kind)[:200]}, which this library never "
+                "writes: bring the folder back from a copy"
+            )
+        decoder, is_expired = _Decoder(name, kind), expired_by(kind, marks.get(name, {}))
         for key, value in sorted(state[name].items()):
             if is_expired(key, value):
                 continue
@@ -130,6 +136,17 @@ def _apply(changes: Mapping[K, bytes | None], kept: dict[K, bytes]) -> None:
             kept.pop(key, None)
         else:
             kept[key] = value
+
+
+def _is_kind(kind: Any) -> bool:
+    """Return True if ``kind`` is the description of a store of records, as the library may have written it."""
+    if not isinstance(kind, dict) or not isinstance(kind.get("kind"), str):
+        return False
+    if keys_described(kind) is not None and not all(
+        type(kind.get(name)) is int and kind[name] > 0 for name in ("retention_ms", "segment_ms")
+    ):
+        return False
+    return all(isinstance(kind.get(name, ""), str) for name in ("key", "value"))
 
 
 class _Decoder:

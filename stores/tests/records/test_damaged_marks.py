@@ -1,15 +1,17 @@
-"""Marks of a typed store that another program wrote, or that are damaged: the store works, or names what is wrong."""
+"""Marks and records of a typed store that another program wrote, or that are damaged: the store works, or names what is
+wrong."""
 
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stores.errors import StoreCorruptedError, StoreError
+from stores.errors import SerdeMismatchError, StoreCorruptedError, StoreError
 from stores.interface import KeyValueStore
 from stores.records import INT64, STR, KeyValue, Session, TimestampedKeyValue, Window, Windowed
 from stores.records.expiry import CURSOR, STREAM_TIME
@@ -99,3 +101,33 @@ def test_a_mark_that_can_t_be_read_is_named_with_what_to_do(which: str, mark: by
         plain.restore([], {}, marks={which: mark})
         with pytest.raises(StoreCorruptedError, match="restore it from its changelog"):
             use(KINDS["duplicates"], plain)
+
+
+@pytest.mark.parametrize("name", KINDS)
+@given(data=st.data())
+def test_records_of_any_bytes_are_read_or_refused(name: str, data: st.DataObject) -> None:
+    kind = KINDS[name]
+    with open_store("memory", "unused") as plain:
+        use(kind, plain)
+        with plain.all() as pairs:
+            [own] = [key for key, _ in pairs]
+        keys = st.binary(min_size=1, max_size=30) | st.integers(1, len(own)).map(lambda length: own[:length])
+        plain.restore(data.draw(st.lists(st.tuples(keys, st.binary(max_size=20)), min_size=1, max_size=3)), {})
+        with suppress(StoreError):
+            use(kind, plain)
+
+
+def test_a_value_without_its_time_is_named_and_does_not_stop_the_expiry_of_others() -> None:
+    kind = TimestampedKeyValue(STR, INT64, ttl_ms=1_000)
+    with open_store("memory", "unused") as plain:
+        store: Any = kind.over(plain)
+        store.put("b", 1, 20)
+        store.commit()
+        plain.restore([(b"a", b"short")], {})
+        for _ in range(3):
+            store.put("c", 1, 5_000)
+            store.commit()
+        assert plain.get(b"b") is None
+        for read in (lambda: store.get("a"), lambda: store.get_many(["a"]), lambda: list(store.all())):
+            with pytest.raises(SerdeMismatchError, match="a"):
+                read()

@@ -21,7 +21,7 @@ from stores.errors import StoreCorruptedError, StoreError, StoreIncompatibleErro
 from stores.records import INT64, STR, Window
 from stores.spark import task
 from stores.spark.context import Context
-from stores.spark.local_state import LocalState
+from stores.spark.local_state import VERSION_ID, LocalState
 from stores.spark.plan import Batch, Plan
 from stores.spark.recording_store import LOGGED_MARKS
 from stores.spark.rows import Rows
@@ -64,6 +64,14 @@ def test_a_copy_that_has_only_the_marks_of_an_interrupted_restore_is_wiped(tmp_p
         assert list(state.records()) != []
         state.bring_to(PartitionLog(open_folder(tmp_path / "log"), 0, Retention()), None)
         assert list(state.records()) == []
+
+
+def test_a_copy_with_a_version_id_that_is_no_text_is_not_of_the_log(tmp_path: Path) -> None:
+    configs = {"counts": StoreConfig("rocksdb")}
+    with closing(LocalState(tmp_path, 0, configs)) as state:
+        state._restore(Piece({"counts": StoreChanges(marks={VERSION_ID: b"\xff"})}, True, 0))
+        log = PartitionLog(open_folder(tmp_path / "log"), 0, Retention())
+        assert not state._is_of(log, 0, "0" * 16)
 
 
 def test_a_copy_older_than_all_versions_of_the_log_keeps_nothing_of_its_own(tmp_path: Path) -> None:

@@ -5,23 +5,31 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from stores.changelog.files import VersionLog
+from stores.changelog.files import StoreChanges, VersionLog
 from stores.config import StoreConfig
-from stores.errors import OffsetOutOfRangeError, SerdeMismatchError
+from stores.errors import ChangelogError, OffsetOutOfRangeError, SerdeMismatchError, StoreError
 from stores.records import BYTES, FLOAT64, INT64, JSON, STR, KeyValue, Session, TimestampedKeyValue, Window, Windowed
+from stores.records.expiry import STREAM_TIME
 from stores.records.record_kind import RecordKind
 from stores.spark.__main__ import main
+from stores.spark.arguments import description_of
 from stores.spark.context import Context
+from stores.spark.expired import TTL
 from stores.spark.plan import Plan
 from stores.spark.rows import Rows
 from stores.spark.table import rows_of
+from stores.spark.timers import TIMES
 from stores.tests.spark.counting import compute, plan
 
 KINDS: dict[str, RecordKind | None] = {
@@ -90,6 +98,37 @@ def test_bytes_of_another_type_are_an_error_of_ours(tmp_path: Path) -> None:
     wrong = {"partitions": 2, "stores": {**log.description["stores"], "bytes": {"kind": "key-value", "value": "int64"}}}  # type: ignore[dict-item]
     with pytest.raises(SerdeMismatchError):
         list(rows_of(VersionLog(log._folder, log.id, wrong, log._retention), 0, 1))
+
+
+def version_of(kind: object, pairs: Mapping[bytes, bytes], marks: Mapping[str, bytes]) -> Any:
+    """A log with one version of one store, as a file of another program may have it."""
+    piece = SimpleNamespace(fresh=True, changes={"s": StoreChanges({**pairs}, {**marks})})
+    partition = SimpleNamespace(restore=lambda reached, version: [piece])
+    return SimpleNamespace(location="f", description={"stores": {"s": kind}}, partition=lambda number: partition)
+
+
+ANY_JSON = st.none() | st.booleans() | st.integers(-1, 9) | st.text(max_size=3) | st.lists(st.none(), max_size=1)
+DESCRIPTIONS = [
+    description_of(name, StoreConfig("lmdb", records=kind)) for name, kind in {**KINDS, TIMES: None}.items()
+]
+
+
+@given(data=st.data())
+def test_a_version_of_any_bytes_and_description_has_rows_or_an_error_of_ours(data: st.DataObject) -> None:
+    own = data.draw(st.sampled_from(DESCRIPTIONS))
+    changed = st.fixed_dictionaries({}, optional={name: st.just(value) | ANY_JSON for name, value in own.items()})
+    kind = data.draw(st.just(own) | changed | ANY_JSON)
+    names = st.sampled_from((STREAM_TIME, TTL))
+    pairs = data.draw(st.dictionaries(st.binary(min_size=1, max_size=30), st.binary(max_size=12), min_size=1))
+    marks = data.draw(st.dictionaries(names, st.binary(max_size=9)))
+    with suppress(StoreError):
+        list(rows_of(version_of(kind, pairs, marks), 0, 1))
+
+
+@pytest.mark.parametrize("kind", [None, 5, [], {}, {"kind": 5}, {"kind": "window"}, {"kind": "bytes", "key": []}])
+def test_a_store_with_another_description_than_the_library_writes_is_named(kind: object) -> None:
+    with pytest.raises(ChangelogError, match="'s'"):
+        list(rows_of(version_of(kind, {b"k": b"v"}, {}), 0, 1))
 
 
 def test_inspect_prints_versions_and_refuses_a_folder_without_a_state(
