@@ -28,7 +28,7 @@ BUDGET ?=
 FILES ?=
 COUNT ?= 20
 RANGE ?=
-PROFILES := smoke default night full
+PROFILES := smoke default night
 
 BIN := .venv/bin
 VENV_PYTHON := $(BIN)/python

@@ -11,7 +11,6 @@ import os
 import signal
 import sys
 import threading
-import warnings
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
@@ -27,8 +26,6 @@ INTERRUPTED = 130
 USERS_MISTAKE = 2
 SEED_MAX = 10**12
 """Larger seeds would not fit the columns of rows, which have seeds that are derived from this one."""
-_OLD_NAMES = {"trial": "crash", "effect": "iofaults"}
-"""Earlier commands, and the experiments whose trials they repeat."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -46,15 +43,11 @@ def run_scenario(file: str, argv: Sequence[str] | None = None) -> int:
 
 def run_command(argv: Sequence[str], program: str = "python -m harness") -> int:
     """Run one command of the harness. Raises: StoreError, OSError, ModuleNotFoundError, argparse's SystemExit."""
-    if argv[:1] == ["repeat"] or (argv[0:1] and argv[0] in _OLD_NAMES):
+    if argv[:1] == ["repeat"]:
         check_extra("harness")
         from harness.repeat import main as repeat
 
-        if argv[0] == "repeat":
-            return repeat(argv[1:])
-        experiment = _OLD_NAMES[argv[0]]
-        _warn_of_old_name(f"{argv[0]} is an old name of: repeat {experiment}")
-        return repeat([experiment, *argv[1:]])
+        return repeat(argv[1:])
     parser = argparse.ArgumentParser(prog=program, description="Time and crash state stores, and report.")
     parser.add_argument("--version", action="version", version=f"txstores {__version__}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
@@ -64,12 +57,6 @@ def run_command(argv: Sequence[str], program: str = "python -m harness") -> int:
     check_extra("harness")
     run: Callable[[argparse.Namespace], int] = given.run
     return run(given)
-
-
-def _warn_of_old_name(sentence: str) -> None:
-    """Print a sentence, because Python shows no DeprecationWarning of a command by itself, and warn as well."""
-    print(sentence, file=sys.stderr)
-    warnings.warn(sentence, DeprecationWarning, stacklevel=3)
 
 
 def guarded(run: Callable[[], int]) -> int:
@@ -181,8 +168,6 @@ def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
     commands.add_parser(
         "repeat", help="run one trial of an experiment again, given as JSON (extra harness)", add_help=False
     )
-    for name, experiment in _OLD_NAMES.items():
-        commands.add_parser(name, help=f"an old name of: repeat {experiment} (extra harness)", add_help=False)
 
     mutants = commands.add_parser(
         "mutants", help="measure how often the default profile finds each mutant (extra harness)"
@@ -269,15 +254,14 @@ def _bench(given: argparse.Namespace) -> int:
     from harness.profiles import NIGHT, profile
     from harness.run import BenchRequest, bench
 
-    chosen = _current_profile(given.profile)
-    budget_s = profile(chosen).budget_s if given.budget is None else budget_seconds(given.budget)
+    budget_s = profile(given.profile).budget_s if given.budget is None else budget_seconds(given.budget)
     log = _event_log(given)
     only = _listed(given.only) or (() if log is None else ("throughput",))
     return bench(
         BenchRequest(
-            profile=chosen,
+            profile=given.profile,
             seed=1 if given.seed is None else given.seed,
-            moves_on=chosen == NIGHT and given.seed is None,
+            moves_on=given.profile == NIGHT and given.seed is None,
             only=only,
             backends=_listed(given.backends),
             log=log,
@@ -288,14 +272,6 @@ def _bench(given: argparse.Namespace) -> int:
             results=None if given.results is None else given.results.absolute(),
         )
     )
-
-
-def _current_profile(name: str) -> str:
-    from harness.profiles import OLD_NAMES
-
-    if name in OLD_NAMES:
-        _warn_of_old_name(f"The profile {name} is an old name of {OLD_NAMES[name]}, and will be refused.")
-    return OLD_NAMES.get(name, name)
 
 
 def _report(given: argparse.Namespace) -> int:
@@ -340,7 +316,7 @@ def _scenario(given: argparse.Namespace, file: str) -> int:
         master=given.master,
         log=_event_log(given),
         runs=given.runs.absolute(),
-        profile=_current_profile(given.profile),
+        profile=given.profile,
     )
     return 0 if holds else 1
 

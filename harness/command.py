@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import argparse
 import sys
-import warnings
 from collections.abc import Callable, Sequence
 
 import harness.cli
@@ -24,12 +23,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command, and return its exit status: 0 for success, 2 for a mistake in the arguments."""
     arguments = sys.argv[1:] if argv is None else list(argv)
     return harness.cli.guarded(lambda: _run(arguments))
-
-
-def old_main() -> int:
-    """Run the command under its old name, ``harness``, with a warning."""
-    warnings.warn("the command `harness` is now `txstores`", DeprecationWarning, stacklevel=2)
-    return main()
 
 
 def _run(arguments: Sequence[str]) -> int:

@@ -149,8 +149,6 @@ _DAMAGES = tuple(f"damage {variant}" for variant in VARIANTS["damage"])
 
 NIGHT = "night"
 """The profile whose seeds and points move on from run to run."""
-OLD_NAMES: Mapping[str, str] = MappingProxyType({"full": NIGHT})
-"""Names of earlier versions, which work for a version with a warning."""
 PROFILES: Mapping[str, Profile] = MappingProxyType(
     {
         "smoke": Profile(

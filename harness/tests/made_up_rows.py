@@ -373,7 +373,7 @@ def _trial(backend: str, failpoint: str, seed: int, result: str, expected: str, 
             "result": result if checker == "atomicity" else "valid",
             "detail": "store left: key k1 is wrong" if checker == "atomicity" and result != "valid" else "",
             "expected": expected,
-            "repeat_command": "python -m harness trial '{}'",
+            "repeat_command": "python -m harness repeat crash '{}'",
         }
         for checker in ("atomicity", "durability")
     ]

@@ -12,7 +12,6 @@ import pytest
 from harness.answer import coverage_file
 from harness.answer.coverage_file import add_to_file, next_run, read_coverage, write_coverage
 from harness.answer.results import all_figures, all_pages
-from harness.cli import _current_profile
 from harness.experiment import Claim, Request
 from harness.experiments.crash.experiment import Crash
 from harness.experiments.iofaults.case import Case
@@ -135,14 +134,6 @@ def test_the_pages_say_what_nights_have_tried() -> None:
     pages = {page.name: page for page in all_pages(all_figures({}), {}, {"coverage": {"crash": [120, 600]}})}
     assert any("120 of 600 points" in sentence for sentence in pages["crashes"].shows)
     assert not any("night" in sentence for sentence in pages["io-faults"].shows)
-
-
-def test_the_old_name_of_the_profile_works_with_a_warning(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.warns(DeprecationWarning):
-        assert _current_profile("full") == "night"
-    assert "old name" in capsys.readouterr().err
-    assert _current_profile("default") == "default"
-    assert capsys.readouterr().err == ""
 
 
 def test_writing_and_reading_nothing_is_nothing() -> None:

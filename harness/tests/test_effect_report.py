@@ -27,7 +27,7 @@ from harness.report.rows import new_run, read_rows, write_facts, write_rows
 from harness.tests.made_up_rows import FACTS
 from stores.errors import ConfigError
 
-REPEAT = "python -m harness effect '{}'"
+REPEAT = "python -m harness repeat iofaults '{}'"
 
 
 def effect(**settings: Any) -> dict[str, Any]:

@@ -107,16 +107,14 @@ def test_the_wheel_has_every_other_file(wheel: Installed) -> None:
                 assert name in wheel.files, name
 
 
-def test_the_one_command_is_txstores_and_the_old_one_warns(wheel: Installed, tmp_path: Path) -> None:
+def test_the_one_command_is_txstores(wheel: Installed, tmp_path: Path) -> None:
     [info] = wheel.packages.glob("txstores-*.dist-info")
     entries = ConfigParser()
     entries.read(info / "entry_points.txt")
-    assert set(entries["console_scripts"]) == {"txstores", "harness"}
-    module, function = entries["console_scripts"]["harness"].split(":")
+    assert set(entries["console_scripts"]) == {"txstores"}
+    module, function = entries["console_scripts"]["txstores"].split(":")
     done = wheel.run(tmp_path, "--version", code=f"import sys; from {module} import {function}; sys.exit({function}())")
     assert (done.returncode, done.stdout.split()[0]) == (0, "txstores")
-    assert "DeprecationWarning" in done.stderr
-    assert "DeprecationWarning" not in wheel.run(tmp_path, "--version").stderr
 
 
 def test_the_command_shows_a_store_without_any_extra(wheel: Installed, tmp_path: Path) -> None:

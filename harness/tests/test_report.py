@@ -196,7 +196,7 @@ def test_a_backend_that_fails_is_named_on_the_page_with_the_command_that_repeats
     assert (
         "* sqlite-indexed-batch at CHANGELOG, create.built, seed 1: anomaly, not valid (atomicity: store left" in page
     )
-    assert "repeat it with: python -m harness trial '{}'" in page
+    assert "repeat it with: python -m harness repeat crash '{}'" in page
 
 
 def proven_by(rows: Rows) -> list[str]:

@@ -264,12 +264,6 @@ def test_the_command_fails_with_a_failed_trial_and_prints_how_to_repeat_it(capsy
     assert replay.command("crash", trial) in capsys.readouterr().err
 
 
-def test_an_old_name_of_the_command_works_and_says_so(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.warns(DeprecationWarning):
-        assert main(["trial", Trial(SOUND, Stop(10), mix=SMALL).text]) == 0
-    assert capsys.readouterr().err == "trial is an old name of: repeat crash\n"
-
-
 @pytest.mark.parametrize(
     "text",
     [

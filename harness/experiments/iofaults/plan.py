@@ -62,7 +62,7 @@ DEFAULT = "default"
 
 
 def planned_cases(name: str, seed: int, chosen: Sequence[str] | None = None) -> list[PlannedCase]:
-    """Return the cases of the profile ``name`` (smoke, default, full), of all subjects or the ``chosen`` backends."""
+    """Return the cases of the profile ``name`` (smoke, default, night), of all subjects or the ``chosen`` backends."""
     planned = [
         item
         for share in profiles.profile(name).shares
