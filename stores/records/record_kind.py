@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import ClassVar, Final, Self, cast
@@ -25,6 +25,7 @@ from stores.metrics import StoreMetrics
 from stores.records.converters import RecordConverter
 from stores.records.retention import RecordRetention
 from stores.records.staging import RecordStaging, StoreStaging
+from stores.records.timestamps import TIME_BYTES
 from stores.strategies.refusals import note_refused
 
 RECORDS: Final = "records"
@@ -48,6 +49,8 @@ class RecordKind(ABC):
 
     kind: ClassVar[str]
     """The kind's name, such as ``window``."""
+    number_marks: ClassVar[Sequence[str]] = ()
+    """The marks that are numbers of 8 bytes; their length is checked when the store is prepared."""
 
     @abstractmethod
     def description(self) -> Description:
@@ -107,7 +110,7 @@ class RecordKind(ABC):
 
         Nothing may be staged in an empty store. A store that keeps no marks is not checked.
         Raises: StoreIncompatibleError for another kind or description, with the differences; else as
-        ``StateStore.restore``.
+        ``StateStore.restore``; StoreCorruptedError for marks that can't be read.
         """
         if not store.keeps_marks:
             return
@@ -120,6 +123,13 @@ class RecordKind(ABC):
                 self._prepare_plain(store)
         elif kept != own:
             self._prepare_other(store, kept)
+        for name in self.number_marks:
+            mark = store.mark(name)
+            if mark is not None and len(mark) != TIME_BYTES:
+                raise StoreCorruptedError(
+                    f"the mark {name!r} of store {store.name!r} can't be read: wipe the store and restore it from its "
+                    "changelog"
+                )
 
     def _whole_description(self) -> dict[str, object]:
         return {"kind": self.kind, **self.description()}

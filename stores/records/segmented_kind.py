@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Final
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, ClassVar, Final
 
 from stores.errors import StoreIncompatibleError
 from stores.interface import KeyValueStore, KeyValueView
@@ -34,6 +34,7 @@ class SegmentedKind(RecordKind):
     retention_ms: int
     segment_ms: int | None
     timestamped: bool
+    number_marks: ClassVar[Sequence[str]] = (STREAM_TIME, DROPPED, SEQUENCE)
 
     @property
     @abstractmethod

@@ -26,7 +26,7 @@ from stores.interface import (
 )
 from stores.records.codec import Codec
 from stores.records.converters import PlainConverter, RecordConverter, TimestampedConverter
-from stores.records.expiry import ExpiringConverter, Expiry, LiveReader, stream_time_ms
+from stores.records.expiry import STREAM_TIME, ExpiringConverter, Expiry, LiveReader, stream_time_ms
 from stores.records.key_value import KeyValue, KeyValueReads, TypedKeyValueView
 from stores.records.record_kind import (
     RECORDS,
@@ -140,6 +140,7 @@ class TimestampedKeyValue(RecordKind, Generic[K, V]):
     """
 
     kind: ClassVar[str] = "timestamped-key-value"
+    number_marks: ClassVar[Sequence[str]] = (STREAM_TIME,)
 
     key: Serde[K]
     value: Serde[V]

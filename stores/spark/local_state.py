@@ -209,7 +209,7 @@ class LocalState:
         if config.records is not None:
             try:
                 config.records.prepare(store)
-            except StoreIncompatibleError:
+            except (StoreCorruptedError, StoreIncompatibleError):
                 if store.committed_offset(self._partition) is None:
                     raise
                 store.close()

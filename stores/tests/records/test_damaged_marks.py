@@ -95,12 +95,12 @@ def test_a_number_of_any_bytes_is_read_or_refused(name: str, mark: bytes, which:
     [(STREAM_TIME, b"?"), (SEQUENCE, b"?"), (RECORDS, b"?"), (RECORDS, b"[" * 30_000), (RECORDS, b'{"kind": 1}')],
     ids=["stream time", "sequence", "no JSON", "deep JSON", "another structure"],
 )
-def test_a_mark_that_can_t_be_read_is_named_with_what_to_do(which: str, mark: bytes) -> None:
-    with open_store("memory", "unused") as plain:
+def test_a_mark_that_can_t_be_read_is_named_with_its_store_when_it_is_opened(which: str, mark: bytes) -> None:
+    with open_store("memory", "unused", name="counts") as plain:
         use(KINDS["duplicates"], plain)
         plain.restore([], {}, marks={which: mark})
-        with pytest.raises(StoreCorruptedError, match="restore it from its changelog"):
-            use(KINDS["duplicates"], plain)
+        with pytest.raises(StoreCorruptedError, match="'counts' can't be read: wipe the store and restore it"):
+            KINDS["duplicates"].over(plain)
 
 
 @pytest.mark.parametrize("name", KINDS)

@@ -66,6 +66,15 @@ def test_a_copy_that_has_only_the_marks_of_an_interrupted_restore_is_wiped(tmp_p
         assert list(state.records()) == []
 
 
+def test_a_copy_with_a_mark_that_can_t_be_read_is_wiped(tmp_path: Path) -> None:
+    configs = {"windows": StoreConfig("rocksdb", records=Window(STR, INT64, size_ms=10, retention_ms=100))}
+    with closing(LocalState(tmp_path, 0, configs)) as state:
+        state._restore(Piece({"windows": StoreChanges({b"k": b"v"}, {"stream_time": b"?"})}, True, 0))
+    with closing(LocalState(tmp_path, 0, configs)) as state:
+        assert state.version is None
+        assert list(state.records()) == []
+
+
 def test_a_copy_with_a_version_id_that_is_no_text_is_not_of_the_log(tmp_path: Path) -> None:
     configs = {"counts": StoreConfig("rocksdb")}
     with closing(LocalState(tmp_path, 0, configs)) as state:
