@@ -39,7 +39,7 @@ class EffectScenario(Scenario):
 
         Raises: ConfigError for an unknown name, and if there is nothing to do.
         """
-        self._check_types()
+        self.check_types()
         chosen = None if self.backends is None else [subject_named(name) for name in self.backends]
         check_known("durability", DURABILITIES, *self.durabilities)
         check_known("mutant", IO_FAULTS, *self.mutants)
@@ -68,13 +68,3 @@ class EffectScenario(Scenario):
             return self
         most = scale.points_max and min(self.points_max or scale.points_max, scale.points_max)
         return replace(self, points_max=most, states_per_position=scale.states_per_position)
-
-    def _check_types(self) -> None:
-        for name in ("faults", "backends", "durabilities", "mutants"):
-            value = getattr(self, name)
-            if not (isinstance(value, tuple) and all(isinstance(each, str) for each in value)) and value is not None:
-                raise ConfigError(f"{name} of a scenario is a tuple of texts, such as ('this',), and not {value!r}")
-        for name in ("points_max", "states_per_position", "seeds"):
-            value = getattr(self, name)
-            if value is not None and (not isinstance(value, int) or isinstance(value, bool)):
-                raise ConfigError(f"{name} of a scenario is a number, not {value!r}")

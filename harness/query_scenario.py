@@ -29,11 +29,8 @@ class QueryScenario(Scenario):
 
     def plan(self, seed: int) -> list[Trial]:
         """Return every trial; ``seed`` is the first of its seeds. Raises: ConfigError for an unknown name."""
-        for name in ("faults", "backends", "workloads", "mutants"):
-            value = getattr(self, name)
-            if not isinstance(value, tuple) or not all(isinstance(each, str) for each in value):
-                raise ConfigError(f"{name} of a scenario is a tuple of texts, such as ('this',), and not {value!r}")
-        if type(self.seeds) is not int or self.seeds < 1:
+        self.check_types()
+        if self.seeds < 1:
             raise ConfigError(f"a scenario has one seed or more, not {self.seeds!r}")
         names = [backend_named(name).name for name in self.backends]
         trials = [

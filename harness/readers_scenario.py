@@ -57,12 +57,8 @@ class ReadersScenario(Scenario):
         return self if scale is None else replace(self, seconds=scale.seconds or scale.seconds_times * self.seconds)
 
     def _check(self) -> None:
-        for name in ("backends", "durabilities", "mutants"):
-            value = getattr(self, name)
-            if not (isinstance(value, tuple) and all(isinstance(each, str) for each in value)) and value is not None:
-                raise ConfigError(f"{name} of a scenario is a tuple of texts, such as ('this',), and not {value!r}")
+        self.check_types()
         for name in ("seconds", "readers", "seeds"):
-            value = getattr(self, name)
-            if not isinstance(value, int | float) or isinstance(value, bool) or value <= 0:
-                raise ConfigError(f"{name} of a scenario is a number above 0, not {value!r}")
+            if getattr(self, name) <= 0:
+                raise ConfigError(f"{name} of a scenario is a number above 0, not {getattr(self, name)!r}")
         check_known("durability", DURABILITIES, *self.durabilities)

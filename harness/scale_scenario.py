@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 
 from harness import profiles
 from harness.experiments.scale.trial import ScaleTrial
@@ -58,18 +58,10 @@ class ScaleScenario(Scenario):
         return replace(self, records=tuple(min(each, scale.events_max) for each in self.records), memory_max_bytes=0)
 
     def _check(self) -> None:
-        """Raise ConfigError if a setting has another type than declared: a mistake in a file."""
-        for setting in fields(self):
-            value = getattr(self, setting.name)
-            if setting.name in ("backends", "large_backends"):
-                wrong = value is not None and not (
-                    isinstance(value, tuple) and all(isinstance(each, str) for each in value)
-                )
-                expected = "a tuple of texts, such as ('this',)"
-            elif setting.name in ("records", "large_records", "night_records"):
-                wrong = not (isinstance(value, tuple) and all(type(each) is int and each > 0 for each in value))
-                expected = "a tuple of numbers above 0, such as (1_000_000,)"
-            else:
-                wrong, expected = type(value) is not int or value < 0, "a number of 0 or more"
-            if wrong:
-                raise ConfigError(f"{setting.name} of a scenario is {expected}, and not {value!r}")
+        self.check_types()
+        for name in ("records", "large_records", "night_records"):
+            if any(each < 1 for each in getattr(self, name)):
+                raise ConfigError(f"{name} of a scenario are numbers above 0, not {getattr(self, name)!r}")
+        for name in ("value_bytes", "limited_records", "limited_value_bytes", "memory_max_bytes"):
+            if getattr(self, name) < 0:
+                raise ConfigError(f"{name} of a scenario is a number of 0 or more, not {getattr(self, name)!r}")

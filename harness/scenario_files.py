@@ -6,9 +6,10 @@ import inspect
 import runpy
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from types import UnionType
+from typing import Any, ClassVar, Self, cast, get_args, get_origin, get_type_hints
 
 from harness.experiment import Failure, Figures
 from harness.folders import SCENARIOS
@@ -47,6 +48,27 @@ class Scenario(ABC):
     def missed(self, figures: Figures) -> list[Failure]:
         """Return each claim of the scenario's own, beside its trials, that the figures do not reach."""
         return []
+
+    def check_types(self) -> None:
+        """Raise ConfigError if a setting has another type than declared: a mistake in a file."""
+        hints = get_type_hints(type(self))
+        for setting in fields(cast("Any", self)):
+            value = getattr(self, setting.name)
+            if not _has_type(value, hints[setting.name]):
+                example = "; a tuple of one item is (item,)" if "tuple" in str(setting.type) else ""
+                raise ConfigError(f"{setting.name} of a scenario is {setting.type}, not {value!r}{example}")
+
+
+def _has_type(value: Any, hint: Any) -> bool:
+    items = get_args(hint)
+    if isinstance(hint, UnionType):
+        return any(_has_type(value, each) for each in items)
+    if get_origin(hint) is tuple:
+        each = items[:1] * len(value) if isinstance(value, tuple) and items[-1] is ... else items
+        return isinstance(value, tuple) and len(value) == len(each) and all(map(_has_type, value, each))
+    if isinstance(value, bool):
+        return hint is bool
+    return isinstance(value, int | float if hint is float else hint)
 
 
 @dataclass(frozen=True)
