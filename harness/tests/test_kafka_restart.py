@@ -14,7 +14,7 @@ from harness.experiments.kafka.restart_experiment import KafkaRestart
 from harness.experiments.kafka.restart_report import KIND, PROMISED, figures, ratios
 from harness.experiments.kafka.restart_trial import RECORDS, RestartTrial
 from harness.experiments.kafka.trial import STREAMS
-from harness.kafka_restart_scenario import KafkaRestartScenario
+from harness.kafka_scenario import KafkaRestartScenario
 from harness.replay import text_of
 from stores.config import StoreConfig
 from stores.errors import ConfigError

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from harness.experiment import Claim, Request
-from harness.experiments.stateful import missing as missing_module
+from harness.experiments.stateful import experiment as stateful
 from harness.experiments.stateful import restart
 from harness.experiments.stateful.experiment import Stateful
 from harness.experiments.stateful.figures import GOAL_KEYS, GOALS
@@ -171,8 +171,8 @@ def test_without_rows_the_page_says_why() -> None:
     ("installed", "fits"), [("6.33.5", True), ("6.34.0", True), ("7.1.0", True), ("5.29.5", False)]
 )
 def test_an_old_protobuf_leaves_the_stage_out(monkeypatch: pytest.MonkeyPatch, installed: str, fits: bool) -> None:
-    monkeypatch.setattr(missing_module, "find_java", lambda: None)
-    monkeypatch.setattr(missing_module, "version", lambda name: installed)
+    monkeypatch.setattr(stateful, "find_java", lambda: None)
+    monkeypatch.setattr(stateful, "version", lambda name: installed)
     assert (Stateful().missing() == "") == fits
 
 
@@ -180,8 +180,8 @@ def test_without_protobuf_the_stage_is_left_out(monkeypatch: pytest.MonkeyPatch)
     def absent(name: str) -> str:
         raise PackageNotFoundError(name)
 
-    monkeypatch.setattr(missing_module, "find_java", lambda: None)
-    monkeypatch.setattr(missing_module, "version", absent)
+    monkeypatch.setattr(stateful, "find_java", lambda: None)
+    monkeypatch.setattr(stateful, "version", absent)
     assert "protobuf" in Stateful().missing()
 
 

@@ -14,8 +14,7 @@ import pytest
 
 from harness.answer.results import all_figures
 from harness.experiment import Request
-from harness.experiments.memory.experiment import LargeSteps
-from harness.experiments.memory.failures import wrong_step_lines
+from harness.experiments.memory.experiment import LargeSteps, wrong_step_lines
 from harness.experiments.memory.large_steps import LIMIT_BYTES, bound_bytes, measured
 from harness.experiments.memory.memory_watch import MemoryWatch
 from harness.experiments.memory.report import large_step_tables, memory_findings

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
 from types import MappingProxyType
@@ -23,10 +23,10 @@ from harness.experiment import (
     check_counts,
 )
 from harness.experiments.memory import early_commits, large_steps
-from harness.experiments.memory.failures import wrong_step_lines
 from harness.experiments.memory.report import early_commits as early_commit_figures
 from harness.experiments.memory.report import large_steps as large_step_figures
 from harness.experiments.memory.report import page
+from harness.report import text
 from harness.report.page import Page
 from stores.config import StoreConfig
 from stores.registry import backends
@@ -168,3 +168,18 @@ class LargeSteps(Experiment[LargeStepTrial]):
         """Return the page about memory, which includes early commits."""
         failures = [*EarlyCommits().failures(figures, rows), *self.failures(figures, rows)]
         return page(figures, [str(failure) for failure in failures])
+
+
+def wrong_step_lines(large_steps: Sequence[Figure]) -> list[str]:
+    """Return a sentence for every large step that exceeded its memory bound or was not one commit."""
+    lines = []
+    for figure in large_steps:
+        step = f"{figure['backend']} at {figure['durability']}, one step of {text.size(figure['step_bytes'])}"
+        if figure["bounded"] is False:
+            lines.append(f"{step}: took {text.size(figure['peak_bytes'])}, above {text.size(figure['bound_bytes'])}")
+        if not figure["atomic"]:
+            lines.append(
+                f"{step}: {figure['commits']} commits, {figure['seen_early']} of the keys looked up were seen before, "
+                f"and the state after a reopening is {figure['state']}"
+            )
+    return lines

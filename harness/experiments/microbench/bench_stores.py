@@ -32,7 +32,6 @@ from harness.experiments.microbench.case import (
 )
 from harness.experiments.microbench.load import Load, batches
 from harness.experiments.microbench.openings import opening_seconds
-from harness.experiments.microbench.ranges import RANGES, delete_ranges
 from harness.experiments.microbench.readers import (
     READ,
     WriterBeside,
@@ -49,7 +48,9 @@ from harness.experiments.microbench.windows import time_windows
 from harness.experiments.microbench.yardstick import Pairs, Yardstick
 from harness.workloads.ycsb import Operation, Ycsb, core_workload
 from harness.workloads.ycsb import load as ycsb_load
+from stores import KeyValueStore
 
+RANGES = "ranges"
 YCSB_VALUE_BYTES = 1_000
 """The size of a YCSB value: ten fields of 100 bytes. Source: YCSB, CoreWorkload (fieldcount, fieldlength)."""
 
@@ -226,3 +227,12 @@ def _stage(subject: Yardstick, pairs: Pairs) -> None:
         subject.write(pairs)
     else:
         store.put_all(pairs)
+
+
+def delete_ranges(store: KeyValueStore, pairs: Pairs) -> None:
+    """Stage each pair, and delete the range that contains the key before it. Each delete must cost the same."""
+    before = pairs[-1][0]
+    for key, value in pairs:
+        store.put(key, value)
+        store.delete_range(before, before + b"\xff")
+        before = key

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from time import monotonic
 from types import MappingProxyType
@@ -26,10 +27,10 @@ from harness.experiment import (
 )
 from harness.experiments.stateful import restart
 from harness.experiments.stateful.figures import batches, ratios, restarts
-from harness.experiments.stateful.missing import missing
 from harness.experiments.stateful.report import page
 from harness.experiments.stateful.subjects import SUBJECTS
 from harness.experiments.stateful.trial import StatefulTrial
+from harness.java import find_java
 from harness.processes.measured import figures_apart
 from harness.report.page import Page
 from stores.errors import ConfigError
@@ -40,6 +41,8 @@ START_S = 90.0
 """The time in which a slow machine starts Spark and gives each subject its first batches."""
 SLOW_KEYS_PER_S = 500.0
 """The rate at which a slow machine fills the state of all subjects together."""
+PROTOBUF_MIN = (6, 33, 5)
+"""The oldest protobuf that reads what pyspark 4.3 has generated."""
 
 
 class Stateful(Experiment[StatefulTrial]):
@@ -229,3 +232,17 @@ def _restarts(trial: StatefulTrial, worker: Worker, batches: tuple[Path, ...]) -
             row = {"subject": subject, "keys": trial.keys, "copies": copies, "batch_events": min(trial.batch_events)}
             longest_s = max(longest_s, monotonic() - began)
             yield {"kind": "stateful_restart", **row, "seed": trial.seed, "round": number, **found}
+
+
+def missing() -> str:
+    """Return the reason why this machine cannot run Spark's own ways to keep state from Python, or ""."""
+    try:
+        find_java()
+        installed = version("protobuf")
+    except ConfigError as error:
+        return str(error)
+    except PackageNotFoundError:
+        return "transformWithState needs the package protobuf"
+    if tuple(int(part) for part in installed.split(".")[:3]) < PROTOBUF_MIN:
+        return f"transformWithState needs protobuf {'.'.join(map(str, PROTOBUF_MIN))} or newer, not {installed}"
+    return ""
