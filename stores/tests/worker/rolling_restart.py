@@ -4,7 +4,8 @@
 
 Each word is its time of sending, in one of the partitions. One line for each restart: the
 seconds from SIGTERM to the end of the process, and the longest wait of a record that was sent meanwhile or until the
-next restart.
+next restart. That is the longest time in which no worker processed a partition. The exit status is 1 if it was longer
+than a restart needs, or if a worker ended with another status than 0.
 """
 
 from __future__ import annotations
@@ -16,8 +17,12 @@ import signal
 import sys
 import threading
 import time
+from collections import Counter
+from collections.abc import Mapping
 from pathlib import Path
+from statistics import median_low
 from tempfile import TemporaryDirectory
+from typing import NamedTuple
 
 import confluent_kafka
 
@@ -25,20 +30,55 @@ from stores.changelog.kafka.testing.broker import Broker
 from stores.interface import TopicPartition
 from stores.tests.kafka.shared_broker import FOLDER
 from stores.tests.worker.counting_app import PARTITIONS
-from stores.tests.worker.places import KafkaPlace
+from stores.tests.worker.idle_endings import ENDED_S_MAX
+from stores.tests.worker.places import KafkaPlace, expected_counts
 from stores.tests.worker.worker_process import DEADLINE_S, WorkerProcess
 
 EACH_S = 0.02
+HEARTBEAT_S = 0.5
+"""The time after which a member learns of a rebalance, as docs/worker.md has it."""
+WAIT_S_MAX = ENDED_S_MAX + 2 * HEARTBEAT_S
+"""The longest wait that a restart needs: its worker closes the tasks and leaves, and the others learn of a rebalance by
+a heartbeat. Tasks that a new worker gets cost two rebalances (KIP-429). It is half of the session timeout of the
+workers, after which Kafka gives away the tasks of a worker that has not left.
+"""
 
 
-def send(place: KafkaPlace, ended: threading.Event, seed: int) -> None:
-    """Send words until ``ended``, each with its time."""
+class Restart(NamedTuple):
+    """The restart of one worker under load."""
+
+    name: str
+    status: int
+    took_s: float
+    wait_s: float
+
+    @property
+    def in_order(self) -> bool:
+        """True if the worker ended with status 0, and no record waited for longer than it must."""
+        return self.status == 0 and self.wait_s <= WAIT_S_MAX
+
+    def __str__(self) -> str:
+        return f"{self.name}: status {self.status} after {self.took_s:.2f} s; the longest wait {self.wait_s:.2f} s"
+
+
+class Restarts(NamedTuple):
+    """The restarts of all workers."""
+
+    sent: int
+    usual_ms: int
+    """Half of the records before the restarts wait up to this."""
+    each: list[Restart]
+
+
+def send(place: KafkaPlace, ended: threading.Event, seed: int, sent: list[str]) -> None:
+    """Send words until ``ended``, each with its time, and note them."""
     chance = random.Random(seed)
     with place.open() as log, log.producer() as producer:
         while not ended.wait(EACH_S):
             word = f"{time.time_ns() // 1_000_000}-{chance.random()}"
             producer.send(TopicPartition("words", chance.randrange(PARTITIONS)), None, word.encode())
             producer.flush()
+            sent.append(word)
 
 
 def read(address: str, ended: threading.Event, waits_ms: list[tuple[int, int]]) -> None:
@@ -62,13 +102,17 @@ def read(address: str, ended: threading.Event, waits_ms: list[tuple[int, int]]) 
     consumer.close()
 
 
-def restart_all(place: KafkaPlace, address: str, seconds: float, seed: int, more: dict[str, str]) -> None:
-    """Start three workers, restart each under load, and print what that took."""
+def restart_all(place: KafkaPlace, address: str, seconds: float, seed: int, more: Mapping[str, str]) -> Restarts:
+    """Start three workers, restart each under load, and return what that took, when each record has its output.
+
+    The interval of heartbeats is the worker's own, unless ``more`` has another one.
+    """
     place.feed([])
     ended, read_all = threading.Event(), threading.Event()
+    sent_words: list[str] = []
     found: list[tuple[int, int]] = []
     reader = threading.Thread(target=read, args=(address, read_all, found))
-    load = threading.Thread(target=send, args=(place, ended, seed))
+    load = threading.Thread(target=send, args=(place, ended, seed, sent_words))
     settings = {**place.properties(), "status.interval.ms": "200", **more}
     if "heartbeat.interval.ms" not in more:
         settings.pop("heartbeat.interval.ms", None)
@@ -99,19 +143,23 @@ def restart_all(place: KafkaPlace, address: str, seconds: float, seed: int, more
             restarts.append((name, status, took_s, began_ms))
         ended.set()
         load.join()
-        time.sleep(2)
+        deadline = time.monotonic() + DEADLINE_S
+        while len(found) < len(sent_words) and time.monotonic() < deadline:
+            time.sleep(0.05)
         read_all.set()
         reader.join()
+        reports = "\n".join(worker.report for worker in workers.values())
+        assert Counter(place.counted()) == expected_counts(sent_words), reports
         starts = [began_ms for *_, began_ms in restarts]
-        usual = sorted(wait for sent, wait in found if sent < starts[0])
-        print(f"{len(found)} outputs; before the restarts half wait up to {usual[len(usual) // 2]} ms", flush=True)
+        usual_ms = median_low(wait_ms for sent_ms, wait_ms in found if sent_ms < starts[0])
+        each = []
         for (name, status, took_s, began_ms), end_ms in zip(restarts, [*starts[1:], sys.maxsize], strict=True):
-            waits = [wait for sent, wait in found if began_ms - 2000 <= sent < end_ms]
-            print(
-                f"{name}: status {status} after {took_s:.2f} s; the longest wait {max(waits) / 1000:.2f} s", flush=True
-            )
+            wait_ms = max(wait_ms for sent_ms, wait_ms in found if began_ms - 2000 <= sent_ms < end_ms)
+            each.append(Restart(name, status, took_s, wait_ms / 1000))
+        return Restarts(len(sent_words), usual_ms, each)
     finally:
         ended.set()
+        read_all.set()
         for worker in workers.values():
             if worker.runs:
                 worker.send(signal.SIGTERM)
@@ -123,7 +171,7 @@ def restart_all(place: KafkaPlace, address: str, seconds: float, seed: int, more
 
 
 def main() -> int:
-    """Restart the workers over a broker of its own."""
+    """Restart the workers over a broker of its own; return 1 if a restart was not in order."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seconds", type=float, default=3.0, help="the time between two restarts")
     parser.add_argument("--seed", type=int, default=1)
@@ -137,8 +185,11 @@ def main() -> int:
         os.environ["APPLICATION_NAME"] = "rolling"
         own = Path(folder, "place")
         own.mkdir()
-        restart_all(KafkaPlace(own, broker.address), broker.address, given.seconds, given.seed, more)
-    return 0
+        found = restart_all(KafkaPlace(own, broker.address), broker.address, given.seconds, given.seed, more)
+    print(f"seed {given.seed}: {found.sent} records; before the restarts half of them wait up to {found.usual_ms} ms")
+    for each in found.each:
+        print(each)
+    return int(not all(each.in_order for each in found.each))
 
 
 if __name__ == "__main__":
