@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from harness import profiles
 from harness.experiments.broker_faults.faults import FAULTS, checked, mutant_trials, places_of
 from harness.experiments.broker_faults.trial import EXACTLY_ONCE, Trial
+from harness.profiles import Scale
 from harness.scenario_files import Scenario
 from harness.workloads.suggestion import check_known
 from stores.config import StoreConfig
@@ -60,9 +60,6 @@ class BrokerScenario(Scenario):
         """Return ``anomaly`` for a mutant."""
         return "anomaly" if trial.mutant else "valid"
 
-    def scaled(self, profile: str) -> BrokerScenario:
+    def at_scale(self, scale: Scale) -> BrokerScenario:
         """Return the scenario with the seeds of a profile."""
-        scale = profiles.profile(profile).scale
-        if scale is None:
-            return self
         return replace(self, seeds=scale.seeds or scale.seeds_times * self.seeds)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from harness import profiles
 from harness.experiments.crash.trial import DURABILITIES
 from harness.experiments.iofaults.plan import PlannedCase, PlannedMutant, cases_of_fault, planned_mutants
 from harness.experiments.iofaults.subjects import subject_named
 from harness.mutants.registry import IO_FAULTS
+from harness.profiles import Scale
 from harness.scenario_files import Scenario
 from harness.workloads.suggestion import check_known
 from stores.errors import ConfigError
@@ -61,10 +61,7 @@ class EffectScenario(Scenario):
             raise ConfigError("this scenario has nothing to do: no backend of it is persistent at its durabilities")
         return planned
 
-    def scaled(self, profile: str) -> EffectScenario:
+    def at_scale(self, scale: Scale) -> EffectScenario:
         """Return the scenario with the points and states of a profile."""
-        scale = profiles.profile(profile).scale
-        if scale is None:
-            return self
         most = scale.points_max and min(self.points_max or scale.points_max, scale.points_max)
         return replace(self, points_max=most, states_per_position=scale.states_per_position)

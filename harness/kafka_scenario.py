@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from harness import profiles
 from harness.experiment import Failure, Figures
 from harness.experiments.kafka.restart_trial import READY_S, RECORDS, RestartTrial
 from harness.experiments.kafka.trial import KafkaTrial
+from harness.profiles import Scale
 from harness.scenario_files import Scenario
 from stores.config import StoreConfig
 from stores.errors import ConfigError
@@ -37,11 +37,8 @@ class KafkaScenario(Scenario):
             for name, partitions in self.work
         ]
 
-    def scaled(self, profile: str) -> KafkaScenario:
+    def at_scale(self, scale: Scale) -> KafkaScenario:
         """Return the scenario with the number of events and of repeats of a profile."""
-        scale = profiles.profile(profile).scale
-        if scale is None:
-            return self
         events = self.events * scale.events_times if scale.events_max is None else min(self.events, scale.events_max)
         repeats = self.repeats if scale.repeats_max is None else min(self.repeats, scale.repeats_max)
         return replace(self, events=events, repeats=max(repeats, scale.repeats_min))
@@ -75,11 +72,8 @@ class KafkaRestartScenario(Scenario):
         """Return the trial. Raises: ConfigError for an unknown backend, and for a number that counts nothing."""
         return [RestartTrial(self.records, seed, self.repeats, self.backend)]
 
-    def scaled(self, profile: str) -> KafkaRestartScenario:
+    def at_scale(self, scale: Scale) -> KafkaRestartScenario:
         """Return the scenario with the number of records and of repeats of a profile."""
-        scale = profiles.profile(profile).scale
-        if scale is None:
-            return self
         # A night has the promised number already.
         records = self.records if scale.events_max is None else min(self.records, scale.events_max)
         repeats = self.repeats if scale.repeats_max is None else min(self.repeats, scale.repeats_max)

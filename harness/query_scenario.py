@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from harness import profiles
 from harness.experiments.query_faults.trial import COUNT, Trial
 from harness.mutants.registry import QUERY_TRIALS
+from harness.profiles import Scale
 from harness.scenario_files import Scenario
 from stores.errors import ConfigError
 from stores.registry import backend_named
@@ -51,9 +51,6 @@ class QueryScenario(Scenario):
         """Return ``anomaly`` for a mutant."""
         return "anomaly" if trial.mutant else "valid"
 
-    def scaled(self, profile: str) -> QueryScenario:
+    def at_scale(self, scale: Scale) -> QueryScenario:
         """Return the scenario with the seeds of a profile."""
-        scale = profiles.profile(profile).scale
-        if scale is None:
-            return self
         return replace(self, seeds=scale.seeds or scale.seeds_times * self.seeds)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from harness import profiles
 from harness.experiments.crash.trial import DURABILITIES
 from harness.experiments.readers.trial import Trial
 from harness.mutants.registry import fitting
+from harness.profiles import Scale
 from harness.scenario_files import Scenario
 from harness.workloads.suggestion import check_known
 from stores.errors import ConfigError
@@ -51,10 +51,9 @@ class ReadersScenario(Scenario):
             raise ConfigError("this scenario has nothing to do: none of its backends carries its durabilities")
         return trials
 
-    def scaled(self, profile: str) -> ReadersScenario:
+    def at_scale(self, scale: Scale) -> ReadersScenario:
         """Return the scenario with the seconds of a profile."""
-        scale = profiles.profile(profile).scale
-        return self if scale is None else replace(self, seconds=scale.seconds or scale.seconds_times * self.seconds)
+        return replace(self, seconds=scale.seconds or scale.seconds_times * self.seconds)
 
     def _check(self) -> None:
         self.check_types()

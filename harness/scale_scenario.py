@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from harness import profiles
 from harness.experiments.scale.trial import ScaleTrial
+from harness.profiles import Scale
 from harness.scenario_files import Scenario
 from stores.errors import ConfigError
 from stores.registry import backend_named, backends
@@ -47,11 +47,8 @@ class ScaleScenario(Scenario):
             raise ConfigError("this scenario has nothing to do: it has no backends or no sizes")
         return trials
 
-    def scaled(self, profile: str) -> ScaleScenario:
+    def at_scale(self, scale: Scale) -> ScaleScenario:
         """Return the scenario with the number of records of a profile."""
-        scale = profiles.profile(profile).scale
-        if scale is None:
-            return self
         if scale.events_max is None:
             return replace(self, large_records=self.night_records)
         # A process alone takes more memory than these records.

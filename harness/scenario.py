@@ -10,7 +10,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from harness import profiles
 from harness.experiment import Failure, Figure, Figures
 from harness.experiments.crash.operations import Mix
 from harness.experiments.crash.plan import crash_matrix
@@ -18,6 +17,7 @@ from harness.experiments.crash.trial import DURABILITIES, LOG_FAILPOINTS, Trial,
 from harness.experiments.throughput.plan import Grid, ThroughputTrial, throughput_trials
 from harness.faults import Fault
 from harness.mutants import registry as mutants
+from harness.profiles import Scale
 from harness.scenario_files import Scenario
 from harness.typed_maps import IN_TURN, PLAIN
 from harness.workloads.event_log import EVENT_LOG, EventLog
@@ -88,10 +88,9 @@ class CrashScenario(Scenario):
         """Return ``anomaly`` for a backend in which the mutant must be detected, else ``valid``."""
         return "anomaly" if trial.backend in _canonical(self.caught) else "valid"
 
-    def scaled(self, profile: str) -> CrashScenario:
+    def at_scale(self, scale: Scale) -> CrashScenario:
         """Return the scenario with the seeds of a profile."""
-        scale = profiles.profile(profile).scale
-        if scale is None or (scale.seeds and self.mutant):
+        if scale.seeds and self.mutant:
             return self  # A mutant shows with some of its seeds only.
         return replace(self, seeds=scale.seeds or scale.seeds_times * self.seeds)
 
@@ -189,11 +188,8 @@ class ThroughputScenario(Scenario):
         )
         return throughput_trials([replace(grid, partitions=number) for number in self.partitions], seed)
 
-    def scaled(self, profile: str) -> ThroughputScenario:
+    def at_scale(self, scale: Scale) -> ThroughputScenario:
         """Return the scenario with the events and repeats of a profile, and with its ratios if it checks them."""
-        scale = profiles.profile(profile).scale
-        if scale is None:
-            return self
         events = self.events and scale.events_times * self.events
         if scale.events_max is not None:
             events = min(events or scale.events_max, scale.events_max)

@@ -11,6 +11,7 @@ from pathlib import Path
 from types import UnionType
 from typing import Any, ClassVar, Self, cast, get_args, get_origin, get_type_hints
 
+from harness import profiles
 from harness.experiment import Failure, Figures
 from harness.folders import SCENARIOS
 from harness.workloads.event_log import EventLog
@@ -34,9 +35,14 @@ class Scenario(ABC):
         Raises: ConfigError for an unknown name, and if there is nothing to do.
         """
 
-    @abstractmethod
     def scaled(self, profile: str) -> Self:
         """Return the scenario, which must be valid, in the size of a profile; ``default`` is what its file says."""
+        scale = profiles.profile(profile).scale
+        return self if scale is None else self.at_scale(scale)
+
+    @abstractmethod
+    def at_scale(self, scale: profiles.Scale) -> Self:
+        """Return the scenario in another size than its file says."""
 
     def expected(self, trial: Any) -> str:
         """Return the result that a trial should have."""
