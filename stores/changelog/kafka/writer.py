@@ -90,6 +90,7 @@ class KafkaWriter(LogWriter):
         self._doing = f"the producer {transactional_id!r}" if transactional_id else "a producer without an ID"
         self._fatal: KafkaError | None = None
         self._lost: LostRequests
+        self._reports = _Reports(self)
         self._client = self._connected()
         self._stuck = False
         """True if the client can't end the open transaction, as a call of it does not return: another one does."""
@@ -117,8 +118,10 @@ class KafkaWriter(LogWriter):
     def _connected(self) -> Any:
         """Return a new client. From now on, ``_lost`` is about its requests."""
         self._lost = LostRequests(self._cluster.settings, CLIENT_LOG)
+        self._reports.writer = None
+        self._reports = _Reports(self)
         own = {**self._own, **self._lost.settings} if self._is_transactional else self._own
-        return self._cluster.client(confluent_kafka.Producer, own, self._on_error)
+        return self._cluster.client(confluent_kafka.Producer, own, self._reports.failed)
 
     def _begin(self, left_s: float) -> None:
         # Not the client's own method: an error's frames would hold it, and so the client.
@@ -248,8 +251,8 @@ class KafkaWriter(LogWriter):
         if some_have_headers or not all(times_ms):
             sent = [sent_headers(*each) or None for each in zip(times_ms, headers, strict=True)]
         # In a transaction any record that is not delivered fails the commit: the first and the last are asked after.
-        reports: list[_Delivered | None] = [None if transactional else self._delivered] * len(keys)
-        reports[:1] = reports[-1:] = [self._delivered] if keys else []
+        reports: list[_Delivered | None] = [None if transactional else self._reports.delivered] * len(keys)
+        reports[:1] = reports[-1:] = [self._reports.delivered] if keys else []
         given, client = 0, self._client
         while given < len(keys):
             left, asked = iter(keys[given:]), reports[given:]
@@ -303,7 +306,9 @@ class KafkaWriter(LogWriter):
         theirs = as_theirs(offsets)
         try:
             in_time = returns_in_time(
-                lambda: client.send_offsets_to_transaction(theirs, metadata, timeout_s), timeout_s
+                lambda: client.send_offsets_to_transaction(theirs, metadata, timeout_s),
+                timeout_s,
+                serve=lambda: client.poll(0),
             )
         except KafkaException as exception:
             if error_of(exception).code() not in _NOT_OF_THE_GENERATION:
@@ -430,6 +435,24 @@ class KafkaWriter(LogWriter):
         else:
             self._last_offsets[partition] = message.offset()
             self._first_offsets.setdefault(partition, message.offset())
+
+
+class _Reports:
+    """The reports of one client to ``writer``, which is None from the moment when that has another client.
+
+    A client whose call does not return is served on. Its reports are about no transaction of the writer's then.
+    """
+
+    def __init__(self, writer: KafkaWriter) -> None:
+        self.writer: KafkaWriter | None = writer
+
+    def failed(self, error: KafkaError) -> None:
+        if self.writer is not None:
+            self.writer._on_error(error)
+
+    def delivered(self, error: KafkaError | None, message: Any) -> None:
+        if self.writer is not None:
+            self.writer._delivered(error, message)
 
 
 class KafkaProducer(BufferedProducer):

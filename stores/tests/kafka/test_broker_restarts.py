@@ -8,6 +8,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pytest
+from confluent_kafka import KafkaError, KafkaException
 
 from stores import failpoints
 from stores.changelog.kafka import writer
@@ -86,10 +87,10 @@ def test_a_client_whose_call_does_not_return_is_replaced_and_the_task_continues(
     prepared(tmp_path, broker)
     calls = 0
 
-    def third_is_stuck(call: Callable[[], object], timeout_s: float) -> bool:
+    def third_is_stuck(call: Callable[[], object], timeout_s: float, serve: Callable[[], object]) -> bool:
         nonlocal calls
         calls += 1
-        return calls != 3 and returns_in_time(call, timeout_s)
+        return calls != 3 and returns_in_time(call, timeout_s, serve)
 
     monkeypatch.setattr(writer, "returns_in_time", third_is_stuck)
     check_counts(tmp_path, timeout_s=30.0)
@@ -104,6 +105,28 @@ def test_a_call_that_does_not_return_is_left_at_its_deadline(monkeypatch: pytest
     finally:
         never.set()
     assert returns_in_time(lambda: None, 30)
+
+
+def test_the_client_of_a_call_that_does_not_return_is_served_until_it_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else its log takes memory, and ever more time. An error of the client changes nothing."""
+    monkeypatch.setattr("stores.changelog.kafka.deadline.GRACE_S", 0.0)
+    monkeypatch.setattr("stores.changelog.kafka.deadline.SERVED_EVERY_S", 0.0)
+    never, served = threading.Event(), threading.Semaphore(0)
+
+    def serve() -> None:
+        served.release()
+        raise KafkaException(KafkaError(KafkaError._TRANSPORT))
+
+    try:
+        assert not returns_in_time(never.wait, 0.01, serve)
+        for _ in range(3):
+            assert served.acquire(timeout=30)
+    finally:
+        never.set()
+    for thread in threading.enumerate():
+        if thread.name == "kafka-served":
+            thread.join(30)
+            assert not thread.is_alive()
 
 
 def test_a_call_that_raises_within_its_deadline_raises_here() -> None:

@@ -136,6 +136,25 @@ def test_a_transaction_with_a_record_that_the_broker_refused_is_aborted_by_a_new
     assert len(clients.made) == 2
 
 
+def test_what_a_client_that_was_replaced_reports_later_is_about_no_transaction() -> None:
+    """It is served on while its call does not return."""
+    clients = Clients()
+    writer = clients.producer._writer
+    old, heard = writer._reports, clients.on_error
+    clients.made[0].undelivered = 1
+    with pytest.raises(ChangelogTimeoutError):
+        clients.producer.commit()
+    clients.producer.abort()
+    clients.made[1].undelivered = 0
+    clients.producer.begin()
+    clients.producer.send(A, b"k", b"v")
+    clients.producer._append(ends=False)
+    old.delivered(error("_PURGE_QUEUE"), SimpleNamespace(topic=lambda: "a", partition=lambda: 0))
+    heard(error("_FENCED", fatal=True))
+    clients.producer.commit()
+    assert clients.made[1].calls.count("commit_transaction") == 1
+
+
 def test_a_transaction_without_a_failure_is_aborted_by_its_own_client() -> None:
     clients = Clients()
     clients.producer._append(ends=False)

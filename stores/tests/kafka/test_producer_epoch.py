@@ -461,7 +461,7 @@ def test_a_question_for_the_epoch_that_hangs_is_left_to_a_new_client(
     fill(producer, 7)
     cluster.made[0].losses = {"commit_transaction": "FAIL"}
     producer.commit()
-    monkeypatch.setattr(writer, "returns_in_time", lambda call, timeout_s: False)
+    monkeypatch.setattr(writer, "returns_in_time", lambda call, timeout_s, serve: False)
     producer.abort()
     assert len(cluster.made) == 2
 
