@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from harness.experiments.broker_faults.faults import FAULTS, checked, mutant_trials, places_of
-from harness.experiments.broker_faults.trial import EXACTLY_ONCE, Trial
+from harness.experiments.broker_faults.trial import EXACTLY_ONCE, BrokerTrial
 from harness.profiles import Scale
 from harness.scenario_files import Scenario
 from harness.workloads.suggestion import check_known
@@ -29,7 +29,7 @@ class BrokerScenario(Scenario):
     seeds: int = 1
     mutants: tuple[str, ...] = ()
 
-    def plan(self, seed: int) -> list[Trial]:
+    def plan(self, seed: int) -> list[BrokerTrial]:
         """Return every trial; ``seed`` is the first of its seeds. Raises: ConfigError for an unknown name."""
         self.check_types()
         if self.seeds < 1:
@@ -37,7 +37,7 @@ class BrokerScenario(Scenario):
         check_known("fault of a broker called", FAULTS, *self.faults)
         names = [backend_named(name).name for name in self.backends]
         trials = [
-            checked(Trial(fault, place, name, self.guarantee, number))
+            checked(BrokerTrial(fault, place, name, self.guarantee, number))
             for number in range(seed, seed + self.seeds)
             for fault in self.faults
             for place in places_of(fault, self.guarantee)
@@ -56,7 +56,7 @@ class BrokerScenario(Scenario):
             trials += found
         return trials
 
-    def expected(self, trial: Trial) -> str:
+    def expected(self, trial: BrokerTrial) -> str:
         """Return ``anomaly`` for a mutant."""
         return "anomaly" if trial.mutant else "valid"
 

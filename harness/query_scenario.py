@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from harness.experiments.query_faults.trial import COUNT, Trial
+from harness.experiments.query_faults.trial import COUNT, QueryTrial
 from harness.mutants.registry import QUERY_TRIALS
 from harness.profiles import Scale
 from harness.scenario_files import Scenario
@@ -27,14 +27,14 @@ class QueryScenario(Scenario):
     seeds: int = 1
     mutants: tuple[str, ...] = ()
 
-    def plan(self, seed: int) -> list[Trial]:
+    def plan(self, seed: int) -> list[QueryTrial]:
         """Return every trial; ``seed`` is the first of its seeds. Raises: ConfigError for an unknown name."""
         self.check_types()
         if self.seeds < 1:
             raise ConfigError(f"a scenario has one seed or more, not {self.seeds!r}")
         names = [backend_named(name).name for name in self.backends]
         trials = [
-            Trial(fault, name, number, workload=workload)
+            QueryTrial(fault, name, number, workload=workload)
             for number in range(seed, seed + self.seeds)
             for workload in self.workloads
             for fault in self.faults
@@ -42,12 +42,12 @@ class QueryScenario(Scenario):
         ]
         for mutant in self.mutants:
             by = QUERY_TRIALS.get(mutant)
-            trials.append(Trial("worker killed" if by is None else by.fault, names[0], seed, mutant))
+            trials.append(QueryTrial("worker killed" if by is None else by.fault, names[0], seed, mutant))
         if not trials:
             raise ConfigError("this scenario has nothing to do: it has no faults and no mutants")
         return trials
 
-    def expected(self, trial: Trial) -> str:
+    def expected(self, trial: QueryTrial) -> str:
         """Return ``anomaly`` for a mutant."""
         return "anomaly" if trial.mutant else "valid"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from harness.experiments.crash.trial import DURABILITIES
-from harness.experiments.readers.trial import Trial
+from harness.experiments.readers.trial import ReadersTrial
 from harness.mutants.registry import fitting
 from harness.profiles import Scale
 from harness.scenario_files import Scenario
@@ -31,13 +31,13 @@ class ReadersScenario(Scenario):
     seeds: int = 1
     mutants: tuple[str, ...] = ()
 
-    def plan(self, seed: int) -> list[Trial]:
+    def plan(self, seed: int) -> list[ReadersTrial]:
         """Return every trial; ``seed`` is the first of its seeds. Raises: ConfigError for an unknown name."""
         self._check()
         names = tuple(backends()) if self.backends is None else self.backends
         chosen = [backend_named(name) for name in names]
         trials = [
-            Trial(backend.name, durability, self.seconds, number, self.readers)
+            ReadersTrial(backend.name, durability, self.seconds, number, self.readers)
             for number in range(seed, seed + self.seeds)
             for backend in chosen
             for durability in self.durabilities
@@ -46,7 +46,7 @@ class ReadersScenario(Scenario):
         for mutant in self.mutants:
             first = fitting(mutant, chosen)[0]
             level = sorted(first.durabilities)[0]
-            trials.append(Trial(first.name, level, 10 * self.seconds, seed, self.readers, mutant))
+            trials.append(ReadersTrial(first.name, level, 10 * self.seconds, seed, self.readers, mutant))
         if not trials:
             raise ConfigError("this scenario has nothing to do: none of its backends carries its durabilities")
         return trials

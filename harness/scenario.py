@@ -13,7 +13,7 @@ from typing import Any
 from harness.experiment import Failure, Figure, Figures
 from harness.experiments.crash.operations import Mix
 from harness.experiments.crash.plan import crash_matrix
-from harness.experiments.crash.trial import DURABILITIES, LOG_FAILPOINTS, Trial, admitted
+from harness.experiments.crash.trial import DURABILITIES, LOG_FAILPOINTS, CrashTrial, admitted
 from harness.experiments.throughput.plan import Grid, ThroughputTrial, throughput_trials
 from harness.faults import Fault
 from harness.mutants import registry as mutants
@@ -65,7 +65,7 @@ class CrashScenario(Scenario):
     uncommitted_max_bytes: int = -1
     options: tuple[tuple[str, str | int | bool], ...] = ()
 
-    def plan(self, seed: int) -> list[Trial]:
+    def plan(self, seed: int) -> list[CrashTrial]:
         """Return every trial of the scenario; ``seed`` is the first of its seeds.
 
         Raises: ConfigError for an unknown name, and if there is nothing to do.
@@ -84,7 +84,7 @@ class CrashScenario(Scenario):
             raise ConfigError("this scenario has no trial: its backends have none of its failpoints or durabilities")
         return trials
 
-    def expected(self, trial: Trial) -> str:
+    def expected(self, trial: CrashTrial) -> str:
         """Return ``anomaly`` for a backend in which the mutant must be detected, else ``valid``."""
         return "anomaly" if trial.backend in _canonical(self.caught) else "valid"
 
@@ -110,7 +110,9 @@ class CrashScenario(Scenario):
             else:
                 check_known("failpoint", known, *_failpoints(fault))
 
-    def _trials(self, fault: Fault | KillAtEach, backend: str, durability: str, seed: int, turn: int) -> list[Trial]:
+    def _trials(
+        self, fault: Fault | KillAtEach, backend: str, durability: str, seed: int, turn: int
+    ) -> list[CrashTrial]:
         if isinstance(fault, KillAtEach):
             matrix = crash_matrix([backend], [durability], [seed], "night")
             # At least once, the changelog has no transaction, so the steps of its commit are never reached.
@@ -135,7 +137,7 @@ class CrashScenario(Scenario):
             "options": tuple(option for option in self.options if option[0] in chosen.options),
             "records": PLAIN if self.mutant else IN_TURN[turn % len(IN_TURN)],
         }
-        return [Trial(chosen.name, fault, durability=str(durability), seed=seed, **shape)]
+        return [CrashTrial(chosen.name, fault, durability=str(durability), seed=seed, **shape)]
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from harness.report import text
 from harness.report.charts import COLOURS, Chart
 from harness.report.figures import Figures
 from harness.report.levels import LEVELS, MEANING
-from harness.report.page import HOW, Finding, Page
+from harness.report.page import HOW, Page, PageFinding
 from harness.report.ratios import ratio_finding, ratio_sentence, ratio_table
 from harness.report.web.assemble import Section, assemble
 from harness.report.web.markdown import inline, to_html
@@ -93,7 +93,7 @@ def _proven(figures: Figures, pages: Sequence[Page], names: Sequence[str]) -> st
     return _list([*items, *([_item(ratio._replace(section="Ratios"), "", names)] if ratio.number else [])])
 
 
-def _item(finding: Finding, file: str, names: Sequence[str]) -> str:
+def _item(finding: PageFinding, file: str, names: Sequence[str]) -> str:
     short = "" if finding.good == finding.number else ' class="short"'
     return f"<li{short}>{inline(finding.sentence(file), names)}</li>"
 

@@ -112,7 +112,7 @@ class Demand(NamedTuple):
     """True if uncommitted writes must not be visible, and data must match its offset."""
 
 
-class Finding(NamedTuple):
+class PrefixFinding(NamedTuple):
     """``number`` is the commit that was found, or None; ``expected`` is True if the promises were kept.
 
     ``detected_at`` is the stage at which corruption was reported: see ``Remains.stage``.
@@ -170,23 +170,25 @@ def promised(notes: Sequence[str], *, keeps: bool) -> Promised:
 
 def check_prefix(
     demanded: Demand, promises: Promised, remains: Remains, models: Sequence[State], given: Given
-) -> Finding:
+) -> PrefixFinding:
     """Check a store after a fault. ``models`` are the states after 0, 1, ... commits; ``given`` has all values."""
     trouble = promises.trouble or remains.trouble
     if trouble:
-        return Finding(Found.HARNESS_ERROR, None, False, trouble)
+        return PrefixFinding(Found.HARNESS_ERROR, None, False, trouble)
     if promises.broken is not None:
-        return Finding(promises.broken[0], None, False, promises.broken[1])
+        return PrefixFinding(promises.broken[0], None, False, promises.broken[1])
     if remains.ending:
         found = Found.HANGING if remains.ending == "deadline" else Found.DEADLY
-        return Finding(found, None, False, f"the process that opened it ended: {remains.ending}")
+        return PrefixFinding(found, None, False, f"the process that opened it ended: {remains.ending}")
     if remains.leaked:
-        return Finding(Found.LEAKED_EXCEPTION, None, False, remains.leaked)
+        return PrefixFinding(Found.LEAKED_EXCEPTION, None, False, remains.leaked)
     # An error that comes only after everything was read does not excuse a wrong state.
     if remains.error and (remains.state is None or (remains.error in DETECTING and remains.stage != "afterwards")):
         return _refusal(demanded, remains)
     if remains.state is None:
-        return Finding(Found.HARNESS_ERROR, None, False, "the verifier process reported neither a state nor an error")
+        return PrefixFinding(
+            Found.HARNESS_ERROR, None, False, "the verifier process reported neither a state nor an error"
+        )
     if demanded.transactional:
         verdict = _whole(demanded, promises, remains, models, given)
     else:
@@ -196,60 +198,68 @@ def check_prefix(
     return _refusal(demanded, remains) if remains.error in DETECTING else _usable(demanded, remains, verdict)
 
 
-def _refusal(demanded: Demand, remains: Remains) -> Finding:
+def _refusal(demanded: Demand, remains: Remains) -> PrefixFinding:
     said = f"{remains.error}: {remains.error_detail}"
     if remains.error not in DETECTING:
-        return Finding(Found.REFUSED, None, False, said)
+        return PrefixFinding(Found.REFUSED, None, False, said)
     if remains.wanted is None or remains.restored != remains.wanted:
-        return Finding(Found.UNRESTORED, None, False, said)
+        return PrefixFinding(Found.UNRESTORED, None, False, said)
     if demanded.transactional and (remains.restored_offset or 0) != (remains.wanted_number or 0):
         detail = f"{said}; restored to commit {remains.wanted_number}, its offset says {remains.restored_offset}"
-        return Finding(Found.UNRESTORED, None, False, detail)
+        return PrefixFinding(Found.UNRESTORED, None, False, detail)
     if unkept := _unkept_afterwards(demanded, remains, remains.restored):
-        return Finding(Found.UNUSABLE, None, False, f"{said}; restored, and then {unkept}")
-    return Finding(Found.DETECTED, None, demanded.may_detect, said, remains.stage)
+        return PrefixFinding(Found.UNUSABLE, None, False, f"{said}; restored, and then {unkept}")
+    return PrefixFinding(Found.DETECTED, None, demanded.may_detect, said, remains.stage)
 
 
-def _whole(demanded: Demand, promises: Promised, remains: Remains, models: Sequence[State], given: Given) -> Finding:
+def _whole(
+    demanded: Demand, promises: Promised, remains: Remains, models: Sequence[State], given: Given
+) -> PrefixFinding:
     state = remains.state
     assert state is not None
     number = next((number for number, model in enumerate(models) if model == state), None)
     if number is None:
         strange = _strange(state, given, promises.attempted)
         if strange:
-            return Finding(Found.PHANTOM, None, False, strange)
+            return PrefixFinding(Found.PHANTOM, None, False, strange)
         said = remains.offset or 0
-        return Finding(Found.TORN, None, False, f"no commit; its offset says {said}: {_differs(state, models, said)}")
+        return PrefixFinding(
+            Found.TORN, None, False, f"no commit; its offset says {said}: {_differs(state, models, said)}"
+        )
     for what, kept in (("offset", remains.offset), ("position", remains.position)):
         if (kept or 0) != number:
-            return Finding(Found.TORN, number, False, f"the state of commit {number}, but its {what} says {kept or 0}")
+            return PrefixFinding(
+                Found.TORN, number, False, f"the state of commit {number}, but its {what} says {kept or 0}"
+            )
     if number > promises.attempted:
-        return Finding(Found.PHANTOM, number, False, f"commit {number}; {promises.attempted} was the last attempted")
+        return PrefixFinding(
+            Found.PHANTOM, number, False, f"commit {number}; {promises.attempted} was the last attempted"
+        )
     if demanded.keeps and number < promises.acknowledged:
-        return Finding(Found.LOST, number, False, f"commit {number}; {promises.acknowledged} was acknowledged")
-    return Finding(Found.VALID, number, True)
+        return PrefixFinding(Found.LOST, number, False, f"commit {number}; {promises.acknowledged} was acknowledged")
+    return PrefixFinding(Found.VALID, number, True)
 
 
-def _key_by_key(demanded: Demand, promises: Promised, state: State, given: Given) -> Finding:
+def _key_by_key(demanded: Demand, promises: Promised, state: State, given: Given) -> PrefixFinding:
     """Check a store without isolation: each key has one of its values, none older than the last acknowledged one."""
     strange = _strange(state, given, promises.attempted + 1)
     if strange:
-        return Finding(Found.PHANTOM, None, False, strange)
+        return PrefixFinding(Found.PHANTOM, None, False, strange)
     floor = promises.acknowledged if demanded.keeps else 0
     for key, values in sorted(given.items()):
         last_kept = max(at for at, (number, _) in enumerate(values) if number <= floor)
         if state.get(key) not in [value for number, value in values[last_kept:] if number <= promises.attempted + 1]:
-            return Finding(Found.LOST, None, False, f"key {key!r} has an older value than commit {floor} gave it")
-    return Finding(Found.VALID, None, True)
+            return PrefixFinding(Found.LOST, None, False, f"key {key!r} has an older value than commit {floor} gave it")
+    return PrefixFinding(Found.VALID, None, True)
 
 
-def _usable(demanded: Demand, remains: Remains, verdict: Finding) -> Finding:
+def _usable(demanded: Demand, remains: Remains, verdict: PrefixFinding) -> PrefixFinding:
     if remains.error:
         detail = f"{remains.error}: {remains.error_detail}"
-        return Finding(Found.UNUSABLE, verdict.number, False, detail)
+        return PrefixFinding(Found.UNUSABLE, verdict.number, False, detail)
     assert remains.state is not None
     unkept = _unkept_afterwards(demanded, remains, remains.state)
-    return Finding(Found.UNUSABLE, verdict.number, False, unkept) if unkept else verdict
+    return PrefixFinding(Found.UNUSABLE, verdict.number, False, unkept) if unkept else verdict
 
 
 def _unkept_afterwards(demanded: Demand, remains: Remains, before: State) -> str:

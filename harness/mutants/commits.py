@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import wraps
 from typing import Any, cast
 
-from harness.mutants.mutant import CrashTrial, IoFault, ReaderTrial, isolates, mutant
+from harness.mutants.mutant import CrashDetection, IoFault, ReaderDetection, isolates, mutant
 from harness.mutants.patches import Patches
 from harness.mutants.seams import Meta, Write, engine_of, folders_of, instead_of_writes, opened_with
 from stores.engines.engine import Engine, Transaction, TransactionalEngine, Writes
@@ -38,7 +38,7 @@ def _no_sync(patches: Patches, subject: str) -> None:
 @mutant(
     "every other commit of a store returns at once, and the next one makes up for it",
     IoFault("kill", isolates),
-    CrashTrial("durability"),
+    CrashDetection("durability"),
 )
 def _early_acknowledgement(patches: Patches, subject: str) -> None:
     commit = Store.commit
@@ -65,7 +65,7 @@ def _swallowed_error(patches: Patches, subject: str) -> None:
     patches.replace(Store, "commit", mutated)
 
 
-@mutant("a put also writes into the engine at once", CrashTrial("uncommitted"))
+@mutant("a put also writes into the engine at once", CrashDetection("uncommitted"))
 def _write_through(patches: Patches, subject: str) -> None:
     engine = engine_of(subject)
     folders = folders_of(patches, engine)
@@ -151,7 +151,7 @@ def commits_once(name: str) -> bool:
 @mutant(
     "a commit writes its offsets first, and its data in a second write",
     IoFault("kill", commits_once),
-    CrashTrial("atomicity"),
+    CrashDetection("atomicity"),
 )
 @in_several_writes
 def _offsets_before(layers: Sequence[Writes], meta: Meta) -> Iterable[tuple[Sequence[Writes], Meta]]:
@@ -166,8 +166,8 @@ def _offsets_after(layers: Sequence[Writes], meta: Meta) -> Iterable[tuple[Seque
 
 @mutant(
     "a commit writes half of its data first, and the rest with its offsets in a second write",
-    CrashTrial("atomicity"),
-    ReaderTrial("indexed-batch"),
+    CrashDetection("atomicity"),
+    ReaderDetection("indexed-batch"),
 )
 @in_several_writes
 def _torn_commit(layers: Sequence[Writes], meta: Meta) -> Iterable[tuple[Sequence[Writes], Meta]]:
@@ -191,7 +191,7 @@ def _write_per_key(layers: Sequence[Writes], meta: Meta) -> Iterable[tuple[Seque
 @mutant(
     "a window store commits segment by segment, the newest first, with the offsets (KIP-258, as in Kafka)",
     IoFault("kill", commits_once, records="window"),
-    CrashTrial("atomicity"),
+    CrashDetection("atomicity"),
 )
 @in_several_writes
 def _segments_one_by_one(layers: Sequence[Writes], meta: Meta) -> Iterable[tuple[Sequence[Writes], Meta]]:

@@ -8,7 +8,16 @@ from __future__ import annotations
 from contextlib import nullcontext
 from typing import Any
 
-from harness.mutants.mutant import BrokerTrial, CrashTrial, IoFault, LibraryTest, QueryTrial, ReaderTrial, mutant, only
+from harness.mutants.mutant import (
+    BrokerDetection,
+    CrashDetection,
+    IoFault,
+    LibraryTest,
+    QueryDetection,
+    ReaderDetection,
+    mutant,
+    only,
+)
 from harness.mutants.patches import Patches
 from stores.batch.buffer import IndexedBatch, Layer
 from stores.changelog import checksum, sqlite
@@ -21,7 +30,7 @@ from stores.tasks.stores import store_format
 from stores.tasks.stores.trust import Trust
 
 
-@mutant("a scan reads the layer that is written to", ReaderTrial("indexed-batch"))
+@mutant("a scan reads the layer that is written to", ReaderDetection("indexed-batch"))
 def _shared_layer(patches: Patches, subject: str) -> None:
     """Give readers the layer of the batch that is written to.
 
@@ -40,7 +49,7 @@ def _shared_layer(patches: Patches, subject: str) -> None:
     patches.replace_inner(IndexedBatch, "release", lambda self, layers: None)
 
 
-@mutant("a commit is visible while it is copied in parts", ReaderTrial("dual-store"))
+@mutant("a commit is visible while it is copied in parts", ReaderDetection("dual-store"))
 def _parts_in_sight(patches: Patches, subject: str) -> None:
     """Show readers a copy in parts while it runs.
 
@@ -49,7 +58,7 @@ def _parts_in_sight(patches: Patches, subject: str) -> None:
     patches.replace_inner(BatchStaging, "shown_as_committed", lambda self: nullcontext())
 
 
-@mutant("a write does not save the old value for an open scan", ReaderTrial("native"))
+@mutant("a write does not save the old value for an open scan", ReaderDetection("native"))
 def _nothing_noted(patches: Patches, subject: str) -> None:
     """Write without an entry in the undo log.
 
@@ -74,7 +83,7 @@ def _tombstone_unchecked(patches: Patches, subject: str) -> None:
     patches.replace_inner(sqlite, "is_sound", mutated)
 
 
-@mutant("a batch that is tried again gets another version", QueryTrial("worker killed"))
+@mutant("a batch that is tried again gets another version", QueryDetection("worker killed"))
 def _version_from_clock(patches: Patches, subject: str) -> None:
     """Give each attempt at a batch the next version, as a clock does.
 
@@ -98,7 +107,7 @@ def _unchecked_version(patches: Patches, subject: str) -> None:
 
 @mutant(
     "a restore from Kafka writes the records of aborted transactions",
-    BrokerTrial("task killed", "changelog.before_commit", "wrong"),
+    BrokerDetection("task killed", "changelog.before_commit", "wrong"),
 )
 def _aborted_restored(patches: Patches, subject: str) -> None:
     """Read the records of aborted transactions from Kafka as well.
@@ -111,7 +120,7 @@ def _aborted_restored(patches: Patches, subject: str) -> None:
     patches.replace_inner(reader, "READER", {**cluster.READER, "isolation.level": "read_uncommitted"})
 
 
-@mutant("a direct store is not wiped after an abort or an unclean end", CrashTrial("uncommitted"))
+@mutant("a direct store is not wiped after an abort or an unclean end", CrashDetection("uncommitted"))
 def _skipped_wipe(patches: Patches, subject: str) -> None:
     """Trust each store that an earlier process or an abort has left.
 
@@ -152,7 +161,7 @@ _boot = Patches()
         "a producer that lost a request goes on under the same epoch, so that the brokers take it for one of the next "
         "transaction"
     ),
-    BrokerTrial("commit delivered late", "task.before_log_commit", "repeated"),
+    BrokerDetection("commit delivered late", "task.before_log_commit", "repeated"),
 )
 def _same_epoch(patches: Patches, subject: str) -> None:
     """Go on under the same epoch, with the same client, after a transaction that lost a request.

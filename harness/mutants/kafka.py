@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 
-from harness.mutants.mutant import BrokerTrial, mutant
+from harness.mutants.mutant import BrokerDetection, mutant
 from harness.mutants.patches import Patches
 from stores.changelog.interface import Producer
 from stores.errors import ChangelogError, ChangelogTimeoutError, CommitInDoubtError
@@ -14,8 +14,8 @@ from stores.interface import TopicPartition
 
 @mutant(
     "each instance of a task has a transactional ID of its own, so that it fences no other one",
-    BrokerTrial("zombie wakes", "task.before_log_commit", "repeated"),
-    BrokerTrial("commit held back", "changelog.before_commit", "repeated"),
+    BrokerDetection("zombie wakes", "task.before_log_commit", "repeated"),
+    BrokerDetection("commit held back", "changelog.before_commit", "repeated"),
 )
 def _own_transactional_id(patches: Patches, subject: str) -> None:
     """Add the process's number to each transactional ID."""
@@ -31,7 +31,7 @@ def _own_transactional_id(patches: Patches, subject: str) -> None:
 
 @mutant(
     "a commit for which the brokers need time ends the worker",
-    BrokerTrial("broker paused under load", "transactions of threads", "process"),
+    BrokerDetection("broker paused under load", "transactions of threads", "process"),
 )
 def _errors_end_tasks(patches: Patches, subject: str) -> None:
     """Raise every error of a commit as one that does not pass."""

@@ -24,7 +24,7 @@ def isolates(name: str) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class CrashTrial:
+class CrashDetection:
     """Crash trials detect the mutant: ``checker`` finds an anomaly."""
 
     checker: str
@@ -46,21 +46,21 @@ class IoFault:
 
 
 @dataclass(frozen=True, slots=True)
-class ReaderTrial:
+class ReaderDetection:
     """Readers beside a writer detect the mutant, in stores of ``strategy``."""
 
     strategy: str
 
 
 @dataclass(frozen=True, slots=True)
-class QueryTrial:
+class QueryDetection:
     """Stateful queries on Spark detect the mutant, under ``fault``."""
 
     fault: str
 
 
 @dataclass(frozen=True, slots=True)
-class BrokerTrial:
+class BrokerDetection:
     """Tasks over a Kafka broker detect the mutant, under ``fault`` at ``place``.
 
     ``finds`` is the kind of finding as which it must show (``harness.checkers.counting``).
@@ -79,7 +79,7 @@ class LibraryTest:
     unseen: str
 
 
-Detection = CrashTrial | IoFault | ReaderTrial | QueryTrial | BrokerTrial | LibraryTest
+Detection = CrashDetection | IoFault | ReaderDetection | QueryDetection | BrokerDetection | LibraryTest
 
 
 @dataclass(frozen=True, slots=True)

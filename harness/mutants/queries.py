@@ -6,13 +6,13 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
-from harness.mutants.mutant import QueryTrial, mutant
+from harness.mutants.mutant import QueryDetection, mutant
 from harness.mutants.patches import Patches
 from stores.changelog.files import Header, PartitionLog, StoreChanges
 from stores.spark.local_state import LocalState
 
 
-@mutant("a store commits a version before the log has it", QueryTrial("worker killed"))
+@mutant("a store commits a version before the log has it", QueryDetection("worker killed"))
 def _state_before_log(patches: Patches, subject: str) -> None:
     take_changes = LocalState.take_changes
 
@@ -25,7 +25,7 @@ def _state_before_log(patches: Patches, subject: str) -> None:
     patches.replace(LocalState, "take_changes", mutated)
 
 
-@mutant("a snapshot has changes of the version after it", QueryTrial("worker killed"))
+@mutant("a snapshot has changes of the version after it", QueryDetection("worker killed"))
 def _snapshot_of_open_version(patches: Patches, subject: str) -> None:
     write_snapshot = PartitionLog.write_snapshot
 

@@ -9,7 +9,7 @@ from threading import Condition
 from typing import Any, ClassVar
 from weakref import WeakKeyDictionary, WeakSet
 
-from harness.mutants.mutant import ReaderTrial, mutant
+from harness.mutants.mutant import ReaderDetection, mutant
 from harness.mutants.patches import Patches
 from harness.mutants.seams import View, every_engine, with_views
 from stores.engines.engine import IngestingEngine
@@ -67,7 +67,7 @@ class _Cached(View):
         return kept.setdefault(key, self._view.get(key))
 
 
-@mutant("get_many looks up each key separately", ReaderTrial("indexed-batch"))
+@mutant("get_many looks up each key separately", ReaderDetection("indexed-batch"))
 def _keys_one_by_one(patches: Patches, subject: str) -> None:
     """Hold each lookup of several keys after the first one, until two commits of the store have ended."""
     commit, ended = Store.commit, Condition()
@@ -92,27 +92,27 @@ def _keys_one_by_one(patches: Patches, subject: str) -> None:
     patches.replace(Store, "commit", counted)
 
 
-@mutant("a snapshot reads the store again in each call", ReaderTrial("indexed-batch"))
+@mutant("a snapshot reads the store again in each call", ReaderDetection("indexed-batch"))
 def _snapshot_per_call(patches: Patches, subject: str) -> None:
     with_views(patches, _SnapshotPerCall)
 
 
-@mutant("a lookup of committed data shows staged writes", ReaderTrial("indexed-batch"))
+@mutant("a lookup of committed data shows staged writes", ReaderDetection("indexed-batch"))
 def _dirty_read(patches: Patches, subject: str) -> None:
     with_views(patches, _DirtyGet)
 
 
-@mutant("a lookup of committed data reads the open transaction", ReaderTrial("native"))
+@mutant("a lookup of committed data reads the open transaction", ReaderDetection("native"))
 def _open_transaction(patches: Patches, subject: str) -> None:
     with_views(patches, _DirtyLookups)
 
 
-@mutant("a lookup of committed data is answered from a cache", ReaderTrial("indexed-batch"))
+@mutant("a lookup of committed data is answered from a cache", ReaderDetection("indexed-batch"))
 def _old_lookups(patches: Patches, subject: str) -> None:
     with_views(patches, _Cached)
 
 
-@mutant("a commit's position is visible before its data", ReaderTrial("indexed-batch"))
+@mutant("a commit's position is visible before its data", ReaderDetection("indexed-batch"))
 def _position_first(patches: Patches, subject: str) -> None:
     """While a commit runs, report its position, and answer queries that are bound to it."""
     commit, read_only = Store.commit, Store.read_only
@@ -158,7 +158,7 @@ class _CutOff(KeyValueIterator):
         self._scan.close()
 
 
-@mutant("an open scan ends with the transaction that it reads", ReaderTrial("native"))
+@mutant("an open scan ends with the transaction that it reads", ReaderDetection("native"))
 def _scan_cut_off(patches: Patches, subject: str) -> None:
     ended: WeakKeyDictionary[KeyValueStore, int] = WeakKeyDictionary()
 
@@ -183,7 +183,9 @@ def _scan_cut_off(patches: Patches, subject: str) -> None:
     counted("rollback")
 
 
-@mutant("the engine ingests the files of a commit one by one, the first with the offsets", ReaderTrial("sst-ingest"))
+@mutant(
+    "the engine ingests the files of a commit one by one, the first with the offsets", ReaderDetection("sst-ingest")
+)
 def _file_by_file(patches: Patches, subject: str) -> None:
     for engine in every_engine():
         if issubclass(engine, IngestingEngine):

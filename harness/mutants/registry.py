@@ -21,14 +21,14 @@ from harness.mutants import (  # noqa: F401  importing them declares their mutan
 from harness.mutants.commits import HALF_WRITTEN
 from harness.mutants.mutant import (
     DECLARED,
-    BrokerTrial,
-    CrashTrial,
+    BrokerDetection,
+    CrashDetection,
     Detection,
     IoFault,
     LibraryTest,
     Mutant,
-    QueryTrial,
-    ReaderTrial,
+    QueryDetection,
+    ReaderDetection,
 )
 from harness.mutants.patches import Patches
 from harness.mutants.tasks import BETWEEN
@@ -52,19 +52,19 @@ def _detected_by(kind: type[AnyDetection]) -> Mapping[str, AnyDetection]:
     )
 
 
-CRASH_TRIALS = _detected_by(CrashTrial)
+CRASH_TRIALS = _detected_by(CrashDetection)
 """The mutants that crash trials must detect, with their checkers."""
 IO_FAULTS = _detected_by(IoFault)
 """The mutants that I/O faults must detect, with these faults."""
-READER_TRIALS = _detected_by(ReaderTrial)
+READER_TRIALS = _detected_by(ReaderDetection)
 """The mutants that readers beside a writer must detect, with the strategies that can have them."""
-QUERY_TRIALS = _detected_by(QueryTrial)
+QUERY_TRIALS = _detected_by(QueryDetection)
 """The mutants that stateful queries must detect, with the faults under which they do."""
-BROKER_TRIALS: Mapping[str, tuple[BrokerTrial, ...]] = MappingProxyType(
+BROKER_TRIALS: Mapping[str, tuple[BrokerDetection, ...]] = MappingProxyType(
     {
         name: found
         for name, mutant in MUTANTS.items()
-        if (found := tuple(by for by in mutant.detected_by if isinstance(by, BrokerTrial)))
+        if (found := tuple(by for by in mutant.detected_by if isinstance(by, BrokerDetection)))
     }
 )
 """The mutants that tasks over a broker must detect, with the faults and the places at which they do."""

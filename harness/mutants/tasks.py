@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from harness.mutants.mutant import BrokerTrial, CrashTrial, IoFault, LibraryTest, mutant, only
+from harness.mutants.mutant import BrokerDetection, CrashDetection, IoFault, LibraryTest, mutant, only
 from harness.mutants.patches import Patches
 from stores.changelog.interface import Changelog, Record
 from stores.changelog.producer import BufferedProducer
@@ -26,7 +26,7 @@ from stores.tasks.task import StreamTask
 Read = Callable[[SqliteChangelog, TopicPartition, int], Iterator[Record]]
 
 
-@mutant("a restore leaves out the last record of each batch", CrashTrial("convergence"))
+@mutant("a restore leaves out the last record of each batch", CrashDetection("convergence"))
 def _forgetful_restore(patches: Patches, subject: str) -> None:
     restore = Store.restore
 
@@ -55,7 +55,7 @@ def _instead_of_replays(
     patches.replace(SqliteChangelog, "read", mutated)
 
 
-@mutant("a restore replays the whole changelog, whatever the store has", CrashTrial("bounded_restore"))
+@mutant("a restore replays the whole changelog, whatever the store has", CrashDetection("bounded_restore"))
 def _restore_from_start(patches: Patches, subject: str) -> None:
     def from_start(read: Read, log: SqliteChangelog, partition: TopicPartition, offset: int) -> Iterator[Record]:
         return read(log, partition, log.start_offset(partition))
@@ -65,7 +65,7 @@ def _restore_from_start(patches: Patches, subject: str) -> None:
 
 @mutant(
     "once one store of a task is at its changelog's end, the others are assumed to be at theirs",
-    CrashTrial("convergence"),
+    CrashDetection("convergence"),
 )
 def _newest_offset_wins(patches: Patches, subject: str) -> None:
     up_to_date: set[TopicPartition] = set()
@@ -79,7 +79,9 @@ def _newest_offset_wins(patches: Patches, subject: str) -> None:
     _instead_of_replays(patches, as_newest)
 
 
-@mutant("a store whose offset the changelog has truncated is restored without a wipe", CrashTrial("bounded_restore"))
+@mutant(
+    "a store whose offset the changelog has truncated is restored without a wipe", CrashDetection("bounded_restore")
+)
 def _kept_past_truncation(patches: Patches, subject: str) -> None:
     def from_there(read: Read, log: SqliteChangelog, partition: TopicPartition, offset: int) -> Iterator[Record]:
         try:
@@ -90,7 +92,7 @@ def _kept_past_truncation(patches: Patches, subject: str) -> None:
     _instead_of_replays(patches, from_there)
 
 
-@mutant("a commit that times out has every store wiped and restored, as in Kafka", CrashTrial("fallback"))
+@mutant("a commit that times out has every store wiped and restored, as in Kafka", CrashDetection("fallback"))
 def _wiped_on_timeout(patches: Patches, subject: str) -> None:
     """Declare a store without isolation once a commit has timed out: the task then wipes it."""
     commit = BufferedProducer.commit
@@ -105,7 +107,9 @@ def _wiped_on_timeout(patches: Patches, subject: str) -> None:
     patches.replace(BufferedProducer, "commit", mutated)
 
 
-@mutant("a producer hides that it is fenced, and the stores commit what the changelog refused", CrashTrial("atomicity"))
+@mutant(
+    "a producer hides that it is fenced, and the stores commit what the changelog refused", CrashDetection("atomicity")
+)
 def _zombie_commits(patches: Patches, subject: str) -> None:
     commit = BufferedProducer.commit
 
@@ -121,7 +125,7 @@ def _zombie_commits(patches: Patches, subject: str) -> None:
 
 @mutant(
     "each store of a task is committed with the highest offset of all their changelogs",
-    CrashTrial("atomicity"),
+    CrashDetection("atomicity"),
     IoFault("kill", only("stream-task")),
 )
 def _one_offset_for_all(patches: Patches, subject: str) -> None:
@@ -257,8 +261,8 @@ def _inputs_apart(patches: Patches, *, inputs_first: bool) -> None:
 
 @mutant(
     "input offsets are committed separately, after the outputs (KIP-129, duplicates)",
-    CrashTrial("outputs"),
-    BrokerTrial("task killed", BETWEEN, "repeated"),
+    CrashDetection("outputs"),
+    BrokerDetection("task killed", BETWEEN, "repeated"),
 )
 def _inputs_after_outputs(patches: Patches, subject: str) -> None:
     _inputs_apart(patches, inputs_first=False)
@@ -266,11 +270,11 @@ def _inputs_after_outputs(patches: Patches, subject: str) -> None:
 
 @mutant(
     "input offsets are committed separately, before the outputs (KIP-129, losses)",
-    CrashTrial("outputs"),
-    BrokerTrial("task killed", BETWEEN, "lost"),
-    BrokerTrial("worker killed", BETWEEN, "lost"),
+    CrashDetection("outputs"),
+    BrokerDetection("task killed", BETWEEN, "lost"),
+    BrokerDetection("worker killed", BETWEEN, "lost"),
     # Offsets whose commit gets no answer may be committed later, so only the outputs may be what is cut off.
-    BrokerTrial("broker killed", BETWEEN, "lost"),
+    BrokerDetection("broker killed", BETWEEN, "lost"),
 )
 def _inputs_before_outputs(patches: Patches, subject: str) -> None:
     _inputs_apart(patches, inputs_first=True)
@@ -278,9 +282,9 @@ def _inputs_before_outputs(patches: Patches, subject: str) -> None:
 
 @mutant(
     "a task that promises exactly once works without transactions",
-    BrokerTrial("task killed", "task.after_log_commit", "repeated"),
-    BrokerTrial("worker killed", "task.after_log_commit", "repeated"),
-    BrokerTrial("zombie wakes", "task.before_log_commit", "repeated"),
+    BrokerDetection("task killed", "task.after_log_commit", "repeated"),
+    BrokerDetection("worker killed", "task.after_log_commit", "repeated"),
+    BrokerDetection("zombie wakes", "task.before_log_commit", "repeated"),
 )
 def _no_transactions(patches: Patches, subject: str) -> None:
     make = StreamTask.__init__
@@ -294,7 +298,7 @@ def _no_transactions(patches: Patches, subject: str) -> None:
 
 @mutant(
     "at least once, input offsets are committed before the outputs are sent (KIP-129, losses)",
-    BrokerTrial("task killed", BETWEEN, "lost", "at_least_once"),
+    BrokerDetection("task killed", BETWEEN, "lost", "at_least_once"),
 )
 def _offsets_before_records(patches: Patches, subject: str) -> None:
     """Send the records of a task without transactions only after its input offsets are committed."""

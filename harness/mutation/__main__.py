@@ -26,7 +26,7 @@ from queue import SimpleQueue
 from threading import Lock
 
 from harness.folders import ROOT, RUNS
-from harness.mutation.changes import Change, drawn
+from harness.mutation.changes import SmallChange, drawn
 
 DETECTED, UNDETECTED, UNDECIDED = "detected", "not detected", "not decided"
 _TESTS = ("stores/tests", "harness/tests")
@@ -106,14 +106,16 @@ def nearest_tests(root: Path, file: str) -> list[str]:
     return [path.relative_to(root).as_posix() for path in chosen]
 
 
-def _tried(root: Path, changes: Sequence[Change], given: argparse.Namespace) -> Iterator[tuple[Change, str, str]]:
+def _tried(
+    root: Path, changes: Sequence[SmallChange], given: argparse.Namespace
+) -> Iterator[tuple[SmallChange, str, str]]:
     """Try the changes, and yield each with its outcome and what has decided it, as they come."""
     with tempfile.TemporaryDirectory(prefix="txstores-mutation-") as folder:
         copies: SimpleQueue[Copy] = SimpleQueue()
         for number in range(given.jobs):
             copies.put(Copy(root, Path(folder) / str(number), given.seconds))
 
-        def outcome_of(change: Change) -> tuple[Change, str, str]:
+        def outcome_of(change: SmallChange) -> tuple[SmallChange, str, str]:
             copy = copies.get()
             try:
                 return change, *copy.outcome(change, slow=given.slow, whole=given.all)
@@ -152,7 +154,7 @@ class Copy:
             f"{folder}\nimport site; site.addsitedir({sysconfig.get_path('purelib')!r})\n", encoding="utf-8"
         )
 
-    def outcome(self, change: Change, *, slow: bool, whole: bool) -> tuple[str, str]:
+    def outcome(self, change: SmallChange, *, slow: bool, whole: bool) -> tuple[str, str]:
         """Return whether the change is detected, and by what."""
         file = self._folder / change.file
         source = file.read_bytes()
@@ -173,7 +175,7 @@ class Copy:
             file.write_bytes(source)
 
     def _by_tests(
-        self, file: Path, source: bytes, change: Change, tests: Sequence[str], markers: str, deadline: float
+        self, file: Path, source: bytes, change: SmallChange, tests: Sequence[str], markers: str, deadline: float
     ) -> tuple[str, str] | None:
         log = self._folder / "log.txt"
         command = [

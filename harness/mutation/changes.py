@@ -42,7 +42,7 @@ _UNTOUCHED = frozenset({"__repr__", "__str__"})
 
 
 @dataclass(frozen=True, order=True)
-class Change:
+class SmallChange:
     """One edit: the bytes of ``file`` from ``start`` to ``end`` become ``text``. ``what`` says it in words."""
 
     file: str
@@ -60,13 +60,13 @@ class Change:
         return source[: self.start] + self.text.encode() + source[self.end :]
 
 
-def drawn(root: Path, files: Sequence[str], count: int, seed: int) -> list[Change]:
+def drawn(root: Path, files: Sequence[str], count: int, seed: int) -> list[SmallChange]:
     """Return ``count`` changes of ``files``, paths below ``root``, or all that there are.
 
     Each line that allows a change is as likely as any other; of its changes each is as likely. The same files and seed
     give the same changes. Raises: OSError, SyntaxError for a file that is not there or is not Python.
     """
-    by_line: defaultdict[tuple[str, int], list[Change]] = defaultdict(list)
+    by_line: defaultdict[tuple[str, int], list[SmallChange]] = defaultdict(list)
     for file in sorted(set(files)):
         for change in changes_of(file, (root / file).read_bytes()):
             by_line[file, change.line].append(change)
@@ -77,12 +77,12 @@ def drawn(root: Path, files: Sequence[str], count: int, seed: int) -> list[Chang
     return list(islice(filter(None, valid), count))
 
 
-def changes_of(file: str, source: bytes) -> list[Change]:
+def changes_of(file: str, source: bytes) -> list[SmallChange]:
     """Return every change of one file. Of some the result is not valid Python. Raises: SyntaxError."""
     return _Visitor(file, source).all_changes()
 
 
-def _valid_change(path: Path, changes: list[Change], draw: random.Random) -> Change | None:
+def _valid_change(path: Path, changes: list[SmallChange], draw: random.Random) -> SmallChange | None:
     """Return one of the changes whose result is valid Python, None if none is."""
     source = path.read_bytes()
     changes = sorted(changes)
@@ -106,9 +106,9 @@ class _Visitor(ast.NodeVisitor):
         self._starts = [0]
         for line in source.splitlines(keepends=True):
             self._starts.append(self._starts[-1] + len(line))
-        self._changes: list[Change] = []
+        self._changes: list[SmallChange] = []
 
-    def all_changes(self) -> list[Change]:
+    def all_changes(self) -> list[SmallChange]:
         self.visit(ast.parse(self._source))
         return self._changes
 
@@ -125,7 +125,7 @@ class _Visitor(ast.NodeVisitor):
 
     def _add(self, start: int, end: int, text: str, what: str) -> None:
         line = self._source.count(b"\n", 0, start) + 1
-        self._changes.append(Change(self._file, line, start, end, text, what))
+        self._changes.append(SmallChange(self._file, line, start, end, text, what))
 
     def _replace(self, node: ast.expr | ast.stmt, text: str, what: str) -> None:
         self._add(*self._span(node), text, what)

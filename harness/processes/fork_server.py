@@ -39,7 +39,7 @@ class ForkServerError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class CallOutcome:
     """The end of a child, and its result."""
 
     status: int | None
@@ -106,7 +106,9 @@ class ForkServer:
         [told] = self._exchange(b"", 1, _ANSWER_S, "it began")
         return Path(os.fsdecode(told))
 
-    def run(self, function: str, arguments: Mapping[str, Any], *, deadline_s: float, shared: bool = False) -> Outcome:
+    def run(
+        self, function: str, arguments: Mapping[str, Any], *, deadline_s: float, shared: bool = False
+    ) -> CallOutcome:
         """Call ``function``, "module:name", with ``arguments`` as keywords in a child, and wait for its end or result.
 
         Arguments and results pass as JSON. The module is imported once, in the fork server. Each call has a new child,
@@ -134,7 +136,7 @@ class ForkServer:
             raise ForkServerError(f"{function} can't be run: {facts['refused']}")
         if facts["timed_out"]:
             check_time()
-        return Outcome(result=result, **facts)
+        return CallOutcome(result=result, **facts)
 
     def prepare(self, function: str, arguments: Mapping[str, Any]) -> None:
         """Call ``function`` in the fork server itself, so that every later child has its results in memory.

@@ -18,7 +18,7 @@ BROWSER_PAGE = "index.html"
 HOW = "How it was measured"
 
 
-class Finding(NamedTuple):
+class PageFinding(NamedTuple):
     """A number of checks, and how many of them ended well. ``section`` is the title of the part that has their rows."""
 
     what: str
@@ -51,7 +51,7 @@ class Page:
     shows: Sequence[str]
     body: Sequence[str]
     method: str
-    findings: Sequence[Finding] = ()
+    findings: Sequence[PageFinding] = ()
     plots: Sequence[Chart] = ()
     absent: str = text.NOT_MEASURED
 

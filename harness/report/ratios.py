@@ -15,7 +15,7 @@ from harness.processes.load import BUSY_REPEATS
 from harness.report import text
 from harness.report.figures import Figure, Figures, in_order
 from harness.report.interval import columns, interval, with_interval
-from harness.report.page import Finding
+from harness.report.page import PageFinding
 from harness.report.rows import Row
 from harness.report.table import Table
 
@@ -59,10 +59,10 @@ def _judged(row: Row) -> tuple[bool | None, str]:
     return (False, "**no**") if high < wanted else (None, "undecided")
 
 
-def ratio_finding(figures: Figures) -> Finding:
+def ratio_finding(figures: Figures) -> PageFinding:
     """Return how many ratios reach their threshold, of those that the run decides."""
     asked = [figure["met"] for figure in figures["ratio"] if figure["met"] is not None]
-    return Finding("ratios with a threshold", len(asked), asked.count(True), "reached it")
+    return PageFinding("ratios with a threshold", len(asked), asked.count(True), "reached it")
 
 
 def ratio_sentence(figures: Figures, section: str = "") -> str:

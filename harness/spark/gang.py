@@ -37,7 +37,7 @@ from harness.progress_file import ProgressFile, note_progress
 from harness.spark import events
 from harness.spark.expected import differences, expected_state
 from harness.spark.meeting import Meeting, meeting
-from harness.spark.runner import Site
+from harness.spark.runner import SparkSite
 from harness.spark.session import code_path
 from harness.workloads.departures import Departures
 from harness.workloads.event_log import EVENT_LOG, EventLog
@@ -145,7 +145,7 @@ def measure(
     with temporary_folder("throughput") as scratch:
         target = (folder or Path(scratch) / "yield").absolute()
         with ProgressFile(Path(scratch) / "progress", say) as progress:
-            site = Site(Path(scratch), progress.path, code_path())
+            site = SparkSite(Path(scratch), progress.path, code_path())
             task = _measurer(trial, site, deadline)
             source.mapInArrow(task, _SPARK_SCHEMA, barrier=True).write.parquet(target.as_uri())
         return _compared(trial, source, spark.read.schema(_SPARK_SCHEMA).parquet(target.as_uri()))
@@ -154,7 +154,7 @@ def measure(
 class _Partition:
     """One partition of a trial in its Spark task: its events in a file, and its share of each measurement."""
 
-    def __init__(self, trial: ThroughputTrial, met: Meeting, site: Site, folder: Path) -> None:
+    def __init__(self, trial: ThroughputTrial, met: Meeting, site: SparkSite, folder: Path) -> None:
         self._trial, self._met, self._site, self._folder = trial, met, site, folder
         self._workload = workload(trial.workload)
         self._events, self._span_ms, self._path = 0, 0, folder / "events"
@@ -236,7 +236,7 @@ class _Partition:
             note_progress(self._site.progress, f"{number}/{total} {_subject(configuration)}: {_said(everywhere)}")
 
 
-def _measurer(trial: ThroughputTrial, site: Site, deadline: Deadline) -> Callable[[_Batches], _Batches]:
+def _measurer(trial: ThroughputTrial, site: SparkSite, deadline: Deadline) -> Callable[[_Batches], _Batches]:
     def measure_partition(batches: _Batches) -> _Batches:
         with (
             temporary_folder("events", site.within()) as scratch,

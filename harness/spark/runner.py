@@ -54,7 +54,7 @@ _Batches = Iterator[pa.RecordBatch]
 
 
 @dataclass(frozen=True)
-class Site:
+class SparkSite:
     """Folders and code on the driver's machine: scratch, progress, and the code; tasks may run on another machine."""
 
     scratch: Path
@@ -104,7 +104,7 @@ def run_trials(
         made.mkdir(parents=True)
     try:
         with temporary_folder(experiment.name) as scratch, ProgressFile(scratch / "progress", say) as progress:
-            site = Site(scratch, progress.path, code_path())
+            site = SparkSite(scratch, progress.path, code_path())
             with _counting(experiment, folder, say):
                 prepared = experiment.prepare(trials, kept, _Distributed(spark, experiment, site))
                 (folder / TOTAL).write_text(str(len(prepared)))
@@ -150,7 +150,7 @@ def _run(
     experiment: Experiment[Any],
     trials: Sequence[Any],
     target: Path,
-    site: Site,
+    site: SparkSite,
     deadline: Deadline,
 ) -> None:
     finished, taken = target.with_name(FINISHED), target.with_name(TAKEN)
@@ -192,7 +192,7 @@ def taken_by(task: int, taken: Path, costs_s: Sequence[float], deadline: Deadlin
 
 
 @contextlib.contextmanager
-def _surroundings(experiment: Experiment[Any], site: Site) -> Iterator[tuple[ForkServer | None, Path]]:
+def _surroundings(experiment: Experiment[Any], site: SparkSite) -> Iterator[tuple[ForkServer | None, Path]]:
     """Yield one fork server for all trials of a task, because a start takes long, and a folder for their folders."""
     with contextlib.ExitStack() as stack:
         server = None
@@ -247,7 +247,7 @@ class _Distributed:
 
     spark: SparkSession
     experiment: Experiment[Any]
-    site: Site
+    site: SparkSite
 
     def __call__(self, function: Callable[[Any, ForkServer | None], Any], items: Sequence[Any]) -> list[Any]:
         if not items:

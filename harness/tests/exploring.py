@@ -4,21 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from harness.experiments.iofaults.case import Case
+from harness.experiments.iofaults.case import IoFaultCase
 from harness.experiments.iofaults.subsets import all_points, explorer
 from harness.experiments.iofaults.workshop import Row, Workshop
 from harness.processes.fork_server import ForkServer
 
 
 def rows_of(
-    case: Case, points: range, seed: int, only: str = "", *, fork_server: ForkServer | None = None
+    case: IoFaultCase, points: range, seed: int, only: str = "", *, fork_server: ForkServer | None = None
 ) -> Iterator[Row]:
     """The rows of ``points``; ``only`` picks one of the trials at a point."""
     with Workshop(case, seed, fork_server) as shop:
         yield from explorer(case.fault)(shop, points, only)
 
 
-def points_of(case: Case, seed: int, fork_server: ForkServer | None = None) -> range:
+def points_of(case: IoFaultCase, seed: int, fork_server: ForkServer | None = None) -> range:
     """Every point there is."""
     with Workshop(case, seed, fork_server) as shop:
         return all_points(shop)

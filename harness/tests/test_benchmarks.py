@@ -27,13 +27,13 @@ from harness.experiments.microbench.case import (
     openings,
     waits_over,
 )
-from harness.experiments.microbench.claim import Claim, claims, limits, ratios
+from harness.experiments.microbench.claim import RatioClaim, claims, limits, ratios
 from harness.experiments.microbench.load import Load, batches
 from harness.experiments.microbench.openings import opening_seconds
 from harness.experiments.microbench.records import FORMS, commit_known, get_records, put_records
 from harness.experiments.microbench.run import _compared, _plan, measure, planned, summarized
 from harness.experiments.microbench.staged import StagedStores
-from harness.experiments.microbench.subject import StoreSubject, open_subject
+from harness.experiments.microbench.subject import TimedStore, open_subject
 from harness.experiments.microbench.waits import longest_waits
 from harness.experiments.microbench.windows import expire, expiring, fetch_all, filled
 from harness.tests.clock import Clock
@@ -45,7 +45,7 @@ from stores.registry import backends
 from stores.strategies.store import Store
 
 
-def of_the_night(claim: Claim) -> bool:
+def of_the_night(claim: RatioClaim) -> bool:
     """Return True for the sizes of openings and expiries that the default profile has no time for."""
     return claim.subject.staged == 1_000_000 and claim.subject.suite in (OPEN, EXPIRE)
 
@@ -179,7 +179,7 @@ def test_operations_of_ycsb_are_committed(tmp_path: Path) -> None:
     operations = ycsb.operations(500)
     updates = {operation.key: operation.value for operation in operations if operation.value is not None}
     with closing(open_subject(Case("ycsb-a", "memory-indexed-batch"), tmp_path)) as subject:
-        assert isinstance(subject, StoreSubject)
+        assert isinstance(subject, TimedStore)
         subject.operate(operations)
         assert dict(subject.store.read_only().all()) == updates
     assert len(updates) > 50
@@ -189,7 +189,7 @@ def test_operations_of_ycsb_are_committed(tmp_path: Path) -> None:
 def test_records_of_each_form_are_read_as_they_were_put_and_take_as_many_bytes(form: str, tmp_path: Path) -> None:
     pairs = Load(1).fresh(100)
     with closing(open_subject(Case("record-put", "memory-indexed-batch"), tmp_path)) as subject:
-        assert isinstance(subject, StoreSubject)
+        assert isinstance(subject, TimedStore)
         typed = FORMS[form].over(subject.store)
         records = [FORMS[form].arguments(key, value) for key, value in pairs]
         put_records(typed, batches(records, 30))
@@ -206,7 +206,7 @@ def test_a_suite_of_lookups_is_answered_by_the_engine_or_from_memory(
     backend: str, suite: str, in_memory: bool, tmp_path: Path
 ) -> None:
     with closing(open_subject(Case(suite, backend), tmp_path)) as subject:
-        assert isinstance(subject, StoreSubject)
+        assert isinstance(subject, TimedStore)
         known = commit_known(Case(suite, backend, keys=100), subject.store, Load(1))
         assert [subject.store.get(key) for key, _ in known] == [value for _, value in known]
         assert isinstance(subject.store, Store)
@@ -219,7 +219,7 @@ def test_a_suite_of_lookups_is_answered_by_the_engine_or_from_memory(
 @pytest.mark.parametrize("form", ["windows", "prefix"])
 def test_a_fetch_runs_through_as_many_windows_as_a_prefix_scan_through_pairs(form: str, tmp_path: Path) -> None:
     with closing(open_subject(Case("fetch", "memory-indexed-batch"), tmp_path)) as subject:
-        assert isinstance(subject, StoreSubject)
+        assert isinstance(subject, TimedStore)
         fetch_all(filled(form, subject.store, [b"%016d" % number for number in range(3)]), [b"%016d" % 1] * 2)
         kept = {(len(key), len(value)) for key, value in subject.store.all()}
     assert kept == {(33, 100)}
@@ -230,7 +230,7 @@ def test_openings_are_those_of_a_store_in_the_form_that_is_named(form: str, time
     case = replace(openings("lmdb", form, 30), staged=30, rounds=2)
     assert len(opening_seconds(case, tmp_path, Load(1))) == 2
     with closing(open_subject(case, tmp_path)) as subject:
-        assert isinstance(subject, StoreSubject)
+        assert isinstance(subject, TimedStore)
         assert subject.store.is_split is (form == "bytes")
         with TimestampedKeyValue(BYTES, BYTES).over(subject.store).all() as pairs:
             assert [found.timestamp_ms for _, found in pairs] == [timestamp_ms] * 30
@@ -238,7 +238,7 @@ def test_openings_are_those_of_a_store_in_the_form_that_is_named(form: str, time
 
 def test_a_segment_that_expires_is_gone_with_the_commit(tmp_path: Path) -> None:
     with closing(open_subject(Case("expire", "rocksdb-indexed-batch"), tmp_path)) as subject:
-        assert isinstance(subject, StoreSubject)
+        assert isinstance(subject, TimedStore)
         segments = expiring(subject.store, 50)
         for _ in range(3):
             let_expire = next(segments)

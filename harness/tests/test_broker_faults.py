@@ -37,7 +37,7 @@ from harness.experiments.broker_faults.run import result_of
 from harness.experiments.broker_faults.trial import (
     AT_LEAST_ONCE,
     RECORDS_PER_ROUND,
-    Trial,
+    BrokerTrial,
 )
 from harness.mutants.registry import BROKER_TRIALS
 from harness.processes import kafka_jars
@@ -170,16 +170,16 @@ def test_a_scenario_has_the_mutants_of_its_faults_only() -> None:
 )
 def test_a_trial_that_cannot_be_run_is_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(ConfigError):
-        checked(Trial(**{"fault": "task killed", "place": INSIDE, **wrong}))
+        checked(BrokerTrial(**{"fault": "task killed", "place": INSIDE, **wrong}))
 
 
 def test_a_trial_is_repeated_from_its_text() -> None:
-    trial = Trial("task killed", "mutant.between", seed=7, mutant="inputs-after-outputs")
+    trial = BrokerTrial("task killed", "mutant.between", seed=7, mutant="inputs-after-outputs")
     assert BrokerFaults().read(text_of(trial)) == trial
 
 
 def test_a_trial_knows_the_folder_of_the_jars_and_their_list_goes_to_the_tasks_of_spark(tmp_path: Path) -> None:
-    [prepared] = BrokerFaults().prepare([Trial("task killed", INSIDE)], tmp_path, lambda function, items: [])
+    [prepared] = BrokerFaults().prepare([BrokerTrial("task killed", INSIDE)], tmp_path, lambda function, items: [])
     assert prepared.jars == str(FOLDER)
     assert {".sha256", ".xml"} <= set(SHIPPED_SUFFIXES)
 
@@ -192,7 +192,7 @@ def test_without_the_jars_of_a_broker_the_reason_is_said_and_nothing_is_made(
     try:
         assert BrokerFaults().missing()
         with pytest.raises(ConfigError):
-            BrokerFaults().run(Trial("task killed", INSIDE), Worker(tmp_path / "trial"))
+            BrokerFaults().run(BrokerTrial("task killed", INSIDE), Worker(tmp_path / "trial"))
         assert list(tmp_path.iterdir()) == []
     finally:
         kafka_jars.missing.cache_clear()
@@ -207,10 +207,10 @@ def test_the_seed_determines_the_inputs_and_no_key_is_in_two_partitions() -> Non
 
 
 def test_a_mutant_must_show_as_what_it_declares() -> None:
-    sound = Trial("task killed", INSIDE)
+    sound = BrokerTrial("task killed", INSIDE)
     assert result_of(sound, []) == "valid"
     assert result_of(sound, [Finding(PROCESS, "it failed")]) == "anomaly"
-    mutant = Trial("task killed", "mutant.between", mutant="inputs-before-outputs")
+    mutant = BrokerTrial("task killed", "mutant.between", mutant="inputs-before-outputs")
     assert result_of(mutant, []) == "valid"
     assert result_of(mutant, [Finding(LOST, "x"), Finding(PROCESS, "y")]) == "anomaly"
     assert result_of(mutant, [Finding(PROCESS, "it failed")]) == "unknown"
@@ -248,7 +248,7 @@ class Loaded:
     def __init__(
         self, mortal: tuple[str, ...] = (), unwilling: tuple[str, ...] = (), stuck: tuple[str, ...] = ()
     ) -> None:
-        self.trial = Trial("all of these under load", "transactions of tasks", seconds=1)
+        self.trial = BrokerTrial("all of these under load", "transactions of tasks", seconds=1)
         self.mortal, self.unwilling, self.stuck, self.ended = mortal, unwilling, stuck, list[str]()
         self.partitions, self.choose = [0, 1, 2, 3], Random(1)
         self.fed = self.processes = self.faults = self.deaths = 0
@@ -306,9 +306,11 @@ def test_workers_that_never_come_to_the_end_are_named_with_what_each_has_logged_
 
 
 def test_the_input_of_a_load_grows_with_its_time_and_other_faults_have_none() -> None:
-    rounds = [Trial("network slow under load", "transactions of tasks", seconds=seconds).rounds for seconds in (1, 60)]
+    rounds = [
+        BrokerTrial("network slow under load", "transactions of tasks", seconds=seconds).rounds for seconds in (1, 60)
+    ]
     assert rounds == [3, 10]
-    assert Trial("task killed", INSIDE, seconds=60).rounds == 0
+    assert BrokerTrial("task killed", INSIDE, seconds=60).rounds == 0
 
 
 def row(**changes: Any) -> dict[str, Any]:
@@ -357,7 +359,7 @@ def test_a_trial_with_an_unexpected_result_fails_the_run_with_the_command_that_r
 def test_tasks_over_a_broker_keep_exactly_once_under_a_fault(tmp_path: Path, fault: str, place: str) -> None:
     """Source: KIP-129; KIP-447; KIP-588."""
     skip_without_kafka()
-    experiment, trial = BrokerFaults(), Trial(fault, place, jars=str(FOLDER))
+    experiment, trial = BrokerFaults(), BrokerTrial(fault, place, jars=str(FOLDER))
     [found] = experiment.finish([trial], list(experiment.run(trial, Worker(tmp_path / "trial"))), Claim("test"))
     assert (found["result"], found["detail"]) == ("valid", "")
     assert found["outputs"] == found["inputs"]
@@ -368,6 +370,6 @@ def test_tasks_over_a_broker_keep_exactly_once_under_a_fault(tmp_path: Path, fau
 @pytest.mark.parametrize(("mutant", "fault", "place"), TRIED_MUTANTS)
 def test_a_mutant_is_detected_as_what_it_declares(tmp_path: Path, mutant: str, fault: str, place: str) -> None:
     skip_without_kafka()
-    trial = Trial(fault, place, mutant=mutant, jars=str(FOLDER))
+    trial = BrokerTrial(fault, place, mutant=mutant, jars=str(FOLDER))
     [found] = BrokerFaults().run(trial, Worker(tmp_path / "trial"))
     assert found["result"] == "anomaly", found["detail"]

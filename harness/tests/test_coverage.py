@@ -14,7 +14,7 @@ from harness.answer.coverage_file import add_to_file, next_run, read_coverage, w
 from harness.answer.results import all_figures, all_pages
 from harness.experiment import Claim, Request
 from harness.experiments.crash.experiment import Crash
-from harness.experiments.iofaults.case import Case
+from harness.experiments.iofaults.case import IoFaultCase
 from harness.experiments.iofaults.experiment import IoFaults
 from harness.experiments.iofaults.plan import PlannedCase
 from harness.experiments.iofaults.subjects import CHECKPOINT
@@ -77,7 +77,7 @@ def test_ranges_are_read_as_the_numbers_they_were_made_of(which: list[int]) -> N
 
 
 def test_points_that_no_night_has_tried_come_first(tmp_path: Path) -> None:
-    case = Case(CHECKPOINT, "DISK", "kill", commits=2)
+    case = IoFaultCase(CHECKPOINT, "DISK", "kill", commits=2)
     known = Covered(*covered_key(case), "one", 200, frozenset(range(185)))
     item = PlannedCase(case, 1, night=4, covered=known)
     recorded = {Writer.of(item): Recorded(effects=199, definition="one")}
@@ -106,7 +106,7 @@ def test_a_night_knows_what_the_nights_before_it_have_tried() -> None:
 
 
 def test_only_explored_points_are_covered(tmp_path: Path) -> None:
-    item = PlannedCase(Case(CHECKPOINT, "DISK", "kill", commits=2), 1, night=1)
+    item = PlannedCase(IoFaultCase(CHECKPOINT, "DISK", "kill", commits=2), 1, night=1)
     planned = subsets_of([item], {Writer.of(item): Recorded(effects=99, definition="one")}, tmp_path)
     rows = [row for subset in planned for row in IoFaults().untried(subset)]
     rows[1] |= {"points": 2, "explored": "7,9"}

@@ -13,7 +13,7 @@ import pytest
 from harness.crash_states.files import Tree
 from harness.io_trace import recorder
 from harness.io_trace.recorder import NOT_COUNTED, Effect, Kind, read_recording
-from harness.processes.fork_server import ForkServer, Outcome
+from harness.processes.fork_server import CallOutcome, ForkServer
 from stores.errors import ConfigError
 from stores.interface import Durability
 from stores.registry import backends
@@ -28,7 +28,7 @@ def root(tmp_path: Path) -> Path:
     return root
 
 
-def run(fork_server: ForkServer, function: str, root: Path, **arguments: Any) -> tuple[Outcome, list[Effect]]:
+def run(fork_server: ForkServer, function: str, root: Path, **arguments: Any) -> tuple[CallOutcome, list[Effect]]:
     recording = root.with_name("recording")
     outcome = fork_server.run(
         WORK + function, {"root": str(root), "recording": str(recording), **arguments}, deadline_s=60

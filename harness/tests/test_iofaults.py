@@ -16,10 +16,10 @@ from typing import Any, NoReturn
 import pytest
 
 from harness import replay
-from harness.checkers.prefix import Demand, Finding, Found, Promised
+from harness.checkers.prefix import Demand, Found, PrefixFinding, Promised
 from harness.cli import main
 from harness.experiments.iofaults import workload
-from harness.experiments.iofaults.case import Case, repeat_command
+from harness.experiments.iofaults.case import IoFaultCase, repeat_command
 from harness.experiments.iofaults.command import read_asked
 from harness.experiments.iofaults.damage import Damage, damage, final_tree, plan
 from harness.experiments.iofaults.faults import VARIANTS
@@ -40,7 +40,7 @@ from harness.experiments.iofaults.subsets import all_points, explorer
 from harness.experiments.iofaults.workshop import Life, Plan, Row, Workshop
 from harness.experiments.iofaults.writer import to_plan
 from harness.io_trace.recorder import Effect, Fail, Kill, Kind, read_recording
-from harness.processes.fork_server import ForkServer, ForkServerError, Outcome
+from harness.processes.fork_server import CallOutcome, ForkServer, ForkServerError
 from harness.tests.exploring import points_of, rows_of
 from stores.errors import ConfigError
 
@@ -57,7 +57,7 @@ def kept(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr("harness.experiments.iofaults.workshop.KEPT", tmp_path / "recordings")
 
 
-def explore(fork_server: ForkServer, case: Case, places: int, width: int = 1) -> list[Row]:
+def explore(fork_server: ForkServer, case: IoFaultCase, places: int, width: int = 1) -> list[Row]:
     """Rows of ``width`` points in a row, at so many ``places``, one of them at the end."""
     with Workshop(case, SEED, fork_server) as shop:
         points = all_points(shop)
@@ -73,7 +73,7 @@ def broken(rows: list[Row]) -> list[Mapping[str, Any]]:
 def test_a_kill_anywhere_leaves_a_commit_that_was_promised(name: str, fork_server: ForkServer) -> None:
     # "PROCESS" comes last of the three: a kill has most to show there.
     level = max(level for subject, level in subjects() if subject == name)
-    rows = explore(fork_server, Case(name, level, "kill", commits=COMMITS), places=7)
+    rows = explore(fork_server, IoFaultCase(name, level, "kill", commits=COMMITS), places=7)
     assert len(rows) == 7
     assert broken(rows) == []
 
@@ -86,7 +86,7 @@ def test_a_kill_anywhere_leaves_a_commit_that_was_promised(name: str, fork_serve
 def test_typed_stores_whose_records_expire_keep_the_same_promises(
     kind: str, name: str, fault: str, fork_server: ForkServer
 ) -> None:
-    case = Case(name, "DISK", fault, records=kind, commits=COMMITS, states_per_position=2)
+    case = IoFaultCase(name, "DISK", fault, records=kind, commits=COMMITS, states_per_position=2)
     rows = explore(fork_server, case, places=4)
     assert len(rows) >= 4
     assert {row["records"] for row in rows} == {kind}
@@ -98,14 +98,14 @@ def test_a_task_whose_store_is_upgraded_twice_in_its_background_keeps_its_promis
     fault: str, variant: str, fork_server: ForkServer
 ) -> None:
     """The second swap comes at a commit. Without its changelog the upgraded store is not passed off as whole."""
-    rows = explore(fork_server, Case(ONLINE_UPGRADE, "DISK", fault, variant), places=20)
+    rows = explore(fork_server, IoFaultCase(ONLINE_UPGRADE, "DISK", fault, variant), places=20)
     assert len(rows) == 20
     assert broken(rows) == []
 
 
 @pytest.mark.parametrize("name", [RELOCATION, LAYOUT_CHANGE])
 def test_a_missing_file_of_stores_that_move_is_detected_or_harmless(name: str, fork_server: ForkServer) -> None:
-    with Workshop(Case(name, "DISK", "damage", "missing"), SEED, fork_server) as shop:
+    with Workshop(IoFaultCase(name, "DISK", "damage", "missing"), SEED, fork_server) as shop:
         rows = list(explorer("damage")(shop, all_points(shop), ""))
     assert Found.DETECTED in {row["result"] for row in rows}
     assert broken(rows) == []
@@ -122,12 +122,12 @@ def test_what_a_store_with_a_retention_shows_changes_with_each_commit_by_what_pa
 @pytest.mark.parametrize(("name", "kind"), [("lmdb-indexed-batch", "windows"), (CHECKPOINT, "window")])
 def test_a_kind_of_store_that_a_subject_does_not_have_is_refused(name: str, kind: str) -> None:
     with pytest.raises(ConfigError):
-        Case(name, "DISK", "kill", records=kind)
+        IoFaultCase(name, "DISK", "kill", records=kind)
 
 
 def test_a_kill_between_the_commit_of_an_offset_import_and_its_checksum_is_no_damage(fork_server: ForkServer) -> None:
     """The store was closed cleanly before, when its meta pages must fit, and the offset import is repeated."""
-    case = Case(OFFSET_IMPORTS[0], "DISK", "kill", commits=COMMITS)
+    case = IoFaultCase(OFFSET_IMPORTS[0], "DISK", "kill", commits=COMMITS)
     with Workshop(case, SEED, fork_server) as shop:
         recording = shop.recording()
         moved = next(effect.index for effect in recording if effect.target.endswith("/005"))
@@ -138,14 +138,14 @@ def test_a_kill_between_the_commit_of_an_offset_import_and_its_checksum_is_no_da
 
 @pytest.mark.parametrize("name", AT_DISK)
 def test_power_loss_at_disk_takes_no_acknowledged_commit(name: str, fork_server: ForkServer) -> None:
-    case = Case(name, "DISK", "power", commits=COMMITS, states_per_position=3)
+    case = IoFaultCase(name, "DISK", "power", commits=COMMITS, states_per_position=3)
     rows = explore(fork_server, case, places=4, width=4)
     assert len(rows) >= 4
     assert broken(rows) == []
 
 
 def test_power_that_goes_again_during_recovery_takes_nothing_more(fork_server: ForkServer) -> None:
-    case = Case("sqlite-indexed-batch", "DISK", "power_twice", commits=2)
+    case = IoFaultCase("sqlite-indexed-batch", "DISK", "power_twice", commits=2)
     with Workshop(case, SEED, fork_server) as shop:
         acknowledged = next(effect.index for effect in shop.recording() if effect.text == "ack 1")
         rows = list(explorer("power_twice")(shop, range(acknowledged, acknowledged + 1), ""))
@@ -155,7 +155,7 @@ def test_power_that_goes_again_during_recovery_takes_nothing_more(fork_server: F
 
 @pytest.mark.parametrize("name", ["sqlite-indexed-batch", CHANGELOG, CHECKPOINT])
 def test_what_is_built_on_a_failed_sync_does_not_fall_with_it(name: str, fork_server: ForkServer) -> None:
-    case = Case(name, "DISK", "failed_sync", commits=3)
+    case = IoFaultCase(name, "DISK", "failed_sync", commits=3)
     rows = explore(fork_server, case, places=4)
     assert len(rows) >= 10
     assert broken(rows) == []
@@ -167,7 +167,7 @@ def test_what_is_built_on_a_failed_sync_does_not_fall_with_it(name: str, fork_se
 
 def test_power_that_goes_again_is_repeated_alone_and_held_to_the_same(fork_server: ForkServer) -> None:
     """The bounds come from the positions at which the first state is legal, and not from its own position."""
-    case = Case(CHECKPOINT, "DISK", "power_twice", commits=3)
+    case = IoFaultCase(CHECKPOINT, "DISK", "power_twice", commits=3)
     with Workshop(case, SEED, fork_server) as shop:
         points = all_points(shop)
         rows = list(explorer("power_twice")(shop, points[len(points) // 2 :][:6], ""))
@@ -182,7 +182,7 @@ def test_power_that_goes_again_is_repeated_alone_and_held_to_the_same(fork_serve
 
 
 def test_a_store_torn_by_power_loss_says_so_and_is_restored(fork_server: ForkServer) -> None:
-    case = Case("lmdb-indexed-batch", "PROCESS", "power", commits=COMMITS, states_per_position=3)
+    case = IoFaultCase("lmdb-indexed-batch", "PROCESS", "power", commits=COMMITS, states_per_position=3)
     with Workshop(case, SEED, fork_server) as shop:
         recording = shop.recording()
         opened = next(effect.index for effect in recording if effect.text == "ack 1")
@@ -193,14 +193,16 @@ def test_a_store_torn_by_power_loss_says_so_and_is_restored(fork_server: ForkSer
 
 @pytest.mark.parametrize("variant", ["EIO once", "ENOSPC lasting", "SHORT once"])
 def test_a_failing_call_at_disk_loses_and_invents_nothing(variant: str, fork_server: ForkServer) -> None:
-    rows = explore(fork_server, Case("sqlite-indexed-batch", "DISK", "error", variant, commits=COMMITS), places=8)
+    rows = explore(
+        fork_server, IoFaultCase("sqlite-indexed-batch", "DISK", "error", variant, commits=COMMITS), places=8
+    )
     found = {row["result"] for row in rows}
     assert len(rows) == 8
     assert not found & {Found.LOST, Found.TORN, Found.PHANTOM, Found.DEADLY, Found.HANGING, Found.HARNESS_ERROR}
 
 
 def test_a_killed_recovery_is_recovered_from_in_turn(fork_server: ForkServer) -> None:
-    with Workshop(Case("rocksdb-dual-store", "DISK", "kill_twice", commits=2), SEED, fork_server) as shop:
+    with Workshop(IoFaultCase("rocksdb-dual-store", "DISK", "kill_twice", commits=2), SEED, fork_server) as shop:
         last = next(effect.index for effect in shop.recording() if effect.text == "attempt 2") + 3
         rows = list(islice(explorer("kill_twice")(shop, range(last, last + 1), ""), 12))
         again = [int(row["only"]) for row in rows]
@@ -215,7 +217,7 @@ def test_a_killed_recovery_is_recovered_from_in_turn(fork_server: ForkServer) ->
 
 
 def test_of_kills_that_leave_the_same_the_last_is_the_one_whose_recovery_is_killed(fork_server: ForkServer) -> None:
-    with Workshop(Case(CHECKPOINT, "DISK", "kill_twice", commits=2), SEED, fork_server) as shop:
+    with Workshop(IoFaultCase(CHECKPOINT, "DISK", "kill_twice", commits=2), SEED, fork_server) as shop:
         synced = next(effect for effect in shop.recording() if effect.kind is Kind.SYNC)
         around = range(synced.index, synced.index + 2)
         points = [{row["point"] for row in explorer("kill_twice")(shop, some, "")} for some in (around[:1], around)]
@@ -225,19 +227,22 @@ def test_of_kills_that_leave_the_same_the_last_is_the_one_whose_recovery_is_kill
 def test_a_recovery_that_dies_by_itself_is_no_planned_kill(
     monkeypatch: pytest.MonkeyPatch, fork_server: ForkServer
 ) -> None:
-    died = Outcome(None, signal.SIGSEGV, False, None, "", "")
+    died = CallOutcome(None, signal.SIGSEGV, False, None, "", "")
     monkeypatch.setattr(Workshop, "recover", lambda *given, **named: died)
     rows = list(
         islice(
-            rows_of(Case(CHECKPOINT, "DISK", "kill_twice", commits=2), range(6, 7), SEED, fork_server=fork_server), 3
+            rows_of(
+                IoFaultCase(CHECKPOINT, "DISK", "kill_twice", commits=2), range(6, 7), SEED, fork_server=fork_server
+            ),
+            3,
         )
     )
     assert [(row["result"], row["expected"]) for row in rows] == [(Found.DEADLY, False)]
 
 
 def test_a_writer_that_gives_up_though_nothing_failed_breaks_a_promise(fork_server: ForkServer) -> None:
-    ended = Outcome(0, None, False, {"gave_up": True, "fired": 0, "effects": 9, "error": "ConfigError: no"}, "", "")
-    with Workshop(Case(CHECKPOINT, "DISK", "kill", commits=2), SEED, fork_server) as shop:
+    ended = CallOutcome(0, None, False, {"gave_up": True, "fired": 0, "effects": 9, "error": "ConfigError: no"}, "", "")
+    with Workshop(IoFaultCase(CHECKPOINT, "DISK", "kill", commits=2), SEED, fork_server) as shop:
         promises = shop.promises(Life(ended, ("open 0",), killed=False), shop.demanded("kill"))
         assert promises.broken is not None
         assert promises.broken[0] is Found.UNUSABLE
@@ -245,7 +250,7 @@ def test_a_writer_that_gives_up_though_nothing_failed_breaks_a_promise(fork_serv
 
 
 def test_a_find_in_a_full_folder_is_no_verdict(monkeypatch: pytest.MonkeyPatch, fork_server: ForkServer) -> None:
-    case = Case(CHECKPOINT, "DISK", "power", commits=2, mutant="unsynced-rename")
+    case = IoFaultCase(CHECKPOINT, "DISK", "power", commits=2, mutant="unsynced-rename")
     with Workshop(case, SEED, fork_server) as shop:
         lost = next(row for row in explorer("power")(shop, all_points(shop), "") if row["result"] == Found.LOST)
         usage = shutil.disk_usage(shop.root)
@@ -261,7 +266,7 @@ def test_memory_is_worked_in_only_where_it_has_room(monkeypatch: pytest.MonkeyPa
     usage = shutil.disk_usage(tmp_path)
     for free, inside in ((64 << 20, False), (1 << 30, True)):
         monkeypatch.setattr(shutil, "disk_usage", lambda path, free=free: usage._replace(free=free))
-        with Workshop(Case(CHECKPOINT, "DISK", "kill"), SEED) as shop:
+        with Workshop(IoFaultCase(CHECKPOINT, "DISK", "kill"), SEED) as shop:
             assert shop.root.is_relative_to(tmp_path / shop.root.parent.name) is inside
 
 
@@ -278,7 +283,7 @@ def test_a_writer_that_was_too_late_once_is_killed_once_more_before_its_recovery
 
     writer, lives, often = Workshop.writer, list[Life](), 1
     monkeypatch.setattr(Workshop, "writer", late)
-    with Workshop(Case(CHECKPOINT, "DISK", "kill_twice", commits=2), SEED, fork_server) as shop:
+    with Workshop(IoFaultCase(CHECKPOINT, "DISK", "kill_twice", commits=2), SEED, fork_server) as shop:
         rows = list(explorer("kill_twice")(shop, range(6, 7), ""))
         assert (len(lives), broken(rows)) == (2, [])
         lives, often = [], 2
@@ -290,13 +295,13 @@ def test_a_writer_that_was_too_late_once_is_killed_once_more_before_its_recovery
 def test_a_store_that_spins_and_one_that_sleeps_for_ever_both_hang(
     monkeypatch: pytest.MonkeyPatch, instead: str, arguments: dict[str, Any], fork_server: ForkServer
 ) -> None:
-    def run(fork_server: ForkServer, function: str, given: Mapping[str, Any], **how: Any) -> Outcome:
+    def run(fork_server: ForkServer, function: str, given: Mapping[str, Any], **how: Any) -> CallOutcome:
         if function == "harness.experiments.iofaults.verifier:run":
             function, given = f"harness.tests.effects_work:{instead}", arguments
         return really(fork_server, function, given, **how)
 
     really = ForkServer.run
-    with Workshop(Case(CHECKPOINT, "DISK", "kill", commits=2), SEED, fork_server) as shop:
+    with Workshop(IoFaultCase(CHECKPOINT, "DISK", "kill", commits=2), SEED, fork_server) as shop:
         shop.undisturbed()
         monkeypatch.setattr(ForkServer, "run", run)
         monkeypatch.setattr(shop, "_deadline_s", 0.1)
@@ -305,7 +310,7 @@ def test_a_store_that_spins_and_one_that_sleeps_for_ever_both_hang(
 
 
 def test_a_subset_has_the_rows_it_has_among_all(fork_server: ForkServer) -> None:
-    case = Case(CHECKPOINT, "DISK", "kill", commits=3)
+    case = IoFaultCase(CHECKPOINT, "DISK", "kill", commits=3)
     points = points_of(case, SEED, fork_server)
     whole = list(rows_of(case, points, SEED, fork_server=fork_server))
     half = len(points) // 2
@@ -317,7 +322,7 @@ def test_a_subset_has_the_rows_it_has_among_all(fork_server: ForkServer) -> None
 
 
 def test_the_command_of_a_row_repeats_it_alone(capsys: pytest.CaptureFixture[str], fork_server: ForkServer) -> None:
-    case = Case(CHECKPOINT, "DISK", "power", commits=3, mutant="unsynced-rename")
+    case = IoFaultCase(CHECKPOINT, "DISK", "power", commits=3, mutant="unsynced-rename")
     row = next(row for row in explore(fork_server, case, places=6, width=3) if row["result"] == Found.LOST)
     asked = row["repeat"].removeprefix("python -m harness repeat iofaults ").strip("'")
     assert read_asked(asked).only == row["only"]
@@ -329,7 +334,7 @@ def test_a_command_without_a_point_repeats_the_whole_case_and_tells_what_is_wron
     capsys: pytest.CaptureFixture[str], fork_server: ForkServer
 ) -> None:
     for mutant, status in (("", 0), ("unsynced-rename", 1)):
-        case = Case(CHECKPOINT, "DISK", "power", commits=2, mutant=mutant, states_per_position=2)
+        case = IoFaultCase(CHECKPOINT, "DISK", "power", commits=2, mutant=mutant, states_per_position=2)
         assert main(shlex.split(repeat_command(case, None, SEED))[3:]) == status
         *wrong, last = capsys.readouterr().out.splitlines()
         assert bool(wrong) == bool(status)
@@ -367,14 +372,16 @@ def test_what_is_no_trial_is_refused_with_a_sentence(text: str, capsys: pytest.C
 def test_a_case_comes_back_from_its_json() -> None:
     for fault, variants in VARIANTS.items():
         for variant in variants:
-            case = Case(CHECKPOINT, "DISK", fault, variant, commits=4, states_per_position=5)
-            assert replay.from_text(Case, replay.text_of(case)) == case
+            case = IoFaultCase(CHECKPOINT, "DISK", fault, variant, commits=4, states_per_position=5)
+            assert replay.from_text(IoFaultCase, replay.text_of(case)) == case
     with pytest.raises(ConfigError):
-        Case(CHECKPOINT, "DISK", "power", "no-such-model")
+        IoFaultCase(CHECKPOINT, "DISK", "power", "no-such-model")
 
 
 def test_a_verifier_without_a_verdict_is_a_harness_error(fork_server: ForkServer) -> None:
-    with Workshop(Case(CHECKPOINT, "DISK", "kill", commits=2, mutant="unsynced-rename"), SEED, fork_server) as shop:
+    with Workshop(
+        IoFaultCase(CHECKPOINT, "DISK", "kill", commits=2, mutant="unsynced-rename"), SEED, fork_server
+    ) as shop:
         promises = shop.promises(shop.writer(["Nothing"]), shop.demanded("kill"))
         shop.case = replace(shop.case, mutant="")
         object.__setattr__(shop.case, "mutant", "no such mutant")
@@ -386,16 +393,16 @@ def test_a_trial_that_is_too_late_twice_found_something_hanging(
     monkeypatch: pytest.MonkeyPatch, fork_server: ForkServer
 ) -> None:
     monkeypatch.setattr("harness.experiments.iofaults.workshop.DEADLINE_S", 0.0)
-    [row] = rows_of(Case(CHECKPOINT, "DISK", "kill", commits=2), range(1), SEED, fork_server=fork_server)
+    [row] = rows_of(IoFaultCase(CHECKPOINT, "DISK", "kill", commits=2), range(1), SEED, fork_server=fork_server)
     assert (row["result"], row["expected"]) == (Found.HANGING, False)
 
 
 def test_a_find_keeps_its_recording_and_nothing_else_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("harness.folders._MEMORY", tmp_path)
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    with Workshop(Case(CHECKPOINT, "DISK", "power", commits=2), SEED, kept=tmp_path / "kept") as shop:
+    with Workshop(IoFaultCase(CHECKPOINT, "DISK", "power", commits=2), SEED, kept=tmp_path / "kept") as shop:
         recording = shop.recording()
-        row = shop.row(1, "", "made up", Promised(), Finding(Found.TORN, None, False))
+        row = shop.row(1, "", "made up", Promised(), PrefixFinding(Found.TORN, None, False))
     kept = Path(read_asked(row["repeat"].removeprefix("python -m harness repeat iofaults ").strip("'")).case.recording)
     assert kept.parent == tmp_path / "kept"
     assert read_recording(kept) == recording
@@ -420,7 +427,7 @@ def test_a_trial_that_can_not_be_made_here_is_one_sentence_and_no_verdict(
 def test_a_recording_that_is_not_whole_or_of_another_writer_is_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], fork_server: ForkServer
 ) -> None:
-    case = Case(CHECKPOINT, "DISK", "power", commits=2, recording=str(tmp_path / "whole"))
+    case = IoFaultCase(CHECKPOINT, "DISK", "power", commits=2, recording=str(tmp_path / "whole"))
     with Workshop(case, SEED, fork_server) as shop:
         assert shop.recording()
     raw = (tmp_path / "whole").read_bytes()
@@ -461,7 +468,7 @@ def test_a_plan_is_given_by_its_name() -> None:
 
 @pytest.mark.parametrize("variant", VARIANTS["damage"])
 def test_each_damage_changes_one_file_and_is_checked(variant: str, fork_server: ForkServer) -> None:
-    case = Case("sqlite-indexed-batch", "DISK", "damage", variant, commits=COMMITS)
+    case = IoFaultCase("sqlite-indexed-batch", "DISK", "damage", variant, commits=COMMITS)
     with Workshop(case, SEED, fork_server) as shop:
         whole, tree = all_points(shop), final_tree(shop)
         for planned in plan(variant, tree, SEED):
@@ -481,7 +488,9 @@ def test_a_bit_that_takes_lmdb_back_by_one_commit_is_detected_when_it_is_opened(
 ) -> None:
     """Bit 1 of the transaction ID of either meta page changes which of the two is the newer one."""
     commits = COMMITS + 3
-    with Workshop(Case("lmdb-indexed-batch", "DISK", "damage", "flipped", commits=commits), SEED, fork_server) as shop:
+    with Workshop(
+        IoFaultCase("lmdb-indexed-batch", "DISK", "damage", "flipped", commits=commits), SEED, fork_server
+    ) as shop:
         tree = final_tree(shop)
         [path] = [path for path in tree.files if path.endswith("data.mdb")]
         damaged = damage("flipped", tree, Damage(path, 8 * (page * 4096 + 144) + 1))
@@ -497,7 +506,7 @@ def test_a_bit_that_takes_lmdb_back_by_one_commit_is_detected_when_it_is_opened(
 
 
 def test_where_no_file_is_left_what_is_opened_must_be_new(fork_server: ForkServer) -> None:
-    with Workshop(Case(CHECKPOINT, "DISK", "damage", "missing", commits=COMMITS), SEED, fork_server) as shop:
+    with Workshop(IoFaultCase(CHECKPOINT, "DISK", "damage", "missing", commits=COMMITS), SEED, fork_server) as shop:
         (row,) = explorer("damage")(shop, range(1), "")
     assert (row["result"], row["state"], row["acknowledged"]) == (Found.VALID, 0, 0)
 
@@ -509,19 +518,23 @@ def test_what_only_verifying_detects_is_read_without_it_as_well(
 
     def verdict(
         shop: Workshop, promises: Promised, demanded: Demand, *, boot: str = "", verify: bool = False
-    ) -> Finding:
+    ) -> PrefixFinding:
         asked.append(verify)
-        return Finding(Found.DETECTED, None, True, "", "verify") if verify else Finding(Found.DEADLY, None, False)
+        return (
+            PrefixFinding(Found.DETECTED, None, True, "", "verify")
+            if verify
+            else PrefixFinding(Found.DEADLY, None, False)
+        )
 
     monkeypatch.setattr(Workshop, "verdict", verdict)
-    with Workshop(Case(CHECKPOINT, "DISK", "damage", "flipped", commits=COMMITS), SEED, fork_server) as shop:
+    with Workshop(IoFaultCase(CHECKPOINT, "DISK", "damage", "flipped", commits=COMMITS), SEED, fork_server) as shop:
         (row,) = explorer("damage")(shop, range(1), "")
     assert asked == [True, False]
     assert (row["result"], row["expected"], row["noticed"], row["unverified"]) == ("detected", True, "verify", "deadly")
 
 
 def test_the_repeat_command_names_one_trial() -> None:
-    case = Case(CHECKPOINT, "DISK", "tear")
+    case = IoFaultCase(CHECKPOINT, "DISK", "tear")
     promises = json.loads(shlex.split(repeat_command(case, 4, SEED, "7"))[5])
     assert promises == {
         "case": {"subject": CHECKPOINT, "level": "DISK", "fault": "tear"},

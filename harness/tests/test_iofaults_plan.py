@@ -16,7 +16,7 @@ from harness.budget import Deadline
 from harness.checkers.prefix import Found
 from harness.experiment import Claim, Request
 from harness.experiments.iofaults import detection, subsets
-from harness.experiments.iofaults.case import Asked, Case, is_wrong
+from harness.experiments.iofaults.case import Asked, IoFaultCase, is_wrong
 from harness.experiments.iofaults.command import read_asked
 from harness.experiments.iofaults.detection import trials_of
 from harness.experiments.iofaults.experiment import KINDS, IoFaults, explore
@@ -195,7 +195,7 @@ def test_who_chooses_backends_gets_no_other() -> None:
 @pytest.mark.parametrize("most", [1, 3, 24, 100])
 def test_no_more_points_are_drawn_than_asked_for_and_the_seed_draws_them(fault: str, most: int) -> None:
     points = range(101)
-    case = Case(CHECKPOINT, "DISK", fault)
+    case = IoFaultCase(CHECKPOINT, "DISK", fault)
     drawn = picked(PlannedCase(case, 1, most), points)
     assert 0 < len(drawn) <= most
     assert drawn == sorted(set(drawn) & set(points))
@@ -214,7 +214,7 @@ def test_subsets_hold_every_point_once_and_are_of_about_one_size(number: int, wi
 
 
 def test_each_subset_names_the_recording_that_its_fault_needs(tmp_path: Path) -> None:
-    wanted = [PlannedCase(Case(CHECKPOINT, "DISK", fault, commits=2), 1) for fault in ("kill", "power")]
+    wanted = [PlannedCase(IoFaultCase(CHECKPOINT, "DISK", fault, commits=2), 1) for fault in ("kill", "power")]
     recorded = {Writer.of(wanted[0]): Recorded(effects=9)}
     assert Writer.of(wanted[0]) == Writer.of(wanted[1])
     kill, power = subsets_of(wanted, recorded, tmp_path)
@@ -230,7 +230,7 @@ def test_a_writer_that_can_not_be_recorded_is_no_verdict_and_fails(
         raise OSError("no room")
 
     monkeypatch.setattr(subsets, "record", refuse)
-    item = PlannedCase(Case(CHECKPOINT, "DISK", "power", commits=2), 1)
+    item = PlannedCase(IoFaultCase(CHECKPOINT, "DISK", "power", commits=2), 1)
     writer = Writer.of(item)
     recorded = make_recording(writer, tmp_path / writer.name)
     (only,) = subsets_of([item], {writer: recorded}, tmp_path)
@@ -312,7 +312,7 @@ def test_a_slice_whose_time_is_over_says_how_many_points_it_explored(
                 yield {"point": point, "only": state, "expected": True, "states": 1, "seed": 1}
 
     monkeypatch.setattr(subsets, "explorer", {"kill": two_at_each}.__getitem__)
-    item = PlannedCase(Case(CHECKPOINT, "DISK", "kill", commits=2), 1)
+    item = PlannedCase(IoFaultCase(CHECKPOINT, "DISK", "kill", commits=2), 1)
     (subset,) = subsets_of([item], {Writer.of(item): Recorded(effects=9)}, tmp_path, 100)
     *tried, counts = explore(subset, deadline=Deadline(3.5, Steps()))
     # The fourth row came when the time was over. Its point may have more, so it counts as left out.
@@ -333,7 +333,7 @@ def test_a_trial_that_the_end_of_the_time_has_killed_has_no_row_and_is_no_failur
             yield {"point": point, "only": "", "expected": True, "states": 1, "seed": 1}
 
     monkeypatch.setattr(subsets, "explorer", {"kill": killed_at_the_third}.__getitem__)
-    item = PlannedCase(Case(CHECKPOINT, "DISK", "kill", commits=2), 1)
+    item = PlannedCase(IoFaultCase(CHECKPOINT, "DISK", "kill", commits=2), 1)
     (subset,) = subsets_of([item], {Writer.of(item): Recorded(effects=9)}, tmp_path, 100)
     *tried, counts = explore(subset)
     assert ([row["point"] for row in tried], counts["explored"]) == ([0, 1], "0")
@@ -352,7 +352,7 @@ def test_a_mutant_whose_time_is_over_is_not_tried_and_no_failure(tmp_path: Path)
 
 
 def test_a_fault_of_which_nothing_was_tried_is_not_measured_and_never_held(tmp_path: Path) -> None:
-    item = PlannedCase(Case(CHECKPOINT, "DISK", "kill", commits=2), 1)
+    item = PlannedCase(IoFaultCase(CHECKPOINT, "DISK", "kill", commits=2), 1)
     planned = subsets_of([item], {Writer.of(item): Recorded(effects=500)}, tmp_path)
     rows = IoFaults().finish([], [row for subset in planned for row in IoFaults().untried(subset)], Claim(""))
     figures = IoFaults().figures({"effect_slice": rows})

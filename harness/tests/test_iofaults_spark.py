@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 
 from harness.cli import main
 from harness.experiment import Claim
-from harness.experiments.iofaults.case import Case
+from harness.experiments.iofaults.case import IoFaultCase
 from harness.experiments.iofaults.experiment import IoFaults
 from harness.experiments.iofaults.plan import PlannedCase, PlannedMutant
 from harness.experiments.iofaults.subjects import CHECKPOINT
@@ -30,8 +30,8 @@ from harness.tests.shared_jvm import SharedJvm
 from stores.errors import ConfigError
 
 SEED = 3
-KILLS = PlannedCase(Case(CHECKPOINT, "DISK", "kill", commits=3), SEED)
-POWER = PlannedCase(Case(CHECKPOINT, "DISK", "power", commits=3), SEED)
+KILLS = PlannedCase(IoFaultCase(CHECKPOINT, "DISK", "kill", commits=3), SEED)
+POWER = PlannedCase(IoFaultCase(CHECKPOINT, "DISK", "power", commits=3), SEED)
 
 
 @pytest.fixture(scope="module")
@@ -86,7 +86,7 @@ def test_rows_do_not_depend_on_how_points_are_cut_into_slices(spark: SparkSessio
 def test_what_is_not_as_expected_keeps_its_recording_and_can_be_repeated(
     spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    broken = PlannedCase(Case(CHECKPOINT, "DISK", "power", commits=3, mutant="unsynced-rename"), SEED)
+    broken = PlannedCase(IoFaultCase(CHECKPOINT, "DISK", "power", commits=3, mutant="unsynced-rename"), SEED)
     rows = of_kind(run_cases(spark, [broken, POWER], tmp_path), "effect")
     lost = [row for row in rows if not row["expected"]]
     assert {row["result"] for row in lost} == {"lost"}

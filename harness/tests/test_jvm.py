@@ -13,8 +13,8 @@ import pytest
 from harness import run
 from harness.experiment import Claim, Request, Worker
 from harness.experiments.jvm import ours, theirs
-from harness.experiments.jvm.experiment import DEADLINE_S, OURS, WORK, Jvm, Trial
-from harness.experiments.jvm.load import Load
+from harness.experiments.jvm.experiment import DEADLINE_S, OURS, WORK, Jvm, JvmTrial
+from harness.experiments.jvm.load import JvmLoad
 from harness.processes.spark_cluster import QUICK_JVM
 from harness.tests.test_java import fake_java
 from stores.errors import ConfigError
@@ -50,7 +50,7 @@ def _quick_jvm(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @needs_jdk
 def test_a_store_and_each_shape_of_the_jvm_end_with_the_same_data(tmp_path: Path) -> None:
-    trial = Trial("zipf", 30, **SMALL)
+    trial = JvmTrial("zipf", 30, **SMALL)
     rows = list(Jvm().run(trial, Worker(tmp_path)))
     assert {row["subject"] for row in rows} == {OURS, *(f"jvm-{shape}" for shape in theirs.SHAPES)}
     assert len({row["checksum"] for row in rows}) == 1
@@ -69,7 +69,7 @@ def test_a_store_and_each_shape_of_the_jvm_end_with_the_same_data(tmp_path: Path
 @needs_jdk
 @pytest.mark.parametrize(("distribution", "shape"), [("fresh", "indexed-batch"), ("uniform", "map-and-batch")])
 def test_both_sides_do_the_same_work_with_the_same_options(tmp_path: Path, distribution: str, shape: str) -> None:
-    arguments = asdict(Trial(distribution, 30, **SMALL))
+    arguments = asdict(JvmTrial(distribution, 30, **SMALL))
     for name in ("ours", "theirs"):
         (tmp_path / name).mkdir()
     own = ours.measured(OURS, **arguments, folder=tmp_path / "ours")
@@ -98,11 +98,11 @@ def options_of(folder: Path) -> dict[str, dict[str, str]]:
 
 def test_words_are_those_of_splitmix64() -> None:
     # The first output for seed 0, as published with the algorithm.
-    assert Load(0).keys(0, 1)[0][:8].hex() == "e220a8397b1dcdaf"
+    assert JvmLoad(0).keys(0, 1)[0][:8].hex() == "e220a8397b1dcdaf"
 
 
 def test_any_part_of_the_load_can_be_generated_by_itself() -> None:
-    load = Load(3)
+    load = JvmLoad(3)
     assert load.keys(0, 10)[4:] == load.keys(4, 6)
     assert load.values(0, 10)[4:] == load.values(4, 6)
     assert load.drawn(0, 10, 7, "zipf")[4:] == load.drawn(4, 6, 7, "zipf")
@@ -110,7 +110,7 @@ def test_any_part_of_the_load_can_be_generated_by_itself() -> None:
 
 
 def test_zipf_draws_the_first_key_twice_as_often_as_the_second() -> None:
-    drawn = Counter(Load(1).drawn(0, 100_000, 1_000, "zipf"))
+    drawn = Counter(JvmLoad(1).drawn(0, 100_000, 1_000, "zipf"))
     assert 1.9 < drawn[0] / drawn[1] < 2.1
     assert max(drawn) < 1_000
 
@@ -153,7 +153,7 @@ def test_the_repeats_of_all_work_take_turns() -> None:
 @pytest.mark.parametrize("wrong", [{"distribution": "zipfian"}, {"records": 0}, {"warm_up_rounds": -1}])
 def test_a_trial_that_cannot_be_is_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(ConfigError):
-        Trial(**{"distribution": "fresh", "records_per_commit": 10, "seed": 1, **wrong})
+        JvmTrial(**{"distribution": "fresh", "records_per_commit": 10, "seed": 1, **wrong})
 
 
 def test_without_a_compiler_the_stage_is_skipped_and_the_page_says_why(
@@ -167,7 +167,7 @@ def test_without_a_compiler_the_stage_is_skipped_and_the_page_says_why(
         skipped = run.BenchRequest(only=("jvm",)).skipped()
         assert skipped["jvm"].startswith("needs a JDK")
         with pytest.raises(ConfigError):
-            list(Jvm().run(Trial("fresh", 10, 1), Worker(tmp_path)))
+            list(Jvm().run(JvmTrial("fresh", 10, 1), Worker(tmp_path)))
     finally:
         theirs.missing.cache_clear()
     page = Jvm().page(Jvm().figures({}), {}, {"jvm_skipped": skipped["jvm"]})

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from harness.checkers.prefix import Finding, Found, Promised, Remains, check_prefix, demand, promised
+from harness.checkers.prefix import Found, PrefixFinding, Promised, Remains, check_prefix, demand, promised
 
 MODELS = [{}, {b"a": b"1"}, {b"a": b"2", b"b": b"2"}, {b"b": b"3"}, {b"b": b"4"}]
 GIVEN = {
@@ -26,7 +26,9 @@ def seen(number: int, **changed: Any) -> Remains:
     return replace(whole, **changed)
 
 
-def verdict_on(remains: Remains, *, level: str = "DISK", fault: str = "kill", promises: Promised = TOLD) -> Finding:
+def verdict_on(
+    remains: Remains, *, level: str = "DISK", fault: str = "kill", promises: Promised = TOLD
+) -> PrefixFinding:
     return check_prefix(demand(level, fault), promises, remains, MODELS, GIVEN)
 
 

@@ -18,7 +18,7 @@ from harness.experiments.query_faults.experiment import QueryFaults
 from harness.experiments.query_faults.faults import FAULTS, KINDS
 from harness.experiments.query_faults.notes import Notes
 from harness.experiments.query_faults.run import problems
-from harness.experiments.query_faults.trial import COUNT, WORKLOADS, Trial
+from harness.experiments.query_faults.trial import COUNT, WORKLOADS, QueryTrial
 from harness.mutants.registry import QUERY_TRIALS
 from harness.processes.measured import MeasurementFailedError
 from harness.query_scenario import QueryScenario
@@ -128,7 +128,7 @@ def test_the_table_names_the_query_of_each_trial_and_shows_first_what_went_wrong
 
 def test_a_trial_that_restarts_drivers_is_begun_only_if_there_is_more_time() -> None:
     def cost_s(fault: str) -> float:
-        return QueryFaults().cost_s(Trial(fault, "rocksdb-indexed-batch"))
+        return QueryFaults().cost_s(QueryTrial(fault, "rocksdb-indexed-batch"))
 
     assert cost_s("driver killed in a batch") > cost_s("driver killed between batches") > cost_s("stalled attempt")
     assert cost_s("stalled attempt") > cost_s("batch fails halfway")
@@ -160,7 +160,7 @@ def test_a_mistake_in_a_scenario_is_refused(wrong: dict[str, Any]) -> None:
 @pytest.mark.parametrize(("fault", "workload"), TRIED)
 def test_a_query_under_a_fault_gives_the_answer_of_spark_sql(fault: str, workload: str, tmp_path: Path) -> None:
     names = list(ALIASES.values())[:3]
-    trial = Trial(fault, names[TRIED.index((fault, workload)) % len(names)], workload=workload)
+    trial = QueryTrial(fault, names[TRIED.index((fault, workload)) % len(names)], workload=workload)
     [row] = QueryFaults().run(trial, Worker(tmp_path / "trial"))
     assert (row["result"], row["detail"]) == ("valid", "")
 
@@ -168,7 +168,7 @@ def test_a_query_under_a_fault_gives_the_answer_of_spark_sql(fault: str, workloa
 @pytest.mark.spark
 @pytest.mark.timeout(1800)
 def test_a_store_that_commits_before_its_log_is_detected(tmp_path: Path) -> None:
-    trial = Trial("worker killed", "rocksdb-indexed-batch", 1, "state-before-log")
+    trial = QueryTrial("worker killed", "rocksdb-indexed-batch", 1, "state-before-log")
     [row] = QueryFaults().run(trial, Worker(tmp_path / "trial"))
     assert row["result"] == "anomaly"
     assert "before its log had it" in row["detail"]
@@ -188,7 +188,7 @@ def figures(errors: tuple[str, ...] = (), versions: tuple[int, ...] = (1,)) -> d
 
 def found(name: str, notes: Notes, given: dict[str, Any], batches: int = 2, **changed: Any) -> list[str]:
     fault = replace(FAULTS[name], partitions=2, **changed)
-    return problems(fault, Trial(name, "rocksdb"), given, notes, batches, "/b", "/a")
+    return problems(fault, QueryTrial(name, "rocksdb"), given, notes, batches, "/b", "/a")
 
 
 def test_a_trial_whose_fault_did_not_strike_shows_nothing(tmp_path: Path) -> None:

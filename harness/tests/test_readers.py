@@ -12,7 +12,7 @@ import pytest
 
 from harness.checkers.isolation import Query, Versions, Window, explained, refusal, shown
 from harness.cli import main
-from harness.experiments.readers.trial import OPERATIONS_AT_LEAST, ROUNDS_OF_A_MUTANT, Trial, run
+from harness.experiments.readers.trial import OPERATIONS_AT_LEAST, ROUNDS_OF_A_MUTANT, ReadersTrial, run
 from harness.mutants.registry import READER_TRIALS, fitting, patch
 from harness.readers_scenario import ReadersScenario
 from harness.typed_maps import KINDS
@@ -42,7 +42,7 @@ def versions_of(*states: dict[bytes, bytes]) -> Versions:
 @pytest.mark.parametrize("backend", backends())
 def test_readers_see_nothing_that_was_not_there(backend: str, tmp_path: Path) -> None:
     """For minutes, and at every level of durability: make soak."""
-    outcome = run(Trial(backend, seconds=0.4, kinds=[""]), tmp_path)
+    outcome = run(ReadersTrial(backend, seconds=0.4, kinds=[""]), tmp_path)
     assert outcome.anomalies == []
     assert outcome.operations >= OPERATIONS_AT_LEAST
     assert min(outcome.answers.values()) > 20
@@ -52,7 +52,7 @@ def test_readers_see_nothing_that_was_not_there(backend: str, tmp_path: Path) ->
 def test_readers_of_typed_stores_see_nothing_that_was_not_there(kind: str, tmp_path: Path) -> None:
     """Source: KIP-258; views of windows and sessions at both levels."""
     for backend in ("lmdb-native", "rocksdb-indexed-batch"):
-        outcome = run(Trial(backend, seconds=0.3, kinds=[kind]), tmp_path)
+        outcome = run(ReadersTrial(backend, seconds=0.3, kinds=[kind]), tmp_path)
         assert outcome.anomalies == []
         assert min(outcome.answers.values()) > 20
 
@@ -74,18 +74,18 @@ def test_a_bound_of_windows_or_sessions_that_is_off_by_one_is_found(
     ):
         with monkeypatch.context() as patch:
             patch.setattr(owner, name, broken)
-            assert run(Trial("memory-indexed-batch", seconds=30, kinds=[kind]), tmp_path).anomalies
+            assert run(ReadersTrial("memory-indexed-batch", seconds=30, kinds=[kind]), tmp_path).anomalies
 
 
 def test_rounds_of_readers_take_turns_over_the_kinds_of_stores() -> None:
-    assert set(Trial("lmdb").kinds) == {"", "window", "session", "timestamped-key-value"}
+    assert set(ReadersTrial("lmdb").kinds) == {"", "window", "session", "timestamped-key-value"}
 
 
 @pytest.mark.parametrize("mutant", READER_TRIALS)
 def test_readers_detect_each_mutant(mutant: str, tmp_path: Path) -> None:
     backend = fitting(mutant, [backend_named(name) for name in SUBJECTS])[0].name
     freeze = IndexedBatch.freeze
-    anomalies = run(Trial(backend, seconds=30, mutant=mutant), tmp_path).anomalies
+    anomalies = run(ReadersTrial(backend, seconds=30, mutant=mutant), tmp_path).anomalies
     assert anomalies
     # Not a mistake in the mutant itself.
     assert not any(error in anomaly for anomaly in anomalies for error in MISTAKES)
@@ -114,7 +114,7 @@ def test_a_trial_of_a_mutant_reads_some_rounds_in_full_however_short_its_time(
 ) -> None:
     monkeypatch.setattr("harness.experiments.readers.trial.patch", lambda *given: nullcontext())
     monkeypatch.setattr("harness.experiments.readers.trial.OPERATIONS_PER_ROUND", OPERATIONS_AT_LEAST + 1)
-    outcome = run(Trial("memory", seconds=1e-6, mutant="dirty-read"), tmp_path)
+    outcome = run(ReadersTrial("memory", seconds=1e-6, mutant="dirty-read"), tmp_path)
     assert (outcome.rounds, outcome.operations) == (ROUNDS_OF_A_MUTANT, ROUNDS_OF_A_MUTANT * (OPERATIONS_AT_LEAST + 1))
 
 

@@ -16,10 +16,10 @@ from random import Random
 
 import pytest
 
-from harness.checkers.prefix import Finding, Found
+from harness.checkers.prefix import Found, PrefixFinding
 from harness.crash_states.files import Tree
 from harness.crash_states.model import FolderModel
-from harness.experiments.iofaults.case import Case
+from harness.experiments.iofaults.case import IoFaultCase
 from harness.experiments.iofaults.plan import subjects_with
 from harness.experiments.iofaults.power import NEXT_BOOT
 from harness.experiments.iofaults.subjects import subjects
@@ -94,8 +94,8 @@ def test_what_a_power_cut_leaves_of_plain_calls_is_a_state_of_the_model(
 
 
 def store_checked(
-    fork_server: ForkServer, kind: FileSystem, folder: Path, case: Case, seed: int, counts: Counter[str]
-) -> tuple[list[str], list[Finding]]:
+    fork_server: ForkServer, kind: FileSystem, folder: Path, case: IoFaultCase, seed: int, counts: Counter[str]
+) -> tuple[list[str], list[PrefixFinding]]:
     """The subject of ``case`` on a file system whose power is cut: objections to its files, and verdicts on it."""
     with Workshop(case, seed) as shop:
         plan = ["Kill", Random(f"kill {seed} {case}").randrange(shop.undisturbed())]
@@ -124,7 +124,7 @@ def test_a_store_on_a_file_system_whose_power_is_cut_keeps_what_it_promised(
     below_disk = [each for each in subjects() if each[1] != "DISK"]
     chosen = [each for each in subjects() if each[1] == "DISK"] + Random(STORE_SEED).sample(below_disk, 3)
     for name, level in chosen:
-        case = Case(name, level, "power", commits=COMMITS)
+        case = IoFaultCase(name, level, "power", commits=COMMITS)
         said, verdicts = store_checked(fork_server, kind, folder, case, STORE_SEED, counts)
         objections += said
         broken += [(name, level, verdict) for verdict in verdicts if not verdict.expected]
@@ -140,7 +140,7 @@ def test_a_store_that_does_not_sync_is_detected_by_a_real_power_cut(
 ) -> None:
     need(kind, folder)
     name = subjects_with("no-sync")[-1]
-    case = Case(name, "DISK", "power", commits=COMMITS, mutant="no-sync")
+    case = IoFaultCase(name, "DISK", "power", commits=COMMITS, mutant="no-sync")
     found: list[Found] = []
     for seed in range(STORE_SEED, STORE_SEED + 20):
         objections, verdicts = store_checked(fork_server, kind, folder, case, seed, Counter())

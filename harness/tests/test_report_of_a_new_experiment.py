@@ -15,7 +15,7 @@ from harness.experiment import Columns, Experiment, Failure, Figure, Figures, Pl
 from harness.experiments.registry import experiments, kinds
 from harness.report import text
 from harness.report.charts import Chart, Mark, Panel
-from harness.report.page import Finding, Page
+from harness.report.page import Page, PageFinding
 from harness.report.rows import new_run, write_rows
 from harness.tests.made_up_rows import FACTS
 
@@ -52,7 +52,7 @@ class Dust(Experiment[str]):
             ("Dust settles.", "It is counted."),
             body,
             "By eye.\n",
-            (Finding("stores", len(own), clean, "were clean"),),
+            (PageFinding("stores", len(own), clean, "were clean"),),
             (Chart("grains", "Grains of dust", "dots", panels, "grains", "grains", more_is_better=False),),
         )
 

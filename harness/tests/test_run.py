@@ -15,11 +15,10 @@ import pytest
 from harness import run
 from harness.answer.write import publish
 from harness.experiment import Experiment, Failure, Figure, Figures, Outcome, Placement, Request, Row, Rows, Worker
-from harness.experiments.cold_cache.experiment import ColdCache
-from harness.experiments.cold_cache.experiment import Trial as ColdTrial
+from harness.experiments.cold_cache.experiment import ColdCache, ColdCacheTrial
 from harness.experiments.microbench import run as timing
 from harness.experiments.microbench.claim import claims
-from harness.experiments.microbench.experiment import Trial as MicrobenchTrial
+from harness.experiments.microbench.experiment import MicrobenchTrial
 from harness.experiments.registry import kinds, stages
 from harness.processes.measured import MeasurementFailedError
 from harness.processes.time_over import TimeOverError
@@ -124,7 +123,7 @@ def test_rows_of_trials_before_spark_are_written_when_each_ends(
     """The third trial finds the rows of two on disk. The run is then interrupted, and keeps them."""
     found: list[int] = []
 
-    def measured(experiment: ColdCache, trial: ColdTrial, worker: Worker) -> Iterable[Row]:
+    def measured(experiment: ColdCache, trial: ColdCacheTrial, worker: Worker) -> Iterable[Row]:
         found.append(len(read_rows(tmp_path, "cold_opening", kinds())))
         if len(found) == 3:
             raise KeyboardInterrupt
@@ -132,7 +131,7 @@ def test_rows_of_trials_before_spark_are_written_when_each_ends(
 
     monkeypatch.setattr(ColdCache, "run", measured)
     monkeypatch.setattr(ColdCache, "line", lambda self, trial, rows: "")
-    plan = {"cold_cache": [ColdTrial("lmdb-indexed-batch", seed) for seed in (1, 2, 3)]}
+    plan = {"cold_cache": [ColdCacheTrial("lmdb-indexed-batch", seed) for seed in (1, 2, 3)]}
     with pytest.raises(KeyboardInterrupt):
         run._measure(BenchRequest(), plan, tmp_path, Progress())
     assert found == [0, 1, 2]
@@ -152,7 +151,7 @@ def test_rows_of_trials_before_spark_are_written_once_with_those_that_are_made_o
 
 
 def test_a_measurement_before_spark_that_fails_is_a_problem_of_the_run(tmp_path: Path) -> None:
-    plan = {"cold_cache": [ColdTrial("no-such-backend", 1)]}
+    plan = {"cold_cache": [ColdCacheTrial("no-such-backend", 1)]}
     [problem], _ = run._measure(BenchRequest(), plan, tmp_path, Progress())
     assert problem.startswith("a trial of openings with a cold page cache failed: ")
     assert not (tmp_path / "cold_opening").exists()

@@ -18,8 +18,8 @@ from random import Random
 import pytest
 
 import harness
-from harness.checkers.prefix import Finding
-from harness.experiments.iofaults.case import Case
+from harness.checkers.prefix import PrefixFinding
+from harness.experiments.iofaults.case import IoFaultCase
 from harness.experiments.iofaults.workshop import NOTHING, Workshop
 from harness.experiments.iofaults.writer import folded, read_account
 
@@ -87,7 +87,7 @@ def calls_made(log: Path) -> list[tuple[str, int]]:
     return sorted(made)
 
 
-def sample(case: Case, kills: int) -> Generator[tuple[str, Finding], None, None]:
+def sample(case: IoFaultCase, kills: int) -> Generator[tuple[str, PrefixFinding], None, None]:
     """Kill a writer of ``case`` at so many calls, drawn by the seed, and verify its files each time."""
     with Workshop(case, SEED) as shop:
         demanded = shop.demanded("kill")
@@ -105,13 +105,13 @@ def sample(case: Case, kills: int) -> Generator[tuple[str, Finding], None, None]
 
 @pytest.mark.parametrize("name", ["rocksdb-dual-store", "sqlite-indexed-batch"])
 def test_a_kill_by_strace_leaves_a_commit_that_was_promised(name: str) -> None:
-    verdicts = list(sample(Case(name, "DISK", "kill", commits=COMMITS), KILLS))
+    verdicts = list(sample(IoFaultCase(name, "DISK", "kill", commits=COMMITS), KILLS))
     assert [each for each in verdicts if not each[1].expected] == []
     # Threads may take another way than when they were counted.
     assert len([words for words, _ in verdicts if "killed" in words]) >= KILLS // 2
 
 
 def test_a_store_that_acknowledges_too_early_is_detected_by_strace() -> None:
-    case = Case("sqlite-indexed-batch", "DISK", "kill", commits=COMMITS, mutant="early-acknowledgement")
+    case = IoFaultCase("sqlite-indexed-batch", "DISK", "kill", commits=COMMITS, mutant="early-acknowledgement")
     with closing(sample(case, 16)) as verdicts:
         assert any(not verdict.expected for _, verdict in verdicts)

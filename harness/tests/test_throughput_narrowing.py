@@ -19,7 +19,7 @@ from harness.processes.time_over import TimeOverError
 from harness.report.interval import interval, repeats_of_a_narrower_interval
 from harness.spark import gang
 from harness.spark.gang import MEASUREMENTS, run_gangs
-from harness.spark.runner import Site
+from harness.spark.runner import SparkSite
 from stores.interface import Durability
 from stores.registry import backends
 
@@ -217,7 +217,7 @@ def test_a_measurement_that_the_end_of_the_time_has_cut_in_one_partition_has_no_
         return {"records": 10, "seconds": 1.0, "state_digest": ""}
 
     monkeypatch.setattr(gang, "run", work)
-    partition = gang._Partition(trial, cast(Any, Met()), Site(tmp_path, tmp_path, ""), tmp_path)
+    partition = gang._Partition(trial, cast(Any, Met()), SparkSite(tmp_path, tmp_path, ""), tmp_path)
     assert list(partition.measured(0, trial.configurations[0], 2)) == []
     assert [bool(text) for text in gathered] == [False, False, True]
     assert json.loads(gathered[-1])["over"] is here

@@ -9,7 +9,7 @@ import pytest
 from harness.experiment import Request
 from harness.experiments.crash.experiment import Crash
 from harness.experiments.crash.plan import crash_matrix, shape
-from harness.experiments.crash.trial import LOG_FAILPOINTS, Trial, admitted
+from harness.experiments.crash.trial import LOG_FAILPOINTS, CrashTrial, admitted
 from harness.faults import Kill, KillInRecovery
 from harness.profiles import PROFILES
 from stores.errors import ConfigError
@@ -19,7 +19,7 @@ from stores.strategies.dual_store import MID_COPY
 from stores.tasks import task_transaction
 
 
-def failpoints_of(trials: list[Trial]) -> set[str]:
+def failpoints_of(trials: list[CrashTrial]) -> set[str]:
     return {step.failpoint for trial in trials for step in trial.fault.steps if isinstance(step, Kill)}
 
 
@@ -87,7 +87,7 @@ def test_a_recovery_without_a_log_of_the_engine_s_own_is_tried_in_stores_of_byte
 
 def test_a_kind_of_store_that_does_not_exist_is_refused() -> None:
     with pytest.raises(ConfigError):
-        Trial("lmdb", Kill("task.after_log_commit"), records="windows")
+        CrashTrial("lmdb", Kill("task.after_log_commit"), records="windows")
 
 
 def test_both_guarantees_are_planned_for() -> None:

@@ -16,7 +16,7 @@ from harness.experiment import Row
 from harness.experiments.crash.experiment import Crash, row
 from harness.experiments.crash.operations import Mix
 from harness.experiments.crash.run import examine
-from harness.experiments.crash.trial import Trial
+from harness.experiments.crash.trial import CrashTrial
 from harness.experiments.readers import trial as readers
 from harness.experiments.readers.experiment import Readers
 from harness.faults import Kill, KillAfter, Stop
@@ -29,10 +29,10 @@ from stores.errors import ConfigError
 
 BACKEND = "sqlite-indexed-batch"
 SMALL = Mix(records=48)
-TRIALS = [Trial(BACKEND, KillAfter(number), mix=SMALL, commit_every=6, seed=number) for number in range(1, 25)]
+TRIALS = [CrashTrial(BACKEND, KillAfter(number), mix=SMALL, commit_every=6, seed=number) for number in range(1, 25)]
 
 
-def run_trials(spark: SparkSession, trials: list[Trial], folder: Path) -> list[Row]:
+def run_trials(spark: SparkSession, trials: list[CrashTrial], folder: Path) -> list[Row]:
     """The rows of crash trials, in the order of the trials' ids."""
     return sorted(runner.run_trials(spark, Crash(), trials, folder).rows, key=lambda row: str(row["trial"]))
 
@@ -57,9 +57,9 @@ def test_every_trial_comes_back_once_with_the_verdicts_that_it_has_without_spark
     spark: SparkSession, tmp_path: Path
 ) -> None:
     trials = [
-        Trial(BACKEND, Stop(10), mix=SMALL),
-        Trial(BACKEND, Kill("no.such_failpoint"), mix=SMALL),
-        Trial(BACKEND, Kill("mutant.half_written", hit=5), mix=SMALL, commit_every=6, mutant="torn-commit"),
+        CrashTrial(BACKEND, Stop(10), mix=SMALL),
+        CrashTrial(BACKEND, Kill("no.such_failpoint"), mix=SMALL),
+        CrashTrial(BACKEND, Kill("mutant.half_written", hit=5), mix=SMALL, commit_every=6, mutant="torn-commit"),
     ]
     rows = run_trials(spark, [*trials, trials[0]], tmp_path)
     assert [found["result"] for found in rows] == [str(examine(trial).result) for trial in by_id(trials)]
@@ -146,14 +146,14 @@ def assert_one_valid_row_each(rows: list[Row]) -> None:
     assert {found["result"] for found in rows} == {"valid"}
 
 
-def by_id(trials: list[Trial]) -> list[Trial]:
+def by_id(trials: list[CrashTrial]) -> list[CrashTrial]:
     return sorted(trials, key=lambda trial: trial.id)
 
 
 def test_readers_beside_a_writer_come_back_as_one_row_each(spark: SparkSession, tmp_path: Path) -> None:
     trials = [
-        readers.Trial("memory-indexed-batch", seconds=0.3, seed=2),
-        readers.Trial("memory-indexed-batch", seconds=20, mutant="torn-commit"),
+        readers.ReadersTrial("memory-indexed-batch", seconds=0.3, seed=2),
+        readers.ReadersTrial("memory-indexed-batch", seconds=20, mutant="torn-commit"),
     ]
     rows = runner.run_trials(spark, Readers(), trials, tmp_path).rows
     assert [(row["trial"], row["result"]) for row in rows] == [(trials[0].id, "valid"), (trials[1].id, "anomaly")]

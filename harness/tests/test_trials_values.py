@@ -9,7 +9,7 @@ import pytest
 from harness import faults, replay
 from harness.experiments.crash.observation import History, read_history
 from harness.experiments.crash.operations import Mix, decoded, encoded, expected, inputs
-from harness.experiments.crash.trial import Trial
+from harness.experiments.crash.trial import CrashTrial
 from harness.faults import Abort, Fault, Fence, Kill, KillAfter, KillInRecovery, Stop, Timeout, Truncate
 from stores.errors import ConfigError
 
@@ -74,7 +74,7 @@ def test_an_unknown_fault_gets_the_nearest_name_suggested() -> None:
 
 def test_a_trial_is_the_same_after_a_round_trip_through_its_text() -> None:
     for fault in EVERY_KIND:
-        trial = Trial(
+        trial = CrashTrial(
             "sqlite-indexed-batch",
             fault,
             durability="DISK",
@@ -86,14 +86,14 @@ def test_a_trial_is_the_same_after_a_round_trip_through_its_text() -> None:
             mutant="skipped-wipe",
             uncommitted_max_bytes=1000,
         )
-        again = replay.from_text(Trial, trial.text)
+        again = replay.from_text(CrashTrial, trial.text)
         assert again == trial
         assert again.id == trial.id
 
 
 def test_trials_that_differ_in_anything_have_different_ids() -> None:
     trials = [
-        Trial("a", fault, seed=seed, durability=level)
+        CrashTrial("a", fault, seed=seed, durability=level)
         for fault in EVERY_KIND
         for seed in (0, 1)
         for level in ("PROCESS", "DISK")
@@ -129,14 +129,14 @@ def test_trials_that_differ_in_anything_have_different_ids() -> None:
 )
 def test_a_text_that_is_no_trial_is_refused(text: str) -> None:
     with pytest.raises(ConfigError):
-        replay.from_text(Trial, text)
+        replay.from_text(CrashTrial, text)
 
 
 def test_the_repeat_command_carries_the_whole_trial() -> None:
     import shlex
 
-    trial = Trial("rocksdb-direct", EVERY_KIND[-1], seed=3)
-    assert replay.from_text(Trial, shlex.split(replay.command("crash", trial))[-1]) == trial
+    trial = CrashTrial("rocksdb-direct", EVERY_KIND[-1], seed=3)
+    assert replay.from_text(CrashTrial, shlex.split(replay.command("crash", trial))[-1]) == trial
 
 
 def test_the_same_seed_gives_the_same_input_and_another_seed_another() -> None:

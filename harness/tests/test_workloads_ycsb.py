@@ -13,10 +13,10 @@ from harness.workloads.payload import keys_of
 from harness.workloads.ycsb import (
     CORE_WORKLOADS,
     LOAD_COMMIT_RECORDS,
-    Operation,
     OperationKind,
     RequestDistribution,
     Ycsb,
+    YcsbOperation,
     apply,
     core_workload,
     load,
@@ -168,12 +168,12 @@ def test_loading_puts_every_record_and_commits_every_10_000() -> None:
 def test_an_operation_does_what_its_kind_says() -> None:
     store: Any = DictStore()
     store.pairs = {b"b": b"1", b"c": b"2", b"d": b"3"}
-    assert apply(Operation(READ, b"b"), store) == 1
-    assert apply(Operation(READ, b"a"), store) == 0
-    assert apply(Operation(SCAN, b"b", None, 2), store) == 2
-    assert apply(Operation(SCAN, b"c", None, 100), store) == 2
+    assert apply(YcsbOperation(READ, b"b"), store) == 1
+    assert apply(YcsbOperation(READ, b"a"), store) == 0
+    assert apply(YcsbOperation(SCAN, b"b", None, 2), store) == 2
+    assert apply(YcsbOperation(SCAN, b"c", None, 100), store) == 2
     assert store.pairs == {b"b": b"1", b"c": b"2", b"d": b"3"}
-    assert apply(Operation(UPDATE, b"b", b"4"), store) == 0
-    assert apply(Operation(INSERT, b"e", b"5"), store) == 0
-    assert apply(Operation(READ_MODIFY_WRITE, b"c", b"6"), store) == 1
+    assert apply(YcsbOperation(UPDATE, b"b", b"4"), store) == 0
+    assert apply(YcsbOperation(INSERT, b"e", b"5"), store) == 0
+    assert apply(YcsbOperation(READ_MODIFY_WRITE, b"c", b"6"), store) == 1
     assert store.pairs == {b"b": b"4", b"c": b"6", b"d": b"3", b"e": b"5"}

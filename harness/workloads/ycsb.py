@@ -42,7 +42,7 @@ class RequestDistribution(StrEnum):
     UNIFORM = "uniform"
 
 
-class Operation(NamedTuple):
+class YcsbOperation(NamedTuple):
     """One request. ``value`` is None if nothing is written; ``scan_length`` is in records, and 0 if it is no scan."""
 
     kind: OperationKind
@@ -98,7 +98,7 @@ class Ycsb:
             for number, key in enumerate(keys_of(numbers, self.key_bytes), start):
                 yield key, values.value(key, number)
 
-    def operations(self, count: int) -> list[Operation]:
+    def operations(self, count: int) -> list[YcsbOperation]:
         """Return ``count`` operations on the loaded records, generated before the measurement.
 
         A written value differs from all others, also from the loaded ones.
@@ -114,11 +114,11 @@ class Ycsb:
         operations = []
         for at, (kind, key) in enumerate(zip(kinds, keys, strict=True)):
             if kind is OperationKind.READ:
-                operations.append(Operation(kind, key))
+                operations.append(YcsbOperation(kind, key))
             elif kind is OperationKind.SCAN:
-                operations.append(Operation(kind, key, None, lengths[at]))
+                operations.append(YcsbOperation(kind, key, None, lengths[at]))
             else:
-                operations.append(Operation(kind, key, values.value(key, self.records + at)))
+                operations.append(YcsbOperation(kind, key, values.value(key, self.records + at)))
         return operations
 
     def _kinds(self, source: Source, count: int) -> list[OperationKind]:
@@ -161,7 +161,7 @@ def load(store: KeyValueStore, records: Iterable[tuple[bytes, bytes]]) -> int:
     return loaded
 
 
-def apply(operation: Operation, store: KeyValueStore) -> int:
+def apply(operation: YcsbOperation, store: KeyValueStore) -> int:
     """Perform one operation without a commit. Return the number of records that it found."""
     kind, key, value, scan_length = operation
     if kind is OperationKind.READ:

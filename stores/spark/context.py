@@ -19,7 +19,7 @@ class RecordTime:
     ms: int = SURROGATE_MS
 
 
-class RecordStaging(StoreStaging):
+class TimedStaging(StoreStaging):
     """The staging of a typed store over ``store``. A write without a time has that of the current record."""
 
     def __init__(self, store: KeyValueStore, time: RecordTime) -> None:

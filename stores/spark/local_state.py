@@ -30,7 +30,7 @@ from stores.files.plain_files import check_no_link
 from stores.interface import KeyValueStore, TopicPartition
 from stores.records.record_kind import is_empty
 from stores.registry import backend_named
-from stores.spark.context import RecordStaging, RecordTime
+from stores.spark.context import RecordTime, TimedStaging
 from stores.spark.expired import keep_ttl
 from stores.spark.recording_store import LOGGED_MARKS, RecordingStore, logged_marks
 
@@ -223,7 +223,7 @@ class LocalState:
             records = self._configs[name].records
             recorder = self._recorders[name] = RecordingStore(store)
             self.stores[name] = (
-                recorder if records is None else records.staged(RecordStaging(recorder, self.record_time))
+                recorder if records is None else records.staged(TimedStaging(recorder, self.record_time))
             )
 
     def _wipe_all(self) -> None:

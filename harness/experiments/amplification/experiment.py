@@ -15,21 +15,21 @@ from stores.registry import StoreBackend, backend_named, backends
 
 
 @dataclass(frozen=True)
-class Trial:
+class AmplificationTrial:
     """One backend, whose operations are counted in a small transaction and in a large one."""
 
     backend: str
     seed: int
 
 
-class Amplification(Experiment[Trial]):
+class Amplification(Experiment[AmplificationTrial]):
     """Lookups per get, and bytes written per byte put."""
 
     name = "amplification"
     title = "stores by themselves"
     words = "read and write amplification"
     stage = "store"
-    trial = Trial
+    trial = AmplificationTrial
     placement = Placement.LOCAL
     columns: Mapping[str, Columns] = MappingProxyType(
         {
@@ -47,13 +47,17 @@ class Amplification(Experiment[Trial]):
         }
     )
 
-    def plan(self, request: Request) -> list[Trial]:
+    def plan(self, request: Request) -> list[AmplificationTrial]:
         """Return a trial for each backend with an engine to count at."""
         names = backends() if request.backends is None else request.backends
         # A backend of another package with its own store class has no engine to count at.
-        return [Trial(name, request.seed) for name in names if not isinstance(backend_named(name), StoreBackend)]
+        return [
+            AmplificationTrial(name, request.seed)
+            for name in names
+            if not isinstance(backend_named(name), StoreBackend)
+        ]
 
-    def run(self, trial: Trial, worker: Worker) -> Iterable[Row]:
+    def run(self, trial: AmplificationTrial, worker: Worker) -> Iterable[Row]:
         """Return two rows. Raises: MeasurementFailedError."""
         return amplification_rows([trial.backend], trial.seed)
 

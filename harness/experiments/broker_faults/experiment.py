@@ -26,12 +26,12 @@ from harness.experiment import (
     Worker,
 )
 from harness.experiments.broker_faults.faults import FAULTS, checked, mutant_trials, places_of
-from harness.experiments.broker_faults.trial import AT_LEAST_ONCE, EXACTLY_ONCE, ROUND_S, Trial
+from harness.experiments.broker_faults.trial import AT_LEAST_ONCE, EXACTLY_ONCE, ROUND_S, BrokerTrial
 from harness.mutants.registry import BROKER_TRIALS
 from harness.processes import kafka_jars
 from harness.processes.measured import MeasurementFailedError
 from harness.report import text
-from harness.report.page import Finding, Page, tables
+from harness.report.page import Page, PageFinding, tables
 from harness.report.table import Table
 from stores.errors import ConfigError
 from stores.registry import ALIASES, backends
@@ -87,7 +87,7 @@ def page(figures: Sequence[Mapping[str, Any]], failures: Sequence[str], missing:
         ),
         [*tables(*broker_tables(figures)), wrong] if figures else (),
         _METHOD,
-        (Finding("trials over a broker", len(figures), good, "ended as expected"),),
+        (PageFinding("trials over a broker", len(figures), good, "ended as expected"),),
         absent=f"not measured: {missing}" if missing else text.NOT_MEASURED,
     )
 
@@ -96,14 +96,14 @@ SECONDS = 25.0
 """The time of a trial on two idle cores, roughly: five seconds of it for the broker."""
 
 
-class BrokerFaults(Experiment[Trial]):
+class BrokerFaults(Experiment[BrokerTrial]):
     """Kills, restarts, zombies and a network that hangs, at each step of a commit over a real broker."""
 
     name = "broker_faults"
     title = "tasks over a broker under faults"
     stage = "broker"
     claim = "faults over a broker"
-    trial = Trial
+    trial = BrokerTrial
     placement = Placement.SPREAD
     share = 2
     columns: Mapping[str, Columns] = MappingProxyType(
@@ -133,7 +133,7 @@ class BrokerFaults(Experiment[Trial]):
         }
     )
 
-    def plan(self, request: Request) -> list[Trial]:
+    def plan(self, request: Request) -> list[BrokerTrial]:
         """Return every fault at every place and every mutant in a night, and nothing else.
 
         The seed determines their order, so that nights without the time for all of them do not try the same ones.
@@ -148,30 +148,30 @@ class BrokerFaults(Experiment[Trial]):
         places = [(fault, place, EXACTLY_ONCE) for fault in FAULTS for place in places_of(fault)]
         places += [("task killed", place, AT_LEAST_ONCE) for place in places_of("task killed", AT_LEAST_ONCE)]
         trials = [
-            Trial(fault, place, chosen[(request.seed + number) % len(chosen)], guarantee, request.seed)
+            BrokerTrial(fault, place, chosen[(request.seed + number) % len(chosen)], guarantee, request.seed)
             for number, (fault, place, guarantee) in enumerate(places)
         ]
         trials += [trial for mutant in BROKER_TRIALS for trial in mutant_trials(mutant, chosen[0], request.seed)]
         Random(f"broker faults {request.seed}").shuffle(trials)
         return trials
 
-    def read(self, text: str) -> Trial:
+    def read(self, text: str) -> BrokerTrial:
         """Return the trial. Raises: ConfigError, as of any experiment, and for one that cannot be run."""
-        return checked(cast(Trial, super().read(text)))
+        return checked(cast(BrokerTrial, super().read(text)))
 
     def missing(self) -> str:
         """Return the reason why no broker can run here, or ""."""
         return kafka_jars.missing()
 
-    def prepare(self, trials: Sequence[Trial], kept: Path, each: Each) -> list[Trial]:
+    def prepare(self, trials: Sequence[BrokerTrial], kept: Path, each: Each) -> list[BrokerTrial]:
         """Return the trials with the folder of the jars: a task of Spark may have another clone, or none."""
         return [replace(trial, jars=trial.jars or str(kafka_jars.JARS)) for trial in trials]
 
-    def cost_s(self, trial: Trial) -> float:
+    def cost_s(self, trial: BrokerTrial) -> float:
         """Return the time of two idle cores."""
         return SECONDS + trial.rounds * ROUND_S
 
-    def run(self, trial: Trial, worker: Worker) -> Iterable[Row]:
+    def run(self, trial: BrokerTrial, worker: Worker) -> Iterable[Row]:
         """Return the one row of a trial. Its result is "unknown" if it could not be tried."""
         if not trial.jars and (reason := self.missing()):
             raise ConfigError(f"no broker can run here: {reason}")
@@ -204,15 +204,15 @@ class BrokerFaults(Experiment[Trial]):
             }
         ]
 
-    def finish(self, trials: Sequence[Trial], rows: Sequence[Row], claim: Claim) -> list[Row]:
+    def finish(self, trials: Sequence[BrokerTrial], rows: Sequence[Row], claim: Claim) -> list[Row]:
         """Return the rows, with the reason for their trials."""
         return [{**row, "scenario": claim.name} for row in rows]
 
-    def subject(self, trial: Trial) -> str:
+    def subject(self, trial: BrokerTrial) -> str:
         """Return the fault, its place and the backend."""
         return f"{trial.fault}, {trial.place}, {trial.backend}{trial.mutant and ' with '}{trial.mutant}"
 
-    def line(self, trial: Trial, rows: Sequence[Row]) -> str:
+    def line(self, trial: BrokerTrial, rows: Sequence[Row]) -> str:
         """Return the result."""
         return f"{rows[0]['result']}, {rows[0]['seconds']:.0f} s"
 

@@ -27,7 +27,7 @@ from harness.experiments.broker_faults.trial import (
     PLACES_UNDER_LOAD,
     RECORDS_PER_ROUND,
     SHORT_S,
-    Trial,
+    BrokerTrial,
 )
 from harness.faults.kafka_proxy import END_TXN
 from harness.mutants.registry import BROKER_TRIALS
@@ -367,7 +367,7 @@ def places_of(fault: str, guarantee: str = EXACTLY_ONCE) -> tuple[str, ...]:
     return tuple(place for place in FAULTS[fault].places if place not in left_out)
 
 
-def checked(trial: Trial) -> Trial:
+def checked(trial: BrokerTrial) -> BrokerTrial:
     """Return the trial. Raises: ConfigError for an unknown name, and for a place that the fault does not have."""
     check_known("fault of a broker called", FAULTS, trial.fault)
     check_known("guarantee", (EXACTLY_ONCE, AT_LEAST_ONCE), trial.guarantee)
@@ -382,7 +382,7 @@ def checked(trial: Trial) -> Trial:
     return trial
 
 
-def mutant_trials(mutant: str, backend: str, seed: int) -> list[Trial]:
+def mutant_trials(mutant: str, backend: str, seed: int) -> list[BrokerTrial]:
     """Return the trials that must detect a mutant. Raises: ConfigError for an unknown one."""
     check_known("mutant of trials over a broker called", BROKER_TRIALS, mutant)
-    return [Trial(by.fault, by.place, backend, by.guarantee, seed, mutant) for by in BROKER_TRIALS[mutant]]
+    return [BrokerTrial(by.fault, by.place, backend, by.guarantee, seed, mutant) for by in BROKER_TRIALS[mutant]]

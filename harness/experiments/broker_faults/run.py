@@ -10,7 +10,7 @@ from harness.checkers.counting import PROCESS, Finding, Pair, model_of, repeated
 from harness.experiments.broker_faults.faults import FAULTS, ZOMBIE_STATE
 from harness.experiments.broker_faults.processes import BrokenPromiseError
 from harness.experiments.broker_faults.site import FRESH, STATE, Site, site
-from harness.experiments.broker_faults.trial import EXACTLY_ONCE, Trial
+from harness.experiments.broker_faults.trial import EXACTLY_ONCE, BrokerTrial
 from harness.mutants.registry import BROKER_TRIALS
 from harness.processes.measured import MeasurementFailedError
 from stores.errors import StoreError
@@ -18,7 +18,7 @@ from stores.errors import StoreError
 VALID, ANOMALY, UNKNOWN = "valid", "anomaly", "unknown"
 
 
-def examine(trial: Trial, folder: Path, code: str | None) -> dict[str, Any]:
+def examine(trial: BrokerTrial, folder: Path, code: str | None) -> dict[str, Any]:
     """Run a trial in ``folder``; return the results of its row. Raises: MeasurementFailedError if it can't be tried.
 
     ``code`` is the import path of its processes; None is that of this process.
@@ -45,7 +45,7 @@ def examine(trial: Trial, folder: Path, code: str | None) -> dict[str, Any]:
     }
 
 
-def result_of(trial: Trial, found: list[Finding]) -> str:
+def result_of(trial: BrokerTrial, found: list[Finding]) -> str:
     """Return the result of a trial by its findings. A mutant must show as what it declares, or it shows nothing."""
     if not found:
         return VALID

@@ -17,7 +17,7 @@ from harness.experiments.broker_faults import task_process, worker_process
 from harness.experiments.broker_faults.application import COMMITS, INPUT, OUTPUT, inputs
 from harness.experiments.broker_faults.moment import DIE, INSIDE, POLL_S, WAIT, WAIT_EACH
 from harness.experiments.broker_faults.processes import TrialProcess
-from harness.experiments.broker_faults.trial import LONG_S, RECORDS_PER_ROUND, Trial
+from harness.experiments.broker_faults.trial import LONG_S, RECORDS_PER_ROUND, BrokerTrial
 from harness.faults.kafka_proxy import KafkaProxy
 from harness.processes.kafka_jars import JARS
 from harness.processes.measured import MeasurementFailedError
@@ -38,7 +38,7 @@ class Site:
 
     def __init__(
         self,
-        trial: Trial,
+        trial: BrokerTrial,
         partitions: int,
         records_per_commit: int,
         folder: Path,
@@ -176,7 +176,9 @@ class Site:
 
 
 @contextmanager
-def site(trial: Trial, partitions: int, records_per_commit: int, folder: Path, code: str | None) -> Iterator[Site]:
+def site(
+    trial: BrokerTrial, partitions: int, records_per_commit: int, folder: Path, code: str | None
+) -> Iterator[Site]:
     """Start a broker with its data in ``folder``, and a proxy before it; kill it at the end.
 
     Raises: MeasurementFailedError if the broker does not start.

@@ -23,7 +23,7 @@ ROUNDS_MIN = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Trial:
+class BrokerTrial:
     """Counting tasks over a broker of their own, with ``fault`` at ``place``.
 
     ``seed`` determines the input, and which commit the fault strikes. ``mutant`` is built into the processes that the

@@ -30,7 +30,7 @@ from stores.registry import backends
 
 
 @dataclass(frozen=True)
-class Trial:
+class ColdCacheTrial:
     """One store, opened ``repeats`` times with its files in the page cache, and as often without."""
 
     backend: str
@@ -43,14 +43,14 @@ class Trial:
         check_counts(records=self.records, repeats=self.repeats)
 
 
-class ColdCache(Experiment[Trial]):
+class ColdCache(Experiment[ColdCacheTrial]):
     """The time to open a store and to look up one key, with a warm and with a cold page cache."""
 
     name = "cold_cache"
     title = "stores by themselves"
     words = "openings with a cold page cache"
     stage = "store"
-    trial = Trial
+    trial = ColdCacheTrial
     placement = Placement.LOCAL
     columns: Mapping[str, Columns] = MappingProxyType(
         {
@@ -65,12 +65,16 @@ class ColdCache(Experiment[Trial]):
         }
     )
 
-    def plan(self, request: Request) -> list[Trial]:
+    def plan(self, request: Request) -> list[ColdCacheTrial]:
         """Return a trial for each persistent backend."""
         chosen = [name for name, backend in backends().items() if backend.persistent]
-        return [Trial(name, request.seed) for name in chosen if request.backends is None or name in request.backends]
+        return [
+            ColdCacheTrial(name, request.seed)
+            for name in chosen
+            if request.backends is None or name in request.backends
+        ]
 
-    def run(self, trial: Trial, worker: Worker) -> Iterable[Row]:
+    def run(self, trial: ColdCacheTrial, worker: Worker) -> Iterable[Row]:
         """Return a row for a warm and one for a cold page cache. Raises: MeasurementFailedError."""
         found = figures_apart(cold_cache.__name__, "cold-cache", asdict(trial), cold_cache.DEADLINE_S)
         return [{"kind": "cold_opening", **row} for row in found["rows"]]

@@ -29,21 +29,21 @@ from harness.experiment import (
 )
 from harness.experiments.crash.plan import crash_matrix
 from harness.experiments.crash.report import crash, crash_tables, crash_trials, page
-from harness.experiments.crash.run import DEADLINE_S, Outcome, examine
-from harness.experiments.crash.trial import Trial, admitted
+from harness.experiments.crash.run import DEADLINE_S, CrashOutcome, examine
+from harness.experiments.crash.trial import CrashTrial, admitted
 from harness.report.coverage import Covered
 from harness.report.page import Page
 from harness.report.table import Table
 
 
-class Crash(Experiment[Trial]):
+class Crash(Experiment[CrashTrial]):
     """Kills, aborts, timeouts and takeovers of a task over two stores and a changelog."""
 
     name = "crash"
     title = "crash trials"
     stage = "crash"
     claim = "crash matrix"
-    trial = Trial
+    trial = CrashTrial
     placement = Placement.SPREAD
     share = 10
     forks = Forks.PLAIN
@@ -68,12 +68,12 @@ class Crash(Experiment[Trial]):
         }
     )
 
-    def plan(self, request: Request) -> list[Trial]:
+    def plan(self, request: Request) -> list[CrashTrial]:
         """Return the crash matrix of a profile."""
         seeds = range(request.seed, request.seed + profiles.profile(request.profile).crash_seeds)
         return crash_matrix(request.backends, seeds=seeds, profile=request.profile)
 
-    def prepare(self, trials: Sequence[Trial], kept: Path, each: Each) -> list[Trial]:
+    def prepare(self, trials: Sequence[CrashTrial], kept: Path, each: Each) -> list[CrashTrial]:
         """Return each trial once, in a fair order: every fault of every backend at every level first, then more seeds.
 
         Neighbours are not alike, so slow ones do not meet.
@@ -81,22 +81,22 @@ class Crash(Experiment[Trial]):
         texts = {trial.text: trial for trial in trials}
         return fair_order((texts[name] for name in sorted(texts)), _strata, seed=len(texts))
 
-    def run(self, trial: Trial, worker: Worker) -> Iterable[Row]:
+    def run(self, trial: CrashTrial, worker: Worker) -> Iterable[Row]:
         """Return the one row of a trial, with the verdicts of all checkers."""
         return [row(self._outcome(trial, worker), worker.attempt)]
 
-    def read(self, text: str) -> Trial:
+    def read(self, text: str) -> CrashTrial:
         """Return the trial, with its backend's full name. Raises: ConfigError for an unknown name in it."""
-        return admitted(replay.from_text(Trial, text))
+        return admitted(replay.from_text(CrashTrial, text))
 
-    def repeat(self, trial: Trial, worker: Worker) -> Again:
+    def repeat(self, trial: CrashTrial, worker: Worker) -> Again:
         """Run the trial, and return its verdicts."""
         outcome = self._outcome(trial, worker)
         verdicts = [f"  {each.checker:16} {each.result:8} {each.detail}".rstrip() for each in outcome.verdicts]
         first = f"trial {trial.id}, seed {trial.seed}: {outcome.result}, {outcome.seconds:.1f} s"
         return Again([first, *verdicts], failures([row(outcome)]), outcome.result == "valid")
 
-    def _outcome(self, trial: Trial, worker: Worker) -> Outcome:
+    def _outcome(self, trial: CrashTrial, worker: Worker) -> CrashOutcome:
         return examine(
             trial,
             work=worker.folder,
@@ -105,7 +105,7 @@ class Crash(Experiment[Trial]):
             fork_server=worker.fork_server,
         )
 
-    def finish(self, trials: Sequence[Trial], rows: Sequence[Row], claim: Claim) -> list[Row]:
+    def finish(self, trials: Sequence[CrashTrial], rows: Sequence[Row], claim: Claim) -> list[Row]:
         """Return a row for each checker and each trial that ran."""
         found = {row["trial"]: row for row in rows}
         return [
@@ -129,7 +129,7 @@ class Crash(Experiment[Trial]):
             for verdict in json.loads(found[trial.id]["verdicts"])
         ]
 
-    def covered(self, trials: Sequence[Trial], rows: Sequence[Row]) -> list[Covered]:
+    def covered(self, trials: Sequence[CrashTrial], rows: Sequence[Row]) -> list[Covered]:
         """Return the cells of the crash matrix that were tried, for each backend and level."""
         ran = {row["trial_id"] for row in rows}
         cells: dict[str, dict[str, bool]] = {}
@@ -180,13 +180,13 @@ class Crash(Experiment[Trial]):
         return page(figures, [str(failure) for failure in self.failures(figures, rows)])
 
 
-def _strata(trial: Trial) -> tuple[tuple[str, ...], ...]:
+def _strata(trial: CrashTrial) -> tuple[tuple[str, ...], ...]:
     """Return the groups in which each first trial comes before every second one; see ``fair_order``."""
     place = trial.fault.place or trial.fault.text
     return (trial.backend, trial.durability, trial.guarantee, place), (trial.backend, trial.durability), (place,)
 
 
-def row(outcome: Outcome, attempt: int = 0) -> Row:
+def row(outcome: CrashOutcome, attempt: int = 0) -> Row:
     """Return the row of a trial. ``attempt`` counts from 0, ``verdicts`` is JSON, ``repeat`` a command."""
     trial = outcome.trial
     return {

@@ -19,7 +19,7 @@ from typing import Any, Self
 
 from harness.checkers.evidence import Acknowledged, Evidence, FellBack, Found, Life, Log, LogRecord, Restored, State
 from harness.experiments.crash.operations import STORES, expected, inputs
-from harness.experiments.crash.trial import APPLICATION, INPUT_TOPIC, OUTPUT_TOPIC, Trial, changelog_topic
+from harness.experiments.crash.trial import APPLICATION, INPUT_TOPIC, OUTPUT_TOPIC, CrashTrial, changelog_topic
 from harness.faults import NOTHING
 from harness.processes.child import Ending
 from harness.typed_maps import PLAIN, logged_key
@@ -110,7 +110,7 @@ class Observation:
     logs: Sequence[Log]
 
 
-def mishap(trial: Trial, number: int, ending: Ending, events: Sequence[Event]) -> str:
+def mishap(trial: CrashTrial, number: int, ending: Ending, events: Sequence[Event]) -> str:
     """Return the reason why process ``number`` of the trial did not end as planned, or "".
 
     The words are the same in every run. The complaint of the process is in its ending.
@@ -131,7 +131,7 @@ def mishap(trial: Trial, number: int, ending: Ending, events: Sequence[Event]) -
     return "" if "closed" in noted else f"process {number} ended without closing its task"
 
 
-def missing(trial: Trial, observation: Observation) -> str:
+def missing(trial: CrashTrial, observation: Observation) -> str:
     """Return the first mishap of the trial, which is the reason why the fault did not strike as planned, or ""."""
     mishaps = [
         mishap(trial, number, ending, events)
@@ -140,7 +140,7 @@ def missing(trial: Trial, observation: Observation) -> str:
     return next(filter(None, mishaps), "")
 
 
-def evidence(trial: Trial, observation: Observation) -> Evidence:
+def evidence(trial: CrashTrial, observation: Observation) -> Evidence:
     """Return the observation in the form for checkers, with the expected result that follows from the seed."""
     lives = []
     acknowledged: list[Acknowledged] = []

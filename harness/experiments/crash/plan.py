@@ -13,7 +13,7 @@ from typing import Any
 
 from harness import profiles
 from harness.experiments.crash.operations import Mix
-from harness.experiments.crash.trial import DURABILITIES, LOG_FAILPOINTS, Trial
+from harness.experiments.crash.trial import DURABILITIES, LOG_FAILPOINTS, CrashTrial
 from harness.faults import FAULTS, Fault, Kill, KillAfter, KillInRecovery, inside
 from harness.profiles import Coverage
 from harness.typed_maps import IN_TURN
@@ -46,7 +46,7 @@ def crash_matrix(
     durabilities: Sequence[str] = DURABILITIES,
     seeds: Sequence[int] = (0, 1, 2),
     profile: str = "default",
-) -> list[Trial]:
+) -> list[CrashTrial]:
     """Return the trials of a profile, for all backends unless some are named. They depend on the arguments alone.
 
     ``harness.profiles`` says which combinations a profile has. Stores of bytes and typed stores rotate in all of them.
@@ -59,7 +59,7 @@ def crash_matrix(
     return list(_COVERED[coverage](chosen, durabilities, seeds))
 
 
-def _all(chosen: Sequence[Backend], durabilities: Sequence[str], seeds: Sequence[int]) -> Iterator[Trial]:
+def _all(chosen: Sequence[Backend], durabilities: Sequence[str], seeds: Sequence[int]) -> Iterator[CrashTrial]:
     for backend in chosen:
         for turn, level in enumerate(_carried(backend, durabilities)):
             for seed in seeds:
@@ -71,7 +71,7 @@ def _carried(backend: Backend, durabilities: Sequence[str]) -> list[str]:
     return [level for level in durabilities if level in backend.durabilities]
 
 
-def _in_turns(chosen: Sequence[Backend], durabilities: Sequence[str], seeds: Sequence[int]) -> Iterator[Trial]:
+def _in_turns(chosen: Sequence[Backend], durabilities: Sequence[str], seeds: Sequence[int]) -> Iterator[CrashTrial]:
     for backend in chosen:
         levels = _carried(backend, durabilities)
         for turn, seed in enumerate(seeds):
@@ -81,8 +81,8 @@ def _in_turns(chosen: Sequence[Backend], durabilities: Sequence[str], seeds: Seq
                     yield _of_kind(by_level[(turn + number) % len(by_level)][case], turn + number)
 
 
-def _each_once(chosen: Sequence[Backend], durabilities: Sequence[str], seeds: Sequence[int]) -> Iterator[Trial]:
-    able: dict[str, list[Trial]] = {}
+def _each_once(chosen: Sequence[Backend], durabilities: Sequence[str], seeds: Sequence[int]) -> Iterator[CrashTrial]:
+    able: dict[str, list[CrashTrial]] = {}
     for trial_of in (
         _cases(backend, level, seed)
         for seed in seeds[:1]
@@ -99,7 +99,7 @@ def _each_once(chosen: Sequence[Backend], durabilities: Sequence[str], seeds: Se
 _COVERED = MappingProxyType({Coverage.ALL: _all, Coverage.LEVELS_IN_TURN: _in_turns, Coverage.FAULTS_ONCE: _each_once})
 
 
-def _of_kind(trial: Trial, turn: int) -> Trial:
+def _of_kind(trial: CrashTrial, turn: int) -> CrashTrial:
     """Return ``trial`` with the kind of store at ``turn``; bytes if no typed store reaches its failpoint."""
     about = trial.fault.place
     if trial.durability == "CHANGELOG" and about and declaration(about).nothing_before:
@@ -111,11 +111,11 @@ def _failpoints(backend: Backend) -> tuple[str, ...]:
     return (*backend.failpoints, *task_transaction.FAILPOINTS, *LOG_FAILPOINTS)
 
 
-def _cases(backend: Backend, durability: str, seed: int) -> dict[str, Trial]:
+def _cases(backend: Backend, durability: str, seed: int) -> dict[str, CrashTrial]:
     """Return the trials of one backend, level and seed, by their description; that of a failpoint is its name."""
 
-    def trial(fault: Fault, shape: Shape | None = None, **settings: Any) -> Trial:
-        return Trial(backend.name, fault, durability=durability, seed=seed, **(shape or {}), **settings)
+    def trial(fault: Fault, shape: Shape | None = None, **settings: Any) -> CrashTrial:
+        return CrashTrial(backend.name, fault, durability=durability, seed=seed, **(shape or {}), **settings)
 
     choose = random.Random(f"plan {backend.name} {durability} {seed}")
     cases = {}

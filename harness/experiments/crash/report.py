@@ -8,7 +8,7 @@ from harness.report import text
 from harness.report.charts import Chart, Mark, Panel, Result
 from harness.report.figures import Figure, Figures, distinct, grouped
 from harness.report.levels import level_order
-from harness.report.page import Finding, Page, tables
+from harness.report.page import Page, PageFinding, tables
 from harness.report.rows import Row
 from harness.report.table import Table
 from stores.registry import backends
@@ -65,11 +65,11 @@ def _worst(results: set[str]) -> str:
     return "valid" if results == {"valid"} else "unknown"
 
 
-def crash_finding(figures: Figures) -> Finding:
+def crash_finding(figures: Figures) -> PageFinding:
     """Return how many trials ended as expected, those of mutants included."""
     cells = figures["crash"]
     trials, good = (sum(cell[name] for cell in cells) for name in ("trials", "as_expected"))
-    return Finding("crash trials", trials, good, "ended as expected")
+    return PageFinding("crash trials", trials, good, "ended as expected")
 
 
 def crash_count(figures: Figures, backend: str, durability: str) -> str:

@@ -21,7 +21,7 @@ from harness.experiments.crash.trial import (
     FOUND_FOLDER,
     STATE_FOLDER,
     TRIAL_FILE,
-    Trial,
+    CrashTrial,
     changelog_topic,
     history_file,
 )
@@ -51,14 +51,14 @@ NO_KEY = b"no store has this key"
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class CrashOutcome:
     """The result of a trial.
 
     ``verdicts`` are the same in every run of the same trial. ``seconds`` and ``complaint``, the last output of a failed
     process, are not.
     """
 
-    trial: Trial
+    trial: CrashTrial
     verdicts: tuple[Verdict, ...]
     seconds: float
     complaint: str = ""
@@ -75,7 +75,7 @@ class Outcome:
 
 
 def run(
-    trial: Trial,
+    trial: CrashTrial,
     work: Path,
     *,
     code: str | None = None,
@@ -107,7 +107,7 @@ def run(
     return Observation(histories, endings, logs)
 
 
-def verdicts_of(trial: Trial, observation: Observation) -> tuple[Verdict, ...]:
+def verdicts_of(trial: CrashTrial, observation: Observation) -> tuple[Verdict, ...]:
     """Return the verdict of each checker, after one that says if the fault struck as planned."""
     gap = missing(trial, observation)
     course = Verdict("course", Result.UNKNOWN if gap else Result.VALID, gap)
@@ -116,13 +116,13 @@ def verdicts_of(trial: Trial, observation: Observation) -> tuple[Verdict, ...]:
 
 
 def examine(
-    trial: Trial,
+    trial: CrashTrial,
     *,
     work: Path | None = None,
     code: str | None = None,
     deadline_s: float = DEADLINE_S,
     fork_server: ForkServer | None = None,
-) -> Outcome:
+) -> CrashOutcome:
     """Run and check ``trial``. An error becomes a verdict. Raises: TimeOverError, see ``ended_by``.
 
     The trial uses ``work``, an empty folder that is kept, or else a temporary folder that is removed.
@@ -142,7 +142,7 @@ def examine(
     finally:
         if work is None:
             shutil.rmtree(folder, ignore_errors=True)
-    return Outcome(trial, verdicts, time.monotonic() - begun, complaint)
+    return CrashOutcome(trial, verdicts, time.monotonic() - begun, complaint)
 
 
 def truncate(changelog: Path, log: Log, records: str = PLAIN) -> None:

@@ -38,7 +38,7 @@ OUTPUT_TOPIC = "trial-output"
 
 
 @dataclass(frozen=True, slots=True)
-class Trial:
+class CrashTrial:
     """The parameters of one trial. Equal trials have equal ids, and lead to equal verdicts.
 
     The task commits after every ``commit_every`` records, and early because of ``uncommitted_max_bytes`` (-1 for no
@@ -102,7 +102,7 @@ def history_file(process: int) -> str:
     return f"history-{process}.jsonl"
 
 
-def admitted(trial: Trial) -> Trial:
+def admitted(trial: CrashTrial) -> CrashTrial:
     """Return ``trial`` with its backend's full name, if all that it names exists and fits together.
 
     Raises: ConfigError for an unknown backend, option, failpoint or mutant, with the nearest name; and for a durability

@@ -38,7 +38,7 @@ from harness.experiments.crash.trial import (
     OUTPUT_TOPIC,
     STATE_FOLDER,
     TRIAL_FILE,
-    Trial,
+    CrashTrial,
     changelog_topic,
     history_file,
 )
@@ -71,7 +71,7 @@ FLUSH_TIME_S = 0.3
 class Job:
     """One process's part of a trial: a task over the input, from where the last process stopped."""
 
-    def __init__(self, trial: Trial, work: Path, step: Fault, history: History) -> None:
+    def __init__(self, trial: CrashTrial, work: Path, step: Fault, history: History) -> None:
         self._trial, self._work, self._step, self._history = trial, work, step, history
         self.processed = self.commits = 0
         self._transactional: set[str] = set()
@@ -256,7 +256,7 @@ def changelog_partition(store: str) -> TopicPartition:
     return TopicPartition(changelog_topic(store), TASK.partition)
 
 
-def store_options(trial: Trial) -> dict[str, object]:
+def store_options(trial: CrashTrial) -> dict[str, object]:
     """Return the backend's options in this trial."""
     known = backend_named(trial.backend).options
     pressure = PRESSURE if trial.fault.flushes else {}
@@ -276,7 +276,7 @@ def work(number: int) -> None:
     final state of persistent stores.
     """
     folder = Path.cwd()
-    trial = replay.from_text(Trial, (folder / TRIAL_FILE).read_text())
+    trial = replay.from_text(CrashTrial, (folder / TRIAL_FILE).read_text())
     planned = trial.fault.steps
     step = planned[number] if number < len(planned) else NOTHING
     patch(trial.mutant, backend_named(trial.backend).name)
@@ -297,7 +297,7 @@ def work(number: int) -> None:
             )
 
 
-def found(trial: Trial, folder: Path, store: str) -> dict[str, Any]:
+def found(trial: CrashTrial, folder: Path, store: str) -> dict[str, Any]:
     """Open one store below ``folder`` alone, and return its content after recovery and its declared properties."""
     path = StateDirectory(folder).store_folder(TASK, trial.backend, store)
     with open_store(

@@ -37,7 +37,7 @@ synced by its folder. Elsewhere an anomaly under ``strict`` is only reported."""
 
 
 @dataclass(frozen=True, slots=True)
-class Case:
+class IoFaultCase:
     """The parameters of one case. ``subject`` is the name of a backend or of another subject in ``subjects``.
 
     ``variant`` is one of the fault's variants; the default is the first. ``recording`` is a file with a recording of
@@ -88,7 +88,7 @@ class Case:
 class Asked:
     """The trials that a command asks for: ``only`` at ``point`` of ``case``, all there, or all of the case."""
 
-    case: Case
+    case: IoFaultCase
     point: int | None = None
     seed: int = 1
     only: str = ""
@@ -102,7 +102,7 @@ class Asked:
             raise ConfigError(f"{self.case.fault} is one trial at each point: leave out only {self.only!r}")
 
 
-def repeat_command(case: Case, point: int | None, seed: int, only: str = "") -> str:
+def repeat_command(case: IoFaultCase, point: int | None, seed: int, only: str = "") -> str:
     """Return the command that repeats one trial of ``case``, or all of its trials if ``point`` is None."""
     return replay.command("iofaults", Asked(case, point, seed, only))
 

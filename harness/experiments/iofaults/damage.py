@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import NamedTuple
 
-from harness.checkers.prefix import Finding, Found, Promised
+from harness.checkers.prefix import Found, PrefixFinding, Promised
 from harness.crash_states.changes import Content
 from harness.crash_states.files import Tree
 from harness.experiments.iofaults.power import MAPS_THAT_DO_NOT_MATTER, check_maps
@@ -43,7 +43,7 @@ def damages(shop: Workshop, points: Sequence[int], only: str = "") -> Iterator[R
 
         def trial(
             damaged: Tree = damaged, promises: Promised = promises, *, verify: bool = True
-        ) -> tuple[Promised, Finding]:
+        ) -> tuple[Promised, PrefixFinding]:
             shop.place(damaged)
             return promises, shop.verdict(promises, shop.demanded("damage"), verify=verify)
 

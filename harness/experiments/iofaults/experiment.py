@@ -29,7 +29,7 @@ from harness.experiment import (
     Worker,
 )
 from harness.experiments.iofaults import plan
-from harness.experiments.iofaults.case import NOT_TRIED, Asked, Case, is_wrong
+from harness.experiments.iofaults.case import NOT_TRIED, Asked, IoFaultCase, is_wrong
 from harness.experiments.iofaults.command import read_asked, repeat
 from harness.experiments.iofaults.detection import mutant_row, untried_row
 from harness.experiments.iofaults.plan import PlannedCase, PlannedMutant
@@ -200,7 +200,9 @@ class IoFaults(Experiment[IoTrial]):
         found: dict[tuple[str, str, str], Covered] = {}
         for row in rows:
             if row["kind"] == "effect_slice" and row["definition"]:
-                case = Case(row["backend"], row["durability"], row["fault"], row["variant"], records=row["records"])
+                case = IoFaultCase(
+                    row["backend"], row["durability"], row["fault"], row["variant"], records=row["records"]
+                )
                 key = covered_key(case)
                 before = found[key].tried if key in found else frozenset()
                 tried = before | numbers(row["explored"])

@@ -16,7 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 from random import Random
 
-from harness.checkers.prefix import Finding, Found, Promised
+from harness.checkers.prefix import Found, PrefixFinding, Promised
 from harness.crash_states.choices import Depth
 from harness.crash_states.files import ROOT, Tree
 from harness.crash_states.model import FolderModel, numbered
@@ -66,7 +66,7 @@ class _Lives:
         self._refused = False
         """True if the file system refuses all operations of the process that continues."""
 
-    def trial(self) -> tuple[Promised, Finding]:
+    def trial(self) -> tuple[Promised, PrefixFinding]:
         """Run both processes. Return what was acknowledged, and "valid" if only a power loss can show an anomaly."""
         shop = self._shop
         for made in (self._first, self._second):
@@ -85,7 +85,7 @@ class _Lives:
         promises = shop.promises(after._replace(notes=(*before.notes, *notes)), demanded)
         if promises.broken or promises.trouble:
             return promises, shop.verdict(promises, demanded)
-        return promises, Finding(Found.VALID, None, True)
+        return promises, PrefixFinding(Found.VALID, None, True)
 
     def promises_of(self, recording: Sequence[Effect]) -> list[Effect]:
         """Return ``recording``, of the process that continued, without the notes that acknowledge nothing."""
@@ -139,7 +139,7 @@ def _checked(shop: Workshop, recording: Sequence[Effect], point: int, at: int, s
     demanded = shop.demanded("power")
     promised = promised_between(recording, state.said_by, state.said_before, demanded)
 
-    def trial() -> tuple[Promised, Finding]:
+    def trial() -> tuple[Promised, PrefixFinding]:
         shop.place(state.tree)
         return promised, shop.verdict(promised, demanded, boot=BOOT_AFTER_THAT)
 

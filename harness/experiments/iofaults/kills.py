@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import count
 
-from harness.checkers.prefix import DETECTING, Demand, Finding, Found, Promised
+from harness.checkers.prefix import DETECTING, Demand, Found, PrefixFinding, Promised
 from harness.crash_states.changes import matches
 from harness.crash_states.files import Tree
 from harness.experiments.iofaults.workshop import NEVER_READ, NOTHING, Life, Plan, Row, Workshop
@@ -102,7 +102,7 @@ def _killed(shop: Workshop, point: int, only: str, plan: Plan, description: str)
     demanded = shop.demanded("kill")
     life: Life | None = None
 
-    def trial() -> tuple[Promised, Finding]:
+    def trial() -> tuple[Promised, PrefixFinding]:
         nonlocal life
         life = shop.writer(plan)
         promises = shop.promises(life, demanded)
@@ -114,38 +114,40 @@ def _killed(shop: Workshop, point: int, only: str, plan: Plan, description: str)
     return shop.row(point, only, description, promises, verdict)
 
 
-def _crashed(shop: Workshop, demanded: Demand, point: int) -> tuple[Promised, Finding]:
+def _crashed(shop: Workshop, demanded: Demand, point: int) -> tuple[Promised, PrefixFinding]:
     """Kill before effect ``point``. Return what was acknowledged, and any problem found before a verifier runs."""
 
-    def trial() -> tuple[Promised, Finding]:
+    def trial() -> tuple[Promised, PrefixFinding]:
         promises = shop.promises(shop.writer(["Kill", point]), demanded)
         if promises.trouble:
-            return promises, Finding(Found.HARNESS_ERROR, None, False, promises.trouble)
+            return promises, PrefixFinding(Found.HARNESS_ERROR, None, False, promises.trouble)
         if promises.broken is not None:
-            return promises, Finding(promises.broken[0], None, False, promises.broken[1])
-        return promises, Finding(Found.VALID, None, True)
+            return promises, PrefixFinding(promises.broken[0], None, False, promises.broken[1])
+        return promises, PrefixFinding(Found.VALID, None, True)
 
     return shop.patiently(trial)
 
 
 def _killed_again(
     shop: Workshop, crashed: Tree, promises: Promised, demanded: Demand, again: int
-) -> tuple[bool, Promised, Finding]:
+) -> tuple[bool, Promised, PrefixFinding]:
     killed = False
 
-    def trial() -> tuple[Promised, Finding]:
+    def trial() -> tuple[Promised, PrefixFinding]:
         nonlocal killed
         shop.place(crashed)
         recovery = shop.recover(["Kill", again], boot="")
         killed = recovery.signal == signal.SIGKILL and not recovery.timed_out
         if recovery.timed_out:
-            return promises, Finding(Found.HANGING, None, False, "the recovery did not come to an end")
+            return promises, PrefixFinding(Found.HANGING, None, False, "the recovery did not come to an end")
         if not killed and recovery.signal is not None:
-            return promises, Finding(Found.DEADLY, None, False, f"the recovery was ended by signal {recovery.signal}")
+            return promises, PrefixFinding(
+                Found.DEADLY, None, False, f"the recovery was ended by signal {recovery.signal}"
+            )
         if recovery.error:
-            return promises, Finding(Found.HARNESS_ERROR, None, False, f"the recovery raised {recovery.error}")
+            return promises, PrefixFinding(Found.HARNESS_ERROR, None, False, f"the recovery raised {recovery.error}")
         if not killed and recovery.result["leaked"]:
-            return promises, Finding(Found.LEAKED_EXCEPTION, None, False, recovery.result["leaked"])
+            return promises, PrefixFinding(Found.LEAKED_EXCEPTION, None, False, recovery.result["leaked"])
         return promises, shop.verdict(promises, demanded)
 
     told_again, verdict = shop.patiently(trial)
@@ -181,7 +183,7 @@ def _failed(shop: Workshop, point: int, plan: Plan, description: str) -> Row:
     demanded = shop.demanded("error")
     life: Life | None = None
 
-    def trial() -> tuple[Promised, Finding]:
+    def trial() -> tuple[Promised, PrefixFinding]:
         nonlocal life
         life = shop.writer(plan)
         promises = shop.promises(life, demanded)

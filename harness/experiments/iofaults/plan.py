@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from harness import profiles
-from harness.experiments.iofaults.case import Case
+from harness.experiments.iofaults.case import IoFaultCase
 from harness.experiments.iofaults.drawing import Group, drawn
 from harness.experiments.iofaults.subjects import OFFSET_IMPORTS, TASKS, subjects
 from harness.mutants.registry import IO_FAULTS
@@ -27,7 +27,7 @@ STATES_PER_POSITION = 6
 class PlannedCase:
     """A case to explore with ``seed``: all of its points, or at most ``points_max`` that the seed picks."""
 
-    case: Case
+    case: IoFaultCase
     seed: int
     points_max: int | None = None
     scenario: str = ""
@@ -117,7 +117,7 @@ def planned_mutants(
         fitting = [subject for subject in subjects_with(mutant) if _is_chosen(subject, chosen)]
         for subject in fitting[:1] if of_profile.mutants_once else fitting:
             measured = of_profile.measured_seeds
-            kills = PlannedCase(Case(subject, LEVEL, "kill"), seed)
+            kills = PlannedCase(IoFaultCase(subject, LEVEL, "kill"), seed)
             if measured and name == DEFAULT and by.fault == "kill" and _points_max(DEFAULT, kills) is None:
                 measured = 1
             profile = DEFAULT if measured else ""
@@ -135,12 +135,12 @@ def subjects_with(mutant: str) -> list[str]:
     return [name for name, level in subjects() if level == LEVEL and IO_FAULTS[mutant].fits(name)]
 
 
-def case_of(mutant: str, subject: str, fault: str = "") -> Case:
+def case_of(mutant: str, subject: str, fault: str = "") -> IoFaultCase:
     """Return the case that must detect ``mutant``, or the case of another ``fault`` with the mutant built in."""
     by = IO_FAULTS[mutant]
     variant = by.variant if fault in ("", by.fault) else ""
     states = STATES_PER_POSITION if (fault or by.fault) == "power" else None
-    return Case(
+    return IoFaultCase(
         subject, LEVEL, fault or by.fault, variant, mutant=mutant, records=by.records, states_per_position=states
     )
 
@@ -169,7 +169,7 @@ def cases_of_fault(
     most_states = states_per_position if kind in ("power", "failed_sync") else None
     return [
         PlannedCase(
-            Case(
+            IoFaultCase(
                 subject,
                 level,
                 kind,

@@ -10,7 +10,7 @@ import json
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from harness.checkers.prefix import Demand, Finding, Found, Promised
+from harness.checkers.prefix import Demand, Found, PrefixFinding, Promised
 from harness.crash_states.choices import Depth
 from harness.crash_states.files import Tree
 from harness.crash_states.model import FolderModel
@@ -122,7 +122,7 @@ def _checked(
 ) -> Row:
     promises = promised_between(recording, cut.said_by, cut.said_before, shop.demanded("power"))
 
-    def trial() -> tuple[Promised, Finding]:
+    def trial() -> tuple[Promised, PrefixFinding]:
         shop.place(tree)
         return promises, shop.verdict(promises, shop.demanded("power"), boot=BOOT_AFTER_THAT)
 

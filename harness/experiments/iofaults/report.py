@@ -16,7 +16,7 @@ from harness.experiments.iofaults.case import (
 from harness.experiments.iofaults.faults import IO_FAULTS, Loss
 from harness.report import text
 from harness.report.figures import Figure, Figures
-from harness.report.page import Finding, Page
+from harness.report.page import Page, PageFinding
 from harness.report.rows import Row
 from harness.report.table import Table
 
@@ -104,15 +104,15 @@ def detections(rows: Iterable[Row]) -> list[Figure]:
     ]
 
 
-def fault_findings(figures: Figures) -> tuple[Finding, ...]:
+def fault_findings(figures: Figures) -> tuple[PageFinding, ...]:
     """Return how many states and trials kept their promise, and how many trials of mutants ended as expected."""
     promised = [figure for figure in figures["effect"] if is_promised(figure)]
     tried = sum(figure["distinct"] + figure["no_verdict"] for figure in promised)
     kept = tried - sum(figure["wrong"] for figure in promised)
     mutants_ = [figure for figure in figures["mutant"] if figure["result"] != NOT_TRIED]
     return (
-        Finding("states and trials of I/O faults", tried, kept, "kept what was promised"),
-        Finding(
+        PageFinding("states and trials of I/O faults", tried, kept, "kept what was promised"),
+        PageFinding(
             "trials of mutants",
             len(mutants_),
             sum(figure["expected"] for figure in mutants_),

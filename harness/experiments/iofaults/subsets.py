@@ -17,7 +17,7 @@ from harness.budget import NEVER, Deadline
 from harness.checkers.prefix import Found
 from harness.crash_states.files import Tree
 from harness.crash_states.states import positions
-from harness.experiments.iofaults.case import Case, repeat_command
+from harness.experiments.iofaults.case import IoFaultCase, repeat_command
 from harness.experiments.iofaults.damage import final_tree
 from harness.experiments.iofaults.damage import plan as damage_plan
 from harness.experiments.iofaults.drawing import Group, definition, groups
@@ -90,7 +90,7 @@ class Recorded:
     definition: str = ""
     """A digest of the I/O operations that the points count, in any order: threads of an engine change the order."""
 
-    def points(self, case: Case) -> range:
+    def points(self, case: IoFaultCase) -> range:
         """Return every point of ``case``: one before each effect, and one after the last. None without a recording."""
         if self.error:
             return range(0)
@@ -112,7 +112,7 @@ class Subset:
     number: int
     scenario: str
     seed: int
-    case: Case
+    case: IoFaultCase
     recording: str = ""
     points: Sequence[int] = ()
     points_in_all: int = 0
@@ -133,7 +133,7 @@ def all_points(shop: Workshop) -> range:
     return range(shop.undisturbed() + 1)
 
 
-def record(case: Case, seed: int, path: str, fork_server: ForkServer | None = None) -> Case:
+def record(case: IoFaultCase, seed: int, path: str, fork_server: ForkServer | None = None) -> IoFaultCase:
     """Record ``case`` in the file ``path``. Return the case that uses it. Raises: as ``Workshop.recording``."""
     with Workshop(replace(case, recording=path), seed, fork_server) as shop:
         shop.recording()
@@ -146,7 +146,7 @@ def make_recording(writer: Writer, file: Path, fork_server: ForkServer | None = 
     # A killed process with the same ID may have left a file, which would be taken for the recording.
     beside.unlink(missing_ok=True)
     try:
-        case = Case(
+        case = IoFaultCase(
             writer.subject, writer.level, "kill", commits=writer.commits, mutant=writer.mutant, records=writer.records
         )
         record(case, writer.seed, str(beside), fork_server)
@@ -174,7 +174,7 @@ def make_recording(writer: Writer, file: Path, fork_server: ForkServer | None = 
     )
 
 
-def covered_key(case: Case) -> tuple[str, str, str]:
+def covered_key(case: IoFaultCase) -> tuple[str, str, str]:
     """Return the experiment, the subject and the fault under which the points of a case are counted over nights."""
     kind = f", {case.records}" if case.records else ""
     return "iofaults", f"{case.subject} at {case.level}{kind}", f"{case.fault} {case.variant}".rstrip()
@@ -261,7 +261,7 @@ def trial_rows(subset: Subset, fork_server: ForkServer | None, deadline: Deadlin
     return rows, explored
 
 
-def case_columns(case: Case) -> Row:
+def case_columns(case: IoFaultCase) -> Row:
     """Return the columns of a row that name its case."""
     return {
         "backend": case.subject,
@@ -272,7 +272,7 @@ def case_columns(case: Case) -> Row:
     }
 
 
-def _no_verdict(case: Case, trouble: str, points: Sequence[int]) -> Row:
+def _no_verdict(case: IoFaultCase, trouble: str, points: Sequence[int]) -> Row:
     return {
         "kind": "effect",
         **case_columns(case),

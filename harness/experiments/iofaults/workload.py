@@ -35,7 +35,7 @@ _TICK, _BRIEF = b"tick-", b"brief-"
 _VALUE = b"passing" * 9
 
 
-class Change(NamedTuple):
+class IoChange(NamedTuple):
     """One call of a commit: a put, a delete (``value`` None), or with ``end``, a delete of ``key`` to ``end``."""
 
     key: bytes
@@ -44,22 +44,22 @@ class Change(NamedTuple):
 
 
 @cache
-def changes(seed: int, number: int) -> tuple[Change, ...]:
+def changes(seed: int, number: int) -> tuple[IoChange, ...]:
     """Return the calls of commit ``number`` in order; the first commit is 1."""
     choose = random.Random(f"commit {seed} {number}")
     made = []
     if number % _RANGE_EVERY == 0:
         start = choose.randrange(_KEYS - 8)
-        made.append(Change(_key(start), None, _key(start + 7)))
+        made.append(IoChange(_key(start), None, _key(start + 7)))
     for key in choose.sample(range(_KEYS), 7):
         value = choose.randbytes(choose.choice((0, 9, 40, 90, 250)))
-        made.append(Change(_key(key), None if choose.random() < 0.2 else value))
+        made.append(IoChange(_key(key), None if choose.random() < 0.2 else value))
     if number % LARGE_EVERY == 0:
         for key in choose.sample(range(_KEYS), _LARGE_VALUES):
-            made.append(Change(_key(key), choose.randbytes(_LARGE_BYTES)))
+            made.append(IoChange(_key(key), choose.randbytes(_LARGE_BYTES)))
     else:
-        made.append(Change(_key(choose.randrange(_KEYS)), choose.randbytes(1500)))
-    return (*made, Change(NUMBER_KEY, str(number).encode()))
+        made.append(IoChange(_key(choose.randrange(_KEYS)), choose.randbytes(1500)))
+    return (*made, IoChange(NUMBER_KEY, str(number).encode()))
 
 
 @cache
@@ -98,14 +98,14 @@ def afterwards(number: int) -> State:
     return {_LATER_KEY + str(number).encode(): b"later" * 40 * number}
 
 
-def _touched(change: Change, keys: Mapping[bytes, object]) -> Iterator[bytes]:
+def _touched(change: IoChange, keys: Mapping[bytes, object]) -> Iterator[bytes]:
     if change.end is None:
         yield change.key
     else:
         yield from (key for key in keys if change.key <= key <= change.end)
 
 
-def _apply(state: dict[bytes, bytes], change: Change) -> None:
+def _apply(state: dict[bytes, bytes], change: IoChange) -> None:
     if change.end is not None:
         for key in [key for key in state if change.key <= key <= change.end]:
             del state[key]

@@ -17,16 +17,16 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple, Self
 
-from harness.checkers.prefix import Demand, Finding, Found, Promised, Remains, check_prefix, demand
+from harness.checkers.prefix import Demand, Found, PrefixFinding, Promised, Remains, check_prefix, demand
 from harness.crash_states.files import Tree
-from harness.experiments.iofaults.case import Case, repeat_command
+from harness.experiments.iofaults.case import IoFaultCase, repeat_command
 from harness.experiments.iofaults.subjects import is_transactional, shown
 from harness.experiments.iofaults.verifier import remains
 from harness.experiments.iofaults.workload import PASSING_KINDS, models, passing_ever, values_ever
 from harness.experiments.iofaults.writer import END, folded, read_account, signature
 from harness.folders import ROOT, RUNS, quick_folder
 from harness.io_trace.recorder import Effect, Kind, read_recording
-from harness.processes.fork_server import ForkServer, ForkServerError, Outcome
+from harness.processes.fork_server import CallOutcome, ForkServer, ForkServerError
 from stores.errors import ConfigError
 
 DEADLINE_S = 10.0
@@ -52,7 +52,7 @@ _KILLING = ("Kill", "Tear", "FailThenKill")
 class Life(NamedTuple):
     """The end of a writer process: how it ended, its acknowledgement log, and True if it was killed as planned."""
 
-    outcome: Outcome
+    outcome: CallOutcome
     notes: tuple[str, ...]
     killed: bool
 
@@ -68,7 +68,9 @@ class Workshop:
     Raises: ConfigError if I/O operations cannot be recorded on this machine.
     """
 
-    def __init__(self, case: Case, seed: int, fork_server: ForkServer | None = None, kept: Path | None = None) -> None:
+    def __init__(
+        self, case: IoFaultCase, seed: int, fork_server: ForkServer | None = None, kept: Path | None = None
+    ) -> None:
         self.case, self.seed = case, seed
         self._kept = kept or KEPT
         self._fork_server = fork_server or ForkServer(within=quick_folder())
@@ -128,7 +130,7 @@ class Workshop:
         killed = outcome.signal == signal.SIGKILL and not outcome.timed_out and plan[0] in _KILLING
         return Life(outcome, tuple(read_account(account)), killed)
 
-    def recover(self, plan: Plan, *, boot: str, recording: Path | None = None) -> Outcome:
+    def recover(self, plan: Plan, *, boot: str, recording: Path | None = None) -> CallOutcome:
         """Open and close the subject below the root under ``plan``."""
         return self._fork_server.run(
             "harness.experiments.iofaults.verifier:recover",
@@ -170,7 +172,7 @@ class Workshop:
             self._fork_server.retire()
         return remains(outcome.result)
 
-    def verdict(self, promises: Promised, demanded: Demand, *, boot: str = "", verify: bool = False) -> Finding:
+    def verdict(self, promises: Promised, demanded: Demand, *, boot: str = "", verify: bool = False) -> PrefixFinding:
         """Check the subject below the root against what was promised."""
         return check_prefix(
             demanded, promises, self.look(promises, boot=boot, verify=verify), self._models, self._given
@@ -201,7 +203,7 @@ class Workshop:
         """Return what the case's subject must guarantee after ``fault``."""
         return demand(self.case.level, fault, transactional=is_transactional(self.case.subject))
 
-    def row(self, point: int, only: str, description: str, promises: Promised, verdict: Finding) -> Row:
+    def row(self, point: int, only: str, description: str, promises: Promised, verdict: PrefixFinding) -> Row:
         """Return the row of one trial."""
         case = self.case
         if not verdict.expected and not (case.recording or case.mutant) and self.scratch("recording").exists():
@@ -230,7 +232,7 @@ class Workshop:
             "repeat": repeat_command(case, point, self.seed, only),
         }
 
-    def patiently(self, trial: Callable[[], tuple[Promised, Finding]]) -> tuple[Promised, Finding]:
+    def patiently(self, trial: Callable[[], tuple[Promised, PrefixFinding]]) -> tuple[Promised, PrefixFinding]:
         """Run ``trial``, and run the whole trial once more with a longer deadline if a process was too late."""
         try:
             promises, verdict = trial()
@@ -244,16 +246,16 @@ class Workshop:
         except ForkServerError as error:
             # This trial has no verdict. The next ones run in a new fork server.
             self.renew()
-            return Promised(), Finding(Found.HARNESS_ERROR, None, False, str(error))
+            return Promised(), PrefixFinding(Found.HARNESS_ERROR, None, False, str(error))
 
-    def _with_room(self, verdict: Finding) -> Finding:
+    def _with_room(self, verdict: PrefixFinding) -> PrefixFinding:
         """Return the anomaly, or a harness error if the folder is full: then the anomaly proves nothing."""
         folder = self._fork_server.folder
         free = shutil.disk_usage(folder).free
         if free >= _ROOM_LEFT_BYTES:
             return verdict
         lacking = f"{folder} has only {free:,} bytes left: make room, and run this again. It was {verdict.found}"
-        return Finding(Found.HARNESS_ERROR, None, False, f"{lacking}: {verdict.detail}")
+        return PrefixFinding(Found.HARNESS_ERROR, None, False, f"{lacking}: {verdict.detail}")
 
     def recording(self) -> list[Effect]:
         """Read the case's recording, or make one if the case names none or the file does not exist.

@@ -45,7 +45,7 @@ WORK = (
 
 
 @dataclass(frozen=True)
-class Trial:
+class JvmTrial:
     """The same work once by a store and once in each shape of the JVM, in shuffled order, each in its own process."""
 
     distribution: str
@@ -70,13 +70,13 @@ class Trial:
             raise ConfigError(f"no distribution {self.distribution!r}: there are {', '.join(DISTRIBUTIONS)}")
 
 
-class Jvm(Experiment[Trial]):
+class Jvm(Experiment[JvmTrial]):
     """Records per second of a store and of RocksDB in the JVM. Their end states must be equal."""
 
     name = "jvm"
     title = "stores beside the JVM"
     stage = "jvm"
-    trial = Trial
+    trial = JvmTrial
     placement = Placement.LOCAL
     share = 4
     columns: Mapping[str, Columns] = MappingProxyType(
@@ -102,18 +102,18 @@ class Jvm(Experiment[Trial]):
         }
     )
 
-    def plan(self, request: Request) -> list[Trial]:
+    def plan(self, request: Request) -> list[JvmTrial]:
         """Return the repeats of all work in turns; none if the store is left out."""
         if request.backends is not None and OURS not in request.backends:
             return []
         repeats = profiles.profile(request.profile).jvm_repeats
-        return [Trial(*work, request.seed * 1_000 + repeat) for repeat in range(repeats) for work in WORK]
+        return [JvmTrial(*work, request.seed * 1_000 + repeat) for repeat in range(repeats) for work in WORK]
 
     def missing(self) -> str:
         """Return the reason why the JVM's program cannot run here, or ""."""
         return theirs.missing()
 
-    def run(self, trial: Trial, worker: Worker) -> Iterable[Row]:
+    def run(self, trial: JvmTrial, worker: Worker) -> Iterable[Row]:
         """Return a row for the store and one for each shape. Raises: ConfigError; MeasurementFailedError."""
         if reason := self.missing():
             raise ConfigError(f"the JVM beside a store cannot be measured: {reason}")
@@ -122,16 +122,16 @@ class Jvm(Experiment[Trial]):
         Random(replay.text_of(trial)).shuffle(subjects)
         return [_row(trial, subject, arguments) for subject in subjects]
 
-    def cost_s(self, trial: Trial) -> float:
+    def cost_s(self, trial: JvmTrial) -> float:
         """Return some seconds of four processes on an idle machine."""
         return 17.0
 
-    def line(self, trial: Trial, rows: Sequence[Row]) -> str:
+    def line(self, trial: JvmTrial, rows: Sequence[Row]) -> str:
         """Return the seconds of each."""
         seconds = ", ".join(f"{row['subject']} {row['seconds']:.2f} s" for row in rows)
         return f"{trial.distribution} keys, {trial.records_per_commit:,} per commit: {seconds}"
 
-    def finish(self, trials: Sequence[Trial], rows: Sequence[Row], claim: Claim) -> list[Row]:
+    def finish(self, trials: Sequence[JvmTrial], rows: Sequence[Row], claim: Claim) -> list[Row]:
         """Return the rows, and rows of kind "ratio"."""
         return [*rows, *ratios(rows)]
 
@@ -155,7 +155,7 @@ class Jvm(Experiment[Trial]):
         return page(figures, str(facts.get(f"{self.stage}_skipped") or ""))
 
 
-def _row(trial: Trial, subject: str, arguments: Mapping[str, Any]) -> Row:
+def _row(trial: JvmTrial, subject: str, arguments: Mapping[str, Any]) -> Row:
     # The load is that of the whole process, with its start.
     watch = LoadWatch()
     if subject == OURS:

@@ -24,7 +24,7 @@ _ZIPF_UNIT = 1 << 32
 Words = NDArray[np.uint64]
 
 
-class Load:
+class JvmLoad:
     """The keys, values and draws of one seed."""
 
     def __init__(self, seed: int) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from time import perf_counter, process_time
 from typing import Any
 
-from harness.experiments.jvm.load import Load
+from harness.experiments.jvm.load import JvmLoad
 from harness.processes.measured import measure
 from stores import Durability, KeyValueStore, TopicPartition, open_store
 
@@ -33,7 +33,7 @@ def measured(
     folder: Path,
 ) -> dict[str, Any]:
     """Return the seconds and CPU seconds of the timed rounds together, and a checksum of the end state."""
-    load, offset, missing = Load(seed), 0, 0
+    load, offset, missing = JvmLoad(seed), 0, 0
     seconds = cpu_seconds = 0.0
     options = {"staging_buffer_bytes": STAGING_BYTES}
     with open_store(backend, folder / "store", durability=Durability.CHANGELOG, options=options) as store:

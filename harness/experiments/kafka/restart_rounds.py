@@ -58,7 +58,7 @@ def run_restarts(trial: RestartTrial, folder: Path, deadline: Deadline) -> Itera
         with KafkaChangelog({"bootstrap.servers": broker.address}, topic_settings={"retention.ms": "-1"}) as log:
             log.create_topic(EVENTS_TOPIC)
             subjects = {
-                name: Subject(trial, name, folder / f"{number}", broker.address, log)
+                name: RestartSubject(trial, name, folder / f"{number}", broker.address, log)
                 for number, name in enumerate(trial.subjects)
             }
             total = append(log, trial, 0, trial.records)
@@ -104,7 +104,7 @@ def append(log: KafkaChangelog, trial: RestartTrial, first: int, count: int) -> 
     return first + count
 
 
-class Subject:
+class RestartSubject:
     """One subject. A ``with`` block starts its process, and kills it at the end."""
 
     def __init__(self, trial: RestartTrial, name: str, folder: Path, address: str, log: KafkaChangelog) -> None:

@@ -26,7 +26,7 @@ WARM_UP_SHARE = 5
 """One of so many records is processed before the clock runs."""
 
 
-class Subject(NamedTuple):
+class KafkaSubject(NamedTuple):
     """The subject of a measurement: a backend, the bare loop or Kafka Streams, and the changelog that it writes."""
 
     name: str
@@ -36,7 +36,7 @@ class Subject(NamedTuple):
 class Cell(NamedTuple):
     """One measurement of a round."""
 
-    subject: Subject
+    subject: KafkaSubject
     commit_interval_ms: int
     repeat: int
 
@@ -73,13 +73,13 @@ class KafkaTrial:
             backend_named(name)
 
     @property
-    def subjects(self) -> list[Subject]:
+    def subjects(self) -> list[KafkaSubject]:
         """All subjects. Kafka Streams does the workload ``count`` only."""
-        ours = [Subject(name) for name in self.backends]
-        embedded = [Subject(self.backends[0], EMBEDDED)] if self.backends else []
-        streams = [Subject(STREAMS)] if self.workload == COUNT.name else []
-        shared = [Subject(self.backends[0], SHARED)] if self.backends and self.partitions > 1 else []
-        return [*ours, *shared, *embedded, Subject(BARE), *streams]
+        ours = [KafkaSubject(name) for name in self.backends]
+        embedded = [KafkaSubject(self.backends[0], EMBEDDED)] if self.backends else []
+        streams = [KafkaSubject(STREAMS)] if self.workload == COUNT.name else []
+        shared = [KafkaSubject(self.backends[0], SHARED)] if self.backends and self.partitions > 1 else []
+        return [*ours, *shared, *embedded, KafkaSubject(BARE), *streams]
 
     def cells(self) -> list[Cell]:
         """Return all measurements in shuffled order: in each round every interval, and at that every subject."""

@@ -29,7 +29,7 @@ from stores.registry import backends
 
 
 @dataclass(frozen=True)
-class Trial:
+class LatencyTrial:
     """One backend, and the number of commits whose latencies are measured."""
 
     backend: str
@@ -41,14 +41,14 @@ class Trial:
         check_counts(commits=self.commits)
 
 
-class Latencies(Experiment[Trial]):
+class Latencies(Experiment[LatencyTrial]):
     """Percentiles of the latency of puts, and of commits."""
 
     name = "latencies"
     title = "stores by themselves"
     words = "latencies of puts and commits"
     stage = "store"
-    trial = Trial
+    trial = LatencyTrial
     placement = Placement.LOCAL
     columns: Mapping[str, Columns] = MappingProxyType(
         {
@@ -67,12 +67,12 @@ class Latencies(Experiment[Trial]):
         }
     )
 
-    def plan(self, request: Request) -> list[Trial]:
+    def plan(self, request: Request) -> list[LatencyTrial]:
         """Return a trial for each backend."""
         names = backends() if request.backends is None else request.backends
-        return [Trial(name, profiles.profile(request.profile).latency_commits, request.seed) for name in names]
+        return [LatencyTrial(name, profiles.profile(request.profile).latency_commits, request.seed) for name in names]
 
-    def run(self, trial: Trial, worker: Worker) -> Iterable[Row]:
+    def run(self, trial: LatencyTrial, worker: Worker) -> Iterable[Row]:
         """Return a row for the puts and one for the commits. Raises: MeasurementFailedError."""
         found = figures_apart(latencies.__name__, self.name, asdict(trial), latencies.DEADLINE_S)
         return [{"kind": "latency", **row} for row in found["rows"]]

@@ -9,7 +9,7 @@ from harness.report import text
 from harness.report.charts import Chart, Mark, Panel
 from harness.report.figures import Figure, Figures, distinct, grouped, in_order, median_of, values
 from harness.report.levels import level_order
-from harness.report.page import Finding, Page
+from harness.report.page import Page, PageFinding
 from harness.report.rows import Row
 from harness.report.table import Table
 
@@ -107,19 +107,19 @@ def large_steps(rows: Iterable[Row]) -> list[Figure]:
     )
 
 
-def memory_findings(figures: Figures) -> tuple[Finding, ...]:
+def memory_findings(figures: Figures) -> tuple[PageFinding, ...]:
     """Return how many limits were kept, and how many steps were one commit within their bound."""
     limited = [figure for figure in figures["early_commit"] if figure["limit_bytes"] is not None]
     steps = figures["large_step"]
     return (
-        Finding(
+        PageFinding(
             "limits on the memory of uncommitted writes",
             len(limited),
             sum(figure["uncommitted_max_bytes"] <= figure["limit_bytes"] for figure in limited),
             "were never exceeded",
             EARLY_COMMITS,
         ),
-        Finding(
+        PageFinding(
             "steps larger than the limit",
             len(steps),
             sum(figure["atomic"] and figure["bounded"] is not False for figure in steps),

@@ -41,12 +41,12 @@ from harness.experiments.microbench.readers import (
 )
 from harness.experiments.microbench.records import time_records
 from harness.experiments.microbench.staged import StagedStores
-from harness.experiments.microbench.subject import StoreSubject, open_subject
+from harness.experiments.microbench.subject import TimedStore, open_subject
 from harness.experiments.microbench.waits import longest_waits
 from harness.experiments.microbench.watcher import Watcher
 from harness.experiments.microbench.windows import time_windows
 from harness.experiments.microbench.yardstick import Pairs, Yardstick
-from harness.workloads.ycsb import Operation, Ycsb, core_workload
+from harness.workloads.ycsb import Ycsb, YcsbOperation, core_workload
 from harness.workloads.ycsb import load as ycsb_load
 from stores import KeyValueStore
 
@@ -72,7 +72,7 @@ def subject(case: Case, tmp_path: Path, staged: StagedStores) -> Iterator[Yardst
         yield None  # The store belongs to a thread of its own, or is opened again and again.
         return
     opened = open_subject(case, tmp_path)
-    with Watcher(opened.store) if case.watched and isinstance(opened, StoreSubject) else nullcontext():
+    with Watcher(opened.store) if case.watched and isinstance(opened, TimedStore) else nullcontext():
         yield opened
     opened.close()
 
@@ -106,29 +106,29 @@ def _time(
         _time_reads(case, tmp_path / "subject", Load(load_seed), benchmark)
         return
     if case.suite in (WRITER_WAITS, READER_WAITS):
-        assert isinstance(subject, StoreSubject)
+        assert isinstance(subject, TimedStore)
         waits = benchmark.pedantic(longest_waits, args=(case, subject.store, staged.keys, staged.load))
         benchmark.extra_info["seconds"] = waits
         return
     if case.suite in (ITERATORS, FIRST_STEPS):
-        assert isinstance(subject, StoreSubject)
+        assert isinstance(subject, TimedStore)
         work = make_iterators if case.suite == ITERATORS else step_iterators
         benchmark.pedantic(work, args=(subject.store, case.records), rounds=case.rounds, warmup_rounds=1)
         return
     if case.suite in (PUT, GET, GET_RECENT):
-        assert isinstance(subject, StoreSubject)
+        assert isinstance(subject, TimedStore)
         time_records(case, subject.store, Load(load_seed), benchmark)
         return
     if case.suite in (FETCH, EXPIRE):
-        assert isinstance(subject, StoreSubject)
+        assert isinstance(subject, TimedStore)
         time_windows(case, subject.store, Load(load_seed), benchmark)
         return
     if case.suite == RANGES:
-        assert isinstance(subject, StoreSubject)
+        assert isinstance(subject, TimedStore)
         _time_ranges(case, subject, Load(load_seed), benchmark)
         return
     if case.suite.startswith(YCSB):
-        assert isinstance(subject, StoreSubject)
+        assert isinstance(subject, TimedStore)
         _time_ycsb(case, subject, load_seed, benchmark)
         return
     load = Load(load_seed)
@@ -162,7 +162,7 @@ def _time(
     benchmark.pedantic(timed, setup=setup, rounds=case.rounds, warmup_rounds=case.warm_up_rounds)
 
 
-def _time_ycsb(case: Case, subject: StoreSubject, seed: int, benchmark: Any) -> None:
+def _time_ycsb(case: Case, subject: TimedStore, seed: int, benchmark: Any) -> None:
     ycsb = Ycsb(core_workload(case.suite.removeprefix(YCSB)), case.keys, seed, value_bytes=YCSB_VALUE_BYTES)
     ycsb_load(subject.store, ycsb.load_records())
     operations = ycsb.operations(case.records * (case.rounds + 1))
@@ -177,7 +177,7 @@ def _time_ycsb(case: Case, subject: StoreSubject, seed: int, benchmark: Any) -> 
     benchmark.pedantic(_operate, setup=setup, rounds=case.rounds, warmup_rounds=1)
 
 
-def _time_ranges(case: Case, subject: StoreSubject, load: Load, benchmark: Any) -> None:
+def _time_ranges(case: Case, subject: TimedStore, load: Load, benchmark: Any) -> None:
     def setup() -> Any:
         subject.store.rollback()
         return (subject.store, load.fresh(case.records)), {}
@@ -193,7 +193,7 @@ def _time_reads(case: Case, path: Path, load: Load, benchmark: Any) -> None:
     assert bool(beside.commits) is case.commits_beside
 
 
-def _operate(subject: StoreSubject, work: list[list[Operation]]) -> None:
+def _operate(subject: TimedStore, work: list[list[YcsbOperation]]) -> None:
     for batch in work:
         subject.operate(batch)
 

@@ -50,7 +50,7 @@ Measured = tuple[str, int]
 
 
 @dataclass(frozen=True)
-class Claim:
+class RatioClaim:
     """``subject`` processes ``at_least`` times as many records per second as ``yardstick``."""
 
     text: str
@@ -85,25 +85,25 @@ def limits() -> Iterator[Limit]:
             )
 
 
-def claims() -> Iterator[Claim]:
+def claims() -> Iterator[RatioClaim]:
     """Yield every claim with a comparison, measured in a run or not."""
     indexed, direct, plain = "rocksdb-indexed-batch", "rocksdb-direct", f"{PLAIN}-rocksdb"
     for size, at_least in ((100, 1.1), (1_000, 1.1), (10_000, 1.1), (LARGEST, 1.0)):
-        yield Claim(
+        yield RatioClaim(
             f"put and commit of {size:,} records, against writing them directly",
             commits_of(indexed, size),
             commits_of(direct, size),
             at_least,
         )
     for engine in ENGINES:
-        yield Claim(
+        yield RatioClaim(
             "commits of an offset and a position alone, against the bare write of these entries by the engine",
             steps(f"{engine}-indexed-batch", 0),
             steps(f"{PLAIN}-{engine}", 0),
             0.35 if engine == "rocksdb" else None,
         )
     for size in STEPS[:-1]:
-        yield Claim(
+        yield RatioClaim(
             f"records in commits of {size:,}, against records in commits of {STEPS[-1]:,}",
             steps(indexed, size),
             steps(indexed, STEPS[-1]),
@@ -112,14 +112,14 @@ def claims() -> Iterator[Claim]:
         )
     # Nothing is asked: most of it is the engine's own, as its yardstick shows.
     for subject in (plain, *(name for engine in CHECKED for name in (f"{engine}-indexed-batch", f"{PLAIN}-{engine}"))):
-        yield Claim(
+        yield RatioClaim(
             f"records in commits of {STEPS[2]:,}, against records in commits of {STEPS[-1]:,}",
             steps(subject, STEPS[2]),
             steps(subject, STEPS[-1]),
             None,
             compares_sizes=True,
         )
-    yield Claim(
+    yield RatioClaim(
         "puts with a commit each 10,000, against a bare loop of rocksdict's put",
         commits_of(indexed, 10_000),
         commits_of(plain, 10_000),
@@ -131,7 +131,7 @@ def claims() -> Iterator[Claim]:
         ("zipfian", 1_000, 4.0),
         ("zipfian", 100_000, None),
     ):
-        yield Claim(
+        yield RatioClaim(
             f"read-modify-write of {keys:,} {distribution} keys, against a bare loop of rocksdict's get and put",
             updates_of(indexed, distribution, keys),
             updates_of(plain, distribution, keys),
@@ -139,13 +139,13 @@ def claims() -> Iterator[Claim]:
         )
     for engine, best in (("lmdb", "sorted putmulti"), ("sqlite", "sorted executemany")):
         for durability in (Durability.PROCESS, Durability.DISK):
-            yield Claim(
+            yield RatioClaim(
                 f"put and commit of 1,000 records, against {best} in plain code",
                 commits_of(f"{engine}-indexed-batch", 1_000, durability),
                 commits_of(f"{PLAIN}-{engine}", 1_000, durability),
                 0.85,
             )
-    yield Claim(
+    yield RatioClaim(
         "put and commit of 1,000 records in the dual store, against writing them directly (KIP-844's prototype: 0.12)",
         commits_of("rocksdb-dual-store", 1_000),
         commits_of(direct, 1_000),
@@ -153,32 +153,32 @@ def claims() -> Iterator[Claim]:
     )
     for durability in (Durability.CHANGELOG, Durability.DISK):
         for size in CURVE:
-            yield Claim(
+            yield RatioClaim(
                 f"put and commit of {size:,} records as an ingested file, against the indexed batch",
                 commits_of("rocksdb-sst-ingest", size, durability),
                 commits_of(indexed, size, durability),
                 None,
             )
-    yield Claim(
+    yield RatioClaim(
         "a scan of committed and staged records, against rocksdict's items()",
         scans_of(indexed),
         scans_of(plain),
         0.5,
     )
-    yield Claim(
+    yield RatioClaim(
         "making an iterator over 1,000,000 staged records, against one over 100 (Kafka's copies them)",
         iterators_over(STAGED[-1]),
         iterators_over(STAGED[0]),
         0.5,
     )
-    yield Claim(
+    yield RatioClaim(
         "the first 100 steps of an iterator over 1,000,000 staged records, against one over 1,000",
         first_steps_over(STAGED[-1]),
         first_steps_over(STAGED[1]),
         0.25,
     )
     for suite, whose in _WHOSE_WAITS:
-        yield Claim(
+        yield RatioClaim(
             f"longest wait of {whose} for the first step of a scan over {WAITED[1]:,} staged records, against the same "
             f"over {WAITED[0]:,}",
             waits_over(suite, WAITED[1]),
@@ -186,20 +186,20 @@ def claims() -> Iterator[Claim]:
             0.25,
         )
     for count in RANGES[1:]:
-        yield Claim(
+        yield RatioClaim(
             f"range deletes, {count:,} in one transaction, against {RANGES[0]:,}",
             range_deletes(count),
             range_deletes(RANGES[0]),
             0.4 if count == RANGES[1] else None,
             compares_sizes=True,
         )
-    yield Claim(
+    yield RatioClaim(
         "lookups of committed data while a writer commits 1,000 records every 0.1 s, against the same alone",
         reads(indexed, commits_beside=True),
         reads(indexed, commits_beside=False),
         0.6,
     )
-    yield Claim(
+    yield RatioClaim(
         "put and commit of 1,000 records while all metrics are collected every 0.1 s, against nobody watching",
         commits_counted(watched=True),
         commits_counted(watched=False),
@@ -211,7 +211,7 @@ def claims() -> Iterator[Claim]:
         (GET_RECENT, "lookups, in memory, of values of the last commit with their times", "timestamped", "bytes", None),
         (PUT, "put and commit of 1,000 records, STR to INT64", "text-to-number", "short-bytes", 0.8),
     ):
-        yield Claim(
+        yield RatioClaim(
             f"{words}, against plain bytes of the same size",
             records_as(suite, form),
             records_as(suite, yardstick),
@@ -219,20 +219,20 @@ def claims() -> Iterator[Claim]:
         )
 
     for engine in ENGINES:
-        yield Claim(
+        yield RatioClaim(
             "lookups, in the engine, of committed values with their times, against plain bytes of the same size",
             records_as(GET, "timestamped", engine),
             records_as(GET, "bytes", engine),
             0.85,
         )
-        yield Claim(
+        yield RatioClaim(
             "a fetch of 100 windows, against a prefix scan of 100 plain pairs",
             fetches(engine, "windows"),
             fetches(engine, "prefix"),
             0.7,
         )
         for size in OPENED:
-            yield Claim(
+            yield RatioClaim(
                 f"openings of a timestamped store of {size:,} plain records, against one of records with timestamps"
                 f"{_narrowed(size, OPENED)}",
                 openings(engine, "bytes", size),
@@ -240,7 +240,7 @@ def claims() -> Iterator[Claim]:
                 0.83 if engine == "rocksdb" else None,
             )
         for size in EXPIRED[1:]:
-            yield Claim(
+            yield RatioClaim(
                 f"commits in which a segment of {size:,} records expires, against one of {EXPIRED[0]:,}"
                 f"{_narrowed(size, EXPIRED)}",
                 expiries(engine, size),
@@ -250,13 +250,13 @@ def claims() -> Iterator[Claim]:
 
     for engine in CHECKED:
         for suite, words in (("commit", "put and commit of 1,000 records"), ("scan", "a scan")):
-            yield Claim(
+            yield RatioClaim(
                 f"the price of checksums: {words}, against the same without",
                 with_checksums(suite, engine, checksums=True),
                 with_checksums(suite, engine, checksums=False),
                 None,
             )
-        yield Claim(
+        yield RatioClaim(
             "the price of checking checksums in a scan (option scan_checksums), against a scan that leaves them out",
             with_checksums("scan", engine, checksums=True),
             with_unchecked_scans(engine),

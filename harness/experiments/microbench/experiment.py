@@ -18,7 +18,7 @@ from harness.report.page import Page
 
 
 @dataclass(frozen=True)
-class Trial:
+class MicrobenchTrial:
     """A measurement of some cases of a profile, in one process. Their rounds, each with its seconds, are rows."""
 
     cases: tuple[str, ...]
@@ -26,13 +26,13 @@ class Trial:
     seed: int
 
 
-class Microbench(Experiment[Trial]):
+class Microbench(Experiment[MicrobenchTrial]):
     """Records per second of stores by themselves, and the project's claims about them."""
 
     name = "microbench"
     title = "stores by themselves"
     stage = "store"
-    trial = Trial
+    trial = MicrobenchTrial
     placement = Placement.LOCAL
     share = 36
     columns: Mapping[str, Columns] = MappingProxyType(
@@ -54,22 +54,24 @@ class Microbench(Experiment[Trial]):
         }
     )
 
-    def plan(self, request: Request) -> list[Trial]:
+    def plan(self, request: Request) -> list[MicrobenchTrial]:
         """Return all measurements in shuffled order; those that are compared with each other are adjacent."""
         return [
-            Trial(tuple(case.id for case in batch.cases), request.profile, request.seed * 1_000 + batch.repeat)
+            MicrobenchTrial(
+                tuple(case.id for case in batch.cases), request.profile, request.seed * 1_000 + batch.repeat
+            )
             for batch in timing.planned(request.profile, request.seed, request.backends)
         ]
 
-    def extent(self, trial: Trial) -> tuple[str, int]:
+    def extent(self, trial: MicrobenchTrial) -> tuple[str, int]:
         """Return the number of its cases."""
         return "measurements", len(trial.cases)
 
-    def tried(self, trial: Trial, rows: Sequence[Row]) -> int:
+    def tried(self, trial: MicrobenchTrial, rows: Sequence[Row]) -> int:
         """Return the number of cases that were measured before the time was over."""
         return len({row["case"] for row in rows})
 
-    def run(self, trial: Trial, worker: Worker) -> Iterable[Row]:
+    def run(self, trial: MicrobenchTrial, worker: Worker) -> Iterable[Row]:
         """Return a row for each round of each case. Raises: RuntimeError with the command that repeats it."""
         try:
             found = timing.measure(trial.cases, trial.profile, trial.seed, worker.deadline)
@@ -81,21 +83,21 @@ class Microbench(Experiment[Trial]):
             for seconds in rounds
         ]
 
-    def read(self, text: str) -> Trial:
+    def read(self, text: str) -> MicrobenchTrial:
         """Return the trial. Raises: ConfigError, as of any experiment, and for an unknown profile or case."""
         trial = super().read(text)
         profiles.profile(trial.profile)
         for name in trial.cases:
             case_named(name, trial.profile)
-        return cast(Trial, trial)
+        return cast(MicrobenchTrial, trial)
 
-    def line(self, trial: Trial, rows: Sequence[Row]) -> str:
+    def line(self, trial: MicrobenchTrial, rows: Sequence[Row]) -> str:
         """Return the last case and its median rate."""
         name = rows[-1]["case"]
         rate = case_named(name, trial.profile).records / median(row["seconds"] for row in rows if row["case"] == name)
         return f"{len({row['case'] for row in rows})} measurements, the last one {name}: {rate:,.0f} records/s"
 
-    def finish(self, trials: Sequence[Trial], rows: Sequence[Row], claim: Reason) -> list[Row]:
+    def finish(self, trials: Sequence[MicrobenchTrial], rows: Sequence[Row], claim: Reason) -> list[Row]:
         """Return the rows, one of kind "benchmark" for each case, over all of its rounds, and rows of kind "ratio"."""
         return [*rows, *timing.summarized(rows)]
 

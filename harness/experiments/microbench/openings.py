@@ -7,7 +7,7 @@ from time import perf_counter
 
 from harness.experiments.microbench.case import Case
 from harness.experiments.microbench.load import Load
-from harness.experiments.microbench.subject import StoreSubject, open_subject
+from harness.experiments.microbench.subject import TimedStore, open_subject
 from stores.records import BYTES, TimestampedKeyValue
 
 _KIND = TimestampedKeyValue(BYTES, BYTES)
@@ -47,7 +47,7 @@ def _opened_in(case: Case, folder: Path) -> float:
     return seconds
 
 
-def _open(case: Case, folder: Path) -> StoreSubject:
+def _open(case: Case, folder: Path) -> TimedStore:
     opened = open_subject(case, folder)
-    assert isinstance(opened, StoreSubject)
+    assert isinstance(opened, TimedStore)
     return opened

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from harness.experiments.microbench.case import Case
 from harness.experiments.microbench.load import Load
-from harness.experiments.microbench.subject import StoreSubject, open_subject
+from harness.experiments.microbench.subject import TimedStore, open_subject
 
 
 class StagedStores:
@@ -16,18 +16,18 @@ class StagedStores:
     def __init__(self, folder: Path, seed: int) -> None:
         self._folder, self._seed = folder, seed
         self._fill: object = None
-        self._subject: StoreSubject | None = None
+        self._subject: TimedStore | None = None
         self.load = Load(seed)
         """The records to come, none of which is staged."""
         self.keys: list[bytes] = []
         """The keys of the records that are staged."""
 
-    def opened(self, case: Case) -> StoreSubject:
+    def opened(self, case: Case) -> TimedStore:
         """Return a store with the staged records of a case."""
         if self._subject is None or case.fill != self._fill:
             self.close()
             opened = open_subject(case, self._folder)
-            assert isinstance(opened, StoreSubject)
+            assert isinstance(opened, TimedStore)
             self._subject, self._fill, self.load = opened, case.fill, Load(self._seed)
             pairs = self.load.fresh(case.staged)
             opened.store.put_all(pairs)

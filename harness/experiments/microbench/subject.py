@@ -7,7 +7,7 @@ from pathlib import Path
 
 from harness.experiments.microbench.case import Case
 from harness.experiments.microbench.yardstick import YARDSTICKS, Pairs, Yardstick
-from harness.workloads.ycsb import Operation, apply
+from harness.workloads.ycsb import YcsbOperation, apply
 from stores import Durability, KeyValueStore, TopicPartition, open_store
 from stores.registry import backend_named
 
@@ -18,7 +18,7 @@ STAGING_BYTES = 1 << 30
 """The memory for the largest cases: a commit of 500,000 pairs and 1,000,000 staged ones must not spill."""
 
 
-class StoreSubject(Yardstick):
+class TimedStore(Yardstick):
     """A backend with the same operations. Every batch is one transaction with an offset."""
 
     def __init__(
@@ -58,7 +58,7 @@ class StoreSubject(Yardstick):
             put(key, value)
         self._commit()
 
-    def operate(self, batch: Sequence[Operation]) -> None:
+    def operate(self, batch: Sequence[YcsbOperation]) -> None:
         """Perform operations of YCSB, then commit."""
         store = self.store
         for operation in batch:
@@ -78,4 +78,4 @@ def open_subject(case: Case, folder: Path) -> Yardstick:
     if case.subject in YARDSTICKS:
         return YARDSTICKS[case.subject](path, case.durability)
     given = {"checksums": case.checksums, "scan_checksums": case.scan_checksums}
-    return StoreSubject(path, case.durability, case.subject, {name: False for name in given if not given[name]})
+    return TimedStore(path, case.durability, case.subject, {name: False for name in given if not given[name]})

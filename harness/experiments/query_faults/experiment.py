@@ -23,11 +23,11 @@ from harness.experiment import (
 )
 from harness.experiments.query_faults.faults import FAULTS, FULL_DISKS, KINDS
 from harness.experiments.query_faults.run import examine
-from harness.experiments.query_faults.trial import COUNT, WORKLOADS, Trial
+from harness.experiments.query_faults.trial import COUNT, WORKLOADS, QueryTrial
 from harness.mutants.registry import QUERY_TRIALS
 from harness.processes.measured import MeasurementFailedError
 from harness.report import text
-from harness.report.page import Finding, Page, tables
+from harness.report.page import Page, PageFinding, tables
 from harness.report.table import Table
 from stores.registry import ALIASES, backends
 
@@ -91,18 +91,18 @@ def page(figures: Sequence[Mapping[str, Any]], failures: Sequence[str]) -> Page:
         ),
         [*tables(*query_tables(figures)), wrong] if figures else (),
         _METHOD,
-        (Finding("trials of stateful queries", len(figures), good, "ended as expected"),),
+        (PageFinding("trials of stateful queries", len(figures), good, "ended as expected"),),
     )
 
 
-class QueryFaults(Experiment[Trial]):
+class QueryFaults(Experiment[QueryTrial]):
     """Kills, stalls, full disks and lost machines under a stateful query with a file sink."""
 
     name = "query_faults"
     title = "stateful queries under faults"
     stage = "queries"
     claim = "faults of queries"
-    trial = Trial
+    trial = QueryTrial
     placement = Placement.LOCAL
     columns: Mapping[str, Columns] = MappingProxyType(
         {
@@ -131,7 +131,7 @@ class QueryFaults(Experiment[Trial]):
         }
     )
 
-    def plan(self, request: Request) -> list[Trial]:
+    def plan(self, request: Request) -> list[QueryTrial]:
         """Return all trials in a night; two of them by turns in a default run: a count, and another query.
 
         All are each fault under the query that counts, full disks with every backend, one fault of each kind under
@@ -151,11 +151,11 @@ class QueryFaults(Experiment[Trial]):
             return [*counts, *others, *mutant_trials(chosen[0], request.seed)]
         return [each[request.seed % len(each)] for each in (counts, others)]
 
-    def cost_s(self, trial: Trial) -> float:
+    def cost_s(self, trial: QueryTrial) -> float:
         """Return the time on two idle cores, which is that of the fault."""
         return FAULTS[trial.fault].seconds
 
-    def run(self, trial: Trial, worker: Worker) -> Iterable[Row]:
+    def run(self, trial: QueryTrial, worker: Worker) -> Iterable[Row]:
         """Return the one row of a trial. Its result is "unknown" if it could not be tried."""
         worker.folder.mkdir()
         began = time.monotonic()
@@ -178,15 +178,15 @@ class QueryFaults(Experiment[Trial]):
             {**row, "kind": "query_fault", "expected": expected, "repeat_command": replay.command(self.name, trial)}
         ]
 
-    def finish(self, trials: Sequence[Trial], rows: Sequence[Row], claim: Claim) -> list[Row]:
+    def finish(self, trials: Sequence[QueryTrial], rows: Sequence[Row], claim: Claim) -> list[Row]:
         """Return the rows, with the reason for their trials."""
         return [{**row, "scenario": claim.name} for row in rows]
 
-    def subject(self, trial: Trial) -> str:
+    def subject(self, trial: QueryTrial) -> str:
         """Return the fault, the query and the backend."""
         return f"{trial.fault}, {trial.workload}, {trial.backend}{trial.mutant and ' with '}{trial.mutant}"
 
-    def line(self, trial: Trial, rows: Sequence[Row]) -> str:
+    def line(self, trial: QueryTrial, rows: Sequence[Row]) -> str:
         """Return the result."""
         return f"{self.subject(trial)}: {rows[0]['result']}, {rows[0]['seconds']:.0f} s"
 
@@ -227,20 +227,20 @@ class QueryFaults(Experiment[Trial]):
         return page(figures["query_fault"], [str(failure) for failure in self.failures(figures, rows)])
 
 
-def count_trials(backends: Sequence[str], seed: int) -> list[Trial]:
+def count_trials(backends: Sequence[str], seed: int) -> list[QueryTrial]:
     """Return a trial for each fault under the query that counts, and one for each backend if it fills a disk."""
     trials = []
     for number, fault in enumerate(FAULTS):
         chosen = backends if fault in FULL_DISKS else [backends[(seed + number) % len(backends)]]
-        trials += [Trial(fault, backend, seed) for backend in chosen]
+        trials += [QueryTrial(fault, backend, seed) for backend in chosen]
     return trials
 
 
-def other_trials(backends: Sequence[str], seed: int) -> list[Trial]:
+def other_trials(backends: Sequence[str], seed: int) -> list[QueryTrial]:
     """Return a trial for each kind of fault under each of the other queries. Faults of a kind take turns."""
     names = [name for name in WORKLOADS if name != COUNT]
     return [
-        Trial(
+        QueryTrial(
             faults[(seed + place) % len(faults)], backends[(seed + place + number) % len(backends)], seed, workload=name
         )
         for number, faults in enumerate(KINDS)
@@ -248,6 +248,6 @@ def other_trials(backends: Sequence[str], seed: int) -> list[Trial]:
     ]
 
 
-def mutant_trials(backend: str, seed: int) -> list[Trial]:
+def mutant_trials(backend: str, seed: int) -> list[QueryTrial]:
     """Return a trial for each mutant of queries, under the fault that must detect it."""
-    return [Trial(by.fault, backend, seed, mutant) for mutant, by in QUERY_TRIALS.items()]
+    return [QueryTrial(by.fault, backend, seed, mutant) for mutant, by in QUERY_TRIALS.items()]

@@ -16,7 +16,7 @@ import harness
 from harness.checkers.query import leading_stores
 from harness.experiments.query_faults.faults import CLUSTER, FAULTS, Course, QueryFault
 from harness.experiments.query_faults.notes import Notes
-from harness.experiments.query_faults.trial import Trial
+from harness.experiments.query_faults.trial import QueryTrial
 from harness.processes.measured import MeasurementFailedError
 from harness.processes.spark_cluster import Cluster, end_session
 from stores.changelog.files.partition_log import FAILPOINTS
@@ -32,7 +32,7 @@ _POLL_S = 0.1
 PROGRAM = "harness.spark.query_faults.program"
 
 
-def examine(trial: Trial, folder: Path, say: Callable[[str], None]) -> dict[str, Any]:
+def examine(trial: QueryTrial, folder: Path, say: Callable[[str], None]) -> dict[str, Any]:
     """Run a trial in ``folder``; return its row. Raises: MeasurementFailedError if a driver fails by itself."""
     fault, began = FAULTS[trial.fault], time.monotonic()
     batches = len(KILLED_AT) + 2 if fault.kills else fault.batches
@@ -104,7 +104,7 @@ def examine(trial: Trial, folder: Path, say: Callable[[str], None]) -> dict[str,
 
 
 def problems(
-    fault: QueryFault, trial: Trial, figures: dict[str, Any], notes: Any, batches: int, survivor: str, lost: str
+    fault: QueryFault, trial: QueryTrial, figures: dict[str, Any], notes: Any, batches: int, survivor: str, lost: str
 ) -> list[str]:
     """Return every way in which the trial did not end as promised, from its ``figures`` and ``notes``.
 

@@ -26,7 +26,7 @@ WORKLOADS: Mapping[str, str] = MappingProxyType(
 
 
 @dataclass(frozen=True, slots=True)
-class Trial:
+class QueryTrial:
     """The query ``workload`` over stores of ``backend`` under ``fault``. ``seed`` determines its events."""
 
     fault: str

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from harness import replay
-from harness.experiments.readers.trial import Trial, run
+from harness.experiments.readers.trial import ReadersTrial, run
 from harness.folders import quick_folder, temporary_folder
 from harness.mutants.registry import fitting
 from harness.progress import Progress
@@ -35,7 +35,7 @@ def soak(names: Sequence[str] | None, durability: str | None, seconds: float, se
     print(f"Seed {seed}; {len(planned)} stores, {seconds / len(planned):.1f} s each.", flush=True)
     progress = Progress()
     for name, level in planned:
-        trial = Trial(name, level, seconds / len(planned), seed, mutant=mutant)
+        trial = ReadersTrial(name, level, seconds / len(planned), seed, mutant=mutant)
         # In memory where possible: the anomalies are races, which do not depend on a disk.
         within = None if level == Durability.DISK else quick_folder()
         with temporary_folder("readers", within) as folder:

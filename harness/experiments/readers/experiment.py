@@ -20,10 +20,10 @@ from harness.experiment import (
     check_counts,
 )
 from harness.experiments.readers.run import COLUMNS, examine
-from harness.experiments.readers.trial import Trial
+from harness.experiments.readers.trial import ReadersTrial
 from harness.mutants.registry import fitting
 from harness.report import text
-from harness.report.page import Finding, Page, tables
+from harness.report.page import Page, PageFinding, tables
 from harness.report.table import Table
 from harness.typed_maps import check_kind
 from stores.registry import backend_named, backends, checked_durability
@@ -73,31 +73,31 @@ def page(figures: Figures, failures: Sequence[str]) -> Page:
         ),
         [*tables(reader_table(own)), wrong] if own else (),
         _METHOD,
-        (Finding("trials of readers", len(own), as_expected, "ended as expected"),),
+        (PageFinding("trials of readers", len(own), as_expected, "ended as expected"),),
     )
 
 
-class Readers(Experiment[Trial]):
+class Readers(Experiment[ReadersTrial]):
     """One writer, and readers at each isolation level on other threads. No part of a bench; see the scenario."""
 
     name = "readers"
     title = "readers beside a writer"
-    trial = Trial
+    trial = ReadersTrial
     placement = Placement.SPREAD
     columns: Mapping[str, Columns] = MappingProxyType({"isolation": COLUMNS})
 
-    def plan(self, request: Request) -> list[Trial]:
+    def plan(self, request: Request) -> list[ReadersTrial]:
         """Return a trial for each backend and level."""
         names = backends() if request.backends is None else request.backends
         return [
-            Trial(name, str(level), seed=request.seed)
+            ReadersTrial(name, str(level), seed=request.seed)
             for name in names
             for level in sorted(backend_named(name).durabilities)
         ]
 
-    def read(self, text: str) -> Trial:
+    def read(self, text: str) -> ReadersTrial:
         """Return the trial. Raises: ConfigError, as of any experiment, and for an unknown level, kind or mutant."""
-        trial = cast(Trial, super().read(text))
+        trial = cast(ReadersTrial, super().read(text))
         backend = backend_named(trial.backend)
         checked_durability(backend, trial.durability)
         check_counts(readers=trial.readers, seconds=trial.seconds, kinds=len(trial.kinds))
@@ -106,7 +106,7 @@ class Readers(Experiment[Trial]):
         fitting(trial.mutant, [backend])
         return trial
 
-    def run(self, trial: Trial, worker: Worker) -> Iterable[Row]:
+    def run(self, trial: ReadersTrial, worker: Worker) -> Iterable[Row]:
         """Return the one row of a trial."""
         return [{"kind": "isolation", **examine(trial, worker.folder, worker.code)}]
 

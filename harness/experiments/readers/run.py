@@ -14,7 +14,7 @@ from types import MappingProxyType
 from typing import Any
 
 from harness import replay
-from harness.experiments.readers.trial import Trial, run
+from harness.experiments.readers.trial import ReadersTrial, run
 from harness.processes.child import end_with_starter, run_child
 
 Row = dict[str, Any]
@@ -28,7 +28,7 @@ DEADLINE_S = 120.0
 """The time that a process may take in addition to the seconds of its trial."""
 
 
-def examine(trial: Trial, work: Path, code: str | None = None) -> Row:
+def examine(trial: ReadersTrial, work: Path, code: str | None = None) -> Row:
     """Run a trial in the folder ``work``. Return its row: ``valid``, ``anomaly``, or ``unknown`` if it did not end."""
     work.mkdir(parents=True, exist_ok=True)
     ending = run_child(
@@ -63,7 +63,7 @@ def examine(trial: Trial, work: Path, code: str | None = None) -> Row:
 def main() -> None:
     """Run the trial, and write its outcome to ``OUTCOME_FILE``."""
     work = Path.cwd()
-    outcome = run(replay.from_text(Trial, sys.argv[1]), work / "stores")
+    outcome = run(replay.from_text(ReadersTrial, sys.argv[1]), work / "stores")
     (work / OUTCOME_FILE).write_text(json.dumps(asdict(outcome)))
 
 

@@ -41,7 +41,7 @@ JOIN_TIMEOUT_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
-class Trial:
+class ReadersTrial:
     """A store that is read while it is written to, for about ``seconds``. ``seed`` determines the operations."""
 
     backend: str
@@ -61,7 +61,7 @@ class Trial:
 
 
 @dataclass(slots=True)
-class Outcome:
+class ReadersOutcome:
     """The result of a trial: the number of operations and answers, and each anomaly as a sentence."""
 
     rounds: int = 0
@@ -72,12 +72,12 @@ class Outcome:
     anomalies: list[str] = field(default_factory=list)
 
 
-def run(trial: Trial, folder: Path, say: Callable[[str], None] = lambda _: None) -> Outcome:
+def run(trial: ReadersTrial, folder: Path, say: Callable[[str], None] = lambda _: None) -> ReadersOutcome:
     """Run rounds until the time is over or an answer is wrong. ``folder`` is emptied.
 
     With a mutant, the first ``ROUNDS_OF_A_MUTANT`` rounds take the time that they need.
     """
-    outcome = Outcome()
+    outcome = ReadersOutcome()
     until = time.monotonic() + trial.seconds
     rounds = 1
     if trial.mutant:
@@ -93,7 +93,7 @@ def run(trial: Trial, folder: Path, say: Callable[[str], None] = lambda _: None)
     return outcome
 
 
-def _round(trial: Trial, path: Path, outcome: Outcome, until: float) -> None:
+def _round(trial: ReadersTrial, path: Path, outcome: ReadersOutcome, until: float) -> None:
     backend = backend_named(trial.backend)
     wanted = _IN_PARTS if outcome.rounds % 2 else {**TIGHT, **_IN_PARTS}
     tight = {name: value for name, value in wanted.items() if name in backend.options}

@@ -12,7 +12,7 @@ from harness.processes.time_over import TIME_OVER
 from harness.report import text
 from harness.report.charts import Chart, Mark, Panel
 from harness.report.figures import Figure, Figures, in_order
-from harness.report.page import Finding, Page, tables
+from harness.report.page import Page, PageFinding, tables
 from harness.report.rows import Row
 from harness.report.table import Table
 
@@ -51,11 +51,13 @@ def is_cut(row: Mapping[str, Any]) -> bool:
     return str(row["problem"]).startswith(TIME_OVER)
 
 
-def finding(figures: Sequence[Figure]) -> Finding:
+def finding(figures: Sequence[Figure]) -> PageFinding:
     """Return how many stores showed what was put. Those whose time was over, or that had no limit, do not count."""
     tried = [figure for figure in figures if not is_cut(figure) and not figure["unlimited"]]
     good = sum(not figure["problem"] for figure in tried)
-    return Finding("stores of many records", len(tried), good, "showed every record, in the memory that they may use")
+    return PageFinding(
+        "stores of many records", len(tried), good, "showed every record, in the memory that they may use"
+    )
 
 
 def _times(above: float | None, below: float | None) -> float | None:

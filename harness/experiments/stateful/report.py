@@ -10,7 +10,7 @@ from harness.report import text
 from harness.report.charts import Chart, Mark, Panel
 from harness.report.figures import Figure, Figures, distinct
 from harness.report.interval import columns, with_interval
-from harness.report.page import Finding, Page, tables
+from harness.report.page import Page, PageFinding, tables
 from harness.report.table import Table
 
 _METHOD = f"""\
@@ -117,7 +117,7 @@ def page(figures: Figures, states: int, wrong: int, missing: str) -> Page:
         tables(*made) if own else (),
         _METHOD,
         [
-            Finding(
+            PageFinding(
                 "states of stateful queries",
                 states,
                 states - wrong,

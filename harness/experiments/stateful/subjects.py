@@ -10,7 +10,7 @@ from stores.registry import backend_named
 
 
 @dataclass(frozen=True)
-class Subject:
+class StatefulSubject:
     """One way. Spark's own have no ``backend``."""
 
     name: str
@@ -34,14 +34,14 @@ APPLY, PANDAS, ROWS, JVM = (
 )
 _ENGINES = ("rocksdb", "lmdb", "sqlite")
 _ALL = (
-    *(Subject(f"stateful-{engine}", f"`stateful`, {BY_RECORD}", engine) for engine in _ENGINES),
-    *(Subject(f"stateful-{engine}-arrow", f"`stateful`, {IN_ARROW}", engine) for engine in _ENGINES),
-    Subject(ROWS, "Python, rows of each key"),
-    Subject(PANDAS, "Python, a DataFrame for each key"),
-    Subject(APPLY, "Python, a DataFrame for each key"),
-    Subject(JVM, "no Python"),
+    *(StatefulSubject(f"stateful-{engine}", f"`stateful`, {BY_RECORD}", engine) for engine in _ENGINES),
+    *(StatefulSubject(f"stateful-{engine}-arrow", f"`stateful`, {IN_ARROW}", engine) for engine in _ENGINES),
+    StatefulSubject(ROWS, "Python, rows of each key"),
+    StatefulSubject(PANDAS, "Python, a DataFrame for each key"),
+    StatefulSubject(APPLY, "Python, a DataFrame for each key"),
+    StatefulSubject(JVM, "no Python"),
 )
-SUBJECTS: Mapping[str, Subject] = MappingProxyType({subject.name: subject for subject in _ALL})
+SUBJECTS: Mapping[str, StatefulSubject] = MappingProxyType({subject.name: subject for subject in _ALL})
 OURS = "stateful-rocksdb"
 """The subject against which the others are compared: it touches the state for each record, as Spark's do."""
 OURS_IN_ARROW = "stateful-rocksdb-arrow"

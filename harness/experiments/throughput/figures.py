@@ -11,7 +11,7 @@ from harness.processes.load import is_busy
 from harness.report import text
 from harness.report.figures import Figure, grouped, intervals, median_of, values
 from harness.report.interval import columns
-from harness.report.page import Finding
+from harness.report.page import PageFinding
 from harness.report.rows import Row
 
 KEY = ("workload", "durability", "backend", "partitions", "records_per_commit")
@@ -72,10 +72,12 @@ def wrong_end_lines(figures: Iterable[Figure]) -> list[str]:
     ]
 
 
-def end_state_finding(figures: Iterable[Figure]) -> Finding:
+def end_state_finding(figures: Iterable[Figure]) -> PageFinding:
     """Return how many configurations ended with the right state, of those that were compared."""
     states = [figure["end_state"] for figure in figures if figure["end_state"] != "not compared"]
-    return Finding("measured configurations", len(states), states.count("equal"), "ended with what Spark SQL computes")
+    return PageFinding(
+        "measured configurations", len(states), states.count("equal"), "ended with what Spark SQL computes"
+    )
 
 
 def width_sentences(figures: Iterable[Figure]) -> list[str]:

@@ -30,7 +30,7 @@ from stores.registry import backends
 
 
 @dataclass(frozen=True)
-class Trial:
+class VisibilityTrial:
     """One backend, with commits at each of ``intervals_s``, for ``commits`` intervals or a second."""
 
     backend: str
@@ -46,14 +46,14 @@ class Trial:
         )
 
 
-class Visibility(Experiment[Trial]):
+class Visibility(Experiment[VisibilityTrial]):
     """The time until a write is seen, at each isolation level. Only the default backend, except in a night."""
 
     name = "visibility"
     title = "stores by themselves"
     words = "visibility to readers"
     stage = "store"
-    trial = Trial
+    trial = VisibilityTrial
     placement = Placement.LOCAL
     columns: Mapping[str, Columns] = MappingProxyType(
         {
@@ -71,16 +71,16 @@ class Visibility(Experiment[Trial]):
         }
     )
 
-    def plan(self, request: Request) -> list[Trial]:
+    def plan(self, request: Request) -> list[VisibilityTrial]:
         """Return a trial for each backend."""
         profile = profiles.profile(request.profile)
         return [
-            Trial(name, profile.visibility_intervals_s, profile.visibility_commits)
+            VisibilityTrial(name, profile.visibility_intervals_s, profile.visibility_commits)
             for name in (backends() if profile.every_backend else [StoreConfig().backend])
             if request.backends is None or name in request.backends
         ]
 
-    def run(self, trial: Trial, worker: Worker) -> Iterable[Row]:
+    def run(self, trial: VisibilityTrial, worker: Worker) -> Iterable[Row]:
         """Return a row for each interval, committer and isolation level. Raises: MeasurementFailedError."""
         found = figures_apart(visibility.__name__, self.name, asdict(trial), visibility.DEADLINE_S)
         return [{"kind": "visibility", **row} for row in found["rows"]]

@@ -10,7 +10,7 @@ from pathlib import Path
 from secrets import token_hex
 
 from harness.experiments.iofaults.subjects.subject import COMMITS, Neighbours, Subject
-from harness.experiments.iofaults.workload import Change, State
+from harness.experiments.iofaults.workload import IoChange, State
 from stores.changelog.files import Header, PartitionLog, Retention, StoreChanges, VersionLog
 from stores.changelog.interface import Producer
 from stores.changelog.sqlite import SqliteChangelog
@@ -41,7 +41,7 @@ class ChangelogSubject(Subject):
         self._producer = self._log.producer("writer")
         return self._number()
 
-    def stage(self, made: Sequence[Change], after: State) -> None:
+    def stage(self, made: Sequence[IoChange], after: State) -> None:
         before = self.read()[0]
         keys = sorted(key for key in before.keys() | after.keys() if before.get(key) != after.get(key))
         self._send({key: after.get(key) for key in keys})
@@ -133,7 +133,7 @@ class VersionLogSubject(Subject):
             raise ChangelogLostError(f"commit {done} is done, and the newest version in {self.path} is {newest}")
         return newest
 
-    def stage(self, made: Sequence[Change], after: State) -> None:
+    def stage(self, made: Sequence[IoChange], after: State) -> None:
         before = self.read()[0]
         changed = sorted(key for key in before.keys() | after.keys() if before.get(key) != after.get(key))
         self._staged = {key: after.get(key) for key in changed}

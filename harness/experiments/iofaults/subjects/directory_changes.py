@@ -20,7 +20,7 @@ from pathlib import Path
 from zlib import crc32
 
 from harness.experiments.iofaults.subjects.subject import COMMITS, Subject
-from harness.experiments.iofaults.workload import Change, State
+from harness.experiments.iofaults.workload import IoChange, State
 from stores.errors import StoreCorruptedError, TaskCorruptedError
 from stores.files.creation import create, is_complete, is_store, wipe
 from stores.files.identity import read_identity
@@ -61,7 +61,7 @@ class CheckpointSubject(Subject):
     def open(self) -> int | None:
         return self._file.read().get(COMMITS, 0)
 
-    def stage(self, made: Sequence[Change], after: State) -> None:
+    def stage(self, made: Sequence[IoChange], after: State) -> None:
         self._staged = after
 
     def commit(self, number: int) -> None:
@@ -79,7 +79,7 @@ class CheckpointSubject(Subject):
         return {topic.encode(): b"%d" % offset for (topic, _), offset in offsets.items()}, number, number
 
     def write(self, offsets: dict[TopicPartition, int]) -> None:
-        """Change the directory if that is due, and write the offsets."""
+        """IoChange the directory if that is due, and write the offsets."""
         self._file.write(offsets)
 
     def offsets(self) -> dict[TopicPartition, int]:

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import ClassVar, cast
 
 from harness.experiments.iofaults.subjects.subject import COMMITS, NAME, StoreSubject
-from harness.experiments.iofaults.workload import Change, State
+from harness.experiments.iofaults.workload import IoChange, State
 from stores.changelog.interface import Changelog, Record
 from stores.changelog.memory import MemoryChangelog
 from stores.config import StoreConfig
@@ -70,13 +70,13 @@ class ChangeSubject(StoreSubject):
         super().__init__(root, level, backend)
         self._changes_at: int | None = None
 
-    def stage(self, made: Sequence[Change], after: State) -> None:
+    def stage(self, made: Sequence[IoChange], after: State) -> None:
         number, self._changes_at = self._changes_at, None
         if number is not None:
             self.change(number)
         self.put(made, after)
 
-    def put(self, made: Sequence[Change], after: State) -> None:
+    def put(self, made: Sequence[IoChange], after: State) -> None:
         """Stage the changes ``made`` in the store as it is now."""
         super().stage(made, after)
 
@@ -174,7 +174,7 @@ class LazyUpgradeSubject(ChangeSubject):
         self._timed = _TIMESTAMPED.over(self._open) if reached >= _PLAIN_COMMITS else None
         return offset
 
-    def put(self, made: Sequence[Change], after: State) -> None:
+    def put(self, made: Sequence[IoChange], after: State) -> None:
         timed = self._timed
         if timed is None:
             super().put(made, after)
@@ -242,7 +242,7 @@ class UpgradeSubject(ChangeSubject):
             opened.restore({COMMITS: number}, None)
         return opened.offset or 0
 
-    def put(self, made: Sequence[Change], after: State) -> None:
+    def put(self, made: Sequence[IoChange], after: State) -> None:
         super().put(stamped(made, self._version), after)
 
     def read(self) -> tuple[dict[bytes, bytes], int | None, int | None]:
@@ -281,7 +281,7 @@ class _Log(MemoryChangelog):
         return self._number + 1 if self._number else 0
 
 
-def stamped(changes: Sequence[Change], version: int) -> list[Change]:
+def stamped(changes: Sequence[IoChange], version: int) -> list[IoChange]:
     """Return the changes with values in the format ``version``: its number comes first."""
     stamp = bytes([version])
     return [each if each.value is None else each._replace(value=stamp + each.value) for each in changes]

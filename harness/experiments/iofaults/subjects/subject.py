@@ -13,7 +13,7 @@ from pathlib import Path
 from harness.experiments.iofaults.workload import (
     NUMBER_KEY,
     PASSING_KINDS,
-    Change,
+    IoChange,
     State,
     passing_changes,
     passing_place,
@@ -74,7 +74,7 @@ class Subject(ABC):
         """Open or create it. Return the number of its last commit, or None if it cannot report that."""
 
     @abstractmethod
-    def stage(self, made: Sequence[Change], after: State) -> None:
+    def stage(self, made: Sequence[IoChange], after: State) -> None:
         """Begin a commit with the changes ``made``, after which the state is ``after``."""
 
     @abstractmethod
@@ -176,9 +176,9 @@ class StoreSubject(Subject):
             return None
         return self._store.committed_offset(COMMITS) or 0
 
-    def stage(self, made: Sequence[Change], after: State) -> None:
+    def stage(self, made: Sequence[IoChange], after: State) -> None:
         if self._passes and NUMBER_KEY in after:
-            made = [*made, *(Change(key, value) for key, value in passing_changes(int(after[NUMBER_KEY])).items())]
+            made = [*made, *(IoChange(key, value) for key, value in passing_changes(int(after[NUMBER_KEY])).items())]
         store = as_map(self._records, self._typed or self._open, passing_place)
         for change in made:
             if change.end is not None:
@@ -193,7 +193,7 @@ class StoreSubject(Subject):
         (self._typed or self._open).commit({COMMITS: number})
 
     def add(self, pairs: State, number: int) -> None:
-        self.stage([Change(key, value) for key, value in pairs.items()], pairs)
+        self.stage([IoChange(key, value) for key, value in pairs.items()], pairs)
         self.commit(number)
 
     def read(self) -> tuple[dict[bytes, bytes], int | None, int | None]:
@@ -228,7 +228,7 @@ class StoreSubject(Subject):
             self._open.restore(list(state.items()), {COMMITS: number})
             return
         whole = with_passing(state) if self._passes else state
-        self.stage([Change(key, value) for key, value in whole.items()], {})
+        self.stage([IoChange(key, value) for key, value in whole.items()], {})
         self.commit(number)
 
     @property

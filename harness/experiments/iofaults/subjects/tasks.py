@@ -32,7 +32,7 @@ from harness.experiments.iofaults.subjects.subject import COMMITS, NAME, Subject
 from harness.experiments.iofaults.workload import (
     NUMBER_KEY,
     PASSING_KINDS,
-    Change,
+    IoChange,
     State,
     passing_changes,
     passing_place,
@@ -87,7 +87,7 @@ class TaskSubject(Subject):
         self._log_level = log_level
         self._log: SqliteChangelog | None = None
         self._task: StreamTask | None = None
-        self._made: Sequence[Change] = ()
+        self._made: Sequence[IoChange] = ()
         self._verifies = False
 
     @abstractmethod
@@ -195,7 +195,7 @@ class TwoEnginesSubject(TaskSubject):
         """Return the timestamp of the record at offset ``number``."""
         return -1
 
-    def stage(self, made: Sequence[Change], after: State) -> None:
+    def stage(self, made: Sequence[IoChange], after: State) -> None:
         self._made, self._passing = made, passing_changes(int(after[NUMBER_KEY]))
         number = self.number
         self.task.process(COMMITS, Record(number, b"commit", b"number", self._timestamp_ms(number)))
@@ -221,7 +221,7 @@ class TwoEnginesSubject(TaskSubject):
         self._add(pairs, {}, number)
 
     def _add(self, pairs: State, passing: State, number: int) -> None:
-        self._made, self._passing = [Change(key, value) for key, value in pairs.items()], passing
+        self._made, self._passing = [IoChange(key, value) for key, value in pairs.items()], passing
         self.task.process(COMMITS, Record(number - 1, b"commit", b"number"))
         self.commit(number)
 
@@ -288,7 +288,7 @@ class PunctuatedTaskSubject(TwoEnginesSubject):
             store.put(key, calls)
         context.forward(_OUTPUT.topic, key, calls)
 
-    def stage(self, made: Sequence[Change], after: State) -> None:
+    def stage(self, made: Sequence[IoChange], after: State) -> None:
         self._clock.advance(1_000)
         super().stage(made, after)
 
@@ -361,10 +361,10 @@ class OnlineUpgradeSubject(TaskSubject):
             return Upgrade(1, upgrade.convert, online=True)
         return upgrade
 
-    def stage(self, made: Sequence[Change], after: State) -> None:
+    def stage(self, made: Sequence[IoChange], after: State) -> None:
         self._process_record(made, self.number)
 
-    def _process_record(self, made: Sequence[Change], number: int) -> None:
+    def _process_record(self, made: Sequence[IoChange], number: int) -> None:
         self._made = made
         self.task.process(COMMITS, Record(number, b"commit", b"number"))
 
@@ -387,7 +387,7 @@ class OnlineUpgradeSubject(TaskSubject):
             self._swaps_now = True
             self.close()
             self.open()
-        self._process_record([Change(key, value) for key, value in pairs.items()], number - 1)
+        self._process_record([IoChange(key, value) for key, value in pairs.items()], number - 1)
         self.task.commit()
 
     def read(self) -> tuple[dict[bytes, bytes], int | None, int | None]:
