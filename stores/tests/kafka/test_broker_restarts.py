@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import threading
+import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -97,6 +99,14 @@ def test_a_client_whose_call_does_not_return_is_replaced_and_the_task_continues(
     assert calls > 3
 
 
+def join_calls() -> None:
+    """Wait for the end of the threads that calls were left in, and of those that serve their clients."""
+    for thread in threading.enumerate():
+        if thread.name in ("kafka-call", "kafka-served"):
+            thread.join(30)
+            assert not thread.is_alive()
+
+
 def test_a_call_that_does_not_return_is_left_at_its_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("stores.changelog.kafka.deadline.GRACE_S", 0.0)
     never = threading.Event()
@@ -123,10 +133,30 @@ def test_the_client_of_a_call_that_does_not_return_is_served_until_it_does(monke
             assert served.acquire(timeout=30)
     finally:
         never.set()
-    for thread in threading.enumerate():
-        if thread.name == "kafka-served":
-            thread.join(30)
-            assert not thread.is_alive()
+    join_calls()
+
+
+def test_a_client_whose_call_raises_after_its_deadline_is_let_go_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("stores.changelog.kafka.deadline.GRACE_S", 0.0)
+    monkeypatch.setattr("stores.changelog.kafka.deadline.SERVED_EVERY_S", 0.0)
+    never = threading.Event()
+
+    class Client:
+        def call(self) -> None:
+            never.wait()
+            raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
+
+    client = Client()
+    let_go = weakref.ref(client)
+    gc.disable()
+    try:
+        assert not returns_in_time(client.call, 0.01, serve=lambda client=client: None)  # type: ignore[misc]
+        del client
+        never.set()
+        join_calls()
+        assert let_go() is None
+    finally:
+        gc.enable()
 
 
 def test_a_call_that_raises_within_its_deadline_raises_here() -> None:
