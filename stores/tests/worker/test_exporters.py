@@ -12,6 +12,7 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from socket import create_server
 from typing import Any
+from urllib.error import URLError
 from urllib.request import urlopen
 
 import pytest
@@ -25,6 +26,8 @@ from stores.tests.worker.counting_app import app
 from stores.tests.worker.places import EmbeddedPlace
 from stores.tests.worker.worker_process import IDLE, WorkerProcess
 from stores.tests.worker.worker_thread import await_counted, running
+from stores.worker import exporters
+from stores.worker.exporters import exported_metrics
 from stores.worker.settings import WorkerSettings
 
 EMBEDDED = {"changelog.file": "log.sqlite", "state.dir": "state"}
@@ -192,6 +195,16 @@ def test_a_port_that_is_taken_ends_the_worker_with_the_property(tmp_path: Path) 
     assert "metrics.prometheus.port" in worker.errors
     assert port in worker.errors
     assert "Traceback" not in worker.errors
+
+
+def test_the_endpoint_for_prometheus_is_closed_with_the_worker(caplog: pytest.LogCaptureFixture) -> None:
+    settings = WorkerSettings.from_properties(app, {**EMBEDDED, "metrics.prometheus.port": "0"})
+    with caplog.at_level("INFO", exporters.__name__), exported_metrics(settings, "app", MetricsRegistry()):
+        [address] = re.findall(r"http://127\.0\.0\.1:\d+/metrics", caplog.text)
+        with urlopen(address, timeout=10) as answer:
+            assert answer.status == 200
+    with pytest.raises(URLError):
+        urlopen(address, timeout=10)
 
 
 def test_a_missing_extra_is_named_with_the_command_that_installs_it(monkeypatch: pytest.MonkeyPatch) -> None:
