@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
@@ -57,6 +58,8 @@ _CUT_BYTES_MAX = 1_500
 """More than a client sends in a commit of these records."""
 _RESTORING = frozenset(name for name in task_transaction.FAILPOINTS if failpoint(name).part is Part.RESTORE)
 _FENCED = "ProducerFencedError"
+_RECORDS_PER_PART, _PART_S = RECORDS_PER_ROUND // 20, 0.05
+"""A round is fed in parts, with a pause after each."""
 _PAUSE_S_MAX = 12.0
 """Longer than the session of a worker, and of a broker with its controller: both lose what they had."""
 _SLOW_S_MAX = 6.0
@@ -290,7 +293,7 @@ def _refused(zombie: TrialProcess) -> list[Finding]:
 
 
 def _under_load(strikes: Sequence[Callable[[Site], None]], site: Site) -> list[Finding]:
-    """Feed input in rounds, let one of the strikes strike in each while it is processed, and replace dead workers.
+    """Feed input in rounds, let one of the strikes strike in each while it is fed, and replace dead workers.
 
     No worker may die of it.
     """
@@ -298,14 +301,15 @@ def _under_load(strikes: Sequence[Callable[[Site], None]], site: Site) -> list[F
     with ExitStack() as running:
         workers = Workers(lambda: running.enter_context(_worker(site)))
         try:
-            for number in range(site.trial.rounds):
-                site.feed(number * RECORDS_PER_ROUND, (number + 1) * RECORDS_PER_ROUND)
-                if not number:
-                    workers.start()
-                    workers.await_done(tasks, tasks * RECORDS_PER_ROUND)
-                    continue
-                time.sleep(site.choose.uniform(0, 0.3))
-                site.choose.choice(strikes)(site)
+            site.feed(0, RECORDS_PER_ROUND)
+            workers.start()
+            workers.await_done(tasks, tasks * RECORDS_PER_ROUND)
+            for number in range(1, site.trial.rounds):
+                with ThreadPoolExecutor(1) as feeder:
+                    fed = feeder.submit(_feed_round, site, number)
+                    time.sleep(site.choose.uniform(0.2, 0.6))
+                    site.choose.choice(strikes)(site)
+                    fed.result()
                 site.faults += 1
                 workers.replace_dead()
                 time.sleep(site.choose.uniform(0, 2))
@@ -314,6 +318,14 @@ def _under_load(strikes: Sequence[Callable[[Site], None]], site: Site) -> list[F
         finally:
             site.deaths = len(workers.deaths)
     return workers.findings()
+
+
+def _feed_round(site: Site, number: int) -> None:
+    """Feed the input of a round in parts, so that workers are busy for about a second: they process it all at once."""
+    begin = number * RECORDS_PER_ROUND
+    for part in range(begin, begin + RECORDS_PER_ROUND, _RECORDS_PER_PART):
+        site.feed(part, part + _RECORDS_PER_PART)
+        time.sleep(_PART_S)
 
 
 def _worker(site: Site) -> TrialProcess:
