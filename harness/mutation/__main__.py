@@ -24,6 +24,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from queue import SimpleQueue
 from threading import Lock
+from types import FrameType
 
 from harness.folders import ROOT, RUNS
 from harness.mutation.changes import SmallChange, drawn
@@ -88,9 +89,10 @@ def _files(root: Path, pattern: str) -> list[str]:
 
 
 def nearest_tests(root: Path, file: str) -> list[str]:
-    """Return the test files for a file of code: those that name its module, then those of the folder like its own.
+    """Return the test files for a file of code: those that name its module, then those of the folders like its own.
 
-    ``file`` and the result are paths below ``root``. Without either, the tests of its house.
+    Of the folders above, only the tests directly in them count. ``file`` and the result are paths below ``root``.
+    Without any, the tests of its house.
     """
     house, *folders, name = Path(file).with_suffix("").parts
     module = ".".join((house, *folders, name)).removesuffix(".__init__")
@@ -102,6 +104,9 @@ def nearest_tests(root: Path, file: str) -> list[str]:
     while folders and not (mirror / Path(*folders)).is_dir():
         folders.pop()
     mirrored = [path for path in tests if path.is_relative_to(mirror / Path(*folders))] if folders else []
+    while len(folders) > 1:
+        folders.pop()
+        mirrored += [path for path in tests if path.parent == mirror / Path(*folders)]
     chosen = dict.fromkeys([*named, *mirrored]) or [path for path in tests if path.is_relative_to(mirror)]
     return [path.relative_to(root).as_posix() for path in chosen]
 
@@ -111,9 +116,10 @@ def _tried(
 ) -> Iterator[tuple[SmallChange, str, str]]:
     """Try the changes, and yield each with its outcome and what has decided it, as they come."""
     with tempfile.TemporaryDirectory(prefix="txstores-mutation-") as folder:
+        all_copies = [Copy(root, Path(folder) / str(number), given.seconds) for number in range(given.jobs)]
         copies: SimpleQueue[Copy] = SimpleQueue()
-        for number in range(given.jobs):
-            copies.put(Copy(root, Path(folder) / str(number), given.seconds))
+        for copy in all_copies:
+            copies.put(copy)
 
         def outcome_of(change: SmallChange) -> tuple[SmallChange, str, str]:
             copy = copies.get()
@@ -123,7 +129,12 @@ def _tried(
                 copies.put(copy)
 
         with ThreadPoolExecutor(given.jobs) as threads:
-            yield from threads.map(outcome_of, changes)
+            try:
+                yield from threads.map(outcome_of, changes)
+            finally:
+                threads.shutdown(wait=False, cancel_futures=True)
+                for copy in all_copies:
+                    copy.end()
 
 
 class Copy:
@@ -135,6 +146,8 @@ class Copy:
 
     def __init__(self, root: Path, folder: Path, seconds: float) -> None:
         self._folder, self._seconds = folder, seconds
+        self._ended = False
+        self._process: subprocess.Popen[bytes] | None = None
         listing = subprocess.run(
             ["git", "ls-files", "-z", "-c", "-o", "--exclude-standard"], cwd=root, check=True, capture_output=True
         )
@@ -173,6 +186,13 @@ class Copy:
             return UNDETECTED, ""
         finally:
             file.write_bytes(source)
+
+    def end(self) -> None:
+        """Kill what runs in the copy, and start nothing more. Any thread may call it."""
+        with self._lock:
+            self._ended = True
+            if self._process is not None:
+                _kill_session(self._process)
 
     def _by_tests(
         self, file: Path, source: bytes, change: SmallChange, tests: Sequence[str], markers: str, deadline: float
@@ -218,24 +238,36 @@ class Copy:
     def _run(self, arguments: Sequence[str], seconds: float, log: Path | None = None) -> int | None:
         """Return the exit status of Python with these arguments, None if it takes longer."""
         with (log or Path(os.devnull)).open("wb") as output:
-            process = subprocess.Popen(
-                [self._python, *arguments], cwd=self._folder, stdout=output, stderr=subprocess.STDOUT,
-                stdin=subprocess.DEVNULL, start_new_session=True,
-            )  # fmt: skip
+            with self._lock:
+                if self._ended:
+                    return None
+                self._process = process = subprocess.Popen(
+                    [self._python, *arguments], cwd=self._folder, stdout=output, stderr=subprocess.STDOUT,
+                    stdin=subprocess.DEVNULL, start_new_session=True,
+                )  # fmt: skip
             try:
                 return process.wait(max(seconds, 1))
             except subprocess.TimeoutExpired:
                 return None
             finally:
-                _end_session(process)
+                with self._lock:
+                    _kill_session(process)
+                    self._process = None
+                process.wait()
 
 
-def _end_session(process: subprocess.Popen[bytes]) -> None:
+def _kill_session(process: subprocess.Popen[bytes]) -> None:
     """Kill what is left of a process and its children."""
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
+
+
+def _end(number: int, frame: FrameType | None) -> None:
+    """End this process in order: the tests that run are killed, and the copies removed."""
+    raise SystemExit(128 + number)
 
 
 if __name__ == "__main__":
+    for each in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(each, _end)
     raise SystemExit(main())

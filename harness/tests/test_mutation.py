@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import ast
+import os
+import signal
 import subprocess
+import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -76,6 +80,9 @@ def test_the_tests_that_name_a_module_come_before_those_of_its_folder() -> None:
     naming = [test for test in tests if "task_lock" in (ROOT / test).read_text(encoding="utf-8")]
     assert tests[: len(naming)] == naming != []
     assert "stores/tests/tasks/directory/test_relocation.py" in tests[len(naming) :]
+    above = tests.index("stores/tests/tasks/test_metrics.py")
+    assert above > tests.index("stores/tests/tasks/directory/test_relocation.py")
+    assert not [test for test in tests[above:] if Path(test).parent.name != "tasks"]
 
 
 @pytest.fixture
@@ -117,3 +124,32 @@ def test_what_a_test_detects_is_told_from_what_nothing_detects(
 def test_files_that_are_not_there_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["stores/no_such_file.py"]) == 2
     assert "no_such_file" in capsys.readouterr().err
+
+
+def test_an_ended_run_kills_the_tests_that_run_and_removes_the_copies(clone: Path, tmp_path: Path) -> None:
+    """``runpy`` starts the module as ``make mutate`` does, for the files of another clone."""
+    began, copies = tmp_path / "began", tmp_path / "copies"
+    copies.mkdir()
+    (clone / "stores" / "tests" / "test_part.py").write_text(
+        "import os, pathlib, time\nfrom stores.part import low\n\n\n"
+        f"def test_low():\n    pathlib.Path({str(began)!r}).write_text(str(os.getpid()))\n    time.sleep(600)\n"
+    )
+    source = (
+        f"import harness.folders, pathlib, runpy, sys\nharness.folders.ROOT = pathlib.Path({str(clone)!r})\n"
+        f"harness.folders.RUNS = pathlib.Path({str(tmp_path / 'runs')!r})\n"
+        "sys.argv[1:] = ['stores/part.py', '--count=2', '--jobs=1']\n"
+        "runpy.run_module('harness.mutation', run_name='__main__', alter_sys=False)\n"
+    )
+    environment = {**os.environ, "TMPDIR": str(copies)}
+    with subprocess.Popen([sys.executable, "-c", source], cwd=ROOT, env=environment) as process:
+        try:
+            while not (began.exists() and began.read_text()):
+                assert process.poll() is None
+                time.sleep(0.1)
+            process.terminate()
+            assert process.wait(60) == 128 + signal.SIGTERM
+        finally:
+            process.kill()
+    assert list(copies.iterdir()) == []
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(began.read_text()), 0)
