@@ -218,6 +218,7 @@ def test_after_close_everything_raises_and_closing_again_does_not(log: Changelog
         lambda: log.read(A),
         lambda: log.end_offset(A),
         lambda: log.committed_offsets("g"),
+        lambda: log.committed_offsets("g", [A]),
         lambda: log.create_topic("c"),
         lambda: log.producer("p"),
         log.producer,

@@ -27,6 +27,8 @@ KINDS: dict[str, RecordKind] = {
     "window": Window(STR, INT64, size_ms=10, retention_ms=1_000),
     "duplicates": Window(STR, INT64, size_ms=10, retention_ms=1_000, retain_duplicates=True),
     "session": Session(STR, INT64, retention_ms=1_000),
+    "timestamped window": Window(STR, INT64, size_ms=10, retention_ms=1_000, timestamped=True),
+    "timestamped session": Session(STR, INT64, retention_ms=1_000, timestamped=True),
 }
 NUMBERS = (STREAM_TIME, SEQUENCE, DROPPED, OLD_SEGMENTS, CURSOR)
 json_values = st.recursive(
@@ -130,4 +132,25 @@ def test_a_value_without_its_time_is_named_and_does_not_stop_the_expiry_of_other
         assert plain.get(b"b") is None
         for read in (lambda: store.get("a"), lambda: store.get_many(["a"]), lambda: list(store.all())):
             with pytest.raises(SerdeMismatchError, match="a"):
+                read()
+
+
+@pytest.mark.parametrize("kind", ["window", "session"])
+def test_a_value_of_a_window_or_session_without_its_time_is_named(kind: str) -> None:
+    """The value's own serde takes any bytes, and names nothing."""
+    with open_store("memory", "unused") as plain:
+        if kind == "window":
+            store: Any = Window(STR, STR, size_ms=10, retention_ms=1_000, timestamped=True).over(plain)
+            store.put("a", "b", 20)
+            reads: Any = (lambda: store.fetch_one("a", 20), lambda: list(store.fetch("a", 0, 50)))
+        else:
+            store = Session(STR, STR, retention_ms=1_000, timestamped=True).over(plain)
+            store.put(Windowed("a", 20, 30), "b")
+            reads = (lambda: store.fetch_session("a", 20, 30), lambda: list(store.fetch("a")))
+        store.commit()
+        with plain.all() as pairs:
+            [own] = [key for key, _ in pairs]
+        plain.restore([(own, b"short")], {})
+        for read in reads:
+            with pytest.raises(SerdeMismatchError, match="of timestamps"):
                 read()

@@ -67,6 +67,11 @@ def test_a_value_of_another_type_is_refused_and_nothing_is_staged(kind: Any) -> 
         assert list(store.all()) == []
 
 
+def test_none_is_no_value_of_a_type_that_allows_it(kind: Any) -> None:
+    with pytest.raises(TypeError, match="None can't be a key or a value"):
+        kind(int | None).serialize(None)
+
+
 def test_bytes_of_another_type_name_their_key(kind: Any) -> None:
     with KeyValue(STR, kind(Order)).over(open_store("memory-indexed-batch", "unused")) as store:
         store.store.put(b"key", kind(Parcel).serialize(Parcel(1.5)))

@@ -11,6 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from pyspark.sql.types import BinaryType, StructField, StructType
 
 from stores.changelog import MemoryChangelog
 from stores.changelog.interface import Record
@@ -20,7 +21,7 @@ from stores.interface import TopicPartition
 from stores.records import INT64, STR, KeyValue, TimestampedKeyValue, Window
 from stores.spark import task
 from stores.spark.plan import PARTITION_COLUMN, Batch, Plan
-from stores.spark.record_wise import RecordContext, RecordWise
+from stores.spark.record_wise import RecordContext, RecordWise, checked_output
 from stores.spark.timers import TIMES
 from stores.tasks import StreamTask, TaskContext, TaskId
 from stores.tests.spark.counting import QUERY, plan
@@ -215,3 +216,10 @@ def test_calls_that_a_query_can_not_carry_out_are_refused(tmp_path: Path) -> Non
 
 def test_the_context_has_what_a_task_gives() -> None:
     assert {name for name in dir(TaskContext) if not name.startswith("_")} <= {*dir(RecordContext), "stream_time_ms"}
+
+
+@pytest.mark.parametrize(("columns", "named"), [(("key", "price"), "'price'"), ((), "none")])
+def test_an_output_of_other_columns_is_refused(columns: tuple[str, ...], named: str) -> None:
+    output = StructType([StructField(name, BinaryType()) for name in columns])
+    with pytest.raises(ConfigError, match=f"columns topic, .*, and not {named}: correct output"):
+        checked_output(output)
