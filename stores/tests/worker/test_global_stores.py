@@ -177,6 +177,7 @@ def test_a_changelog_that_does_not_answer_when_they_are_opened_is_told_once_and_
     assert thread.join(DEADLINE_S)
 
 
+@pytest.mark.filterwarnings("error::pytest.PytestUnhandledThreadExceptionWarning")
 def test_a_worker_that_is_stopped_while_the_changelog_does_not_answer_ends(tmp_path: Path) -> None:
     stores = Stores(tmp_path, [], itertools.repeat(ChangelogTimeoutError("no answer")))
     thread = GlobalThread(stores)
