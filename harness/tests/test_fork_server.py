@@ -109,7 +109,7 @@ def test_what_is_prepared_every_later_child_begins_with(fork_server: ForkServer)
 
 def test_a_deadline_begins_with_each_shared_call(fork_server: ForkServer) -> None:
     for _ in range(3):
-        assert fork_server.run(WORK + "sleep", {"seconds": 0.5}, deadline_s=0.15, shared=True).result == "awake"
+        assert fork_server.run(WORK + "sleep", {"seconds": 1.0}, deadline_s=0.4, shared=True).result == "awake"
 
 
 def test_a_long_answer_comes_whole(fork_server: ForkServer) -> None:

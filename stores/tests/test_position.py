@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from stores import IsolationLevel, StoreCorruptedError, TopicPartition, open_store
+from stores.contract import marks
 from stores.position import OFFSET, POSITION, decode, encode
 
 
@@ -24,6 +28,19 @@ def test_what_is_written_is_read_back_by_its_kind() -> None:
 def test_an_entry_that_is_none_is_damage(key: bytes, value: bytes) -> None:
     with pytest.raises(StoreCorruptedError):
         decode(OFFSET, {key: value})
+
+
+@given(
+    meta=st.dictionaries(
+        st.tuples(st.sampled_from([b"o", b"p", b"m"]), st.binary(max_size=8)).map(b"".join),
+        st.binary(min_size=8, max_size=8) | st.binary(max_size=3),
+        max_size=4,
+    )
+)
+def test_entries_of_any_bytes_are_read_or_refused(meta: dict[bytes, bytes]) -> None:
+    for read in (lambda: decode(OFFSET, meta), lambda: decode(POSITION, meta), lambda: marks.decode(meta)):
+        with suppress(StoreCorruptedError):
+            read()
 
 
 def test_an_offset_beyond_64_bits_is_refused_also_of_a_partition_that_is_known(path: Path) -> None:

@@ -58,8 +58,8 @@ _CUT_BYTES_MAX = 1_500
 """More than a client sends in a commit of these records."""
 _RESTORING = frozenset(name for name in task_transaction.FAILPOINTS if failpoint(name).part is Part.RESTORE)
 _FENCED = "ProducerFencedError"
-_RECORDS_PER_PART, _PART_S = RECORDS_PER_ROUND // 20, 0.05
-"""A round is fed in parts, with a pause after each."""
+_RECORDS_PER_PART, _PART_S = RECORDS_PER_ROUND // 50, 0.02
+"""The parts of a round, of each partition, and the pause after each: they come more often than commits."""
 _PAUSE_S_MAX = 12.0
 """Longer than the session of a worker, and of a broker with its controller: both lose what they had."""
 _SLOW_S_MAX = 6.0
@@ -306,7 +306,10 @@ def _under_load(strikes: Sequence[Callable[[Site], None]], site: Site) -> list[F
             workers.await_done(tasks, tasks * RECORDS_PER_ROUND)
             for number in range(1, site.trial.rounds):
                 with ThreadPoolExecutor(1) as feeder:
-                    fed = feeder.submit(_feed_round, site, number)
+                    begin = number * RECORDS_PER_ROUND
+                    end = begin + RECORDS_PER_ROUND
+                    # Workers process a whole round at once. In parts it keeps them busy for a second.
+                    fed = feeder.submit(site.feed, begin, end, at_a_time=_RECORDS_PER_PART, pause_s=_PART_S)
                     time.sleep(site.choose.uniform(0.2, 0.6))
                     site.choose.choice(strikes)(site)
                     fed.result()
@@ -318,14 +321,6 @@ def _under_load(strikes: Sequence[Callable[[Site], None]], site: Site) -> list[F
         finally:
             site.deaths = len(workers.deaths)
     return workers.findings()
-
-
-def _feed_round(site: Site, number: int) -> None:
-    """Feed the input of a round in parts, so that workers are busy for about a second: they process it all at once."""
-    begin = number * RECORDS_PER_ROUND
-    for part in range(begin, begin + RECORDS_PER_ROUND, _RECORDS_PER_PART):
-        site.feed(part, part + _RECORDS_PER_PART)
-        time.sleep(_PART_S)
 
 
 def _worker(site: Site) -> TrialProcess:

@@ -64,17 +64,24 @@ class Site:
             return commit
         return (commit - 1) * self.records_per_commit + self.choose.randint(1, self.records_per_commit - 1)
 
-    def feed(self, begin: int, end: int) -> None:
-        """Append a part of each partition's inputs; create the topics before the first one."""
+    def feed(self, begin: int, end: int, *, at_a_time: int = 0, pause_s: float = 0.0) -> None:
+        """Append a part of each partition's inputs; create the topics before the first one.
+
+        ``at_a_time`` is the number of records of a partition between two pauses; 0 for all without a pause.
+        """
         with KafkaChangelog({"bootstrap.servers": self.broker.address}, timeout_s=LONG_S) as log:
             if begin == 0:
                 for topic in (INPUT, OUTPUT):
                     log.create_topic(topic, len(self.partitions))
+                _make_own_topics(log)
             with log.producer() as producer:
-                for number in self.partitions:
-                    for key, value in self.inputs[number][begin:end]:
-                        producer.send(TopicPartition(INPUT, number), key.encode(), value.encode())
-                producer.flush()
+                step = at_a_time or end - begin
+                for first in range(begin, end, step):
+                    for number in self.partitions:
+                        for key, value in self.inputs[number][first : min(first + step, end)]:
+                            producer.send(TopicPartition(INPUT, number), key.encode(), value.encode())
+                    producer.flush()
+                    time.sleep(pause_s)
 
     @contextmanager
     def waiting_task(
@@ -173,6 +180,14 @@ class Site:
             **own,
         }
         return TrialProcess(module, self._folder / name, arguments, self._code)
+
+
+def _make_own_topics(log: KafkaChangelog) -> None:
+    """Let the brokers make their own topics, for transactions and groups: a task has little time when it is opened."""
+    with log.producer("first") as producer:
+        producer.begin()
+        producer.abort()
+    log.committed_offsets("first", [TopicPartition(INPUT, 0)])
 
 
 @contextmanager

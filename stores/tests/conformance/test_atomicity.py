@@ -302,12 +302,14 @@ def change_in_task(tmp_path: Path, log: Changelog, case: Case, change: Change, p
         if record.offset:
             views = {level: task.store("s", level) for level in IsolationLevel}
             Watcher(change.look).watch(views, lambda: change.call(typed))
+            watched.append(record.offset)
         elif place != "lazy upgrade":
             change.prepare(typed)
 
     def process_plain(record: Record, context: TaskContext) -> None:
         context.store("s").put_all([(key, OLD) for key in KEYS])
 
+    watched: list[int] = []
     on_error = OnError.SKIP if place == "task that skips" else OnError.RAISE
     feed(log, [1])
     if place == "lazy upgrade":
@@ -322,6 +324,8 @@ def change_in_task(tmp_path: Path, log: Changelog, case: Case, change: Change, p
         if place != "lazy upgrade":
             feed(log, [2])
             task.run(commit=True)
+        assert task.metrics.skipped_total == 0, "what a reader saw wrong was skipped: the log has it"
+    assert watched == [1]
 
 
 @pytest.mark.parametrize("kind", [KeyValue(BYTES, BYTES), TIMED, EXPIRING], ids=["plain", "timestamped", "ttl"])

@@ -18,6 +18,9 @@ import pytest
 from rocksdict import AccessType, Options, Rdict
 
 from stores import Durability, IsolationLevel, TopicPartition, open_store
+from stores.engines.rocksdb import engine
+from stores.engines.rocksdb.scan import RocksDBScan, RocksDBSnapshot
+from stores.ordered.ranges import ScanRange
 from stores.strategies.indexed_batch import AFTER_WRITE, BEFORE_WRITE
 from stores.strategies.store import Store
 from stores.tests.store_process import StoreProcess
@@ -185,3 +188,29 @@ def test_a_delete_without_an_end_reaches_what_was_staged_before_it_behind_all_co
             store.delete_range(b"b", None)
             store.commit()
         assert list(store.all()) == [(b"a", b"1")]
+
+
+def test_scans_of_many_ranges_share_the_iterators_of_one_snapshot(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An iterator for each takes a millisecond, and a view of a window store may have 20,000 ranges."""
+    made: list[object] = []
+    scans = RocksDBScan.__init__
+
+    def counted(self: RocksDBScan, *given: Any, **named: Any) -> None:
+        made.append(self)
+        scans(self, *given, **named)
+
+    def snapshot(iterators: list[Any], *given: Any) -> RocksDBSnapshot:
+        made.extend(iterators)
+        return RocksDBSnapshot(iterators, *given)
+
+    monkeypatch.setattr(RocksDBScan, "__init__", counted)
+    monkeypatch.setattr(engine, "RocksDBSnapshot", snapshot)
+    store: Any = open_store("rocksdb-direct", path)
+    with store:
+        store.put_all([(b"%04d" % number, b"v") for number in range(1_000)])
+        store.commit()
+        found = store.staging.engine.scans([ScanRange(b"%04d" % number, b"%04d" % number) for number in range(1_000)])
+        assert [[*scan.fetch()] for scan in found] == [[(b"%04d" % number, b"v")] for number in range(1_000)]
+        for scan in found:
+            scan.close()
+    assert len(made) < 10

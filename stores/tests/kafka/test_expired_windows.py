@@ -18,7 +18,7 @@ from stores.errors import ChangelogError
 from stores.interface import TopicPartition
 from stores.tasks.stores import log_start
 from stores.tests.kafka.fresh import remove_all
-from stores.tests.kafka.shared_broker import FOLDER, skip_without_kafka
+from stores.tests.kafka.shared_broker import FOLDER, PATIENT, skip_without_kafka
 from stores.tests.tasks.setup import INDEXED, INPUT, MEMORY
 from stores.tests.tasks.typed import RETENTION_MS, STORE, typed_task, values
 
@@ -36,7 +36,7 @@ WITNESS = TopicPartition("witness", 0)
 @pytest.fixture(scope="module")
 def eager() -> Iterator[Broker]:
     skip_without_kafka()
-    with TemporaryDirectory(prefix="kafka-") as data, Broker(Path(data), FOLDER, settings=EAGER) as broker:
+    with TemporaryDirectory(prefix="kafka-") as data, Broker(Path(data), FOLDER, settings=EAGER + PATIENT) as broker:
         yield broker
 
 

@@ -130,6 +130,10 @@ def restart_all(place: KafkaPlace, address: str, seconds: float, seed: int, more
             worker.await_line(r"[12] tasks, .*lag \d+$")
         reader.start()
         load.start()
+        deadline = time.monotonic() + DEADLINE_S
+        while not found:
+            assert time.monotonic() < deadline, "no output came before the restarts"
+            time.sleep(0.02)
         time.sleep(seconds)
         restarts = []
         for name in list(workers):

@@ -25,7 +25,7 @@ from stores.telemetry.otlp import OtlpExporter, checked_endpoint
 from stores.tests.worker.counting_app import app
 from stores.tests.worker.places import EmbeddedPlace
 from stores.tests.worker.worker_process import IDLE, WorkerProcess
-from stores.tests.worker.worker_thread import await_counted, running
+from stores.tests.worker.worker_thread import await_counted, await_true, running
 from stores.worker import exporters
 from stores.worker.exporters import exported_metrics
 from stores.worker.settings import WorkerSettings
@@ -151,7 +151,7 @@ def test_metrics_are_sent_at_each_interval_while_the_worker_runs(tmp_path: Path)
         with run_worker(place, settings) as worker:
             worker.await_line(f"4 {IDLE}")
             worker.await_caught_up(4)
-            assert len(received.received) >= 2
+            await_true(lambda: len(received.received) >= 2)
             assert worker.terminate() == 0, worker.errors
         names = {each["name"] for each in received.received[-1][2]["resourceMetrics"][0]["scopeMetrics"][0]["metrics"]}
         assert "txstores.store.operation_latency" not in names  # At the level INFO.

@@ -61,8 +61,10 @@ class Member:
     def __init__(self) -> None:
         partitions = frozenset(TopicPartition("words", number) for number in (1, 2))
         self.peers_now: Any = [Peer("a", "here", frozenset(), True), Peer("b", "there", partitions, False)]
+        self.asked = 0
 
     def peers(self) -> Any:
+        self.asked += 1
         if isinstance(self.peers_now, BaseException):
             raise self.peers_now
         return self.peers_now
@@ -77,6 +79,12 @@ def await_true(condition: Callable[[], object]) -> None:
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.005)
+
+
+def await_asked(member: Member) -> None:
+    """Wait until the thread has taken an answer that the member gives from now on."""
+    before = member.asked
+    await_true(lambda: member.asked > before + 2)
 
 
 @pytest.fixture(autouse=True)
@@ -178,17 +186,14 @@ def test_copies_stay_while_the_members_are_unknown(
     thread = started(copies)
     await_true(lambda: is_following(thread))
     member.peers_now = unknown
-    steps = len(copies.calls)
-    await_true(lambda: len(copies.calls) > steps + 20)
+    await_asked(member)
     assert is_following(thread)
     assert len(caplog.records) == (0 if unknown is None else 1)
     # An error that comes again after the members were known is told again.
     member.peers_now = []
-    steps = len(copies.calls)
-    await_true(lambda: len(copies.calls) > steps + 20)
+    await_asked(member)
     member.peers_now = unknown
-    steps = len(copies.calls)
-    await_true(lambda: len(copies.calls) > steps + 20)
+    await_asked(member)
     assert len(caplog.records) == (0 if unknown is None else 2)
 
 

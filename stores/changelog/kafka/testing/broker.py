@@ -11,6 +11,7 @@ import time
 from base64 import urlsafe_b64encode
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from secrets import randbelow
 from types import TracebackType
 from typing import NamedTuple, Self
 from uuid import uuid4
@@ -56,6 +57,7 @@ broker.heartbeat.interval.ms=500
 """Records stay, whatever their age: tests send old ones, and a broker removes those half a minute after its start."""
 _formatted: dict[Path, dict[str, bytes]] = {}
 """The files of a data folder that Kafka's tool has made, by the folder of the jars."""
+_PORT_MIN, _NUM_PORTS = 15_000, 15_000
 _IDS = re.compile(rb"^((?:cluster|directory)\.id=).*$", re.MULTILINE)
 """The entries that differ between data folders."""
 _LISTENERS = re.compile(r"^listeners=(.+)$", re.MULTILINE)
@@ -318,12 +320,14 @@ def _is_free(port: int) -> bool:
 
 
 def _free_ports(count: int) -> list[int]:
-    """Return ports of loopback that no process listens on at this moment."""
-    sockets = [socket.socket() for _ in range(count)]
-    try:
-        for one in sockets:
-            one.bind(("127.0.0.1", 0))
-        return [int(one.getsockname()[1]) for one in sockets]
-    finally:
-        for one in sockets:
-            one.close()
+    """Return ports of loopback that no process listens on at this moment.
+
+    They are below those that Linux gives to whoever asks for any: a broker takes some seconds to listen on them, and
+    again after a restart.
+    """
+    found: list[int] = []
+    while len(found) < count:
+        port = _PORT_MIN + randbelow(_NUM_PORTS)
+        if port not in found and _is_free(port):
+            found.append(port)
+    return found

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from io import BytesIO
 
+import pyarrow as pa
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from stores.changelog.files.format import (
     Header,
@@ -17,6 +21,7 @@ from stores.changelog.files.format import (
     records_of,
     write_records,
 )
+from stores.errors import ChangelogError
 
 HEADER = Header("version", "0123456789abcdef", 0, 7, 6)
 MANY = {b"%d" % number: None if number % 3 == 0 else b"v%d" % number for number in range(40_000)}
@@ -49,3 +54,27 @@ def test_large_values_are_written_in_several_pieces() -> None:
     pieces = list(batches_of(reader, "the file"))
     assert len(pieces) == 3
     assert max(piece.nbytes for piece in pieces) <= 17 << 20
+
+
+@given(
+    rows=st.lists(
+        st.tuples(
+            st.none() | st.binary(max_size=3),
+            st.none() | st.booleans(),
+            st.none() | st.binary(max_size=3),
+            st.none() | st.binary(max_size=3),
+        ),
+        max_size=4,
+    )
+)
+def test_records_of_any_bytes_are_read_or_refused(rows: list[tuple[bytes | None, bool | None, bytes, bytes]]) -> None:
+    """Names of stores and marks may be no UTF-8: Arrow does not look when it reads."""
+    columns = [pa.array([row[at] for row in rows], pa.bool_() if at == 1 else pa.binary()) for at in range(4)]
+    columns[0] = columns[0].view(pa.string())
+    batch = pa.record_batch(columns, names=["store", "mark", "key", "value"])
+    target = BytesIO()
+    with pa.ipc.new_stream(target, batch.schema) as writer:
+        writer.write_batch(batch)
+    with suppress(ChangelogError):
+        found = all_changes_in(pa.ipc.open_stream(target.getvalue()), "the file")
+        assert sum(len(each.pairs) + len(each.marks) for each in found.values()) <= len(rows)

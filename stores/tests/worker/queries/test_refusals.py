@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from stores.errors import (
     ChangelogError,
@@ -20,8 +22,9 @@ from stores.errors import (
     StoreRestoringError,
 )
 from stores.interface import TopicPartition
+from stores.records import Windowed
 from stores.tests.worker.queries.asking import Reply, call
-from stores.tests.worker.queries.stage import ADDRESS, HERE, MOVING, OTHER, THERE, Stage
+from stores.tests.worker.queries.stage import ADDRESS, HERE, KINDS, MOVING, OTHER, THERE, Stage
 from stores.worker.queries import instances
 from stores.worker.queries.parameters import shortened
 from stores.worker.queries.store_queries import LIMIT_MAX
@@ -126,6 +129,50 @@ def test_a_cursor_of_another_query_is_refused(stage: Stage) -> None:
         ("visits/range", {"from": "w1"}),
     ):
         check_refused(stage.ask(path, cursor=cursor, **parameters), 400, "cursor")
+
+
+any_json = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
+    max_leaves=5,
+)
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+@given(
+    name=st.sampled_from(sorted(KINDS)),
+    key=st.text(max_size=30) | st.integers().map(str) | st.floats().map(str) | any_json.map(json.dumps),
+    encoding=st.sampled_from(["utf-8", "base64", "hex"]) | st.text(max_size=8),
+)
+def test_a_key_of_any_text_is_taken_or_refused(stage: Stage, name: str, key: str, encoding: str) -> None:
+    for parameter in ("from", "to"):
+        reply = stage.ask(f"{name}/range", **{parameter: key, "key_encoding": encoding})
+        assert reply.status in (200, 400), reply.body
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+@given(data=st.data())
+def test_a_cursor_of_any_structure_is_taken_or_refused(stage: Stage, data: st.DataObject) -> None:
+    records: dict[str, list[tuple[Any, ...]]] = {
+        "documents": [(["a"], b"x"), (["b"], b"x")],
+        "numbers": [(1, "x"), (2, "x")],
+        "clicks": [("a", 1, 20), ("b", 1, 20)],
+        "trips": [(Windowed("a", 20, 30), 1), (Windowed("b", 20, 30), 1)],
+    }
+    name = data.draw(st.sampled_from(sorted(records)))
+    stage.put(name, *records[name])
+    cursor = stage.ask(f"{name}/range", limit=1).body["cursor"]
+    fingerprint, key, *_ = json.loads(base64.urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4)))
+    forged = data.draw(
+        any_json
+        | st.lists(any_json, max_size=3).map(lambda rest: [fingerprint, *rest])
+        | st.lists(any_json, max_size=3).map(lambda times: [fingerprint, key, *times])
+        | st.lists(st.integers(-1, 1 << 64), max_size=3).map(lambda times: [fingerprint, key, *times])
+        | st.binary(max_size=8).map(lambda other: [fingerprint, other.hex(), 20, 0])
+    )
+    text = base64.urlsafe_b64encode(json.dumps(forged).encode()).decode()
+    reply = stage.ask(f"{name}/range", cursor=text)
+    assert reply.status in (200, 400), reply.body
 
 
 def test_a_forged_cursor_is_refused(stage: Stage) -> None:
