@@ -322,8 +322,8 @@ def _is_free(port: int) -> bool:
 def _free_ports(count: int) -> list[int]:
     """Return ports of loopback that no process listens on at this moment.
 
-    They are below those that Linux gives to whoever asks for any: a broker takes some seconds to listen on them, and
-    again after a restart.
+    They are below those that Linux gives to a process that asks for any port. A broker takes some seconds until it
+    listens on them, also after a restart.
     """
     found: list[int] = []
     while len(found) < count:
