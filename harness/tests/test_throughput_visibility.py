@@ -26,13 +26,10 @@ def test_committed_data_are_seen_with_the_commit_and_others_at_once(backend: str
         transactional = store.transactional
     assert len(lags_s[COMMITTED]) == len(lags_s[UNCOMMITTED]) > 20
     # A write waits for a quarter of a second on average; a busy machine adds to that, and takes nothing away.
-    if transactional:
-        assert median(lags_s[COMMITTED]) > 0.15
-        # The first write of an interval waits for all of it.
-        assert max(lags_s[COMMITTED]) > 0.4
-    else:
-        assert min(lags_s[COMMITTED]) < 0.1
-    assert min(lags_s[UNCOMMITTED]) < 0.1
+    assert (median(lags_s[COMMITTED]) > 0.15) is transactional
+    assert median(lags_s[UNCOMMITTED]) < 0.1
+    # The first write of an interval waits for all of it.
+    assert (max(lags_s[COMMITTED]) > 0.4) is transactional
 
 
 def test_what_a_task_writes_is_seen_with_the_commit_by_its_interval_or_at_once(tmp_path: Path) -> None:
@@ -41,7 +38,7 @@ def test_what_a_task_writes_is_seen_with_the_commit_by_its_interval_or_at_once(t
     assert len(lags_s[COMMITTED]) == len(lags_s[UNCOMMITTED]) > 20
     assert median(lags_s[COMMITTED]) > 0.15
     assert max(lags_s[COMMITTED]) > 0.4
-    assert min(lags_s[UNCOMMITTED]) < 0.1
+    assert median(lags_s[UNCOMMITTED]) < 0.1
 
 
 def test_there_is_a_row_for_each_interval_and_level(tmp_path: Path) -> None:

@@ -67,13 +67,13 @@ class Site:
     def feed(self, begin: int, end: int, *, at_a_time: int = 0, pause_s: float = 0.0) -> None:
         """Append a part of each partition's inputs; create the topics before the first one.
 
-        ``at_a_time`` is the number of records of a partition between two pauses; 0 for all without a pause.
+        After each ``at_a_time`` records of a partition there is a pause of ``pause_s`` seconds; 0 is all at once.
         """
         with KafkaChangelog({"bootstrap.servers": self.broker.address}, timeout_s=LONG_S) as log:
             if begin == 0:
                 for topic in (INPUT, OUTPUT):
                     log.create_topic(topic, len(self.partitions))
-                _make_own_topics(log)
+                _make_internal_topics(log)
             with log.producer() as producer:
                 step = at_a_time or end - begin
                 for first in range(begin, end, step):
@@ -182,8 +182,8 @@ class Site:
         return TrialProcess(module, self._folder / name, arguments, self._code)
 
 
-def _make_own_topics(log: KafkaChangelog) -> None:
-    """Let the brokers make their own topics, for transactions and groups: a task has little time when it is opened."""
+def _make_internal_topics(log: KafkaChangelog) -> None:
+    """Let the broker make its internal topics, for transactions and groups: the opening of a task may take 4 s only."""
     with log.producer("first") as producer:
         producer.begin()
         producer.abort()

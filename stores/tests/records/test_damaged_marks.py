@@ -19,6 +19,7 @@ from stores.records.record_kind import RECORDS, RecordKind
 from stores.records.segment_values import DROPPED, OLD_SEGMENTS, SEQUENCE
 from stores.registry import open_store
 from stores.shell.decoding import Decoder
+from stores.tests.json_values import JSON_VALUES
 
 KINDS: dict[str, RecordKind] = {
     "key-value": KeyValue(STR, INT64),
@@ -31,11 +32,6 @@ KINDS: dict[str, RecordKind] = {
     "timestamped session": Session(STR, INT64, retention_ms=1_000, timestamped=True),
 }
 NUMBERS = (STREAM_TIME, SEQUENCE, DROPPED, OLD_SEGMENTS, CURSOR)
-json_values = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.text(max_size=8),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
-    max_leaves=5,
-)
 
 
 def use(kind: RecordKind, plain: KeyValueStore) -> None:
@@ -74,10 +70,10 @@ def try_with(kind: RecordKind, marks: dict[str, bytes]) -> None:
 def test_a_description_of_any_bytes_and_structure_is_read_or_refused(name: str, data: st.DataObject) -> None:
     kind = KINDS[name]
     own = kind._whole_description()
-    changed = st.fixed_dictionaries({each: json_values | st.just(value) for each, value in own.items()})
+    changed = st.fixed_dictionaries({each: JSON_VALUES | st.just(value) for each, value in own.items()})
     mark = data.draw(
         st.binary(max_size=20)
-        | json_values.map(lambda value: json.dumps(value).encode())
+        | JSON_VALUES.map(lambda value: json.dumps(value).encode())
         | changed.map(lambda value: json.dumps(value).encode())
         | st.sets(st.sampled_from(sorted(own))).map(
             lambda left_out: json.dumps({each: own[each] for each in own if each not in left_out}).encode()

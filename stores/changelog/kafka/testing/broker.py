@@ -58,6 +58,7 @@ broker.heartbeat.interval.ms=500
 _formatted: dict[Path, dict[str, bytes]] = {}
 """The files of a data folder that Kafka's tool has made, by the folder of the jars."""
 _PORT_MIN, _NUM_PORTS = 15_000, 15_000
+"""The ports of brokers. Linux gives those from 32,768 on (ip(7), ``ip_local_port_range``)."""
 _IDS = re.compile(rb"^((?:cluster|directory)\.id=).*$", re.MULTILINE)
 """The entries that differ between data folders."""
 _LISTENERS = re.compile(r"^listeners=(.+)$", re.MULTILINE)
@@ -322,8 +323,7 @@ def _is_free(port: int) -> bool:
 def _free_ports(count: int) -> list[int]:
     """Return ports of loopback that no process listens on at this moment.
 
-    They are below those that Linux gives to a process that asks for any port. A broker takes some seconds until it
-    listens on them, also after a restart.
+    Nobody gets one by asking for any port: a broker takes some seconds until it listens, also after a restart.
     """
     found: list[int] = []
     while len(found) < count:

@@ -23,6 +23,7 @@ from stores.errors import (
 )
 from stores.interface import TopicPartition
 from stores.records import Windowed
+from stores.tests.json_values import JSON_VALUES
 from stores.tests.worker.queries.asking import Reply, call
 from stores.tests.worker.queries.stage import ADDRESS, HERE, KINDS, MOVING, OTHER, THERE, Stage
 from stores.worker.queries import instances
@@ -35,6 +36,16 @@ def check_refused(reply: Reply, status: int, *words: str) -> None:
     for word in words:
         assert word in reply.body["error"]
     assert "Traceback" not in json.dumps(reply.body)
+
+
+def fields_of(cursor: str) -> Any:
+    """Return what a cursor holds."""
+    return json.loads(base64.urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4)))
+
+
+def cursor_of(fields: object) -> str:
+    """Return a cursor that holds ``fields``."""
+    return base64.urlsafe_b64encode(json.dumps(fields).encode()).decode()
 
 
 def test_an_unknown_store_is_refused_with_the_nearest_one(stage: Stage) -> None:
@@ -131,17 +142,10 @@ def test_a_cursor_of_another_query_is_refused(stage: Stage) -> None:
         check_refused(stage.ask(path, cursor=cursor, **parameters), 400, "cursor")
 
 
-any_json = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
-    max_leaves=5,
-)
-
-
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(
     name=st.sampled_from(sorted(KINDS)),
-    key=st.text(max_size=30) | st.integers().map(str) | st.floats().map(str) | any_json.map(json.dumps),
+    key=st.text(max_size=30) | st.integers().map(str) | st.floats().map(str) | JSON_VALUES.map(json.dumps),
     encoding=st.sampled_from(["utf-8", "base64", "hex"]) | st.text(max_size=8),
 )
 def test_a_key_of_any_text_is_taken_or_refused(stage: Stage, name: str, key: str, encoding: str) -> None:
@@ -162,23 +166,22 @@ def test_a_cursor_of_any_structure_is_taken_or_refused(stage: Stage, data: st.Da
     name = data.draw(st.sampled_from(sorted(records)))
     stage.put(name, *records[name])
     cursor = stage.ask(f"{name}/range", limit=1).body["cursor"]
-    fingerprint, key, *_ = json.loads(base64.urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4)))
+    fingerprint, key, *_ = fields_of(cursor)
     forged = data.draw(
-        any_json
-        | st.lists(any_json, max_size=3).map(lambda rest: [fingerprint, *rest])
-        | st.lists(any_json, max_size=3).map(lambda times: [fingerprint, key, *times])
+        JSON_VALUES
+        | st.lists(JSON_VALUES, max_size=3).map(lambda rest: [fingerprint, *rest])
+        | st.lists(JSON_VALUES, max_size=3).map(lambda times: [fingerprint, key, *times])
         | st.lists(st.integers(-1, 1 << 64), max_size=3).map(lambda times: [fingerprint, key, *times])
         | st.binary(max_size=8).map(lambda other: [fingerprint, other.hex(), 20, 0])
     )
-    text = base64.urlsafe_b64encode(json.dumps(forged).encode()).decode()
-    reply = stage.ask(f"{name}/range", cursor=text)
+    reply = stage.ask(f"{name}/range", cursor=cursor_of(forged))
     assert reply.status in (200, 400), reply.body
 
 
 def test_a_forged_cursor_is_refused(stage: Stage) -> None:
     stage.put("numbers", *((number, "x") for number in range(9)))
     cursor = stage.ask("numbers/range", limit=2).body["cursor"]
-    fields = json.loads(base64.urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4)))
+    fields = fields_of(cursor)
     assert len(fields) == 2
     forgeries: list[object] = [
         [fields[0], "00"],
@@ -189,8 +192,7 @@ def test_a_forged_cursor_is_refused(stage: Stage) -> None:
         [fields[0], "0" * 4_000],
     ]
     for forged in forgeries:
-        text = base64.urlsafe_b64encode(json.dumps(forged).encode()).decode()
-        check_refused(stage.ask("numbers/range", limit=2, cursor=text), 400, "cursor")
+        check_refused(stage.ask("numbers/range", limit=2, cursor=cursor_of(forged)), 400, "cursor")
 
 
 @pytest.mark.parametrize("backend", ["memory-indexed-batch", "rocksdb", "lmdb", "lmdb-native", "sqlite"])

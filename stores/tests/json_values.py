@@ -1,0 +1,11 @@
+"""Values of JSON of any structure, for readers of JSON that another program wrote."""
+
+from __future__ import annotations
+
+from hypothesis import strategies as st
+
+JSON_VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
+    max_leaves=5,
+)
