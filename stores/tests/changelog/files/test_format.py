@@ -7,7 +7,7 @@ from io import BytesIO
 
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from stores.changelog.files.format import (
@@ -63,6 +63,9 @@ some_bytes = st.sampled_from([b"a", b"b", b"", b"\xff", b"a\xe4"])
     rows=st.lists(st.tuples(some_bytes, st.booleans(), some_bytes, st.none() | some_bytes), max_size=4),
     nulls=st.sets(st.tuples(st.integers(0, 3), st.integers(0, 3)), max_size=2),
 )
+@example(rows=[(b"a", False, b"a", b"a")], nulls={(0, 0)})
+@example(rows=[(b"a", False, b"a", b"a")], nulls={(1, 0)})
+@example(rows=[(b"a", False, b"a", b"a")], nulls={(2, 0)})
 def test_records_of_any_bytes_are_read_or_refused(
     rows: list[tuple[bytes, bool, bytes, bytes | None]], nulls: set[tuple[int, int]]
 ) -> None:
