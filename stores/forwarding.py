@@ -13,9 +13,24 @@ from stores.interface import (
     Position,
     PositionBound,
     Recovery,
+    Timestamps,
     TopicPartition,
 )
 from stores.metrics import StoreMetrics
+
+
+class ForwardedTimestamps(Timestamps):
+    """Writes by the ``put`` of ``store``, and answers of the store below it. The split is for its owner to begin."""
+
+    _store: ForwardingStore
+
+    @property
+    def are_kept(self) -> bool:
+        return self._store.inner.timestamps.are_kept
+
+    @property
+    def is_split(self) -> bool:
+        return self._store.inner.timestamps.is_split
 
 
 class ForwardingStore(KeyValueStore):
@@ -86,8 +101,8 @@ class ForwardingStore(KeyValueStore):
         return self.inner.manages_offsets
 
     @property
-    def takes_timestamps(self) -> bool:
-        return self.inner.takes_timestamps
+    def timestamps(self) -> Timestamps:
+        return ForwardedTimestamps(self)
 
     @property
     def keeps_marks(self) -> bool:
@@ -96,10 +111,6 @@ class ForwardingStore(KeyValueStore):
     @property
     def deletes_ranges_whole(self) -> bool:
         return self.inner.deletes_ranges_whole
-
-    @property
-    def is_split(self) -> bool:
-        return self.inner.is_split
 
     @property
     def is_open(self) -> bool:

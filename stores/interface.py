@@ -10,7 +10,6 @@ from __future__ import annotations
 import sys
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from struct import Struct
 from typing import Protocol
 
 from stores.contract.arguments import check_keys, check_pair, check_pairs
@@ -25,10 +24,11 @@ from stores.contract.reading import (
     Position,
     PositionBound,
     ReadOnlyKeyValueStore,
+    ShownTimestamps,
     TopicPartition,
 )
 from stores.contract.state_store import Recovery, RecoveryOutcome, StateStore
-from stores.errors import StoreCorruptedError, StoreError
+from stores.errors import StoreCorruptedError, StoreError, StoreIncompatibleError
 
 __all__ = [
     "Closeable",
@@ -44,18 +44,94 @@ __all__ = [
     "ReadOnlyKeyValueStore",
     "Recovery",
     "RecoveryOutcome",
+    "ShownTimestamps",
     "StateStore",
+    "Timestamps",
     "TopicPartition",
 ]
-
-
-_pack_time = Struct(">q").pack
 
 
 class HoldsStored(Protocol):
     """An object that holds a value as the store keeps it."""
 
     stored: bytes
+
+
+class Timestamps:
+    """The values of a store that have timestamps: writes and lookups of them, and their records of an older format.
+
+    A store may have records of an older format, without timestamps, besides those of the present one. It is then split:
+    all keys begin with one byte more, zero before those of the older format, one before the others. So it is in
+    lookups, scans and writes alike; typed stores (``stores.records``) see to that. Source: KIP-258, lazy upgrade.
+
+    This class is for a store that has no faster ways than its ``put`` and ``get``, and is never split.
+    """
+
+    def __init__(self, store: KeyValueStore, *, are_kept: bool = True) -> None:
+        self._store = store
+        self._are_kept = are_kept
+
+    @property
+    def are_kept(self) -> bool:
+        """True if values may be stored with a timestamp in front. If not, a timestamped store over this one adds the
+        time -1 when it reads, and drops times when it writes."""
+        return self._are_kept
+
+    def put(self, key: bytes, value: bytes | None, timestamp_ms: int) -> None:
+        """Stage ``value`` under ``key`` with its time, eight bytes big-endian, before it; None deletes.
+
+        Times are in milliseconds, from 0 to below 2**62. As a ``put`` of both, and faster in the library's own stores.
+        Source: KIP-258, ``<8-byte timestamp><value>``.
+        """
+        if type(timestamp_ms) is not int:
+            raise TypeError(f"timestamp_ms is an int, in milliseconds, not {type(timestamp_ms).__name__}")
+        if timestamp_ms >> 62:
+            raise ValueError(f"timestamp_ms is 0 or more, and below 2**62 milliseconds, not {timestamp_ms}")
+        if not isinstance(key, bytes) or not (value is None or isinstance(value, bytes)):
+            raise TypeError(
+                f"store {self._store.name!r}: key and value are bytes, not the key {key!r} of type "
+                f"{type(key).__name__} and a value of type {type(value).__name__}"
+            )
+        self._store.put(key, None if value is None else timestamp_ms.to_bytes(8) + value)
+
+    def lookup(
+        self, form: type[HoldsStored], otherwise: Callable[[bytes], HoldsStored | None]
+    ) -> Callable[[bytes], HoldsStored | None]:
+        """Return a lookup of values with times: for a value of eight bytes or more, ``form()`` with it in ``stored``.
+
+        It returns None for a missing key, and the result of ``otherwise`` for a key that is not bytes and for a shorter
+        value. ``otherwise`` is such a lookup by itself, and the default. The library's own stores have a faster one.
+        """
+        return otherwise
+
+    @property
+    def is_split(self) -> bool:
+        """True if the store has records of an older format."""
+        return False
+
+    @property
+    def can_split(self) -> bool:
+        """True if ``split`` can separate records of two formats."""
+        return False
+
+    def split(self, marks: Mapping[str, bytes | None]) -> None:
+        """Let all records count as of an older format from now on, and set ``marks``, at once and in one step.
+
+        Costs the same for any number of records: none is read or written. Nothing may be staged, and no view or
+        iterator be in use. When the last record of the older format has been removed, the next opening ends it.
+
+        Raises: StoreIncompatibleError unless ``can_split``, StoreError where writes are staged or it is split; else as
+        ``StateStore.commit``.
+        """
+        raise StoreIncompatibleError(
+            f"store {self._store.name!r} of {self._store.backend} can't hold records of two formats: wipe it and "
+            "restore it from its changelog"
+        )
+
+    @property
+    def split_has_ended(self) -> bool:
+        """True if opening found the last record of an older format gone. False each time it is opened after that."""
+        return False
 
 
 class KeyValueStore(StateStore, ReadOnlyKeyValueStore):
@@ -76,36 +152,18 @@ class KeyValueStore(StateStore, ReadOnlyKeyValueStore):
         """True if the cost of a range delete does not depend on the number of removed keys; False by default."""
         return False
 
+    @property
+    def timestamps(self) -> Timestamps:
+        """The values of the store that have timestamps. By default they are kept only if the store is not persistent.
+
+        A persistent store of another package opts in by returning ``Timestamps(self)``. Source: KIP-258,
+        ``TimestampedBytesStore``.
+        """
+        return Timestamps(self, are_kept=not self.persistent)
+
     @abstractmethod
     def put(self, key: bytes, value: bytes | None) -> None:
         """Stage ``value`` under ``key``; None deletes."""
-
-    def put_timestamped(self, key: bytes, value: bytes | None, timestamp_ms: int) -> None:
-        """Stage ``value`` under ``key`` with its time, eight bytes big-endian, before it; None deletes.
-
-        Times are in milliseconds, from 0 to below 2**62. As a ``put`` of both, and faster in the library's own stores.
-        Source: KIP-258, ``<8-byte timestamp><value>``.
-        """
-        if type(timestamp_ms) is not int:
-            raise TypeError(f"timestamp_ms is an int, in milliseconds, not {type(timestamp_ms).__name__}")
-        if timestamp_ms >> 62:
-            raise ValueError(f"timestamp_ms is 0 or more, and below 2**62 milliseconds, not {timestamp_ms}")
-        if not isinstance(key, bytes) or not (value is None or isinstance(value, bytes)):
-            raise TypeError(
-                f"store {self.name!r}: key and value are bytes, not the key {key!r} of type {type(key).__name__} and "
-                f"a value of type {type(value).__name__}"
-            )
-        self.put(key, None if value is None else _pack_time(timestamp_ms) + value)
-
-    def timestamped_lookup(
-        self, form: type[HoldsStored], otherwise: Callable[[bytes], HoldsStored | None]
-    ) -> Callable[[bytes], HoldsStored | None]:
-        """Return a lookup of values with times: for a value of eight bytes or more, ``form()`` with it in ``stored``.
-
-        It returns None for a missing key, and the result of ``otherwise`` for a key that is not bytes and for a shorter
-        value. ``otherwise`` is such a lookup by itself, and the default. The library's own stores have a faster one.
-        """
-        return otherwise
 
     def put_all(self, pairs: Iterable[tuple[bytes, bytes | None]]) -> None:
         """Stage every pair, or none if one of them is refused. A later pair of the same key wins."""
@@ -222,4 +280,5 @@ class KeyValueStore(StateStore, ReadOnlyKeyValueStore):
                 f"store {self.name!r} does not isolate uncommitted writes: read at READ_UNCOMMITTED, or "
                 f"implement read_only() in {type(self).__name__}"
             )
-        return PlainView(self, self.position, self.mark, level, bound)
+        shown = ShownTimestamps(self.timestamps.are_kept)
+        return PlainView(self, self.position, self.mark, shown, level, bound)

@@ -231,7 +231,7 @@ def test_openings_are_those_of_a_store_in_the_form_that_is_named(form: str, time
     assert len(opening_seconds(case, tmp_path, Load(1))) == 2
     with closing(open_subject(case, tmp_path)) as subject:
         assert isinstance(subject, TimedStore)
-        assert subject.store.is_split is (form == "bytes")
+        assert subject.store.timestamps.is_split is (form == "bytes")
         with TimestampedKeyValue(BYTES, BYTES).over(subject.store).all() as pairs:
             assert [found.timestamp_ms for _, found in pairs] == [timestamp_ms] * 30
 

@@ -8,8 +8,8 @@ from typing import NoReturn
 from stores.errors import ReadOnlyViewError
 
 WRITES = frozenset(
-    {"put", "put_all", "put_if_absent", "put_timestamped", "put_with_marks", "delete", "delete_range", "remove"}
-    | {"set_mark", "commit", "rollback", "restore", "flush", "split", "advance_position"}
+    {"put", "put_all", "put_if_absent", "put_with_marks", "delete", "delete_range", "remove"}
+    | {"set_mark", "commit", "rollback", "restore", "flush", "advance_position"}
 )
 """The names of the methods of a store that a view does not have."""
 

@@ -13,6 +13,7 @@ from stores.contract.reading import (
     Position,
     PositionBound,
     ReadOnlyKeyValueStore,
+    ShownTimestamps,
 )
 from stores.errors import StoreClosedError
 
@@ -52,10 +53,11 @@ class PlainView(KeyValueView):
         store: ReadOnlyKeyValueStore,
         position: Callable[[IsolationLevel], Position],
         mark: Callable[[str], bytes | None],
+        timestamps: ShownTimestamps,
         level: IsolationLevel,
         bound: PositionBound | None,
     ) -> None:
-        self._store, self._position, self._mark = store, position, mark
+        self._store, self._position, self._mark, self._timestamps = store, position, mark, timestamps
         self._level, self._bound = level, bound
 
     @property
@@ -63,9 +65,8 @@ class PlainView(KeyValueView):
         return self._level
 
     @property
-    def takes_timestamps(self) -> bool:
-        # The store is one, though only its lookups and scans are asked for here.
-        return bool(getattr(self._store, "takes_timestamps", True))
+    def timestamps(self) -> ShownTimestamps:
+        return self._timestamps
 
     def position(self) -> Position:
         return self._position(self._level)

@@ -73,6 +73,13 @@ class PositionBound:
             raise NotUpToBoundError(f"{what} is behind the requested position ({missing}): ask again later", behind)
 
 
+class ShownTimestamps(NamedTuple):
+    """The timestamps of a view's values at one moment. Source: ``stores.interface.Timestamps``."""
+
+    are_kept: bool = True
+    is_split: bool = False
+
+
 class Closeable(ABC):
     """A resource that is held until it is closed: use it in a ``with`` block, whose end closes it."""
 
@@ -182,14 +189,9 @@ class KeyValueView(OnlyReads, ReadOnlyKeyValueStore):
         """The isolation level of the view."""
 
     @property
-    def takes_timestamps(self) -> bool:
-        """As ``StateStore.takes_timestamps`` of the store that is shown; by default True."""
-        return True
-
-    @property
-    def is_split(self) -> bool:
-        """As ``StateStore.is_split`` of the store that is shown, now; by default False."""
-        return False
+    def timestamps(self) -> ShownTimestamps:
+        """The state of ``KeyValueStore.timestamps`` of the store that is shown; by default kept, and not split."""
+        return ShownTimestamps()
 
     @abstractmethod
     def position(self) -> Position:

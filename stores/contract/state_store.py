@@ -13,7 +13,7 @@ from enum import StrEnum
 
 from stores.contract.levels import AT_ONCE, Durability, Persistence
 from stores.contract.reading import Answer, Closeable, IsolationLevel, Position, TopicPartition
-from stores.errors import StoreCorruptedError, StoreError, StoreIncompatibleError
+from stores.errors import StoreCorruptedError, StoreError
 from stores.metrics import StoreMetrics
 
 
@@ -34,9 +34,6 @@ class Recovery:
 
     outcome: RecoveryOutcome
     offsets: Mapping[TopicPartition, int] = field(default_factory=dict)
-    upgraded: bool = False
-    """True if opening found the last record of an older format gone: from now on the store is like one that never had
-    any. False each time it is opened after that."""
 
 
 class StateStore(Closeable):
@@ -88,16 +85,6 @@ class StateStore(Closeable):
         A store that returns True implements ``committed_offset``. Source: KIP-892, ``managesOffsets()``.
         """
         return False
-
-    @property
-    def takes_timestamps(self) -> bool:
-        """True if values may be stored with a timestamp in front; by default only if the store is not persistent.
-
-        A persistent store of another package that does not return True goes on with plain values: a timestamped store
-        over it adds the time -1 when it reads, and drops times when it writes. Source: KIP-258,
-        ``TimestampedBytesStore``.
-        """
-        return not self.persistent
 
     @property
     @abstractmethod
@@ -154,34 +141,6 @@ class StateStore(Closeable):
         """
         raise StoreError(
             f"store {self.name!r} of {self.backend} keeps no marks: choose a backend whose keeps_marks is True"
-        )
-
-    @property
-    def is_split(self) -> bool:
-        """True if the store has records of an older format besides those of the present one; False by default.
-
-        All keys then begin with one byte more: zero before those of the older format, one before the others; so it is
-        in lookups, scans and writes alike. Typed stores see to that (``stores.records``).
-        """
-        return False
-
-    @property
-    def can_split(self) -> bool:
-        """True if ``split`` can separate records of two formats; False by default."""
-        return False
-
-    def split(self, marks: Mapping[str, bytes | None]) -> None:
-        """Let all records count as of an older format from now on, and set ``marks``, at once and in one step.
-
-        Costs the same for any number of records: none is read or written. Nothing may be staged, and no view or
-        iterator be in use. When the last record of the older format has been removed, the next opening ends it.
-
-        Raises: StoreIncompatibleError unless ``can_split``, StoreError where writes are staged or it is split; else as
-        ``commit``.
-        """
-        raise StoreIncompatibleError(
-            f"store {self.name!r} of {self.backend} can't hold records of two formats: wipe it and restore it "
-            "from its changelog"
         )
 
     def persist(self) -> None:

@@ -53,7 +53,7 @@ class SegmentedKind(RecordKind):
     def values(self, codec: Codec[Any, Any], store: KeyValueStore | KeyValueView) -> SegmentValues:
         """Return the codec of the store's values."""
         return SegmentValues(
-            codec, marks_of(store), timestamped=self.timestamped, takes_timestamps=store.takes_timestamps
+            codec, marks_of(store), timestamped=self.timestamped, takes_timestamps=store.timestamps.are_kept
         )
 
     def converter(self, store: KeyValueStore) -> RecordConverter:

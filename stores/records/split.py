@@ -1,6 +1,6 @@
 """The lazy upgrade of a plain store to a timestamped one: a record moves to the new format when its key is next used.
 
-While a store is split (``StateStore.is_split``), a first byte separates keys of the older format from those of the
+While a store is split (``Timestamps.is_split``), a first byte separates keys of the older format from those of the
 present one. A record is in one of the two. The writer moves the records that it looks up or writes, inside the open
 transaction. Scans return both and move nothing, nor do views. Older records have the time -1.
 
@@ -10,7 +10,7 @@ Source: KIP-258, ``RocksDBTimestampedStore``; "lazy upgrade".
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Final, Protocol
+from typing import Final
 
 from stores.contract.plain import PlainIterator
 from stores.engines.families import NEW, OLD
@@ -27,30 +27,22 @@ Pair = tuple[bytes, bytes]
 Bounds = tuple[bytes | None, bytes | None]
 
 
-class Splittable(Protocol):
-    """A store or a view that may have records of two formats."""
-
-    @property
-    def is_split(self) -> bool:
-        """See ``StateStore.is_split``."""
-
-
 class SplitReader(ReadOnlyKeyValueStore):
-    """A reader of all records of ``reader`` in the present format, while ``whose`` is split and afterwards.
+    """A reader of all records of ``reader`` in the present format, while its store is split and afterwards.
 
     It moves nothing. A store stops being split when its task opens it again.
     """
 
-    def __init__(self, reader: ReadOnlyKeyValueStore, whose: Splittable) -> None:
-        self._reader, self._whose = reader, whose
+    def __init__(self, reader: ReadOnlyKeyValueStore, is_split: Callable[[], bool]) -> None:
+        self._reader, self._is_split = reader, is_split
 
     def get(self, key: bytes) -> bytes | None:
-        if not self._whose.is_split:
+        if not self._is_split():
             return self._reader.get(key)
         return self.get_many([key])[0]
 
     def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
-        if not self._whose.is_split:
+        if not self._is_split():
             return self._reader.get_many(keys)
         # Look both up in one snapshot: between two lookups a record might move.
         found = self._reader.get_many([tag + key for key in keys for tag in (NEW, OLD)])
@@ -76,7 +68,7 @@ class SplitReader(ReadOnlyKeyValueStore):
     def _scan(
         self, start: bytes | None, end: bytes | None, *, reverse: bool, prefix: bytes = b""
     ) -> KeyValueIterator | None:
-        if not self._whose.is_split:
+        if not self._is_split():
             return None
         old, new = self._reader.range_many(tagged_bounds(start, end), reverse=reverse)
         pairs = _merged(
@@ -95,12 +87,13 @@ class UpgradingReader(SplitReader):
     """
 
     def __init__(self, staging: RecordStaging) -> None:
-        super().__init__(staging.store, staging.store)
-        self._staging = staging
+        timestamps = staging.store.timestamps
+        super().__init__(staging.store, lambda: timestamps.is_split)
+        self._staging, self._timestamps = staging, timestamps
 
     def get(self, key: bytes) -> bytes | None:
         store = self._staging.store
-        if not store.is_split:
+        if not self._timestamps.is_split:
             return store.get(key)
         value = store.get(NEW + key)
         if value is not None:
@@ -123,7 +116,7 @@ class SplitStaging(RecordStaging):
     def __init__(self, inner: RecordStaging) -> None:
         self.store = inner.store
         self.logs = inner.logs
-        self._inner = inner
+        self._inner, self._timestamps = inner, inner.store.timestamps
 
     @property
     def timestamp_ms(self) -> int:
@@ -136,7 +129,7 @@ class SplitStaging(RecordStaging):
     def put(
         self, key: bytes, kept: bytes | None, log_key: bytes, log_value: bytes | None, timestamp_ms: int | None
     ) -> None:
-        if self.store.is_split:
+        if self._timestamps.is_split:
             self.put_all([StagedWrite(key, kept, log_key, log_value, timestamp_ms)])
         else:
             self._inner.put(key, kept, log_key, log_value, timestamp_ms)
@@ -145,7 +138,7 @@ class SplitStaging(RecordStaging):
         self.put_all([StagedWrite(key, kept)])
 
     def put_all(self, writes: Sequence[StagedWrite], marks: Mapping[str, bytes | None] | None = None) -> None:
-        if not self.store.is_split:
+        if not self._timestamps.is_split:
             self._inner.put_all(writes, marks)
             return
         moved: list[StagedWrite] = []
@@ -158,14 +151,14 @@ class SplitStaging(RecordStaging):
         self._inner.put_all(moved, marks)
 
     def delete_range_unlogged(self, start: bytes | None, end: bytes | None) -> None:
-        if not self.store.is_split:
+        if not self._timestamps.is_split:
             self._inner.delete_range_unlogged(start, end)
             return
         for first, last in tagged_bounds(start, end):
             self._inner.delete_range_unlogged(first, last)
 
     def delete_range(self, start: bytes | None, end: bytes | None) -> None:
-        if not self.store.is_split:
+        if not self._timestamps.is_split:
             self._inner.delete_range(start, end)
             return
         keys: list[bytes] = []
@@ -179,11 +172,11 @@ class SplitConverter(RecordConverter):
     """A converter whose records replace those of ``store`` in the older format, while it is split."""
 
     def __init__(self, inner: RecordConverter, store: KeyValueStore) -> None:
-        self._inner, self._store = inner, store
+        self._inner, self._store, self._timestamps = inner, store, store.timestamps
 
     def convert(self, record: LoggedRecord) -> Iterable[tuple[bytes, bytes | None]]:
         pairs = self._inner.convert(record)
-        if not self._store.is_split:
+        if not self._timestamps.is_split:
             return pairs
         # An invalid key must not become valid by the first byte.
         return [moved for key, value in pairs for moved in ((NEW + key if key else key, value), *self._gone(key))]

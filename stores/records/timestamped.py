@@ -2,7 +2,7 @@
 
 The changelog record's timestamp is the time. Source: KIP-258, ``TimestampedKeyValueStore``.
 
-A persistent store of another package that does not declare ``StateStore.takes_timestamps`` goes on with plain values:
+A persistent store of another package that does not opt in (``KeyValueStore.timestamps``) goes on with plain values:
 reads add the time -1, writes drop the time. Source: KIP-258, "custom byte stores";
 ``KeyValueToTimestampedKeyValueByteStore``.
 """
@@ -164,7 +164,7 @@ class TimestampedKeyValue(RecordKind, Generic[K, V]):
 
     def prepare(self, store: KeyValueStore) -> None:
         """Prepare as ``RecordKind.prepare``. Raises also: ConfigError if ``store`` does not support a ``ttl_ms``."""
-        if self.ttl_ms is not None and not (store.keeps_marks and store.takes_timestamps):
+        if self.ttl_ms is not None and not (store.keeps_marks and store.timestamps.are_kept):
             raise ConfigError(
                 f"store {store.name!r} of {store.backend} can't expire records, because it keeps no marks or no "
                 "timestamps: leave ttl_ms out, or choose another backend"
@@ -175,8 +175,8 @@ class TimestampedKeyValue(RecordKind, Generic[K, V]):
         """Begin the lazy upgrade of the plain records of ``store``. None is read or written now: each moves when its
         key is next used. Source: KIP-258, lazy upgrade.
         """
-        if store.takes_timestamps:
-            store.split({RECORDS: encoded(self._whole_description())})
+        if store.timestamps.are_kept:
+            store.timestamps.split({RECORDS: encoded(self._whole_description())})
 
     def _prepare_other(self, store: KeyValueStore, kept: Description) -> None:
         """Begin the lazy upgrade of a store that was opened as ``KeyValue`` with the same serdes."""
@@ -195,10 +195,11 @@ class TimestampedKeyValue(RecordKind, Generic[K, V]):
         return TimestampedKeyValueView(self, view)
 
     def converter(self, store: KeyValueStore) -> RecordConverter:
-        if not store.takes_timestamps:
+        timestamps = store.timestamps
+        if not timestamps.are_kept:
             return PlainConverter()
         timed = TimestampedConverter() if self.ttl_ms is None else ExpiringConverter(stream_time_ms(store.mark))
-        return SplitConverter(timed, store) if store.is_split else timed
+        return SplitConverter(timed, store) if timestamps.is_split else timed
 
     def live(self, reader: ReadOnlyKeyValueStore, source: KeyValueStore | KeyValueView) -> ReadOnlyKeyValueStore:
         """Return a reader of the records of ``reader`` that have not expired by the stream time of ``source``."""
@@ -207,9 +208,10 @@ class TimestampedKeyValue(RecordKind, Generic[K, V]):
     @staticmethod
     def reader_of(view: KeyValueView) -> ReadOnlyKeyValueStore:
         """Return a reader of the records of ``view`` in the present format."""
-        if not view.takes_timestamps:
+        timestamps = view.timestamps
+        if not timestamps.are_kept:
             return SurrogateReader(view)
-        return SplitReader(view, view) if view.is_split else view
+        return SplitReader(view, lambda: view.timestamps.is_split) if timestamps.is_split else view
 
 
 class TimestampedReads(KeyValueReads[K, ValueAndTimestamp[V]]):
@@ -221,7 +223,7 @@ class TimestampedReads(KeyValueReads[K, ValueAndTimestamp[V]]):
             lookup = lookup_of_bytes(self._get, self._codec)
             # Where the store has its own, it saves a call, which takes a tenth of the time of a lookup.
             is_store = isinstance(reader, KeyValueStore)
-            self.get = reader.timestamped_lookup(FoundBytes, lookup) if is_store else lookup
+            self.get = reader.timestamps.lookup(FoundBytes, lookup) if is_store else lookup
 
 
 class TimestampedKeyValueView(TimestampedReads[K, V], TypedView):
@@ -248,15 +250,15 @@ class TimestampedKeyValueStore(TimestampedReads[K, V], TypedStore):
     """
 
     def __init__(self, kind: TimestampedKeyValue[K, V], staging: RecordStaging) -> None:
-        store = staging.store
+        store, timestamps = staging.store, staging.store.timestamps
         records: ReadOnlyKeyValueStore = store
         reader = records
         is_whole = True
-        if not store.takes_timestamps:
+        if not timestamps.are_kept:
             staging, records = StrippingStaging(staging), SurrogateReader(store)
             reader, is_whole = records, False
-        elif store.is_split:
-            staging, records = SplitStaging(staging), SplitReader(store, store)
+        elif timestamps.is_split:
+            staging, records = SplitStaging(staging), SplitReader(store, lambda: timestamps.is_split)
             reader, is_whole = UpgradingReader(staging), False
         TypedStore.__init__(self, kind, staging)
         TimestampedReads.__init__(self, kind.live(reader, store), store.name, kind.key, kind.value)
@@ -264,12 +266,12 @@ class TimestampedKeyValueStore(TimestampedReads[K, V], TypedStore):
         self._serialize_value = self._values.serialize_value
         self._expiry = None if kind.ttl_ms is None else Expiry(staging, records, kind.ttl_ms)
         self._direct: Callable[[bytes, bytes, int], None] | None = None
-        """The store's own ``put_timestamped``, where nothing else is to be done."""
+        """The ``Timestamps.put`` of the store, where nothing else is to be done."""
         if self._expiry is None and is_whole and not staging.logs:
-            self._direct = store.put_timestamped
+            self._direct = timestamps.put
             if self._values.is_plain:
                 # Bind the method itself: an extra call would take a twentieth of a put and its part of a commit.
-                self.put = store.put_timestamped  # type: ignore[assignment, method-assign]
+                self.put = timestamps.put  # type: ignore[assignment, method-assign]
 
     def put(self, key: K, value: V | None, timestamp_ms: int) -> None:
         """Stage ``value`` and its time under ``key``; None deletes."""

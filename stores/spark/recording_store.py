@@ -11,11 +11,20 @@ from stores.changelog.files import StoreChanges
 from stores.contract.arguments import check_pairs
 from stores.errors import StoreCorruptedError, StoreError
 from stores.files.plain_files import parsed_json
-from stores.forwarding import ForwardingStore
-from stores.interface import KeyValueStore, TopicPartition
+from stores.forwarding import ForwardedTimestamps, ForwardingStore
+from stores.interface import HoldsStored, KeyValueStore, TopicPartition
 
 LOGGED_MARKS = "logged_marks"
 """The mark that lists the names of all marks that were ever set, as JSON: a snapshot has to find them."""
+
+
+class RecordedTimestamps(ForwardedTimestamps):
+    """Timestamps with the lookup of the store below, which is never replaced."""
+
+    def lookup(
+        self, form: type[HoldsStored], otherwise: Callable[[bytes], HoldsStored | None]
+    ) -> Callable[[bytes], HoldsStored | None]:
+        return self._store.inner.timestamps.lookup(form, otherwise)
 
 
 class RecordingStore(ForwardingStore):
@@ -69,8 +78,9 @@ class RecordingStore(ForwardingStore):
             self.inner.set_mark(LOGGED_MARKS, listed)
             self._changes.marks[LOGGED_MARKS] = listed
 
-    def timestamped_lookup(self, form: type, otherwise: Callable[[bytes], object]) -> Callable[[bytes], object]:  # type: ignore[override]
-        return self.inner.timestamped_lookup(form, otherwise)  # type: ignore[arg-type]
+    @property
+    def timestamps(self) -> RecordedTimestamps:
+        return RecordedTimestamps(self)
 
     @property
     def deletes_ranges_whole(self) -> bool:

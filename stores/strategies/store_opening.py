@@ -74,8 +74,7 @@ def open_over(
             staging = staged(opened, directory)
             if RecoveryOutcome.ROLLED_FORWARD in settled:
                 staging.outcome = RecoveryOutcome.ROLLED_FORWARD
-            upgraded = end_split(staging, path)
-            store = Store(staging, directory, traits, upgraded=upgraded)
+            store = Store(staging, directory, traits, split_has_ended=end_split(staging, path))
             _tell(store, path)
             return store
         except BaseException:

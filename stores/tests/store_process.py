@@ -158,6 +158,11 @@ class _Commands:
         """A property of the store."""
         return getattr(self.store, name)
 
+    def split(self, marks: Mapping[str, bytes | None]) -> None:
+        """Split the records of the store into two formats."""
+        assert self.store is not None
+        self.store.timestamps.split(marks)
+
     def kill_at(self, failpoint: str, after: int = 0) -> None:
         """Kill this process when it reaches ``failpoint`` again, having passed it ``after`` times."""
         from stores import failpoints

@@ -12,12 +12,12 @@ from stores.forwarding import ForwardingStore
 from stores.interface import KeyValueStore
 
 OF_THE_SUBCLASS = {
-    *("put", "put_all", "put_if_absent", "put_timestamped", "put_with_marks", "delete", "delete_range", "set_mark"),
+    *("put", "put_all", "put_if_absent", "put_with_marks", "delete", "delete_range", "set_mark"),
     *("commit", "flush", "rollback", "restore", "advance_position", "persist", "persistence", "close"),
-    *("split", "can_split", "timestamped_lookup", "with_mark"),
+    "with_mark",
 }
 """Writes and the ends of transactions, and what may outlive a store that the owner replaces."""
-BY_OTHERS = {"all", "reverse_all"}
+BY_OTHERS = {"all", "reverse_all", "timestamps"}
 """Made of other names of the contract."""
 NO_ANSWER = {"verify"}
 NAMES = {name for name in dir(KeyValueStore) if not name.startswith("_")}

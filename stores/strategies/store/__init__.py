@@ -2,7 +2,7 @@
 
 The staging (``stores.strategies.staging``) defines how a write is staged, how it is read back, and what a commit does.
 A store is one object, so that a put or a lookup is one call: ``reads`` has its attributes and reads, ``transactions``
-its writes, marks and commits. ``views`` has the readers and snapshots that it gives out.
+its writes, marks and commits. ``timestamps`` and ``views`` have the readers and snapshots that it gives out.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from typing import final
 from stores.errors import StoreUnavailableError
 from stores.interface import IsolationLevel, KeyValueSnapshot, KeyValueView, PositionBound
 from stores.strategies.iterator import Pin
+from stores.strategies.store.timestamps import StoreTimestamps
 from stores.strategies.store.transactions import StoreTransactions
 from stores.strategies.store.views import BoundedReader, HeldSnapshot, StoreReader, StoreSnapshot
 
@@ -19,6 +20,10 @@ from stores.strategies.store.views import BoundedReader, HeldSnapshot, StoreRead
 @final
 class Store(StoreTransactions):
     """A store over a staging, which has the engine."""
+
+    @property
+    def timestamps(self) -> StoreTimestamps:
+        return StoreTimestamps(self)
 
     def read_only(
         self, isolation_level: IsolationLevel | None = None, bound: PositionBound | None = None
@@ -35,7 +40,7 @@ class Store(StoreTransactions):
         """Return a snapshot of the last commit: see ``KeyValueView.snapshot``. May be called on any thread."""
         self.access.check_open()
         # First: a commit advances the position after its data.
-        position, is_split = self.position(IsolationLevel.READ_COMMITTED), self.is_split
+        position, is_split = self.position(IsolationLevel.READ_COMMITTED), self.staging.is_split
         try:
             held = HeldSnapshot(self.staging.snapshot())
             num_entries = self.approximate_num_entries()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from threading import Lock
 
@@ -14,7 +14,6 @@ from stores.errors import StoreClosedError, StoreUnavailableError
 from stores.files.store_directory import StoreDirectory
 from stores.interface import (
     Durability,
-    HoldsStored,
     IsolationLevel,
     KeyValueIterator,
     KeyValueStore,
@@ -36,7 +35,7 @@ class StoreReads(KeyValueStore):
     """
 
     def __init__(
-        self, staging: Staging, directory: StoreDirectory | None, traits: Traits, *, upgraded: bool = False
+        self, staging: Staging, directory: StoreDirectory | None, traits: Traits, *, split_has_ended: bool = False
     ) -> None:
         self.staging = staging
         self.access = staging.access
@@ -69,7 +68,7 @@ class StoreReads(KeyValueStore):
         """True if setting a mark takes more than staging it, for one of these two reasons."""
         self._turn = 0
         """A counter, odd while data and marks do not fit each other: during a rollback, and while both are staged."""
-        self._upgraded = upgraded
+        self._split_has_ended = split_has_ended
         unclean = directory is not None and not directory.clean
         self._outcome = staging.outcome or (RecoveryOutcome.ROLLED_BACK if unclean else RecoveryOutcome.NOTHING_TO_DO)
 
@@ -100,24 +99,12 @@ class StoreReads(KeyValueStore):
         return self.staging.manages_offsets
 
     @property
-    def takes_timestamps(self) -> bool:
-        return True
-
-    @property
     def keeps_marks(self) -> bool:
         return True
 
     @property
     def deletes_ranges_whole(self) -> bool:
         return self.staging.deletes_ranges_whole
-
-    @property
-    def is_split(self) -> bool:
-        return self.staging.is_split
-
-    @property
-    def can_split(self) -> bool:
-        return self.is_split or self.staging.engine.splits
 
     @property
     def is_open(self) -> bool:
@@ -216,40 +203,6 @@ class StoreReads(KeyValueStore):
             # Another thread may have closed the store meanwhile.
             self.access.check_open()
             raise
-
-    def timestamped_lookup(
-        self, form: type[HoldsStored], otherwise: Callable[[bytes], HoldsStored | None]
-    ) -> Callable[[bytes], HoldsStored | None]:
-        batch, staging = self._batch, self.staging
-        if batch is None:
-            return super().timestamped_lookup(form, otherwise)
-
-        def lookup(key: bytes) -> HoldsStored | None:
-            # The same as ``get``, without its calls.
-            if type(key) is bytes:
-                writes = batch.writes
-                try:
-                    if key in writes:
-                        value = writes[key]
-                    elif batch.deep:
-                        value = staging.look_up(key)
-                    elif key in (recent := batch.recent):
-                        value = recent[key]
-                    else:
-                        bare_lookup = staging.bare_lookup
-                        value = bare_lookup(key)
-                except Exception:
-                    # The error may be the engine's own: the longer way raises the one for the caller.
-                    return otherwise(key)
-                if value is None:
-                    return None
-                if len(value) >= 8:
-                    found = form()
-                    found.stored = value
-                    return found
-            return otherwise(key)
-
-        return lookup
 
     def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
         check_keys(keys)

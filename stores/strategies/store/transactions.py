@@ -15,7 +15,6 @@ from stores.errors import StoreCorruptedError, StoreError, StoreUnavailableError
 from stores.failpoints import reach
 from stores.interface import IsolationLevel, Position, PositionBound, Recovery, TopicPartition
 from stores.strategies.access import OFFSET_BOUND, check_bounds, check_offset, check_partition, while_open
-from stores.strategies.family_split import split
 from stores.strategies.staging import RESTORE_AFTER_WRITE, RESTORE_BEFORE_WRITE
 from stores.strategies.store.reads import StoreReads
 
@@ -56,22 +55,6 @@ class StoreTransactions(StoreReads):
                 return
         self.access.check_write(key, value)
         self._stage(key, value)
-
-    def put_timestamped(self, key: bytes, value: bytes | None, timestamp_ms: int) -> None:
-        # The same as ``put``, without the cost of a call.
-        if type(key) is bytes and type(value) is bytes and type(timestamp_ms) is int and not timestamp_ms >> 62:
-            key_bytes = len(key)
-            batch = self._batch
-            if batch is not None and 0 < key_bytes <= self._max_key_bytes and get_ident() == self._writer:
-                num_bytes = key_bytes + len(value) + 8
-                if num_bytes <= batch.room_bytes and key not in batch.writes and not batch.deep:
-                    batch.room_bytes -= num_bytes
-                    # Big-endian; faster than a ``Struct``.
-                    batch.writes[key] = timestamp_ms.to_bytes(8) + value
-                    return
-            self.put(key, timestamp_ms.to_bytes(8) + value)
-            return
-        super().put_timestamped(key, value, timestamp_ms)
 
     def put_all(self, pairs: Iterable[tuple[bytes, bytes | None]]) -> None:
         check_pairs(pairs)
@@ -352,7 +335,7 @@ class StoreTransactions(StoreReads):
                     f"store {self.name!r} is at offset {reached} of {partition.topic}-{partition.partition}, behind "
                     f"its checkpoint {wanted}: wipe the store and restore it from its changelog"
                 )
-        return Recovery(self._outcome, dict(self._offsets), self._upgraded)
+        return Recovery(self._outcome, dict(self._offsets))
 
     @while_open
     def restore(
@@ -390,19 +373,6 @@ class StoreTransactions(StoreReads):
         self._staged_position = positions.advanced(advanced, self._staged_position)
         if given:
             self._marks = kept_marks.merge(self._marks, given)
-
-    @while_open
-    def split(self, marks: Mapping[str, bytes | None]) -> None:
-        if not self.staging.engine.splits:
-            super().split(marks)
-        if not self._is_clean():
-            raise StoreError(f"store {self.name!r} has staged writes: commit or roll back before splitting it")
-        if self.is_split:
-            raise StoreError(f"store {self.name!r} is split already")
-        kept_marks.check(marks)
-        split(self.staging, kept_marks.encode(self._marks, kept_marks.changed(self._marks, marks)))
-        self._max_key_bytes = self.access.max_key_bytes
-        self._marks = kept_marks.merge(self._marks, marks)
 
     @while_open
     def verify(self) -> None:

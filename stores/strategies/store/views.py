@@ -13,7 +13,15 @@ from stores.contract.arguments import check_keys
 from stores.contract.reading import close_answer, of_one_moment
 from stores.engines.engine import EngineSnapshot
 from stores.errors import ConfigError, StoreClosedError, StoreUnavailableError
-from stores.interface import IsolationLevel, KeyValueIterator, KeyValueSnapshot, KeyValueView, Position, PositionBound
+from stores.interface import (
+    IsolationLevel,
+    KeyValueIterator,
+    KeyValueSnapshot,
+    KeyValueView,
+    Position,
+    PositionBound,
+    ShownTimestamps,
+)
 from stores.ordered.ranges import ScanRange, prefix_bounds
 from stores.position import POSITION, decode, merge
 from stores.strategies.access import Access, as_bytes, check_bounds
@@ -34,9 +42,6 @@ class Readable(Protocol):
 
     @property
     def name(self) -> str: ...
-
-    @property
-    def is_split(self) -> bool: ...
 
     @property
     def _transaction(self) -> object: ...
@@ -82,8 +87,8 @@ class StoreReader(KeyValueView):
         return self._level
 
     @property
-    def is_split(self) -> bool:
-        return self._store.is_split
+    def timestamps(self) -> ShownTimestamps:
+        return ShownTimestamps(is_split=self._store.staging.is_split)
 
     def position(self) -> Position:
         return self._store.position(self._level)
@@ -268,8 +273,8 @@ class StoreSnapshot(KeyValueSnapshot):
         return IsolationLevel.READ_COMMITTED
 
     @property
-    def is_split(self) -> bool:
-        return self._is_split
+    def timestamps(self) -> ShownTimestamps:
+        return ShownTimestamps(is_split=self._is_split)
 
     def position(self) -> Position:
         # Its own entries have the position of its commit. The store's, taken before it, may be that of an earlier one,

@@ -81,7 +81,7 @@ class RestoreReport:
     reason: str | None = None
     recovery: RecoveryOutcome = RecoveryOutcome.NOTHING_TO_DO
     upgraded: bool = False
-    """True if opening found that the store's last record of an older format is gone (``Recovery.upgraded``)."""
+    """True if opening found the last record of an older format gone (``Timestamps.split_has_ended``)."""
 
 
 OnRestore = Callable[[RestoreProgress], None]
@@ -227,7 +227,7 @@ def reported(
         wiped_because is not None,
         "; ".join(reasons) or None,
         recovery.outcome,
-        recovery.upgraded,
+        store.timestamps.split_has_ended,
     )
 
 

@@ -7,7 +7,15 @@ from typing import Any, TypeVar
 
 from stores.contract.reading import close_answer
 from stores.errors import StoreClosedError, StoreError, StoreRestoringError
-from stores.interface import IsolationLevel, KeyValueIterator, KeyValueSnapshot, KeyValueView, Position, PositionBound
+from stores.interface import (
+    IsolationLevel,
+    KeyValueIterator,
+    KeyValueSnapshot,
+    KeyValueView,
+    Position,
+    PositionBound,
+    ShownTimestamps,
+)
 from stores.tasks.stores.shown_store import StoreProxy
 from stores.tasks.stores.task_store import TaskStore
 
@@ -54,12 +62,9 @@ class TaskView(KeyValueView):
         return self._level
 
     @property
-    def takes_timestamps(self) -> bool:
-        return self._store.store.takes_timestamps
-
-    @property
-    def is_split(self) -> bool:
-        return self._store.store.is_split
+    def timestamps(self) -> ShownTimestamps:
+        shown = self._store.store.timestamps
+        return ShownTimestamps(shown.are_kept, shown.is_split)
 
     def position(self) -> Position:
         return self._answered(lambda view: view.position())

@@ -69,7 +69,7 @@ GAPS = {
         ),
         Gap(
             TWO_FORMATS,
-            lambda store: not (isinstance(store, KeyValueStore) and store.can_split),
+            lambda store: not (isinstance(store, KeyValueStore) and store.timestamps.can_split),
             "its engine has one data family (``Engine.splits``)",
             "a store with records of the older format is refused with the newer one, and is left as it is",
         ),

@@ -25,6 +25,7 @@ from stores.records.record_kind import RecordKind
 from stores.registry import backend_named
 from stores.settings.upgrade import Upgrade, UpgradeMode
 from stores.strategies.store import Store
+from stores.strategies.store.timestamps import StoreTimestamps
 from stores.tasks import NO_INTERVAL, OnError, ProcessingGuarantee, StreamTask, TaskContext, TaskId, TaskSettings
 from stores.tasks.context import ProcessFunction
 from stores.tests.conformance.cases import Case
@@ -183,7 +184,8 @@ def stepping(look: Callable[[], None]) -> Iterator[None]:
 
         return call
 
-    for name in ("put", "put_timestamped", "put_all", "set_mark", "delete_range"):
+    patch.setattr(StoreTimestamps, "put", stepped(StoreTimestamps.put))
+    for name in ("put", "put_all", "set_mark", "delete_range"):
         patch.setattr(Store, name, stepped(getattr(Store, name)))
     try:
         yield
@@ -214,7 +216,7 @@ def test_one_call_during_a_lazy_upgrade_is_seen_whole_or_not_at_all(store: KeyVa
     if not carries(store, TWO_FORMATS):
         return
     typed: Any = change.kind.over(store)
-    assert store.is_split
+    assert store.timestamps.is_split
     typed.put(b"b", OLD, 10)
     typed.put(b"d", OLD, 10)
     typed.commit()

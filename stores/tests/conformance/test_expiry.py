@@ -23,7 +23,7 @@ TTL = TimestampedKeyValue(STR, STR, ttl_ms=100)
 @pytest.fixture
 def times(store: KeyValueStore) -> Times | None:
     """Records that live for 100 ms, over a new store; None where that is refused."""
-    if store.keeps_marks and store.takes_timestamps:
+    if store.keeps_marks and store.timestamps.are_kept:
         return TTL.over(store)
     with pytest.raises(ConfigError):
         TTL.over(store)

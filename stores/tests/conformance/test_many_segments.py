@@ -153,7 +153,7 @@ def test_a_lookup_of_many_keys_with_a_time_to_live_is_made_once(
     store: KeyValueStore, level: IsolationLevel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     keys = [b"%04d" % number for number in range(1_500)]
-    if not (store.keeps_marks and store.takes_timestamps):
+    if not (store.keeps_marks and store.timestamps.are_kept):
         return
     typed = TimestampedKeyValue(BYTES, BYTES, ttl_ms=1_000_000).over(store)
     typed.put_all([(key, b"v", 1) for key in keys])

@@ -157,7 +157,7 @@ def test_timestamps_and_other_segments_come_together(case: Case, path: Path, kin
     store = case.open(path)
     write(KINDS[kind].over(store), TIMES)
     assert shown(after.over(store)) == list(TIMES)
-    if store.takes_timestamps:
+    if store.timestamps.are_kept:
         assert preparable(store).mark(OLD_SEGMENTS) is not None
         with pytest.raises(StoreIncompatibleError, match="Upgrade"):
             replace(after, segment_ms=11).over(store)

@@ -23,7 +23,7 @@ def times(store: KeyValueStore) -> Times:
 
 def shown(store: TimestampedKeyValueStore[Any, Any], timestamp_ms: int) -> int:
     """The time that ``store`` shows of a value put at ``timestamp_ms``: one of plain values keeps none."""
-    return timestamp_ms if store.store.takes_timestamps else -1
+    return timestamp_ms if store.store.timestamps.are_kept else -1
 
 
 def test_a_value_comes_back_with_its_time(times: Times) -> None:
@@ -84,14 +84,14 @@ def test_the_store_keeps_eight_bytes_of_time_before_the_value(store: KeyValueSto
     times.put(b"empty", b"", 1)
     times.put_all([(b"all", b"w", 2)])
     assert times.put_if_absent(b"absent", b"x", 3) is None
-    time = bytes if store.takes_timestamps else lambda _: b""
+    time = bytes if store.timestamps.are_kept else lambda _: b""
     assert dict(store.all()) == {
         b"key": time([1, 2, 3, 4, 5, 6, 7, 8]) + b"v",
         b"empty": time([0, 0, 0, 0, 0, 0, 0, 1]),
         b"all": time([0, 0, 0, 0, 0, 0, 0, 2]) + b"w",
         b"absent": time([0, 0, 0, 0, 0, 0, 0, 3]) + b"x",
     }
-    assert times.get(b"empty") == (b"", 1 if store.takes_timestamps else -1)
+    assert times.get(b"empty") == (b"", 1 if store.timestamps.are_kept else -1)
 
 
 @pytest.mark.parametrize("refused", [-1, -(2**63), 1.0, "1", True, None, 2**62, 2**64])
@@ -134,7 +134,7 @@ def test_a_value_that_is_not_bytes_is_refused_where_bytes_are_kept(store: KeyVal
 
 
 def test_bytes_without_a_time_name_their_key(store: KeyValueStore) -> None:
-    if not store.takes_timestamps:
+    if not store.timestamps.are_kept:
         return  # Any bytes are a plain value there.
     times = TimestampedKeyValue(STR, STR).over(store)
     store.put(b"key", b"short")
@@ -170,7 +170,7 @@ def test_values_and_times_are_there_after_closing_and_opening(store: KeyValueSto
     if not store.persistent:
         return
     again = TimestampedKeyValue(STR, JSON).over(reopen())
-    assert again.get("a") == ({"n": 1}, 7 if again.store.takes_timestamps else -1)
+    assert again.get("a") == ({"n": 1}, 7 if again.store.timestamps.are_kept else -1)
 
 
 def test_a_rollback_takes_back_values_with_their_times(times: Times) -> None:
@@ -196,10 +196,10 @@ def test_a_timestamped_store_is_not_opened_as_a_plain_one(store: KeyValueStore, 
 
 def test_a_put_with_a_time_is_a_put_of_eight_bytes_and_the_value(store: KeyValueStore) -> None:
     for _ in range(2):
-        store.put_timestamped(b"a", b"one", 256)
-        store.put_timestamped(b"b", b"", 0)
-        store.put_timestamped(b"c", b"three", 2**62 - 1)
-        store.put_timestamped(b"c", None, 1)
+        store.timestamps.put(b"a", b"one", 256)
+        store.timestamps.put(b"b", b"", 0)
+        store.timestamps.put(b"c", b"three", 2**62 - 1)
+        store.timestamps.put(b"c", None, 1)
         assert list(store.all()) == [(b"a", b"\0\0\0\0\0\0\1\0one"), (b"b", b"\0" * 8)]
     counted = store.approximate_num_uncommitted_bytes()
     if store.transactional:
@@ -220,7 +220,7 @@ def test_a_put_with_a_time_is_a_put_of_eight_bytes_and_the_value(store: KeyValue
     ]
     for arguments in refused:
         with pytest.raises((TypeError, ValueError)):
-            store.put_timestamped(*arguments)
+            store.timestamps.put(*arguments)
     assert store.approximate_num_uncommitted_bytes() == 0
 
 

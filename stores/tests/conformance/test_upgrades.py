@@ -72,7 +72,7 @@ def timed_over(store: KeyValueStore, kind: TimestampedKeyValue[bytes, bytes] = T
         kind.over(store)
     with store.all() as pairs:
         assert list(pairs) == before
-    assert not store.is_split
+    assert not store.timestamps.is_split
     raise HeldInstead
 
 
@@ -113,7 +113,7 @@ def places(store: KeyValueStore) -> dict[bytes, bytes]:
 
 def test_opening_a_plain_store_as_timestamped_is_the_whole_upgrade(upgraded: Callable[[], Timed]) -> None:
     with upgraded() as store:
-        assert store.store.is_split
+        assert store.store.timestamps.is_split
         assert places(store.store) == {b"\x00" + key: old_value(key) for key in KEYS}
         assert store.committed_offset(LOG) == (1 if store.store.manages_offsets else None)
         for level in IsolationLevel:
@@ -163,8 +163,8 @@ def test_what_was_moved_is_committed_with_the_writes(upgraded: Callable[[], Time
     check(store.read_only(IsolationLevel.READ_COMMITTED), expected)
     if store.store.persistent:
         store = upgraded()
-        assert store.store.is_split
-        assert not store.store.recover().upgraded
+        assert store.store.timestamps.is_split
+        assert not store.store.timestamps.split_has_ended
         lies = places(store.store)
         assert {key[1:] for key in lies if key[:1] == b"\x01"} == {b"a", b"b"}
         store.store.verify()
@@ -205,14 +205,14 @@ def test_when_the_last_old_record_has_gone_the_next_opening_says_so_and_the_stor
         store.get(key)
     store.commit()
     expected = {**OLD, KEYS[0]: (b"new", 3)}
-    assert store.store.is_split
+    assert store.store.timestamps.is_split
     if not store.store.persistent:
         check(store, expected)
         return
     for is_first in (True, False):
         store = upgraded()
-        assert not store.store.is_split
-        assert store.store.recover().upgraded is is_first
+        assert not store.store.timestamps.is_split
+        assert store.store.timestamps.split_has_ended is is_first
         assert dict(store.store.all()) == {
             key: (SURROGATE if at < 0 else at.to_bytes(8, "big")) + value for key, (value, at) in expected.items()
         }
@@ -228,12 +228,12 @@ def test_when_the_last_old_record_has_gone_the_next_opening_says_so_and_the_stor
 
 def test_a_new_timestamped_store_is_never_split(store: KeyValueStore, reopen: Callable[[], KeyValueStore]) -> None:
     timed = TIMED.over(store)
-    assert not store.is_split
+    assert not store.timestamps.is_split
     timed.put(b"key", b"value", 1)
     timed.commit()
     again = reopen()
-    assert not again.is_split
-    assert again.recover().upgraded is False
+    assert not again.timestamps.is_split
+    assert again.timestamps.split_has_ended is False
     assert list(again.all()) == ([(b"key", bytes(7) + b"\x01value")] if again.persistent else [])
 
 
@@ -266,7 +266,7 @@ def test_a_store_that_was_opened_as_key_value_is_upgraded_if_the_serdes_are_the_
         plain.commit()
         with pytest.raises(StoreIncompatibleError):
             TimestampedKeyValue(STR, BYTES).prepare(store)
-        assert not store.is_split
+        assert not store.timestamps.is_split
         timed = timed_over(store)
         assert timed.get(b"key") == (b"value", -1)
         timed.rollback()
@@ -294,11 +294,11 @@ def test_writes_that_are_staged_are_no_upgrade(case: Case, path: Path) -> None:
         if store.transactional:
             with pytest.raises(StoreError):
                 TIMED.over(store)
-            assert not store.is_split
+            assert not store.timestamps.is_split
         store.commit()
         timed = timed_over(store)
         with pytest.raises(StoreError):
-            store.split({})
+            store.timestamps.split({})
         assert timed.get(b"key") == (b"value", -1)
 
 
@@ -451,7 +451,7 @@ def check_upgraded(case: Case, path: Path) -> None:
                 expected: Shown = {b"%02d" % number: (b"old", -1) for number in NUMBERS}
                 expected |= {b"w%02d" % number: (b"new", 0) for number in NUMBERS[: PER_COMMIT * committed]}
                 assert shown(store.all()) == sorted(expected.items())
-                if store.store.is_split:
+                if store.store.timestamps.is_split:
                     old = [key for key in places(store.store) if key[:1] == b"\x00"]
                     assert len(old) == len(NUMBERS) - PER_COMMIT * committed
             else:
@@ -461,7 +461,7 @@ def check_upgraded(case: Case, path: Path) -> None:
                 store.get(b"%02d" % number)
             store.commit()
     with case.open(path) as whole:
-        assert not whole.is_split
+        assert not whole.timestamps.is_split
 
 
 def test_of_a_key_in_both_formats_readers_show_the_present_one(upgraded: Callable[[], Timed]) -> None:

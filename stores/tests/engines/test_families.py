@@ -36,7 +36,7 @@ def test_a_record_that_moves_between_the_lookups_of_two_families_is_seen_in_one(
     with open_store("rocksdb-indexed-batch", path) as store:
         store.put(b"key", b"old")
         store.commit()
-        store.split({})
+        store.timestamps.split({})
 
         def move() -> None:
             store.put(NEW + b"key", b"new")
@@ -57,7 +57,7 @@ def test_a_range_delete_over_both_families_and_one_within_each(path: Path, backe
     with open_store(backend, path) as store:
         store.put_all([(key, b"old") for key in keys])
         store.commit()
-        store.split({})
+        store.timestamps.split({})
         everything = {tag + key: b"old" if tag == OLD else b"new" for tag in (OLD, NEW) for key in keys}
         for start, end in [
             (OLD + b"b", NEW + b"b"), (None, None), (OLD, NEW), (NEW, None), (None, OLD + b"b"), (OLD + b"c", None),
@@ -84,7 +84,7 @@ def test_a_key_of_neither_format_is_not_written(path: Path, backend: str) -> Non
     with open_store(backend, path) as store:
         store.put(b"key", b"old")
         store.commit()
-        store.split({})
+        store.timestamps.split({})
         assert store.get(b"key") is None
         store.put(b"key", b"value")
         with pytest.raises(StoreIncompatibleError):
@@ -99,7 +99,7 @@ def test_what_was_written_last_before_a_split_is_found_where_it_lies_then(path: 
         store.put(OLD + b"key", b"value")
         store.commit()
         assert store.get(OLD + b"key") == b"value"
-        store.split({})
+        store.timestamps.split({})
         assert store.get(OLD + b"key") is None
         assert store.get(OLD + OLD + b"key") == b"value"
 

@@ -67,7 +67,7 @@ def test_a_sound_store_is_not_doubtful(path: Path, monkeypatch: pytest.MonkeyPat
     upgraded = path.with_name("upgraded")
     for kind in (KeyValue(BYTES, BYTES), TimestampedKeyValue(BYTES, BYTES)):
         with kind.over(open_store("lmdb", upgraded)) as typed:
-            typed.store.put(b"\x01key" if typed.store.is_split else b"key", b"12345678value")
+            typed.store.put(b"\x01key" if typed.store.timestamps.is_split else b"key", b"12345678value")
             typed.commit()
         assert not LmdbEngine.is_doubtful(upgraded / "data")
     killed(path)

@@ -9,14 +9,17 @@ import pytest
 
 from stores import IsolationLevel
 from stores.errors import ConfigError
+from stores.interface import Timestamps
 from stores.records import STR, KeyValue, TimestampedKeyValue, ValueAndTimestamp
 from stores.tests.minimal_store import KINDS, Direct, InMemory, Transactional
 
 
 class WithTimestamps(Transactional):
-    """Says that it takes timestamps."""
+    """Says that it keeps timestamps."""
 
-    takes_timestamps = True
+    @property
+    def timestamps(self) -> Timestamps:
+        return Timestamps(self)
 
 
 @pytest.fixture

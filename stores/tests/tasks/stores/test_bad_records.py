@@ -134,7 +134,7 @@ def test_a_store_that_is_upgraded_lazily_gets_no_empty_key(tmp_path: Path) -> No
             producer.send(STORE, b"", b"v" * 8, 1)
             producer.flush()
         KINDS["timestamped"].prepare(store)
-        assert store.is_split
+        assert store.timestamps.is_split
         conversion = Conversion(store, KINDS["timestamped"], None)
         with pytest.raises(ChangelogError, match=place(0)):
             restore(store, log, STORE, None, {}, None, ReplayBound(-1), conversion)
