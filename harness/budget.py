@@ -10,7 +10,9 @@ import math
 import re
 import time
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from random import Random
 from typing import TypeVar
@@ -121,3 +123,37 @@ def _ranks(groups: Iterable[Hashable]) -> list[int]:
         ranks.append(seen[group])
         seen[group] += 1
     return ranks
+
+
+_END: ContextVar[Deadline] = ContextVar("end", default=NEVER)
+
+
+TIME_OVER = "the time of the run was over"
+
+
+class TimeOverError(Exception):
+    """The time of a run was over, and a process of a trial was killed. The trial has no result, and counts as left out.
+
+    It is no failure.
+    """
+
+
+@contextmanager
+def ended_by(deadline: Deadline) -> Iterator[None]:
+    """Kill the processes that this thread starts and waits for in the block at ``deadline``, with a TimeOverError."""
+    token = _END.set(deadline)
+    try:
+        yield
+    finally:
+        _END.reset(token)
+
+
+def seconds_for(deadline_s: float) -> float:
+    """Return the seconds that a process may take: ``deadline_s``, or less if the time is over before that."""
+    return min(deadline_s, max(0.0, _END.get().remaining_s))
+
+
+def check_time() -> None:
+    """Raise TimeOverError if the time is over."""
+    if _END.get().passed:
+        raise TimeOverError(TIME_OVER)

@@ -7,12 +7,11 @@ import subprocess
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from harness.budget import NEVER, Deadline
+from harness.budget import NEVER, Deadline, TimeOverError, ended_by
 from harness.experiment import Experiment, Outcome, Row, Worker
 from harness.folders import temporary_folder
+from harness.processes.child import MeasurementFailedError
 from harness.processes.load import LoadWatch, load_columns
-from harness.processes.measured import MeasurementFailedError
-from harness.processes.time_over import TimeOverError, ended_by
 
 PROBLEMS_MAX = 3
 """After so many trials have failed, no further one runs: they may all fail for the same reason."""

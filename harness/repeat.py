@@ -13,7 +13,7 @@ from typing import Any
 
 from harness.experiment import Again, Experiment, Placement, Worker
 from harness.experiments.registry import experiment_named
-from harness.processes.measured import MeasurementFailedError
+from harness.processes.child import MeasurementFailedError
 from stores.errors import ConfigError
 
 
@@ -52,8 +52,8 @@ def _again(experiment: Experiment[Any], trial: Any, worker: Worker) -> Again:
         return experiment.repeat(trial, worker)
     from harness.java import find_java
     from harness.progress import Progress
-    from harness.spark.application import local_master, spark_session
     from harness.spark.gang import run_gangs
+    from harness.spark.session import local_master, spark_session
 
     find_java()
     progress = Progress()

@@ -41,10 +41,9 @@ from harness.report.rows import (
     write_rows,
 )
 from harness.scenario_files import ScenarioFile
-from harness.spark.application import Session, SparkFailedError, local_master, spark_session
 from harness.spark.gang import run_gangs
-from harness.spark.master import check_master
 from harness.spark.runner import run_trials
+from harness.spark.session import Session, SparkFailedError, check_master, local_master, spark_session
 from harness.workloads.event_log import EventLog
 from stores.errors import ConfigError, nearest
 from stores.registry import backend_named

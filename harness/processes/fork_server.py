@@ -19,9 +19,9 @@ from types import TracebackType
 from typing import Any, Self
 
 import harness
+from harness.budget import check_time, seconds_for
 from harness.folders import quick_folder
 from harness.io_trace.library import recorder_library
-from harness.processes.time_over import check_time, seconds_for
 from stores.errors import ConfigError
 
 CLOCK_TIMES = 6

@@ -1,6 +1,6 @@
 """A limit on the memory of processes, page cache included: a cgroup of Linux, below the one of this process.
 
-A process enters it before it imports anything: ``python -m harness.processes.limited GROUP MODULE ARGUMENTS``.
+A process enters it before it imports anything: ``python -m harness.processes.memory_limit GROUP MODULE ARGUMENTS``.
 
 Source: the kernel's manual, "Control Group v2", "Memory", and "Memory Resource Controller" for version 1.
 """
@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import contextlib
 import os
+import runpy
+import sys
 from collections.abc import Iterator
 from itertools import count
 from pathlib import Path
@@ -74,3 +76,15 @@ def _below(root: Path, folder: str, path: str) -> Path:
     mounted = root / folder.lstrip("/")
     group = mounted / path.lstrip("/")
     return group if group.is_dir() else mounted
+
+
+def main() -> None:
+    """Run the module with its arguments."""
+    group, module = Path(sys.argv[1]), sys.argv[2]
+    (group / "cgroup.procs").write_text(f"{os.getpid()}\n")
+    sys.argv[:] = [module, *sys.argv[3:]]
+    runpy.run_module(module, run_name="__main__", alter_sys=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -22,7 +22,7 @@ from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 
 from harness import replay
-from harness.budget import NEVER, Budget, Deadline
+from harness.budget import NEVER, Budget, Deadline, TimeOverError, ended_by
 from harness.experiment import Experiment, Failure, Outcome
 from harness.experiments.throughput.configuration import Configuration
 from harness.experiments.throughput.pairs import read_pairs, write_pairs
@@ -31,16 +31,15 @@ from harness.experiments.throughput.plan import TRIAL_S, ThroughputTrial, shares
 from harness.experiments.throughput.run import run, work_once
 from harness.experiments.throughput.totals import throughput_row
 from harness.folders import temporary_folder
-from harness.processes.measured import MeasurementFailedError
-from harness.processes.time_over import TimeOverError, ended_by
+from harness.processes.child import MeasurementFailedError
 from harness.progress_file import ProgressFile, note_progress
 from harness.spark import events
 from harness.spark.expected import differences, expected_state
 from harness.spark.meeting import Meeting, meeting
 from harness.spark.runner import SparkSite
 from harness.spark.session import code_path
-from harness.workloads.departures import Departures
 from harness.workloads.event_log import EVENT_LOG, EventLog
+from harness.workloads.flights import Departures
 from harness.workloads.registry import workload
 from harness.workloads.workload import EventSource
 from stores.errors import ConfigError

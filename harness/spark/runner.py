@@ -24,12 +24,11 @@ import pyarrow.parquet as pq
 from pyspark import TaskContext
 from pyspark.sql import SparkSession
 
-from harness.budget import NEVER, Deadline
+from harness.budget import NEVER, Deadline, TimeOverError, ended_by
 from harness.experiment import Experiment, Outcome, Row, Worker
 from harness.folders import temporary_folder
+from harness.processes.child import MeasurementFailedError
 from harness.processes.fork_server import ForkServer, fork_server
-from harness.processes.measured import MeasurementFailedError
-from harness.processes.time_over import TimeOverError, ended_by
 from harness.progress_file import ProgressFile, note_progress
 from harness.spark.session import code_path
 from stores.errors import ConfigError

@@ -7,19 +7,26 @@ without them can run them, if it has their dependencies.
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
+import py_compile
 import re
 import shutil
 import signal
+import socket
+import struct
 import sys
 import tempfile
 import threading
-from collections.abc import Iterator, Mapping
+import zipfile
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
+from importlib.util import cache_from_source, find_spec
 from pathlib import Path
 from typing import IO
 
 from py4j.java_gateway import JavaGateway
-from py4j.protocol import Py4JError
+from py4j.protocol import Py4JError, Py4JNetworkError
 from pyspark import SparkConf, SparkContext
 from pyspark.errors import PySparkException
 from pyspark.java_gateway import launch_gateway
@@ -29,7 +36,6 @@ import harness
 from harness.folders import temporary_folder
 from harness.java import find_java
 from harness.processes.spark_cluster import LOG4J2, QUICK_JVM
-from harness.spark.shipped_code import write_archive
 from harness.workloads.event_log import EventLogError
 from stores.errors import ConfigError
 
@@ -263,3 +269,141 @@ def _with_retries(master: str, max_failures: int) -> str:
     """Return a local master that retries: it does so only if its name says so, as in ``local[2,3]``."""
     plain = re.fullmatch(r"local(?:\[(\d+|\*)\])?", master)
     return f"local[{plain[1] or 1},{max_failures}]" if plain and max_failures > 1 else master
+
+
+Session = SparkSession
+TASK_FAILURES_MAX = 3
+"""A Spark task is tried so many times, for example if its executor dies. No trial is lost or counted twice by that."""
+
+
+def local_master(partitions: Iterable[int]) -> str:
+    """Return the master for all cores of this machine, with a slot for each task that is measured at the same time."""
+    return f"local[{max(2, os.cpu_count() or 1, *partitions)}]"
+
+
+class SparkFailedError(Exception):
+    """A Spark job ended with an error. The message names the error and the file with Spark's own messages."""
+
+
+@contextlib.contextmanager
+def spark_session(app_name: str, master: str, log_folder: Path | None) -> Iterator[SparkSession]:
+    """Start a quiet session for experiments. ``log_folder`` is as for ``session``.
+
+    Raises: ConfigError if Spark does not start, SparkFailedError for a job that fails.
+    """
+    # After an interruption py4j logs the traceback of the present call to the root logger.
+    if not logging.getLogger().handlers:
+        logging.getLogger().addHandler(logging.NullHandler())
+    reason = ""
+    try:
+        with session(app_name, master, max_failures=TASK_FAILURES_MAX, log_folder=log_folder) as spark:
+            try:
+                yield spark
+            except (PySparkException, Py4JError, ConnectionError) as error:
+                reason = _reason(error)  # Asked of the JVM, which is gone once the session is left.
+                raise
+    except (PySparkException, Py4JError, ConnectionError) as error:
+        notes = " ".join(getattr(error, "__notes__", ()))
+        raise SparkFailedError(f"Spark failed: {reason or type(error).__name__}. {notes}".strip()) from error
+
+
+def _reason(error: Exception) -> str:
+    """Return the reason of a failure in one line: of a chain of Java causes, the last one."""
+    try:
+        text = str(error)
+    except (Py4JError, OSError):
+        text = ""
+    if not text.strip() or "OutOfMemoryError" in text or isinstance(error, Py4JNetworkError | ConnectionError):
+        return (
+            "its JVM has ended, most likely for lack of memory. Give it more with spark-submit, for example: "
+            "spark-submit --driver-memory 4g scenarios/your_event_log.py"
+        )
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    causes = [line for line in lines if line.startswith("Caused by: ")]
+    return (causes[-1] if causes else lines[0]).removeprefix("Caused by: ").rstrip(".")
+
+
+SHIPPED_PACKAGES = ("stores", "harness", "scenarios")
+SHIPPED_SUFFIXES = (".py", ".properties", ".typed", ".c", ".java", ".sha256", ".xml")
+
+
+def write_archive(archive: Path) -> None:
+    """Write the files of ``SHIPPED_PACKAGES`` to a zip file, and beside each module its compiled form.
+
+    Python keeps nothing that it compiles while it imports from a zip file: without the compiled form each process of an
+    executor compiles every module again, which is most of the time of its start. Python itself ignores a compiled form
+    that is of another version, or of an earlier source.
+    """
+    with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as target:
+        for file, name in _code_files():
+            target.write(file, name)
+            if file.suffix == ".py" and "/tests/" not in name and (compiled := _compiled(file)):
+                target.write(compiled, f"{name}c")
+
+
+def _code_files() -> Iterator[tuple[Path, str]]:
+    for package in SHIPPED_PACKAGES:
+        spec = find_spec(package)
+        for folder in (spec.submodule_search_locations or []) if spec else []:
+            for file in sorted(Path(folder).rglob("*")):
+                if file.suffix in SHIPPED_SUFFIXES:
+                    yield file, f"{package}/{file.relative_to(folder).as_posix()}"
+
+
+def _compiled(source: Path) -> Path | None:
+    """Return the compiled form of a module, made if Python may keep it; None if there is none."""
+    compiled = Path(cache_from_source(source))
+    is_old = not compiled.exists() or compiled.stat().st_mtime < source.stat().st_mtime
+    if is_old and not sys.dont_write_bytecode:
+        with suppress(OSError, py_compile.PyCompileError):
+            py_compile.compile(str(source), doraise=True)
+    return compiled if compiled.exists() else None
+
+
+ANSWER_TIMEOUT_S = 5.0
+"""The time that each address of a master has to accept a connection, and then to answer."""
+_SCHEME = "spark://"
+_REQUEST, _ANSWERS, _NUMBER = 3, (4, 5), 0x7478_7374
+"""Types of messages, and a number for one. Source: Spark's ``network-common``, ``Message.Type`` and ``RpcRequest``."""
+_REQUEST_HEAD, _ANSWER_HEAD = struct.Struct(">qbqi"), struct.Struct(">qbq")
+"""The length of the whole, the type and the number, and in a request the length of its content."""
+
+
+def check_master(master: str | None) -> None:
+    """Check that a standalone master answers at one of the addresses of ``master``.
+
+    ``master`` is as for Spark: ``spark://HOST:PORT``, with more pairs after commas if masters stand by. Other masters,
+    and those that ``spark-submit`` has chosen, are not checked. Raises: ConfigError.
+    """
+    if master is None or not master.startswith(_SCHEME) or "PYSPARK_GATEWAY_PORT" in os.environ:
+        return
+    reasons = [_refusal(address) for address in master.removeprefix(_SCHEME).split(",")]
+    if all(reasons):
+        raise ConfigError(f"no master answers at {master}: {'; '.join(filter(None, reasons))}. Start it, or correct it")
+
+
+def _refusal(address: str) -> str | None:
+    """Return why nothing answers at ``address``, or None if something does."""
+    parts = re.fullmatch(r"\[?([^\[\]/]+?)\]?:(\d{1,5})", address)
+    if parts is None or not 0 < int(parts[2]) < 1 << 16:
+        return f"{address!r} is not HOST:PORT"
+    try:
+        with socket.create_connection((parts[1], int(parts[2])), ANSWER_TIMEOUT_S) as connection:
+            connection.settimeout(ANSWER_TIMEOUT_S)
+            return None if _answers_as_spark(connection) else f"{address}: what listens there is no Spark master"
+    except OSError as error:
+        return f"{address}: {error.strerror or error}"
+
+
+def _answers_as_spark(connection: socket.socket) -> bool:
+    """Send a request without sense, which Spark answers with a failure under the same number."""
+    content = b"?"
+    connection.sendall(_REQUEST_HEAD.pack(_REQUEST_HEAD.size + len(content), _REQUEST, _NUMBER, len(content)) + content)
+    answer = b""
+    while len(answer) < _ANSWER_HEAD.size:
+        received = connection.recv(_ANSWER_HEAD.size - len(answer))
+        if not received:
+            return False
+        answer += received
+    _, kind, number = _ANSWER_HEAD.unpack(answer)
+    return kind in _ANSWERS and number == _NUMBER

@@ -17,9 +17,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from harness.spark.expected import differences, expected_rows, expected_state
-from harness.workloads.aircraft_sessions import AircraftSessions
 from harness.workloads.count import Count
-from harness.workloads.flights_by_hour import FlightsByHour
+from harness.workloads.flights import AircraftSessions, FlightsByHour
 from harness.workloads.workload import TypedWorkload
 from stores.changelog.files import VersionLog
 from stores.config import StoreConfig

@@ -8,8 +8,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from harness.workloads.typed_state import plain_pairs
-from harness.workloads.workload import Event, Workload, records_of
+from harness.workloads.workload import Event, Workload, plain_pairs, records_of
 from stores.changelog.interface import Record
 from stores.interface import IsolationLevel, KeyValueStore
 from stores.records import RecordKind, TypedStore

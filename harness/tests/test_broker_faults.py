@@ -42,7 +42,7 @@ from harness.experiments.broker_faults.trial import (
 from harness.mutants.registry import BROKER_TRIALS
 from harness.processes import kafka_jars
 from harness.replay import text_of
-from harness.spark.shipped_code import SHIPPED_SUFFIXES
+from harness.spark.session import SHIPPED_SUFFIXES
 from stores.errors import ConfigError
 from stores.tasks import task_transaction
 from stores.tests.kafka.shared_broker import FOLDER, skip_without_kafka

@@ -18,17 +18,26 @@ from types import MappingProxyType
 import pytest
 
 from harness.answer.results import all_figures, all_pages
-from harness.budget import NEVER, Budget, Deadline, budget_seconds, budget_text, end_of, fair_order
+from harness.budget import (
+    NEVER,
+    Budget,
+    Deadline,
+    TimeOverError,
+    budget_seconds,
+    budget_text,
+    check_time,
+    end_of,
+    ended_by,
+    fair_order,
+)
 from harness.cli import main
 from harness.experiment import Experiment, Failure, Figure, Figures, Placement, Request, Row, Rows, Worker
 from harness.experiments.opening import opening
 from harness.experiments.opening.opening import OpeningTrial
 from harness.experiments.registry import experiments
 from harness.local import PROBLEMS_MAX, run_local
-from harness.processes.child import run_program
+from harness.processes.child import MeasurementFailedError, run_program
 from harness.processes.load import LOAD_COLUMNS, median_load
-from harness.processes.measured import MeasurementFailedError
-from harness.processes.time_over import TimeOverError, check_time, ended_by
 from harness.profiles import NIGHT, PROFILES
 from harness.report.left_out import left_out, left_out_sentence, summary_of
 from harness.run import budget_of

@@ -11,7 +11,7 @@ from harness.spark.events import event_log
 from harness.spark.session import session
 from harness.tests.shared_jvm import SharedJvm
 from harness.workloads.event_log import EventLog
-from harness.workloads.event_time import is_event_time
+from harness.workloads.event_log_rows import is_event_time
 
 TIMES = [
     "0",

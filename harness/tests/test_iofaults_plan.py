@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from harness.budget import Deadline
+from harness.budget import Deadline, TimeOverError
 from harness.checkers.prefix import Found
 from harness.experiment import Claim, Request
 from harness.experiments.iofaults import detection, subsets
@@ -37,7 +37,6 @@ from harness.experiments.iofaults.report import fault_findings, mutants, promise
 from harness.experiments.iofaults.subjects import CHECKPOINT, OFFSET_IMPORTS, TASKS, subjects
 from harness.experiments.iofaults.subsets import Recorded, Subset, Writer, make_recording, subsets_of
 from harness.mutants.registry import IO_FAULTS
-from harness.processes.time_over import TimeOverError
 from harness.typed_maps import IN_TURN
 from stores.registry import backends
 

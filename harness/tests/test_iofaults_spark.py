@@ -23,8 +23,7 @@ from harness.experiments.iofaults.subsets import Writer
 from harness.experiments.iofaults.workshop import Row
 from harness.io_trace import library as recorder
 from harness.spark.runner import finished_trials, run_trials
-from harness.spark.session import session
-from harness.spark.shipped_code import SHIPPED_SUFFIXES
+from harness.spark.session import SHIPPED_SUFFIXES, session
 from harness.tests.exploring import points_of, rows_of
 from harness.tests.shared_jvm import SharedJvm
 from stores.errors import ConfigError

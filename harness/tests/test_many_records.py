@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from harness.budget import NEVER, Deadline
+from harness.budget import NEVER, TIME_OVER, Deadline, TimeOverError
 from harness.experiment import Request, Worker
 from harness.experiments.scale import scale as scale_module
 from harness.experiments.scale import steps
@@ -18,9 +18,8 @@ from harness.experiments.scale.experiment import Scale
 from harness.experiments.scale.report import scale_chart, scale_tables
 from harness.experiments.scale.scale import run_scale
 from harness.experiments.scale.trial import ScaleTrial
-from harness.processes.measured import MeasurementFailedError, figures_of, write_figures
+from harness.processes.child import MeasurementFailedError, figures_of, write_figures
 from harness.processes.memory_limit import NoMemoryLimitError, memory_limit
-from harness.processes.time_over import TIME_OVER, TimeOverError
 from harness.run import prove
 from harness.scale_scenario import ScaleScenario
 from harness.scenario_files import read_scenario, scenario_file
@@ -215,7 +214,7 @@ def test_the_processes_of_a_limited_trial_are_in_its_cgroup_from_their_first_imp
     folder.mkdir()
     write_figures(folder / steps.ORDER_FILE, ORDER)
     found = figures_of(
-        "harness.processes.limited",
+        "harness.processes.memory_limit",
         [str(group), steps.__name__, "load", str(folder)],
         folder=folder,
         deadline_s=60,

@@ -20,7 +20,7 @@ import pytest
 from harness.cli import main
 from harness.folders import remove_abandoned
 from harness.report.rows import LATEST
-from harness.spark.master import check_master
+from harness.spark.session import check_master
 from harness.tests.test_cli import ROOT, environment, using
 from harness.workloads.event_log import EventLog, EventLogError
 from stores.errors import ConfigError
@@ -127,7 +127,7 @@ def test_one_of_several_masters_that_answers_is_enough() -> None:
 def test_a_port_where_something_else_than_spark_listens_is_refused(
     monkeypatch: pytest.MonkeyPatch, answer: Callable[[bytes], bytes | None]
 ) -> None:
-    monkeypatch.setattr("harness.spark.master.ANSWER_TIMEOUT_S", 0.3)
+    monkeypatch.setattr("harness.spark.session.ANSWER_TIMEOUT_S", 0.3)
     with listening(answer) as address, pytest.raises(ConfigError, match="no master answers"):
         check_master(f"spark://{address}")
 

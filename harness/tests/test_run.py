@@ -14,14 +14,14 @@ import pytest
 
 from harness import run
 from harness.answer.write import publish
+from harness.budget import TimeOverError
 from harness.experiment import Experiment, Failure, Figure, Figures, Outcome, Placement, Request, Row, Rows, Worker
 from harness.experiments.cold_cache.experiment import ColdCache, ColdCacheTrial
 from harness.experiments.microbench import run as timing
 from harness.experiments.microbench.claim import claims
 from harness.experiments.microbench.experiment import MicrobenchTrial
 from harness.experiments.registry import kinds, stages
-from harness.processes.measured import MeasurementFailedError
-from harness.processes.time_over import TimeOverError
+from harness.processes.child import MeasurementFailedError
 from harness.progress import Progress
 from harness.report.ratios import ratio_of
 from harness.report.rows import read_rows

@@ -10,8 +10,8 @@ from zipfile import ZipFile
 
 import pytest
 
-from harness.spark import shipped_code
-from harness.spark.shipped_code import write_archive
+from harness.spark import session
+from harness.spark.session import write_archive
 
 
 def imported(archive: Path, *words: str) -> str:
@@ -31,7 +31,7 @@ def _compiling(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The only package that is shipped: its one module."""
-    monkeypatch.setattr(shipped_code, "SHIPPED_PACKAGES", ("shipped_in_test",))
+    monkeypatch.setattr(session, "SHIPPED_PACKAGES", ("shipped_in_test",))
     monkeypatch.syspath_prepend(tmp_path)
     module = tmp_path / "shipped_in_test" / "__init__.py"
     module.parent.mkdir()

@@ -18,8 +18,7 @@ from harness.experiments.stateful.trial import StatefulTrial
 from harness.spark.session import session
 from harness.spark.stateful import measured, query
 from harness.spark.stateful.arms import state_of
-from harness.spark.stateful.batches import Batches, keys_in
-from harness.spark.stateful.query import Query
+from harness.spark.stateful.query import Batches, Query, keys_in
 from stores.errors import StoreError
 
 KEYS, PARTITIONS = 30, 2

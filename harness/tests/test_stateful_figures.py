@@ -18,8 +18,8 @@ from harness.experiments.stateful.figures import GOAL_KEYS, GOALS
 from harness.experiments.stateful.report import page
 from harness.experiments.stateful.subjects import APPLY, JVM, OURS, OURS_IN_ARROW, PANDAS, ROWS, SUBJECTS
 from harness.experiments.stateful.trial import StatefulTrial
+from harness.processes.child import MeasurementFailedError
 from harness.processes.load import tree_cpu_s
-from harness.processes.measured import MeasurementFailedError
 from stores.errors import ConfigError
 
 

@@ -8,14 +8,13 @@ from typing import Any, cast
 
 import pytest
 
-from harness.budget import Deadline
+from harness.budget import Deadline, TimeOverError
 from harness.experiment import Outcome, Request
 from harness.experiments.throughput.configuration import Configuration
 from harness.experiments.throughput.experiment import Throughput
 from harness.experiments.throughput.figures import throughput, width_sentences
 from harness.experiments.throughput.narrowing import CELLS, narrowing_trial, relative_width
 from harness.experiments.throughput.plan import TRIAL_S, Grid, ThroughputTrial, shares, throughput_trials
-from harness.processes.time_over import TimeOverError
 from harness.report.interval import interval, repeats_of_a_narrower_interval
 from harness.spark import gang
 from harness.spark.gang import MEASUREMENTS, run_gangs

@@ -15,7 +15,7 @@ from harness.experiments.throughput.configuration import Configuration
 from harness.experiments.throughput.pairs import read_pairs, write_pairs
 from harness.experiments.throughput.partition_work import PartitionWork
 from harness.experiments.throughput.run import run
-from harness.processes.measured import MeasurementFailedError, figures_of
+from harness.processes.child import MeasurementFailedError, figures_of
 from harness.workloads.count import Count
 from stores.interface import Durability
 from stores.registry import backends

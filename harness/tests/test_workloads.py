@@ -11,11 +11,9 @@ import pytest
 
 from harness.datasets.new_york_flights import DEPARTURES, NO_TAILNUM, DatasetMissingError, arrivals, departures
 from harness.tests.fake_task import FakeTask, run
-from harness.workloads.aircraft_sessions import GAP_MS, RECENT_MS, AircraftSessions
 from harness.workloads.count import Count, KeyChoice
 from harness.workloads.event_log import EventLogWorkload
-from harness.workloads.flights import Flights
-from harness.workloads.flights_by_hour import FlightsByHour
+from harness.workloads.flights import GAP_MS, RECENT_MS, AircraftSessions, Flights, FlightsByHour
 from harness.workloads.registry import UnknownWorkloadError, workload, workloads
 from harness.workloads.workload import Event, EventSource, Workload
 from stores.changelog.interface import Record

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from harness.workloads.distributions import (
+from harness.workloads.synthetic import (
     SCRAMBLED_ITEMS,
     ZIPFIAN_CONSTANT,
     Source,

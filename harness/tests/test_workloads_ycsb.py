@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from harness.workloads.payload import keys_of
+from harness.workloads.synthetic import keys_of
 from harness.workloads.ycsb import (
     CORE_WORKLOADS,
     LOAD_COMMIT_RECORDS,

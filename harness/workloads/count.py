@@ -6,8 +6,16 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 
-from harness.workloads.distributions import Source, scrambled_zipfian, uniform
-from harness.workloads.payload import KEY_BYTES, VALUE_BYTES, VALUE_BYTES_MIN, Values, keys_of
+from harness.workloads.synthetic import (
+    KEY_BYTES,
+    VALUE_BYTES,
+    VALUE_BYTES_MIN,
+    Source,
+    Values,
+    keys_of,
+    scrambled_zipfian,
+    uniform,
+)
 from harness.workloads.workload import Context, Event, keyed
 from stores.changelog.interface import Record
 from stores.errors import ConfigError

@@ -2,11 +2,34 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, ClassVar
 
-from harness.workloads.departures import Departures
-from harness.workloads.workload import Context, keyed
+from harness.workloads.workload import Context, Event, keyed
 from stores.changelog.interface import Record
+from stores.records import INT64, JSON, STR, KeyValue, RecordKind, Session, ValueAndTimestamp, Window, Windowed
+
+
+class Departures:
+    """An ``EventSource`` of real events. The value of an event is described at the data set's ``FIELDS``."""
+
+    late_ms: ClassVar[int] = 0
+    """Each event comes less than this late. Its timestamp is that of its schedule, so events are out of order."""
+
+    def events(self, seed: int, count: int, first: int = 0) -> Iterator[Event]:
+        """Yield departures from number ``first`` on, in their order of arrival.
+
+        That is the order of the schedule, or, for a workload with late events, one that the seed chooses. There may be
+        fewer than ``count``, at the end of the year. Raises: DatasetMissingError.
+        """
+        # Imported here, because a task does not need pyarrow, which is slow to import.
+        from harness.datasets.new_york_flights import arrivals
+
+        for batch in arrivals(self.late_ms, seed).slice(first, count).to_batches(max_chunksize=10_000):
+            columns = (batch.column(name).to_pylist() for name in Event._fields)
+            yield from map(Event, *columns)
 
 
 @dataclass(frozen=True)
@@ -63,3 +86,123 @@ class Flights(Departures):
         )
 
         context.forward(self.output_topic, key, plane, record.timestamp_ms)
+
+
+HOUR_MS = 3_600_000
+_DAY_MS = 24 * HOUR_MS
+RECENT_MS = 3 * HOUR_MS
+"""The retention of ``recent``: less than the largest lateness of events."""
+
+
+@dataclass(frozen=True)
+class FlightsByHour(Departures):
+    """Counts departures in windows of one hour by their schedule, per origin. An event may come six hours late.
+
+    The store ``hours`` keeps every window. Its value is ``[departures, known delays, their sum in minutes, their mean
+    in thousandths of a minute]``. The mean is rounded down, and None without a known delay. The store ``recent`` keeps
+    the same with timestamps, for three hours, so that some events come too late for it; ``late`` counts these by
+    origin.
+    """
+
+    late_ms: ClassVar[int] = 6 * HOUR_MS
+
+    name: str = "flights_by_hour"
+    store_names: tuple[str, ...] = ("hours", "recent", "late")
+    output_topic: str = "flights-by-hour-out"
+
+    @property
+    def records(self) -> Mapping[str, RecordKind]:
+        """The kinds of the stores. Segments are short, so that late events fall into older ones."""
+        return MappingProxyType(
+            {
+                "hours": Window(STR, JSON, size_ms=HOUR_MS, retention_ms=400 * _DAY_MS, segment_ms=7 * _DAY_MS),
+                "recent": Window(
+                    STR, JSON, size_ms=HOUR_MS, retention_ms=RECENT_MS, segment_ms=HOUR_MS, timestamped=True
+                ),
+                "late": KeyValue(STR, INT64),
+            }
+        )
+
+    def process(self, record: Record, context: Context) -> None:
+        """Count one departure in its window, and forward the new value."""
+        _, value = keyed(record)
+        _, _, origin, _, dep_time, dep_delay, *_ = value.decode().split(",")
+        start_ms = record.timestamp_ms // HOUR_MS * HOUR_MS
+
+        hours = context.store("hours")
+        counted = _with(hours.fetch_one(origin, start_ms), dep_time, dep_delay)
+        hours.put(origin, counted, start_ms)
+
+        recent, late = context.store("recent"), context.store("late")
+        kept, late_before = recent.fetch_one(origin, start_ms), recent.late_total
+        recent.put(origin, _with(kept and kept.value, dep_time, dep_delay), start_ms)
+        if recent.late_total > late_before:
+            late.put(origin, (late.get(origin) or 0) + 1)
+
+        key = f"{origin}@{start_ms}".encode()
+        context.forward(self.output_topic, key, str(counted).encode(), record.timestamp_ms)
+
+
+def _with(counted: list[Any] | None, dep_time: str, dep_delay: str) -> list[Any]:
+    departures, delays, minutes, _ = counted or (0, 0, 0, None)
+    delays, minutes = delays + (1 if dep_delay else 0), minutes + int(dep_delay or 0)
+    return [departures + (1 if dep_time else 0), delays, minutes, minutes * 1_000 // delays if delays else None]
+
+
+_HOUR_MS = 3_600_000
+_DAY_MS = 24 * _HOUR_MS
+GAP_MS = 4 * _HOUR_MS
+"""Flights of an aircraft at most this far apart, by their schedule, belong to one session."""
+RECENT_MS = 18 * _HOUR_MS
+"""The retention of ``recent``. A late flight changes no session that ended longer ago."""
+
+
+@dataclass(frozen=True)
+class AircraftSessions(Departures):
+    """Merges flights into sessions. An event may come nine hours late, and may then join two sessions.
+
+    The store ``sessions`` keeps ``[departures, cancelled flights, distance in miles]`` of each session, with the time
+    of the flight that came last. The store ``recent`` keeps the same without times, for 18 hours.
+    """
+
+    late_ms: ClassVar[int] = 9 * _HOUR_MS
+
+    name: str = "aircraft_sessions"
+    store_names: tuple[str, ...] = ("sessions", "recent")
+    output_topic: str = "sessions-out"
+
+    @property
+    def records(self) -> Mapping[str, RecordKind]:
+        """The kinds of the stores. Segments are short, so that late events fall into older ones."""
+        return MappingProxyType(
+            {
+                "sessions": Session(STR, JSON, retention_ms=400 * _DAY_MS, segment_ms=7 * _DAY_MS, timestamped=True),
+                "recent": Session(STR, JSON, retention_ms=RECENT_MS, segment_ms=6 * _HOUR_MS),
+            }
+        )
+
+    def process(self, record: Record, context: Context) -> None:
+        """Merge one flight with the sessions within its reach, and forward the resulting session."""
+        key, value = keyed(record)
+        *_, dep_time, _, _, _, distance = value.split(b",")
+        left = 1 if dep_time else 0
+        flown = [left, 1 - left, int(distance) if left else 0]
+        session = Windowed(key.decode(), record.timestamp_ms, record.timestamp_ms)
+        _merge(context.store("recent"), session, flown)
+        (_, start_ms, end_ms), summed = _merge(context.store("sessions"), session, flown)
+        context.forward(self.output_topic, key, f"{start_ms}-{end_ms}: {summed}".encode(), record.timestamp_ms)
+
+
+def _merge(sessions: Any, session: Windowed[str], summed: list[int]) -> tuple[Windowed[str], list[int]]:
+    """Merge ``session`` with those within its reach, with the sums of all. Return the result."""
+    aircraft, start_ms, end_ms = session
+    with sessions.find_sessions(aircraft, max(0, start_ms - GAP_MS), end_ms + GAP_MS) as found:
+        within_reach = list(found)
+    for other, kept in within_reach:
+        start_ms, end_ms = min(start_ms, other.start_ms), max(end_ms, other.end_ms)
+        more = kept.value if isinstance(kept, ValueAndTimestamp) else kept
+        summed = [one + another for one, another in zip(summed, more, strict=True)]
+        sessions.remove(other)
+    merged = Windowed(aircraft, start_ms, end_ms)
+    sessions.put(merged, summed)
+    return merged, summed

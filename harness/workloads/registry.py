@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from harness.workloads.aircraft_sessions import AircraftSessions
 from harness.workloads.count import Count
 from harness.workloads.event_log import EventLogWorkload
-from harness.workloads.flights import Flights
-from harness.workloads.flights_by_hour import FlightsByHour
+from harness.workloads.flights import AircraftSessions, Flights, FlightsByHour
 from harness.workloads.workload import Workload
 from stores.errors import ConfigError, nearest
 

@@ -15,8 +15,17 @@ from typing import NamedTuple
 
 import numpy as np
 
-from harness.workloads.distributions import Integers, Source, latest, scrambled_zipfian, uniform
-from harness.workloads.payload import KEY_BYTES, VALUE_BYTES, Values, keys_of
+from harness.workloads.synthetic import (
+    KEY_BYTES,
+    VALUE_BYTES,
+    Integers,
+    Source,
+    Values,
+    keys_of,
+    latest,
+    scrambled_zipfian,
+    uniform,
+)
 from stores.errors import ConfigError
 from stores.interface import KeyValueStore
 

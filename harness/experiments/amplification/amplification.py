@@ -16,8 +16,8 @@ from typing import Any
 
 import numpy as np
 
-from harness.processes.measured import figures_apart, measure
-from harness.workloads.payload import Values, keys_of
+from harness.processes.child import figures_apart, measure
+from harness.workloads.synthetic import Values, keys_of
 from stores.engines.engine import Engine, Transaction, TransactionalEngine, Writes
 from stores.interface import Durability, KeyValueStore
 from stores.registry import StoreBackend, backend_named, open_store

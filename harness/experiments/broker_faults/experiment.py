@@ -29,7 +29,7 @@ from harness.experiments.broker_faults.faults import FAULTS, checked, mutant_tri
 from harness.experiments.broker_faults.trial import AT_LEAST_ONCE, EXACTLY_ONCE, ROUND_S, BrokerTrial
 from harness.mutants.registry import BROKER_TRIALS
 from harness.processes import kafka_jars
-from harness.processes.measured import MeasurementFailedError
+from harness.processes.child import MeasurementFailedError
 from harness.report import text
 from harness.report.page import Page, PageFinding, tables
 from harness.report.table import Table

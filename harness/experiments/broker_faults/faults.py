@@ -32,7 +32,7 @@ from harness.experiments.broker_faults.trial import (
 )
 from harness.faults.kafka_proxy import END_TXN
 from harness.mutants.registry import BROKER_TRIALS
-from harness.processes.measured import MeasurementFailedError
+from harness.processes.child import MeasurementFailedError
 from harness.workloads.suggestion import check_known
 from stores.changelog.group import AFTER_REVOKE, BEFORE_ASSIGN, BEFORE_REVOKE
 from stores.changelog.producer import AFTER_COMMIT, BEFORE_COMMIT

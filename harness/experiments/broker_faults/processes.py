@@ -12,17 +12,18 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from harness.budget import check_time, seconds_for
 from harness.checkers.counting import PROCESS, Finding
 from harness.experiments.broker_faults.moment import NOTED, POLL_S, STATUS, go_file, reached_file
-from harness.processes.child import child_environment, complaint_in
-from harness.processes.measured import (
+from harness.processes.child import (
     ARGUMENTS_FILE,
     FIGURES_FILE,
     MeasurementFailedError,
+    child_environment,
+    complaint_in,
     read_figures,
     write_figures,
 )
-from harness.processes.time_over import check_time, seconds_for
 
 DEADLINE_S = 120.0
 """The time for which a trial waits for one thing. A task tries for 30 s by default; several may do so in a row."""
@@ -45,7 +46,7 @@ class TrialProcess:
     """A process that runs ``module`` in a new folder, by which it is named. A ``with`` block ends it.
 
     ``code`` is its import path; None is that of this process. Raises, all methods: BrokenPromiseError if it failed, or
-    a thing does not happen in time; TimeOverError, see ``harness.processes.time_over``.
+    a thing does not happen in time; TimeOverError, see ``harness.budget``.
     """
 
     def __init__(self, module: str, folder: Path, arguments: Mapping[str, Any], code: str | None) -> None:

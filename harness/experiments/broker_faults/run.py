@@ -12,7 +12,7 @@ from harness.experiments.broker_faults.processes import BrokenPromiseError
 from harness.experiments.broker_faults.site import FRESH, STATE, Site, site
 from harness.experiments.broker_faults.trial import EXACTLY_ONCE, BrokerTrial
 from harness.mutants.registry import BROKER_TRIALS
-from harness.processes.measured import MeasurementFailedError
+from harness.processes.child import MeasurementFailedError
 from stores.errors import StoreError
 
 VALID, ANOMALY, UNKNOWN = "valid", "anomaly", "unknown"

@@ -12,6 +12,7 @@ from typing import Any
 
 import confluent_kafka
 
+from harness.budget import seconds_for
 from harness.checkers.counting import Pair
 from harness.experiments.broker_faults import task_process, worker_process
 from harness.experiments.broker_faults.application import COMMITS, INPUT, OUTPUT, inputs
@@ -19,9 +20,8 @@ from harness.experiments.broker_faults.moment import DIE, INSIDE, POLL_S, WAIT, 
 from harness.experiments.broker_faults.processes import TrialProcess
 from harness.experiments.broker_faults.trial import LONG_S, RECORDS_PER_ROUND, BrokerTrial
 from harness.faults.kafka_proxy import KafkaProxy
+from harness.processes.child import MeasurementFailedError
 from harness.processes.kafka_jars import JARS
-from harness.processes.measured import MeasurementFailedError
-from harness.processes.time_over import seconds_for
 from stores.changelog.kafka import KafkaChangelog
 from stores.changelog.kafka.testing.broker import Broker, BrokerListener
 from stores.changelog.kafka.testing.committed import committed_records

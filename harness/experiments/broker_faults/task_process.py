@@ -12,8 +12,7 @@ from typing import Any
 from harness.experiments.broker_faults.application import INPUT, NAME, STORES, count
 from harness.experiments.broker_faults.moment import NOTED, POLL_S, Moment
 from harness.mutants.registry import patch
-from harness.processes.child import killed_with_starter
-from harness.processes.measured import measure
+from harness.processes.child import killed_with_starter, measure
 from stores.changelog.interface import Record
 from stores.changelog.kafka import KafkaChangelog
 from stores.config import StoreConfig

@@ -13,7 +13,7 @@ from typing import Any
 from harness.experiments.broker_faults.application import application
 from harness.experiments.broker_faults.moment import DIE, POLL_S, STATUS, Moment
 from harness.mutants.registry import patch
-from harness.processes.measured import measure
+from harness.processes.child import measure
 from stores import failpoints
 from stores.changelog.group import AFTER_REVOKE, BEFORE_ASSIGN, BEFORE_REVOKE
 from stores.worker import Worker

@@ -15,7 +15,7 @@ from statistics import median
 from time import perf_counter
 from typing import Any
 
-from harness.processes.measured import measure
+from harness.processes.child import measure
 from stores.interface import Durability, TopicPartition
 from stores.registry import open_store
 

@@ -21,7 +21,7 @@ from harness.experiment import (
     check_counts,
 )
 from harness.experiments.cold_cache import cold_cache
-from harness.processes.measured import figures_apart
+from harness.processes.child import figures_apart
 from harness.report import text
 from harness.report.figures import in_order
 from harness.report.page import Page, tables

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 
+from harness.budget import TimeOverError
 from harness.checkers.evidence import Evidence, Log, Result, Verdict, worst
 from harness.checkers.state import atomicity, convergence, durability, replay_all, uncommitted
 from harness.checkers.task import bounded_restore, fallback, outputs
@@ -27,7 +28,6 @@ from harness.experiments.crash.trial import (
 )
 from harness.processes.child import run_child, run_forked
 from harness.processes.fork_server import ForkServer
-from harness.processes.time_over import TimeOverError
 from harness.typed_maps import PLAIN, logged_time_ms
 from stores.changelog.sqlite import SqliteChangelog
 from stores.interface import Durability, TopicPartition

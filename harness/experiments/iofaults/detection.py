@@ -13,7 +13,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
-from harness.budget import NEVER, Deadline
+from harness.budget import NEVER, Deadline, TimeOverError
 from harness.checkers.prefix import Found
 from harness.experiments.iofaults.case import ENOUGH, NOT_TRIED, is_wrong, repeat_command
 from harness.experiments.iofaults.drawing import groups
@@ -34,7 +34,6 @@ from harness.folders import quick_folder
 from harness.io_trace.library import recorder_library
 from harness.mutants.registry import IO_FAULTS, MUTANTS
 from harness.processes.fork_server import ForkServer, fork_server
-from harness.processes.time_over import TimeOverError
 from harness.workloads.suggestion import check_known
 from stores.errors import ConfigError
 

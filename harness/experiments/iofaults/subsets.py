@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from importlib import import_module
 from pathlib import Path
 
-from harness.budget import NEVER, Deadline
+from harness.budget import NEVER, Deadline, TimeOverError
 from harness.checkers.prefix import Found
 from harness.crash_states.files import Tree
 from harness.crash_states.states import positions
@@ -35,7 +35,6 @@ from harness.experiments.iofaults.workshop import Row, Workshop
 from harness.folders import ROOT
 from harness.io_trace.recorder import Kind, read_recording
 from harness.processes.fork_server import ForkServer
-from harness.processes.time_over import TimeOverError
 
 Explore = Callable[[Workshop, Sequence[int], str], Iterator[Row]]
 

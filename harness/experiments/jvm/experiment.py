@@ -26,8 +26,8 @@ from harness.experiment import (
 from harness.experiments.jvm import ours, theirs
 from harness.experiments.jvm.load import DISTRIBUTIONS
 from harness.experiments.jvm.report import figures, page, ratios
+from harness.processes.child import figures_apart
 from harness.processes.load import LoadWatch, load_columns
-from harness.processes.measured import figures_apart
 from harness.report.page import Page
 from stores.errors import ConfigError
 

@@ -10,7 +10,7 @@ from time import perf_counter, process_time
 from typing import Any
 
 from harness.experiments.jvm.load import JvmLoad
-from harness.processes.measured import measure
+from harness.processes.child import measure
 from stores import Durability, KeyValueStore, TopicPartition, open_store
 
 STAGING_BYTES = 1 << 30

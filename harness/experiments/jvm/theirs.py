@@ -12,8 +12,7 @@ from typing import Any
 
 from harness.folders import temporary_folder
 from harness.java import find_java
-from harness.processes.child import run_program
-from harness.processes.measured import figures_after
+from harness.processes.child import figures_after, run_program
 from stores.engines.rocksdb import RocksDBEngine
 from stores.errors import ConfigError
 

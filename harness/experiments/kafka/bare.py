@@ -14,7 +14,7 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 
 from harness.experiments.kafka.contents import checksum_of
 from harness.experiments.kafka.trial import EVENTS_TOPIC, WARM_UP_SHARE, workload_of
-from harness.processes.measured import measure
+from harness.processes.child import measure
 from stores.changelog.interface import Record
 
 _PIECE = 500

@@ -7,6 +7,7 @@ from types import MappingProxyType
 from typing import Any
 
 from harness import profiles
+from harness.budget import TimeOverError
 from harness.experiment import (
     Claim,
     Columns,
@@ -23,7 +24,6 @@ from harness.experiment import (
 from harness.experiments.kafka.report import figures, kafka_tables, page, partitions_text, ratios
 from harness.experiments.kafka.trial import KafkaTrial
 from harness.processes import kafka_jars
-from harness.processes.time_over import TimeOverError
 from harness.report.page import Page
 from harness.report.ratios import ratio_table
 from harness.report.table import Table

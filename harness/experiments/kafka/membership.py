@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import Self
 
 from harness.experiments.kafka.trial import EVENTS_TOPIC
-from harness.processes.measured import MeasurementFailedError
+from harness.processes.child import MeasurementFailedError
 from stores.changelog.interface import Changelog
 from stores.interface import TopicPartition
 

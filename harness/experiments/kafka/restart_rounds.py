@@ -16,18 +16,16 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 
 from harness import replay
-from harness.budget import Deadline
+from harness.budget import Deadline, check_time
 from harness.experiments.kafka import restart_worker, streams
 from harness.experiments.kafka.restart_trial import RestartTrial
 from harness.experiments.kafka.rounds import cpu_s
 from harness.experiments.kafka.trial import EVENTS_TOPIC, STREAMS
-from harness.processes.child import child_environment, complaint_in
+from harness.processes.child import MeasurementFailedError, child_environment, complaint_in, read_figures, write_figures
 from harness.processes.kafka_jars import JARS
 from harness.processes.load import LoadWatch, load_columns
-from harness.processes.measured import MeasurementFailedError, read_figures, write_figures
-from harness.processes.time_over import check_time
 from harness.workloads.count import START_MS
-from harness.workloads.payload import Values, keys_of
+from harness.workloads.synthetic import Values, keys_of
 from stores.interface import TopicPartition
 from stores.java import find_java
 

@@ -12,8 +12,7 @@ from pathlib import Path
 from time import perf_counter
 
 from harness.experiments.kafka.trial import EVENTS_TOPIC
-from harness.processes.child import end_with_starter
-from harness.processes.measured import read_figures, write_figures
+from harness.processes.child import end_with_starter, read_figures, write_figures
 from stores.changelog.interface import Record
 from stores.interface import TopicPartition
 from stores.tasks import StoreConfig, TaskContext

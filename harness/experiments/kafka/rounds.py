@@ -24,9 +24,9 @@ from harness.experiments.kafka.trial import (
     KafkaTrial,
     workload_of,
 )
+from harness.processes.child import figures_apart
 from harness.processes.kafka_jars import JARS
 from harness.processes.load import LoadWatch, load_columns
-from harness.processes.measured import figures_apart
 from stores.changelog.interface import Changelog
 from stores.changelog.sqlite import SqliteChangelog
 from stores.interface import Durability, TopicPartition

@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from harness.folders import temporary_folder
-from harness.processes.child import run_program
+from harness.processes.child import FIGURES_FILE, figures_after, run_program
 from harness.processes.kafka_jars import JARS
-from harness.processes.measured import FIGURES_FILE, figures_after
 from stores.java import find_java
 
 PROGRAM = Path(__file__).with_name("Streams.java")

@@ -10,7 +10,7 @@ from typing import Any
 from harness.experiments.kafka.contents import checksum_of
 from harness.experiments.kafka.membership import Membership
 from harness.experiments.kafka.trial import EMBEDDED, EVENTS_TOPIC, SHARED, WARM_UP_SHARE, workload_of
-from harness.processes.measured import measure
+from harness.processes.child import measure
 from stores.changelog.interface import Changelog
 from stores.changelog.sqlite import SqliteChangelog
 from stores.interface import Durability, TopicPartition

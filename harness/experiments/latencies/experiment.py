@@ -23,7 +23,7 @@ from harness.experiment import (
 )
 from harness.experiments.latencies import latencies
 from harness.experiments.latencies.report import latency, page
-from harness.processes.measured import figures_apart
+from harness.processes.child import figures_apart
 from harness.report.page import Page
 from stores.registry import backends
 

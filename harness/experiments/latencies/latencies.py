@@ -16,7 +16,7 @@ from random import Random
 from time import perf_counter_ns
 from typing import Any, NamedTuple
 
-from harness.processes.measured import measure
+from harness.processes.child import measure
 from stores.interface import Durability, KeyValueStore, TopicPartition
 from stores.registry import open_store
 

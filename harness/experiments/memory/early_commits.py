@@ -21,7 +21,7 @@ from harness.experiments.throughput.configuration import Configuration
 from harness.experiments.throughput.measurement import peak_memory_bytes
 from harness.experiments.throughput.pairs import write_pairs
 from harness.experiments.throughput.partition_work import PartitionWork
-from harness.processes.measured import figures_apart, measure
+from harness.processes.child import figures_apart, measure
 from harness.workloads.count import Count
 from stores import failpoints
 from stores.interface import Durability

@@ -19,8 +19,8 @@ from harness.experiments.memory.memory_watch import MemoryWatch
 from harness.experiments.throughput.configuration import log_durability
 from harness.experiments.throughput.partition_work import STATE_FOLDER
 from harness.experiments.throughput.reopening import bytes_on_disk
-from harness.processes.measured import figures_apart, measure
-from harness.workloads.payload import Values
+from harness.processes.child import figures_apart, measure
+from harness.workloads.synthetic import Values
 from stores import failpoints
 from stores.changelog import SqliteChangelog
 from stores.changelog.interface import Record

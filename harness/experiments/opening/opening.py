@@ -27,13 +27,12 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from harness.budget import NEVER, Deadline
+from harness.budget import NEVER, Deadline, TimeOverError
 from harness.experiments.opening import steps as opening_steps
 from harness.experiments.opening.steps import ORDER_FILE, figures_file
 from harness.folders import temporary_folder
+from harness.processes.child import figures_of, write_figures
 from harness.processes.load import LoadWatch, is_busy, load_columns
-from harness.processes.measured import figures_of, write_figures
-from harness.processes.time_over import TimeOverError
 from harness.report.ratios import ratio_of
 from harness.report.text import duration
 from stores.errors import ConfigError

@@ -20,10 +20,8 @@ import numpy as np
 
 from harness.experiments.throughput.configuration import log_durability
 from harness.experiments.throughput.measurement import die
-from harness.processes.child import end_with_starter
-from harness.processes.measured import read_figures, write_figures
-from harness.workloads.distributions import Integers
-from harness.workloads.payload import Values, keys_of
+from harness.processes.child import end_with_starter, read_figures, write_figures
+from harness.workloads.synthetic import Integers, Values, keys_of
 from stores import failpoints
 from stores.changelog import SqliteChangelog
 from stores.changelog.interface import Record

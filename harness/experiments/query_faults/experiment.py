@@ -25,7 +25,7 @@ from harness.experiments.query_faults.faults import FAULTS, FULL_DISKS, KINDS
 from harness.experiments.query_faults.run import examine
 from harness.experiments.query_faults.trial import COUNT, WORKLOADS, QueryTrial
 from harness.mutants.registry import QUERY_TRIALS
-from harness.processes.measured import MeasurementFailedError
+from harness.processes.child import MeasurementFailedError
 from harness.report import text
 from harness.report.page import Page, PageFinding, tables
 from harness.report.table import Table

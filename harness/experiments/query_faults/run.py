@@ -17,7 +17,7 @@ from harness.checkers.query import leading_stores
 from harness.experiments.query_faults.faults import CLUSTER, FAULTS, Course, QueryFault
 from harness.experiments.query_faults.notes import Notes
 from harness.experiments.query_faults.trial import QueryTrial
-from harness.processes.measured import MeasurementFailedError
+from harness.processes.child import MeasurementFailedError
 from harness.processes.spark_cluster import Cluster, end_session
 from stores.changelog.files.partition_log import FAILPOINTS
 from stores.spark import local_state

@@ -8,13 +8,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from harness.budget import NEVER, Deadline
+from harness.budget import NEVER, TIME_OVER, Deadline, TimeOverError
 from harness.experiments.scale import steps
 from harness.experiments.scale.trial import LEVEL, ScaleTrial
-from harness.processes import limited
-from harness.processes.measured import MeasurementFailedError, figures_of, write_figures
+from harness.processes.child import MeasurementFailedError, figures_of, write_figures
 from harness.processes.memory_limit import NoMemoryLimitError, memory_limit
-from harness.processes.time_over import TIME_OVER, TimeOverError
 from harness.progress_file import ProgressFile
 from harness.report import text
 
@@ -62,7 +60,7 @@ def run_scale(
 def _steps(trial: ScaleTrial, folder: Path, group: Path | None, say: Say, code: str | None, deadline: Deadline) -> Any:
     order = {"backend": trial.backend, "durability": str(LEVEL), "records": trial.records}
     write_figures(folder / steps.ORDER_FILE, {**order, "value_bytes": trial.value_bytes, "seed": trial.seed})
-    module, entered = (steps.__name__, []) if group is None else (limited.__name__, [str(group), steps.__name__])
+    module, entered = (steps.__name__, []) if group is None else (memory_limit.__module__, [str(group), steps.__name__])
     memory = f", {text.size(trial.memory_max_bytes)} of memory" if group is not None else ""
     with ProgressFile(
         folder / steps.PROGRESS_FILE, lambda line: say(f"{trial.backend}, {trial.records:,} records{memory}: {line}")

@@ -31,7 +31,7 @@ from harness.experiments.stateful.report import page
 from harness.experiments.stateful.subjects import SUBJECTS
 from harness.experiments.stateful.trial import StatefulTrial
 from harness.java import find_java
-from harness.processes.measured import figures_apart
+from harness.processes.child import figures_apart
 from harness.report.page import Page
 from stores.errors import ConfigError
 

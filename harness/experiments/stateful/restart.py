@@ -14,8 +14,7 @@ from typing import Any
 
 import psutil
 
-from harness.processes.child import child_environment, complaint_in
-from harness.processes.measured import MeasurementFailedError
+from harness.processes.child import MeasurementFailedError, child_environment, complaint_in
 
 PROGRAM = "harness.spark.stateful.restarted"
 DEADLINE_S = 300.0

@@ -17,8 +17,8 @@ from harness.experiments.throughput.plan import Grid, ThroughputTrial
 from harness.experiments.throughput.report import page, throughput_tables
 from harness.report.page import Page
 from harness.report.table import Table
-from harness.workloads.departures import Departures
 from harness.workloads.event_log import EVENT_LOG
+from harness.workloads.flights import Departures
 from harness.workloads.registry import workload
 from stores.errors import ConfigError
 from stores.registry import backend_named, check_options, checked_durability

@@ -17,9 +17,8 @@ from time import perf_counter_ns, sleep
 from typing import Any
 
 from harness.experiments.throughput.partition_work import PartitionWork
-from harness.processes.child import end_with_starter
+from harness.processes.child import end_with_starter, write_figures
 from harness.processes.load import LoadWatch, machine_speed
-from harness.processes.measured import write_figures
 from stores import failpoints
 from stores.changelog.interface import Record
 from stores.interface import TopicPartition

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from harness.experiments.throughput.configuration import Configuration, Options
-from harness.workloads.departures import Departures
+from harness.workloads.flights import Departures
 from harness.workloads.registry import workload
 from harness.workloads.workload import EventSource
 from stores.errors import ConfigError

@@ -14,10 +14,8 @@ from time import perf_counter
 
 from harness.experiments.throughput.pairs import write_pairs
 from harness.experiments.throughput.partition_work import DUMP_FILE, STATE_FOLDER, PartitionWork
-from harness.processes.child import end_with_starter
-from harness.processes.measured import write_figures
-from harness.workloads.typed_state import plain_pairs
-from harness.workloads.workload import records_of
+from harness.processes.child import end_with_starter, write_figures
+from harness.workloads.workload import plain_pairs, records_of
 from stores.tasks import StreamTask
 
 FIGURES_FILE = "reopened"

@@ -12,7 +12,7 @@ from typing import Any
 from harness.experiments.throughput import measurement, reopening
 from harness.experiments.throughput.partition_work import DUMP_FILE, PartitionWork
 from harness.folders import temporary_folder
-from harness.processes.measured import figures_of
+from harness.processes.child import figures_of
 
 DEADLINE_S = 180
 DEADLINE_PER_EVENT_S = 0.005

@@ -23,7 +23,7 @@ from harness.experiment import (
 )
 from harness.experiments.visibility import visibility
 from harness.experiments.visibility.report import lags, page
-from harness.processes.measured import figures_apart
+from harness.processes.child import figures_apart
 from harness.report.page import Page
 from stores.config import StoreConfig
 from stores.registry import backends

@@ -19,7 +19,7 @@ from threading import Event
 from time import perf_counter, sleep
 from typing import Any
 
-from harness.processes.measured import measure
+from harness.processes.child import measure
 from stores.changelog.interface import Record
 from stores.changelog.sqlite import SqliteChangelog
 from stores.config import StoreConfig

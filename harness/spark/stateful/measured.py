@@ -11,12 +11,11 @@ from typing import Any
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
+from harness.processes.child import measure
 from harness.processes.load import load_columns
-from harness.processes.measured import measure
 from harness.spark.session import session
 from harness.spark.stateful.arms import state_of
-from harness.spark.stateful.batches import SCHEMA, Batches
-from harness.spark.stateful.query import INPUT, Query, settings
+from harness.spark.stateful.query import INPUT, SCHEMA, Batches, Query, settings
 
 WARM_BATCHES = 3
 """Batches of each subject after its state is filled, in which the JVM compiles what it calls often."""
