@@ -18,7 +18,7 @@ MODULES = (
     "stores",
     "stores.changelog",
     "stores.records",
-    "stores.records.msgspec_serdes",
+    "stores.records.serdes",
     "stores.changelog.files",
     "stores.spark",
     "stores.spark.table",

@@ -17,8 +17,7 @@ from stores.changelog.schema import APPLICATION_ID, SCHEMA, SCHEMA_VERSION
 from stores.errors import ChangelogError, StoreLockedError
 from stores.files.locks import is_lock_file, take_in_time
 from stores.files.plain_files import StrangeFileError, make_file, read_head, sync_folder
-from stores.files.sqlite_file import HEADER_BYTES, write_ahead
-from stores.files.sqlite_library import connect, run_script
+from stores.files.sqlite_library import HEADER_BYTES, connect, run_script, write_ahead
 from stores.interface import Durability
 
 _BESIDE = {

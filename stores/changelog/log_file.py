@@ -14,8 +14,16 @@ from stores.changelog.schema import check_file, check_schema
 from stores.changelog.writer_lock import WriterLock
 from stores.errors import ChangelogError, ChangelogTimeoutError, CommitInDoubtError, StoreClosedError
 from stores.files.plain_files import sync_folder
-from stores.files.sqlite_file import keep_log, write_ahead
-from stores.files.sqlite_library import READ_ONLY, Connection, Error, connect, error_name, roll_back
+from stores.files.sqlite_library import (
+    READ_ONLY,
+    Connection,
+    Error,
+    connect,
+    error_name,
+    keep_log,
+    roll_back,
+    write_ahead,
+)
 from stores.interface import Durability
 from stores.process.forks import BELONGS_TO_PARENT, never_free, watch
 

@@ -10,8 +10,7 @@ from pathlib import Path
 
 from stores.errors import ChangelogError
 from stores.files.plain_files import read_head
-from stores.files.sqlite_file import HEADER_BYTES, missing_bytes
-from stores.files.sqlite_library import Connection
+from stores.files.sqlite_library import HEADER_BYTES, Connection, missing_bytes
 
 APPLICATION_ID = 0x6C6F6731
 """Spells "log1" in the file's header; ``file`` and ``pragma application_id`` show it."""

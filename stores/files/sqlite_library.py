@@ -1,5 +1,7 @@
 """The SQLite that all files of this package are opened with: that of apsw where it is installed, else Python's own.
 
+Besides: what all these files share, which is WAL mode, syncs, and the detection of truncated files.
+
 SQLite 3.7.0 to 3.51.2 may corrupt a WAL if two connections write or checkpoint at the same moment. apsw (the extra
 ``sqlite``) has a newer one in its wheel, and takes less time for writes, lookups and scans. pysqlite3 takes the
 time of Python's own, and gives no extended error codes, which tell a failed sync from other errors.
@@ -12,10 +14,13 @@ from __future__ import annotations
 
 import os
 import sqlite3
-from collections.abc import Callable, Iterable, Iterator
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Protocol
+
+from stores.interface import Durability
 
 VARIABLE = "TXSTORES_SQLITE"
 """The environment variable that names the library: ``apsw`` or ``sqlite3``."""
@@ -47,6 +52,21 @@ READ_ONLY = "mode=ro"
 UNCHANGING = "mode=ro&immutable=1"
 """Access to a file that nobody changes meanwhile, which needs no WAL."""
 READ_WRITE = "mode=rwc"
+
+
+_SYNCHRONOUS: Mapping[Durability, int] = {
+    Durability.CHANGELOG: 0,
+    Durability.PROCESS: 1,
+    Durability.DISK: 2,
+}
+"""Value of ``pragma synchronous`` in WAL mode: OFF, NORMAL, FULL. Source: SQLite's manual, "PRAGMA synchronous"."""
+
+HEADER_BYTES = 100
+OPENING_S = 10.0
+"""The most time for the statements of an opening together, without waiting and without reading the WAL."""
+STEPS_PER_LOOK = 10_000
+"""Steps of SQLite's virtual machine between two looks at the clock."""
+_PART_BYTES = 1 << 20
 
 
 class Cursor(Protocol):
@@ -128,3 +148,83 @@ def error_name(error: BaseException) -> str:
         return name
     names = (_apsw.mapping_extended_result_codes, _apsw.mapping_result_codes)
     return next((str(mapping[code]) for mapping in names if code in mapping), "")
+
+
+class Deadline:
+    """A progress handler that interrupts SQLite when ``timeout_s`` is up."""
+
+    def __init__(self, timeout_s: float) -> None:
+        self._until = time.monotonic() + timeout_s
+
+    def __call__(self) -> bool:
+        """Return True to interrupt."""
+        return time.monotonic() > self._until
+
+
+def write_ahead(connection: Connection, durability: Durability) -> None:
+    """Put the file in WAL mode, with the syncs of ``durability``.
+
+    The results are fetched and compared: a pragma without a fetch hides I/O errors, and the file stays in another mode.
+    Raises: SQLite's errors, also if SQLite ignores the request.
+    """
+    level = _SYNCHRONOUS[durability]
+    [mode] = connection.execute("pragma journal_mode = wal").fetchone()
+    if mode != "wal":
+        raise sqlite3.OperationalError(
+            f"SQLite can't enable the WAL, its journal mode stays {mode!r}: close other programs that use the file, "
+            "or choose another file system"
+        )
+    connection.execute(f"pragma synchronous = {level}").fetchall()
+    [found] = connection.execute("pragma synchronous").fetchone()
+    if found != level:
+        raise sqlite3.OperationalError(f"synchronous stays {found}, not {level}: choose another SQLite")
+
+
+def keep_log(connection: Connection, file: Path) -> None:
+    """Make the WAL of ``file`` durable as it is now. ``connection`` has the file open.
+
+    If a process is killed after a failed sync, the WAL looks complete but the disk lacks a part of it: the kernel has
+    marked these pages clean, and no later sync reports them. Later commits would be lost with them. So the WAL is
+    written again and synced. Writers are locked out meanwhile. SQLite has no lock on the WAL file that closing it here
+    would release.
+    Raises: SQLite's errors, OSError. Source: fsync(2), "EIO"; SQLite's manual, "WAL-mode File Format", 4.3.
+    """
+    connection.execute("begin immediate")
+    try:
+        log = os.open(file.with_name(f"{file.name}-wal"), os.O_RDWR)
+        try:
+            at = 0
+            while part := os.pread(log, _PART_BYTES, at):
+                at += os.pwrite(log, part, at)
+            os.fsync(log)
+        finally:
+            os.close(log)
+    finally:
+        connection.execute("rollback")
+
+
+def sync_log(file: Path) -> None:
+    """Sync the WAL of ``file``, so that its commits survive power loss. Raises: OSError.
+
+    SQLite has no lock on the WAL file that closing it here would release.
+    """
+    log = os.open(file.with_name(f"{file.name}-wal"), os.O_RDONLY)
+    try:
+        os.fsync(log)
+    finally:
+        os.close(log)
+
+
+def missing_bytes(file: Path) -> int:
+    """Return the number of bytes that ``file`` lacks according to its header. SQLite detects only a missing page.
+
+    It is 0 if there is a WAL, which may have pages that are not in the file yet. Raises: OSError.
+    Source: SQLite's manual, "Database File Format", 1.3.
+    """
+    log = file.with_name(f"{file.name}-wal")
+    if log.exists() and log.stat().st_size:
+        return 0
+    with file.open("rb") as opened:
+        header = opened.read(HEADER_BYTES)
+    page_bytes, pages = int.from_bytes(header[16:18], "big"), int.from_bytes(header[28:32], "big")
+    return max(0, pages * (page_bytes if page_bytes != 1 else 1 << 16) - file.stat().st_size)

@@ -1,8 +1,7 @@
 """Typed stores over any backend: keys and values through serdes, timestamps, windows and sessions (KIP-258)."""
 
-from stores.records.iterators import RecordIterator
 from stores.records.key_value import KeyValue, TypedKeyValueStore, TypedKeyValueView
-from stores.records.record_kind import RecordKind, TypedStore, TypedView
+from stores.records.record_kind import RecordIterator, RecordKind, TypedStore, TypedView
 from stores.records.serdes import BYTES, FLOAT64, INT64, JSON, STR, Serde
 from stores.records.session import Session, SessionStore, SessionView
 from stores.records.timestamped import TimestampedKeyValue, TimestampedKeyValueStore, TimestampedKeyValueView

@@ -14,9 +14,9 @@ from stores.contract.marks import VALUE_BYTES_MAX
 from stores.contract.plain import PlainIterator
 from stores.errors import StoreCorruptedError
 from stores.interface import KeyValueIterator, KeyValueSnapshot, KeyValueStore, KeyValueView, ReadOnlyKeyValueStore
-from stores.records.converters import LoggedRecord, TimestampedConverter
+from stores.records.record_kind import LoggedRecord, TimestampedConverter
 from stores.records.staging import RecordStaging, StagedWrite
-from stores.records.timestamps import TIME, TIME_BYTES, time_of
+from stores.records.values import TIME, TIME_BYTES, time_of
 
 STREAM_TIME: Final = "stream_time"
 """The mark with the highest time ever put."""

@@ -16,11 +16,16 @@ from stores.interface import (
     PositionBound,
     ReadOnlyKeyValueStore,
 )
-from stores.records.codec import Codec
-from stores.records.converters import PlainConverter, RecordConverter
-from stores.records.iterators import RecordIterator
-from stores.records.record_kind import Description, RecordKind, TypedStore, TypedView
-from stores.records.serdes import Serde, check_serde
+from stores.records.record_kind import (
+    Description,
+    PlainConverter,
+    RecordConverter,
+    RecordIterator,
+    RecordKind,
+    TypedStore,
+    TypedView,
+)
+from stores.records.serdes import Codec, Serde, check_serde
 from stores.records.staging import RecordStaging, StagedWrite
 
 K = TypeVar("K")

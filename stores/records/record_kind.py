@@ -1,16 +1,16 @@
-"""The base classes of all descriptions, typed stores and typed views."""
+"""The base classes of all descriptions, typed stores, typed views and their iterators, and of what restores a store."""
 
 from __future__ import annotations
 
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import ClassVar, Final, Self, cast
+from typing import ClassVar, Final, NoReturn, Protocol, Self, TypeVar, cast
 
 from stores.contract.arguments import OnlyReads
-from stores.errors import StoreCorruptedError, StoreIncompatibleError
+from stores.errors import StoreClosedError, StoreCorruptedError, StoreIncompatibleError
 from stores.files.plain_files import parsed_json
 from stores.interface import (
     Closeable,
@@ -22,11 +22,12 @@ from stores.interface import (
     TopicPartition,
 )
 from stores.metrics import StoreMetrics
-from stores.records.converters import RecordConverter
-from stores.records.retention import RecordRetention
+from stores.records.segments import RecordRetention
 from stores.records.staging import RecordStaging, StoreStaging
-from stores.records.timestamps import TIME_BYTES
+from stores.records.values import TIME, TIME_BYTES
 from stores.strategies.refusals import note_refused
+
+T = TypeVar("T")
 
 RECORDS: Final = "records"
 """The mark that holds a store's description."""
@@ -307,3 +308,91 @@ class TypedStore(Closeable):
     def close(self) -> None:
         """Close this store and the one below, without a commit. May be called more than once."""
         self.store.close()
+
+
+class LoggedRecord(Protocol):
+    """The part of a changelog record that a converter reads (``stores.changelog.interface.Record``)."""
+
+    @property
+    def key(self) -> bytes | None:
+        """Never None in a store's changelog."""
+
+    @property
+    def value(self) -> bytes | None:
+        """None for a tombstone."""
+
+    @property
+    def timestamp_ms(self) -> int:
+        """The time since the Unix epoch; -1 if unknown."""
+
+
+class UnfitRecordError(StoreIncompatibleError):
+    """A record that is not of a store of the converter's kind."""
+
+
+class RecordConverter(ABC):
+    """Converts the records of one store's changelog, in their order, during one restore."""
+
+    @abstractmethod
+    def convert(self, record: LoggedRecord) -> Iterable[tuple[bytes, bytes | None]]:
+        """Return the pairs that the store keeps for ``record``, zero or more; None deletes. Without a key: no pair.
+
+        Raises: UnfitRecordError.
+        """
+
+    def marks(self) -> Mapping[str, bytes | None]:
+        """Return the marks of the store after the records so far, which are stored with their pairs."""
+        return {}
+
+
+class PlainConverter(RecordConverter):
+    """A converter for a store that keeps the same pairs as its changelog."""
+
+    def convert(self, record: LoggedRecord) -> Iterable[tuple[bytes, bytes | None]]:
+        return () if record.key is None else ((record.key, record.value),)
+
+
+class TimestampedConverter(RecordConverter):
+    """A converter that puts the record's time, eight bytes big-endian, before the value. A tombstone stays one."""
+
+    def convert(self, record: LoggedRecord) -> Iterable[tuple[bytes, bytes | None]]:
+        key, value = record.key, record.value
+        if key is None:
+            return ()
+        return ((key, None if value is None else TIME.pack(record.timestamp_ms) + value),)
+
+
+class RecordIterator(Closeable, Iterator[T]):
+    """An iterator over a snapshot of typed records, taken when the scan began.
+
+    Use it in a ``with`` block, exhaust it or close it: until then the engine keeps the snapshot. After it or its store
+    is closed, the next step raises StoreClosedError.
+    """
+
+    def __init__(self, records: Iterator[T], *scans: Closeable) -> None:
+        """Iterate over ``records``, which are made from ``scans``. The iterator closes the scans."""
+        self._records = records
+        self._scans = scans
+        self._closed = False
+
+    def __iter__(self) -> Iterator[T]:
+        # The generator itself: a loop over it costs half of one over __next__.
+        return self if self._closed else self._records
+
+    def __next__(self) -> T:
+        if self._closed:
+            self._refuse()
+        try:
+            return next(self._records)
+        except StoreClosedError:
+            # A generator that has raised would end silently on the next call.
+            self._closed = True
+            raise
+
+    def close(self) -> None:
+        self._closed = True
+        for scan in self._scans:
+            scan.close()
+
+    def _refuse(self) -> NoReturn:
+        raise StoreClosedError("the iterator or its store is closed: start another scan")

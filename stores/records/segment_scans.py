@@ -12,10 +12,9 @@ from typing import NamedTuple
 from stores.contract.reading import close_answer
 from stores.interface import Closeable, KeyValueIterator, KeyValueSnapshot, KeyValueStore, KeyValueView
 from stores.ordered.ranges import Bounds
-from stores.records.data_marks import marks_of
 from stores.records.expiry import STREAM_TIME, stream_time_ms, stream_time_of
-from stores.records.retention import RecordRetention
-from stores.records.segment_keys import SEGMENT_BYTES, packed, unpacked
+from stores.records.segment_values import marks_of
+from stores.records.segments import SEGMENT_BYTES, RecordRetention, packed, unpacked
 
 _SEEKS_FROM = 32
 """If a scan covers more segments than this, it first looks up which of them exist. Fewer are all scanned."""

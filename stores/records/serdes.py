@@ -1,7 +1,10 @@
-"""Serializers and deserializers of keys and values.
+"""Serializers and deserializers of keys and values, and the codec of the two of a store.
 
 A serde that keeps the order lets a store's scans run in the order of the values; one that keeps prefixes lets
 ``prefix_scan`` take a part of a key. None of these uses pickle: what they read runs no code.
+
+Those of msgspec are for structs, dataclasses and all other types that it supports. It is the extra ``msgspec``, which
+is imported when such a serde is created.
 """
 
 from __future__ import annotations
@@ -10,8 +13,14 @@ import json
 import math
 import struct
 from collections.abc import Callable
-from typing import Any, Final, NoReturn, Protocol, TypeVar
+from functools import partial
+from typing import Any, Final, Generic, NoReturn, Protocol, TypeVar
 
+from stores.errors import ConfigError, SerdeMismatchError, StoreError
+from stores.extras import advice
+
+K = TypeVar("K")
+V = TypeVar("V")
 T = TypeVar("T")
 
 
@@ -203,3 +212,137 @@ STR: Final = StrSerde()
 INT64: Final = Int64Serde()
 FLOAT64: Final = Float64Serde()
 JSON: Final = JsonSerde()
+
+
+class Codec(Generic[K, V]):
+    """A codec for the keys and values of one store.
+
+    Its functions are those of the serdes, or None for BYTES. If one of them raises, call the method of the same
+    purpose, which raises the error for the caller.
+    """
+
+    def __init__(self, store: str, key: Serde[K], value: Serde[V]) -> None:
+        self._store, self._key, self._value = store, key, value
+        plain_key, plain_value = isinstance(key, BytesSerde), isinstance(value, BytesSerde)
+        self.serialize_key: Callable[[K], bytes] | None = None if plain_key else key.serialize
+        self.serialize_value: Callable[[V], bytes] | None = None if plain_value else value.serialize
+        self.deserialize_key: Callable[[bytes], K] = key.deserialize
+        self.deserialize_value: Callable[[bytes], V] = value.deserialize
+        self.is_plain = plain_key and plain_value
+        """True if keys and values are bytes as they are."""
+
+    def encode_key(self, key: K) -> bytes:
+        """Return the bytes of ``key``. Raises: TypeError, ValueError."""
+        try:
+            data = self._key.serialize(key)
+            if not isinstance(data, bytes):
+                raise TypeError(f"serde {self._key.name} returned {type(data).__name__}, not bytes")
+        except Exception as error:
+            raise self._refused(f"key {key!r} of type {type(key).__name__}", self._key, key, error) from error
+        return data
+
+    def encode_value(self, key: K, value: V) -> bytes:
+        """Return the bytes of ``value``, which belongs to ``key``. Raises: TypeError, ValueError."""
+        try:
+            data = self._value.serialize(value)
+            if not isinstance(data, bytes):
+                raise TypeError(f"serde {self._value.name} returned {type(data).__name__}, not bytes")
+        except Exception as error:
+            what = f"value of type {type(value).__name__} for key {key!r}"
+            raise self._refused(what, self._value, value, error) from error
+        return data
+
+    def encode_prefix(self, prefix: K) -> bytes:
+        """Return the common first bytes of all keys with ``prefix``. Raises: ConfigError, TypeError, ValueError."""
+        if not self._key.keeps_prefixes:
+            raise ConfigError(
+                f"store {self._store!r}: the bytes of {self._key.name} keys do not begin with the bytes of a prefix: "
+                "use range() or another serde"
+            )
+        return self.encode_key(prefix)
+
+    def encode_bound(self, bound: K | None) -> bytes | None:
+        """Return the bytes of an end of a range, None for an open end. Raises: TypeError, ValueError."""
+        return None if bound is None else self.encode_key(bound)
+
+    def decode_key(self, key: bytes) -> K:
+        """Return the key that ``key`` is the bytes of. Raises: SerdeMismatchError."""
+        try:
+            return self.deserialize_key(key)
+        except Exception as error:
+            raise self.mismatch(key, "key", self._key.name) from error
+
+    def decode_value(self, key: bytes, value: bytes) -> V:
+        """Return the value that ``value`` is the bytes of, under ``key``. Raises: SerdeMismatchError."""
+        try:
+            return self.deserialize_value(value)
+        except Exception as error:
+            raise self.mismatch(key, "value", self._value.name) from error
+
+    def mismatch(self, key: bytes, part: str, serde: str) -> SerdeMismatchError:
+        """Return the error for bytes that the serde can't read."""
+        return SerdeMismatchError(
+            f"store {self._store!r}: the {part} under key {key!r} can't be read by serde {serde}: open the store "
+            "with the serde that wrote it"
+        )
+
+    def _refused(self, what: str, serde: Serde[T], given: T, error: Exception) -> Exception:
+        if isinstance(error, StoreError | MemoryError):
+            return error
+        kind = TypeError if isinstance(error, TypeError) else ValueError
+        # The text of str.encode speaks of a descriptor.
+        unfit = isinstance(serde, StrSerde) and not isinstance(given, str)
+        reason = f"a str is expected, not {type(given).__name__}" if unfit else error
+        return kind(f"store {self._store!r}: serde {serde.name} refuses the {what}: {reason}")
+
+
+class _MsgspecSerde(Generic[T]):
+    """A serde for values of one type, which are validated when they are read. Each value has one serialized form.
+
+    The store keeps ``name``; its default is made of the format and the type. Pass your own name to rename a type. A
+    field with a default may be added to a struct at any time. msgspec's JSON writes NaN as null.
+    """
+
+    keeps_order: Final = False
+    keeps_prefixes: Final = False
+
+    def __init__(self, of: type[T], format_name: str, codec: Any, name: str | None) -> None:
+        self.name = f"msgspec-{format_name}:{getattr(of, '__qualname__', of)}" if name is None else name
+        encode = codec.Encoder(order="deterministic").encode
+        self._of = of
+        self._type: Any = of if isinstance(of, type) else object
+        self._encode = encode
+        self.deserialize = codec.Decoder(of).decode
+
+    def __reduce__(self) -> tuple[Any, tuple[()]]:
+        return partial(type(self), self._of, name=self.name), ()
+
+    def serialize(self, value: T, /) -> bytes:
+        if value is None:
+            raise TypeError("None can't be a key or a value")
+        if not isinstance(value, self._type):
+            raise TypeError(f"a {self._type.__qualname__} is expected, not {type(value).__name__}")
+        data: bytes = self._encode(value)
+        return data
+
+
+class MsgspecJson(_MsgspecSerde[T]):
+    """A serde for values of type ``of`` as JSON. Raises: ConfigError if msgspec is not installed."""
+
+    def __init__(self, of: type[T], *, name: str | None = None) -> None:
+        super().__init__(of, "json", _msgspec().json, name)
+
+
+class MsgspecMessagePack(_MsgspecSerde[T]):
+    """A serde for values of type ``of`` as MessagePack. Raises: ConfigError if msgspec is not installed."""
+
+    def __init__(self, of: type[T], *, name: str | None = None) -> None:
+        super().__init__(of, "msgpack", _msgspec().msgpack, name)
+
+
+def _msgspec() -> Any:
+    try:
+        import msgspec
+    except ImportError as error:
+        raise ConfigError(f"msgspec is missing: {advice('msgspec')}") from error
+    return msgspec

@@ -8,13 +8,11 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, TypeVar, cast
 
 from stores.interface import IsolationLevel, KeyValueStore, KeyValueView, PositionBound
-from stores.records.iterators import RecordIterator
-from stores.records.retention import check_interval, check_span
-from stores.records.segment_keys import SessionKeys, escaped, packed
+from stores.records.record_kind import RecordIterator
 from stores.records.segment_scans import SegmentPair
 from stores.records.segment_values import SegmentValues
-from stores.records.segmented_kind import SegmentedKind, check_segmented
-from stores.records.segmented_store import SegmentedStore, SegmentedView, SegmentReads
+from stores.records.segmented import SegmentedKind, SegmentedStore, SegmentedView, SegmentReads, check_segmented
+from stores.records.segments import SessionKeys, check_interval, check_span, escaped, packed
 from stores.records.serdes import Serde
 from stores.records.staging import RecordStaging
 from stores.records.values import Windowed, check_bound_ms, check_time_ms

@@ -16,9 +16,9 @@ from stores.contract.plain import PlainIterator
 from stores.engines.families import NEW, OLD
 from stores.interface import Closeable, KeyValueIterator, KeyValueStore, ReadOnlyKeyValueStore
 from stores.ordered.ranges import prefix_bounds
-from stores.records.converters import LoggedRecord, RecordConverter
+from stores.records.record_kind import LoggedRecord, RecordConverter
 from stores.records.staging import RecordStaging, StagedWrite
-from stores.records.timestamps import SURROGATE
+from stores.records.values import SURROGATE
 
 _BEHIND_NEW: Final = b"\x02"
 """Behind all keys of the present format."""

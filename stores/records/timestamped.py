@@ -24,14 +24,15 @@ from stores.interface import (
     PositionBound,
     ReadOnlyKeyValueStore,
 )
-from stores.records.codec import Codec
-from stores.records.converters import PlainConverter, RecordConverter, TimestampedConverter
 from stores.records.expiry import STREAM_TIME, ExpiringConverter, Expiry, LiveReader, stream_time_ms
 from stores.records.key_value import KeyValue, KeyValueReads, TypedKeyValueView
 from stores.records.record_kind import (
     RECORDS,
     Description,
+    PlainConverter,
+    RecordConverter,
     RecordKind,
+    TimestampedConverter,
     TypedStore,
     TypedView,
     difference,
@@ -39,19 +40,21 @@ from stores.records.record_kind import (
     is_empty,
     write_description,
 )
-from stores.records.serdes import BytesSerde, Serde, check_serde
+from stores.records.serdes import BytesSerde, Codec, Serde, check_serde
 from stores.records.split import SplitConverter, SplitReader, SplitStaging, UpgradingReader
 from stores.records.staging import RecordStaging, StagedWrite
-from stores.records.timestamps import (
+from stores.records.values import (
     SURROGATE,
     TIME,
     TIME_BYTES,
     FoundBytes,
     StrippingSerde,
     TimestampedSerde,
+    ValueAndTimestamp,
+    check_span_ms,
+    check_time_ms,
     lookup_of_bytes,
 )
-from stores.records.values import ValueAndTimestamp, check_span_ms, check_time_ms
 
 
 class SurrogateReader(ReadOnlyKeyValueStore):

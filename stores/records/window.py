@@ -8,17 +8,21 @@ from struct import Struct
 from typing import Any, ClassVar, Generic, TypeVar, cast
 
 from stores.interface import IsolationLevel, KeyValueStore, KeyValueView, PositionBound
-from stores.records.iterators import RecordIterator
-from stores.records.record_kind import Description
-from stores.records.retention import check_interval
-from stores.records.segment_keys import SEGMENT_BYTES, TIME_BYTES, WindowKeys, escaped, packed
+from stores.records.record_kind import Description, RecordIterator
 from stores.records.segment_scans import LiveScans, SegmentPair
 from stores.records.segment_values import SegmentValues
-from stores.records.segmented_kind import SegmentedKind, check_flag, check_segmented
-from stores.records.segmented_store import SegmentedStore, SegmentedView, SegmentReads
+from stores.records.segmented import (
+    SegmentedKind,
+    SegmentedStore,
+    SegmentedView,
+    SegmentReads,
+    check_flag,
+    check_segmented,
+)
+from stores.records.segments import SEGMENT_BYTES, WindowKeys, check_interval, escaped, packed
 from stores.records.serdes import Serde
 from stores.records.staging import RecordStaging
-from stores.records.values import TIME_BOUND_MS, Windowed, check_bound_ms, check_span_ms, check_time_ms
+from stores.records.values import TIME_BOUND_MS, TIME_BYTES, Windowed, check_bound_ms, check_span_ms, check_time_ms
 
 K = TypeVar("K")
 V = TypeVar("V")

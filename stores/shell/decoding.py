@@ -9,13 +9,13 @@ from typing import Any
 
 from stores.errors import ConfigError
 from stores.records.record_kind import RECORDS, described
-from stores.records.segment_keys import (
+from stores.records.segments import (
     SEGMENT_BYTES,
-    TIME_BYTES,
     has_timestamps,
     keys_described,
 )
 from stores.records.serdes import FLOAT64, INT64, JSON, STR
+from stores.records.values import TIME_BYTES
 
 SERDES: Mapping[str, Callable[[bytes], Any]] = {
     "str": STR.deserialize,

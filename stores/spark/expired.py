@@ -12,9 +12,8 @@ from stores.interface import KeyValueStore
 from stores.records import TimestampedKeyValue
 from stores.records.expiry import STREAM_TIME, stream_time_of
 from stores.records.record_kind import RecordKind
-from stores.records.retention import RecordRetention
-from stores.records.segment_keys import keys_described, packed, unpacked
-from stores.records.timestamps import TIME_BYTES
+from stores.records.segments import RecordRetention, keys_described, packed, unpacked
+from stores.records.values import TIME_BYTES
 
 TTL = "query_ttl_ms"
 """The mark with the time to live of a store's records. It is no part of the description, because it may change."""

@@ -14,13 +14,13 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
 from stores.changelog.files import VersionLog
 from stores.errors import ChangelogError, ConfigError, SerdeMismatchError
-from stores.records.segment_keys import (
+from stores.records.segments import (
     SEGMENT_BYTES,
-    TIME_BYTES,
     has_timestamps,
     keys_described,
 )
 from stores.records.serdes import FLOAT64, INT64, JSON, STR
+from stores.records.values import TIME_BYTES
 from stores.spark import timers
 from stores.spark.expired import expired_by
 

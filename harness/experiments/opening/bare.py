@@ -18,8 +18,7 @@ from stores.engines.lmdb import LmdbEngine
 from stores.engines.rocksdb import RocksDBEngine, database_options
 from stores.engines.rocksdb.database import OFFSETS_FAMILY
 from stores.engines.sqlite import SqliteEngine
-from stores.files.sqlite_file import write_ahead
-from stores.files.sqlite_library import connect
+from stores.files.sqlite_library import connect, write_ahead
 from stores.interface import Durability
 
 Lookup = Callable[[bytes], Any]

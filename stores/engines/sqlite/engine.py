@@ -41,8 +41,21 @@ from stores.engines.sqlite.tables import (
 )
 from stores.engines.sqlite.transaction import SqliteTransaction
 from stores.errors import CommitFailedError, StoreCorruptedError, StoreUnavailableError
-from stores.files.sqlite_file import OPENING_S, STEPS_PER_LOOK, Deadline, keep_log, sync_log, write_ahead
-from stores.files.sqlite_library import READ_ONLY, UNCHANGING, VERSION_NUMBER, Connection, Error, connect, copy_whole
+from stores.files.sqlite_library import (
+    OPENING_S,
+    READ_ONLY,
+    STEPS_PER_LOOK,
+    UNCHANGING,
+    VERSION_NUMBER,
+    Connection,
+    Deadline,
+    Error,
+    connect,
+    copy_whole,
+    keep_log,
+    sync_log,
+    write_ahead,
+)
 from stores.interface import Durability
 from stores.ordered.ranges import ScanRange
 

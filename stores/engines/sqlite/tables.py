@@ -9,8 +9,7 @@ from pathlib import Path
 from stores.engines.checksum import ValueCodec
 from stores.engines.engine import Writes
 from stores.errors import StoreCorruptedError, StoreIncompatibleError
-from stores.files.sqlite_file import HEADER_BYTES, missing_bytes
-from stores.files.sqlite_library import Connection
+from stores.files.sqlite_library import HEADER_BYTES, Connection, missing_bytes
 from stores.ordered.ranges import ScanRange
 
 FILE = "store.db"

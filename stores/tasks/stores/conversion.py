@@ -8,8 +8,7 @@ from typing import Final
 from stores.changelog.interface import Headers, Record
 from stores.errors import StoreIncompatibleError
 from stores.interface import KeyValueStore
-from stores.records.converters import PlainConverter, RecordConverter, UnfitRecordError
-from stores.records.record_kind import RecordKind
+from stores.records.record_kind import PlainConverter, RecordConverter, RecordKind, UnfitRecordError
 from stores.settings.upgrade import Upgrade
 
 VERSION_HEADER = "stores.format"

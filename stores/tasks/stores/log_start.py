@@ -25,11 +25,11 @@ from typing import Final, NamedTuple
 from stores.changelog.interface import Changelog, Producer
 from stores.contract.levels import Persistence
 from stores.interface import KeyValueStore, TopicPartition
-from stores.records.data_marks import marks_of
 from stores.records.expiry import STREAM_TIME, stream_time_ms, stream_time_of
 from stores.records.record_kind import RecordKind
-from stores.records.retention import RecordRetention
-from stores.records.timestamps import TIME
+from stores.records.segment_values import marks_of
+from stores.records.segments import RecordRetention
+from stores.records.values import TIME
 
 _log = logging.getLogger(__name__)
 

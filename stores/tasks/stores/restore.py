@@ -19,7 +19,7 @@ from stores.interface import (
     RecoveryOutcome,
     TopicPartition,
 )
-from stores.records.converters import UnfitRecordError
+from stores.records.record_kind import UnfitRecordError
 from stores.tasks.stores.conversion import Conversion
 from stores.tasks.stores.log_start import needed_from
 from stores.tasks.stores.replay_bound import ReplayBound

@@ -41,7 +41,7 @@ from stores.files.plain_files import sync_folder, sync_tree, translated_system_e
 from stores.interface import KeyValueStore, TopicPartition
 from stores.records.key_value import KeyValue
 from stores.records.timestamped import TimestampedKeyValue
-from stores.records.timestamps import TIME_BYTES
+from stores.records.values import TIME_BYTES
 from stores.registry import StoreBackend, backend_named
 from stores.tasks.directory.store_places import FORMER_END, PREPARE_END, beside
 from stores.tasks.directory.streams_folders import (

@@ -11,10 +11,9 @@ from typing import Any
 import pytest
 
 from stores import KeyValueStore, StoreIncompatibleError
-from stores.records import BYTES, Session, ValueAndTimestamp, Window, Windowed, segmented_kind
-from stores.records.data_marks import preparable
-from stores.records.segment_keys import packed
-from stores.records.segment_values import OLD_SEGMENTS
+from stores.records import BYTES, Session, ValueAndTimestamp, Window, Windowed, segmented
+from stores.records.segment_values import OLD_SEGMENTS, preparable
+from stores.records.segments import packed
 from stores.records.values import TIME_BOUND_MS
 from stores.registry import open_store
 from stores.tests.conformance.cases import Case
@@ -194,7 +193,7 @@ def reopen_and_die(path: str, backend: str, number: int) -> None:
         restore(*arguments, **named)
 
     type(store).restore = counted  # type: ignore[method-assign]
-    segmented_kind._PIECE_BYTES = 100  # type: ignore[misc]
+    segmented._PIECE_BYTES = 100  # type: ignore[misc]
     replace(KINDS["timestamped window"], segment_ms=7).over(store).close()
 
 

@@ -26,8 +26,7 @@ from stores import (
 from stores.changelog.sqlite import SqliteChangelog
 from stores.engines.sqlite import SqliteEngine
 from stores.engines.sqlite import engine as sqlite
-from stores.files.sqlite_file import write_ahead
-from stores.files.sqlite_library import connect, run_script
+from stores.files.sqlite_library import connect, run_script, write_ahead
 
 BACKEND = "sqlite-indexed-batch"
 FULL = {Durability.CHANGELOG: 0, Durability.PROCESS: 1, Durability.DISK: 2}

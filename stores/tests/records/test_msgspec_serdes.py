@@ -11,7 +11,7 @@ import pytest
 
 from stores.errors import SerdeMismatchError, StoreIncompatibleError
 from stores.records import STR, KeyValue
-from stores.records.msgspec_serdes import MsgspecJson, MsgspecMessagePack
+from stores.records.serdes import MsgspecJson, MsgspecMessagePack
 from stores.registry import open_store
 
 
@@ -20,7 +20,7 @@ def test_without_msgspec_making_a_serde_raises_a_config_error() -> None:
 import sys
 sys.modules["msgspec"] = None
 from stores.errors import ConfigError
-from stores.records.msgspec_serdes import MsgspecJson, MsgspecMessagePack
+from stores.records.serdes import MsgspecJson, MsgspecMessagePack
 for serde in (MsgspecJson, MsgspecMessagePack):
     try:
         serde(dict)

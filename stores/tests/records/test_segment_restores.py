@@ -12,7 +12,7 @@ from stores.records import (
     INT64,
     Windowed,
 )
-from stores.records.segment_keys import packed
+from stores.records.segments import packed
 from stores.tests.records.segmented import Logged, LoggingStaging, Opened, session, window
 
 LOG = TopicPartition("log", 0)

@@ -10,8 +10,8 @@ import pytest
 
 from stores import IsolationLevel, StoreIncompatibleError, TopicPartition
 from stores.records import INT64, STR, Session, Window, Windowed
-from stores.records.data_marks import marks_of
 from stores.records.expiry import STREAM_TIME
+from stores.records.segment_values import marks_of
 from stores.tests.minimal_store import KINDS, Direct, Transactional
 
 UNCOMMITTED = IsolationLevel.READ_UNCOMMITTED

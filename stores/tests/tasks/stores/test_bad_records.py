@@ -22,7 +22,7 @@ from stores.changelog.kafka.record_headers import EPOCH, read_headers
 from stores.errors import ChangelogError, StoreError, StoreIncompatibleError
 from stores.records import Window
 from stores.records.record_kind import RecordKind
-from stores.records.segment_keys import SEQUENCE_BOUND, escaped, packed
+from stores.records.segments import SEQUENCE_BOUND, escaped, packed
 from stores.registry import open_store
 from stores.settings.upgrade import Upgrade
 from stores.tasks.stores.conversion import REPLACED, VERSION_HEADER, Conversion

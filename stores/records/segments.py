@@ -1,4 +1,6 @@
-"""The keys of window and session stores: a caller's key, escaped, and then numbers.
+"""The keys of window and session stores, and the segments of time in which they drop records after a retention.
+
+A key is that of the caller, escaped, and then numbers.
 
 An escaped key keeps the order of keys, and none is a prefix of another, so that numbers can follow. A zero byte becomes
 ``00 ff`` and the key ends with ``00``. The byte that follows must not be ``ff``: it is the first of a time or a number
@@ -16,13 +18,17 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
+from dataclasses import dataclass
 from struct import Struct
 from typing import Any, Final
 
-from stores.records.values import TIME_BOUND_MS
+from stores.records.values import TIME_BOUND_MS, TIME_BYTES, check_bound_ms, check_time_ms
 
-TIME_BYTES = 8
 SEGMENT_BYTES = 8
+SEQUENCE_BOUND: Final = (1 << 64) - 1
+"""Above every number of a duplicate: the next one has to fit into 8 bytes."""
+SEGMENT_MS_MIN = 60_000
+"""The shortest segment that is chosen by default. Source: Kafka Streams, ``Stores.persistentWindowStore``."""
 
 packed = Struct(">Q").pack
 """Return the bytes of a number, 0 or more, whose order is that of the numbers."""
@@ -46,10 +52,6 @@ def is_part(part: bytes) -> bool:
 def unpacked(part: bytes) -> int:
     """Return the number that was packed."""
     return int.from_bytes(part, "big")
-
-
-SEQUENCE_BOUND: Final = (1 << 64) - 1
-"""Above every number of a duplicate: the next one has to fit into 8 bytes."""
 
 
 class SegmentKeys(ABC):
@@ -136,3 +138,56 @@ def keys_described(description: Mapping[str, Any]) -> SegmentKeys | None:
         return SessionKeys()
     is_window = description.get("kind") == "window"
     return WindowKeys(bool(description.get("retain_duplicates"))) if is_window else None
+
+
+@dataclass(frozen=True, slots=True)
+class RecordRetention:
+    """A retention: records live while their time is above the stream time minus ``retention_ms``.
+
+    Records of the same ``segment_ms`` lie together, and are dropped together once none of them lives.
+
+    The time of a record is its window's start or its session's end; the stream time is the highest ever put, -1 before
+    the first.
+    """
+
+    retention_ms: int
+    segment_ms: int
+
+    def segment(self, time_ms: int) -> int:
+        """Return the number of the segment of a record with that time."""
+        return time_ms // self.segment_ms
+
+    def first_live_ms(self, stream_time_ms: int) -> int:
+        """Return the lowest time that lives."""
+        return max(0, stream_time_ms - self.retention_ms + 1)
+
+    def first_live_segment(self, stream_time_ms: int) -> int:
+        """Return the first segment that may have living records. All before it are to be dropped."""
+        return self.first_live_ms(stream_time_ms) // self.segment_ms
+
+
+def default_segment_ms(retention_ms: int) -> int:
+    """Return half of the retention, so that three segments have all living records. Source: as ``SEGMENT_MS_MIN``."""
+    return max(retention_ms // 2, SEGMENT_MS_MIN)
+
+
+def check_interval(what: str, first_ms: object, last_ms: object) -> None:
+    """Check the ends of a query. An end below 0 is as far as 0, and the interval may be empty. Raises: TypeError,
+    ValueError. Source: Kafka Streams, whose fetches cut a negative end, and answer an empty interval with nothing.
+    """
+    if type(first_ms) is type(last_ms) is int and first_ms < TIME_BOUND_MS > last_ms:
+        # Before the texts below are made: each fetch passes here.
+        return
+    check_bound_ms(f"the start of {what}", first_ms)
+    check_bound_ms(f"the end of {what}", last_ms)
+
+
+def check_span(what: str, start_ms: object, end_ms: object) -> None:
+    """Check two times, of which the first is the earlier or the same. Raises: TypeError, ValueError."""
+    if type(start_ms) is type(end_ms) is int and 0 <= start_ms <= end_ms < TIME_BOUND_MS:
+        # Before the texts below are made: each fetch passes here.
+        return
+    start = check_time_ms(f"the start of {what}", start_ms)
+    end = check_time_ms(f"the end of {what}", end_ms)
+    if end < start:
+        raise ValueError(f"{what} starts at {start}, after its end {end}")

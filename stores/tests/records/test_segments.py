@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stores.records.segment_keys import SessionKeys, WindowKeys, escaped, is_part, unescaped
+from stores.records.segments import SessionKeys, WindowKeys, escaped, is_part, unescaped
 
 # The bytes that escaping is about, and their neighbours.
 KEYS = st.lists(st.sampled_from([0, 1, 0x7F, 0xFE, 0xFF]), max_size=6).map(bytes) | st.binary(max_size=6)
