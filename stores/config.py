@@ -13,8 +13,7 @@ from stores.errors import ConfigError
 from stores.interface import Durability, IsolationLevel, KeyValueStore, ProcessingGuarantee
 from stores.records.record_kind import RecordKind
 from stores.registry import backend_named, check_options, checked_durability, member, open_store
-from stores.settings.properties import Known, Properties, boolean, parsed_as, read
-from stores.settings.upgrade import Upgrade, UpgradeMode
+from stores.settings import Known, Properties, Upgrade, UpgradeMode, boolean, parsed_as, read
 
 UNCOMMITTED_MAX_BYTES = 67_108_864
 """Default of ``statestore.uncommitted.max.bytes``. Source: KIP-892, "New configuration"."""
@@ -114,7 +113,7 @@ class StoreConfig:
 
     @classmethod
     def from_settings(cls, settings: Mapping[str, Any], options: Mapping[str, object]) -> Self:
-        """Return a configuration from the results of ``stores.settings.properties.read``. Raises: ConfigError."""
+        """Return a configuration from the results of ``stores.settings.read``. Raises: ConfigError."""
         given = dict(settings)
         transactional = given.pop("transactional", None)
         if transactional is False:

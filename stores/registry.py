@@ -23,7 +23,7 @@ from stores.files.identity import FILE as IDENTITY_FILE
 from stores.files.plain_files import sync_folder, translated_system_errors
 from stores.files.store_directory import FAILPOINTS, checked_path
 from stores.interface import Durability, IsolationLevel, KeyValueStore
-from stores.process.forks import never_free, watch
+from stores.process import never_free, watch
 from stores.strategies.refusals import close_refused, note_opened
 from stores.strategies.staging import Traits
 from stores.strategies.store_opening import disown, open_over

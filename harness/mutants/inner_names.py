@@ -20,7 +20,7 @@ from harness.mutants.mutant import (
 )
 from harness.mutants.patches import Patches
 from stores.batch.buffer import IndexedBatch, Layer
-from stores.changelog import checksum, sqlite
+from stores.changelog import sqlite, sqlite_writer
 from stores.changelog.files import reading
 from stores.files import store_directory
 from stores.spark import task as query_task
@@ -78,7 +78,7 @@ def _tombstone_unchecked(patches: Patches, subject: str) -> None:
     """
 
     def mutated(given: Any, offset: Any, key: Any, value: Any, *rest: Any) -> bool:
-        return value is None or checksum.is_sound(given, offset, key, value, *rest)
+        return value is None or sqlite_writer.is_sound(given, offset, key, value, *rest)
 
     patches.replace_inner(sqlite, "is_sound", mutated)
 

@@ -17,7 +17,7 @@ from stores.changelog import MemoryChangelog, Record
 from stores.errors import StoreUnavailableError
 from stores.files.creation import wipe
 from stores.registry import backends, open_store
-from stores.settings.upgrade import Upgrade
+from stores.settings import Upgrade
 from stores.tasks import DirectoryLayout, StateDirectory, Topology, change_layout, relocate
 from stores.tasks.directory.unnamed_stores import clean_stores
 from stores.tests.tasks.directory.relocating import PRESENT, STORES, lay_out

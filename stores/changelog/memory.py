@@ -18,9 +18,17 @@ from stores.changelog.arguments import (
     of_partitions,
 )
 from stores.changelog.interface import Changelog, Headers, IsExpired, Record, SharedProducer
-from stores.changelog.log_writer import FIELDS_PER_RECORD, Appended, AppendRequest, AtomicWriter, ProducerIdentity
-from stores.changelog.producer import AFTER_COMMIT, BEFORE_COMMIT, BufferedProducer
-from stores.changelog.shared import EmbeddedSharedProducer
+from stores.changelog.producer import (
+    AFTER_COMMIT,
+    BEFORE_COMMIT,
+    FIELDS_PER_RECORD,
+    Appended,
+    AppendRequest,
+    AtomicWriter,
+    BufferedProducer,
+    EmbeddedSharedProducer,
+    ProducerIdentity,
+)
 from stores.errors import ChangelogError, StoreClosedError
 from stores.failpoints import reach
 from stores.interface import TopicPartition

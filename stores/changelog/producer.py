@@ -1,9 +1,11 @@
-"""The producer of all logs: it buffers sent records in bounded memory, and appends them through a ``LogWriter``."""
+"""The producers of all logs: they buffer sent records in bounded memory, and append them through a ``LogWriter``."""
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from types import TracebackType
 
 from stores.changelog.arguments import (
@@ -13,19 +15,77 @@ from stores.changelog.arguments import (
     checked_group_offsets,
     checked_partition,
 )
-from stores.changelog.interface import Headers, Producer
-from stores.changelog.log_writer import (
-    FIELDS_PER_RECORD,
-    Appended,
-    AppendRequest,
-    AtomicWriter,
-    LogWriter,
-    Pending,
-    ProducerIdentity,
-)
+from stores.changelog.interface import Headers, Producer, SharedProducer
 from stores.errors import ChangelogError, CommitInDoubtError, StoreClosedError
 from stores.failpoints import Part, declare
 from stores.interface import TopicPartition
+
+FIELDS_PER_RECORD = 4
+
+Pending = list[object]
+"""Records in a flat list: key, value, timestamp in milliseconds, headers or None. SQLite binds a flat list fastest."""
+
+GroupOffsets = Mapping[tuple[str, TopicPartition], int]
+
+Appended = tuple[int | None, dict[TopicPartition, int]]
+"""The number of the transaction if it stays open, and the last offset of each partition."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerIdentity:
+    """The identity of a producer: its transactional ID, and an epoch that is higher for a newer producer."""
+
+    transactional_id: str
+    epoch: int
+
+
+@dataclass(slots=True)
+class AppendRequest:
+    """The content of one append: pending records, and the state of their transaction.
+
+    ``transaction`` is the number that the log gave to the transaction's first request, or None before that.
+    ``ends`` marks the last request; a request without ``identity`` is committed as it is appended.
+    """
+
+    identity: ProducerIdentity | None
+    transaction: int | None
+    ends: bool
+    records: Mapping[TopicPartition, Pending]
+    group_offsets: GroupOffsets = field(default_factory=dict)
+    num_bytes: int = 0
+    """The bytes of the keys, values and headers of all records."""
+
+
+class LogWriter(ABC):
+    """The interface of a log to its producers. Each call is atomic: after an error, the log is unchanged."""
+
+    @abstractmethod
+    def check_partition(self, partition: TopicPartition) -> None:
+        """Check that the log has ``partition``. Raises: ChangelogError."""
+
+    @abstractmethod
+    def append(self, request: AppendRequest) -> Appended:
+        """Append; return the number of the transaction if it stays open, and the last offset of each partition.
+
+        Raises: ProducerFencedError if the identity's epoch is not the newest; ChangelogError.
+        """
+
+    @abstractmethod
+    def abort(self, transaction: int) -> None:
+        """Mark the transaction as aborted if it is still open."""
+
+
+class AtomicWriter(LogWriter):
+    """A log that appends requests of several producers as one."""
+
+    @abstractmethod
+    def append_together(self, requests: Sequence[AppendRequest]) -> list[Appended]:
+        """Append all requests or none; return the results in order. Raises: as ``append``."""
+
+    def append(self, request: AppendRequest) -> Appended:
+        [appended] = self.append_together([request])
+        return appended
+
 
 BEFORE_COMMIT = declare(
     "changelog.before_commit",
@@ -302,3 +362,64 @@ def commit_together(log: AtomicWriter, producers: Sequence[BufferedProducer]) ->
         producer._note(each)
         last_offsets.update(producer._finish())
     return last_offsets
+
+
+class EmbeddedSharedProducer(SharedProducer):
+    """The producers of some tasks, each opened with ``open_producer``. All of them commit in one append to ``log``.
+
+    Each task keeps its own transactional ID. So an older instance of it is fenced, and its open transaction aborted, as
+    without sharing; and a log that is opened after a crash has nothing else to decide.
+    """
+
+    def __init__(self, open_producer: Callable[[str], BufferedProducer], log: AtomicWriter) -> None:
+        self._open_producer, self._log = open_producer, log
+        self._producers: dict[str, BufferedProducer] = {}
+        self._begun = False
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} of {len(self._producers)} tasks>"
+
+    def join(
+        self,
+        transactional_id: str,
+        group: str,
+        inputs: Sequence[TopicPartition],
+        changelogs: Sequence[TopicPartition],
+    ) -> None:
+        producer = self._open_producer(transactional_id)
+        if self._begun:
+            producer.begin()
+        self._producers[transactional_id] = producer
+
+    def of(self, transactional_id: str) -> BufferedProducer:
+        return self._producers[transactional_id]
+
+    def leave(self, transactional_id: str) -> None:
+        producer = self._producers.pop(transactional_id, None)
+        if producer is not None:
+            producer.close()
+
+    def begin(self) -> None:
+        if not self._begun:
+            for producer in self._producers.values():
+                producer.begin()
+            self._begun = True
+
+    def commit(self) -> Mapping[TopicPartition, int]:
+        last_offsets = commit_together(self._log, list(self._producers.values()))
+        self._begun = False
+        return last_offsets
+
+    def abort(self) -> None:
+        for producer in self._producers.values():
+            producer.abort()
+        self._begun = False
+
+    def renew(self) -> None:
+        for transactional_id in self._producers:
+            self._producers[transactional_id] = self._open_producer(transactional_id)
+        self._begun = False
+
+    def close(self) -> None:
+        for transactional_id in list(self._producers):
+            self.leave(transactional_id)

@@ -1,7 +1,7 @@
 """The embedded changelog: one SQLite file that a human can read.
 
 One connection of a process writes, guarded by a lock; readers have connections of their own and see a snapshot, so
-neither waits for the other. Processes write one after the other (``stores.changelog.writer_lock``).
+neither waits for the other. Processes write one after the other (``stores.changelog.log_file``).
 Source: KIP-98 (transactions, epochs, last stable offset); SQLite's release notes, 3.51.3.
 """
 
@@ -20,16 +20,13 @@ from stores.changelog.arguments import (
     checked_partition,
     of_partitions,
 )
-from stores.changelog.checksum import is_sound
 from stores.changelog.compaction import ABORTED, Compaction
 from stores.changelog.file_group import FileGroupMember, check_members
 from stores.changelog.group import Copies, GroupListener
 from stores.changelog.interface import Changelog, Headers, IsExpired, Record, SharedProducer
 from stores.changelog.log_file import BUSY_TIMEOUT_S, LogFile
-from stores.changelog.log_writer import ProducerIdentity
-from stores.changelog.producer import BufferedProducer
-from stores.changelog.shared import EmbeddedSharedProducer
-from stores.changelog.sqlite_writer import SqliteWriter
+from stores.changelog.producer import BufferedProducer, EmbeddedSharedProducer, ProducerIdentity
+from stores.changelog.sqlite_writer import SqliteWriter, is_sound
 from stores.errors import ChangelogError, ConfigError
 from stores.files.plain_files import parsed_json
 from stores.files.sqlite_library import Connection, changes, roll_back

@@ -34,7 +34,7 @@ from stores.files.plain_files import (
     sync_tree,
     translated_system_errors,
 )
-from stores.process.descriptors import descriptors_lacking
+from stores.process import descriptors_lacking
 
 CREATE_BUILDING = declare(
     "create.building", "the new store's files are being made, in a folder that does not count", part=Part.CREATION

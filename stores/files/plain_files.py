@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from stores.errors import StoreIncompatibleError, StoreUnavailableError
-from stores.process.descriptors import descriptors_lacking
+from stores.process import descriptors_lacking
 
 SMALL_BYTES_MAX = 64 << 10
 """The limit for small files, such as a store's identity and its lock; all that the library writes are shorter."""

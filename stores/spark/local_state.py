@@ -14,8 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from stores.changelog.files import PartitionLog, StoreChanges
-from stores.changelog.files.format import Record
-from stores.changelog.files.names import folder_name
+from stores.changelog.files.format import Record, folder_name
 from stores.changelog.files.reading import Piece
 from stores.config import StoreConfig
 from stores.errors import (
@@ -31,8 +30,7 @@ from stores.interface import KeyValueStore, TopicPartition
 from stores.records.record_kind import is_empty
 from stores.registry import backend_named
 from stores.spark.context import RecordTime, TimedStaging
-from stores.spark.expired import keep_ttl
-from stores.spark.recording_store import LOGGED_MARKS, RecordingStore, logged_marks
+from stores.spark.recording_store import LOGGED_MARKS, RecordingStore, keep_ttl, logged_marks
 
 RESTORED = declare("spark.restored", "a version of the log is in the stores", part=Part.CHANGE)
 BETWEEN_STORES = declare("spark.between_stores", "one store has the version, and another lacks it", part=Part.CHANGE)

@@ -14,9 +14,8 @@ from stores.changelog.arguments import check_name, check_record
 from stores.changelog.interface import Headers, Record
 from stores.errors import ConfigError, StoreError
 from stores.interface import TopicPartition
-from stores.spark.context import Context
+from stores.spark.context import Context, Timers, set_stream_time, stream_time_ms
 from stores.spark.rows import Rows
-from stores.spark.timers import Timers, set_stream_time, stream_time_ms
 from stores.tasks.context import NO_PARTITION, NO_RECORD, not_processing
 from stores.tasks.identifier import TaskId
 from stores.tasks.on_error import origin_note

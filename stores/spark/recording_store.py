@@ -13,7 +13,12 @@ from stores.errors import StoreCorruptedError, StoreError
 from stores.files.plain_files import parsed_json
 from stores.forwarding import ForwardedTimestamps, ForwardingStore
 from stores.interface import HoldsStored, KeyValueStore, TopicPartition
+from stores.records import TimestampedKeyValue
+from stores.records.record_kind import RecordKind
+from stores.records.segments import packed
 
+TTL = "query_ttl_ms"
+"""The mark with the time to live of a store's records. It is no part of the description, because it may change."""
 LOGGED_MARKS = "logged_marks"
 """The mark that lists the names of all marks that were ever set, as JSON: a snapshot has to find them."""
 
@@ -117,3 +122,12 @@ def logged_marks(store: KeyValueStore) -> list[str]:
         f"the list of the marks of store {store.name!r} can't be read: remove the local copy, and the next batch "
         "restores it from the state folder"
     )
+
+
+def keep_ttl(store: KeyValueStore, records: RecordKind | None) -> None:
+    """Stage the time to live of ``records`` as a mark, if it is another one than in the state."""
+    if not isinstance(records, TimestampedKeyValue) or not store.keeps_marks:
+        return
+    mark = None if records.ttl_ms is None else packed(records.ttl_ms)
+    if mark != store.mark(TTL):
+        store.set_mark(TTL, mark)

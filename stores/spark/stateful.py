@@ -23,12 +23,12 @@ from stores.spark.arguments import (
     configs_of,
     description_of,
     parsed_output,
+    prepare_python,
 )
-from stores.spark.executor_python import prepare_python
+from stores.spark.context import TIMES
 from stores.spark.plan import PARTITION_COLUMN, Batch, Plan
 from stores.spark.record_wise import RecordWise, checked_output
 from stores.spark.rows import REFUSE
-from stores.spark.timers import TIMES
 from stores.spark.watermark import absolute
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ Register it once per session with ``spark.dataSource.register(StateTable)``.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -14,15 +14,18 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
 from stores.changelog.files import VersionLog
 from stores.errors import ChangelogError, ConfigError, SerdeMismatchError
+from stores.records.expiry import STREAM_TIME, stream_time_of
 from stores.records.segments import (
     SEGMENT_BYTES,
+    RecordRetention,
     has_timestamps,
     keys_described,
+    unpacked,
 )
 from stores.records.serdes import FLOAT64, INT64, JSON, STR
 from stores.records.values import TIME_BYTES
-from stores.spark import timers
-from stores.spark.expired import expired_by
+from stores.spark.context import TIMES_KIND, shown_timer
+from stores.spark.recording_store import TTL
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -149,6 +152,23 @@ def _is_kind(kind: Any) -> bool:
     return all(isinstance(kind.get(name, ""), str) for name in ("key", "value"))
 
 
+def expired_by(kind: Mapping[str, Any], marks: Mapping[str, bytes]) -> Callable[[bytes, bytes], bool]:
+    """Return a function that returns True for the key and the value of an expired record of a store.
+
+    ``kind`` is its description, ``marks`` are those of its state at a version. A function does not see such records
+    either: they are in the store until a later commit removes them.
+    """
+    stream_time_ms = stream_time_of(marks.get(STREAM_TIME))
+    keys = keys_described(kind)
+    if keys is not None:
+        first_ms = RecordRetention(kind["retention_ms"], kind["segment_ms"]).first_live_ms(stream_time_ms)
+        return lambda key, value: keys.time(key) < first_ms
+    if TTL in marks:
+        limit_ms = stream_time_ms - unpacked(marks[TTL])
+        return lambda key, value: 0 <= int.from_bytes(value[:TIME_BYTES], "big", signed=True) <= limit_ms
+    return lambda key, value: False
+
+
 class _Decoder:
     """Takes the keys, values and times of one store apart, as its description says."""
 
@@ -161,8 +181,8 @@ class _Decoder:
         self._key, self._value = _SERDES.get(kind.get("key", "")), _SERDES.get(kind.get("value", ""))
 
     def row(self, key: bytes, value: bytes) -> tuple[str, str, datetime | None, datetime | None, datetime | None]:
-        if self._kind == timers.KIND:
-            shown, nothing, time_ms = timers.shown(key, value)
+        if self._kind == TIMES_KIND:
+            shown, nothing, time_ms = shown_timer(key, value)
             return shown, nothing, _time(time_ms), None, None
         start = end = timestamp = None
         bare = key

@@ -29,12 +29,10 @@ from stores.errors import (
     StoreError,
     StoreIncompatibleError,
 )
-from stores.spark.context import Context
+from stores.spark.context import TIMES, Context, rows_of_timers
 from stores.spark.local_state import LocalState
-from stores.spark.output_rows import output_batches
 from stores.spark.plan import Batch, Plan
-from stores.spark.rows import Rows, checked_batches
-from stores.spark.timers import TIMES, rows_of_timers
+from stores.spark.rows import Rows, checked_batches, output_batches
 from stores.spark.watermark import watermark_of
 
 if TYPE_CHECKING:

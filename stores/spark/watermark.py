@@ -10,8 +10,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from stores.changelog.files.folder import Folder
-from stores.changelog.files.location import open_folder
+from stores.changelog.files.folder import Folder, open_folder
 from stores.errors import ConfigError, StoreIncompatibleError
 from stores.files.plain_files import parsed_json
 

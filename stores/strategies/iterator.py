@@ -10,7 +10,7 @@ from weakref import WeakSet
 from stores.batch.merge import Pair
 from stores.errors import StoreClosedError, StoreUnavailableError
 from stores.interface import KeyValueIterator
-from stores.process.forks import never_free
+from stores.process import never_free
 
 
 class Pin:

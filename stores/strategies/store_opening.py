@@ -15,7 +15,7 @@ from stores.errors import StoreClosedError, StoreError
 from stores.files.plain_files import translated_system_errors
 from stores.files.store_directory import StoreDirectory
 from stores.interface import KeyValueStore, RecoveryOutcome
-from stores.process.forks import BELONGS_TO_PARENT, never_free
+from stores.process import BELONGS_TO_PARENT, never_free
 from stores.strategies.access import Access, catch_up
 from stores.strategies.family_split import end_split
 from stores.strategies.opening import open_data

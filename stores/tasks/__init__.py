@@ -2,7 +2,7 @@
 
 from stores.config import StoreConfig
 from stores.interface import ProcessingGuarantee
-from stores.settings.upgrade import Upgrade, UpgradeMode, UpgradeProgress
+from stores.settings import Upgrade, UpgradeMode, UpgradeProgress
 from stores.tasks.config import TaskConfig
 from stores.tasks.context import TaskContext
 from stores.tasks.directory.assignment import stored_offsets

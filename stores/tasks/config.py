@@ -15,7 +15,7 @@ from stores.errors import ConfigError
 from stores.files.store_directory import checked_path
 from stores.interface import ProcessingGuarantee, TopicPartition
 from stores.registry import backend_named, member
-from stores.settings.properties import Known, Properties, boolean, read
+from stores.settings import Known, Properties, boolean, read
 from stores.tasks.context import InitFunction, ProcessFunction
 from stores.tasks.directory.names import check_application
 from stores.tasks.directory.state_directory import StateDirectory, Watch

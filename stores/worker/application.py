@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from os import PathLike
 
-from stores.settings.properties import Properties
+from stores.settings import Properties
 from stores.telemetry import MetricsRegistry
 from stores.worker.definition import Definition
 from stores.worker.properties_file import read_properties

@@ -17,7 +17,7 @@ from stores.files.store_directory import checked_path
 from stores.interface import ProcessingGuarantee
 from stores.records.record_kind import RecordKind
 from stores.registry import backend_named
-from stores.settings.properties import Known, Properties, parsed_as
+from stores.settings import Known, Properties, parsed_as
 from stores.tasks.config import TASK_PROPERTIES, TaskConfig
 from stores.tasks.global_store import GlobalStore
 from stores.telemetry.otlp import INTERVAL_S, checked_endpoint

@@ -20,7 +20,7 @@ from stores.changelog.group import GroupMember
 from stores.changelog.interface import Changelog
 from stores.errors import ChangelogTimeoutError, StoreClosedError, StoreError
 from stores.interface import PositionBound, TopicPartition
-from stores.settings.properties import Properties
+from stores.settings import Properties
 from stores.tasks.global_stores import GlobalStores
 from stores.tasks.identifier import Home, StorePartition, TaskId
 from stores.tasks.memory_budget import MemoryBudget

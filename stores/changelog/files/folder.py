@@ -8,14 +8,20 @@ writer closes it, so it needs no other name before that.
 
 from __future__ import annotations
 
+import errno
+import os
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from io import BytesIO
+from pathlib import Path, PurePosixPath
 from secrets import token_hex
-from typing import IO, Any
+from typing import IO, Any, ClassVar
 
-from stores.errors import StoreUnavailableError
-from stores.failpoints import Part, declare
+from stores.errors import ConfigError, StoreUnavailableError
+from stores.failpoints import Part, declare, reach
+from stores.files.plain_files import make_file, make_folder, open_plain, sync_folder, translated_system_errors
 
 ASIDE = ".aside"
 """The ending of a file that is not in place yet."""
@@ -91,3 +97,265 @@ def missing_stays_missing() -> Iterator[None]:
         if isinstance(error.__cause__, FileNotFoundError):
             raise error.__cause__ from None
         raise
+
+
+_NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK)
+
+
+class LocalFolder(Folder):
+    """A folder on a file system of this machine, or mounted on it, that has hard links."""
+
+    _durable: ClassVar[set[Path]] = set()
+    """The folders whose names this process has synced."""
+
+    def __init__(self, path: Path) -> None:
+        self.location = str(path)
+        self._path = path
+
+    def put_if_absent(self, name: str, content: bytes) -> bool:
+        with translated_system_errors(self._path):
+            final, aside = self._prepared(name)
+            try:
+                with open(make_file(aside), "wb") as file:
+                    file.write(content)
+                    file.flush()
+                    os.fsync(file.fileno())
+                reach(ASIDE_WRITTEN)
+                placed = self._link(aside, final)
+                reach(IN_PLACE)
+            finally:
+                aside.unlink(missing_ok=True)
+            sync_folder(final.parent)
+            return placed
+
+    @contextmanager
+    def create(self, name: str) -> Iterator[IO[bytes]]:
+        with translated_system_errors(self._path):
+            final, aside = self._prepared(name)
+            try:
+                with open(make_file(aside), "wb") as file:
+                    yield file
+                    file.flush()
+                    os.fsync(file.fileno())
+                aside.replace(final)
+            finally:
+                aside.unlink(missing_ok=True)
+            sync_folder(final.parent)
+
+    def open(self, name: str) -> IO[bytes]:
+        with missing_stays_missing(), translated_system_errors(self._path):
+            return open(open_plain(self._path / name, os.O_RDONLY), "rb")
+
+    def names(self, folder: str = "") -> dict[str, int]:
+        found = {}
+        with translated_system_errors(self._path):
+            try:
+                with os.scandir(self._path / folder) as entries:
+                    for entry in entries:
+                        if entry.is_file(follow_symlinks=False):
+                            try:
+                                found[entry.name] = entry.stat(follow_symlinks=False).st_size
+                            except FileNotFoundError:  # removed meanwhile
+                                continue
+            except FileNotFoundError:
+                return {}
+        return found
+
+    def remove(self, name: str) -> None:
+        with translated_system_errors(self._path):
+            (self._path / name).unlink(missing_ok=True)
+
+    def settle(self, name: str) -> None:
+        with translated_system_errors(self._path):
+            folder = (self._path / name).parent
+            sync_folder(folder)
+            self._sync_name(folder)
+
+    def _prepared(self, name: str) -> tuple[Path, Path]:
+        final = self._path / name
+        make_folder(final.parent)
+        self._sync_name(final.parent)
+        return final, final.with_name(aside_name(final.name))
+
+    def _sync_name(self, folder: Path) -> None:
+        """Make the names of ``folder`` and of the log survive power loss: who made them may have been killed before."""
+        for made in (folder, self._path):
+            if made not in self._durable:
+                sync_folder(made.parent)
+                self._durable.add(made)
+
+    def _link(self, aside: Path, final: Path) -> bool:
+        try:
+            os.link(aside, final, follow_symlinks=False)
+        except FileExistsError:
+            return False
+        except FileNotFoundError:
+            # Another process has removed the file aside, because the log has gone on.
+            if final.exists():
+                return False
+            raise
+        except OSError as error:
+            if error.errno in _NO_LINKS:
+                raise ConfigError(
+                    f"the file system of {self._path} has no hard links, by which one of two writers wins: choose a "
+                    "folder on another one"
+                ) from error
+            raise
+        return True
+
+
+_OBJECT_STORES = ("s3", "gcs", "abfs")
+"""The names of ``pyarrow.fs`` for file systems whose files appear when they are closed, and that cannot rename."""
+_READ_WHOLE_BYTES = 8 << 20
+"""A file of a remote file system up to this size is read at once. Readers of Arrow ask for a few bytes many times."""
+
+
+class ArrowFolder(Folder):
+    """A folder on a file system of ``pyarrow.fs``.
+
+    ``put_if_absent`` is given for an object store. Without it, a file is written aside and renamed: only for a file
+    system whose rename fails if the name is taken, such as HDFS.
+    """
+
+    def __init__(self, filesystem: Any, path: str, location: str, put_if_absent: PutIfAbsent | None) -> None:
+        self.location = location
+        self._filesystem, self._path, self._put = filesystem, PurePosixPath(path), put_if_absent
+        self._renames = put_if_absent is None or filesystem.type_name not in _OBJECT_STORES
+
+    def put_if_absent(self, name: str, content: bytes) -> bool:
+        with self._translated():
+            if self._put is not None:
+                # A put whose answer is lost is repeated by the client, and then finds its own object.
+                return self._put(str(self._path / name), content) or self.read(name) == content
+            aside = aside_name(name)
+            with self._written(aside) as file:
+                file.write(content)
+            reach(ASIDE_WRITTEN)
+            try:
+                if self._exists(name) or not (self._moved(aside, name) or self.read(name) == content):
+                    return False
+                reach(IN_PLACE)
+                return True
+            finally:
+                self.remove(aside)
+
+    @contextmanager
+    def create(self, name: str) -> Iterator[IO[bytes]]:
+        with self._translated():
+            aside = aside_name(name) if self._renames else name
+            with self._written(aside) as file:
+                yield file
+            if aside != name:
+                try:
+                    self._moved(aside, name)
+                finally:
+                    self.remove(aside)
+
+    @contextmanager
+    def _written(self, name: str) -> Iterator[IO[bytes]]:
+        """Return a context with a new file to write to, which may be seen before it is complete."""
+        with self._translated():
+            path = self._path / name
+            if self._renames:
+                self._filesystem.create_dir(str(path.parent), recursive=True)
+            file = self._filesystem.open_output_stream(str(path))
+            try:
+                yield file
+            except BaseException:
+                try:
+                    file.close()
+                finally:
+                    self.remove(name)
+                raise
+            file.close()
+
+    def open(self, name: str) -> IO[bytes]:
+        with missing_stays_missing(), self._translated():
+            opened: IO[bytes] = self._filesystem.open_input_file(str(self._path / name))
+            num_bytes = opened.seek(0, os.SEEK_END)
+            opened.seek(0)
+            if num_bytes > _READ_WHOLE_BYTES:
+                return opened
+            with opened:
+                return BytesIO(opened.read())
+
+    def names(self, folder: str = "") -> dict[str, int]:
+        import pyarrow.fs
+
+        with self._translated():
+            found = self._filesystem.get_file_info(
+                pyarrow.fs.FileSelector(str(self._path / folder), allow_not_found=True)
+            )
+            return {info.base_name: info.size for info in found if info.type == pyarrow.fs.FileType.File}
+
+    def remove(self, name: str) -> None:
+        with self._translated():
+            try:
+                self._filesystem.delete_file(str(self._path / name))
+            except FileNotFoundError:
+                return
+
+    def settle(self, name: str) -> None:
+        """Do nothing: a file of such a file system is durable when it has its name."""
+
+    def _moved(self, aside: str, name: str) -> bool:
+        """Give a file its name. Return False if that failed and there is one: this, if only the answer was lost."""
+        try:
+            self._filesystem.move(str(self._path / aside), str(self._path / name))
+        except OSError:
+            if not self._exists(name):
+                raise
+            return False
+        return True
+
+    def _exists(self, name: str) -> bool:
+        import pyarrow.fs
+
+        [info] = self._filesystem.get_file_info([str(self._path / name)])
+        return bool(info.type != pyarrow.fs.FileType.NotFound)
+
+    def _translated(self) -> Any:
+        return translated_system_errors(Path(self.location))
+
+
+_URI = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]+://")
+
+
+def open_folder(
+    location: str | os.PathLike[str], put_if_absent: PutIfAbsent | None = None, *, for_reading: bool = False
+) -> Folder:
+    """Return the folder at a path or URI of ``pyarrow.fs``, such as ``/data/state`` or ``hdfs://host/state``.
+
+    ``put_if_absent`` is the conditional put of an object store: it is called with a path, as ``pyarrow.fs`` has it, and
+    the bytes, on any executor. Raises: ConfigError for an unknown URI, and for an object store without that function:
+    immediately, or ``for_reading`` at the first ``put_if_absent``.
+    """
+    text = os.fspath(location)
+    if not _URI.match(text) and put_if_absent is None:
+        return LocalFolder(Path(text).absolute())
+    import pyarrow
+    import pyarrow.fs
+
+    try:
+        if _URI.match(text):
+            filesystem, path = pyarrow.fs.FileSystem.from_uri(text)
+        else:
+            filesystem, path = pyarrow.fs.LocalFileSystem(), str(Path(text).absolute())
+    except (pyarrow.ArrowException, OSError, ValueError) as error:
+        raise ConfigError(f"{text} can't be opened by pyarrow.fs: {error}. Correct the location") from error
+    if put_if_absent is not None:
+        return ArrowFolder(filesystem, path, text, put_if_absent)
+    if filesystem.type_name == "local":
+        return LocalFolder(Path(path))
+    if filesystem.type_name == "hdfs":
+        return ArrowFolder(filesystem, path, text, None)
+
+    def refused(path: str, content: bytes) -> bool:
+        raise ConfigError(
+            f"{text} is on an object store ({filesystem.type_name}), for which pyarrow.fs has no put that fails if the "
+            "object exists: give one as put_if_absent"
+        )
+
+    if not for_reading:
+        refused("", b"")
+    return ArrowFolder(filesystem, path, text, refused)

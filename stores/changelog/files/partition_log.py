@@ -16,8 +16,15 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from stores.changelog.files.folder import Folder
-from stores.changelog.files.format import Record, StoreChanges, encoded, write_records
-from stores.changelog.files.names import Listing, unique_name, version_name
+from stores.changelog.files.format import (
+    Listing,
+    Record,
+    StoreChanges,
+    encoded,
+    unique_name,
+    version_name,
+    write_records,
+)
 from stores.changelog.files.reading import PartitionReader
 from stores.errors import ProducerFencedError, StoreUnavailableError
 

@@ -11,16 +11,20 @@ from typing import IO, TYPE_CHECKING, TypeVar
 from stores.changelog.files.folder import Folder
 from stores.changelog.files.format import (
     Header,
+    Listing,
     Record,
     StoreChanges,
     all_changes_in,
     batches_of,
     changes_in,
     check,
+    folder_name,
+    listed,
     read_header,
     records_of,
+    unique_name,
+    version_name,
 )
-from stores.changelog.files.names import Listing, folder_name, listed, unique_name, version_name
 from stores.errors import ChangelogError, ChangelogLostError, OffsetOutOfRangeError
 from stores.files.plain_files import translated_system_errors
 

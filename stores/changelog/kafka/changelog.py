@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import weakref
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Final
 
 from confluent_kafka.cimpl import NewTopic
@@ -21,11 +21,9 @@ from stores.changelog.group import Copies, GroupListener
 from stores.changelog.interface import Changelog, IsExpired, Record, SharedProducer
 from stores.changelog.kafka.client_settings import ClientSettings
 from stores.changelog.kafka.cluster import Cluster
-from stores.changelog.kafka.group_member import KafkaGroupMember
-from stores.changelog.kafka.group_members import check_members
+from stores.changelog.kafka.group_member import KafkaGroupMember, check_members
 from stores.changelog.kafka.group_offsets import GroupOffsets
 from stores.changelog.kafka.reader import KafkaPartitionReader
-from stores.changelog.kafka.shared_producer import KafkaSharedProducer
 from stores.changelog.kafka.writer import KafkaProducer, KafkaWriter
 from stores.errors import ChangelogError, ChangelogTimeoutError, ConfigError, StoreClosedError
 from stores.interface import TopicPartition
@@ -344,3 +342,76 @@ def _refused(topic: str, name: str, settings: Mapping[str, str], reason: str, du
         f"the changelog topic {topic!r} has {name}={settings.get(name, '')}, and would lose records: {reason}. Change "
         f"that setting of the topic: {altering(topic, {name: due})}"
     )
+
+
+class KafkaSharedProducer(SharedProducer):
+    """One producer with ``transactional_id``, for tasks of a group that fences its offsets (``GroupOffsets``).
+
+    Source: KIP-447; Kafka Streams, ``exactly_once_v2``.
+
+    ``make`` opens a producer of an ID; the second argument is its transaction timeout in seconds, None for the client's
+    own.
+    """
+
+    def __init__(
+        self,
+        make: Callable[[str, float | None], KafkaProducer],
+        cluster: Cluster,
+        groups: GroupOffsets,
+        transactional_id: str,
+        timeout_s: float | None,
+    ) -> None:
+        self._make, self._cluster, self._groups = make, cluster, groups
+        self._id, self._timeout_s = transactional_id, timeout_s
+        self._producer = make(transactional_id, timeout_s)
+        self._begun = False
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self._id!r}>"
+
+    def join(
+        self,
+        transactional_id: str,
+        group: str,
+        inputs: Sequence[TopicPartition],
+        changelogs: Sequence[TopicPartition],
+    ) -> None:
+        if not self._groups.is_fenced(group):
+            raise ChangelogError(
+                f"tasks in one transaction are fenced by their group, and this process is no member of {group!r}: call "
+                "join_group(..., fencing=True) first, or give each task a transaction of its own"
+            )
+        # Before the committed offsets are read: if the group takes the task away meanwhile, no commit has its offsets.
+        self._groups.begin(group, inputs)
+        # Fence an instance of the task with a transaction of its own, as it was configured before.
+        self._make(transactional_id, None).close()
+        self._groups.await_decided(group, inputs)
+        # An open transaction would keep the last stable offset of the changelog before the commits of this task.
+        self._cluster.await_decided(changelogs)
+
+    def of(self, transactional_id: str) -> KafkaProducer:
+        return self._producer
+
+    def leave(self, transactional_id: str) -> None:
+        """Do nothing: the producer has nothing of a task alone."""
+
+    def begin(self) -> None:
+        if not self._begun:
+            self._producer.begin()
+            self._begun = True
+
+    def commit(self) -> Mapping[TopicPartition, int]:
+        last_offsets = self._producer.commit()
+        self._begun = False
+        return last_offsets
+
+    def abort(self) -> None:
+        self._producer.abort()
+        self._begun = False
+
+    def renew(self) -> None:
+        self._producer = self._make(self._id, self._timeout_s)
+        self._begun = False
+
+    def close(self) -> None:
+        self._producer.close()

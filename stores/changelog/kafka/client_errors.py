@@ -1,11 +1,13 @@
 """The client's errors: one decision for each code that the client has, by what the caller can do next.
 
-``DECISIONS`` is the whole list. docs/kafka.md has the same table.
+``DECISIONS`` is the whole list. docs/kafka.md has the same table. ``returns_in_time`` is for calls without an error.
 """
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from enum import StrEnum
 from types import MappingProxyType
 
@@ -181,3 +183,53 @@ def translated(error: KafkaError, doing: str, servers: str, scrub: Scrub) -> Cha
     if decision is Decision.NEW_PRODUCER:
         return ChangelogTimeoutError(f"{doing}: Kafka at {servers} did not complete it. Try again ({text})")
     return ChangelogError(f"{doing}: Kafka at {servers} reports {text} ({error.name()})")
+
+
+GRACE_S = 1.0
+"""The time for which the client is given the chance to report its own timeout."""
+
+
+SERVED_EVERY_S = 0.5
+
+
+def returns_in_time(call: Callable[[], object], timeout_s: float, serve: Callable[[], object] | None = None) -> bool:
+    """Return True after ``call``, or False if it has not returned in time: then it stays in a thread of its own.
+
+    ``send_offsets_to_transaction`` waits for the group's coordinator without looking at its timeout. If the
+    coordinator's broker restarts meanwhile, the call may never return. A producer's client then logs a thousand lines
+    in a second, for as long as the call waits. In a queue that nobody serves, they take memory, and each costs more
+    time than the one before. So ``serve`` is called again and again, in another thread, until the call returns.
+
+    These threads do not keep the process from ending. Raises: the exception of ``call``. Source: librdkafka, issues
+    5456 and 5511.
+    """
+    raised: list[BaseException] = []
+    left = threading.Event()
+
+    def run() -> None:
+        try:
+            call()
+        except BaseException as error:
+            # Kept, it would hold these frames, and so the client, until the next collection of all objects.
+            if not left.is_set():
+                raised.append(error)
+
+    thread = threading.Thread(target=run, name="kafka-call", daemon=True)
+    thread.start()
+    thread.join(timeout_s + GRACE_S)
+    if thread.is_alive():
+        left.set()
+        raised.clear()
+        if serve is not None:
+            threading.Thread(target=_serve_until_end, args=(thread, serve), name="kafka-served", daemon=True).start()
+        return False
+    if raised:
+        raise raised[0]
+    return True
+
+
+def _serve_until_end(call: threading.Thread, serve: Callable[[], object]) -> None:
+    while call.is_alive():
+        with suppress(Exception):
+            serve()
+        call.join(SERVED_EVERY_S)

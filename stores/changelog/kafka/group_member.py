@@ -1,4 +1,6 @@
-"""A member of a consumer group. It only takes part in the group: tasks read their partitions by themselves.
+"""A member of a consumer group, and the other members as brokers describe them.
+
+A member only takes part in the group: tasks read their partitions by themselves.
 
 If each task has a transactional ID, the IDs fence older instances. The members are then in a group beside that of the
 offsets, ``APPLICATION/workers``. Kafka takes offsets outside of transactions from members alone, if there are any, and
@@ -14,6 +16,7 @@ are given out to a member alone, and only for partitions whose task began after 
 
 from __future__ import annotations
 
+import re
 import threading
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -21,18 +24,133 @@ from contextlib import suppress
 from typing import Any
 
 import confluent_kafka
-from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka import ConsumerGroupState, KafkaError, KafkaException
+from confluent_kafka.admin import AdminClient
 
 from stores.changelog.group import AFTER_REVOKE, BEFORE_ASSIGN, BEFORE_REVOKE, Copies, GroupListener, GroupMember, Peer
 from stores.changelog.kafka.client_errors import error_of, may_pass
 from stores.changelog.kafka.cluster import Cluster
-from stores.changelog.kafka.group_addresses import GroupAddresses, member_id
-from stores.changelog.kafka.group_members import check_members, group_of_members, mark_of
 from stores.changelog.kafka.group_offsets import GroupOffsets
-from stores.changelog.kafka.group_peers import GroupPeers
 from stores.errors import ChangelogError, ChangelogTimeoutError, ConfigError, StoreError
 from stores.failpoints import reach
 from stores.interface import TopicPartition
+
+_BESIDE = "/workers"
+"""The end of the name of a group of members beside that of the offsets. No application can have such a name."""
+ASK_S = 2.0
+"""The time in which the brokers have to answer for addresses. A query waits for it."""
+
+
+def mark_of(group: str, fingerprint: str) -> str:
+    """Return what the client ID of each member has in it."""
+    return f"txstores-{group}-{fingerprint}"
+
+
+def member_id(mark: str, server: str) -> str:
+    """Return the client ID of a member with the ``mark`` of its group, which answers queries at ``server`` if given."""
+    return f"{mark}@{server}" if server else mark
+
+
+def group_of_members(group: str, *, fencing: bool) -> str:
+    """Return the name of the group that members join whose offsets are those of ``group``."""
+    return group if fencing else group + _BESIDE
+
+
+def check_members(cluster: Cluster, group: str, fingerprint: str, *, fencing: bool) -> None:
+    """Check that all members of ``group`` are of the same application, with the same ``fencing``.
+
+    Raises: ChangelogError if there are others; as ``Cluster.asked``.
+    """
+    mark = mark_of(group, fingerprint)
+    foreign = _clients(cluster, group_of_members(group, fencing=not fencing))
+    foreign += [client for client in _clients(cluster, group_of_members(group, fencing=fencing)) if mark not in client]
+    if foreign:
+        raise ChangelogError(
+            f"the group {group!r} is in use by another application, or by this one with other sub-topologies or "
+            f"another transaction.scope (client {foreign[0]!r}): choose another name for the application, or stop the "
+            "others first"
+        )
+
+
+class GroupMembers:
+    """Asks the brokers for the members of ``group``, whose client IDs have ``mark``. For any thread.
+
+    The client gives no data of its own to the group. But brokers tell the client ID of each member with its partitions,
+    and the client ID is one setting. So it has a mark in it: the name of the group, and the fingerprint of the
+    application. Members of other applications have another one, and are foreign. Before the mark is the ID of the
+    member's state directory, as that of Kafka Streams has the process ID. After it is the address at which the member
+    answers queries. Source: KIP-222, ``describeConsumerGroups``.
+    """
+
+    def __init__(self, cluster: Cluster, group: str, mark: str = "") -> None:
+        self._cluster, self._group, self._mark = cluster, group, mark
+        self._directory = re.compile(r"([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})-" + re.escape(mark))
+        self._lock = threading.Lock()
+        self._admin: Any = None
+
+    def addresses(self) -> dict[TopicPartition, str]:
+        """Return the addresses of members by their partitions, as the brokers have them now.
+
+        Partitions that move have no member for a moment. Raises: ChangelogTimeoutError after ``ASK_S``; ChangelogError,
+        also if the group can't be seen; StoreClosedError.
+        """
+        self._cluster.check_open()
+        try:
+            members = self._described(ASK_S).members
+        except KafkaException as exception:
+            doing = f"asking for the members of group {self._group!r}"
+            raise self._cluster.failure(error_of(exception), doing) from None
+        addresses: dict[TopicPartition, str] = {}
+        for member in members:
+            _, marked, server = member.client_id.rpartition(f"{self._mark}@")
+            if marked:
+                addresses.update(dict.fromkeys(_partitions_of(member), server))
+        return addresses
+
+    def peers(self, own: str | None) -> list[Peer] | None:
+        """Return the members, of which ``own`` is this one; None while the group is rebalancing.
+
+        Raises: ChangelogTimeoutError; ChangelogError if the client may not describe the group.
+        """
+        description = self.described()
+        if description.state is not ConsumerGroupState.STABLE:
+            return None
+        return [self._peer(member, own) for member in description.members]
+
+    def described(self) -> Any:
+        """Return the client's description of the group. Raises: as ``Cluster.asked``."""
+        return self._cluster.asked(f"asking for the members of group {self._group!r}", self._described)
+
+    def _described(self, left_s: float) -> Any:
+        with self._lock:
+            if self._admin is None:
+                self._admin = self._cluster.client(AdminClient, {})
+        [future] = self._admin.describe_consumer_groups([self._group], request_timeout=left_s).values()
+        return future.result()
+
+    def _peer(self, member: Any, own: str | None) -> Peer:
+        directory = self._directory.search(member.client_id)
+        return Peer(
+            member.member_id,
+            None if directory is None else directory[1],
+            frozenset(_partitions_of(member)),
+            member.member_id == own,
+        )
+
+
+def _partitions_of(member: Any) -> list[TopicPartition]:
+    return [TopicPartition(each.topic, each.partition) for each in member.assignment.topic_partitions]
+
+
+def _clients(cluster: Cluster, group: str) -> list[str]:
+    """Return the client IDs of the group's members; empty if there is no such group, or it can't be seen."""
+    try:
+        return [member.client_id for member in GroupMembers(cluster, group).described().members]
+    except ChangelogTimeoutError:
+        raise
+    except ChangelogError:
+        return []
+
 
 _ASSIGNOR = "cooperative-sticky"
 _INSTANCE_FENCED = getattr(KafkaError, "FENCED_INSTANCE_ID")  # noqa: B009
@@ -81,10 +199,10 @@ class KafkaGroupMember(GroupMember):
         check_members(cluster, group, fingerprint, fencing=fencing is not None)
         mark = mark_of(group, fingerprint)
         members = group_of_members(group, fencing=fencing is not None)
-        self._addresses = GroupAddresses(cluster, members, mark)
+        self._members = GroupMembers(cluster, members, mark)
         given = str(cluster.settings.value("client.id", ""))
         directory = None if copies is None else copies.directory
-        self._peers = None if copies is None else GroupPeers(cluster, members, mark)
+        self._keeps_copies = copies is not None
         self._name: str | None = None
         own: dict[str, Any] = {
             "group.id": members,
@@ -119,7 +237,7 @@ class KafkaGroupMember(GroupMember):
             message = self._consumer.poll(wait_s)
         except KafkaException as exception:
             raise self._failure(error_of(exception)) from None
-        if self._peers is not None:
+        if self._keeps_copies:
             self._name = self._consumer.memberid()
         error = None if message is None else message.error()
         if error is None or error.code() == KafkaError._MAX_POLL_EXCEEDED:
@@ -154,7 +272,7 @@ class KafkaGroupMember(GroupMember):
             self._begun |= self._held & set(partitions)
 
     def peers(self) -> list[Peer] | None:
-        return None if self._peers is None else self._peers.read(self._name)
+        return self._members.peers(self._name) if self._keeps_copies else None
 
     def close(self) -> None:
         if self._closed:
@@ -168,7 +286,7 @@ class KafkaGroupMember(GroupMember):
             self._consumer.close()
 
     def addresses(self) -> Mapping[TopicPartition, str]:
-        return self._addresses.ask()
+        return self._members.addresses()
 
     def _look(self) -> None:
         """Look at the metadata. Only the thread that polls can: the client does not answer others meanwhile."""

@@ -12,9 +12,8 @@ import confluent_kafka
 from confluent_kafka import KafkaError, KafkaException
 
 from stores.changelog.arguments import checked_partition
-from stores.changelog.kafka.client_errors import error_of, may_pass
+from stores.changelog.kafka.client_errors import error_of, may_pass, returns_in_time
 from stores.changelog.kafka.cluster import Cluster
-from stores.changelog.kafka.deadline import returns_in_time
 from stores.errors import ChangelogError, ChangelogTimeoutError
 from stores.interface import TopicPartition
 

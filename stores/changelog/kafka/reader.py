@@ -16,7 +16,7 @@ from confluent_kafka import KafkaError
 from stores.changelog.interface import Record
 from stores.changelog.kafka.client_errors import Decision, decision_of, may_pass
 from stores.changelog.kafka.cluster import READER, Cluster
-from stores.changelog.kafka.record_headers import read_headers
+from stores.changelog.kafka.records import read_headers
 from stores.errors import ChangelogError, ChangelogTimeoutError, OffsetOutOfRangeError
 from stores.interface import TopicPartition
 

@@ -17,15 +17,21 @@ from typing import Any
 import confluent_kafka
 from confluent_kafka import KafkaError, KafkaException
 
-from stores.changelog.kafka.client_errors import Decision, decision_of, error_of, is_fenced, may_pass
+from stores.changelog.kafka.client_errors import Decision, decision_of, error_of, is_fenced, may_pass, returns_in_time
+from stores.changelog.kafka.client_settings import LostRequests
 from stores.changelog.kafka.cluster import CLIENT_LOG, Cluster
-from stores.changelog.kafka.deadline import returns_in_time
 from stores.changelog.kafka.group_offsets import COORDINATOR_S, GroupOffsets, as_theirs
-from stores.changelog.kafka.lost_requests import LostRequests
-from stores.changelog.kafka.record_headers import sent_headers
-from stores.changelog.kafka.record_sizes import batch_too_large, check_sizes
-from stores.changelog.log_writer import FIELDS_PER_RECORD, AppendRequest, LogWriter, Pending, ProducerIdentity
-from stores.changelog.producer import AFTER_COMMIT, BEFORE_COMMIT, BufferedProducer
+from stores.changelog.kafka.records import batch_too_large, check_sizes, sent_headers
+from stores.changelog.producer import (
+    AFTER_COMMIT,
+    BEFORE_COMMIT,
+    FIELDS_PER_RECORD,
+    AppendRequest,
+    BufferedProducer,
+    LogWriter,
+    Pending,
+    ProducerIdentity,
+)
 from stores.errors import ChangelogError, ChangelogTimeoutError, CommitInDoubtError, ProducerFencedError
 from stores.failpoints import reach
 from stores.interface import TopicPartition

@@ -36,7 +36,7 @@ from stores.errors import CommitFailedError, StoreCorruptedError, StoreError, St
 from stores.files.plain_files import sync_folder, sync_tree
 from stores.interface import Durability
 from stores.ordered.ranges import ScanRange
-from stores.process.descriptors import descriptors_lacking
+from stores.process import descriptors_lacking
 
 _NAMES = {True: (b"data.crc32", b"meta.crc32"), False: (b"data", b"meta")}
 """The names of the databases of data and meta entries, with and without checksums."""

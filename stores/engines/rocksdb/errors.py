@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 
 from stores.errors import CommitFailedError, StoreCorruptedError, StoreError, StoreUnavailableError
-from stores.process.descriptors import descriptors_lacking
+from stores.process import descriptors_lacking
 
 _REFUSALS = (
     errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EACCES, errno.EROFS, errno.EMFILE, errno.ENFILE, errno.ENOMEM,

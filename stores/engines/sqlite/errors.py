@@ -6,7 +6,7 @@ from pathlib import Path
 
 from stores.errors import CommitFailedError, StoreCorruptedError, StoreError, StoreUnavailableError
 from stores.files.sqlite_library import Error, error_name
-from stores.process.descriptors import descriptors_lacking
+from stores.process import descriptors_lacking
 
 READING_ERRORS: tuple[type[Exception], ...] = (*Error, TypeError)
 """The errors that a read of a damaged file may raise."""

@@ -8,7 +8,7 @@ from threading import Lock
 from typing import Self
 
 from stores.files.locks import FileLock, take
-from stores.process.forks import watch
+from stores.process import watch
 
 
 class _Held:

@@ -9,7 +9,7 @@ from stores.changelog.interface import Headers, Record
 from stores.errors import StoreIncompatibleError
 from stores.interface import KeyValueStore
 from stores.records.record_kind import PlainConverter, RecordConverter, RecordKind, UnfitRecordError
-from stores.settings.upgrade import Upgrade
+from stores.settings import Upgrade
 
 VERSION_HEADER = "stores.format"
 """The header of a changelog record that holds the number of its format; format 0 has none.

@@ -27,7 +27,7 @@ from stores.changelog.interface import Changelog, Producer, Record
 from stores.errors import StoreIncompatibleError
 from stores.failpoints import Part, declare
 from stores.interface import TopicPartition
-from stores.settings.upgrade import Upgrade
+from stores.settings import Upgrade
 from stores.tasks.stores.conversion import REPLACED, is_replaced, version_headers, version_of
 from stores.tasks.stores.log_start import needed_from, send_needed_from
 

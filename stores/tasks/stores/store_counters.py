@@ -10,7 +10,7 @@ from stores.errors import StoreError
 from stores.interface import KeyValueStore
 from stores.metrics import StoreMetrics, TaskStoreMetrics
 from stores.records.record_kind import TypedStore
-from stores.settings.upgrade import UpgradeProgress
+from stores.settings import UpgradeProgress
 from stores.tasks.stores.replay_bound import ReplayBound
 from stores.tasks.stores.store_log import StoreLog
 

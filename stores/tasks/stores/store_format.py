@@ -13,7 +13,7 @@ from stores.files.creation import wipe
 from stores.files.plain_files import translated_system_errors
 from stores.interface import KeyValueStore
 from stores.records.record_kind import check_untyped, is_empty, kept_description
-from stores.settings.upgrade import UpgradeMode
+from stores.settings import UpgradeMode
 from stores.tasks.directory.store_places import PREPARE_END, beside
 from stores.tasks.directory.task_files import StorePlan
 from stores.tasks.stores.conversion import Conversion, version_headers

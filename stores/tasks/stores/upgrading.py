@@ -27,7 +27,7 @@ from stores.files.creation import wipe
 from stores.files.plain_files import translated_system_errors
 from stores.interface import KeyValueStore
 from stores.records.record_kind import RecordKind
-from stores.settings.upgrade import Upgrade, UpgradeProgress
+from stores.settings import Upgrade, UpgradeProgress
 from stores.tasks.directory.store_places import PREPARE_END, beside
 from stores.tasks.directory.task_files import StorePlan
 from stores.tasks.stores.conversion import Conversion

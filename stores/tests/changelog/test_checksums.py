@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from stores.changelog import SqliteChangelog
-from stores.changelog.checksum import checksums
+from stores.changelog.sqlite_writer import checksums
 from stores.errors import ChangelogError
 from stores.interface import TopicPartition
 

@@ -16,8 +16,7 @@ import pytest
 
 from stores import ChangelogError, ChangelogTimeoutError, TopicPartition
 from stores.changelog import SqliteChangelog
-from stores.changelog.log_file import LogFile
-from stores.changelog.writer_lock import WriterLock
+from stores.changelog.log_file import LogFile, WriterLock
 from stores.files.sqlite_library import Connection
 
 A = TopicPartition("a", 0)

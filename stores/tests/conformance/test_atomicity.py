@@ -23,7 +23,7 @@ from stores.config import StoreConfig
 from stores.records import BYTES, KeyValue, Session, TimestampedKeyValue, Window, Windowed
 from stores.records.record_kind import RecordKind
 from stores.registry import backend_named
-from stores.settings.upgrade import Upgrade, UpgradeMode
+from stores.settings import Upgrade, UpgradeMode
 from stores.strategies.store import Store
 from stores.strategies.store.timestamps import StoreTimestamps
 from stores.tasks import NO_INTERVAL, OnError, ProcessingGuarantee, StreamTask, TaskContext, TaskId, TaskSettings

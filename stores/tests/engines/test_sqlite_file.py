@@ -59,7 +59,7 @@ def test_a_mode_that_is_not_taken_is_an_error(tmp_path: Path, monkeypatch: pytes
         assert connection.execute("pragma journal_mode = delete").fetchone() == ("delete",)
         connection.close()
     with monkeypatch.context() as patched:
-        for module in ("engines.sqlite.engine", "changelog.log_file", "changelog.creation"):
+        for module in ("engines.sqlite.engine", "changelog.log_file", "changelog.schema"):
             patched.setattr(f"stores.{module}.connect", partial(Deaf, pragma))
         with pytest.raises(StoreUnavailableError):
             open_store(BACKEND, tmp_path / "store", durability=Durability.PROCESS)

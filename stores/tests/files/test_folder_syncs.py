@@ -14,7 +14,7 @@ import pytest
 
 from stores import Durability, failpoints, open_store
 from stores.changelog import SqliteChangelog
-from stores.changelog.files.local_folder import LocalFolder
+from stores.changelog.files.folder import LocalFolder
 from stores.engines.lmdb.engine import LmdbEngine
 from stores.files import creation, store_directory
 from stores.files.plain_files import remove

@@ -18,7 +18,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stores.changelog.copy_notes import CopyNotes
+from stores.changelog.file_group import CopyNotes
 from stores.changelog.files import Header, StoreChanges, VersionLog
 from stores.changelog.files.format import MAGIC, METADATA, TRAILER, encoded
 from stores.errors import StoreError

@@ -12,7 +12,7 @@ from confluent_kafka import KafkaError, KafkaException
 from stores.changelog.kafka import writer
 from stores.changelog.kafka.client_errors import translated
 from stores.changelog.kafka.client_settings import ClientSettings
-from stores.changelog.log_writer import AppendRequest, ProducerIdentity
+from stores.changelog.producer import AppendRequest, ProducerIdentity
 from stores.errors import ChangelogError, ProducerFencedError
 from stores.interface import TopicPartition
 

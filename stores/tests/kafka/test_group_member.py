@@ -131,7 +131,7 @@ def test_a_member_learns_of_a_rebalance_within_half_a_second_unless_the_user_say
 
     cluster: Any = SimpleNamespace(
         client=client,
-        asked=lambda doing, ask: [],
+        asked=lambda doing, ask: SimpleNamespace(members=[]),
         settings=SimpleNamespace(value=given.get),
     )
     KafkaGroupMember(cluster, "group", ["a"], Listener(), "f", session_timeout_s)

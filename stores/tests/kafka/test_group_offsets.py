@@ -14,10 +14,9 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException
 
 from stores.changelog.kafka import group_offsets
-from stores.changelog.kafka.group_addresses import ASK_S, GroupAddresses
-from stores.changelog.kafka.group_members import check_members
+from stores.changelog.kafka.changelog import KafkaSharedProducer
+from stores.changelog.kafka.group_member import ASK_S, GroupMembers, check_members
 from stores.changelog.kafka.group_offsets import CLIENTS, GroupOffsets
-from stores.changelog.kafka.shared_producer import KafkaSharedProducer
 from stores.changelog.kafka.testing.broker import Broker
 from stores.errors import ChangelogError, StoreClosedError
 from stores.interface import TopicPartition
@@ -149,9 +148,9 @@ def test_the_addresses_of_a_group_are_asked_for_a_bounded_time_and_of_an_open_ch
     future.result.return_value.members = []
     admin.describe_consumer_groups.return_value = {"g": future}
     cluster: Any = SimpleNamespace(client=lambda kind, own: admin, check_open=Mock())
-    addresses = GroupAddresses(cluster, "g", "mark")
-    assert addresses.ask() == {}
+    members = GroupMembers(cluster, "g", "mark")
+    assert members.addresses() == {}
     assert admin.describe_consumer_groups.call_args == call(["g"], request_timeout=ASK_S)
     cluster.check_open.side_effect = StoreClosedError("closed")
     with pytest.raises(StoreClosedError):
-        addresses.ask()
+        members.addresses()

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 import pytest
 
 from stores.changelog.kafka import KafkaChangelog, cluster
-from stores.changelog.kafka.ended_transactions import EndedTransactions
+from stores.changelog.kafka.cluster import EndedTransactions
 from stores.changelog.kafka.testing.broker import Broker
 from stores.tests.changelog.records import A, await_sent, pairs, put
 from stores.tests.kafka.fresh import fresh_changelog

@@ -13,7 +13,7 @@ from stores.changelog import Record
 from stores.changelog.kafka import KafkaChangelog
 from stores.changelog.kafka.testing.broker import Broker
 from stores.changelog.producer import AFTER_COMMIT, BEFORE_COMMIT
-from stores.settings.upgrade import Upgrade
+from stores.settings import Upgrade
 from stores.tasks.stores import log_rewriting
 from stores.tasks.stores.conversion import is_replaced, version_of
 from stores.tasks.stores.log_start import needed_from

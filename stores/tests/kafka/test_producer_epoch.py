@@ -17,11 +17,10 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException
 
 from stores.changelog.kafka import writer
-from stores.changelog.kafka.client_settings import ClientSettings
+from stores.changelog.kafka.client_settings import ClientSettings, LostRequests
 from stores.changelog.kafka.cluster import Cluster
 from stores.changelog.kafka.group_member import KafkaGroupMember
 from stores.changelog.kafka.group_offsets import GroupOffsets
-from stores.changelog.kafka.lost_requests import LostRequests
 from stores.changelog.kafka.writer import KafkaProducer, KafkaWriter
 from stores.errors import (
     ChangelogError,

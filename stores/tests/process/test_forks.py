@@ -11,8 +11,7 @@ from weakref import WeakKeyDictionary
 
 import pytest
 
-from stores import open_store
-from stores.process import forks
+from stores import open_store, process
 from stores.registry import backends
 
 DEADLINE_S = 60
@@ -195,10 +194,10 @@ def test_what_a_child_can_not_give_up_does_not_keep_it_from_giving_up_the_rest(m
     def fail(opened: Opened) -> None:
         raise OSError("it is half open")
 
-    monkeypatch.setattr(forks, "_disown", WeakKeyDictionary())
+    monkeypatch.setattr(process, "_disown", WeakKeyDictionary())
     before, broken, after = Opened(), Opened(), Opened()
     for opened, disown in ((before, close), (broken, fail), (after, close)):
-        forks.watch(opened, disown)
+        process.watch(opened, disown)
     with pytest.raises(OSError):
-        forks._disown_all()
+        process._disown_all()
     assert [opened.closed for opened in (before, broken, after)] == [True, False, True]

@@ -15,7 +15,7 @@ from stores.contract.levels import Level
 from stores.errors import ConfigError, nearest
 from stores.interface import Durability, IsolationLevel, ProcessingGuarantee
 from stores.registry import backend_named
-from stores.settings.upgrade import UpgradeMode
+from stores.settings import UpgradeMode
 from stores.tasks import OnError, TaskConfig
 from stores.tests.worker.counting_app import app
 from stores.worker.__main__ import find_application

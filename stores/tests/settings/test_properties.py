@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from stores.errors import ConfigError
-from stores.settings.properties import read
+from stores.settings import read
 
 KNOWN = {"size": ("size_bytes", int), "size.bytes": ("size_bytes", int)}
 

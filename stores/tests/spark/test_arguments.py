@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
+import sys
+from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from stores.errors import ConfigError
-from stores.spark.arguments import check_idle, configs_of
+from stores.spark.arguments import VARIABLE, check_idle, configs_of, prepare_python
 
 
 @pytest.mark.parametrize("stores", [["counts"], "counts", None])
@@ -22,3 +26,89 @@ def test_only_a_streaming_query_with_timers_has_batches_without_rows(streaming: 
         check_idle(True, streaming=streaming, timers=timers)
     check_idle(True, streaming=True, timers=True)
     check_idle(False, streaming=streaming, timers=timers)
+
+
+_numbers = itertools.count()
+Task = Callable[[object], Iterator[str]]
+
+
+class Context:
+    """A Spark context whose jobs run ``task`` here, or fail with ``error``."""
+
+    def __init__(self, master: str, python: str, error: Exception | None = None) -> None:
+        self.master, self.pythonExec, self._error = master, python, error
+        self.applicationId = f"made-up-{next(_numbers)}"
+        self.jobs = 0
+
+    def parallelize(self, rows: list[int], partitions: int) -> Context:
+        return self
+
+    def mapPartitions(self, task: Task) -> Context:
+        self._task = task
+        return self
+
+    def collect(self) -> list[str]:
+        self.jobs += 1
+        if self._error is not None:
+            raise self._error
+        return list(self._task(iter([0])))
+
+
+def prepared(context: Context) -> Context:
+    prepare_python(SimpleNamespace(sparkContext=context))  # type: ignore[arg-type]
+    return context
+
+
+@pytest.fixture(autouse=True)
+def unset(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(VARIABLE, raising=False)
+
+
+def test_a_local_master_runs_functions_in_the_python_of_the_driver_without_a_job() -> None:
+    context = prepared(Context("local[2]", "python3"))
+    assert (context.pythonExec, context.jobs) == (sys.executable, 0)
+
+
+def test_a_python_that_the_user_names_is_kept_and_checked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(VARIABLE, "/opt/app/bin/python")
+    context = prepared(Context("local[2]", "/opt/app/bin/python"))
+    assert (context.pythonExec, context.jobs) == ("/opt/app/bin/python", 1)
+
+
+def test_a_cluster_is_checked_once_for_each_application() -> None:
+    context = prepared(prepared(Context("spark://host:7077", "python3")))
+    assert (context.pythonExec, context.jobs) == ("python3", 1)
+    assert prepared(Context("spark://host:7077", "python3")).jobs == 1
+
+
+def test_a_package_that_executors_lack_is_refused_by_its_name_and_that_of_the_variable(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("stores.spark.arguments._MODULES", ("json", "no_such_package"))
+    context = Context("spark://host:7077", "python3")
+    for _ in range(2):
+        with pytest.raises(ConfigError) as raised:
+            prepared(context)
+        assert all(name in str(raised.value) for name in ("no_such_package", VARIABLE, "'python3'"))
+    assert context.jobs == 2
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        'a stack\njava.io.IOException: Cannot run program "python9": error=2, No such file or directory\nmore',
+        "a stack\n[PYTHON_VERSION_MISMATCH] Python in worker has another version: 3.9, driver: 3.11\nmore",
+        "something else",
+    ],
+)
+def test_a_python_that_does_not_start_or_fit_is_refused_with_what_spark_says(text: str) -> None:
+    with pytest.raises(ConfigError) as raised:
+        prepared(Context("spark://host:7077", "python9", RuntimeError(text)))
+    shown = str(raised.value)
+    assert VARIABLE in shown
+    assert "more" not in shown
+    assert any(word in shown for word in ("Cannot run program", "PYTHON_VERSION_MISMATCH", "something else"))
+
+
+def test_a_session_without_a_context_is_left_to_its_server() -> None:
+    prepare_python(SimpleNamespace())  # type: ignore[arg-type]

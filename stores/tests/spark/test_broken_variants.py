@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from stores.changelog.files import Header, PartitionLog, StoreChanges, VersionLog
-from stores.changelog.files.names import Listing
+from stores.changelog.files.format import Listing
 from stores.errors import StoreError, StoreUnavailableError
 from stores.spark import task
 from stores.spark.local_state import LocalState

@@ -20,9 +20,9 @@ from stores.errors import ConfigError, StoreError
 from stores.interface import TopicPartition
 from stores.records import INT64, STR, KeyValue, TimestampedKeyValue, Window
 from stores.spark import task
+from stores.spark.context import TIMES
 from stores.spark.plan import PARTITION_COLUMN, Batch, Plan
 from stores.spark.record_wise import RecordContext, RecordWise, checked_output
-from stores.spark.timers import TIMES
 from stores.tasks import StreamTask, TaskContext, TaskId
 from stores.tests.spark.counting import QUERY, plan
 from stores.tests.spark.test_timers import make_checkpoint

@@ -14,17 +14,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stores.changelog.files import VersionLog
-from stores.changelog.files.location import open_folder
+from stores.changelog.files.folder import open_folder
 from stores.config import StoreConfig
 from stores.errors import ConfigError, StoreCorruptedError, StoreIncompatibleError
 from stores.registry import open_store
 from stores.spark import idle_batches, task, watermark
-from stores.spark.context import Context
+from stores.spark.context import TIMES, Context, Timers, encoded, set_stream_time, shown_timer, stream_time_ms
 from stores.spark.idle_batches import WatermarkReader
 from stores.spark.plan import Batch, Plan
 from stores.spark.recording_store import LOGGED_MARKS, logged_marks
 from stores.spark.rows import Rows
-from stores.spark.timers import TIMES, Timers, encoded, set_stream_time, shown, stream_time_ms
 from stores.spark.watermark import absolute, next_watermark_of, watermark_of
 from stores.tests.spark.counting import COUNTS, OUTPUT, QUERY, compute, count, expected_rows, plan
 
@@ -134,10 +133,10 @@ def test_a_timer_may_give_out_a_record_batch(tmp_path: Path) -> None:
 
 
 def test_the_table_shows_the_key_and_the_time_of_a_timer_and_the_stream_time(tmp_path: Path) -> None:
-    assert shown(encoded(("é", b"\xff"), 7), b"") == ('["é", {"bytes": "ff"}]', "", 7)
+    assert shown_timer(encoded(("é", b"\xff"), 7), b"") == ('["é", {"bytes": "ff"}]', "", 7)
     with StoreConfig("memory").open(tmp_path / "store") as store:
         set_stream_time(store, 9)
-        assert [shown(key, value) for key, value in store.all()] == [("stream time", "", 9)]
+        assert [shown_timer(key, value) for key, value in store.all()] == [("stream time", "", 9)]
 
 
 def test_a_deleted_timer_does_not_fire(tmp_path: Path) -> None:
@@ -319,7 +318,7 @@ def test_an_entry_of_any_bytes_is_a_timer_or_an_error_that_names_it(entry: bytes
         store.put(b"stream time", value)
         for read in (
             lambda: list(Timers(store).take_due((1 << 62) - 2)),
-            lambda: shown(entry, value),
+            lambda: shown_timer(entry, value),
             lambda: stream_time_ms(store),
         ):
             try:

@@ -23,7 +23,7 @@ from stores.errors import (
 )
 from stores.interface import PositionBound
 from stores.records import BYTES, INT64, STR, KeyValue, TimestampedKeyValue, ValueAndTimestamp, Window
-from stores.settings.upgrade import Upgrade
+from stores.settings import Upgrade
 from stores.tasks import GlobalStore, GlobalStores, TaskContext, global_store, global_stores
 from stores.tests.forked_call import call_until_killed
 from stores.tests.tasks.global_topic import (

@@ -9,7 +9,7 @@ import pytest
 
 from stores import failpoints
 from stores.changelog import Changelog, MemoryChangelog, Record, SqliteChangelog
-from stores.changelog.shared import EmbeddedSharedProducer
+from stores.changelog.producer import EmbeddedSharedProducer
 from stores.errors import (
     ChangelogTimeoutError,
     CommitInDoubtError,

@@ -9,7 +9,7 @@ from typing import Any
 from stores.changelog import Record, SqliteChangelog
 from stores.interface import IsolationLevel
 from stores.records import INT64, STR, TimestampedKeyValue, ValueAndTimestamp
-from stores.settings.upgrade import Upgrade
+from stores.settings import Upgrade
 from stores.tasks import StreamTask, TaskContext
 from stores.tasks.directory.store_places import ENDS, beside
 from stores.tests.forked_call import kill_at, was_killed

@@ -30,7 +30,7 @@ from stores.interface import Durability, IsolationLevel, TopicPartition
 from stores.records import BYTES, TimestampedKeyValue
 from stores.records.timestamped import TimestampedKeyValueStore
 from stores.registry import Backend, backend_named, backends, open_store
-from stores.settings.upgrade import Upgrade, UpgradeMode
+from stores.settings import Upgrade, UpgradeMode
 from stores.tasks.directory.checkpoint_file import CheckpointFile
 from stores.tasks.directory.origin_file import Origin
 from stores.tasks.directory.task_files import StorePlan

@@ -46,7 +46,7 @@ from stores.config import StoreConfig
 from stores.errors import StoreError
 from stores.files.plain_files import make_folder, translated_system_errors
 from stores.interface import Durability, TopicPartition
-from stores.settings.upgrade import Upgrade, UpgradeMode
+from stores.settings import Upgrade, UpgradeMode
 from stores.tasks import (
     NO_INTERVAL,
     PunctuationType,

@@ -13,9 +13,9 @@ import pyarrow as pa
 import pyarrow.fs
 import pytest
 
-from stores.changelog.files import Folder, PartitionLog, Retention, VersionLog, arrow_folder, open_folder
-from stores.changelog.files.arrow_folder import ArrowFolder
-from stores.changelog.files.names import unique_name
+from stores.changelog.files import Folder, PartitionLog, Retention, VersionLog, open_folder
+from stores.changelog.files.folder import ArrowFolder
+from stores.changelog.files.format import unique_name
 from stores.errors import ConfigError, StoreUnavailableError
 from stores.tests.changelog.files.log_model import (
     DESCRIPTION,
@@ -251,7 +251,7 @@ def test_a_small_file_is_read_at_once(tmp_path: Path) -> None:
 def test_a_connection_that_is_lost_at_any_read_is_an_error_of_ours(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(arrow_folder, "_READ_WHOLE_BYTES", 0)
+    monkeypatch.setattr("stores.changelog.files.folder._READ_WHOLE_BYTES", 0)
     folder, hdfs = renaming(tmp_path)
     log = PartitionLog(folder, 0, Retention(snapshot_versions=1))
     own = header(0)

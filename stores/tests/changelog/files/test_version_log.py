@@ -18,10 +18,9 @@ import pyarrow as pa
 import pytest
 
 from stores import failpoints
-from stores.changelog.files import Retention, StoreChanges, VersionLog, local_folder
+from stores.changelog.files import Retention, StoreChanges, VersionLog
 from stores.changelog.files.folder import ASIDE_WRITTEN
-from stores.changelog.files.format import encoded, read_header, write_batches
-from stores.changelog.files.names import Listing, version_name
+from stores.changelog.files.format import Listing, encoded, read_header, version_name, write_batches
 from stores.errors import (
     ChangelogError,
     ChangelogLostError,
@@ -148,7 +147,7 @@ def test_a_reader_settles_a_version_that_another_process_wrote(tmp_path: Path, m
     log = opened(tmp_path).partition(0)
     append(log, 0)
     synced: list[Path] = []
-    monkeypatch.setattr(local_folder, "sync_folder", synced.append)
+    monkeypatch.setattr("stores.changelog.files.folder.sync_folder", synced.append)
     log.header(0)
     assert tmp_path / "p00000" in synced
 

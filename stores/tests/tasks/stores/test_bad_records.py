@@ -18,13 +18,13 @@ from hypothesis import strategies as st
 
 from stores.changelog import MemoryChangelog, Record
 from stores.changelog.interface import Headers
-from stores.changelog.kafka.record_headers import EPOCH, read_headers
+from stores.changelog.kafka.records import EPOCH, read_headers
 from stores.errors import ChangelogError, StoreError, StoreIncompatibleError
 from stores.records import Window
 from stores.records.record_kind import RecordKind
 from stores.records.segments import SEQUENCE_BOUND, escaped, packed
 from stores.registry import open_store
-from stores.settings.upgrade import Upgrade
+from stores.settings import Upgrade
 from stores.tasks.stores.conversion import REPLACED, VERSION_HEADER, Conversion
 from stores.tasks.stores.replay_bound import ReplayBound
 from stores.tasks.stores.restore import restore

@@ -17,7 +17,7 @@ from stores import IsolationLevel, open_store
 from stores.changelog import MemoryChangelog, Record
 from stores.config import StoreConfig
 from stores.records import INT64, STR, Session, Window, Windowed
-from stores.settings.upgrade import Upgrade, UpgradeMode
+from stores.settings import Upgrade, UpgradeMode
 from stores.tasks import TaskContext
 from stores.tests.tasks.setup import INDEXED, feed, single
 from stores.tests.worker.queries.stage import Stage

@@ -13,7 +13,7 @@ from stores.changelog import MemoryChangelog, Record, SqliteChangelog
 from stores.changelog.producer import AFTER_COMMIT
 from stores.errors import ChangelogError
 from stores.interface import ProcessingGuarantee, TopicPartition
-from stores.settings.upgrade import Upgrade
+from stores.settings import Upgrade
 from stores.tasks import StreamTask
 from stores.tasks.stores import log_rewriting, log_start
 from stores.tasks.stores.conversion import VERSION_HEADER

@@ -22,7 +22,7 @@ from stores.contract.levels import AT_ONCE
 from stores.engines.rocksdb.flushes import Flushes
 from stores.interface import TopicPartition
 from stores.registry import open_store
-from stores.settings.upgrade import Upgrade
+from stores.settings import Upgrade
 from stores.tasks.stores import log_start
 from stores.tasks.stores.conversion import Conversion
 from stores.tasks.stores.replay_bound import ReplayBound

@@ -14,7 +14,7 @@ from stores.changelog import MemoryChangelog, Record, SqliteChangelog
 from stores.errors import StoreClosedError, StoreError, StoreUnavailableError
 from stores.interface import IsolationLevel, PositionBound
 from stores.records import ValueAndTimestamp
-from stores.settings.upgrade import UpgradeProgress
+from stores.settings import UpgradeProgress
 from stores.tasks import TaskContext
 from stores.tasks.stores import swap, upgrading
 from stores.tasks.stores.conversion import VERSION_HEADER

@@ -15,7 +15,7 @@ from stores.config import StoreConfig
 from stores.errors import CommitFailedError, NotUpToBoundError, StoreError, StoreIncompatibleError
 from stores.interface import IsolationLevel, PositionBound
 from stores.records import BYTES, INT64, STR, KeyValue, TimestampedKeyValue, ValueAndTimestamp, Window
-from stores.settings.upgrade import Upgrade
+from stores.settings import Upgrade
 from stores.strategies.store import Store
 from stores.tasks import TaskContext
 from stores.tests.tasks.setup import (

@@ -15,7 +15,7 @@ from stores.config import StoreConfig
 from stores.errors import StoreIncompatibleError
 from stores.records import BYTES, KeyValue, TimestampedKeyValue, Window
 from stores.records.record_kind import RecordKind
-from stores.settings.upgrade import Upgrade
+from stores.settings import Upgrade
 from stores.tasks import StreamTask, TaskContext
 from stores.tests.tasks.setup import INDEXED, MEMORY, changelog_of, counting_task, feed
 from stores.tests.tasks.streams_folder import all_files, leave_offsets, leave_store, streams_folder, task_folder

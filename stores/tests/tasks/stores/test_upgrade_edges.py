@@ -14,7 +14,7 @@ import pytest
 from stores.changelog import MemoryChangelog, Record
 from stores.errors import StoreIncompatibleError, StoreUnavailableError
 from stores.records import INT64, STR, KeyValue
-from stores.settings.upgrade import Upgrade, UpgradeProgress
+from stores.settings import Upgrade, UpgradeProgress
 from stores.tasks import TaskContext
 from stores.tasks.directory.store_places import PREPARE_END, beside
 from stores.tasks.stores.conversion import VERSION_HEADER, version_headers, version_of

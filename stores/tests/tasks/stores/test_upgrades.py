@@ -25,7 +25,7 @@ from stores.errors import (
 )
 from stores.records import INT64, STR, KeyValue, ValueAndTimestamp
 from stores.registry import StoreBackend, backends
-from stores.settings.upgrade import Upgrade, UpgradeMode, UpgradeProgress
+from stores.settings import Upgrade, UpgradeMode, UpgradeProgress
 from stores.strategies.store import Store
 from stores.tasks import StateDirectory, TaskConfig, TaskContext
 from stores.tasks.directory.names import check_stores
