@@ -20,7 +20,7 @@ from harness.workloads.event_log import EventLog
 from stores import __version__
 from stores.errors import ConfigError, StoreError
 from stores.extras import advice, check_extra
-from stores.shell.subcommands import check_command
+from stores.shell.command import check_command
 
 INTERRUPTED = 130
 USERS_MISTAKE = 2

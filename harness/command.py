@@ -13,7 +13,7 @@ import harness.cli
 from stores import __version__, relocate
 from stores.extras import check_extra
 from stores.shell import command as shell
-from stores.shell.subcommands import check_command
+from stores.shell.command import check_command
 
 Command = Callable[[Sequence[str]], int]
 PROGRAM = "txstores"

@@ -14,18 +14,20 @@ from typing import Protocol
 
 from stores.contract.arguments import check_keys, check_pair, check_pairs
 from stores.contract.levels import Durability, ProcessingGuarantee
-from stores.contract.plain import PlainView, prefixed, reversed_scan
 from stores.contract.reading import (
     Closeable,
     IsolationLevel,
     KeyValueIterator,
     KeyValueSnapshot,
     KeyValueView,
+    PlainView,
     Position,
     PositionBound,
     ReadOnlyKeyValueStore,
     ShownTimestamps,
     TopicPartition,
+    prefixed,
+    reversed_scan,
 )
 from stores.contract.state_store import Recovery, RecoveryOutcome, StateStore
 from stores.errors import StoreCorruptedError, StoreError, StoreIncompatibleError

@@ -15,8 +15,8 @@ from harness.mutants.registry import LIBRARY_TESTS, patch
 from stores.changelog import MemoryChangelog
 from stores.errors import StoreError
 from stores.failpoints import disarm
-from stores.files.format_steps import STEP_DONE
 from stores.files.identity import STEPS
+from stores.files.store_directory import STEP_DONE
 from stores.interface import Durability
 from stores.tests.changelog import test_checksums
 from stores.tests.files import test_migration

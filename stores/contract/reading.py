@@ -6,14 +6,15 @@ Import from ``stores.interface``, which has all of the contract.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import takewhile
 from types import TracebackType
 from typing import NamedTuple, Self, TypeVar
 
 from stores.contract.arguments import OnlyReads
 from stores.contract.levels import Level
-from stores.errors import NotUpToBoundError, StoreError
+from stores.errors import NotUpToBoundError, StoreClosedError, StoreError
 
 Answer = TypeVar("Answer")
 
@@ -261,3 +262,93 @@ def close_answer(answer: object) -> None:
     for each in answer if isinstance(answer, list) else (answer,):
         if isinstance(each, Closeable):
             each.close()
+
+
+class PlainIterator(KeyValueIterator):
+    """The given pairs; closing it closes ``source``. They are a snapshot if the scan of ``source`` is one."""
+
+    def __init__(self, pairs: Iterable[tuple[bytes, bytes]], source: Closeable) -> None:
+        self._pairs: Iterator[tuple[bytes, bytes]] | None = iter(pairs)
+        self._source = source
+
+    def __next__(self) -> tuple[bytes, bytes]:
+        if self._pairs is None:
+            raise StoreClosedError("the iterator is closed: start another scan")
+        return next(self._pairs)
+
+    def close(self) -> None:
+        self._pairs = None
+        self._source.close()
+
+
+def prefixed(scan: KeyValueIterator, prefix: bytes) -> PlainIterator:
+    """The pairs of an ascending ``scan``, which begins at ``prefix``, while their keys begin with that."""
+    return PlainIterator(takewhile(lambda pair: pair[0].startswith(prefix), scan), scan)
+
+
+def reversed_scan(scan: KeyValueIterator) -> PlainIterator:
+    """The pairs of ``scan`` from its end: it holds all of them in memory."""
+    return PlainIterator(reversed(list(scan)), scan)
+
+
+class PlainView(KeyValueView):
+    """Asks the store itself, which must answer on any thread. Its lookups are one by one: not of one moment."""
+
+    def __init__(
+        self,
+        store: ReadOnlyKeyValueStore,
+        position: Callable[[IsolationLevel], Position],
+        mark: Callable[[str], bytes | None],
+        timestamps: ShownTimestamps,
+        level: IsolationLevel,
+        bound: PositionBound | None,
+    ) -> None:
+        self._store, self._position, self._mark, self._timestamps = store, position, mark, timestamps
+        self._level, self._bound = level, bound
+
+    @property
+    def isolation_level(self) -> IsolationLevel:
+        return self._level
+
+    @property
+    def timestamps(self) -> ShownTimestamps:
+        return self._timestamps
+
+    def position(self) -> Position:
+        return self._position(self._level)
+
+    def mark(self, name: str) -> bytes | None:
+        self._answering()
+        return self._mark(name)
+
+    def get(self, key: bytes) -> bytes | None:
+        return self._answering().get(key)
+
+    def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
+        return self._answering().get_many(keys)
+
+    def range(self, start: bytes | None, end: bytes | None) -> KeyValueIterator:
+        return self._answering().range(start, end)
+
+    def reverse_range(self, start: bytes | None, end: bytes | None) -> KeyValueIterator:
+        return self._answering().reverse_range(start, end)
+
+    def range_many(
+        self, bounds: Sequence[tuple[bytes | None, bytes | None]], *, reverse: bool = False
+    ) -> list[KeyValueIterator]:
+        return self._answering().range_many(bounds, reverse=reverse)
+
+    def prefix_scan(self, prefix: bytes) -> KeyValueIterator:
+        return self._answering().prefix_scan(prefix)
+
+    def reverse_prefix_scan(self, prefix: bytes) -> KeyValueIterator:
+        return self._answering().reverse_prefix_scan(prefix)
+
+    def approximate_num_entries(self) -> int:
+        return self._answering().approximate_num_entries()
+
+    def _answering(self) -> ReadOnlyKeyValueStore:
+        """Return the store if it has reached the bound. Its state never falls behind the bound again."""
+        if self._bound is not None:
+            self._bound.check(self.position(), "the store")
+        return self._store

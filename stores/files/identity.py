@@ -1,7 +1,7 @@
 """The identity of a store's folder: its backend, and the version of its format on disk.
 
 A step leads from each format version to the next. A store is brought to the present version when it is opened
-(``stores.files.format_steps``). A version is new where an older release would misread the files.
+(``stores.files.store_directory``). A version is new where an older release would misread the files.
 """
 
 from __future__ import annotations

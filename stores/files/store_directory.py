@@ -21,12 +21,16 @@ from os import PathLike
 from pathlib import Path
 from typing import Self
 
+from stores.engines.engine import Engine
 from stores.errors import (
+    CommitFailedError,
     ConfigError,
     StoreCorruptedError,
+    StoreError,
     StoreIncompatibleError,
     StoreUnavailableError,
 )
+from stores.failpoints import Part, declare, reach
 from stores.files.creation import (
     CREATE_BUILDING,
     CREATE_BUILT,
@@ -48,7 +52,7 @@ from stores.files.creation import (
     wipe,
 )
 from stores.files.identity import FILE as IDENTITY_FILE
-from stores.files.identity import Identity, checked_identity
+from stores.files.identity import STEPS, Identity, OpenEngine, checked_identity, present_version
 from stores.files.locks import FileLock, take
 from stores.files.open_mark import FILE as MARK_FILE
 from stores.files.open_mark import boot_id, check_not_torn, is_durable, read_mark, write_mark
@@ -67,6 +71,14 @@ __all__ = [
     "is_store",
     "wipe",
 ]
+
+
+STEP_DONE = declare(
+    "migration.step_done", "a store's files have the next format, its identity names the one before", part=Part.CHANGE
+)
+STEP_NOTED = declare("migration.step_noted", "a store's identity names the next format", part=Part.CHANGE)
+MIGRATION_FAILPOINTS = (STEP_DONE, STEP_NOTED)
+"""The failpoints in the opening of an older store, reached once for each step."""
 
 
 class StoreDirectory:
@@ -277,6 +289,41 @@ class StoreDirectory:
         lock, self._lock = self._lock, None
         if lock is not None:
             lock.close()
+
+
+def migrate(directory: StoreDirectory, open_engine: OpenEngine) -> None:
+    """Bring the store in ``directory``, which is locked and not newer than this release, to the present format.
+
+    One step comes after the other. A step's changes are synced before ``store.json`` names the new version, which is
+    replaced atomically. After an interruption the next opening finds the older version and repeats the step.
+
+    Raises: StoreUnavailableError on a disk error, after which the next opening continues; the errors of the steps.
+    Source: KIP-892, "Upgrading"; KIP-258, ``upgrade``.
+    """
+
+    def verified(folder: Path) -> Engine:
+        # Damaged data must not be rewritten with a new, valid checksum.
+        engine = open_engine(folder)
+        try:
+            engine.verify()
+        except BaseException:
+            with suppress(StoreError):
+                engine.close()
+            raise
+        return engine
+
+    while (version := directory.identity.format_version) < present_version():
+        try:
+            with translated_system_errors(directory.path):
+                STEPS[version - 1](directory.path, verified)
+                reach(STEP_DONE)
+                directory.identify(directory.identity._replace(format_version=version + 1))
+        except CommitFailedError as error:
+            raise StoreUnavailableError(
+                f"{directory.path} could not be migrated from format version {version} to {version + 1}: {error}. "
+                "Correct the cause and open the store again"
+            ) from error
+        reach(STEP_NOTED)
 
 
 class _ChangedError(Exception):

@@ -11,7 +11,7 @@ from struct import error as struct_error
 from typing import Final
 
 from stores.contract.marks import VALUE_BYTES_MAX
-from stores.contract.plain import PlainIterator
+from stores.contract.reading import PlainIterator
 from stores.errors import StoreCorruptedError
 from stores.interface import KeyValueIterator, KeyValueSnapshot, KeyValueStore, KeyValueView, ReadOnlyKeyValueStore
 from stores.records.record_kind import LoggedRecord, TimestampedConverter

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, TypeVar, cast
 
 from stores.contract.arguments import check_pairs
-from stores.contract.plain import PlainIterator
+from stores.contract.reading import PlainIterator
 from stores.errors import ConfigError
 from stores.interface import (
     IsolationLevel,

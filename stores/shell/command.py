@@ -11,13 +11,13 @@ import json
 import os
 import stat
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import islice
 from pathlib import Path
 
 from stores.engines.sqlite.tables import FILE
-from stores.errors import ConfigError, StoreCorruptedError, StoreError
+from stores.errors import ConfigError, StoreCorruptedError, StoreError, nearest
 from stores.files.plain_files import translated_system_errors
 from stores.files.store_directory import StoreDirectory
 from stores.interface import TopicPartition
@@ -26,7 +26,6 @@ from stores.shell.backup import back_up, strongest
 from stores.shell.decoding import SERDES, Decoder, Line, as_json, as_text
 from stores.shell.disk_store import DiskStore, Reading, held, reading
 from stores.shell.sqlite_files import facts_of, is_changelog, records_of, tables_of
-from stores.shell.subcommands import check_command
 from stores.version import __version__
 
 DAMAGED, REFUSED, INTERRUPTED = 1, 2, 130
@@ -260,3 +259,11 @@ def _count(text: str) -> int:
     if not text.isdecimal() or len(text) > len(str(sys.maxsize)):
         raise argparse.ArgumentTypeError(f"a whole number from 0 is needed, not {text!r}")
     return min(int(text), sys.maxsize)
+
+
+def check_command(
+    parser: argparse.ArgumentParser, commands: Mapping[str, argparse.ArgumentParser], argv: Sequence[str]
+) -> None:
+    """End the process with status 2 if the first argument is no option and none of ``commands``."""
+    if argv and not argv[0].startswith("-") and argv[0] not in commands:
+        parser.error(f"no command {argv[0]!r}{nearest(argv[0], commands)}; there are: {', '.join(commands)}")

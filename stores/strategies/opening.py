@@ -8,11 +8,10 @@ from pathlib import Path
 
 from stores.engines.engine import Engine
 from stores.errors import StoreCorruptedError, StoreError
-from stores.files.format_steps import migrate
 from stores.files.identity import present_version
 from stores.files.open_probe import probe_open
 from stores.files.plain_files import sync_folder, translated_system_errors
-from stores.files.store_directory import StoreDirectory
+from stores.files.store_directory import StoreDirectory, migrate
 from stores.interface import Durability
 
 

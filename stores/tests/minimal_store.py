@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from stores.contract.plain import PlainIterator
+from stores.contract.reading import PlainIterator
 from stores.errors import StoreClosedError
 from stores.interface import KeyValueIterator, KeyValueStore, TopicPartition
 

@@ -22,10 +22,9 @@ from stores.engines.engine import Engine
 from stores.errors import CommitFailedError, StoreCorruptedError, StoreUnavailableError
 from stores.failpoints import Part, declare, reach
 from stores.files.creation import is_unfinished
-from stores.files.format_steps import migrate
 from stores.files.identity import read_identity
 from stores.files.plain_files import translated_system_errors
-from stores.files.store_directory import StoreDirectory
+from stores.files.store_directory import StoreDirectory, migrate
 from stores.interface import Durability, TopicPartition
 from stores.position import OFFSET, POSITION, decode, encode, merge
 from stores.registry import Backend, backend_named, backends

@@ -20,10 +20,9 @@ from stores import (
 from stores.engines.engine import Writes
 from stores.failpoints import arm, disarm
 from stores.files import store_directory as directory
-from stores.files.format_steps import FAILPOINTS, STEP_NOTED
 from stores.files.identity import STEPS, Identity, OpenEngine, present_version, read_identity
 from stores.files.locks import take
-from stores.files.store_directory import wipe
+from stores.files.store_directory import MIGRATION_FAILPOINTS, STEP_NOTED, wipe
 
 BACKEND = "sqlite-indexed-batch"
 BACKENDS = ["rocksdb-indexed-batch", "lmdb-indexed-batch", BACKEND]
@@ -91,7 +90,7 @@ def test_an_older_store_is_migrated_step_by_step_on_opening(path: Path, steps: l
 
 
 @pytest.mark.parametrize("durability", list(Durability))
-@pytest.mark.parametrize("failpoint", FAILPOINTS)
+@pytest.mark.parametrize("failpoint", MIGRATION_FAILPOINTS)
 def test_a_migration_that_is_cut_short_is_gone_on_with(
     path: Path, steps: list[object], failpoint: str, durability: Durability
 ) -> None:

@@ -29,8 +29,8 @@ from stores import (
 )
 from stores.batch.buffer import PAIR_MEMORY_BYTES
 from stores.engines.engine import Writes
-from stores.files import format_steps as migration
 from stores.files import identity
+from stores.files import store_directory as migration
 from stores.registry import backends
 from stores.strategies import indexed_batch
 from stores.strategies.batch_staging import BatchStaging
