@@ -150,25 +150,12 @@ class Upgrade:
     on_upgrade: OnUpgrade | None = None
 
     def __post_init__(self) -> None:
-        if not isinstance(self.to_version, int) or isinstance(self.to_version, bool):
-            raise TypeError(f"to_version is an int, not {type(self.to_version).__name__}")
+        for name, (what, fits) in _FIELDS.items():
+            value = getattr(self, name)
+            if not fits(value):
+                raise TypeError(f"{name} is {what}, not {type(value).__name__}")
         if not 1 <= self.to_version <= VERSION_MAX:
             raise ConfigError(f"to_version is 1 to {VERSION_MAX}, not {self.to_version}")
-        if not callable(self.convert):
-            raise TypeError(f"convert is a function of a record and a version, not {type(self.convert).__name__}")
-        if not isinstance(self.online, bool):
-            raise TypeError(f"online is a bool, not {type(self.online).__name__}")
-        if self.records is not None and not isinstance(self.records, RecordKind):
-            raise TypeError(f"records is a kind of stores.records, not {type(self.records).__name__}")
-        if self.before is not None and not isinstance(self.before, Upgrade):
-            raise TypeError(f"before is an Upgrade, not {type(self.before).__name__}")
-        if self.on_upgrade is not None and not callable(self.on_upgrade):
-            raise TypeError(f"on_upgrade is a function of the progress, not {type(self.on_upgrade).__name__}")
-        if self.proxy is not None and not callable(self.proxy):
-            raise TypeError(f"proxy is a function of a store, not {type(self.proxy).__name__}")
-        for name in ("swap_running", "rewrite_changelog"):
-            if not isinstance(getattr(self, name), bool):
-                raise TypeError(f"{name} is a bool, not {type(getattr(self, name)).__name__}")
         if self.swap_running and self.proxy is None:
             raise ConfigError(
                 "swap_running of an Upgrade needs a proxy: only a function for the new format can continue after the "
@@ -185,3 +172,25 @@ class Upgrade:
     def present(self) -> Upgrade | None:
         """The upgrade to the format that the task's function has; None for format 0."""
         return self.before if self.online else self
+
+
+def _is_bool(value: object) -> bool:
+    return isinstance(value, bool)
+
+
+def _is_function_or_none(value: object) -> bool:
+    return value is None or callable(value)
+
+
+_FIELDS: Mapping[str, tuple[str, Callable[[object], bool]]] = {
+    "to_version": ("an int", lambda value: isinstance(value, int) and not isinstance(value, bool)),
+    "convert": ("a function of a record and a version", callable),
+    "online": ("a bool", _is_bool),
+    "records": ("a kind of stores.records", lambda value: value is None or isinstance(value, RecordKind)),
+    "before": ("an Upgrade", lambda value: value is None or isinstance(value, Upgrade)),
+    "on_upgrade": ("a function of the progress", _is_function_or_none),
+    "proxy": ("a function of a store", _is_function_or_none),
+    "swap_running": ("a bool", _is_bool),
+    "rewrite_changelog": ("a bool", _is_bool),
+}
+"""The kind of each field of an upgrade in words, and the check of it."""

@@ -21,7 +21,7 @@ from harness.mutants.mutant import (
 from harness.mutants.patches import Patches
 from stores.batch.buffer import IndexedBatch, Layer
 from stores.changelog import sqlite, sqlite_writer
-from stores.changelog.files import reading
+from stores.changelog.files import partition_log
 from stores.files import store_directory
 from stores.spark import task as query_task
 from stores.strategies.batch_staging import BatchStaging
@@ -102,7 +102,7 @@ def _unchecked_version(patches: Patches, subject: str) -> None:
 
     No seam: the log checks and reads a file between two calls of its folder.
     """
-    patches.replace_inner(reading, "check", lambda file, what: None)
+    patches.replace_inner(partition_log, "check", lambda file, what: None)
 
 
 @mutant(

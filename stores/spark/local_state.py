@@ -15,7 +15,7 @@ from typing import Any
 
 from stores.changelog.files import PartitionLog, StoreChanges
 from stores.changelog.files.format import Record, folder_name
-from stores.changelog.files.reading import Piece
+from stores.changelog.files.partition_log import Piece
 from stores.config import StoreConfig
 from stores.errors import (
     StoreCorruptedError,

@@ -23,7 +23,7 @@ from harness.experiments.query_faults.notes import Notes
 from harness.mutants.registry import patch
 from stores import failpoints
 from stores.changelog.files import Header, PartitionLog, StoreChanges, VersionLog
-from stores.changelog.files.reading import Piece
+from stores.changelog.files.partition_log import Piece
 from stores.changelog.interface import Record
 from stores.errors import StoreError
 from stores.spark.local_state import RESTORED, LocalState

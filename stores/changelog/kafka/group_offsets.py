@@ -195,7 +195,6 @@ class GroupOffsets:
     def _consumer(self, group: str) -> Iterator[confluent_kafka.Consumer]:
         """Yield a client that no other thread uses. After a ChangelogTimeoutError it is left: its call still runs."""
         with self._lock:
-            self._cluster.check_open()
             consumer = self._idle.pop(group, None)
         if consumer is None:
             own = {"group.id": group, "enable.auto.commit": False, "isolation.level": "read_committed"}
