@@ -6,32 +6,29 @@ The promises are those of Kafka's own suite for these stores (``AbstractSessionB
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stores import IsolationLevel, KeyValueStore, StoreClosedError
+from stores import KeyValueStore, StoreClosedError
 from stores.records import BYTES, Session, SessionStore, SessionView, ValueAndTimestamp, Windowed
 from stores.tests.conformance.cases import Case
-from stores.tests.conformance.window_model import SessionModel
-from stores.tests.quick_folder import QUICK_FOLDER
+from stores.tests.conformance.window_model import (
+    KEYS,
+    QUERIES,
+    RETENTION,
+    SEGMENT,
+    SessionModel,
+    run_beside_model,
+    steps_of,
+)
 
-RETENTION, SEGMENT = 25, 10
 Store = SessionStore[bytes, bytes]
 View = SessionView[bytes, bytes]
 
-KEYS = st.sampled_from(
-    [b"", b"\0", b"\0\0", b"\0\xff", b"a", b"a\0", b"a\0\xff", b"a\0\0", b"ab", b"\xff", b"\xff\xff"]
-)
 PUTS = st.tuples(st.just("put"), KEYS, st.integers(-35, 12), st.integers(0, 30), st.none() | st.binary(max_size=2))
-STEPS = st.lists(
-    PUTS | PUTS | PUTS | st.tuples(st.sampled_from(["commit", "rollback", "reopen", "hold"])), min_size=5, max_size=40
-)
-QUERIES = st.tuples(KEYS, KEYS, st.integers(0, 80), st.integers(0, 80))
 
 
 def kind(*, timestamped: bool = False, segment_ms: int = SEGMENT) -> Session[bytes, bytes]:
@@ -40,48 +37,28 @@ def kind(*, timestamped: bool = False, segment_ms: int = SEGMENT) -> Session[byt
 
 @pytest.mark.parametrize("how", ["plain", "timestamped", "fine"])
 @settings(max_examples=8)
-@given(steps=STEPS, query=QUERIES)
+@given(steps=steps_of(PUTS), query=QUERIES)
 def test_a_session_store_does_what_a_dict_would(case: Case, how: str, steps: list[Any], query: Any) -> None:
     described = kind(timestamped=how == "timestamped", segment_ms=1 if how == "fine" else SEGMENT)
     model = SessionModel(RETENTION)
-    held: list[tuple[Iterator[Any], list[Any]]] = []
-    with TemporaryDirectory(dir=QUICK_FOLDER, ignore_cleanup_errors=True) as folder:
-        store = described.over(case.open(Path(folder) / "store"))
-        try:
-            for number, (step, *put) in enumerate(steps):
-                if step == "put":
-                    key, distance, length, value = put
-                    end = max(0, model.stream_time + distance)
-                    start = max(0, end - length)
-                    store.put(Windowed(key, start, end), value, number)
-                    kept = ValueAndTimestamp(value, number) if how == "timestamped" and value is not None else value
-                    model.put(key, start, end, kept)
-                elif step == "commit":
-                    store.commit()
-                    model.commit()
-                elif step == "rollback" and store.store.transactional:
-                    store.rollback()
-                    model.rollback()
-                elif step == "reopen" and store.store.persistent:
-                    if not store.store.transactional:
-                        store.commit()
-                        model.commit()
-                    model.rollback()
-                    store.close()
-                    held.clear()
-                    store = described.over(case.open(Path(folder) / "store"))
-                elif step == "hold":
-                    held.append((store.fetch_range(None, None), model.found()))
-                assert list(store.fetch_range(None, None)) == model.found()
-            compare(store, model, *query)
-            store.commit()
-            model.commit()
-            for level in IsolationLevel:
-                compare(store.read_only(level), model, *query)
-            for scan, then in held:
-                assert list(scan) == then
-        finally:
-            store.close()
+
+    def put(store: Store, number: int, key: bytes, distance: int, length: int, value: bytes | None) -> None:
+        end = max(0, model.stream_time + distance)
+        start = max(0, end - length)
+        store.put(Windowed(key, start, end), value, number)
+        kept = ValueAndTimestamp(value, number) if how == "timestamped" and value is not None else value
+        model.put(key, start, end, kept)
+
+    run_beside_model(
+        case,
+        described,
+        model,
+        steps,
+        put=put,
+        ask_all=lambda store: store.fetch_range(None, None),
+        shown=model.found,
+        compare=lambda reads: compare(reads, model, *query),
+    )
 
 
 def compare(reads: Store | View, model: SessionModel, low: bytes, high: bytes, end: int, start: int) -> None:

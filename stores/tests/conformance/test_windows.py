@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
@@ -18,22 +17,21 @@ from stores import IsolationLevel, KeyValueStore, StoreClosedError
 from stores.records import BYTES, ValueAndTimestamp, Window, Windowed, WindowStore, WindowView
 from stores.tests.conformance.cases import Case
 from stores.tests.conformance.gaps import ISOLATED, carries
-from stores.tests.conformance.window_model import WindowModel
-from stores.tests.quick_folder import QUICK_FOLDER
+from stores.tests.conformance.window_model import (
+    KEYS,
+    QUERIES,
+    RETENTION,
+    SEGMENT,
+    WindowModel,
+    run_beside_model,
+    steps_of,
+)
 
-SIZE, RETENTION, SEGMENT = 5, 25, 10
+SIZE = 5
 Store = WindowStore[bytes, bytes]
 View = WindowView[bytes, bytes]
 
-# Keys that are prefixes of each other, with the bytes that a longer key is made of.
-KEYS = st.sampled_from(
-    [b"", b"\0", b"\0\0", b"\0\xff", b"a", b"a\0", b"a\0\xff", b"a\0\0", b"ab", b"\xff", b"\xff\xff"]
-)
 PUTS = st.tuples(st.just("put"), KEYS, st.integers(-35, 12), st.none() | st.binary(max_size=2))
-STEPS = st.lists(
-    PUTS | PUTS | PUTS | st.tuples(st.sampled_from(["commit", "rollback", "reopen", "hold"])), min_size=5, max_size=40
-)
-QUERIES = st.tuples(KEYS, KEYS, st.integers(0, 80), st.integers(0, 80))
 
 
 def kind(**settings_given: Any) -> Window[bytes, bytes]:
@@ -42,7 +40,7 @@ def kind(**settings_given: Any) -> Window[bytes, bytes]:
 
 @pytest.mark.parametrize("how", ["plain", "timestamped", "duplicates", "fine"])
 @settings(max_examples=8)
-@given(steps=STEPS, query=QUERIES)
+@given(steps=steps_of(PUTS), query=QUERIES)
 def test_a_window_store_does_what_a_dict_would(case: Case, how: str, steps: list[Any], query: Any) -> None:
     described = kind(
         timestamped=how == "timestamped",
@@ -50,43 +48,23 @@ def test_a_window_store_does_what_a_dict_would(case: Case, how: str, steps: list
         segment_ms=1 if how == "fine" else SEGMENT,
     )
     model = WindowModel(SIZE, RETENTION, duplicates=how == "duplicates")
-    held: list[tuple[Iterator[Any], list[Any]]] = []
-    with TemporaryDirectory(dir=QUICK_FOLDER, ignore_cleanup_errors=True) as folder:
-        store = described.over(case.open(Path(folder) / "store"))
-        try:
-            for number, (step, *put) in enumerate(steps):
-                if step == "put":
-                    key, distance, value = put
-                    start = max(0, model.stream_time + distance)
-                    store.put(key, value, start, number)
-                    kept = ValueAndTimestamp(value, number) if how == "timestamped" and value is not None else value
-                    model.put(key, start, kept)
-                elif step == "commit":
-                    store.commit()
-                    model.commit()
-                elif step == "rollback" and store.store.transactional:
-                    store.rollback()
-                    model.rollback()
-                elif step == "reopen" and store.store.persistent:
-                    if not store.store.transactional:
-                        store.commit()
-                        model.commit()
-                    model.rollback()
-                    store.close()
-                    held.clear()
-                    store = described.over(case.open(Path(folder) / "store"))
-                elif step == "hold":
-                    held.append((store.all(), model.by_time()))
-                assert list(store.all()) == model.by_time()
-            compare(store, model, *query)
-            store.commit()
-            model.commit()
-            for level in IsolationLevel:
-                compare(store.read_only(level), model, *query)
-            for scan, then in held:
-                assert list(scan) == then
-        finally:
-            store.close()
+
+    def put(store: Store, number: int, key: bytes, distance: int, value: bytes | None) -> None:
+        start = max(0, model.stream_time + distance)
+        store.put(key, value, start, number)
+        kept = ValueAndTimestamp(value, number) if how == "timestamped" and value is not None else value
+        model.put(key, start, kept)
+
+    run_beside_model(
+        case,
+        described,
+        model,
+        steps,
+        put=put,
+        ask_all=lambda store: store.all(),
+        shown=model.by_time,
+        compare=lambda reads: compare(reads, model, *query),
+    )
 
 
 def compare(reads: Store | View, model: WindowModel, low: bytes, high: bytes, first: int, last: int) -> None:

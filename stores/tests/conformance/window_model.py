@@ -1,13 +1,28 @@
-"""A model of window and session stores in plain dicts: the oracle of their tests.
+"""A model of window and session stores in plain dicts: the oracle of their tests, and the run of a store beside it.
 
-It shares no code with ``stores``, and sorts everything at every question.
+The model shares no code with ``stores``, and sorts everything at every question.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
+from hypothesis import strategies as st
+
+from stores import IsolationLevel
+from stores.records import RecordKind
+from stores.tests.conformance.cases import Case
+from stores.tests.quick_folder import QUICK_FOLDER
+
+RETENTION, SEGMENT = 25, 10
+KEYS = st.sampled_from(
+    [b"", b"\0", b"\0\0", b"\0\xff", b"a", b"a\0", b"a\0\xff", b"a\0\0", b"ab", b"\xff", b"\xff\xff"]
+)
+"""Keys that are prefixes of each other, with the bytes that a longer key is made of."""
+QUERIES = st.tuples(KEYS, KEYS, st.integers(0, 80), st.integers(0, 80))
 Found = list[tuple[tuple[bytes, int, int], Any]]
 """((key, start, end), value)."""
 
@@ -102,3 +117,60 @@ class SessionModel(SegmentedModel):
             for session in sorted(self.records, key=lambda session: (session[0], session[2], session[1]))
             if self.is_live(session[2]) and wanted(*session)
         ]
+
+
+def steps_of(puts: st.SearchStrategy[Any]) -> st.SearchStrategy[list[Any]]:
+    """Return lists of steps: three of four are of ``puts``, tuples that begin with "put"."""
+    others = st.tuples(st.sampled_from(["commit", "rollback", "reopen", "hold"]))
+    return st.lists(puts | puts | puts | others, min_size=5, max_size=40)
+
+
+def run_beside_model(
+    case: Case,
+    kind: RecordKind,
+    model: SegmentedModel,
+    steps: list[Any],
+    *,
+    put: Callable[..., None],
+    ask_all: Callable[[Any], Iterator[Any]],
+    shown: Callable[[], Found],
+    compare: Callable[[Any], None],
+) -> None:
+    """Do ``steps`` with a store and ``model``; they never differ. ``put`` gets the store, the step and its values.
+
+    ``ask_all`` returns a scan of all records of a store, ``shown`` those of the model. At the end ``compare`` asks the
+    store, and a view at each level, everything else.
+    """
+    held: list[tuple[Iterator[Any], list[Any]]] = []
+    with TemporaryDirectory(dir=QUICK_FOLDER, ignore_cleanup_errors=True) as folder:
+        store = kind.over(case.open(Path(folder) / "store"))
+        try:
+            for number, (step, *values) in enumerate(steps):
+                if step == "put":
+                    put(store, number, *values)
+                elif step == "commit":
+                    store.commit()
+                    model.commit()
+                elif step == "rollback" and store.store.transactional:
+                    store.rollback()
+                    model.rollback()
+                elif step == "reopen" and store.store.persistent:
+                    if not store.store.transactional:
+                        store.commit()
+                        model.commit()
+                    model.rollback()
+                    store.close()
+                    held.clear()
+                    store = kind.over(case.open(Path(folder) / "store"))
+                elif step == "hold":
+                    held.append((ask_all(store), shown()))
+                assert list(ask_all(store)) == shown()
+            compare(store)
+            store.commit()
+            model.commit()
+            for level in IsolationLevel:
+                compare(store.read_only(level))
+            for scan, then in held:
+                assert list(scan) == then
+        finally:
+            store.close()
