@@ -155,7 +155,7 @@ name:
 	 for file in scenarios/[a-z]*.py; do [ -e "$$file" ] && echo "  $$(basename "$$file" .py)" >&2; done; exit 2; fi
 
 java: $(STAMP)
-	@$(VENV_PYTHON) -m harness.java
+	@$(VENV_PYTHON) -m stores.java
 
 # One set-up at a time: the lock belongs to file descriptor 9, which the processes of the set-up inherit. So the system
 # frees it when the last of them has ended, however that was. Python asks for it: macOS has no command for that.

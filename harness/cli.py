@@ -15,11 +15,11 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from harness.folders import RUNS
-from harness.java import find_java
 from harness.workloads.event_log import EventLog
 from stores import __version__
 from stores.errors import ConfigError, StoreError
 from stores.extras import advice, check_extra
+from stores.java import find_java
 from stores.shell.command import check_command
 
 INTERRUPTED = 130

@@ -50,10 +50,10 @@ def main(argv: Sequence[str]) -> int:
 def _again(experiment: Experiment[Any], trial: Any, worker: Worker) -> Again:
     if experiment.placement is not Placement.GANG:
         return experiment.repeat(trial, worker)
-    from harness.java import find_java
     from harness.progress import Progress
     from harness.spark.gang import run_gangs
     from harness.spark.session import local_master, spark_session
+    from stores.java import find_java
 
     find_java()
     progress = Progress()

@@ -22,7 +22,6 @@ from harness.budget import NEVER, Budget, Deadline, budget_text, end_of
 from harness.experiment import Claim, Experiment, Outcome, Placement, Request, Row, Rows
 from harness.experiments.registry import experiments, kinds, stages
 from harness.folders import RUNS, SOURCE
-from harness.java import find_java
 from harness.local import run_local
 from harness.progress import Progress
 from harness.report.commit import commit_of
@@ -46,6 +45,7 @@ from harness.spark.runner import run_trials
 from harness.spark.session import Session, SparkFailedError, check_master, local_master, spark_session
 from harness.workloads.event_log import EventLog
 from stores.errors import ConfigError, nearest
+from stores.java import find_java
 from stores.registry import backend_named
 
 PROBLEMS_SHOWN = 20

@@ -6,6 +6,7 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,7 +30,7 @@ class Java:
     major: int
 
 
-def find_java(needed_by: str, environment: Mapping[str, str] | None = None) -> Java:
+def find_java(needed_by: str = "Spark", environment: Mapping[str, str] | None = None) -> Java:
     """Return the Java of JAVA_HOME if it is set, else the first on PATH; 17 or newer.
 
     Raises: ConfigError if there is none, it does not run, or it is too old; it says that ``needed_by`` needs it.
@@ -73,3 +74,10 @@ def _program(environment: Mapping[str, str], advice: str) -> Path:
     if on_path is None:
         raise ConfigError(f"There is no Java on PATH, and JAVA_HOME is not set. {advice}")
     return Path(on_path)
+
+
+if __name__ == "__main__":
+    try:
+        find_java()
+    except ConfigError as problem:
+        sys.exit(str(problem))

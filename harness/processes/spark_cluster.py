@@ -24,8 +24,8 @@ from typing import Any, Self
 
 import psutil
 
-from harness.java import find_java
 from stores.errors import ConfigError
+from stores.java import find_java
 
 HOST = "127.0.0.1"
 LOG4J2 = Path(__file__).parents[1] / "spark" / "log4j2.properties"

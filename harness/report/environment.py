@@ -13,9 +13,9 @@ from typing import Any
 
 import psutil
 
-from harness.java import find_java
 from stores.errors import ConfigError
 from stores.files import sqlite_library
+from stores.java import find_java
 from stores.registry import Backend, backends, open_store
 
 PACKAGES = (

@@ -34,10 +34,10 @@ from pyspark.sql import SparkSession
 
 import harness
 from harness.folders import temporary_folder
-from harness.java import find_java
 from harness.processes.spark_cluster import LOG4J2, QUICK_JVM
 from harness.workloads.event_log import EventLogError
 from stores.errors import ConfigError
+from stores.java import find_java
 
 JVM_EXIT_TIMEOUT_S = 30
 LOG_FILE = """

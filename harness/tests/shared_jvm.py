@@ -18,9 +18,9 @@ from py4j.java_gateway import JavaGateway
 from pyspark import SparkConf, SparkContext
 from pyspark.java_gateway import launch_gateway
 
-from harness.java import find_java
 from harness.processes.spark_cluster import LOG4J2
 from harness.spark.session import QUIET
+from stores.java import find_java
 
 _SET_AT_START = ("spark.master", "spark.app.name")
 """Properties that ``spark-submit`` gives a JVM; a session sets them only where they are missing."""

@@ -68,7 +68,7 @@ def test_the_command_answers_before_spark_starts(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write(tmp_path / "e.csv", CSV)
-    monkeypatch.setattr("harness.java.find_java", lambda: pytest.fail("it went on"))
+    monkeypatch.setattr("stores.java.find_java", lambda: pytest.fail("it went on"))
     runs = tmp_path / "runs"
     arguments = ["bench", "--events", str(tmp_path / "e.csv"), "--key", "tailnumber", "--runs", str(runs)]
     assert main(arguments) == 2

@@ -16,8 +16,8 @@ from harness.experiments.jvm import ours, theirs
 from harness.experiments.jvm.experiment import DEADLINE_S, OURS, WORK, Jvm, JvmTrial
 from harness.experiments.jvm.load import JvmLoad
 from harness.processes.spark_cluster import QUICK_JVM
-from harness.tests.test_java import fake_java
 from stores.errors import ConfigError
+from stores.tests.test_java import fake_java
 
 needs_jdk = pytest.mark.skipif(bool(theirs.missing()), reason=theirs.missing())
 SMALL: dict[str, Any] = {"seed": 5, "records": 400, "warm_up_rounds": 1, "rounds": 1, "keys": 50}

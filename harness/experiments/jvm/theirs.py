@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from harness.folders import temporary_folder
-from harness.java import find_java
 from harness.processes.child import figures_after, run_program
 from stores.engines.rocksdb import RocksDBEngine
 from stores.errors import ConfigError
+from stores.java import find_java
 
 SHAPES = ("map-and-batch", "indexed-batch", "plain-puts")
 """A sorted map beside a write batch; WriteBatchWithIndex; puts that are visible at once."""

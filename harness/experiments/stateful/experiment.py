@@ -30,10 +30,10 @@ from harness.experiments.stateful.figures import batches, ratios, restarts
 from harness.experiments.stateful.report import page
 from harness.experiments.stateful.subjects import SUBJECTS
 from harness.experiments.stateful.trial import StatefulTrial
-from harness.java import find_java
 from harness.processes.child import figures_apart
 from harness.report.page import Page
 from stores.errors import ConfigError
+from stores.java import find_java
 
 PROGRAM = "harness.spark.stateful.measured"
 DEADLINE_S = 4 * 3600.0

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from harness.java import Java, find_java, major_version
 from stores.errors import ConfigError
+from stores.java import Java, find_java, major_version
 
 
 def fake_java(folder: Path, script: str) -> Path:
@@ -27,13 +27,13 @@ def prints(version: str) -> str:
 @pytest.mark.parametrize(("version", "major"), [("17", 17), ("17.0.15", 17), ("21.0.1+12", 21), ("25-ea", 25)])
 def test_a_new_enough_java_on_path_is_found(tmp_path: Path, version: str, major: int) -> None:
     program = fake_java(tmp_path, prints(version))
-    assert find_java({"PATH": str(tmp_path)}) == Java(program, major)
+    assert find_java(environment={"PATH": str(tmp_path)}) == Java(program, major)
 
 
 def test_java_home_goes_before_path(tmp_path: Path) -> None:
     fake_java(tmp_path / "path", prints("17.0.1"))
     at_home = fake_java(tmp_path / "home" / "bin", prints("21.0.1"))
-    found = find_java({"PATH": str(tmp_path / "path"), "JAVA_HOME": str(tmp_path / "home")})
+    found = find_java(environment={"PATH": str(tmp_path / "path"), "JAVA_HOME": str(tmp_path / "home")})
     assert found == Java(at_home, 21)
 
 
@@ -43,20 +43,20 @@ def test_java_home_goes_before_path(tmp_path: Path) -> None:
 def test_a_java_that_is_too_old_or_broken_is_a_config_error(tmp_path: Path, script: str) -> None:
     fake_java(tmp_path, script)
     with pytest.raises(ConfigError):
-        find_java({"PATH": str(tmp_path)})
+        find_java(environment={"PATH": str(tmp_path)})
 
 
 def test_no_java_at_all_is_a_config_error(tmp_path: Path) -> None:
     with pytest.raises(ConfigError):
-        find_java({"PATH": str(tmp_path)})
+        find_java(environment={"PATH": str(tmp_path)})
     with pytest.raises(ConfigError):
-        find_java({"PATH": str(tmp_path), "JAVA_HOME": str(tmp_path / "gone")})
+        find_java(environment={"PATH": str(tmp_path), "JAVA_HOME": str(tmp_path / "gone")})
 
 
 def test_a_file_that_is_no_program_is_a_config_error(tmp_path: Path) -> None:
     fake_java(tmp_path, "").write_bytes(b"\x00\x01\x02")
     with pytest.raises(ConfigError):
-        find_java({"PATH": str(tmp_path)})
+        find_java(environment={"PATH": str(tmp_path)})
 
 
 def test_versions_before_9_are_read_by_their_second_number() -> None:
@@ -67,7 +67,7 @@ def test_versions_before_9_are_read_by_their_second_number() -> None:
 def test_the_command_says_in_one_message_what_is_missing(tmp_path: Path) -> None:
     root = Path(__file__).parents[2]
     run = subprocess.run(
-        [sys.executable, "-m", "harness.java"],
+        [sys.executable, "-m", "stores.java"],
         cwd=root,
         env={"PATH": str(tmp_path)},
         capture_output=True,
