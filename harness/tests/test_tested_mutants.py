@@ -19,7 +19,7 @@ from stores.files.identity import STEPS
 from stores.files.store_directory import STEP_DONE
 from stores.interface import Durability
 from stores.tests.changelog import test_checksums
-from stores.tests.files import test_migration
+from stores.tests.files import test_format
 from stores.tests.strategies import test_dual_store
 from stores.tests.tasks import test_disk_errors
 from stores.tests.tasks.setup import EXACTLY_ONCE, INDEXED
@@ -58,7 +58,7 @@ def range_of_512(folder: Path, changes: Patch) -> None:
 def migration_noted_first(folder: Path, changes: Patch) -> None:
     steps = list(STEPS)
     try:
-        test_migration.test_a_migration_that_is_cut_short_is_gone_on_with(
+        test_format.test_a_migration_that_is_cut_short_is_gone_on_with(
             folder / "store", cast(list[object], STEPS), STEP_DONE, Durability.PROCESS
         )
     finally:

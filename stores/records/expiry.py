@@ -5,6 +5,7 @@ Stream time is the highest time ever put. It is a mark, so it is committed and r
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import islice
 from struct import error as struct_error
@@ -49,7 +50,33 @@ def stream_time_of(mark: bytes | None) -> int:
     return time_of(mark)
 
 
-class LiveReader(ReadOnlyKeyValueStore):
+class ScanReader(ReadOnlyKeyValueStore):
+    """A base of readers that change the pairs of each scan of ``reader``, and the values of its lookups."""
+
+    def __init__(self, reader: ReadOnlyKeyValueStore) -> None:
+        self._reader = reader
+
+    def range(self, start: bytes | None, end: bytes | None) -> KeyValueIterator:
+        return self._shown(lambda: self._reader.range(start, end))
+
+    def reverse_range(self, start: bytes | None, end: bytes | None) -> KeyValueIterator:
+        return self._shown(lambda: self._reader.reverse_range(start, end))
+
+    def prefix_scan(self, prefix: bytes) -> KeyValueIterator:
+        return self._shown(lambda: self._reader.prefix_scan(prefix))
+
+    def reverse_prefix_scan(self, prefix: bytes) -> KeyValueIterator:
+        return self._shown(lambda: self._reader.reverse_prefix_scan(prefix))
+
+    def approximate_num_entries(self) -> int:
+        return self._reader.approximate_num_entries()
+
+    @abstractmethod
+    def _shown(self, make: Callable[[], KeyValueIterator]) -> KeyValueIterator:
+        """Return the changed pairs of the scan that ``make`` begins."""
+
+
+class LiveReader(ScanReader):
     """A reader of the records of ``reader`` that have not expired, by the stream time of ``source`` at the moment of
     the read.
     """
@@ -62,7 +89,8 @@ class LiveReader(ReadOnlyKeyValueStore):
         reader_of: Callable[[KeyValueView], ReadOnlyKeyValueStore],
     ) -> None:
         """Make it. ``reader_of`` makes such a ``reader`` of a snapshot."""
-        self._reader, self._source, self._ttl_ms, self._reader_of = reader, source, ttl_ms, reader_of
+        super().__init__(reader)
+        self._source, self._ttl_ms, self._reader_of = source, ttl_ms, reader_of
 
     def get(self, key: bytes) -> bytes | None:
         def read(mark: bytes | None) -> bytes | None:
@@ -88,22 +116,7 @@ class LiveReader(ReadOnlyKeyValueStore):
             return source.at_one_moment(STREAM_TIME, look_into)
         return source.with_mark(STREAM_TIME, lambda mark: look(mark, self._reader))
 
-    def range(self, start: bytes | None, end: bytes | None) -> KeyValueIterator:
-        return self._live(lambda: self._reader.range(start, end))
-
-    def reverse_range(self, start: bytes | None, end: bytes | None) -> KeyValueIterator:
-        return self._live(lambda: self._reader.reverse_range(start, end))
-
-    def prefix_scan(self, prefix: bytes) -> KeyValueIterator:
-        return self._live(lambda: self._reader.prefix_scan(prefix))
-
-    def reverse_prefix_scan(self, prefix: bytes) -> KeyValueIterator:
-        return self._live(lambda: self._reader.reverse_prefix_scan(prefix))
-
-    def approximate_num_entries(self) -> int:
-        return self._reader.approximate_num_entries()
-
-    def _live(self, make: Callable[[], KeyValueIterator]) -> KeyValueIterator:
+    def _shown(self, make: Callable[[], KeyValueIterator]) -> KeyValueIterator:
         def read(mark: bytes | None) -> KeyValueIterator:
             scan, limit = make(), stream_time_of(mark) - self._ttl_ms
             return PlainIterator((pair for pair in scan if not _expired(pair[1], limit)), scan)

@@ -17,7 +17,7 @@ from stores.engines.families import NEW, OLD
 from stores.interface import Closeable, KeyValueIterator, KeyValueStore, ReadOnlyKeyValueStore
 from stores.ordered.ranges import prefix_bounds
 from stores.records.record_kind import LoggedRecord, RecordConverter
-from stores.records.staging import RecordStaging, StagedWrite
+from stores.records.staging import RecordStaging, StagedWrite, StagingOver
 from stores.records.values import SURROGATE
 
 _BEHIND_NEW: Final = b"\x02"
@@ -110,21 +110,12 @@ class UpgradingReader(SplitReader):
         return [self.get(key) for key in keys]
 
 
-class SplitStaging(RecordStaging):
+class SplitStaging(StagingOver):
     """A staging that writes in the present format, and removes the keys from the older one."""
 
     def __init__(self, inner: RecordStaging) -> None:
-        self.store = inner.store
-        self.logs = inner.logs
-        self._inner, self._timestamps = inner, inner.store.timestamps
-
-    @property
-    def timestamp_ms(self) -> int:
-        return self._inner.timestamp_ms
-
-    @property
-    def may_stage(self) -> bool:
-        return self._inner.may_stage
+        super().__init__(inner)
+        self._timestamps = inner.store.timestamps
 
     def put(
         self, key: bytes, kept: bytes | None, log_key: bytes, log_value: bytes | None, timestamp_ms: int | None

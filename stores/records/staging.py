@@ -74,6 +74,22 @@ class RecordStaging(ABC):
         """Stage the removal of all keys from ``start`` to ``end``, both included, in one step. Log each of them."""
 
 
+class StagingOver(RecordStaging):
+    """A base of stagings that change what is staged by ``inner``."""
+
+    def __init__(self, inner: RecordStaging) -> None:
+        self.store, self.logs = inner.store, inner.logs
+        self._inner = inner
+
+    @property
+    def timestamp_ms(self) -> int:
+        return self._inner.timestamp_ms
+
+    @property
+    def may_stage(self) -> bool:
+        return self._inner.may_stage
+
+
 class StoreStaging(RecordStaging):
     """A staging without a task and without a changelog."""
 

@@ -24,7 +24,7 @@ from stores.interface import (
     PositionBound,
     ReadOnlyKeyValueStore,
 )
-from stores.records.expiry import STREAM_TIME, ExpiringConverter, Expiry, LiveReader, stream_time_ms
+from stores.records.expiry import STREAM_TIME, ExpiringConverter, Expiry, LiveReader, ScanReader, stream_time_ms
 from stores.records.key_value import KeyValue, KeyValueReads, TypedKeyValueView
 from stores.records.record_kind import (
     RECORDS,
@@ -42,7 +42,7 @@ from stores.records.record_kind import (
 )
 from stores.records.serdes import BytesSerde, Codec, Serde, check_serde
 from stores.records.split import SplitConverter, SplitReader, SplitStaging, UpgradingReader
-from stores.records.staging import RecordStaging, StagedWrite
+from stores.records.staging import RecordStaging, StagedWrite, StagingOver
 from stores.records.values import (
     SURROGATE,
     TIME,
@@ -57,54 +57,23 @@ from stores.records.values import (
 )
 
 
-class SurrogateReader(ReadOnlyKeyValueStore):
-    """A reader of the plain values of ``plain``, each with timestamp -1."""
-
-    def __init__(self, plain: ReadOnlyKeyValueStore) -> None:
-        self._plain = plain
+class SurrogateReader(ScanReader):
+    """A reader of the plain values of another reader, each with timestamp -1."""
 
     def get(self, key: bytes) -> bytes | None:
-        value = self._plain.get(key)
+        value = self._reader.get(key)
         return None if value is None else SURROGATE + value
 
     def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
-        return [None if value is None else SURROGATE + value for value in self._plain.get_many(keys)]
+        return [None if value is None else SURROGATE + value for value in self._reader.get_many(keys)]
 
-    def range(self, start: bytes | None, end: bytes | None) -> KeyValueIterator:
-        return _with_surrogates(self._plain.range(start, end))
-
-    def reverse_range(self, start: bytes | None, end: bytes | None) -> KeyValueIterator:
-        return _with_surrogates(self._plain.reverse_range(start, end))
-
-    def prefix_scan(self, prefix: bytes) -> KeyValueIterator:
-        return _with_surrogates(self._plain.prefix_scan(prefix))
-
-    def reverse_prefix_scan(self, prefix: bytes) -> KeyValueIterator:
-        return _with_surrogates(self._plain.reverse_prefix_scan(prefix))
-
-    def approximate_num_entries(self) -> int:
-        return self._plain.approximate_num_entries()
+    def _shown(self, make: Callable[[], KeyValueIterator]) -> KeyValueIterator:
+        scan = make()
+        return PlainIterator(((key, SURROGATE + value) for key, value in scan), scan)
 
 
-def _with_surrogates(scan: KeyValueIterator) -> KeyValueIterator:
-    return PlainIterator(((key, SURROGATE + value) for key, value in scan), scan)
-
-
-class StrippingStaging(RecordStaging):
+class StrippingStaging(StagingOver):
     """A staging that drops the time of each value. Its changelog record has the time."""
-
-    def __init__(self, inner: RecordStaging) -> None:
-        self.store = inner.store
-        self.logs = inner.logs
-        self._inner = inner
-
-    @property
-    def timestamp_ms(self) -> int:
-        return self._inner.timestamp_ms
-
-    @property
-    def may_stage(self) -> bool:
-        return self._inner.may_stage
 
     def put(
         self, key: bytes, kept: bytes | None, log_key: bytes, log_value: bytes | None, timestamp_ms: int | None

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import math
 import pickle
+import subprocess
+import sys
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +15,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stores import open_store
-from stores.errors import ConfigError
+from stores.errors import ConfigError, SerdeMismatchError, StoreIncompatibleError
 from stores.records import BYTES, FLOAT64, INT64, JSON, STR, KeyValue, Serde
+from stores.records.serdes import MsgspecJson, MsgspecMessagePack
 
 INT64S = st.integers(-(2**63), 2**63 - 1)
 FLOATS = st.floats(allow_nan=False)
@@ -164,3 +168,76 @@ def test_a_value_of_another_type_or_out_of_range_is_refused(
 def test_bytes_that_no_value_has_raise(serde: Serde[Any], data: bytes) -> None:
     with pytest.raises(Exception):  # noqa: B017 - which one is the serde's own: a store raises SerdeMismatchError
         serde.deserialize(data)
+
+
+def test_without_msgspec_making_a_serde_raises_a_config_error() -> None:
+    program = """
+import sys
+sys.modules["msgspec"] = None
+from stores.errors import ConfigError
+from stores.records.serdes import MsgspecJson, MsgspecMessagePack
+for serde in (MsgspecJson, MsgspecMessagePack):
+    try:
+        serde(dict)
+    except ConfigError:
+        continue
+    raise SystemExit(1)
+"""
+    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
+
+
+@dataclass(frozen=True)
+class Order:
+    customer: str
+    items: dict[str, int]
+
+
+@dataclass(frozen=True)
+class Parcel:
+    kilograms: float
+
+
+@pytest.fixture(params=[MsgspecJson, MsgspecMessagePack], ids=["json", "msgpack"])
+def kind(request: pytest.FixtureRequest) -> Any:
+    pytest.importorskip("msgspec")
+    return request.param
+
+
+def test_a_typed_value_comes_back_as_its_type(kind: Any) -> None:
+    serde = kind(Order)
+    order = Order("Ada", {"pen": 2, "ink": 1})
+    assert serde.deserialize(serde.serialize(order)) == order
+
+
+def test_equal_values_have_equal_bytes(kind: Any) -> None:
+    serde = kind(Order)
+    assert serde.serialize(Order("Ada", {"a": 1, "b": 2})) == serde.serialize(Order("Ada", {"b": 2, "a": 1}))
+
+
+def test_a_value_of_another_type_is_refused_and_nothing_is_staged(kind: Any) -> None:
+    with KeyValue(STR, kind(Order)).over(open_store("memory-indexed-batch", "unused")) as store:
+        for refused in ("text", Parcel(1.5), {"customer": "Ada", "items": {}}):
+            with pytest.raises(TypeError):
+                store.put("key", refused)
+        assert list(store.all()) == []
+
+
+def test_none_is_no_value_of_a_type_that_allows_it(kind: Any) -> None:
+    with pytest.raises(TypeError, match="None can't be a key or a value"):
+        kind(int | None).serialize(None)
+
+
+def test_bytes_of_another_type_name_their_key(kind: Any) -> None:
+    with KeyValue(STR, kind(Order)).over(open_store("memory-indexed-batch", "unused")) as store:
+        store.store.put(b"key", kind(Parcel).serialize(Parcel(1.5)))
+        with pytest.raises(SerdeMismatchError) as caught:
+            store.get("key")
+        assert "b'key'" in str(caught.value)
+
+
+def test_a_store_of_one_type_is_not_opened_with_another_unless_the_name_is_kept(kind: Any) -> None:
+    with open_store("memory-indexed-batch", "unused") as store:
+        KeyValue(STR, kind(Order)).over(store)
+        with pytest.raises(StoreIncompatibleError):
+            KeyValue(STR, kind(Parcel)).over(store)
+        KeyValue(STR, kind(Parcel, name=kind(Order).name)).over(store)

@@ -1,16 +1,35 @@
-"""Typed stores over persistent stores of other packages: plain values stay plain, unless a store takes timestamps."""
+"""Typed stores over persistent stores of other packages: plain values stay plain, unless a store takes timestamps.
+
+They keep no marks: those of window and session stores are pairs among the data then. A window store over a direct one
+shows what a killed process has written, whether or not it was committed.
+"""
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from stores import IsolationLevel
+from stores import IsolationLevel, StoreError, StoreIncompatibleError, TopicPartition, open_store
 from stores.errors import ConfigError
 from stores.interface import Timestamps
-from stores.records import STR, KeyValue, TimestampedKeyValue, ValueAndTimestamp
+from stores.records import (
+    BYTES,
+    INT64,
+    STR,
+    KeyValue,
+    Session,
+    TimestampedKeyValue,
+    ValueAndTimestamp,
+    Window,
+    Windowed,
+)
+from stores.records.expiry import STREAM_TIME
+from stores.records.segment_values import marks_of
 from stores.tests.minimal_store import KINDS, Direct, InMemory, Transactional
 
 
@@ -92,3 +111,145 @@ def test_every_lookup_and_scan_of_plain_values_has_the_time_minus_one(plain: Dir
         assert list(reads.reverse_all()) == list(reads.reverse_range("a", "b")) == shown[::-1]
         assert list(reads.prefix_scan("a")) == list(reads.range(None, "ab")) == shown[:2]
         assert list(reads.reverse_prefix_scan("a")) == list(reads.reverse_range(None, "ab")) == shown[1::-1]
+
+
+UNCOMMITTED = IsolationLevel.READ_UNCOMMITTED
+KIND_CASES = pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
+
+
+def window(**given: Any) -> Window[str, int]:
+    return Window(STR, INT64, **{"size_ms": 5, "retention_ms": 30, "segment_ms": 10, **given})
+
+
+@KIND_CASES
+def test_windows_are_kept_and_expire(path: Path, kind: type[Direct]) -> None:
+    described = window(retain_duplicates=True)
+    with described.over(kind(path, name="own")) as windows:
+        for number, start in enumerate((1, 1, 40, 40, 9)):
+            windows.put("k", number, start)
+        windows.commit()
+        assert windows.late_total == 1
+        found = [(40, 2), (40, 3)]
+        assert list(windows.fetch("k", 0, 100)) == found
+        assert list(windows.read_only(UNCOMMITTED).fetch("k", 0, 100)) == found
+        assert [window.start_ms for window, _ in windows.all()] == [40, 40]
+        assert [key for key, _ in windows.store.all() if key < b"\xff"] != []
+        if not windows.store.persistent:
+            return
+    with described.over(kind(path, name="own")) as windows:
+        windows.put("k", 4, 40)
+        windows.put("k", 5, 10)
+        assert windows.late_total == 1
+        assert list(windows.fetch("k", 0, 100)) == [*found, (40, 4)]
+        assert [window.start_ms for window, _ in windows.backward_all()] == [40] * 3
+
+
+@KIND_CASES
+def test_sessions_are_kept_and_expire(path: Path, kind: type[Direct]) -> None:
+    with Session(STR, INT64, retention_ms=30, segment_ms=10).over(kind(path, name="own")) as sessions:
+        sessions.put(Windowed("k", 0, 9), 1)
+        sessions.put(Windowed("k", 20, 50), 2)
+        sessions.commit()
+        assert [value for _, value in sessions.fetch("k")] == [2]
+        assert [value for _, value in sessions.read_only(UNCOMMITTED).fetch_range(None, None)] == [2]
+
+
+@KIND_CASES
+def test_a_view_has_the_stream_time_at_one_moment_among_the_data(path: Path, kind: type[Direct]) -> None:
+    with window().over(kind(path, name="own")) as windows:
+        windows.put("k", 1, 7)
+        windows.commit()
+        view = windows.store.read_only(UNCOMMITTED)
+        expected = marks_of(windows.store).mark(STREAM_TIME)
+        assert marks_of(view).at_one_moment(STREAM_TIME, lambda mark, source: (mark, source)) == (expected, view)
+        assert expected is not None
+
+
+@KIND_CASES
+def test_another_description_is_refused(path: Path, kind: type[Direct]) -> None:
+    with kind(path, name="own") as store:
+        window().over(store)
+        for other in (window(retain_duplicates=True), Session(STR, INT64, retention_ms=30)):
+            with pytest.raises(StoreIncompatibleError):
+                other.over(store)
+        window().over(store)
+
+
+@KIND_CASES
+def test_another_length_of_segments_is_taken(path: Path, kind: type[Direct]) -> None:
+    with kind(path, name="own") as store:
+        windows = window().over(store)
+        for start_ms in (1, 12, 23):
+            windows.put("k", start_ms, start_ms)
+        windows.commit()
+        other = window(segment_ms=4, size_ms=6, retention_ms=60).over(store)
+        assert [(found.start_ms, found.end_ms, value) for found, value in other.all()] == [
+            (start_ms, start_ms + 6, start_ms) for start_ms in (1, 12, 23)
+        ]
+
+
+def test_data_of_others_is_refused(path: Path) -> None:
+    with Transactional(path, name="own") as store:
+        store.put(b"key", b"value")
+        store.commit()
+        with pytest.raises(StoreIncompatibleError):
+            window().over(store)
+
+
+def test_a_rollback_takes_the_stream_time_back(path: Path) -> None:
+    with window().over(Transactional(path, name="own")) as windows:
+        windows.put("k", 1, 5)
+        windows.commit()
+        windows.put("k", 1, 500)
+        windows.rollback()
+        assert list(windows.fetch("k", 0, 1000)) == [(5, 1)]
+
+
+def test_a_restore_brings_the_stream_time(path: Path) -> None:
+    described = window()
+
+    class Logged:
+        value, timestamp_ms = INT64.serialize(1), 7
+
+        def __init__(self, start_ms: int) -> None:
+            self.key = described.keys.logged(b"k", start_ms)
+
+    with closing(Transactional(path, name="own")) as store:
+        described.prepare(store)
+        converter = described.converter(store)
+        pairs = [pair for start in (5, 40, 9) for pair in converter.convert(Logged(start))]
+        store.restore(pairs, {TopicPartition("log", 0): 2})
+        windows = described.over(store)
+        assert list(windows.fetch("k", 0, 100)) == [(40, 1)]
+        windows.put("k", 1, 10)
+        assert windows.late_total == 1
+
+
+KIND = Window(STR, BYTES, size_ms=10, retention_ms=1_000)
+
+
+def test_windows_above_the_last_committed_stream_time_are_seen_after_a_kill(path: Path) -> None:
+    killed = path.with_name("killed")
+    with KIND.over(open_store("rocksdb-direct", path, durability="PROCESS")) as windows:
+        windows.put("a", b"1", 100)
+        windows.commit({})
+        for start_ms in (200, 300):
+            windows.put("a", b"2", start_ms)
+        shutil.copytree(path, killed)
+    with KIND.over(open_store("rocksdb-direct", killed, durability="PROCESS")) as windows, windows.all() as found:
+        assert [window for window, _ in found] == [Windowed("a", start, start + 10) for start in (100, 200, 300)]
+
+
+def test_a_put_that_is_refused_leaves_the_stream_time(path: Path) -> None:
+    for backend in ("rocksdb-direct", "lmdb-indexed-batch"):
+        store = open_store(backend, path.with_name(backend))
+        with KIND.over(store) as windows:
+            windows.put("a", b"1", 100)
+            with pytest.raises((StoreError, ValueError)) as refused:
+                windows.put("a" * store.max_key_bytes, b"1", 5_000)
+            if isinstance(refused.value, ValueError):
+                for named in (repr(store.name), str(store.max_key_bytes), str(store.max_key_bytes + 17)):
+                    assert named in str(refused.value)
+            windows.put("b", b"1", 90)
+            assert windows.fetch_one("b", 90) == b"1"
+            assert windows.fetch_one("a", 100) == b"1"
