@@ -13,7 +13,7 @@ from harness.datasets.new_york_flights import DEPARTURES, NO_TAILNUM, DatasetMis
 from harness.tests.fake_task import FakeTask, run
 from harness.workloads.count import Count, KeyChoice
 from harness.workloads.event_log import EventLogWorkload
-from harness.workloads.flights import GAP_MS, RECENT_MS, AircraftSessions, Flights, FlightsByHour
+from harness.workloads.flights import GAP_MS, RECENT_SESSIONS_MS, AircraftSessions, Flights, FlightsByHour
 from harness.workloads.registry import UnknownWorkloadError, workload, workloads
 from harness.workloads.workload import Event, EventSource, Workload
 from stores.changelog.interface import Record
@@ -122,9 +122,9 @@ def test_a_late_flight_makes_two_sessions_of_its_aircraft_one() -> None:
 
 
 def test_recent_sessions_are_those_that_ended_within_eighteen_hours() -> None:
-    ends = (0, 6 * GAP_MS, RECENT_MS, RECENT_MS + 5 * GAP_MS)
+    ends = (0, 6 * GAP_MS, RECENT_SESSIONS_MS, RECENT_SESSIONS_MS + 5 * GAP_MS)
     recent = run(AircraftSessions(), [hourly("JFK", end // 60_000, "") for end in ends]).states["recent"]
-    assert recent == {b"N1@%d-%d" % (end, end): b"[1,0,2475]" for end in ends if end > ends[-1] - RECENT_MS}
+    assert recent == {b"N1@%d-%d" % (end, end): b"[1,0,2475]" for end in ends if end > ends[-1] - RECENT_SESSIONS_MS}
     assert len(recent) == 2
 
 

@@ -90,7 +90,7 @@ class Flights(Departures):
 
 HOUR_MS = 3_600_000
 _DAY_MS = 24 * HOUR_MS
-RECENT_MS = 3 * HOUR_MS
+RECENT_HOURS_MS = 3 * HOUR_MS
 """The retention of ``recent``: less than the largest lateness of events."""
 
 
@@ -117,7 +117,7 @@ class FlightsByHour(Departures):
             {
                 "hours": Window(STR, JSON, size_ms=HOUR_MS, retention_ms=400 * _DAY_MS, segment_ms=7 * _DAY_MS),
                 "recent": Window(
-                    STR, JSON, size_ms=HOUR_MS, retention_ms=RECENT_MS, segment_ms=HOUR_MS, timestamped=True
+                    STR, JSON, size_ms=HOUR_MS, retention_ms=RECENT_HOURS_MS, segment_ms=HOUR_MS, timestamped=True
                 ),
                 "late": KeyValue(STR, INT64),
             }
@@ -149,11 +149,9 @@ def _with(counted: list[Any] | None, dep_time: str, dep_delay: str) -> list[Any]
     return [departures + (1 if dep_time else 0), delays, minutes, minutes * 1_000 // delays if delays else None]
 
 
-_HOUR_MS = 3_600_000
-_DAY_MS = 24 * _HOUR_MS
-GAP_MS = 4 * _HOUR_MS
+GAP_MS = 4 * HOUR_MS
 """Flights of an aircraft at most this far apart, by their schedule, belong to one session."""
-RECENT_MS = 18 * _HOUR_MS
+RECENT_SESSIONS_MS = 18 * HOUR_MS
 """The retention of ``recent``. A late flight changes no session that ended longer ago."""
 
 
@@ -165,7 +163,7 @@ class AircraftSessions(Departures):
     of the flight that came last. The store ``recent`` keeps the same without times, for 18 hours.
     """
 
-    late_ms: ClassVar[int] = 9 * _HOUR_MS
+    late_ms: ClassVar[int] = 9 * HOUR_MS
 
     name: str = "aircraft_sessions"
     store_names: tuple[str, ...] = ("sessions", "recent")
@@ -177,7 +175,7 @@ class AircraftSessions(Departures):
         return MappingProxyType(
             {
                 "sessions": Session(STR, JSON, retention_ms=400 * _DAY_MS, segment_ms=7 * _DAY_MS, timestamped=True),
-                "recent": Session(STR, JSON, retention_ms=RECENT_MS, segment_ms=6 * _HOUR_MS),
+                "recent": Session(STR, JSON, retention_ms=RECENT_SESSIONS_MS, segment_ms=6 * HOUR_MS),
             }
         )
 
