@@ -17,12 +17,11 @@ from pathlib import Path
 from harness.folders import RUNS
 from harness.workloads.event_log import EventLog
 from stores import __version__
-from stores.errors import ConfigError, StoreError
+from stores.errors import ConfigError
 from stores.extras import advice, check_extra
 from stores.java import find_java
-from stores.shell.command import check_command
+from stores.shell.command import check_command, run_guarded
 
-INTERRUPTED = 130
 USERS_MISTAKE = 2
 SEED_MAX = 10**12
 """Larger seeds would not fit the columns of rows, which have seeds that are derived from this one."""
@@ -60,31 +59,25 @@ def run_command(argv: Sequence[str], program: str = "python -m harness") -> int:
 
 
 def guarded(run: Callable[[], int]) -> int:
-    """Report a user's mistake and an interruption with a sentence instead of a traceback."""
-    try:
-        with _termination_interrupts():
-            return run()
-    except KeyboardInterrupt:
-        print("\nInterrupted; nothing goes on in the background.", file=sys.stderr)
-        return INTERRUPTED
-    except BrokenPipeError:
-        # The reader of the output has closed it. Python would report that once more at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 1
-    except (StoreError, OSError) as error:
-        print(_sentence(error), file=sys.stderr)
-        return USERS_MISTAKE
-    except ModuleNotFoundError as error:
-        if (error.name or "").split(".", maxsplit=1)[0] in ("harness", "scenarios", "stores"):
-            raise
-        print(f"{error}: {advice('harness')}", file=sys.stderr)
-        return USERS_MISTAKE
-    except Exception as error:
-        # Compared by its name, because an import would load Spark in commands that do not need it.
-        if type(error).__name__ != "SparkFailedError":
-            raise
-        print(error, file=sys.stderr)
-        return 1
+    """Return the status of ``run`` as ``run_guarded``. A missing package and a failed Spark get a sentence as well."""
+
+    def reported() -> int:
+        try:
+            with _termination_interrupts():
+                return run()
+        except ModuleNotFoundError as error:
+            if (error.name or "").split(".", maxsplit=1)[0] in ("harness", "scenarios", "stores"):
+                raise
+            print(f"{error}: {advice('harness')}", file=sys.stderr)
+            return USERS_MISTAKE
+        except Exception as error:
+            # Compared by its name, because an import would load Spark in commands that do not need it.
+            if type(error).__name__ != "SparkFailedError":
+                raise
+            print(error, file=sys.stderr)
+            return 1
+
+    return run_guarded(reported, when_closed=1)
 
 
 @contextlib.contextmanager
@@ -98,14 +91,6 @@ def _termination_interrupts() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGTERM, before)
-
-
-def _sentence(error: BaseException) -> str:
-    said = str(error) or type(error).__name__
-    if isinstance(error, OSError) and error.strerror:
-        said = f"{error.filename}: {error.strerror}" if error.filename else error.strerror
-    notes: list[str] = getattr(error, "__notes__", [])
-    return " ".join([f"{said.rstrip('.')}.", *notes]) if notes else said
 
 
 def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:

@@ -12,7 +12,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Protocol
 
-from stores.contract.arguments import check_keys, check_pair, check_pairs
+from stores.contract.arguments import check_keys, check_pair, check_pairs, check_time_ms
 from stores.contract.levels import Durability, ProcessingGuarantee
 from stores.contract.reading import (
     Closeable,
@@ -85,10 +85,7 @@ class Timestamps:
         Times are in milliseconds, from 0 to below 2**62. As a ``put`` of both, and faster in the library's own stores.
         Source: KIP-258, ``<8-byte timestamp><value>``.
         """
-        if type(timestamp_ms) is not int:
-            raise TypeError(f"timestamp_ms is an int, in milliseconds, not {type(timestamp_ms).__name__}")
-        if timestamp_ms >> 62:
-            raise ValueError(f"timestamp_ms is 0 or more, and below 2**62 milliseconds, not {timestamp_ms}")
+        check_time_ms("timestamp_ms", timestamp_ms)
         if not isinstance(key, bytes) or not (value is None or isinstance(value, bytes)):
             raise TypeError(
                 f"store {self._store.name!r}: key and value are bytes, not the key {key!r} of type "

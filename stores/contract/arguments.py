@@ -12,6 +12,8 @@ WRITES = frozenset(
     | {"set_mark", "commit", "rollback", "restore", "flush", "advance_position"}
 )
 """The names of the methods of a store that a view does not have."""
+TIME_BOUND_MS = 1 << 62
+"""Above every time, in milliseconds since the Unix epoch."""
 
 
 def check_pairs(pairs: object) -> None:
@@ -43,6 +45,15 @@ def check_offsets(offsets: object) -> None:
             f"changelog offsets are a mapping of TopicPartition to offset, not {type(offsets).__name__}: write "
             "commit({TopicPartition('topic', 0): 41})"
         )
+
+
+def check_time_ms(what: str, given: object) -> int:
+    """Return ``given`` if it is a time: an int from 0 to below 2**62, in ms. Raises: TypeError, ValueError."""
+    if type(given) is not int:
+        raise TypeError(f"{what} is an int, in milliseconds, not {type(given).__name__}")
+    if not 0 <= given < TIME_BOUND_MS:
+        raise ValueError(f"{what} is 0 or more, and below 2**62 milliseconds, not {given}")
+    return given
 
 
 class OnlyReads:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import islice
 from typing import Any, ClassVar, Final, Generic, TypeVar
 
+from stores.contract.arguments import TIME_BOUND_MS
 from stores.errors import StoreIncompatibleError
 from stores.interface import KeyValueStore, KeyValueView
 from stores.records.expiry import STREAM_TIME, stream_time_ms, stream_time_of
@@ -47,7 +48,7 @@ from stores.records.segment_values import (
 from stores.records.segments import SEGMENT_BYTES, RecordRetention, SegmentKeys, default_segment_ms, escaped, packed
 from stores.records.serdes import Codec, Serde, check_serde
 from stores.records.staging import RecordStaging, StagedWrite
-from stores.records.values import TIME_BOUND_MS, check_span_ms
+from stores.records.values import check_span_ms
 
 K = TypeVar("K")
 V = TypeVar("V")

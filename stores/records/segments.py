@@ -22,7 +22,8 @@ from dataclasses import dataclass
 from struct import Struct
 from typing import Any, Final
 
-from stores.records.values import TIME_BOUND_MS, TIME_BYTES, check_bound_ms, check_time_ms
+from stores.contract.arguments import TIME_BOUND_MS, check_time_ms
+from stores.records.values import TIME_BYTES, check_bound_ms
 
 SEGMENT_BYTES = 8
 SEQUENCE_BOUND: Final = (1 << 64) - 1

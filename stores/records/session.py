@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, TypeVar, cast
 
+from stores.contract.arguments import check_time_ms
 from stores.interface import IsolationLevel, KeyValueStore, KeyValueView, PositionBound
 from stores.records.record_kind import RecordIterator
 from stores.records.segment_scans import SegmentPair
@@ -15,7 +16,7 @@ from stores.records.segmented import SegmentedKind, SegmentedStore, SegmentedVie
 from stores.records.segments import SessionKeys, check_interval, check_span, escaped, packed
 from stores.records.serdes import Serde
 from stores.records.staging import RecordStaging
-from stores.records.values import Windowed, check_bound_ms, check_time_ms
+from stores.records.values import Windowed, check_bound_ms
 
 K = TypeVar("K")
 V = TypeVar("V")

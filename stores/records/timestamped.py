@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, TypeVar, cast
 
-from stores.contract.arguments import check_pairs
+from stores.contract.arguments import check_pairs, check_time_ms
 from stores.contract.reading import PlainIterator
 from stores.errors import ConfigError
 from stores.interface import (
@@ -52,7 +52,6 @@ from stores.records.values import (
     TimestampedSerde,
     ValueAndTimestamp,
     check_span_ms,
-    check_time_ms,
     lookup_of_bytes,
 )
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, TypeVar
 
+from stores.contract.arguments import TIME_BOUND_MS, check_time_ms
 from stores.records.serdes import BytesSerde, Codec, Serde
 
 K = TypeVar("K")
@@ -17,8 +18,6 @@ V = TypeVar("V")
 
 SURROGATE_MS = -1
 """The timestamp of a value whose own was never kept: that of a store before it had timestamps. Source: KIP-258."""
-TIME_BOUND_MS = 1 << 62
-"""Above every time, in milliseconds since the Unix epoch."""
 
 
 TIME: Final = struct.Struct(">q")
@@ -77,15 +76,6 @@ class Windowed(NamedTuple, Generic[K]):
     key: K
     start_ms: int
     end_ms: int
-
-
-def check_time_ms(what: str, given: object) -> int:
-    """Return ``given`` if it is a time: an int from 0 to below 2**62, in ms. Raises: TypeError, ValueError."""
-    if type(given) is not int:
-        raise TypeError(f"{what} is an int, in milliseconds, not {type(given).__name__}")
-    if not 0 <= given < TIME_BOUND_MS:
-        raise ValueError(f"{what} is 0 or more, and below 2**62 milliseconds, not {given}")
-    return given
 
 
 def check_bound_ms(what: str, given: object) -> None:

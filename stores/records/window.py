@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from struct import Struct
 from typing import Any, ClassVar, Generic, TypeVar, cast
 
+from stores.contract.arguments import TIME_BOUND_MS, check_time_ms
 from stores.interface import IsolationLevel, KeyValueStore, KeyValueView, PositionBound
 from stores.records.record_kind import Description, RecordIterator
 from stores.records.segment_scans import LiveScans, SegmentPair
@@ -22,7 +23,7 @@ from stores.records.segmented import (
 from stores.records.segments import SEGMENT_BYTES, WindowKeys, check_interval, escaped, packed
 from stores.records.serdes import Serde
 from stores.records.staging import RecordStaging
-from stores.records.values import TIME_BOUND_MS, TIME_BYTES, Windowed, check_bound_ms, check_span_ms, check_time_ms
+from stores.records.values import TIME_BYTES, Windowed, check_bound_ms, check_span_ms
 
 K = TypeVar("K")
 V = TypeVar("V")

@@ -79,10 +79,11 @@ def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
     command("compact", _compact, "recover a closed store and rewrite its files without unused space")
 
 
-def run_guarded(run: Callable[[], int]) -> int:
-    """Return the status of ``run``. Report its errors with a sentence, and end quietly if the output was closed.
+def run_guarded(run: Callable[[], int], *, when_closed: int = 0) -> int:
+    """Return the status of ``run``, or ``when_closed`` if the reader of the output has closed it.
 
-    What the output's encoding cannot express, such as a path that is no UTF-8, is printed with backslashes.
+    An error or an interruption is reported with a sentence instead of a traceback. What the output's encoding cannot
+    express, such as a path that is no UTF-8, is printed with backslashes.
     """
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")
@@ -93,13 +94,21 @@ def run_guarded(run: Callable[[], int]) -> int:
     except BrokenPipeError:
         # Python would report it once more at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
+        return when_closed
     except KeyboardInterrupt:
-        print("Interrupted.", file=sys.stderr)
+        print("\nInterrupted; nothing goes on in the background.", file=sys.stderr)
         return INTERRUPTED
     except (StoreError, OSError) as error:
-        print(error, file=sys.stderr)
+        print(_sentence(error), file=sys.stderr)
         return REFUSED
+
+
+def _sentence(error: BaseException) -> str:
+    said = str(error) or type(error).__name__
+    if isinstance(error, OSError) and error.strerror:
+        said = f"{error.filename}: {error.strerror}" if error.filename else error.strerror
+    notes: list[str] = getattr(error, "__notes__", [])
+    return " ".join([f"{said.rstrip('.')}.", *notes]) if notes else said
 
 
 def _inspect(given: argparse.Namespace) -> int:

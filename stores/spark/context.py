@@ -12,11 +12,12 @@ from struct import Struct
 from struct import error as StructError
 from typing import TYPE_CHECKING, Any
 
+from stores.contract.arguments import check_time_ms
 from stores.errors import ConfigError, StoreCorruptedError
 from stores.files.plain_files import parsed_json
 from stores.interface import KeyValueStore
 from stores.records.staging import StoreStaging
-from stores.records.values import SURROGATE_MS, check_time_ms
+from stores.records.values import SURROGATE_MS
 
 if TYPE_CHECKING:
     from stores.interface import KeyValueStore

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from stores import KeyValueStore, StoreIncompatibleError
+from stores.contract.arguments import TIME_BOUND_MS
 from stores.records import BYTES, Session, ValueAndTimestamp, Window, Windowed, segmented
 from stores.records.segment_values import OLD_SEGMENTS, preparable
 from stores.records.segments import packed
-from stores.records.values import TIME_BOUND_MS
 from stores.registry import open_store
 from stores.tests.conformance.cases import Case
 from stores.tests.forked_call import was_killed

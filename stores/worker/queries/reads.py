@@ -9,8 +9,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Collection, Generator, Iterator
 from typing import Any
 
+from stores.contract.arguments import TIME_BOUND_MS
 from stores.records import BYTES, KeyValue, RecordKind, Serde, Session, TimestampedKeyValue, Window
-from stores.records.values import TIME_BOUND_MS
 from stores.worker.queries.json_forms import JsonForms
 from stores.worker.queries.parameters import NUMBER_MIN, Parameters
 from stores.worker.queries.refusals import Refused, bad_request
