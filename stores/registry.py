@@ -18,10 +18,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from stores.errors import ConfigError, StoreIncompatibleError, nearest
-from stores.files.creation import wipe
+from stores.files.creation import FAILPOINTS, wipe
 from stores.files.identity import FILE as IDENTITY_FILE
 from stores.files.plain_files import sync_folder, translated_system_errors
-from stores.files.store_directory import FAILPOINTS, checked_path
+from stores.files.store_directory import checked_path
 from stores.interface import Durability, IsolationLevel, KeyValueStore
 from stores.process import never_free, watch
 from stores.strategies.refusals import close_refused, note_opened
@@ -142,7 +142,7 @@ class Backend:
         return store
 
     def wipe(self, path: Path) -> None:
-        """Remove the closed store at ``path``. Raises: as ``stores.files.store_directory.wipe``."""
+        """Remove the closed store at ``path``. Raises: as ``stores.files.creation.wipe``."""
         wipe(path)
 
 

@@ -32,11 +32,6 @@ from stores.errors import (
 )
 from stores.failpoints import Part, declare, reach
 from stores.files.creation import (
-    CREATE_BUILDING,
-    CREATE_BUILT,
-    CREATE_FINISHED,
-    CREATE_SYNCED,
-    FAILPOINTS,
     LOCK_FILE,
     check_parts,
     create,
@@ -49,7 +44,6 @@ from stores.files.creation import (
     is_unused,
     prepare_folder,
     remove_folder,
-    wipe,
 )
 from stores.files.identity import FILE as IDENTITY_FILE
 from stores.files.identity import STEPS, Identity, OpenEngine, checked_identity, present_version
@@ -58,20 +52,6 @@ from stores.files.open_mark import FILE as MARK_FILE
 from stores.files.open_mark import boot_id, check_not_torn, is_durable, read_mark, write_mark
 from stores.files.plain_files import replace_file, sync_folder, sync_tree, translated_system_errors
 from stores.interface import Durability
-
-__all__ = [
-    "CREATE_BUILDING",
-    "CREATE_BUILT",
-    "CREATE_FINISHED",
-    "CREATE_SYNCED",
-    "FAILPOINTS",
-    "StoreDirectory",
-    "boot_id",
-    "checked_path",
-    "is_store",
-    "wipe",
-]
-
 
 STEP_DONE = declare(
     "migration.step_done", "a store's files have the next format, its identity names the one before", part=Part.CHANGE

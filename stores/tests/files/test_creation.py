@@ -27,8 +27,8 @@ from stores.failpoints import arm, disarm
 from stores.files import creation
 from stores.files import plain_files as files
 from stores.files import store_directory as directory
+from stores.files.creation import CREATE_BUILT, CREATE_FINISHED, FAILPOINTS, is_store, wipe
 from stores.files.plain_files import remove, sync_folder
-from stores.files.store_directory import CREATE_BUILT, CREATE_FINISHED, FAILPOINTS, is_store, wipe
 from stores.strategies import opening
 from stores.tests.store_process import StoreProcess
 

@@ -17,8 +17,9 @@ from stores.changelog import SqliteChangelog
 from stores.changelog.files.folder import LocalFolder
 from stores.engines.lmdb.engine import LmdbEngine
 from stores.files import creation, store_directory
+from stores.files.creation import wipe
 from stores.files.plain_files import remove
-from stores.files.store_directory import StoreDirectory, wipe
+from stores.files.store_directory import StoreDirectory
 from stores.interface import KeyValueStore, TopicPartition
 from stores.registry import StoreBackend, backends
 from stores.strategies import commit_marker as marker

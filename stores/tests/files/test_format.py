@@ -32,9 +32,10 @@ from stores.changelog.interface import Record
 from stores.engines.engine import Writes
 from stores.failpoints import arm, disarm
 from stores.files import store_directory as directory
+from stores.files.creation import wipe
 from stores.files.identity import STEPS, Identity, OpenEngine, present_version, read_identity
 from stores.files.locks import take
-from stores.files.store_directory import MIGRATION_FAILPOINTS, STEP_NOTED, wipe
+from stores.files.store_directory import MIGRATION_FAILPOINTS, STEP_NOTED
 from stores.records import INT64, STR, TimestampedKeyValue, Window
 from stores.tasks import StoreConfig, StreamTask, TaskContext, TaskId
 

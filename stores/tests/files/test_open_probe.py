@@ -16,7 +16,7 @@ import pytest
 from stores import Durability, StoreCorruptedError, TopicPartition, open_store
 from stores.engines.record_log import has_foreign_record
 from stores.files import open_probe as probe
-from stores.files.store_directory import wipe
+from stores.files.creation import wipe
 from stores.strategies.indexed_batch import AFTER_WRITE
 from stores.tests.store_process import ProcessDied, StoreProcess
 

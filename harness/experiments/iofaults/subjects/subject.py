@@ -21,8 +21,8 @@ from harness.experiments.iofaults.workload import (
 )
 from harness.typed_maps import PLAIN, as_map, record_kind, view_as_map
 from stores.errors import CommitFailedError, StoreCorruptedError, StoreError
+from stores.files.creation import wipe
 from stores.files.identity import read_identity
-from stores.files.store_directory import wipe
 from stores.interface import Durability, IsolationLevel, KeyValueStore, TopicPartition
 from stores.records import TypedStore
 from stores.registry import backend_named, open_store

@@ -10,8 +10,8 @@ import pytest
 
 from stores import failpoints
 from stores.changelog import Changelog, MemoryChangelog, SqliteChangelog
+from stores.files.creation import wipe
 from stores.files.identity import STEPS, read_identity
-from stores.files.store_directory import wipe
 from stores.interface import Durability, IsolationLevel, TopicPartition
 from stores.registry import open_store
 from stores.tasks import StreamTask
