@@ -1,16 +1,20 @@
-"""The records that a writer gives to its client, which has little room or refuses some. No broker."""
+"""The records that a writer gives to its client, its connection, and the errors that the client reports. No broker."""
 
 from __future__ import annotations
 
 import weakref
+from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
+from stores.changelog.kafka.client_errors import translated
 from stores.changelog.kafka.client_settings import ClientSettings
 from stores.changelog.kafka.writer import KafkaProducer, KafkaWriter
-from stores.errors import ChangelogError
+from stores.changelog.producer import AppendRequest, ProducerIdentity
+from stores.errors import ChangelogError, ProducerFencedError
 from stores.interface import TopicPartition
 
 A, B = TopicPartition("a", 0), TopicPartition("b", 1)
@@ -174,3 +178,95 @@ def test_a_client_that_cannot_begin_is_released_while_its_error_is_handled() -> 
         KafkaWriter(cluster, groups, "p")
     assert [client() for client in made] == [None]
     assert error.value is not None
+
+
+COMMIT_REQUEST = AppendRequest(ProducerIdentity("p", 0), None, True, {TopicPartition("a", 0): [b"k", b"v", -1, None]})
+
+
+class FailingClient:
+    """It fails for good, and reports the reason when it is polled, if at all: as an error, or to the callback."""
+
+    def __init__(self, on_error: Callable[[KafkaError], None], reason: KafkaError | None, raises: bool) -> None:
+        self._on_error, self._reason, self._raises = on_error, reason, raises
+        self._polls_until_it_knows = -1
+
+    def begin_transaction(self) -> None:
+        """Begin: the client knows nothing yet."""
+
+    def produce(self, *record: object) -> None:
+        self._polls_until_it_knows = 2
+        raise KafkaException(KafkaError(KafkaError._FATAL))
+
+    def poll(self, wait_s: float) -> None:
+        self._polls_until_it_knows -= 1
+        if self._polls_until_it_knows != 0:
+            return
+        if self._reason is not None and self._raises:
+            raise KafkaException(self._reason)
+        if self._reason is not None:
+            self._on_error(self._reason)
+
+
+def writer_with(reason: KafkaError | None, raises: bool = False) -> KafkaWriter:
+    cluster: Any = SimpleNamespace(
+        timeout_s=30.0,
+        settings=ClientSettings({"bootstrap.servers": "none"}),
+        client=lambda kind, own, on_error: FailingClient(on_error, reason, raises),
+        asked=lambda doing, ask, producing: None,
+        check_open=lambda: None,
+        record_bytes_max=lambda topic: 1_000,
+        failure=lambda error, doing: translated(error, doing, "servers", str),
+    )
+    groups: Any = None
+    return KafkaWriter(cluster, groups, "p")
+
+
+@pytest.mark.parametrize("raises", [True, False])
+def test_a_fence_that_is_reported_late_is_a_fence(*, raises: bool) -> None:
+    fenced = getattr(KafkaError, "_FENCED")  # noqa: B009
+    with pytest.raises(ProducerFencedError):
+        writer_with(KafkaError(fenced, "fenced", fatal=True), raises).append(COMMIT_REQUEST)
+
+
+def test_a_fatal_error_that_is_never_reported_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("stores.changelog.kafka.writer._REPORT_S", 0.0)
+    with pytest.raises(ChangelogError) as raised:
+        writer_with(None).append(COMMIT_REQUEST)
+    assert not isinstance(raised.value, ProducerFencedError)
+
+
+class ConnectingClient:
+    """Notes the calls that it gets."""
+
+    def __init__(self) -> None:
+        self.calls: list[str] = []
+
+    def list_topics(self, timeout: float) -> None:
+        assert 0 <= timeout <= 5
+        self.calls.append("list_topics")
+
+    def init_transactions(self, timeout: float) -> None:
+        assert 0 <= timeout <= 5
+        self.calls.append("init_transactions")
+
+
+def writer_over(client: ConnectingClient, transactional_id: str | None) -> KafkaWriter:
+    cluster: Any = SimpleNamespace(
+        timeout_s=5.0,
+        client=lambda *arguments: client,
+        asked=lambda doing, ask, **ways: ask(5.0),
+        settings=SimpleNamespace(value=lambda name, default: default),
+    )
+    groups: Any = None
+    return KafkaWriter(cluster, groups, transactional_id)
+
+
+@pytest.mark.parametrize(
+    ("transactional_id", "calls"), [("one", ["list_topics", "list_topics", "init_transactions"]), (None, [])]
+)
+def test_the_client_has_a_lasting_connection_before_it_asks_for_its_coordinator(
+    transactional_id: str | None, calls: list[str]
+) -> None:
+    client = ConnectingClient()
+    writer_over(client, transactional_id)
+    assert client.calls == calls

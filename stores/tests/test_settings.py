@@ -1,4 +1,4 @@
-"""Values of properties in every spelling of Kafka and of the KIPs, and suggestions for mistyped names."""
+"""Properties become settings in every spelling of Kafka and of the KIPs, or a mistyped name gets a suggestion."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from stores.contract.levels import Level
 from stores.errors import ConfigError, nearest
 from stores.interface import Durability, IsolationLevel, ProcessingGuarantee
 from stores.registry import backend_named
-from stores.settings import UpgradeMode
+from stores.settings import UpgradeMode, read
 from stores.tasks import OnError, TaskConfig
 from stores.tests.worker.counting_app import app
 from stores.worker.__main__ import find_application
@@ -128,3 +128,13 @@ def test_a_suggestion_is_whole_in_brackets_before_any_punctuation() -> None:
     assert nearest("appp", ["app", "other"]) == " (did you mean 'app'?)"
     assert nearest("appp", []) == ""
     assert nearest("zzz", ["app"]) == ""
+
+
+KNOWN = {"size": ("size_bytes", int), "size.bytes": ("size_bytes", int)}
+
+
+def test_two_names_of_one_setting_may_only_say_the_same() -> None:
+    assert read({"size": "1", "size.bytes": 1, "store.x": "2"}, KNOWN, "store.") == ({"size_bytes": 1}, {"x": "2"})
+    for first, second in (("size", "size.bytes"), ("size.bytes", "size")):
+        with pytest.raises(ConfigError):
+            read({first: "1", second: "2"}, KNOWN, "store.")

@@ -1,1 +1,0 @@
-"""Forks and file descriptors."""
