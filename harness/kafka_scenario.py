@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from harness.experiment import Failure, Figures
-from harness.experiments.kafka.restart_trial import READY_S, RECORDS, RestartTrial
-from harness.experiments.kafka.trial import KafkaTrial
+from harness.experiments.kafka.trial import READY_S, RECORDS, KafkaTrial, RestartTrial
 from harness.profiles import Scale
 from harness.scenario_files import Scenario
 from stores.config import StoreConfig

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from harness.experiments.scale.trial import ScaleTrial
+from harness.experiments.scale.scale import ScaleTrial
 from harness.profiles import Scale
 from harness.scenario_files import Scenario
 from stores.errors import ConfigError

@@ -17,11 +17,9 @@ import pytest
 from harness.cli import main
 from harness.experiments.registry import kinds
 from harness.experiments.throughput import measurement
-from harness.experiments.throughput.configuration import Configuration
 from harness.experiments.throughput.measurement import timed
-from harness.experiments.throughput.pairs import write_pairs
-from harness.experiments.throughput.partition_work import PartitionWork
-from harness.experiments.throughput.totals import throughput_row
+from harness.experiments.throughput.partition_work import Configuration, PartitionWork, write_pairs
+from harness.experiments.throughput.run import throughput_row
 from harness.folders import temporary_folder
 from harness.report.rows import new_run, write_facts, write_rows
 from harness.tests.made_up_rows import FACTS

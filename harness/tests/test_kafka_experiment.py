@@ -9,10 +9,9 @@ import pytest
 
 from harness.answer.results import all_figures
 from harness.experiment import Claim, Failure, Request, Worker
-from harness.experiments.kafka.contents import checksum_of
 from harness.experiments.kafka.experiment import BACKENDS, Kafka
 from harness.experiments.kafka.report import figures, ratios
-from harness.experiments.kafka.trial import BARE, EMBEDDED, KAFKA, SHARED, STREAMS, KafkaTrial
+from harness.experiments.kafka.trial import BARE, EMBEDDED, KAFKA, SHARED, STREAMS, KafkaTrial, checksum_of
 from harness.kafka_scenario import KafkaScenario
 from harness.processes import kafka_jars
 from harness.replay import text_of

@@ -16,8 +16,7 @@ from harness.experiments.scale import scale as scale_module
 from harness.experiments.scale import steps
 from harness.experiments.scale.experiment import Scale
 from harness.experiments.scale.report import scale_chart, scale_tables
-from harness.experiments.scale.scale import run_scale
-from harness.experiments.scale.trial import ScaleTrial
+from harness.experiments.scale.scale import ScaleTrial, run_scale
 from harness.processes.child import MeasurementFailedError, figures_of, write_figures
 from harness.processes.memory_limit import NoMemoryLimitError, memory_limit
 from harness.run import prove

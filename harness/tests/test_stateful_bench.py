@@ -13,8 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from harness.experiment import Worker
 from harness.experiments.stateful.experiment import Stateful
-from harness.experiments.stateful.subjects import JVM, OURS, OURS_IN_ARROW, SUBJECTS
-from harness.experiments.stateful.trial import StatefulTrial
+from harness.experiments.stateful.trial import JVM, OURS, OURS_IN_ARROW, SUBJECTS, StatefulTrial
 from harness.spark.session import session
 from harness.spark.stateful import measured, query
 from harness.spark.stateful.arms import state_of

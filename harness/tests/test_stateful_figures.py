@@ -16,8 +16,7 @@ from harness.experiments.stateful import restart
 from harness.experiments.stateful.experiment import Stateful
 from harness.experiments.stateful.figures import GOAL_KEYS, GOALS
 from harness.experiments.stateful.report import page
-from harness.experiments.stateful.subjects import APPLY, JVM, OURS, OURS_IN_ARROW, PANDAS, ROWS, SUBJECTS
-from harness.experiments.stateful.trial import StatefulTrial
+from harness.experiments.stateful.trial import APPLY, JVM, OURS, OURS_IN_ARROW, PANDAS, ROWS, SUBJECTS, StatefulTrial
 from harness.processes.child import MeasurementFailedError
 from harness.processes.load import tree_cpu_s
 from stores.errors import ConfigError

@@ -10,12 +10,11 @@ import pytest
 
 from harness import replay
 from harness.experiment import Request
-from harness.experiments.throughput.configuration import Configuration, log_durability
 from harness.experiments.throughput.experiment import Throughput
 from harness.experiments.throughput.measurement import histogram
-from harness.experiments.throughput.pairs import read_pairs, write_pairs
+from harness.experiments.throughput.partition_work import Configuration, log_durability, read_pairs, write_pairs
 from harness.experiments.throughput.plan import Grid, ThroughputTrial, throughput_trials
-from harness.experiments.throughput.totals import throughput_row
+from harness.experiments.throughput.run import throughput_row
 from harness.processes.load import LoadWatch, cpu_times, is_busy
 from harness.profiles import PROFILES
 from harness.progress_file import ProgressFile, note_progress

@@ -10,11 +10,19 @@ import pytest
 
 from harness.budget import Deadline, TimeOverError
 from harness.experiment import Outcome, Request
-from harness.experiments.throughput.configuration import Configuration
 from harness.experiments.throughput.experiment import Throughput
 from harness.experiments.throughput.figures import throughput, width_sentences
-from harness.experiments.throughput.narrowing import CELLS, narrowing_trial, relative_width
-from harness.experiments.throughput.plan import TRIAL_S, Grid, ThroughputTrial, shares, throughput_trials
+from harness.experiments.throughput.partition_work import Configuration
+from harness.experiments.throughput.plan import (
+    CELLS,
+    TRIAL_S,
+    Grid,
+    ThroughputTrial,
+    narrowing_trial,
+    relative_width,
+    shares,
+    throughput_trials,
+)
 from harness.report.interval import interval, repeats_of_a_narrower_interval
 from harness.spark import gang
 from harness.spark.gang import MEASUREMENTS, run_gangs

@@ -11,9 +11,7 @@ from pathlib import Path
 import pytest
 
 from harness.experiments.throughput import measurement
-from harness.experiments.throughput.configuration import Configuration
-from harness.experiments.throughput.pairs import read_pairs, write_pairs
-from harness.experiments.throughput.partition_work import PartitionWork
+from harness.experiments.throughput.partition_work import Configuration, PartitionWork, read_pairs, write_pairs
 from harness.experiments.throughput.run import run
 from harness.processes.child import MeasurementFailedError, figures_of
 from harness.workloads.count import Count

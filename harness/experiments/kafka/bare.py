@@ -12,8 +12,7 @@ from typing import Any
 
 from confluent_kafka import Consumer, Producer, TopicPartition
 
-from harness.experiments.kafka.contents import checksum_of
-from harness.experiments.kafka.trial import EVENTS_TOPIC, WARM_UP_SHARE, workload_of
+from harness.experiments.kafka.trial import EVENTS_TOPIC, WARM_UP_SHARE, checksum_of, workload_of
 from harness.processes.child import measure
 from stores.changelog.interface import Record
 

@@ -9,8 +9,7 @@ from typing import Any
 from harness.experiment import RATIO
 from harness.experiments.kafka.restart_report import METHOD as RESTART_METHOD
 from harness.experiments.kafka.restart_report import restart_tables
-from harness.experiments.kafka.restart_trial import READY_S, RECORDS
-from harness.experiments.kafka.trial import BARE, KAFKA, STREAMS
+from harness.experiments.kafka.trial import BARE, KAFKA, READY_S, RECORDS, STREAMS
 from harness.processes.load import is_busy, median_load
 from harness.report import text
 from harness.report.figures import Figure, Figures, grouped, in_order

@@ -21,7 +21,7 @@ from harness.experiment import (
     Worker,
 )
 from harness.experiments.kafka.restart_report import KIND, figures, ratios, restart_tables
-from harness.experiments.kafka.restart_trial import RestartTrial
+from harness.experiments.kafka.trial import RestartTrial
 from harness.processes import kafka_jars
 from harness.report.page import Page
 from harness.report.ratios import ratio_table

@@ -7,8 +7,7 @@ from statistics import median
 from typing import Any
 
 from harness.experiment import RATIO
-from harness.experiments.kafka.restart_trial import READY_S, RECORDS
-from harness.experiments.kafka.trial import STREAMS
+from harness.experiments.kafka.trial import READY_S, RECORDS, STREAMS
 from harness.processes.load import is_busy, median_load
 from harness.report import text
 from harness.report.figures import Figure, Figures, grouped, in_order, median_of

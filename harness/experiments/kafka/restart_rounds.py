@@ -17,10 +17,9 @@ import numpy as np
 
 from harness import replay
 from harness.budget import Deadline, check_time
-from harness.experiments.kafka import restart_worker, streams
-from harness.experiments.kafka.restart_trial import RestartTrial
-from harness.experiments.kafka.rounds import cpu_s
-from harness.experiments.kafka.trial import EVENTS_TOPIC, STREAMS
+from harness.experiments.kafka import restart_worker
+from harness.experiments.kafka.rounds import STREAMS_HEAP, cpu_s
+from harness.experiments.kafka.trial import EVENTS_TOPIC, STREAMS, RestartTrial
 from harness.processes.child import MeasurementFailedError, child_environment, complaint_in, read_figures, write_figures
 from harness.processes.kafka_jars import JARS
 from harness.processes.load import LoadWatch, load_columns
@@ -203,4 +202,4 @@ def _streams_command(folder: Path, arguments: Mapping[str, Any]) -> list[str]:
     given.write_text("".join(f"{name}={value}\n" for name, value in arguments.items()))
     java = find_java("Kafka Streams").program
     jars = f"{JARS / STREAMS_JARS}/*"
-    return [str(java), streams.HEAP, f"-Djava.io.tmpdir={folder}", "-cp", jars, str(PROGRAM), str(given)]
+    return [str(java), STREAMS_HEAP, f"-Djava.io.tmpdir={folder}", "-cp", jars, str(PROGRAM), str(given)]

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ import psutil
 
 from harness import replay
 from harness.budget import Deadline
-from harness.experiments.kafka import bare, streams, tasks
+from harness.experiments.kafka import bare, tasks
 from harness.experiments.kafka.trial import (
     BARE,
     EMBEDDED,
@@ -24,12 +25,14 @@ from harness.experiments.kafka.trial import (
     KafkaTrial,
     workload_of,
 )
-from harness.processes.child import figures_apart
+from harness.folders import temporary_folder
+from harness.processes.child import FIGURES_FILE, figures_after, figures_apart, run_program
 from harness.processes.kafka_jars import JARS
 from harness.processes.load import LoadWatch, load_columns
 from stores.changelog.interface import Changelog
 from stores.changelog.sqlite import SqliteChangelog
 from stores.interface import Durability, TopicPartition
+from stores.java import find_java
 
 DEADLINE_S = 300.0
 _BROKER_OPTIONS = ("-Xmx1g", "-Xms512m")
@@ -109,7 +112,7 @@ def _row(trial: KafkaTrial, cell: Cell, address: str, application: str, log_file
         "events": trial.events,
     }
     if name == STREAMS:
-        found = streams.measured({**arguments, "warm_up": trial.events // WARM_UP_SHARE}, DEADLINE_S)
+        found = _streams_measured({**arguments, "warm_up": trial.events // WARM_UP_SHARE}, DEADLINE_S)
     elif name == BARE:
         found = figures_apart(bare.__name__, "kafka", arguments, DEADLINE_S)
     else:
@@ -139,3 +142,22 @@ def cpu_s(pid: int) -> float:
     """Return the CPU seconds that a running process has taken."""
     times = psutil.Process(pid).cpu_times()
     return float(times.user + times.system)
+
+
+_STREAMS_PROGRAM = Path(__file__).with_name("Streams.java")
+STREAMS_HEAP = "-Xmx1g"
+
+
+def _streams_measured(arguments: Mapping[str, Any], deadline_s: float) -> dict[str, Any]:
+    """Run the program, and return its figures. Raises: MeasurementFailedError."""
+    from stores.changelog.kafka.testing.jars import STREAMS
+
+    with temporary_folder("kafka") as folder:
+        given = folder / "given.properties"
+        given.write_text("".join(f"{name}={value}\n" for name, value in {**arguments, "state": folder}.items()))
+        command = [
+            str(find_java("Kafka Streams").program), STREAMS_HEAP, f"-Djava.io.tmpdir={folder}",
+            "-cp", f"{JARS / STREAMS}/*", str(_STREAMS_PROGRAM), str(given), str(folder / FIGURES_FILE),
+        ]  # fmt: skip
+        ending = run_program(command, folder, deadline_s, dict(os.environ))
+        return figures_after(ending, _STREAMS_PROGRAM.name, folder / FIGURES_FILE, deadline_s)

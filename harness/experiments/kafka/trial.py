@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from random import Random
-from typing import NamedTuple
+from typing import Any, NamedTuple
+from zlib import crc32
 
 from harness.experiment import check_counts
 from harness.workloads.count import Count
@@ -95,3 +97,43 @@ class KafkaTrial:
 def workload_of(name: str) -> Workload:
     """Return the workload of that name, in the shape of this experiment. Raises: ConfigError."""
     return COUNT if name == COUNT.name else workload(name)
+
+
+RECORDS = 5_000_000
+"""The size for which the project promises a time."""
+READY_S = 1.0
+"""That time, from the assignment to the first processed record."""
+
+
+@dataclass(frozen=True)
+class RestartTrial:
+    """A worker of ours and an instance of Kafka Streams, each with ``records`` keys in its store.
+
+    In each round both are killed (SIGKILL) without an open transaction, and started again with new input.
+    """
+
+    records: int
+    seed: int
+    repeats: int = 5
+    backend: str = StoreConfig().backend
+    commit_interval_ms: int = 100
+    with_streams: bool = True
+
+    def __post_init__(self) -> None:
+        """Raise ConfigError for a number that counts nothing, and for a backend that does not exist."""
+        check_counts(records=self.records, repeats=self.repeats, commit_interval_ms=self.commit_interval_ms)
+        backend_named(self.backend)
+
+    @property
+    def subjects(self) -> tuple[str, ...]:
+        """The backend, and Kafka Streams unless it is left out."""
+        return (self.backend, STREAMS) if self.with_streams else (self.backend,)
+
+
+def checksum_of(pairs: Iterable[tuple[bytes, bytes]]) -> dict[str, Any]:
+    """Return the number of entries, and the sum of the CRC-32 of each, key and value together, modulo 2**32."""
+    entries = total = 0
+    for key, value in pairs:
+        entries += 1
+        total += crc32(value, crc32(key))
+    return {"entries": entries, "checksum": f"{total & 0xFFFFFFFF:08x}"}

@@ -17,10 +17,8 @@ from pathlib import Path
 from time import perf_counter_ns
 from typing import Any
 
-from harness.experiments.throughput.configuration import Configuration
 from harness.experiments.throughput.measurement import peak_memory_bytes
-from harness.experiments.throughput.pairs import write_pairs
-from harness.experiments.throughput.partition_work import PartitionWork
+from harness.experiments.throughput.partition_work import Configuration, PartitionWork, write_pairs
 from harness.processes.child import figures_apart, measure
 from harness.workloads.count import Count
 from stores import failpoints

@@ -16,8 +16,7 @@ from time import perf_counter
 from typing import Any
 
 from harness.experiments.memory.memory_watch import MemoryWatch
-from harness.experiments.throughput.configuration import log_durability
-from harness.experiments.throughput.partition_work import STATE_FOLDER
+from harness.experiments.throughput.partition_work import STATE_FOLDER, log_durability
 from harness.experiments.throughput.reopening import bytes_on_disk
 from harness.processes.child import figures_apart, measure
 from harness.workloads.synthetic import Values

@@ -18,8 +18,8 @@ from typing import Any
 
 import numpy as np
 
-from harness.experiments.throughput.configuration import log_durability
 from harness.experiments.throughput.measurement import die
+from harness.experiments.throughput.partition_work import log_durability
 from harness.processes.child import end_with_starter, read_figures, write_figures
 from harness.workloads.synthetic import Integers, Values, keys_of
 from stores import failpoints

@@ -9,12 +9,12 @@ from typing import Any
 from harness import profiles
 from harness.experiment import Columns, Experiment, Failure, Figure, Figures, Placement, Request, Row, Rows, Worker
 from harness.experiments.scale.report import is_cut, page, parts, scale, scale_tables
-from harness.experiments.scale.scale import run_scale
-from harness.experiments.scale.trial import (
+from harness.experiments.scale.scale import (
     LIMITED_MEMORY_BYTES,
     LIMITED_RECORDS,
     LIMITED_VALUE_BYTES,
     ScaleTrial,
+    run_scale,
 )
 from harness.report.page import Page
 from harness.report.table import Table

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from harness.budget import TIME_OVER
+from harness.experiments.scale.scale import LEVEL
 from harness.experiments.scale.steps import COMMIT_BYTES_MAX, COMMIT_RECORDS, LOOKUPS_MAX, PARTS, SCAN_RECORDS
-from harness.experiments.scale.trial import LEVEL
 from harness.processes.load import is_busy
 from harness.report import text
 from harness.report.charts import Chart, Mark, Panel

@@ -17,8 +17,8 @@ from typing import Any
 
 import numpy as np
 
-from harness.experiments.throughput.configuration import log_durability
 from harness.experiments.throughput.measurement import peak_memory_bytes
+from harness.experiments.throughput.partition_work import log_durability
 from harness.experiments.throughput.reopening import bytes_on_disk
 from harness.processes.child import end_with_starter, read_figures, write_figures
 from harness.progress_file import note_progress

@@ -28,8 +28,7 @@ from harness.experiment import (
 from harness.experiments.stateful import restart
 from harness.experiments.stateful.figures import batches, ratios, restarts
 from harness.experiments.stateful.report import page
-from harness.experiments.stateful.subjects import SUBJECTS
-from harness.experiments.stateful.trial import StatefulTrial
+from harness.experiments.stateful.trial import SUBJECTS, StatefulTrial
 from harness.processes.child import figures_apart
 from harness.report.page import Page
 from stores.errors import ConfigError

@@ -7,7 +7,7 @@ from statistics import median
 from typing import Any
 
 from harness.experiment import RATIO
-from harness.experiments.stateful.subjects import APPLY, JVM, OURS, OURS_IN_ARROW, PANDAS, ROWS
+from harness.experiments.stateful.trial import APPLY, JVM, OURS, OURS_IN_ARROW, PANDAS, ROWS
 from harness.processes.load import is_busy
 from harness.report.figures import Figure, grouped, in_order, intervals
 from harness.report.interval import Interval, interval

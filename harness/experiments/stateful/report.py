@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from harness.experiments.stateful.figures import GOAL_KEYS, GOALS
-from harness.experiments.stateful.subjects import APPLY, IN_ARROW, JVM, OURS, PANDAS, ROWS, SUBJECTS
+from harness.experiments.stateful.trial import APPLY, IN_ARROW, JVM, OURS, PANDAS, ROWS, SUBJECTS
 from harness.report import text
 from harness.report.charts import Chart, Mark, Panel
 from harness.report.figures import Figure, Figures, distinct

@@ -12,8 +12,7 @@ from harness.datasets.new_york_flights import departures
 from harness.experiment import Columns, Experiment, Failure, Figure, Figures, Placement, Request, Row, Rows, Worker
 from harness.experiments.throughput import plan
 from harness.experiments.throughput.figures import throughput, wrong_end_lines
-from harness.experiments.throughput.narrowing import narrowing_trial
-from harness.experiments.throughput.plan import Grid, ThroughputTrial
+from harness.experiments.throughput.plan import Grid, ThroughputTrial, narrowing_trial
 from harness.experiments.throughput.report import page, throughput_tables
 from harness.report.page import Page
 from harness.report.table import Table

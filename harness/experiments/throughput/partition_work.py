@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Iterator
+import struct
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import NamedTuple
 
-from harness.experiments.throughput.configuration import Configuration, log_durability
-from harness.experiments.throughput.pairs import read_pairs
 from harness.workloads.workload import Workload, records_of
 from stores.changelog import SqliteChangelog
 from stores.changelog.interface import Record
-from stores.interface import TopicPartition
+from stores.interface import Durability, TopicPartition
 from stores.registry import backend_named
 from stores.tasks import (
     NO_INTERVAL,
@@ -107,3 +107,66 @@ class PartitionWork:
             settings=TaskSettings(commit_interval_ms=NO_INTERVAL, guarantee=ProcessingGuarantee.EXACTLY_ONCE),
             shared=SharedResources(memory=memory),
         )
+
+
+Options = tuple[tuple[str, str | int | bool], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Configuration:
+    """One run of one configuration: a task per partition, with a commit after every ``records_per_commit`` records.
+
+    ``repeat`` counts from 0. ``options`` are the backend's own.
+    """
+
+    backend: str
+    durability: Durability
+    workload: str
+    records_per_commit: int
+    partitions: int
+    repeat: int
+    seed: int
+    options: Options = ()
+
+
+def log_durability(durability: Durability) -> Durability:
+    """Return the level of the changelog for stores of a level: it survives a kill, and power loss if they do.
+
+    If the changelog survived less than its stores, they could be ahead of it.
+    """
+    return Durability.DISK if durability is Durability.DISK else Durability.PROCESS
+
+
+_HEAD = struct.Struct("<IIq")
+_BUFFER_BYTES = 1 << 20
+
+
+class Pair(NamedTuple):
+    """A pair. ``number`` is an event's time in ms, or the place of the pair's store among the workload's stores."""
+
+    key: bytes
+    value: bytes
+    number: int
+
+
+def write_pairs(path: Path, pairs: Iterable[tuple[bytes, bytes, int]]) -> int:
+    """Write a new file, or replace one. Return the number of pairs."""
+    count = 0
+    with path.open("wb", buffering=_BUFFER_BYTES) as file:
+        for key, value, number in pairs:
+            file.write(_HEAD.pack(len(key), len(value), number) + key + value)
+            count += 1
+    return count
+
+
+def read_pairs(path: Path) -> Iterator[Pair]:
+    """Yield the pairs in order, read one by one. Raises: EOFError if the file ends within a pair."""
+    with path.open("rb", buffering=_BUFFER_BYTES) as file:
+        while head := file.read(_HEAD.size):
+            if len(head) < _HEAD.size:
+                raise EOFError(f"{path} ends within a pair")
+            key_bytes, value_bytes, number = _HEAD.unpack(head)
+            body = file.read(key_bytes + value_bytes)
+            if len(body) < key_bytes + value_bytes:
+                raise EOFError(f"{path} ends within a pair")
+            yield Pair(body[:key_bytes], body[key_bytes:], number)

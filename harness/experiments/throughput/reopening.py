@@ -12,8 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from time import perf_counter
 
-from harness.experiments.throughput.pairs import write_pairs
-from harness.experiments.throughput.partition_work import DUMP_FILE, STATE_FOLDER, PartitionWork
+from harness.experiments.throughput.partition_work import DUMP_FILE, STATE_FOLDER, PartitionWork, write_pairs
 from harness.processes.child import end_with_starter, write_figures
 from harness.workloads.workload import plain_pairs, records_of
 from stores.tasks import StreamTask

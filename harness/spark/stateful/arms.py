@@ -12,7 +12,7 @@ from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql.streaming.state import GroupState, GroupStateTimeout
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 
-from harness.experiments.stateful.subjects import APPLY, JVM, PANDAS, ROWS, SUBJECTS
+from harness.experiments.stateful.trial import APPLY, JVM, PANDAS, ROWS, SUBJECTS
 from stores.config import StoreConfig
 from stores.records import INT64, STR, KeyValue
 from stores.spark import Context, Rows, stateful
