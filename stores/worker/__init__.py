@@ -5,8 +5,7 @@
 or ``Application.run``. Over the embedded changelog or over Kafka: the configuration decides.
 """
 
-from stores.worker.application import Application
 from stores.worker.definition import Processor
-from stores.worker.worker import Worker
+from stores.worker.worker import Application, Worker
 
 __all__ = ["Application", "Processor", "Worker"]

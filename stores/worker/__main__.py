@@ -18,9 +18,8 @@ from contextlib import suppress
 from pathlib import Path
 
 from stores.errors import ConfigError, StoreError, nearest
-from stores.worker.application import Application
-from stores.worker.properties_file import read_properties
-from stores.worker.worker import TaskNotReleasedError, Worker
+from stores.worker.settings import read_properties
+from stores.worker.worker import Application, TaskNotReleasedError, Worker
 
 FAILED, REFUSED = 1, 2
 

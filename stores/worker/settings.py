@@ -1,18 +1,25 @@
-"""The configuration of a worker: Kafka's names where Kafka has one. It decides which changelog there is."""
+"""The configuration of a worker: Kafka's names where Kafka has one. It decides which changelog there is.
+
+In a file of properties a line is ``name=value``. Lines that are empty or begin with # are comments.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import logging
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
+from os import PathLike
 from typing import Any, Self
 
 from stores.changelog.interface import Changelog
 from stores.changelog.partitioners import Partitioner, partitioner_named
 from stores.changelog.sqlite import SqliteChangelog
 from stores.config import STORE_PROPERTIES, StoreConfig
-from stores.errors import ConfigError, nearest
+from stores.errors import ConfigError, StoreUnavailableError, nearest
 from stores.extras import check_extra
+from stores.files.plain_files import translated_system_errors
 from stores.files.store_directory import checked_path
 from stores.interface import ProcessingGuarantee
 from stores.records.record_kind import RecordKind
@@ -20,12 +27,13 @@ from stores.registry import backend_named
 from stores.settings import Known, Properties, parsed_as
 from stores.tasks.config import TASK_PROPERTIES, TaskConfig
 from stores.tasks.global_store import GlobalStore
-from stores.telemetry.otlp import INTERVAL_S, checked_endpoint
+from stores.telemetry import MetricsRegistry
+from stores.telemetry.otlp import INTERVAL_S, OtlpExporter, checked_endpoint
 from stores.worker.definition import Definition, StoreSetting
 from stores.worker.queries.access import CERTIFICATE, KEY, TOKEN, AccessFiles
-from stores.worker.queries.address import PROPERTY as SERVER
-from stores.worker.queries.address import ServerAddress, server_address
 from stores.worker.queries.asked import PARTITIONER
+from stores.worker.queries.instances import PROPERTY as SERVER
+from stores.worker.queries.instances import ServerAddress, server_address
 from stores.worker.transaction_scope import TransactionScope
 
 _PORT_MAX = 65_535
@@ -237,3 +245,62 @@ def _check_foreign(name: str, *, over_kafka: bool) -> None:
     near = get_close_matches(name, _OURS.union(KNOWN), n=1, cutoff=0.8)
     if name not in KNOWN and near and near[0] in _OURS:
         raise ConfigError(f"no property {name!r}{nearest(name, near)}")
+
+
+_BYTES_MAX = 1 << 20
+
+
+def read_properties(path: str | PathLike[str]) -> dict[str, str]:
+    """Return the properties of a file, by name. Raises: ConfigError; StoreUnavailableError if it can't be read."""
+    file = checked_path(path)
+    with translated_system_errors(file), open(file, "rb") as opened:
+        content = opened.read(_BYTES_MAX + 1)
+    if len(content) > _BYTES_MAX:
+        raise ConfigError(f"{file} has more than {_BYTES_MAX:,} bytes: choose a file of properties")
+    try:
+        # Editors on Windows begin a file with a byte order mark.
+        lines = content.decode("utf-8-sig").splitlines()
+    except UnicodeDecodeError:
+        raise ConfigError(f"{file} is not UTF-8 text: choose a file of properties") from None
+    found: dict[str, str] = {}
+    for number, line in enumerate(map(str.strip, lines), 1):
+        if not line or line.startswith("#"):
+            continue
+        name, equals, value = (part.strip() for part in line.partition("="))
+        # The line itself may have a secret.
+        if not equals or not name:
+            raise ConfigError(f"{file}, line {number}: not a property. Write it as name=value")
+        if name in found:
+            raise ConfigError(f"{file}, line {number}: {name} is there twice, drop one")
+        found[name] = value
+    return found
+
+
+_log = logging.getLogger(__name__)
+
+
+def exports_metrics(settings: WorkerSettings) -> bool:
+    """Return True if the properties ask for an exporter."""
+    return settings.prometheus_port is not None or settings.otlp_endpoint is not None
+
+
+@contextmanager
+def exported_metrics(settings: WorkerSettings, application: str, registry: MetricsRegistry) -> Iterator[None]:
+    """Export the metrics of ``registry`` during the block. Raises: ConfigError if a port can't be had."""
+    with ExitStack() as held:
+        if settings.prometheus_port is not None:
+            from stores.telemetry.prometheus import PrometheusEndpoint
+
+            host = settings.prometheus_host
+            try:
+                endpoint = PrometheusEndpoint(registry, host=host, port=settings.prometheus_port)
+            except StoreUnavailableError as error:
+                raise ConfigError(f"properties {PROMETHEUS} and {PROMETHEUS_HOST}: {error}") from error
+            held.enter_context(endpoint)
+            _log.info("metrics at http://%s:%d/metrics", host, endpoint.port)
+        if settings.otlp_endpoint is not None:
+            exporter = OtlpExporter(
+                registry, settings.otlp_endpoint, service=application, interval_s=settings.otlp_interval_s
+            )
+            held.enter_context(exporter)
+        yield

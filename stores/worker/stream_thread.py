@@ -10,8 +10,7 @@ from contextlib import suppress
 from stores.errors import StoreError
 from stores.interface import TopicPartition
 from stores.tasks.identifier import TaskId
-from stores.worker.assignment_table import Assignment, AssignmentTable
-from stores.worker.running_task import MakeTask, RunningTask, TaskStatus
+from stores.worker.running_task import Assignment, AssignmentTable, MakeTask, RunningTask, TaskStatus
 
 _log = logging.getLogger(__name__)
 

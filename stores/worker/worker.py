@@ -8,11 +8,15 @@ The owner of a partition runs the task, which reads the same partition of all it
 from __future__ import annotations
 
 import logging
+import os
+import signal
 import threading
 import time
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from contextlib import ExitStack
 from dataclasses import replace
+from os import PathLike
+from types import FrameType
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
@@ -30,12 +34,10 @@ from stores.tasks.task import StreamTask
 from stores.telemetry import MetricsRegistry
 from stores.worker.cleaner import Cleaner
 from stores.worker.definition import Definition
-from stores.worker.exporters import exported_metrics, exports_metrics
 from stores.worker.global_thread import GlobalThread
 from stores.worker.local_copies import LocalCopies
 from stores.worker.running_task import MakeTask, TaskStatus
-from stores.worker.settings import WorkerSettings
-from stores.worker.signals import Signals
+from stores.worker.settings import WorkerSettings, exported_metrics, exports_metrics, read_properties
 from stores.worker.standbys import Standbys
 from stores.worker.status import StatusLine, WorkerStatus
 from stores.worker.stream_thread import StreamThread
@@ -364,3 +366,45 @@ class Worker:
             return task
 
         return make
+
+
+class Application(Definition):
+    """A stream processor: a name and its sub-topologies, which are one Processor, a list, or a mapping by number.
+
+    ``name`` is the ``application.id``: that of the consumer group, and the first part of the names of its changelog
+    topics. ``topics`` are created if they do not exist, with that number of partitions. ``global_stores`` are in each
+    worker, and all functions read them.
+
+    Raises: TypeError, ConfigError.
+    """
+
+    def run(self, properties: Properties | str | PathLike[str], *, metrics: MetricsRegistry | None = None) -> None:
+        """Run a worker until SIGTERM or SIGINT, with these properties or those of a file.
+
+        Raises: as ``Worker``, ``Worker.run`` and ``read_properties``.
+        """
+        given = properties if not isinstance(properties, str | PathLike) else read_properties(properties)
+        Worker(self, given, metrics=metrics).run()
+
+
+class Signals:
+    """Calls ``stop`` at the first SIGTERM or SIGINT in the block. The second one ends the process."""
+
+    def __init__(self, stop: Callable[[], None]) -> None:
+        self._stop = stop
+        self._before: dict[int, Any] = {}
+
+    def __enter__(self) -> None:
+        if threading.current_thread() is threading.main_thread():
+            self._before = {number: signal.signal(number, self._first) for number in (signal.SIGTERM, signal.SIGINT)}
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def _first(self, number: int, frame: FrameType | None) -> None:
+        for each in self._before:
+            signal.signal(each, signal.SIG_DFL)
+        # Not print(): the handler may interrupt one.
+        os.write(2, b"The worker begins to end. A second signal ends it immediately.\n")
+        self._stop()

@@ -43,9 +43,11 @@ from stores.records.key_value import KeyValue
 from stores.records.timestamped import TimestampedKeyValue
 from stores.records.values import TIME_BYTES
 from stores.registry import StoreBackend, backend_named
-from stores.tasks.directory.store_places import FORMER_END, PREPARE_END, beside
-from stores.tasks.directory.streams_folders import (
+from stores.tasks.directory.store_places import (
     ENGINE_FOLDER,
+    FORMER_END,
+    PREPARE_END,
+    beside,
     is_streams_store,
     kept_from_streams,
     remove_streams_store,

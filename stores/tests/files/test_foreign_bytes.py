@@ -28,17 +28,15 @@ from stores.registry import open_store
 from stores.spark.watermark import next_watermark_of, watermark_of
 from stores.strategies.commit_marker import DamagedMarkerError, Marker
 from stores.tasks import Topology
-from stores.tasks.directory.checkpoint_file import CheckpointFile
+from stores.tasks.directory.checkpoint_file import CheckpointFile, Origin, OriginFile
 from stores.tasks.directory.directory_layout import read_layout
-from stores.tasks.directory.origin_file import Origin, OriginFile
 from stores.tasks.directory.placement import Move
 from stores.tasks.directory.relocation_journal import Journal
 from stores.tasks.directory.state_directory import StateDirectory, process_id
 from stores.tasks.directory.unnamed_stores import note_kept
 from stores.tasks.identifier import StorePartition, TaskId
 from stores.worker import Application, Processor
-from stores.worker.properties_file import read_properties
-from stores.worker.settings import WorkerSettings
+from stores.worker.settings import WorkerSettings, read_properties
 
 LMDB = "lmdb-indexed-batch"
 VERSION = Header("version", "0" * 16, 0, 0, query="q", rows=f"v000000000000-{'0' * 16}.rows.arrows", num_rows=1)

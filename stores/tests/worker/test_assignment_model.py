@@ -197,7 +197,7 @@ class KafkaGroup:
         self._client = _Coordinator()
         cluster: Any = SimpleNamespace(
             client=lambda kind, own: self._client,
-            asked=lambda doing, ask: [],
+            asked=lambda doing, ask: SimpleNamespace(members=[]),
             settings=SimpleNamespace(value=lambda name, default: default),
         )
         fencing: Any = SimpleNamespace(

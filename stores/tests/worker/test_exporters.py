@@ -26,9 +26,8 @@ from stores.tests.worker.counting_app import app
 from stores.tests.worker.places import EmbeddedPlace
 from stores.tests.worker.worker_process import IDLE, WorkerProcess
 from stores.tests.worker.worker_thread import await_counted, await_true, running
-from stores.worker import exporters
-from stores.worker.exporters import exported_metrics
-from stores.worker.settings import WorkerSettings
+from stores.worker import settings as settings_module
+from stores.worker.settings import WorkerSettings, exported_metrics
 
 EMBEDDED = {"changelog.file": "log.sqlite", "state.dir": "state"}
 WORDS = ["to", "be", "or", "not", "to", "be"]
@@ -199,7 +198,7 @@ def test_a_port_that_is_taken_ends_the_worker_with_the_property(tmp_path: Path) 
 
 def test_the_endpoint_for_prometheus_is_closed_with_the_worker(caplog: pytest.LogCaptureFixture) -> None:
     settings = WorkerSettings.from_properties(app, {**EMBEDDED, "metrics.prometheus.port": "0"})
-    with caplog.at_level("INFO", exporters.__name__), exported_metrics(settings, "app", MetricsRegistry()):
+    with caplog.at_level("INFO", settings_module.__name__), exported_metrics(settings, "app", MetricsRegistry()):
         [address] = re.findall(r"http://127\.0\.0\.1:\d+/metrics", caplog.text)
         with urlopen(address, timeout=10) as answer:
             assert answer.status == 200

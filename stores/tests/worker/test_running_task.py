@@ -18,8 +18,7 @@ from stores.errors import (
 )
 from stores.tasks import RestoreProgress, TaskId
 from stores.worker import running_task
-from stores.worker.assignment_table import Assignment
-from stores.worker.running_task import RunningTask
+from stores.worker.running_task import Assignment, RunningTask
 
 TASK = TaskId(0, 1)
 

@@ -14,8 +14,7 @@ from stores.interface import ProcessingGuarantee
 from stores.records import INT64, STR, KeyValue
 from stores.tests.worker.counting_app import app, count
 from stores.worker import Application, Processor, Worker
-from stores.worker.properties_file import read_properties
-from stores.worker.settings import WorkerSettings
+from stores.worker.settings import WorkerSettings, read_properties
 from stores.worker.transaction_scope import TransactionScope, transaction_timeout_s
 
 EMBEDDED = {"changelog.file": "log.sqlite", "state.dir": "state"}

@@ -8,7 +8,7 @@ import pytest
 
 from stores.changelog.group import Peer
 from stores.interface import TopicPartition
-from stores.worker.standby_assignment import standby_partitions
+from stores.worker.standbys import standby_partitions
 
 ALL = [TopicPartition("words", number) for number in range(60)]
 Copies = dict[str, frozenset[TopicPartition]]

@@ -21,8 +21,7 @@ from stores.errors import (
 from stores.interface import TopicPartition
 from stores.tasks import TaskId
 from stores.worker import standby_copy, standbys
-from stores.worker.standby_assignment import standby_partitions
-from stores.worker.standbys import Standbys
+from stores.worker.standbys import Standbys, standby_partitions
 
 FIRST, SECOND = TaskId(0, 1), TaskId(0, 2)
 DEADLINE_S = 30.0

@@ -26,8 +26,7 @@ from stores.tests.worker.counting_app import PARTITIONS, app
 from stores.tests.worker.places import EmbeddedPlace, Place, expected_counts
 from stores.tests.worker.worker_process import DEADLINE_S, IDLE, WorkerProcess
 from stores.worker import Worker
-from stores.worker.standby_assignment import standby_partitions
-from stores.worker.standbys import Standbys
+from stores.worker.standbys import Standbys, standby_partitions
 
 ALONE = f"4 {IDLE}"
 FOLLOWING = r"2 tasks, [\d,]+ records/s, lag 0; 2 standby copies, lag 0$"

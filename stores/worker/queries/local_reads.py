@@ -13,7 +13,7 @@ from stores.interface import IsolationLevel, Position, PositionBound
 from stores.tasks.identifier import TaskId
 from stores.tasks.task import StreamTask
 from stores.worker.queries.asked import Asked, shown_position
-from stores.worker.queries.refusals import Refused, unavailable
+from stores.worker.queries.parameters import Refused, unavailable
 from stores.worker.running_task import TaskStatus
 
 Answer = TypeVar("Answer")

@@ -13,13 +13,18 @@ from typing import Any, TypeVar
 from stores.changelog.partitioners import Partitioner
 from stores.errors import nearest
 from stores.interface import Position
-from stores.worker.queries.asked import Asked, QueriedStore, asked_of, parameters_of
+from stores.worker.queries.asked import Asked, Place, QueriedStore, Reads, Scanned, asked_of, parameters_of
 from stores.worker.queries.instances import Instances
-from stores.worker.queries.json_forms import JsonForms, json_text
 from stores.worker.queries.local_reads import LocalReads
-from stores.worker.queries.parameters import Parameters, shortened
-from stores.worker.queries.reads import Place, Reads, Scanned
-from stores.worker.queries.refusals import Refused, bad_request, unavailable
+from stores.worker.queries.parameters import (
+    JsonForms,
+    Parameters,
+    Refused,
+    bad_request,
+    json_text,
+    shortened,
+    unavailable,
+)
 
 Answer = TypeVar("Answer")
 LIMIT, LIMIT_MAX = 100, 10_000

@@ -24,8 +24,7 @@ from stores.interface import TopicPartition
 from stores.registry import open_store
 from stores.spark.local_state import LocalState
 from stores.tasks import DirectoryLayout, StateDirectory, Topology, change_layout, relocate
-from stores.tasks.directory.store_places import FORMER_END, PREPARE_END, SWAP_END
-from stores.tasks.directory.streams_folders import is_streams_store
+from stores.tasks.directory.store_places import FORMER_END, PREPARE_END, SWAP_END, is_streams_store
 from stores.tasks.directory.unnamed_stores import UNNAMED_FILE, clean_stores
 from stores.tests.tasks.directory.relocating import FORMER, PARTITION, PRESENT, lay_out, task_of
 from stores.tests.tasks.directory.test_state_directory import age

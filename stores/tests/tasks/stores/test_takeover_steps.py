@@ -13,8 +13,7 @@ from rocksdict import DBCompressionType, Options, Rdict
 from stores.changelog import MemoryChangelog
 from stores.errors import StoreIncompatibleError
 from stores.files.creation import _MARKER_TEXT
-from stores.tasks.directory.store_places import FORMER_END, PREPARE_END, beside
-from stores.tasks.directory.streams_folders import remove_streams_store
+from stores.tasks.directory.store_places import FORMER_END, PREPARE_END, beside, remove_streams_store
 from stores.tasks.stores import takeover
 from stores.tests.tasks.directory.relocating import failing_at
 from stores.tests.tasks.setup import (
