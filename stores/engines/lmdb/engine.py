@@ -4,7 +4,7 @@ Data and meta entries are two named databases of one environment, written in one
 and limits the size of a strategy's transaction (``stores.engines.lmdb.memory_map``).
 
 LMDB has no checksums. With ``checksums`` each value is followed by one of key and value
-(``stores.engines.checksum``). The names of the databases record this choice, so that it stays the same for a store.
+(``stores.engines.checksum``).
 ``verify`` also detects keys that are lost with their page; a lookup does not.
 """
 
@@ -12,12 +12,12 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Container, Iterable, Mapping, Sequence, Set
+from collections.abc import Container, Iterable, Mapping, Sequence
 from contextlib import suppress
 from itertools import repeat
 from pathlib import Path
 from threading import RLock
-from typing import Any, ClassVar, Self, cast
+from typing import Any, ClassVar, Self
 from weakref import WeakSet
 
 import lmdb
@@ -25,10 +25,11 @@ import lmdb
 from stores.engines.checksum import CHECKSUM_BYTES, codec_of
 from stores.engines.engine import EngineSnapshot, Scan, Transaction, TransactionalEngine, Writes
 from stores.engines.families import FAMILIES, families_in_use
-from stores.engines.lmdb.errors import damage, reading_error, writing_error
-from stores.engines.lmdb.file import are_doubtful, check_length, check_structure, database_bytes, reserve_lock_file
+from stores.engines.lmdb.environment import Environment, environment_to_read, environment_to_write, is_doubtful
+from stores.engines.lmdb.errors import reading_error, writing_error
+from stores.engines.lmdb.file import check_structure
 from stores.engines.lmdb.memory_map import MemoryMap
-from stores.engines.lmdb.meta_pages import Checksums, check_closed_meta_pages, check_meta_pages, keep_meta_pages
+from stores.engines.lmdb.meta_pages import check_closed_meta_pages
 from stores.engines.lmdb.scan import LmdbScan, LmdbSnapshot, ReadTransaction, delete_range
 from stores.engines.lmdb.transaction import LmdbTransaction
 from stores.engines.snapshots import Snapshot, Snapshots
@@ -36,20 +37,7 @@ from stores.errors import CommitFailedError, StoreCorruptedError, StoreError, St
 from stores.files.plain_files import sync_folder, sync_tree
 from stores.interface import Durability
 from stores.ordered.ranges import ScanRange
-from stores.process import descriptors_lacking
 
-_NAMES = {True: (b"data.crc32", b"meta.crc32"), False: (b"data", b"meta")}
-"""The names of the databases of data and meta entries, with and without checksums."""
-_SECOND_NAMES = {True: b"records.crc32", False: b"records"}
-"""The database of the second data family, once there is one."""
-_DAMAGES = (
-    lmdb.InvalidError,
-    lmdb.CorruptedError,
-    lmdb.VersionMismatchError,
-    lmdb.PageNotFoundError,
-    lmdb.BadTxnError,
-)
-"""The errors of LMDB for a damaged file that is opened."""
 _SPARE_READERS_MAX = 16
 """The number of reader slots that scans leave to lookups."""
 
@@ -75,21 +63,13 @@ class LmdbEngine(TransactionalEngine):
     splits: ClassVar[bool] = True
     reads_live: ClassVar[bool] = True
 
-    def __init__(
-        self,
-        env: Any,
-        databases: Sequence[Any],
-        meta_pages: Checksums,
-        durability: Durability,
-        *,
-        checksums: bool,
-        scans_checked: bool,
-    ) -> None:
-        self._env, self._meta_pages, self._durability = env, meta_pages, durability
+    def __init__(self, environment: Environment, durability: Durability, *, scans_checked: bool) -> None:
+        env = environment.env
+        self._env, self._meta_pages, self._durability = env, environment.meta_pages, durability
         self._path: str = env.path()
-        self._codec = codec_of(checksums=checksums, scans_checked=scans_checked)
-        self._data, self._meta = databases
-        self._second_name = _SECOND_NAMES[checksums]
+        self._codec = codec_of(checksums=environment.checksums, scans_checked=scans_checked)
+        self._data, self._meta = environment.databases
+        self._second_name = environment.second_name
         self._second: Any = None
         self._stored: list[Any] = [self._data]
         """The data families in use."""
@@ -106,57 +86,19 @@ class LmdbEngine(TransactionalEngine):
         self._reader: Snapshot[ReadTransaction] | None = None
         """The snapshot that single lookups share while nothing is written."""
         self._writing = False
+        if self._second_name in environment.names:
+            # The second data family was created once. The meta entry says whether it is in use.
+            self._second = env.open_db(self._second_name)
+            self.select_families()
 
     @classmethod
     def open(cls, path: Path, durability: Durability, options: Mapping[str, object]) -> Self:
-        try:
-            num_bytes = database_bytes(path)
-            new = num_bytes is None
-            size = max(cast(int, options["map_size_bytes"]), 2 * (num_bytes or 0))
-            found = check_meta_pages(path)
-            if found.check_structure:
-                # Before LMDB maps the file with the size in its meta pages.
-                check_structure(path)
-            reserve_lock_file(path, cast(int, options["max_readers"]))
-            env = lmdb.open(
-                str(path),
-                map_size=size,
-                max_dbs=3,
-                max_readers=cast(int, options["max_readers"]),
-                sync=durability is Durability.DISK,
-                metasync=True,
-                writemap=False,
-                max_spare_txns=4,
-            )
-            meta_pages: Checksums | None = None
-            try:
-                check_length(env, path)
-                names = frozenset() if new else _database_names(env)
-                checksums = bool(options["checksums"]) if new else _has_checksums(names, path)
-                page_bytes = int(env.stat()["psize"])
-                meta_pages = Checksums(path, page_bytes)
-                scans_checked = bool(options["scan_checksums"])
-                # In a transaction that writes: the handles of one that reads end with it.
-                with env.begin(write=True) as txn:
-                    databases = [env.open_db(name, txn, create=new) for name in _NAMES[checksums]]
-                opened = cls(env, databases, meta_pages, durability, checksums=checksums, scans_checked=scans_checked)
-                opened._open_families(names)
-                if found.complete:
-                    meta_pages.complete()
-                if durability is Durability.DISK and not new:
-                    keep_meta_pages(path, page_bytes)
-                return opened
-            except BaseException:
-                env.close()
-                if meta_pages is not None:
-                    meta_pages.close()
-                raise
-        except (lmdb.Error, OSError) as error:
-            raise _opening_error(error, path) from error
+        with environment_to_write(path, durability, options) as environment:
+            return cls(environment, durability, scans_checked=bool(options["scan_checksums"]))
 
     @classmethod
     def is_doubtful(cls, path: Path) -> bool:
-        return are_doubtful(path, {meta for _, meta in _NAMES.values()})
+        return is_doubtful(path)
 
     @classmethod
     def probe_open(cls, path: Path, options: Mapping[str, object]) -> None:
@@ -167,29 +109,8 @@ class LmdbEngine(TransactionalEngine):
 
     @classmethod
     def open_read_only(cls, path: Path, *, live: bool) -> Self:
-        try:
-            num_bytes = database_bytes(path)
-            if num_bytes is None:
-                raise StoreCorruptedError(f"{path} has no database: wipe the store and restore it from its changelog")
-            if not live and check_meta_pages(path).check_structure:
-                check_structure(path)
-            # A lock file says which pages this process reads. It is not needed if no process writes.
-            env = lmdb.open(str(path), map_size=2 * num_bytes, max_dbs=3, readonly=True, create=False, lock=live)
-            try:
-                check_length(env, path)
-                names = _database_names(env)
-                checksums = _has_checksums(names, path)
-                meta_pages = Checksums(path, int(env.stat()["psize"]), writable=False)
-                databases = [env.open_db(name, create=False) for name in _NAMES[checksums]]
-                level = Durability.CHANGELOG
-                opened = cls(env, databases, meta_pages, level, checksums=checksums, scans_checked=True)
-                opened._open_families(names)
-                return opened
-            except BaseException:
-                env.close()
-                raise
-        except (lmdb.Error, OSError) as error:
-            raise _opening_error(error, path) from error
+        with environment_to_read(path, live=live) as environment:
+            return cls(environment, Durability.CHANGELOG, scans_checked=True)
 
     def copy_to(self, folder: Path) -> None:
         try:
@@ -222,12 +143,6 @@ class LmdbEngine(TransactionalEngine):
     @classmethod
     def check_closed(cls, path: Path) -> None:
         check_closed_meta_pages(path)
-
-    def _open_families(self, names: Set[bytes]) -> None:
-        """Open the second data family, if it was ever created. The meta entry says whether it is in use."""
-        if self._second_name in names:
-            self._second = self._env.open_db(self._second_name)
-            self.select_families()
 
     def add_family(self) -> None:
         if self._second is not None:
@@ -561,26 +476,3 @@ class LmdbEngine(TransactionalEngine):
                 self._env.close()
                 self._memory_map.close()
                 self._meta_pages.close()
-
-
-def _opening_error(error: Exception, path: Path) -> StoreError:
-    if isinstance(error, _DAMAGES):
-        return damage(error, path)
-    advice = descriptors_lacking(str(error)) or "Correct the cause and open the store again"
-    return StoreUnavailableError(f"LMDB can't open {path}: {error}. {advice}")
-
-
-def _database_names(env: Any) -> Set[bytes]:
-    with env.begin() as txn:
-        return {bytes(name) for name in txn.cursor().iternext(values=False)}
-
-
-def _has_checksums(names: Set[bytes], path: Path) -> bool:
-    """Return whether the store was created with checksums. Raises: StoreCorruptedError for unknown databases."""
-    for checksums, expected in _NAMES.items():
-        if names - {_SECOND_NAMES[checksums]} == set(expected):
-            return checksums
-    raise StoreCorruptedError(
-        f"{path} contains the databases {sorted(names)}, which are not those of a store: wipe the store and restore "
-        "it from its changelog"
-    )
