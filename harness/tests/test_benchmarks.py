@@ -29,13 +29,20 @@ from harness.experiments.microbench.case import (
 )
 from harness.experiments.microbench.claim import RatioClaim, claims, limits, ratios
 from harness.experiments.microbench.load import Load, batches
-from harness.experiments.microbench.openings import opening_seconds
-from harness.experiments.microbench.records import FORMS, commit_known, get_records, put_records
+from harness.experiments.microbench.readers import StagedStores, longest_waits
+from harness.experiments.microbench.records import (
+    FORMS,
+    commit_known,
+    expire,
+    expiring,
+    fetch_all,
+    filled,
+    get_records,
+    opening_seconds,
+    put_records,
+)
 from harness.experiments.microbench.run import _compared, _plan, measure, planned, summarized
-from harness.experiments.microbench.staged import StagedStores
-from harness.experiments.microbench.subject import TimedStore, open_subject
-from harness.experiments.microbench.waits import longest_waits
-from harness.experiments.microbench.windows import expire, expiring, fetch_all, filled
+from harness.experiments.microbench.yardstick import TimedStore, open_subject
 from harness.tests.clock import Clock
 from harness.workloads.ycsb import Ycsb, core_workload
 from stores.batch.buffer import IndexedBatch, Layer

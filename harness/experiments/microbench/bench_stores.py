@@ -7,10 +7,12 @@ seconds by ``--seconds-file``.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import nullcontext
+from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -31,28 +33,65 @@ from harness.experiments.microbench.case import (
     Case,
 )
 from harness.experiments.microbench.load import Load, batches
-from harness.experiments.microbench.openings import opening_seconds
 from harness.experiments.microbench.readers import (
     READ,
+    StagedStores,
     WriterBeside,
+    longest_waits,
     look_up,
     make_iterators,
     step_iterators,
 )
-from harness.experiments.microbench.records import time_records
-from harness.experiments.microbench.staged import StagedStores
-from harness.experiments.microbench.subject import TimedStore, open_subject
-from harness.experiments.microbench.waits import longest_waits
-from harness.experiments.microbench.watcher import Watcher
-from harness.experiments.microbench.windows import time_windows
-from harness.experiments.microbench.yardstick import Pairs, Yardstick
-from harness.workloads.ycsb import Ycsb, YcsbOperation, core_workload
+from harness.experiments.microbench.records import (
+    opening_seconds,
+    time_expiries,
+    time_fetches,
+    time_lookups,
+    time_puts,
+)
+from harness.experiments.microbench.yardstick import Pairs, TimedStore, Watcher, Yardstick, open_subject
+from harness.workloads.ycsb import CORE_WORKLOADS, Ycsb, YcsbOperation, core_workload
 from harness.workloads.ycsb import load as ycsb_load
 from stores import KeyValueStore
 
-RANGES = "ranges"
 YCSB_VALUE_BYTES = 1_000
 """The size of a YCSB value: ten fields of 100 bytes. Source: YCSB, CoreWorkload (fieldcount, fieldlength)."""
+
+
+@dataclass(frozen=True)
+class Bench:
+    """A case with what its suite times it with."""
+
+    case: Case
+    subject: Yardstick | None
+    """The open backend or yardstick; None for the suites of ``_OPENED_BY_SUITE``."""
+    staged: StagedStores
+    folder: Path
+    seed: int
+    benchmark: Any
+    """The fixture of pytest-benchmark."""
+
+    @property
+    def store(self) -> KeyValueStore:
+        """The open store, in a suite without yardsticks."""
+        assert isinstance(self.subject, TimedStore)
+        return self.subject.store
+
+    @property
+    def load(self) -> Load:
+        """A new stream of records, always the same."""
+        return Load(self.seed)
+
+    def timed(
+        self, work: Callable[..., object], arguments: Callable[[], tuple[Any, ...]], warm_up_rounds: int = 1
+    ) -> None:
+        """Time the rounds of the case: ``arguments`` are made again for each, before the clock runs."""
+        rounds = self.case.rounds
+        self.benchmark.pedantic(work, setup=lambda: (arguments(), {}), rounds=rounds, warmup_rounds=warm_up_rounds)
+
+    def report(self, seconds: Callable[[], list[float]]) -> None:
+        """Report the seconds that a suite measures itself, because they are not those of its work."""
+        self.benchmark.extra_info["seconds"] = self.benchmark.pedantic(seconds)
 
 
 @pytest.fixture(scope="module")
@@ -68,8 +107,8 @@ def subject(case: Case, tmp_path: Path, staged: StagedStores) -> Iterator[Yardst
         yield staged.opened(case)
         return
     staged.close()  # No other store is open while one is timed.
-    if case.suite in (READ, OPEN):
-        yield None  # The store belongs to a thread of its own, or is opened again and again.
+    if case.suite in _OPENED_BY_SUITE:
+        yield None
         return
     opened = open_subject(case, tmp_path)
     with Watcher(opened.store) if case.watched and isinstance(opened, TimedStore) else nullcontext():
@@ -87,110 +126,119 @@ def test_case(
     benchmark: Any,
 ) -> None:
     """Time one case. Each round does the same amount of work with new records."""
-    _time(case, subject, staged, tmp_path, load_seed, benchmark)
+    SUITES[case.suite](Bench(case, subject, staged, tmp_path, load_seed, benchmark))
     if seconds_file is not None:
-        # A suite that does not measure the time of its work reports its seconds itself.
         seconds = benchmark.extra_info.get("seconds") or list(benchmark.stats.stats.data)
         with seconds_file.open("a") as lines:
             lines.write(json.dumps({"case": case.id, "seconds": seconds}) + "\n")
 
 
-def _time(
-    case: Case, subject: Yardstick | None, staged: StagedStores, tmp_path: Path, load_seed: int, benchmark: Any
-) -> None:
-    if case.suite == OPEN:
-        seconds = benchmark.pedantic(opening_seconds, args=(case, tmp_path, Load(load_seed)))
-        benchmark.extra_info["seconds"] = seconds
-        return
-    if subject is None:
-        _time_reads(case, tmp_path / "subject", Load(load_seed), benchmark)
-        return
-    if case.suite in (WRITER_WAITS, READER_WAITS):
-        assert isinstance(subject, TimedStore)
-        waits = benchmark.pedantic(longest_waits, args=(case, subject.store, staged.keys, staged.load))
-        benchmark.extra_info["seconds"] = waits
-        return
-    if case.suite in (ITERATORS, FIRST_STEPS):
-        assert isinstance(subject, TimedStore)
-        work = make_iterators if case.suite == ITERATORS else step_iterators
-        benchmark.pedantic(work, args=(subject.store, case.records), rounds=case.rounds, warmup_rounds=1)
-        return
-    if case.suite in (PUT, GET, GET_RECENT):
-        assert isinstance(subject, TimedStore)
-        time_records(case, subject.store, Load(load_seed), benchmark)
-        return
-    if case.suite in (FETCH, EXPIRE):
-        assert isinstance(subject, TimedStore)
-        time_windows(case, subject.store, Load(load_seed), benchmark)
-        return
-    if case.suite == RANGES:
-        assert isinstance(subject, TimedStore)
-        _time_ranges(case, subject, Load(load_seed), benchmark)
-        return
-    if case.suite.startswith(YCSB):
-        assert isinstance(subject, TimedStore)
-        _time_ycsb(case, subject, load_seed, benchmark)
-        return
-    load = Load(load_seed)
-    timed = {"commit": _write, "watch": _write, "step": _step, "update": _update, "scan": _scan}[case.suite]
-    if case.suite in ("commit", "watch"):
-
-        def setup() -> Any:
-            return (subject, batches(load.fresh(case.records), case.records_per_commit)), {}
-
-    elif case.suite == "step":
-        numbers = count(1)
-
-        def setup() -> Any:
-            size = case.records_per_commit
-            work = batches(load.fresh(case.records), size) if size else [[]] * case.records
-            return (subject, list(zip(work, numbers, strict=False))), {}
-
-    else:
-        known = [key for key, _ in load.fresh(case.keys or case.records)]
-        for batch in batches([(key, b"-" * 100) for key in known], 10_000):
-            subject.write(batch)
-        if case.suite == "scan":
-            _stage(subject, load.of(known, case.records_per_commit, "uniform"))
-
-        def setup() -> Any:
-            if case.suite == "scan":
-                return (subject, len(known)), {}
-            pairs = load.of(known, case.records, case.distribution)
-            return (subject, batches(pairs, case.records_per_commit)), {}
-
-    benchmark.pedantic(timed, setup=setup, rounds=case.rounds, warmup_rounds=case.warm_up_rounds)
+def _time_commits(bench: Bench) -> None:
+    case, load = bench.case, bench.load
+    bench.timed(
+        _write,
+        lambda: (bench.subject, batches(load.fresh(case.records), case.records_per_commit)),
+        case.warm_up_rounds,
+    )
 
 
-def _time_ycsb(case: Case, subject: TimedStore, seed: int, benchmark: Any) -> None:
-    ycsb = Ycsb(core_workload(case.suite.removeprefix(YCSB)), case.keys, seed, value_bytes=YCSB_VALUE_BYTES)
-    ycsb_load(subject.store, ycsb.load_records())
-    operations = ycsb.operations(case.records * (case.rounds + 1))
-    rounds = iter(range(0, len(operations), case.records))
+def _time_steps(bench: Bench) -> None:
+    case, load, numbers = bench.case, bench.load, count(1)
 
-    def setup() -> Any:
-        first = next(rounds)
-        mine = operations[first : first + case.records]
+    def arguments() -> tuple[Any, ...]:
         size = case.records_per_commit
-        return (subject, [mine[at : at + size] for at in range(0, len(mine), size)]), {}
+        work = batches(load.fresh(case.records), size) if size else [[]] * case.records
+        return bench.subject, list(zip(work, numbers, strict=False))
 
-    benchmark.pedantic(_operate, setup=setup, rounds=case.rounds, warmup_rounds=1)
-
-
-def _time_ranges(case: Case, subject: TimedStore, load: Load, benchmark: Any) -> None:
-    def setup() -> Any:
-        subject.store.rollback()
-        return (subject.store, load.fresh(case.records)), {}
-
-    benchmark.pedantic(delete_ranges, setup=setup, rounds=case.rounds, warmup_rounds=0)
+    bench.timed(_step, arguments, case.warm_up_rounds)
 
 
-def _time_reads(case: Case, path: Path, load: Load, benchmark: Any) -> None:
+def _time_updates(bench: Bench) -> None:
+    case, load = bench.case, bench.load
+    known = _commit_known(bench, load)
+
+    def arguments() -> tuple[Any, ...]:
+        pairs = load.of(known, case.records, case.distribution)
+        return bench.subject, batches(pairs, case.records_per_commit)
+
+    bench.timed(_update, arguments, case.warm_up_rounds)
+
+
+def _time_scans(bench: Bench) -> None:
+    case, load = bench.case, bench.load
+    known = _commit_known(bench, load)
+    assert bench.subject is not None
+    _stage(bench.subject, load.of(known, case.records_per_commit, "uniform"))
+    bench.timed(_scan, lambda: (bench.subject, len(known)), case.warm_up_rounds)
+
+
+def _time_reads(bench: Bench) -> None:
+    case, load = bench.case, bench.load
     known = load.fresh(case.keys)
-    with WriterBeside(case, path, known, load) as beside:
+    with WriterBeside(case, bench.folder / "subject", known, load) as beside:
         keys = [key for key, _ in load.of([key for key, _ in known], case.records, case.distribution)]
-        benchmark.pedantic(look_up, args=(beside.view, keys), rounds=case.rounds, warmup_rounds=1)
+        bench.timed(look_up, lambda: (beside.view, keys))
     assert bool(beside.commits) is case.commits_beside
+
+
+def _time_ranges(bench: Bench) -> None:
+    store, load = bench.store, bench.load
+
+    def arguments() -> tuple[Any, ...]:
+        store.rollback()
+        return store, load.fresh(bench.case.records)
+
+    bench.timed(delete_ranges, arguments, warm_up_rounds=0)
+
+
+def _time_waits(bench: Bench) -> None:
+    staged = bench.staged
+    bench.report(lambda: longest_waits(bench.case, bench.store, staged.keys, staged.load))
+
+
+def _time_ycsb(bench: Bench) -> None:
+    case = bench.case
+    ycsb = Ycsb(core_workload(case.suite.removeprefix(YCSB)), case.keys, bench.seed, value_bytes=YCSB_VALUE_BYTES)
+    ycsb_load(bench.store, ycsb.load_records())
+    operations = batches(ycsb.operations(case.records * (case.rounds + 1)), case.records)
+    rounds = iter(operations)
+    bench.timed(_operate, lambda: (bench.subject, batches(next(rounds), case.records_per_commit)))
+
+
+SUITES: Mapping[str, Callable[[Bench], None]] = MappingProxyType(
+    {
+        "commit": _time_commits,
+        "watch": _time_commits,
+        "step": _time_steps,
+        "update": _time_updates,
+        "scan": _time_scans,
+        "ranges": _time_ranges,
+        READ: _time_reads,
+        ITERATORS: lambda bench: bench.timed(make_iterators, lambda: (bench.store, bench.case.records)),
+        FIRST_STEPS: lambda bench: bench.timed(step_iterators, lambda: (bench.store, bench.case.records)),
+        WRITER_WAITS: _time_waits,
+        READER_WAITS: _time_waits,
+        PUT: lambda bench: time_puts(bench.case, bench.store, bench.load, bench.timed),
+        GET: lambda bench: time_lookups(bench.case, bench.store, bench.load, bench.timed),
+        GET_RECENT: lambda bench: time_lookups(bench.case, bench.store, bench.load, bench.timed),
+        FETCH: lambda bench: time_fetches(bench.case, bench.store, bench.load, bench.timed),
+        EXPIRE: lambda bench: time_expiries(bench.case, bench.store, bench.load, bench.timed),
+        OPEN: lambda bench: bench.report(lambda: opening_seconds(bench.case, bench.folder, bench.load)),
+        **{f"{YCSB}{letter.lower()}": _time_ycsb for letter in CORE_WORKLOADS},
+    }
+)
+"""The suites by name, see ``Case.suite``."""
+_OPENED_BY_SUITE = (READ, OPEN)
+"""Suites whose store belongs to a thread of its own, or is opened again and again."""
+
+
+def _commit_known(bench: Bench, load: Load) -> list[bytes]:
+    """Commit records with new keys, as many as the case updates or scans, and return the keys."""
+    assert bench.subject is not None
+    keys = [key for key, _ in load.fresh(bench.case.keys or bench.case.records)]
+    for batch in batches([(key, b"-" * 100) for key in keys], 10_000):
+        bench.subject.write(batch)
+    return keys
 
 
 def _operate(subject: TimedStore, work: list[list[YcsbOperation]]) -> None:
@@ -214,19 +262,18 @@ def _update(subject: Yardstick, work: list[Pairs]) -> None:
 
 
 def _scan(subject: Yardstick, expected: int) -> None:
-    count = 0
+    pairs = 0
     for _ in subject.pairs():
-        count += 1
-    assert count == expected
+        pairs += 1
+    assert pairs == expected
 
 
 def _stage(subject: Yardstick, pairs: Pairs) -> None:
     """Stage ``pairs`` without a commit if the subject is a store, else write them."""
-    store = getattr(subject, "store", None)
-    if store is None:
-        subject.write(pairs)
+    if isinstance(subject, TimedStore):
+        subject.store.put_all(pairs)
     else:
-        store.put_all(pairs)
+        subject.write(pairs)
 
 
 def delete_ranges(store: KeyValueStore, pairs: Pairs) -> None:

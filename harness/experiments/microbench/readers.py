@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import shutil
+import sys
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from itertools import islice
+from contextlib import contextmanager
+from itertools import count, islice
 from pathlib import Path
 from threading import Event
+from time import perf_counter
 from types import TracebackType
 from typing import Self
 
-from harness.experiments.microbench.case import Case
+from harness.experiments.microbench.case import READER_WAITS, Case
 from harness.experiments.microbench.load import Load, Pairs, batches
+from harness.experiments.microbench.yardstick import TimedStore, open_subject
 from stores import IsolationLevel, KeyValueStore, KeyValueView, TopicPartition, open_store
 
 READ = "read"
@@ -91,3 +97,120 @@ def step_iterators(store: KeyValueStore, count: int) -> None:
             taken = sum(1 for _ in islice(scan, _STEPS))
         store.put(b"meanwhile", b"%d" % number)
         assert taken == _STEPS
+
+
+class StagedStores:
+    """At most one open store: the one that the last case used. Each is made in ``folder``."""
+
+    def __init__(self, folder: Path, seed: int) -> None:
+        self._folder, self._seed = folder, seed
+        self._fill: object = None
+        self._subject: TimedStore | None = None
+        self.load = Load(seed)
+        """The records to come, none of which is staged."""
+        self.keys: list[bytes] = []
+        """The keys of the records that are staged."""
+
+    def opened(self, case: Case) -> TimedStore:
+        """Return a store with the staged records of a case."""
+        if self._subject is None or case.fill != self._fill:
+            self.close()
+            opened = open_subject(case, self._folder)
+            assert isinstance(opened, TimedStore)
+            self._subject, self._fill, self.load = opened, case.fill, Load(self._seed)
+            pairs = self.load.fresh(case.staged)
+            opened.store.put_all(pairs)
+            self.keys = [key for key, _ in pairs]
+        return self._subject
+
+    def close(self) -> None:
+        """Close the store and remove its files."""
+        if self._subject is not None:
+            self._subject.close()
+            self._subject, self.keys = None, []
+            shutil.rmtree(self._folder / "subject", ignore_errors=True)
+
+
+SWITCH_INTERVAL_S = 1e-4
+TRIES = 6
+FRESH = 1_000
+"""The number of records staged before each try, which are not sorted yet."""
+
+
+def longest_waits(case: Case, store: KeyValueStore, staged: Sequence[bytes], load: Load) -> list[float]:
+    """Return the seconds that a reader, or the writer of ``store`` in this thread, waits: one figure per round.
+
+    ``staged`` are keys that the store has staged already.
+    """
+    view = store.read_only(IsolationLevel.READ_UNCOMMITTED)
+
+    def scan() -> None:
+        with view.all() as pairs:
+            next(iter(pairs))
+
+    with _turns():
+        waits = []
+        for _ in range(case.rounds):
+            tries = []
+            for _ in range(TRIES):
+                for key, value in load.fresh(FRESH):
+                    store.put(key, value)
+                work = _reading(store, staged) if case.suite == READER_WAITS else _writing(store, load)
+                tries.append(_longest_wait(work, scan))
+            waits.append(min(tries))
+    return waits
+
+
+def _writing(store: KeyValueStore, load: Load) -> Callable[[], object]:
+    pairs = load.fresh(FRESH)
+    numbers = count()
+
+    def write() -> None:
+        key, value = pairs[next(numbers) % FRESH]
+        store.put(key, value)
+
+    return write
+
+
+def _reading(store: KeyValueStore, staged: Sequence[bytes]) -> Callable[[], object]:
+    view = store.read_only(IsolationLevel.READ_UNCOMMITTED)
+    keys = staged[:FRESH]
+    numbers = count()
+    return lambda: view.get(keys[next(numbers) % len(keys)])
+
+
+def _longest_wait(work: Callable[[], object], meanwhile: Callable[[], object]) -> float:
+    """Return the longest time from one ``work`` to the next while another thread does ``meanwhile``."""
+    begun, ended = Event(), Event()
+
+    def act() -> None:
+        begun.wait()
+        try:
+            meanwhile()
+        finally:
+            ended.set()
+
+    with ThreadPoolExecutor(1) as thread:
+        acting = thread.submit(act)
+        longest = 0.0
+        begun.set()
+        last = perf_counter()
+        over = False
+        while not over:
+            over = ended.is_set()
+            work()
+            now = perf_counter()
+            longest = max(longest, now - last)
+            last = now
+        acting.result()
+    return longest
+
+
+@contextmanager
+def _turns() -> Iterator[None]:
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(SWITCH_INTERVAL_S)
+    try:
+        yield
+    finally:
+        sys.setswitchinterval(before)

@@ -1,17 +1,27 @@
-"""The cost of typed stores: puts and lookups with times or through serdes, and of plain bytes of the same size."""
+"""The cost of typed stores: of their puts and lookups, of windows, and of openings with an upgrade.
+
+Puts and lookups with times, or through serdes, are compared with plain bytes of the same size, and fetches of one key's
+windows with plain prefix scans.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import count
+from pathlib import Path
+from time import perf_counter
 from typing import Any
 
-from harness.experiments.microbench.case import GET, GET_RECENT, PUT, Case
-from harness.experiments.microbench.load import Load, Pairs, batches
+from harness.experiments.microbench.case import GET, GET_RECENT, Case
+from harness.experiments.microbench.load import KEY_BYTES, Load, Pairs, batches
+from harness.experiments.microbench.yardstick import TimedStore, open_subject
 from stores import KeyValueStore
-from stores.records import BYTES, INT64, STR, KeyValue, TimestampedKeyValue
+from stores.records import BYTES, INT64, STR, KeyValue, TimestampedKeyValue, Window
 
 _TIME_MS = 1_700_000_000_000
+Timed = Callable[[Callable[..., object], Callable[[], tuple[Any, ...]]], None]
+"""Times the rounds of a case: calls the work of a round with the arguments that are made before each round."""
 
 
 @dataclass(frozen=True)
@@ -36,25 +46,24 @@ FORMS: Mapping[str, RecordForm] = {
 the fourth that of one of the third."""
 
 
-def time_records(case: Case, store: KeyValueStore, load: Load, benchmark: Any) -> None:
-    """Time a case of the suites ``record-put``, ``record-get`` and ``record-get-recent``."""
-    form = FORMS[case.form]
-    typed = form.over(store)
+def time_puts(case: Case, store: KeyValueStore, load: Load, timed: Timed) -> None:
+    """Time the suite ``record-put``."""
+    typed = FORMS[case.form].over(store)
+    timed(put_records, lambda: (typed, batches(_formed(case, load.fresh(case.records)), case.records_per_commit)))
 
-    def made(pairs: Pairs) -> list[tuple[Any, ...]]:
-        return [form.arguments(key, value) for key, value in pairs]
 
-    if case.suite == PUT:
-
-        def setup() -> Any:
-            return (typed, batches(made(load.fresh(case.records)), case.records_per_commit)), {}
-
-        benchmark.pedantic(put_records, setup=setup, rounds=case.rounds, warmup_rounds=1)
-        return
+def time_lookups(case: Case, store: KeyValueStore, load: Load, timed: Timed) -> None:
+    """Time the suites ``record-get`` and ``record-get-recent``."""
+    typed = FORMS[case.form].over(store)
     known = commit_known(case, typed, load)
-    drawn = made(load.of([key for key, _ in known], case.records, case.distribution))
+    drawn = _formed(case, load.of([key for key, _ in known], case.records, case.distribution))
     keys = [arguments[0] for arguments in drawn]
-    benchmark.pedantic(get_records, args=(typed, keys), rounds=case.rounds, warmup_rounds=1)
+    timed(get_records, lambda: (typed, keys))
+
+
+def _formed(case: Case, pairs: Pairs) -> list[tuple[Any, ...]]:
+    arguments = FORMS[case.form].arguments
+    return [arguments(key, value) for key, value in pairs]
 
 
 def commit_known(case: Case, typed: Any, load: Load) -> Pairs:
@@ -88,3 +97,128 @@ def get_records(typed: Any, keys: Sequence[Any]) -> None:
     for key in keys:
         missing += get(key) is None
     assert not missing
+
+
+WINDOWS = 100
+"""The number of windows of a key, and of pairs of a prefix."""
+_SIZE_MS, _RETENTION_MS = 60_000, 86_400_000
+_SEGMENT_MS = _RETENTION_MS // 2
+_BEGIN_MS = 1_700_000_000_000 // _SEGMENT_MS * _SEGMENT_MS
+_BATCH = 10_000
+
+Fetch = Callable[[bytes], Any]
+
+
+def time_fetches(case: Case, store: KeyValueStore, load: Load, timed: Timed) -> None:
+    """Time the suite ``fetch``."""
+    keys = [key for key, _ in load.fresh(case.keys)]
+    fetch = filled(case.form, store, keys)
+    drawn = [key for key, _ in load.of(keys, case.records // WINDOWS, case.distribution)]
+    timed(fetch_all, lambda: (fetch, drawn))
+
+
+def time_expiries(case: Case, store: KeyValueStore, load: Load, timed: Timed) -> None:
+    """Time the suite ``expire``."""
+    segments = expiring(store, case.staged)
+    timed(expire, lambda: (next(segments),))
+
+
+def filled(form: str, store: KeyValueStore, keys: list[bytes]) -> Fetch:
+    """Commit ``WINDOWS`` windows of each key, or as many pairs with that prefix. Return the function that scans."""
+    values = [b"%0100d" % number for number in range(WINDOWS)]
+    if form == "windows":
+        windows = Window(BYTES, BYTES, _SIZE_MS, _RETENTION_MS, _SEGMENT_MS).over(store)
+        for key in keys:
+            for number, value in enumerate(values):
+                windows.put(key, value, _BEGIN_MS + number * _SIZE_MS)
+        windows.commit()
+        return lambda key: windows.fetch(key, _BEGIN_MS, _BEGIN_MS + _SEGMENT_MS)
+    for key in keys:
+        # As long as keys of windows: eight bytes each for segment and start, and one that ends the key.
+        store.put_all([(key + b"%017d" % number, value) for number, value in enumerate(values)])
+    store.commit()
+    return store.prefix_scan
+
+
+def fetch_all(fetch: Fetch, keys: list[bytes]) -> None:
+    """Read all windows or pairs of each key."""
+    found = 0
+    for key in keys:
+        with fetch(key) as pairs:
+            for _ in pairs:
+                found += 1
+    assert found == WINDOWS * len(keys)
+
+
+def expiring(store: KeyValueStore, records: int) -> Iterator[Callable[[], None]]:
+    """Commit a segment of ``records`` records. Yield a function that commits the record that expires it. Repeat.
+
+    Two segments of one record expire right before it. A million writes displace the code and data of such a commit from
+    the processor's caches, and a thousand writes do not. Without these two the timed commit took up to 3.5 times as
+    long after a million writes, although it makes exactly the same calls.
+    """
+    windows = Window(BYTES, BYTES, _SIZE_MS, _RETENTION_MS, _SEGMENT_MS).over(store)
+    keys = [number.to_bytes(KEY_BYTES, "big") for number in range(records)]
+
+    def put_last(at_ms: int) -> None:
+        windows.put(b"last", b"v" * 100, at_ms)
+        windows.commit()
+
+    for turn in count():
+        start_ms = _BEGIN_MS + 4 * turn * _RETENTION_MS
+        put_last(start_ms - 2 * _SEGMENT_MS)
+        put_last(start_ms - _SEGMENT_MS)
+        for at in range(0, records, _BATCH):
+            for key in keys[at : at + _BATCH]:
+                windows.put(key, b"v" * 100, start_ms)
+            windows.commit()
+        put_last(start_ms + _SEGMENT_MS - 1)
+        put_last(start_ms + 2 * _SEGMENT_MS - 1)
+        yield lambda at_ms=start_ms + 2 * _RETENTION_MS: put_last(at_ms)  # type: ignore[misc]
+
+
+def expire(let_expire: Callable[[], None]) -> None:
+    """Let one segment expire."""
+    let_expire()
+
+
+_KIND = TimestampedKeyValue(BYTES, BYTES)
+
+
+def opening_seconds(case: Case, folder: Path, load: Load) -> list[float]:
+    """Fill a store with ``case.staged`` records, open it as a timestamped one again and again; return the seconds.
+
+    The first opening, which begins the upgrade of a plain store, is not among them.
+    """
+    fill(case, folder, load)
+    return [_opened_in(case, folder) for _ in range(case.rounds + 1)][1:]
+
+
+def fill(case: Case, folder: Path, load: Load) -> None:
+    """Commit the records, in the form that the case names, and close the store."""
+    subject = _open(case, folder)
+    timed = _KIND.over(subject.store) if case.form == "timestamped" else None
+    for begin in range(0, case.staged, _BATCH):
+        pairs = load.fresh(min(_BATCH, case.staged - begin))
+        if timed is None:
+            subject.write(pairs)
+            continue
+        for key, value in pairs:
+            timed.put(key, value, 1)
+        timed.commit()
+    subject.close()
+
+
+def _opened_in(case: Case, folder: Path) -> float:
+    began = perf_counter()
+    opened = _open(case, folder)
+    _KIND.over(opened.store)
+    seconds = perf_counter() - began
+    opened.close()
+    return seconds
+
+
+def _open(case: Case, folder: Path) -> TimedStore:
+    opened = open_subject(case, folder)
+    assert isinstance(opened, TimedStore)
+    return opened

@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from threading import Event, Thread
+from types import TracebackType
+from typing import Any, Self
 
 import lmdb
 from rocksdict import Rdict, WriteBatch, WriteOptions
 
-from stores import Durability
+from harness.experiments.microbench.case import Case
+from harness.workloads.ycsb import YcsbOperation, apply
+from stores import Durability, KeyValueStore, TopicPartition, open_store
 from stores.engines.lmdb import LmdbEngine
 from stores.engines.rocksdb import RocksDBEngine, database_options
 from stores.engines.sqlite import SqliteEngine
 from stores.files.sqlite_library import connect
+from stores.registry import backend_named
+from stores.telemetry import MetricsRegistry
 
 Pairs = Sequence[tuple[bytes, bytes]]
 
@@ -180,3 +186,106 @@ YARDSTICKS: dict[str, type[Yardstick]] = {
     "plain-lmdb": PlainLmdb,
     "plain-sqlite": PlainSqlite,
 }
+
+
+_CHANGELOG, _INPUT = TopicPartition("changelog", 0), TopicPartition("input", 0)
+
+
+STAGING_BYTES = 1 << 30
+"""The memory for the largest cases: a commit of 500,000 pairs and 1,000,000 staged ones must not spill."""
+
+
+class TimedStore(Yardstick):
+    """A backend with the same operations. Every batch is one transaction with an offset."""
+
+    def __init__(
+        self,
+        path: Path,
+        durability: Durability,
+        backend: str = "rocksdb-indexed-batch",
+        options: Mapping[str, object] | None = None,
+    ) -> None:
+        found = backend_named(backend)
+        if found.persistent and backend.endswith("-indexed-batch"):
+            options = {"staging_buffer_bytes": STAGING_BYTES, **(options or {})}
+        self.store: KeyValueStore = open_store(backend, path, durability=durability, options=options)
+        self._offset = 0
+
+    def _commit(self) -> None:
+        self._offset += 1
+        self.store.commit({_CHANGELOG: self._offset})
+
+    def write(self, batch: Pairs) -> None:
+        put = self.store.put
+        for key, value in batch:
+            put(key, value)
+        self._commit()
+
+    def step(self, batch: Pairs, number: int) -> None:
+        put = self.store.put
+        for key, value in batch:
+            put(key, value)
+        self.store.advance_position(_INPUT, number)
+        self.store.commit({_CHANGELOG: number})
+
+    def update(self, batch: Pairs) -> None:
+        get, put = self.store.get, self.store.put
+        for key, value in batch:
+            get(key)
+            put(key, value)
+        self._commit()
+
+    def operate(self, batch: Sequence[YcsbOperation]) -> None:
+        """Perform operations of YCSB, then commit."""
+        store = self.store
+        for operation in batch:
+            apply(operation, store)
+        self._commit()
+
+    def pairs(self) -> Iterator[tuple[bytes, bytes]]:
+        return iter(self.store.all())
+
+    def close(self) -> None:
+        self.store.close()
+
+
+def open_subject(case: Case, folder: Path) -> Yardstick:
+    """Open the case's backend or yardstick, new, in ``folder``."""
+    path = folder / "subject"
+    if case.subject in YARDSTICKS:
+        return YARDSTICKS[case.subject](path, case.durability)
+    given = {"checksums": case.checksums, "scan_checksums": case.scan_checksums}
+    return TimedStore(path, case.durability, case.subject, {name: False for name in given if not given[name]})
+
+
+COLLECT_INTERVAL_S = 0.1
+"""The interval: a hundred times as often as Prometheus by default (``scrape_interval``, some 10 s to 60 s)."""
+
+
+class Watcher:
+    """Collects all metrics of ``store`` and its engine on a thread of its own; use it in a ``with`` block."""
+
+    def __init__(self, store: KeyValueStore) -> None:
+        self.collections = 0
+        self._registry = MetricsRegistry()
+        self._registry.add(store)
+        self._over = Event()
+        self._thread = Thread(target=self._watch)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._over.set()
+        self._thread.join()
+        assert self.collections, "nobody has watched"
+
+    def _watch(self) -> None:
+        while True:
+            self._registry.collect_all()
+            self.collections += 1
+            if self._over.wait(COLLECT_INTERVAL_S):
+                return
