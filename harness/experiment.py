@@ -25,8 +25,7 @@ from stores.registry import backend_named
 if TYPE_CHECKING:
     from harness.processes.fork_server import ForkServer
     from harness.report.coverage import Coverage, Covered
-    from harness.report.page import Page
-    from harness.report.table import Table
+    from harness.report.page import Page, Table
     from harness.workloads.event_log import EventLog
 
 Row = dict[str, Any]

@@ -19,7 +19,7 @@ import harness
 from harness.folders import temporary_folder
 from harness.processes.child import end_with_starter
 from harness.report import text
-from harness.report.table import Table
+from harness.report.page import Table
 from stores import KeyValueStore, StoreError, TopicPartition, open_store
 from stores.errors import ConfigError
 from stores.registry import backend_named, backends

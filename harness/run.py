@@ -15,8 +15,8 @@ from typing import Any
 from harness import profiles
 from harness.answer.choice import busy_notice, choices
 from harness.answer.coverage_file import add_to_file, next_run, read_coverage
+from harness.answer.document import summary_table
 from harness.answer.results import all_failures, all_figures
-from harness.answer.summary import summary_table
 from harness.answer.write import check_results, publish
 from harness.budget import NEVER, Budget, Deadline, budget_text, end_of
 from harness.experiment import Claim, Experiment, Outcome, Placement, Request, Row, Rows
@@ -24,10 +24,8 @@ from harness.experiments.registry import experiments, kinds, stages
 from harness.folders import RUNS, SOURCE
 from harness.local import run_local
 from harness.progress import Progress
-from harness.report.commit import commit_of
-from harness.report.coverage import FACT as COVERAGE
-from harness.report.environment import environment
-from harness.report.left_out import Extents, left_out, left_out_sentence
+from harness.report.coverage import COVERAGE, LEFT_OUT, Extents, left_out, left_out_sentence
+from harness.report.environment import commit_of, environment
 from harness.report.ratios import ratio_table, undecided_sentence
 from harness.report.rows import (
     by_kind,
@@ -143,7 +141,7 @@ def bench(request: BenchRequest) -> int:
         problems, extents = _measure(request, plan, run_folder, progress, end)
     progress.step("report")
     facts[COVERAGE] = read_coverage().totals()
-    facts["left_out"] = cut = left_out(extents)
+    facts[LEFT_OUT] = cut = left_out(extents)
     facts["problems"] = [shortened(problem) for problem in problems]
     ran_on = environment(Path(tempfile.gettempdir()))
     write_facts(run_folder, {**facts, "seconds": round(progress.seconds), "environment": ran_on})

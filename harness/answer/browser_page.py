@@ -7,18 +7,16 @@ from html import escape
 from typing import Any
 
 from harness.answer.choice import Choice, busy_notice, choices
+from harness.answer.document import choice_table, summary_table
 from harness.answer.history import HISTORY_FILE, Line, others, timelines
-from harness.answer.machine import machine_page, origin
-from harness.answer.results import left_out_of, problems_of
-from harness.answer.summary import choice_table, summary_table
+from harness.answer.results import left_out_of, machine_page, origin, problems_of
 from harness.report import text
 from harness.report.charts import COLOURS, Chart
 from harness.report.figures import Figures
-from harness.report.levels import LEVELS, MEANING
 from harness.report.page import HOW, Page, PageFinding
 from harness.report.ratios import ratio_finding, ratio_sentence, ratio_table
-from harness.report.web.assemble import Section, assemble
-from harness.report.web.markdown import inline, to_html
+from harness.report.text import LEVELS, MEANING
+from harness.report.web.assemble import Section, assemble, inline, to_html
 
 _TITLE = "Which backend, and why"
 _READING = """\

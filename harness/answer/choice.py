@@ -11,9 +11,8 @@ from harness.experiments.opening.report import READY_AFTER_A_KILL, largest_state
 from harness.experiments.throughput.figures import reference
 from harness.processes.load import BUSY_REPEATS, BUSY_SHARE, is_busy
 from harness.report import text
-from harness.report.figures import Figure, Figures
-from harness.report.interval import CONFIDENCE, REPEATS_MIN, Interval, columns, with_interval
-from harness.report.levels import LEVELS
+from harness.report.figures import CONFIDENCE, REPEATS_MIN, Figure, Figures, Interval, columns, with_interval
+from harness.report.text import LEVELS
 
 
 @dataclass(frozen=True)

@@ -19,16 +19,15 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from harness.answer.measures import MEASURES, Measure
+from harness.answer.history import MEASURES, Measure
 from harness.experiments.opening.report import KEY as OPENING_KEY
 from harness.experiments.registry import kinds
 from harness.experiments.throughput.figures import KEY as THROUGHPUT_KEY
 from harness.processes.load import BUSY_REPEATS, is_busy
 from harness.report import text
-from harness.report.figures import grouped, values
-from harness.report.interval import CONFIDENCE, REPEATS_MIN, Interval, log_deviations, ratio_interval
+from harness.report.figures import CONFIDENCE, REPEATS_MIN, Interval, grouped, log_deviations, ratio_interval, values
+from harness.report.page import Table
 from harness.report.rows import FACTS_FILE, Row, missing_columns, read_facts, read_rows
-from harness.report.table import Table
 from stores.errors import ConfigError
 
 _MACHINE = ("cpu", "memory_bytes", "disk")

@@ -7,22 +7,20 @@ that has a line already replaces that line.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from harness.answer.choice import is_too_busy
-from harness.answer.machine import machine_kind
-from harness.answer.measures import MEASURES, Measure
-from harness.experiments.opening.report import largest_state
+from harness.answer.results import machine_kind
+from harness.experiments.opening.report import READY_AFTER_A_KILL, largest_state
 from harness.experiments.throughput.figures import reference
 from harness.report import text
 from harness.report.charts import Chart, Mark, Panel, is_drawable
-from harness.report.commit import CHANGED
-from harness.report.figures import Figure, Figures
-from harness.report.interval import columns
-from harness.report.levels import LEVELS
+from harness.report.environment import CHANGED
+from harness.report.figures import Figure, Figures, columns
+from harness.report.text import LEVELS
 from stores.errors import ConfigError
 
 HISTORY_FILE = "history.jsonl"
@@ -179,3 +177,31 @@ def _step(line: Line) -> str:
     commit, date = str(line["commit"]), str(line["date"])
     changed = "*" if commit.endswith(CHANGED) else ""
     return f"{date}|{commit[:7] + changed if commit else date[:10]}"
+
+
+@dataclass(frozen=True)
+class Measure:
+    """A column of a kind of rows and figures. ``same_work`` is True if it depends on the number of records."""
+
+    kind: str
+    name: str
+    words: str
+    shown: Callable[[float | None], str]
+    more_is_better: bool = False
+    same_work: bool = False
+    is_time: bool = False
+    """True if it depends on the speed of the machine."""
+    unit: str = ""
+    """The unit of an axis, which has so many of the column's own units (``scale``)."""
+    scale: float = 1.0
+
+
+MEASURES = (
+    Measure(
+        "throughput", "records_per_s", "records/s", text.count, more_is_better=True, is_time=True, unit="records/s"
+    ),
+    Measure("throughput", "commit_p99_us", "commit, p99", text.latency, is_time=True, unit="ms", scale=1e3),
+    Measure("throughput", "peak_memory_bytes", "peak memory", text.size, same_work=True, unit="MiB", scale=2.0**20),
+    Measure("throughput", "bytes_on_disk", "on disk", text.size, same_work=True, unit="MiB", scale=2.0**20),
+    Measure("opening", "ready_s", READY_AFTER_A_KILL, text.duration, is_time=True, unit="ms", scale=1e-3),
+)

@@ -9,9 +9,9 @@ from typing import Any
 
 from harness.experiment import RATIO, Failure, Rows
 from harness.experiments.registry import experiments, kinds
-from harness.report.coverage import coverage_sentence
+from harness.report import text
+from harness.report.coverage import coverage_sentence, sentence_of, summary_of
 from harness.report.figures import Figure, Figures
-from harness.report.left_out import sentence_of, summary_of
 from harness.report.page import Page
 from harness.report.ratios import ratios
 from harness.report.rows import FACTS_FILE, read_all, read_facts
@@ -88,3 +88,56 @@ def _completed(page: Page, facts: Mapping[str, Any], name: str) -> Page:
     more = [f"**{left_out}**" if left_out else "", covered]
     absent = f"{page.absent}: {left_out}" if left_out else page.absent
     return replace(page, shows=(*page.shows, *filter(None, more)), absent=absent)
+
+
+MACHINE_FILE = "machine.md"
+
+
+def origin(facts: Mapping[str, Any], environment: Mapping[str, Any]) -> str:
+    """Return the run and the machine in two sentences. ``facts`` are the settings of the run."""
+    cpu, disk = environment["cpu"], environment["disk"]
+    return (
+        f"Generated from the rows of one run: {run_of(facts)}, on {cpu['cores']} cores "
+        f"({cpu['model']}), {text.size(environment['memory_bytes'])} of memory, {disk['file_system']}. Nothing in it "
+        "is written by hand."
+    )
+
+
+def machine_kind(environment: Mapping[str, Any]) -> str:
+    """Return the kind of a machine in one line: figures of different kinds are not compared."""
+    cpu, disk = environment["cpu"], environment["disk"]
+    memory_gib = round(environment["memory_bytes"] / 2**30)
+    return f"{cpu['cores']} cores, {cpu['model']}, {memory_gib} GiB, {disk['file_system']}"
+
+
+def run_of(facts: Mapping[str, Any]) -> str:
+    """Return the profile, the seed and the time of a run."""
+    return f"profile {facts['profile']}, seed {facts['seed']}, {facts['started']}"
+
+
+def machine_page(facts: Mapping[str, Any], environment: Mapping[str, Any]) -> str:
+    """Return the page in Markdown."""
+    cpu, disk = environment["cpu"], environment["disk"]
+    libraries = ", ".join(f"{name} {version}" for name, version in environment["libraries"].items())
+    packages = ", ".join(f"{name} {version}" for name, version in environment["packages"].items())
+    table = text.table(
+        ("what", "is"),
+        [
+            ("processor", f"{cpu['model']}, {cpu['cores']} cores, {cpu['architecture']}"),
+            ("memory", text.size(environment["memory_bytes"])),
+            ("disk", f"{disk['kind']}, {disk['file_system']} ({disk['mount_options']})"),
+            ("kernel", environment["kernel"]),
+            ("Python, Java", f"{environment['python']}, {environment['java']}"),
+            ("engines", libraries),
+            ("packages", packages),
+            ("took", text.duration(facts.get("seconds"))),
+        ],
+    )
+    return "\n".join(
+        [
+            "# The machine\n",
+            f"The machine and the software of one run: {run_of(facts)}. Figures of other machines differ; ratios "
+            "within a run say more than numbers do. Every backend's options are in `environment.json`.\n",
+            table,
+        ]
+    )

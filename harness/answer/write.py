@@ -14,18 +14,15 @@ from pathlib import Path
 from typing import Any
 
 from harness.answer.browser_page import browser_page
-from harness.answer.document import first_page
+from harness.answer.document import first_page, summary_table
 from harness.answer.history import HISTORY_FILE, history_text, read_history, with_run
-from harness.answer.machine import MACHINE_FILE, machine_page, run_of
-from harness.answer.results import FinishedRun, all_figures, all_pages, finished_run
-from harness.answer.summary import summary_table
+from harness.answer.results import MACHINE_FILE, FinishedRun, all_figures, all_pages, finished_run, machine_page, run_of
 from harness.experiments.registry import kinds
 from harness.folders import ROOT, SOURCE
 from harness.report.charts import draw
-from harness.report.database import write_database
 from harness.report.figures import Figure
 from harness.report.page import BROWSER_PAGE, FIRST_PAGE, Page
-from harness.report.rows import missing_columns, read_facts, replace_text
+from harness.report.rows import missing_columns, read_facts, replace_text, write_database
 from stores.errors import ConfigError
 
 FIGURES_FILE, ENVIRONMENT_FILE = "figures.jsonl", "environment.json"

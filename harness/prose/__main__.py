@@ -7,8 +7,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from harness.folders import ROOT
-from harness.prose.extraction import markdown_passages, python_passages
-from harness.prose.rules import Offence, Rules
+from harness.prose.rules import Offence, Rules, markdown_passages, python_passages
 
 GLOSSARY = Path("docs/glossary.md")
 _DOCUMENTS = ("*.md", "docs/**/*.md", "[a-z]*/README.md")

@@ -1,12 +1,15 @@
-"""Rules for prose: no word that the glossary replaces, no long sentence, no docstring that opens with a question."""
+"""Rules for prose: no word that the glossary replaces, no long sentence, no docstring that opens with a question.
+
+Prose is paragraphs of Markdown, docstrings and error messages of Python. Code is no prose: blocks, spans in backticks
+and quotations are left out.
+"""
 
 from __future__ import annotations
 
+import ast
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-
-from harness.prose.extraction import Passage
 
 WORDS_MAX = 35
 """The longest sentence allowed, in words."""
@@ -81,3 +84,130 @@ def _replaced_words(glossary: str) -> Iterator[tuple[str, str]]:
 
 def _pattern(word: str) -> str:
     return r"\s+".join(re.escape(part).replace(r"\*", r"\w*") for part in word.split())
+
+
+_SPANS = (
+    (re.compile(r"(`+)(?!`).+?(?<!`)\1(?!`)", re.DOTALL), "CODE"),
+    (re.compile(r'"[^"]*"'), "QUOTE"),
+    (re.compile(r"!?\[([^\]]*)\]\([^)]*\)"), r"\1"),
+    (re.compile(r"https?://\S+"), "LINK"),
+)
+_FENCE = re.compile(r"^\s*(```+|~~~+)")
+_LIST_ITEM = re.compile(r"^\s*([*+-]|\d+\.)\s+")
+_NEW_SECTION = re.compile(r"^(Raises|Source|Returns|Yields)\b.*?:")
+_TABLE_RULE = re.compile(r"^[\s|:-]+$")
+_CODE_INDENT = " " * 4
+_REPORTING_CALL = re.compile(r"(Error|Exception|Warning|SystemExit|^warn|^warning)$")
+
+
+@dataclass(frozen=True)
+class Passage:
+    """One paragraph, list item, table cell or message, without its code, and the line that it begins in."""
+
+    line: int
+    text: str
+    opens_docstring: bool = False
+
+
+def markdown_passages(text: str) -> Iterator[Passage]:
+    """Yield the passages of a Markdown document."""
+    yield from _passages(_without_blocks(text.splitlines()), 1)
+
+
+def python_passages(source: str) -> Iterator[Passage]:
+    """Yield the passages of the docstrings and error messages of a Python file. Raises: SyntaxError."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
+            yield from _docstring_passages(node.value.value, node.lineno, node.col_offset)
+        elif isinstance(node, ast.Call) and _REPORTING_CALL.search(_name(node.func)):
+            for argument in [*node.args, *(keyword.value for keyword in node.keywords)]:
+                message = _message(argument)
+                if message:
+                    yield Passage(argument.lineno, _without_spans(message))
+
+
+def _docstring_passages(text: str, line: int, indentation: int) -> Iterator[Passage]:
+    first, *rest = text.split("\n")
+    lines = [first.strip(), *(each.removeprefix(" " * indentation) for each in rest)]
+    for number, passage in enumerate(_passages(_without_blocks(lines), line)):
+        yield Passage(passage.line, passage.text, opens_docstring=number == 0)
+
+
+def _without_blocks(lines: Sequence[str]) -> list[str]:
+    """The lines, with those of code blocks and comments emptied."""
+    kept = []
+    fence = ""
+    in_block, in_list, after_blank = False, False, True
+    for line in lines:
+        opened = _FENCE.match(line)
+        if fence or opened:
+            kept.append("")
+            if opened is not None and not fence:
+                fence = opened[1]
+            elif opened is not None and line.strip() == fence:
+                fence = ""
+            continue
+        is_blank = not line.strip()
+        if not is_blank and not line.startswith(" "):
+            in_block = in_list = False
+        if _LIST_ITEM.match(line) and not in_block:
+            in_list = True
+        elif line.startswith(_CODE_INDENT) and not in_list and (after_blank or in_block):
+            in_block = True
+        kept.append("" if in_block else re.sub(r"<!--.*?-->", "", line))
+        after_blank = is_blank
+    return kept
+
+
+def _passages(lines: Sequence[str], first_line: int) -> Iterator[Passage]:
+    gathered: list[str] = []
+    begin = first_line
+
+    def gathered_passage() -> Iterator[Passage]:
+        if gathered:
+            yield Passage(begin, _without_spans("\n".join(gathered)))
+            gathered.clear()
+
+    for number, line in enumerate(lines, first_line):
+        stripped = line.strip()
+        if stripped.startswith("|"):
+            yield from gathered_passage()
+            if not _TABLE_RULE.match(stripped):
+                yield from (Passage(number, cell) for cell in _cells(stripped) if cell)
+            continue
+        if not stripped or stripped.startswith("#") or _LIST_ITEM.match(line) or _NEW_SECTION.match(stripped):
+            yield from gathered_passage()
+        if stripped:
+            if not gathered:
+                begin = number
+            gathered.append(_LIST_ITEM.sub("", stripped).lstrip("# "))
+        if stripped.startswith("#"):
+            yield from gathered_passage()
+    yield from gathered_passage()
+
+
+def _cells(row: str) -> list[str]:
+    return [cell.strip() for cell in _without_spans(row).strip("|").split("|")]
+
+
+def _without_spans(text: str) -> str:
+    for pattern, replacement in _SPANS:
+        text = pattern.sub(replacement, text)
+    return " ".join(text.split())
+
+
+def _name(function: ast.expr) -> str:
+    if isinstance(function, ast.Attribute):
+        return function.attr
+    return function.id if isinstance(function, ast.Name) else ""
+
+
+def _message(node: ast.expr) -> str:
+    """The text of a string expression; a value that is formatted into it counts as one word."""
+    if isinstance(node, ast.Constant) and isinstance(node.value, str):
+        return node.value
+    if isinstance(node, ast.JoinedStr):
+        return "".join(_message(part) if isinstance(part, ast.Constant) else "VALUE" for part in node.values)
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
+        return _message(node.left) + _message(node.right)
+    return ""

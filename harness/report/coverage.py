@@ -6,13 +6,14 @@ for the meaning of the points' numbers. If it changes, the old points are droppe
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from harness.report import text
 
-FACT = "coverage"
+COVERAGE = "coverage"
 """The fact of a run that has the points tried and the points there are, by experiment, with its own points."""
 
 
@@ -67,7 +68,7 @@ class Coverage:
 
 def coverage_sentence(facts: Mapping[str, Any], experiment: str) -> str:
     """Return a sentence about the points of an experiment that nights have tried, from a run's facts; "" for none."""
-    covered = (facts.get(FACT) or {}).get(experiment)
+    covered = (facts.get(COVERAGE) or {}).get(experiment)
     if not covered:
         return ""
     tried, points = covered
@@ -92,3 +93,46 @@ def numbers(ranges_: str) -> frozenset[int]:
         first, _, last = part.partition("-")
         found |= set(range(int(first), int(last or first) + 1))
     return frozenset(found)
+
+
+LEFT_OUT = "left_out"
+"""The fact of a run that has this, by experiment: the units of which less was tried than planned, with both numbers."""
+Extents = Mapping[str, Mapping[str, Sequence[int]]]
+"""The numbers that were tried and planned, by experiment and unit: ``{"crash": {"trials": (52, 594)}}``."""
+
+
+def left_out(extents: Extents) -> Extents:
+    """Return the part of ``extents`` of which less was tried than planned."""
+    cut = {
+        name: {unit: (tried, planned) for unit, (tried, planned) in extent.items() if tried < planned}
+        for name, extent in extents.items()
+    }
+    return {name: units for name, units in cut.items() if units}
+
+
+def left_out_sentence(extent: Mapping[str, Sequence[int]]) -> str:
+    """Return a sentence such as "1,204 of 27,275 points tried within the budget." """
+    parts = [f"{text.exact(tried)} of {text.exact(planned)} {unit}" for unit, (tried, planned) in extent.items()]
+    return f"{' and '.join(parts)} tried within the budget; the others were left out."
+
+
+def sentence_of(facts: Mapping[str, Any], experiment: str) -> str:
+    """Return what a run left out of an experiment, from its facts; "" for nothing."""
+    cut = facts.get(LEFT_OUT) or {}
+    return left_out_sentence(cut[experiment]) if experiment in cut else ""
+
+
+def summary_of(facts: Mapping[str, Any], titles: Mapping[str, str] = MappingProxyType({})) -> str:
+    """Return a sentence for the first page about all that a run left out, from its facts; "" for nothing.
+
+    ``titles`` are the experiments in a reader's words.
+    """
+    cut: Extents = facts.get(LEFT_OUT) or {}
+    if not cut:
+        return ""
+    parts = (
+        f"{text.exact(tried)} of {text.exact(planned)} {unit} of *{titles.get(name, name)}*"
+        for name, extent in cut.items()
+        for unit, (tried, planned) in extent.items()
+    )
+    return f"**This run is not complete.** It tried {', '.join(parts)} within its budget, and left out the others."

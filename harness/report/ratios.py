@@ -13,11 +13,9 @@ from typing import Any
 
 from harness.processes.load import BUSY_REPEATS
 from harness.report import text
-from harness.report.figures import Figure, Figures, in_order
-from harness.report.interval import columns, interval, with_interval
-from harness.report.page import PageFinding
+from harness.report.figures import Figure, Figures, columns, in_order, interval, with_interval
+from harness.report.page import PageFinding, Table
 from harness.report.rows import Row
-from harness.report.table import Table
 
 
 def ratio_of(repeats: Sequence[float], busy: int = 0) -> dict[str, Any]:

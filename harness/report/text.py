@@ -77,3 +77,19 @@ def failures(what: str, lines: Sequence[str]) -> str:
     shown = "\n".join(f"* {line}" for line in lines[:FAILURES_SHOWN])
     more = f"\n\nand {len(lines) - FAILURES_SHOWN} more." if len(lines) > FAILURES_SHOWN else ""
     return f"**{what}: {len(lines)}.**\n\n{shown}{more}\n"
+
+
+LEVELS = ("CHANGELOG", "PROCESS", "DISK")
+MEANING = """\
+| level | a commit survives by itself |
+| --- | --- |
+| CHANGELOG | nothing: after a crash the store is at some earlier commit, whole, and the changelog's tail is replayed |
+| PROCESS | a killed process |
+| DISK | power loss, by fsync in every commit |
+"""
+"""The levels as a table in Markdown."""
+
+
+def level_order(level: str) -> tuple[int, str]:
+    """Return the sort key of a level: the weakest promise first, unknown levels last."""
+    return (LEVELS.index(level) if level in LEVELS else len(LEVELS)), level

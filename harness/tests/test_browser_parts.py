@@ -13,8 +13,7 @@ import pytest
 
 from harness.answer.browser_page import _place
 from harness.report.charts import Chart, Mark, Panel, draw, specifications
-from harness.report.web.assemble import Section, assemble
-from harness.report.web.markdown import inline, to_html
+from harness.report.web.assemble import Section, assemble, inline, to_html
 
 
 @pytest.mark.parametrize(

@@ -39,7 +39,7 @@ from harness.local import PROBLEMS_MAX, run_local
 from harness.processes.child import MeasurementFailedError, run_program
 from harness.processes.load import LOAD_COLUMNS, median_load
 from harness.profiles import NIGHT, PROFILES
-from harness.report.left_out import left_out, left_out_sentence, summary_of
+from harness.report.coverage import left_out, left_out_sentence, summary_of
 from harness.run import budget_of
 from harness.spark.runner import taken_by
 from harness.tests.clock import Clock

@@ -14,7 +14,7 @@ import pytest
 from harness.answer.comparison import compared, comparison_table
 from harness.cli import USERS_MISTAKE, main
 from harness.experiments.registry import kinds
-from harness.report.interval import log_deviations, ratio_interval
+from harness.report.figures import log_deviations, ratio_interval
 from harness.report.rows import new_run, write_facts, write_rows
 from harness.tests.made_up_rows import ENVIRONMENT, FACTS, Rows, made_up_rows
 

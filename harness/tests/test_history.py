@@ -17,7 +17,7 @@ from harness.answer.results import all_figures
 from harness.answer.write import check_results, write_report
 from harness.cli import USERS_MISTAKE, main
 from harness.experiments.registry import kinds
-from harness.report.commit import commit_of
+from harness.report.environment import commit_of
 from harness.report.page import BROWSER_PAGE
 from harness.report.rows import new_run, write_rows
 from harness.tests.made_up_rows import ENVIRONMENT, FACTS, SPEEDS, made_up_rows

@@ -4,7 +4,7 @@ from random import Random
 
 import pytest
 
-from harness.report.interval import CONFIDENCE, REPEATS_MIN, coverage, interval
+from harness.report.figures import CONFIDENCE, REPEATS_MIN, coverage, interval
 
 
 def test_fewer_than_five_repeats_have_no_interval() -> None:

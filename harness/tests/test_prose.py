@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from harness.prose.__main__ import main
-from harness.prose.extraction import markdown_passages, python_passages
-from harness.prose.rules import WORDS_MAX, Rules
+from harness.prose.rules import WORDS_MAX, Rules, markdown_passages, python_passages
 
 GLOSSARY = """# Glossary
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from harness.report.table import ROWS_SHOWN, Table
+from harness.report.page import ROWS_SHOWN, Table
 
 TABLE = Table(
     "Level `DISK`",

@@ -13,8 +13,7 @@ import pytest
 
 from harness.experiments.registry import kinds
 from harness.folders import ROOT
-from harness.report.database import DATABASE_FILE, write_database
-from harness.report.rows import new_run, write_rows
+from harness.report.rows import DATABASE_FILE, new_run, write_database, write_rows
 from harness.tests.made_up_rows import FACTS, made_up_rows
 from stores.errors import ConfigError
 

@@ -23,7 +23,7 @@ from harness.experiments.throughput.plan import (
     shares,
     throughput_trials,
 )
-from harness.report.interval import interval, repeats_of_a_narrower_interval
+from harness.report.figures import interval, repeats_of_a_narrower_interval
 from harness.spark import gang
 from harness.spark.gang import MEASUREMENTS, run_gangs
 from harness.spark.runner import SparkSite

@@ -6,9 +6,8 @@ from collections.abc import Iterable
 
 from harness.report import text
 from harness.report.figures import Figure, Figures, in_order
-from harness.report.page import Page, tables
+from harness.report.page import Page, Table, tables
 from harness.report.rows import Row
-from harness.report.table import Table
 
 _METHOD = """\
 Counted at the engines of a store alone, in a transaction that fits into a buffer of 256 KiB and in one that does not,

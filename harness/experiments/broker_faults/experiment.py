@@ -31,8 +31,7 @@ from harness.mutants.registry import BROKER_TRIALS
 from harness.processes import kafka_jars
 from harness.processes.child import MeasurementFailedError
 from harness.report import text
-from harness.report.page import Page, PageFinding, tables
-from harness.report.table import Table
+from harness.report.page import Page, PageFinding, Table, tables
 from stores.errors import ConfigError
 from stores.registry import ALIASES, backends
 

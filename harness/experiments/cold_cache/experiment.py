@@ -24,8 +24,7 @@ from harness.experiments.cold_cache import cold_cache
 from harness.processes.child import figures_apart
 from harness.report import text
 from harness.report.figures import in_order
-from harness.report.page import Page, tables
-from harness.report.table import Table
+from harness.report.page import Page, Table, tables
 from stores.registry import backends
 
 

@@ -32,8 +32,7 @@ from harness.experiments.crash.report import crash, crash_tables, crash_trials, 
 from harness.experiments.crash.run import DEADLINE_S, CrashOutcome, examine
 from harness.experiments.crash.trial import CrashTrial, admitted
 from harness.report.coverage import Covered
-from harness.report.page import Page
-from harness.report.table import Table
+from harness.report.page import Page, Table
 
 
 class Crash(Experiment[CrashTrial]):

@@ -7,10 +7,9 @@ from collections.abc import Iterable, Sequence
 from harness.report import text
 from harness.report.charts import Chart, Mark, Panel, Result
 from harness.report.figures import Figure, Figures, distinct, grouped
-from harness.report.levels import level_order
-from harness.report.page import Page, PageFinding, tables
+from harness.report.page import Page, PageFinding, Table, tables
 from harness.report.rows import Row
-from harness.report.table import Table
+from harness.report.text import level_order
 from stores.registry import backends
 
 KEY = ("scenario", "durability", "guarantee", "backend", "failpoint", "fault")

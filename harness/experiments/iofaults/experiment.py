@@ -56,8 +56,7 @@ from harness.experiments.iofaults.subsets import (
 from harness.io_trace.library import recorder_library
 from harness.processes.fork_server import ForkServer
 from harness.report.coverage import Coverage, Covered, numbers, ranges
-from harness.report.page import Page
-from harness.report.table import Table
+from harness.report.page import Page, Table
 from stores.errors import ConfigError
 
 _CASE: Mapping[str, type] = {

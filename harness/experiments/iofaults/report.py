@@ -16,9 +16,8 @@ from harness.experiments.iofaults.case import (
 from harness.experiments.iofaults.faults import IO_FAULTS, Loss
 from harness.report import text
 from harness.report.figures import Figure, Figures
-from harness.report.page import Page, PageFinding
+from harness.report.page import Page, PageFinding, Table
 from harness.report.rows import Row
-from harness.report.table import Table
 
 KEY = ("durability", "fault", "variant", "backend")
 MEASURED = "measured"

@@ -10,10 +10,9 @@ from harness.experiment import RATIO
 from harness.processes.load import is_busy
 from harness.report import text
 from harness.report.figures import Figure, Figures, grouped, in_order
-from harness.report.page import Page, tables
+from harness.report.page import Page, Table, tables
 from harness.report.ratios import ratio_of
 from harness.report.rows import Row
-from harness.report.table import Table
 
 JVM = "jvm-"
 """The prefix of the subjects in the JVM."""

@@ -24,9 +24,8 @@ from harness.experiment import (
 from harness.experiments.kafka.report import figures, kafka_tables, page, partitions_text, ratios
 from harness.experiments.kafka.trial import KafkaTrial
 from harness.processes import kafka_jars
-from harness.report.page import Page
+from harness.report.page import Page, Table
 from harness.report.ratios import ratio_table
-from harness.report.table import Table
 from stores.config import StoreConfig
 from stores.errors import ConfigError
 

@@ -13,10 +13,9 @@ from harness.experiments.kafka.trial import BARE, KAFKA, READY_S, RECORDS, STREA
 from harness.processes.load import is_busy, median_load
 from harness.report import text
 from harness.report.figures import Figure, Figures, grouped, in_order
-from harness.report.page import Page, tables
+from harness.report.page import Page, Table, tables
 from harness.report.ratios import ratio_of
 from harness.report.rows import Row
-from harness.report.table import Table
 from stores.config import StoreConfig
 
 AT_LEAST: Mapping[str, float] = {BARE: 0.8, STREAMS: 1.3}

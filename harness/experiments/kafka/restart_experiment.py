@@ -23,9 +23,8 @@ from harness.experiment import (
 from harness.experiments.kafka.restart_report import KIND, figures, ratios, restart_tables
 from harness.experiments.kafka.trial import RestartTrial
 from harness.processes import kafka_jars
-from harness.report.page import Page
+from harness.report.page import Page, Table
 from harness.report.ratios import ratio_table
-from harness.report.table import Table
 from stores.config import StoreConfig
 from stores.errors import ConfigError
 

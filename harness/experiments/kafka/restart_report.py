@@ -11,9 +11,9 @@ from harness.experiments.kafka.trial import READY_S, RECORDS, STREAMS
 from harness.processes.load import is_busy, median_load
 from harness.report import text
 from harness.report.figures import Figure, Figures, grouped, in_order, median_of
+from harness.report.page import Table
 from harness.report.ratios import ratio_of
 from harness.report.rows import Row
-from harness.report.table import Table
 
 KIND = "kafka_restart"
 PROMISED = "one second"

@@ -7,9 +7,8 @@ from collections.abc import Iterable, Sequence
 from harness.report import text
 from harness.report.charts import Chart, Mark, Panel
 from harness.report.figures import BASELINE, Figure, Figures, distinct
-from harness.report.page import Page, tables
+from harness.report.page import Page, Table, tables
 from harness.report.rows import Row
-from harness.report.table import Table
 
 _METHOD = """\
 A store by itself, with random keys of 16 bytes and values of 100. Puts are timed one by one, and commits of a fixed

@@ -8,10 +8,9 @@ from harness.processes.load import is_busy
 from harness.report import text
 from harness.report.charts import Chart, Mark, Panel
 from harness.report.figures import Figure, Figures, distinct, grouped, in_order, median_of, values
-from harness.report.levels import level_order
-from harness.report.page import Page, PageFinding
+from harness.report.page import Page, PageFinding, Table
 from harness.report.rows import Row
-from harness.report.table import Table
+from harness.report.text import level_order
 
 KEY = ("durability", "backend", "limit_bytes")
 _MEDIANS = ("records", "records_per_s", "commits", "predicted", "exceeded", "peak_memory_bytes")

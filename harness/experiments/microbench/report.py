@@ -7,10 +7,9 @@ from collections.abc import Iterable
 from harness.report import text
 from harness.report.charts import Chart, Mark, Panel
 from harness.report.figures import Figure, Figures, distinct, in_order
-from harness.report.levels import level_order
-from harness.report.page import FIRST_PAGE, Page, tables
+from harness.report.page import FIRST_PAGE, Page, Table, tables
 from harness.report.rows import Row
-from harness.report.table import Table
+from harness.report.text import level_order
 
 YARDSTICK = "plain-"
 """The prefix of the names of subjects that are no backends."""

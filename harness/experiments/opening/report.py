@@ -7,12 +7,20 @@ from collections.abc import Collection, Iterable, Sequence
 from harness.processes.load import is_busy
 from harness.report import text
 from harness.report.charts import Chart, Mark, Panel
-from harness.report.figures import Figure, Figures, distinct, grouped, intervals, median_of
-from harness.report.interval import REPEATS_MIN, columns, with_interval
-from harness.report.levels import level_order
-from harness.report.page import Page, tables
+from harness.report.figures import (
+    REPEATS_MIN,
+    Figure,
+    Figures,
+    columns,
+    distinct,
+    grouped,
+    intervals,
+    median_of,
+    with_interval,
+)
+from harness.report.page import Page, Table, tables
 from harness.report.rows import Row
-from harness.report.table import Table
+from harness.report.text import level_order
 
 KEY = ("durability", "backend", "records")
 

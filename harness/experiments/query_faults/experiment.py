@@ -27,8 +27,7 @@ from harness.experiments.query_faults.trial import COUNT, WORKLOADS, QueryTrial
 from harness.mutants.registry import QUERY_TRIALS
 from harness.processes.child import MeasurementFailedError
 from harness.report import text
-from harness.report.page import Page, PageFinding, tables
-from harness.report.table import Table
+from harness.report.page import Page, PageFinding, Table, tables
 from stores.registry import ALIASES, backends
 
 _NUMBERS = {

@@ -23,8 +23,7 @@ from harness.experiments.readers.run import COLUMNS, examine
 from harness.experiments.readers.trial import ReadersTrial
 from harness.mutants.registry import fitting
 from harness.report import text
-from harness.report.page import Page, PageFinding, tables
-from harness.report.table import Table
+from harness.report.page import Page, PageFinding, Table, tables
 from harness.typed_maps import check_kind
 from stores.registry import backend_named, backends, checked_durability
 

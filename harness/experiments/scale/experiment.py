@@ -16,8 +16,7 @@ from harness.experiments.scale.scale import (
     ScaleTrial,
     run_scale,
 )
-from harness.report.page import Page
-from harness.report.table import Table
+from harness.report.page import Page, Table
 from stores.registry import ALIASES, backends
 
 RECORDS_PER_S = 40_000

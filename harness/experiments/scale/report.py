@@ -12,9 +12,8 @@ from harness.processes.load import is_busy
 from harness.report import text
 from harness.report.charts import Chart, Mark, Panel
 from harness.report.figures import Figure, Figures, in_order
-from harness.report.page import Page, PageFinding, tables
+from harness.report.page import Page, PageFinding, Table, tables
 from harness.report.rows import Row
-from harness.report.table import Table
 
 _METHOD = f"""\
 A process puts all records into a new store at level CHANGELOG, in commits of {COMMIT_RECORDS:,}. Runs after the 23rd of

@@ -9,8 +9,7 @@ from typing import Any
 from harness.experiment import RATIO
 from harness.experiments.stateful.trial import APPLY, JVM, OURS, OURS_IN_ARROW, PANDAS, ROWS
 from harness.processes.load import is_busy
-from harness.report.figures import Figure, grouped, in_order, intervals
-from harness.report.interval import Interval, interval
+from harness.report.figures import Figure, Interval, grouped, in_order, interval, intervals
 from harness.report.ratios import ratio_of
 from harness.report.rows import Row
 

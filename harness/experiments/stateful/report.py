@@ -8,10 +8,8 @@ from harness.experiments.stateful.figures import GOAL_KEYS, GOALS
 from harness.experiments.stateful.trial import APPLY, IN_ARROW, JVM, OURS, PANDAS, ROWS, SUBJECTS
 from harness.report import text
 from harness.report.charts import Chart, Mark, Panel
-from harness.report.figures import Figure, Figures, distinct
-from harness.report.interval import columns, with_interval
-from harness.report.page import Page, PageFinding, tables
-from harness.report.table import Table
+from harness.report.figures import Figure, Figures, columns, distinct, with_interval
+from harness.report.page import Page, PageFinding, Table, tables
 
 _METHOD = f"""\
 A streaming query counts events by key, and gives out the new count of each key of the batch. Every subject reads the

@@ -14,8 +14,7 @@ from harness.experiments.throughput import plan
 from harness.experiments.throughput.figures import throughput, wrong_end_lines
 from harness.experiments.throughput.plan import Grid, ThroughputTrial, narrowing_trial
 from harness.experiments.throughput.report import page, throughput_tables
-from harness.report.page import Page
-from harness.report.table import Table
+from harness.report.page import Page, Table
 from harness.workloads.event_log import EVENT_LOG
 from harness.workloads.flights import Departures
 from harness.workloads.registry import workload

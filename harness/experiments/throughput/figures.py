@@ -9,8 +9,7 @@ from typing import Any
 
 from harness.processes.load import is_busy
 from harness.report import text
-from harness.report.figures import Figure, grouped, intervals, median_of, values
-from harness.report.interval import columns
+from harness.report.figures import Figure, columns, grouped, intervals, median_of, values
 from harness.report.page import PageFinding
 from harness.report.rows import Row
 

@@ -10,8 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from harness.experiments.throughput.partition_work import Configuration, Options
-from harness.report.figures import values
-from harness.report.interval import interval, repeats_of_a_narrower_interval
+from harness.report.figures import interval, repeats_of_a_narrower_interval, values
 from harness.report.rows import Row
 from harness.workloads.flights import Departures
 from harness.workloads.registry import workload

@@ -8,11 +8,9 @@ from typing import Any
 from harness.experiments.throughput.figures import end_state_finding, width_sentences, workload_order
 from harness.report import text
 from harness.report.charts import Chart, Mark, Panel
-from harness.report.figures import Figure, Figures, distinct, grouped
-from harness.report.interval import columns, with_interval
-from harness.report.levels import level_order
-from harness.report.page import Page, tables
-from harness.report.table import Table
+from harness.report.figures import Figure, Figures, columns, distinct, grouped, with_interval
+from harness.report.page import Page, Table, tables
+from harness.report.text import level_order
 
 _METHOD = """\
 Spark partitions a workload's events by key and gives each partition to one task, with stores and a changelog of its

@@ -6,9 +6,8 @@ from collections.abc import Iterable
 
 from harness.report import text
 from harness.report.figures import Figure, Figures, distinct, in_order
-from harness.report.page import Page, tables
+from harness.report.page import Page, Table, tables
 from harness.report.rows import Row
-from harness.report.table import Table
 
 _METHOD = """\
 A writer numbers its writes to one key, about a hundred a second, and commits once per interval. A reader at each level
