@@ -112,7 +112,7 @@ def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
     bench.add_argument(
         "--only",
         metavar="STAGES",
-        help="some of store,jvm,kafka,stateful,throughput,opening,scale,crash,broker,queries,effects",
+        help="some of store,jvm,kafka,stateful,throughput,opening,scale,crash,broker,queries,iofaults",
     )
     bench.add_argument("--backends", metavar="NAMES", help="comma-separated backends (default: all)")
     bench.add_argument("--master", help="a Spark master, instead of all cores of this machine")

@@ -97,7 +97,7 @@ def read_scenario(file: Path) -> ScenarioFile:
     scenario = content.get("SCENARIO")
     if not isinstance(scenario, Scenario):
         raise ConfigError(
-            f"{file} is no scenario: it needs SCENARIO, a CrashScenario, a ThroughputScenario, an EffectScenario, a "
+            f"{file} is no scenario: it needs SCENARIO, a CrashScenario, a ThroughputScenario, an IoFaultScenario, a "
             "ReadersScenario, a QueryScenario, a ScaleScenario, a KafkaScenario, a BrokerScenario or a "
             "KafkaRestartScenario"
         )

@@ -7,9 +7,9 @@ own files beside it.
 Source: SQLite, "How To Corrupt An SQLite Database File"; RocksDB wiki, "Full File Checksum and Checksum Handoff".
 """
 
-from harness.effect_scenario import EffectScenario
+from harness.io_fault_scenario import IoFaultScenario
 
-SCENARIO = EffectScenario(
+SCENARIO = IoFaultScenario(
     faults=("damage flipped", "damage truncated", "damage missing"), durabilities=("DISK",), points_max=60
 )
 

@@ -3,9 +3,9 @@
 Source: write(2) and fsync(2), ENOSPC and EDQUOT; SQLite, "How SQLite Is Tested", "I/O Error Testing".
 """
 
-from harness.effect_scenario import EffectScenario
+from harness.io_fault_scenario import IoFaultScenario
 
-SCENARIO = EffectScenario(
+SCENARIO = IoFaultScenario(
     faults=("error ENOSPC once", "error ENOSPC lasting", "error EDQUOT once", "error EDQUOT lasting"), points_max=30
 )
 

@@ -5,9 +5,9 @@ After a failed sync the kernel marks the pages clean, and no later sync reports 
 Source: Rebello et al., "Can Applications Recover from fsync Failures?" (USENIX ATC 2020); fsync(2), "EIO".
 """
 
-from harness.effect_scenario import EffectScenario
+from harness.io_fault_scenario import IoFaultScenario
 
-SCENARIO = EffectScenario(faults=("failed_sync",), durabilities=("DISK",), points_max=6)
+SCENARIO = IoFaultScenario(faults=("failed_sync",), durabilities=("DISK",), points_max=6)
 
 
 if __name__ == "__main__":

@@ -5,9 +5,9 @@ The upgrade happens in place, record by record, or in a new store that is built 
 Source: KIP-892, "Upgrading"; KIP-258: a store is upgraded in place, and never half.
 """
 
-from harness.effect_scenario import EffectScenario
+from harness.io_fault_scenario import IoFaultScenario
 
-SCENARIO = EffectScenario(
+SCENARIO = IoFaultScenario(
     faults=("kill", "kill_twice", "power names"),
     backends=("lazy-upgrade", "format-upgrade"),
     points_max=6,

@@ -3,9 +3,9 @@
 Source: Rebello et al., "Can Applications Recover from fsync Failures?" (USENIX ATC 2020).
 """
 
-from harness.effect_scenario import EffectScenario
+from harness.io_fault_scenario import IoFaultScenario
 
-SCENARIO = EffectScenario(faults=("error EIO lasting", "error SHORT lasting"), points_max=100)
+SCENARIO = IoFaultScenario(faults=("error EIO lasting", "error SHORT lasting"), points_max=100)
 
 
 if __name__ == "__main__":

@@ -5,9 +5,9 @@ A caller that follows that advice completes its work. A failed sync is not ignor
 Source: Rebello et al., "Can Applications Recover from fsync Failures?" (USENIX ATC 2020).
 """
 
-from harness.effect_scenario import EffectScenario
+from harness.io_fault_scenario import IoFaultScenario
 
-SCENARIO = EffectScenario(faults=("error EIO once", "error SHORT once"), points_max=100)
+SCENARIO = IoFaultScenario(faults=("error EIO once", "error SHORT once"), points_max=100)
 
 
 if __name__ == "__main__":

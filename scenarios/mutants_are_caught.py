@@ -5,10 +5,10 @@ Power loss detects a missing sync, and no kill does.
 Source: KIP-844, "Test Plan"; Pillai et al., "All File Systems Are Not Created Equal" (OSDI 2014), section 5.
 """
 
-from harness.effect_scenario import EffectScenario
+from harness.io_fault_scenario import IoFaultScenario
 from harness.mutants.registry import IO_FAULTS
 
-SCENARIO = EffectScenario(mutants=tuple(IO_FAULTS))
+SCENARIO = IoFaultScenario(mutants=tuple(IO_FAULTS))
 
 
 if __name__ == "__main__":

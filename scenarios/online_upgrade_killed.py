@@ -5,9 +5,9 @@ Steps after commits build the new store. It replaces the old one at the next ope
 Source: KIP-258, first draft, "In-Place Upgrade": online, without a stop of the application.
 """
 
-from harness.effect_scenario import EffectScenario
+from harness.io_fault_scenario import IoFaultScenario
 
-SCENARIO = EffectScenario(
+SCENARIO = IoFaultScenario(
     faults=("kill", "power names"),
     backends=("task-online-upgrade",),
     points_max=24,

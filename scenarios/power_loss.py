@@ -7,9 +7,11 @@ only reported.
 Source: Pillai et al., "All File Systems Are Not Created Equal" (OSDI 2014); KIP-892, "Atomic Checkpointing".
 """
 
-from harness.effect_scenario import EffectScenario
+from harness.io_fault_scenario import IoFaultScenario
 
-SCENARIO = EffectScenario(faults=("power names", "power journal", "power strict"), points_max=96, states_per_position=4)
+SCENARIO = IoFaultScenario(
+    faults=("power names", "power journal", "power strict"), points_max=96, states_per_position=4
+)
 
 
 if __name__ == "__main__":

@@ -5,9 +5,11 @@ This is beyond what disks do, by the stated model: a store may detect it, but mu
 Source: SQLite, "Atomic Commit In SQLite", "Hardware Assumptions", on sectors and power-safe overwrite.
 """
 
-from harness.effect_scenario import EffectScenario
+from harness.io_fault_scenario import IoFaultScenario
 
-SCENARIO = EffectScenario(faults=("power torn-sectors",), durabilities=("DISK",), points_max=120, states_per_position=4)
+SCENARIO = IoFaultScenario(
+    faults=("power torn-sectors",), durabilities=("DISK",), points_max=120, states_per_position=4
+)
 
 
 if __name__ == "__main__":

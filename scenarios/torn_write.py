@@ -3,9 +3,9 @@
 Source: SQLite, "How SQLite Is Tested", "Crash Testing"; KIP-892, "Consistency Problem".
 """
 
-from harness.effect_scenario import EffectScenario
+from harness.io_fault_scenario import IoFaultScenario
 
-SCENARIO = EffectScenario(faults=("tear",), points_max=120)
+SCENARIO = IoFaultScenario(faults=("tear",), points_max=120)
 
 
 if __name__ == "__main__":

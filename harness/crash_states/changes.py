@@ -2,8 +2,9 @@
 
 ``Content`` is the bytes of one file, as a value that is cheap to change and cheap to compare: a tuple of pages, shared
 between contents that differ elsewhere. Each page carries its own hash. The hash of a content is a sum over its pages,
-so a change of one page costs one page, whatever the file's size. ``NameChange`` and ``DataChange`` are what one effect
-changes. ``File`` is one file on a disk: its durable bytes, and pending changes, any of which may be lost or torn.
+so a change of one page costs one page, whatever the file's size. ``NameChange`` and ``DataChange`` are what one
+operation changes. ``File`` is one file on a disk: its durable bytes, and pending changes, any of which may be lost or
+torn.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from fnmatch import fnmatchcase
 from hashlib import blake2b
 from random import Random
 
-from harness.io_trace.recorder import Effect, Kind
+from harness.io_trace.recorder import IoOperation, Kind
 
 PAGE_BYTES = 4096
 _TOTAL_MASK = (1 << 128) - 1
@@ -167,7 +168,7 @@ class DataChange:
 
     index: int
     file: int
-    effect: Effect
+    operation: IoOperation
     grows: bool
     gap: int = 0
     bit: int = field(init=False)
@@ -177,15 +178,15 @@ class DataChange:
 
     def is_of(self, patterns: tuple[str, ...]) -> bool:
         """Return True if the file's path at the time of the change matches ``patterns``."""
-        return matches(self.effect.path, patterns)
+        return matches(self.operation.path, patterns)
 
     def apply(self, content: Content) -> Content:
-        effect = self.effect
-        if effect.kind is Kind.WRITE:
-            return content.written(effect.offset, effect.data)
-        if effect.kind is Kind.TRUNCATE:
-            return content.resized(effect.length)
-        return content.resized(max(content.size, effect.offset + effect.length))
+        operation = self.operation
+        if operation.kind is Kind.WRITE:
+            return content.written(operation.offset, operation.data)
+        if operation.kind is Kind.TRUNCATE:
+            return content.resized(operation.length)
+        return content.resized(max(content.size, operation.offset + operation.length))
 
 
 Change = NameChange | DataChange
@@ -211,32 +212,32 @@ class Rest(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Tear:
-    """A tear of write ``effect``, ``at`` so many of its bytes.
+    """A tear of write ``operation``, ``at`` so many of its bytes.
 
     A negative ``at`` with ``MISSING``: nothing of the write was written, nor so many of the zeros before it.
     """
 
-    effect: int
+    operation: int
     at: int
     rest: Rest
 
 
 def torn(content: Content, change: DataChange, tear: Tear) -> Content:
     """Return ``content`` with the part of the write that reached the disk."""
-    effect = change.effect
-    head, end = effect.data[: max(tear.at, 0)], effect.offset + len(effect.data)
+    operation = change.operation
+    head, end = operation.data[: max(tear.at, 0)], operation.offset + len(operation.data)
     if tear.at < 0:
-        return content.resized(max(content.size, effect.offset + tear.at))
+        return content.resized(max(content.size, operation.offset + tear.at))
     if tear.rest is Rest.BEFORE:
-        return content.written(effect.offset + tear.at, effect.data[tear.at :])
+        return content.written(operation.offset + tear.at, operation.data[tear.at :])
     size = content.size
     if tear.rest in (Rest.ZEROS, Rest.NOISE):
         content = content.resized(max(size, end))
     if tear.rest is Rest.NOISE:
-        start = max(size, effect.offset + tear.at)
-        noise = Random(f"{tear.effect} {tear.at}").randbytes(max(end - start, 0))
+        start = max(size, operation.offset + tear.at)
+        noise = Random(f"{tear.operation} {tear.at}").randbytes(max(end - start, 0))
         content = content.written(start, noise)
-    return content.written(effect.offset, head)
+    return content.written(operation.offset, head)
 
 
 class File:
@@ -267,7 +268,7 @@ class File:
     def with_kept(self, kept: int, tears: tuple[Tear, ...] = ()) -> Content:
         """Return the content with the changes whose bits are ``kept``, and all durable ones."""
         kept = (kept | self.durable_bits) & self.bits
-        torn_ones = {1 << tear.effect: tear for tear in tears if kept >> tear.effect & 1} if tears else None
+        torn_ones = {1 << tear.operation: tear for tear in tears if kept >> tear.operation & 1} if tears else None
         if not torn_ones:
             return self._made.get(kept) or self._with(kept)
         first = min(torn_ones)

@@ -20,21 +20,21 @@ BEYOND_SECTOR_BYTES = 64
 class Depth:
     """The number of selections tried at a position.
 
-    Of up to ``subset_effects_max`` effects, every subset is tried. Of more effects, these are tried: each prefix, each
-    one missing, each one alone, every subset of the last ``recent_effects`` over all others, each file's missing or
+    Of up to ``subset_operations_max`` operations, every subset is tried. Of more, these are tried: each prefix, each
+    one missing, each one alone, every subset of the last ``recent_operations`` over all others, each file's missing or
     alone, and ``random_subsets``. If names keep their order, a missing name takes all later names with it, and a name
     alone has all earlier names. The last writes of the ``torn_files`` that were written last are torn, at up to
     ``tears`` multiples of 512 bytes and as many of 4,096.
 
     ``unread`` are paths (``*`` stands for any text) whose bytes are never read again, such as an engine's log messages.
-    Writes to them are always kept, and do not count among the other effects. With ``beyond_model``, only torn writes
+    Writes to them are always kept, and do not count among the other operations. With ``beyond_model``, only torn writes
     are tried, at multiples of 64 bytes and with noise. ``states_per_position`` is a bound, 2 or more: as many are drawn
     from all of these, of each kind the same number. Nothing kept and everything kept are always among them, but
     for ``beyond_model``.
     """
 
-    subset_effects_max: int = 6
-    recent_effects: int = 4
+    subset_operations_max: int = 6
+    recent_operations: int = 4
     random_subsets: int = 8
     torn_files: int = 3
     tears: int = 4
@@ -44,7 +44,7 @@ class Depth:
 
 
 class Choice(NamedTuple):
-    """The changes ``kept``, as bits by effect, some of them torn. ``kind`` names the rule that chose them."""
+    """The changes ``kept``, as bits by operation, some of them torn. ``kind`` names the rule that chose them."""
 
     kind: str
     kept: int
@@ -90,7 +90,7 @@ def _kept(pending: Sequence[Change], names: Sequence[NameChange], rng: Random, d
     everything = _bits(pending)
     yield Choice("none", 0)
     yield Choice("all", everything)
-    if len(pending) <= depth.subset_effects_max:
+    if len(pending) <= depth.subset_operations_max:
         yield from _subsets("subset", 0, pending, names)
         return
     kept = 0
@@ -101,7 +101,7 @@ def _kept(pending: Sequence[Change], names: Sequence[NameChange], rng: Random, d
         yield Choice("missing", _without_gaps(everything ^ change.bit, names))
     for change in pending:
         yield Choice("alone", _with_earlier(change.bit, names))
-    recent = pending[max(0, len(pending) - depth.recent_effects) :]
+    recent = pending[max(0, len(pending) - depth.recent_operations) :]
     yield from _subsets("recent", everything & ~_bits(recent), recent, names)
     data = [change for change in pending if isinstance(change, DataChange)]
     for file in dict.fromkeys(change.file for change in data):
@@ -129,7 +129,7 @@ def _torn(pending: Sequence[Change], rng: Random, depth: Depth) -> Iterator[Choi
     last: dict[int, DataChange] = {}
     grown: dict[int, list[DataChange]] = {}
     for change in pending:
-        if isinstance(change, DataChange) and change.effect.kind is Kind.WRITE:
+        if isinstance(change, DataChange) and change.operation.kind is Kind.WRITE:
             last.pop(change.file, None)
             last[change.file] = change
             if change.grows:
@@ -156,7 +156,7 @@ def _tears_at(change: DataChange, rng: Random, depth: Depth) -> list[int]:
     sizes = (BEYOND_SECTOR_BYTES,) if depth.beyond_model else (SECTOR_BYTES, BLOCK_BYTES)
     found: set[int] = set()
     for size in sizes:
-        begin, end = change.effect.offset, change.effect.offset + len(change.effect.data)
+        begin, end = change.operation.offset, change.operation.offset + len(change.operation.data)
         inside = range(begin - begin % size + size, end, size)
         drawn = inside if len(inside) <= depth.tears else rng.sample(inside, depth.tears)
         found.update(place - begin for place in drawn)
@@ -165,7 +165,7 @@ def _tears_at(change: DataChange, rng: Random, depth: Depth) -> list[int]:
 
 def _shortfalls(change: DataChange, rng: Random, depth: Depth) -> list[int]:
     """Return where to end the zeros before a write beyond the old end of the file, in bytes before its beginning."""
-    begin = change.effect.offset
+    begin = change.operation.offset
     start = begin - change.gap
     inside = range(start - start % BLOCK_BYTES + BLOCK_BYTES, begin, BLOCK_BYTES)
     drawn = inside if len(inside) <= depth.tears else rng.sample(inside, depth.tears)

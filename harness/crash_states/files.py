@@ -12,7 +12,7 @@ from hashlib import blake2b
 from pathlib import Path
 
 from harness.crash_states.changes import Change, Content, DataChange, Entry, NameChange, matches
-from harness.io_trace.recorder import Effect, Kind
+from harness.io_trace.recorder import IoOperation, Kind
 
 ROOT = 0
 EMPTY = Content()
@@ -118,48 +118,48 @@ class Tree:
         told = [contents[number].digest if number in contents else _FOLDER for number in numbers]
         return blake2b(b"".join((*told, paths)), digest_size=16).digest()
 
-    def change(self, effect: Effect) -> Change | None:
-        """Return the change that ``effect`` would make here, or None for an effect without one, such as a sync.
+    def change(self, operation: IoOperation) -> Change | None:
+        """Return the change that ``operation`` would make here, or None for an operation without one, such as a sync.
 
         Raises: ValueError if its file does not exist here.
         """
-        match effect.kind:
+        match operation.kind:
             case Kind.CREATE | Kind.MKDIR:
-                return NameChange(effect.index, effect.file, (), self._entry(effect, effect.path), True)
+                return NameChange(operation.index, operation.file, (), self._entry(operation, operation.path), True)
             case Kind.WRITE | Kind.TRUNCATE | Kind.ALLOCATE:
-                return self._data_change(effect)
+                return self._data_change(operation)
             case Kind.RENAME | Kind.LINK:
-                source, target = self._entry(effect, effect.path), self._entry(effect, effect.target)
-                removed = (source,) if effect.kind is Kind.RENAME else ()
-                return NameChange(effect.index, self._met(effect, source), removed, target, False)
+                source, target = self._entry(operation, operation.path), self._entry(operation, operation.target)
+                removed = (source,) if operation.kind is Kind.RENAME else ()
+                return NameChange(operation.index, self._met(operation, source), removed, target, False)
             case Kind.UNLINK | Kind.RMDIR:
-                entry = self._entry(effect, effect.path)
-                return NameChange(effect.index, self._met(effect, entry), (entry,), None, False)
+                entry = self._entry(operation, operation.path)
+                return NameChange(operation.index, self._met(operation, entry), (entry,), None, False)
         return None
 
-    def perform(self, effect: Effect, change: Change | None) -> None:
-        """Make the ``change`` that belongs to ``effect``."""
+    def perform(self, operation: IoOperation, change: Change | None) -> None:
+        """Make the ``change`` that belongs to ``operation``."""
         self._listing = None
         if isinstance(change, NameChange):
             change.apply(self.names)
-            if effect.kind is Kind.CREATE:
+            if operation.kind is Kind.CREATE:
                 self.contents[change.file] = EMPTY
             if change.creates:
-                self._seen[effect.file] = change.file
+                self._seen[operation.file] = change.file
         elif change is not None:
             self.contents[change.file] = change.apply(self.contents[change.file])
 
-    def apply(self, effect: Effect) -> None:
-        """Apply ``effect``. Raises: ValueError if its file does not exist here."""
-        self.perform(effect, self.change(effect))
+    def apply(self, operation: IoOperation) -> None:
+        """Apply ``operation``. Raises: ValueError if its file does not exist here."""
+        self.perform(operation, self.change(operation))
 
-    def number(self, effect: Effect) -> int:
-        """Return the number in this tree of the file of ``effect``. Raises: ValueError if it does not exist."""
-        if effect.file not in self._seen:
-            if not effect.path:
-                raise ValueError(f"effect {effect.index} ({effect.kind}): file {effect.file} was never named before")
-            return self._met(effect, self._entry(effect, effect.path))
-        return self._seen[effect.file]
+    def number(self, operation: IoOperation) -> int:
+        """Return the number in this tree of the file of ``operation``. Raises: ValueError if it does not exist."""
+        if operation.file not in self._seen:
+            if not operation.path:
+                raise ValueError(f"{_described(operation)}: file {operation.file} was never named before")
+            return self._met(operation, self._entry(operation, operation.path))
+        return self._seen[operation.file]
 
     def write_into(self, folder: Path) -> None:
         """Create the files below ``folder``, which exists and is empty."""
@@ -180,33 +180,37 @@ class Tree:
                 finally:
                     os.close(descriptor)
 
-    def _data_change(self, effect: Effect) -> DataChange | None:
-        number = self.number(effect)
+    def _data_change(self, operation: IoOperation) -> DataChange | None:
+        number = self.number(operation)
         if number not in self.contents:
-            raise ValueError(f"effect {effect.index} ({effect.kind}): {effect.path or effect.file} is a folder")
+            raise ValueError(f"{_described(operation)}: {operation.path or operation.file} is a folder")
         size = self.contents[number].size
-        if effect.kind is Kind.WRITE:
-            end = effect.offset + len(effect.data)
-            gap = max(effect.offset - size, 0)
-            return DataChange(effect.index, number, effect, end > size, gap) if effect.data else None
-        if effect.kind is Kind.TRUNCATE:
-            return DataChange(effect.index, number, effect, effect.length > size)
+        if operation.kind is Kind.WRITE:
+            end = operation.offset + len(operation.data)
+            gap = max(operation.offset - size, 0)
+            return DataChange(operation.index, number, operation, end > size, gap) if operation.data else None
+        if operation.kind is Kind.TRUNCATE:
+            return DataChange(operation.index, number, operation, operation.length > size)
         # An allocation that extends nothing may extend the file if an earlier write is lost.
-        grows = effect.offset + effect.length > size
-        return DataChange(effect.index, number, effect, grows) if effect.grows else None
+        grows = operation.offset + operation.length > size
+        return DataChange(operation.index, number, operation, grows) if operation.grows else None
 
-    def _entry(self, effect: Effect, path: str) -> Entry:
+    def _entry(self, operation: IoOperation, path: str) -> Entry:
         folder = ROOT
         *parents, name = path.split("/")
         for parent in parents:
-            folder = self._named(effect, (folder, parent))
+            folder = self._named(operation, (folder, parent))
         return folder, name
 
-    def _met(self, effect: Effect, entry: Entry) -> int:
-        return self._seen.setdefault(effect.file, self._named(effect, entry))
+    def _met(self, operation: IoOperation, entry: Entry) -> int:
+        return self._seen.setdefault(operation.file, self._named(operation, entry))
 
-    def _named(self, effect: Effect, entry: Entry) -> int:
+    def _named(self, operation: IoOperation, entry: Entry) -> int:
         number = self.names.get(entry)
         if number is None:
-            raise ValueError(f"effect {effect.index} ({effect.kind}): there is no {entry[1]} in what came before")
+            raise ValueError(f"{_described(operation)}: there is no {entry[1]} in what came before")
         return number
+
+
+def _described(operation: IoOperation) -> str:
+    return f"operation {operation.index} ({operation.kind})"

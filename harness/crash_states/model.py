@@ -38,8 +38,9 @@ Every state of JOURNAL is one of NAMES, and every one of NAMES is one of STRICT.
 Beyond the model, and generated only on request: noise instead of zeros behind a torn write, and tears at multiples of
 64 bytes. Not modelled: partially written folders, blocks of another file, disks that ignore syncs, writable maps.
 
-Source: Pillai et al., "All File Systems Are Not Created Equal" (OSDI 2014), for states as subsets of unsynced effects;
-fsync(2), open(2); ext4(5), auto_da_alloc; Rebello et al., "Can Applications Recover from fsync Failures?" (ATC 2020).
+Source: Pillai et al., "All File Systems Are Not Created Equal" (OSDI 2014), for states as subsets of unsynced
+operations; fsync(2), open(2); ext4(5), auto_da_alloc; Rebello et al., "Can Applications Recover from fsync Failures?"
+(ATC 2020).
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ from enum import StrEnum
 
 from harness.crash_states.changes import Change, Entry, File, NameChange, Tear
 from harness.crash_states.files import EMPTY, ROOT, Listing, Tree
-from harness.io_trace.recorder import NOT_COUNTED, Effect, Kind
+from harness.io_trace.recorder import NOT_COUNTED, IoOperation, Kind
 
 
 class FolderModel(StrEnum):
@@ -63,12 +64,12 @@ class FolderModel(StrEnum):
 class Disk:
     """A disk while a recording is replayed: its durable content at ``position``, and its pending changes.
 
-    ``recording`` may contain notes. Raises: ValueError if its effects are not numbered from 0, or use files that are
+    ``recording`` may contain notes. Raises: ValueError if its operations are not numbered from 0, or use files that are
     neither in ``base`` nor created by them.
     """
 
-    def __init__(self, recording: Sequence[Effect], base: Tree, folder_model: FolderModel) -> None:
-        self.effects = numbered(recording)
+    def __init__(self, recording: Sequence[IoOperation], base: Tree, folder_model: FolderModel) -> None:
+        self.operations = numbered(recording)
         self.position = 0
         self.folder_model = folder_model
         self._written = base.copy()
@@ -82,60 +83,60 @@ class Disk:
         self._resized: dict[int, int] = {}
         self._named: dict[int, int] = {}
         self._listings: dict[int, tuple[dict[Entry, int], Listing]] = {}
-        self._started: Effect | None = None
+        self._started: IoOperation | None = None
         # Syncs that failed, by the position after them; and by file, the changes that they lost for good.
-        self._failed: dict[int, list[Effect]] = {}
-        for effect in recording:
-            if effect.kind is Kind.SYNC_FAILED:
-                self._failed.setdefault(effect.index, []).append(effect)
+        self._failed: dict[int, list[IoOperation]] = {}
+        for operation in recording:
+            if operation.kind is Kind.SYNC_FAILED:
+                self._failed.setdefault(operation.index, []).append(operation)
         self._lost: dict[int, int] = {}
         # By folder, the name changes that a failed sync lost, and the position after that sync.
         self._lost_names: dict[int, tuple[int, int]] = {}
 
     def advance(self) -> None:
-        """Replay the effect at ``position``."""
+        """Replay the operation at ``position``."""
         self.start()
         self.finish()
 
     def start(self) -> None:
-        """Begin the effect at ``position``: its change is pending now, whatever the effect is."""
+        """Begin the operation at ``position``: its change is pending now, whatever the operation is."""
         if self._started is not None:
             return
         for failed in self._failed.pop(self.position, ()):
             for number in (*self._changed, *self._folders()) if failed.file < 0 else (self._written.number(failed),):
                 self._lose(number)
-        effect = self._started = self.effects[self.position]
-        change = self._written.change(effect)
-        self._written.perform(effect, change)
+        operation = self._started = self.operations[self.position]
+        change = self._written.change(operation)
+        self._written.perform(operation, change)
         if isinstance(change, NameChange):
-            self._start_names(effect, change)
+            self._start_names(operation, change)
         elif change is not None:
             if change.file not in self._changed:
                 self._changed[change.file] = File(self._contents[change.file])
             self._changed[change.file].add(change)
-            if effect.unkept:
+            if operation.unkept:
                 self._lost[change.file] = self._lost.get(change.file, 0) | change.bit
-            if effect.kind is Kind.TRUNCATE or (effect.kind is Kind.ALLOCATE and change.grows):
-                self._resized[change.file] = effect.index
+            if operation.kind is Kind.TRUNCATE or (operation.kind is Kind.ALLOCATE and change.grows):
+                self._resized[change.file] = operation.index
 
     def finish(self) -> None:
-        """End the effect that was begun: changes that it makes durable are durable now."""
-        effect = self._started
-        assert effect is not None
-        if effect.kind is Kind.SYNC_ALL:
+        """End the operation that was begun: changes that it makes durable are durable now."""
+        operation = self._started
+        assert operation is not None
+        if operation.kind is Kind.SYNC_ALL:
             for number, file in list(self._changed.items()):
                 self._make_durable(number, file.bits & ~self._lost.get(number, 0))
             self._make_names_durable(self._name_changes)
-        elif effect.kind in (Kind.SYNC, Kind.DATASYNC):
-            number = self._written.number(effect)
+        elif operation.kind in (Kind.SYNC, Kind.DATASYNC):
+            number = self._written.number(operation)
             grown_at = self._changed[number].grown_at() if number in self._changed else -1
             if number in self._changed:
                 self._make_durable(number, self._changed[number].bits & ~self._lost.get(number, 0))
-            self._sync_names(number, grown_at, data_only=effect.kind is Kind.DATASYNC)
-        elif effect.synchronous and effect.kind is Kind.WRITE and effect.data:
-            number = self._written.number(effect)
-            grown_at = effect.index if self._changed[number].changes[-1].grows else -1
-            self._make_durable(number, 1 << effect.index)
+            self._sync_names(number, grown_at, data_only=operation.kind is Kind.DATASYNC)
+        elif operation.synchronous and operation.kind is Kind.WRITE and operation.data:
+            number = self._written.number(operation)
+            grown_at = operation.index if self._changed[number].changes[-1].grows else -1
+            self._make_durable(number, 1 << operation.index)
             self._sync_names(number, grown_at, data_only=True)
         for file in self._changed.values():
             file.turn()
@@ -174,11 +175,11 @@ class Disk:
             found = self._listings[bits] = names, Listing(names)
         return found
 
-    def _start_names(self, effect: Effect, change: NameChange) -> None:
+    def _start_names(self, operation: IoOperation, change: NameChange) -> None:
         self._name_changes.append(change)
         self._name_bits |= change.bit
         self._folders_left[change.index] = set(change.folders)
-        if effect.kind is Kind.CREATE:
+        if operation.kind is Kind.CREATE:
             self._contents[change.file] = EMPTY
         for number in (change.file, *change.folders):
             self._named[number] = change.index
@@ -247,10 +248,12 @@ class Disk:
         return above
 
 
-def numbered(recording: Sequence[Effect]) -> list[Effect]:
-    """Return the effects of ``recording`` that are counted. Raises: ValueError if one is missing."""
-    effects = [effect for effect in recording if effect.kind not in NOT_COUNTED]
-    for place, effect in enumerate(effects):
-        if effect.index != place:
-            raise ValueError(f"a recording's effects count from 0: effect {place} says that it is {effect.index}")
-    return effects
+def numbered(recording: Sequence[IoOperation]) -> list[IoOperation]:
+    """Return the operations of ``recording`` that are counted. Raises: ValueError if one is missing."""
+    operations = [operation for operation in recording if operation.kind not in NOT_COUNTED]
+    for place, operation in enumerate(operations):
+        if operation.index != place:
+            raise ValueError(
+                f"a recording's operations count from 0: operation {place} says that it is {operation.index}"
+            )
+    return operations

@@ -16,16 +16,16 @@ from harness.crash_states.changes import DataChange, Rest, Tear
 from harness.crash_states.choices import Choice, Depth, choices
 from harness.crash_states.files import Tree
 from harness.crash_states.model import Disk, FolderModel, numbered
-from harness.io_trace.recorder import Effect, Kind
+from harness.io_trace.recorder import IoOperation, Kind
 
 
 @dataclass(frozen=True, slots=True)
 class Description:
     """A short description of a state. ``rebuild`` generates the state from it, the recording and the base.
 
-    At ``position``, the effects ``kept`` had reached the disk in addition to those that ``folder_model`` makes durable;
-    those of ``tears`` in part. An effect ``kept`` at ``position`` itself was in progress. ``kind`` names the rule that
-    chose the selection.
+    At ``position``, the operations ``kept`` had reached the disk in addition to those that ``folder_model`` makes
+    durable; those of ``tears`` in part. An operation ``kept`` at ``position`` itself was in progress. ``kind`` names
+    the rule that chose the selection.
     """
 
     folder_model: FolderModel
@@ -36,7 +36,7 @@ class Description:
 
     def to_json(self) -> str:
         """Return one line of text for a row or a command line."""
-        tears = [[tear.effect, tear.at, tear.rest] for tear in self.tears]
+        tears = [[tear.operation, tear.at, tear.rest] for tear in self.tears]
         return json.dumps([self.folder_model, self.position, self.kind, self.kept, tears], separators=(",", ":"))
 
     @classmethod
@@ -44,8 +44,8 @@ class Description:
         """Return the description that ``to_json`` wrote. Raises: ValueError if the text is none."""
         try:
             folder_model, position, kind, kept, tears = json.loads(text)
-            torn = tuple(Tear(int(effect), int(at), Rest(rest)) for effect, at, rest in tears)
-            kept = tuple(int(effect) for effect in kept)
+            torn = tuple(Tear(int(operation), int(at), Rest(rest)) for operation, at, rest in tears)
+            kept = tuple(int(operation) for operation in kept)
             return cls(FolderModel(folder_model), int(position), str(kind), kept, torn)
         except (TypeError, ValueError) as error:
             raise ValueError(f"{text!r} describes no state: {error}") from error
@@ -83,18 +83,18 @@ class Distinct:
 DEFAULT_DEPTH = Depth()
 
 
-def positions(recording: Sequence[Effect]) -> range:
-    """Return every position of ``recording``: before each effect, and after the last."""
+def positions(recording: Sequence[IoOperation]) -> range:
+    """Return every position of ``recording``: before each operation, and after the last."""
     return range(len(numbered(recording)) + 1)
 
 
-def said(recording: Sequence[Effect], upto: int) -> tuple[str, ...]:
-    """Return the notes before effect ``upto`` began, in order. A note has the index of the next effect."""
-    return tuple(effect.text for effect in recording if effect.kind is Kind.NOTE and effect.index <= upto)
+def said(recording: Sequence[IoOperation], upto: int) -> tuple[str, ...]:
+    """Return the notes before operation ``upto`` began, in order. A note has the index of the next operation."""
+    return tuple(operation.text for operation in recording if operation.kind is Kind.NOTE and operation.index <= upto)
 
 
 def states(
-    recording: Sequence[Effect],
+    recording: Sequence[IoOperation],
     base: Tree,
     positions: Sequence[int],
     folder_model: FolderModel,
@@ -110,7 +110,7 @@ def states(
 
 
 def distinct(
-    recording: Sequence[Effect],
+    recording: Sequence[IoOperation],
     base: Tree,
     positions: Sequence[int],
     folder_model: FolderModel,
@@ -140,19 +140,19 @@ def distinct(
         yield Distinct(point.describe(), point.tree(), first.states, first.said_before, first.said_by)
 
 
-def rebuild(recording: Sequence[Effect], base: Tree, description: Description) -> Tree:
+def rebuild(recording: Sequence[IoOperation], base: Tree, description: Description) -> Tree:
     """Return the state of ``description``. It must not be changed.
 
     Raises: ValueError if the recording has no such position.
     """
     disk = Disk(recording, base, description.folder_model)
-    if not 0 <= description.position <= len(disk.effects):
-        raise ValueError(f"the recording has positions 0 to {len(disk.effects)}, not {description.position}")
+    if not 0 <= description.position <= len(disk.operations):
+        raise ValueError(f"the recording has positions 0 to {len(disk.operations)}, not {description.position}")
     while disk.position < description.position:
         disk.advance()
     if description.position in description.kept:
         disk.start()
-    return disk.tree(sum(1 << effect for effect in description.kept), description.tears)
+    return disk.tree(sum(1 << operation for operation in description.kept), description.tears)
 
 
 @dataclass(slots=True)
@@ -181,7 +181,7 @@ class _Point:
 
 
 def _points(
-    recording: Sequence[Effect],
+    recording: Sequence[IoOperation],
     base: Tree,
     positions: Sequence[int],
     folder_model: FolderModel,
@@ -195,9 +195,9 @@ def _points(
         while disk.position < position:
             disk.advance()
         for choice in _choices(disk, Random(f"{seed} {position}"), depth):
-            # Legal after the effect before this position, and until the next effect begins.
+            # Legal after the operation before this position, and until the next operation begins.
             yield _Point(disk, choice, position - 1, position)
-        if position < len(disk.effects) and disk.effects[position].synchronous:
+        if position < len(disk.operations) and disk.operations[position].synchronous:
             disk.start()
             for choice in _choices(disk, Random(f"{seed} {position} under way"), depth):
                 if choice.kept >> position & 1:

@@ -1,13 +1,13 @@
 /* Records and fails what this process does to files below one folder, call by call.
  *
- * Loaded with LD_PRELOAD, and passive until effects_begin. From then on every call that changes files below the folder
- * is performed and recorded under one lock, so that the effects of all threads have one order and one count. At one of
+ * Loaded with LD_PRELOAD, and passive until operations_begin. From then on every call that changes files below the folder
+ * is performed and recorded under one lock, so that the operations of all threads have one order and one count. At one of
  * them the process may be killed, the write torn or cut short, or an error returned (struct plan).
  *
  * Files are identified by device and inode, looked up at every call, not by descriptor. A descriptor may be copied,
  * passed on or closed in ways that are not visible here (fclose, closedir).
  *
- * Only the process that called effects_begin is watched. A forked child is not recorded, and a child of vfork shares
+ * Only the process that called operations_begin is watched. A forked child is not recorded, and a child of vfork shares
  * this memory, so the process ID is compared each time.
  *
  * A call that cannot be recorded is refused with an error that a file system may return. Such calls are: copying inside
@@ -53,17 +53,17 @@ enum action { NOTHING, KILL, TEAR, FAIL_ONCE, FAIL_LASTING, SHORT, FAIL_THEN_KIL
 
 static struct plan {
     int action;
-    long at;    /* the index of the effect */
+    long at;    /* the index of the operation */
     long bytes; /* the part of a write that is done */
     int error;
 } plan;
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static pid_t watched; /* 0 until effects_begin */
+static pid_t watched; /* 0 until operations_begin */
 static char root[PATH_MAX];
 static size_t root_length;
 static int recording = -1;
-static long count; /* the number of effects performed */
+static long count; /* the number of operations performed */
 static long fired; /* the number of failed and short calls */
 
 /* A file's number is its place in this list. An inode may be reused with a new number: the latest one counts. */
@@ -229,7 +229,7 @@ static void make_room(size_t wanted) {
         give_up("out of memory");
 }
 
-struct effect {
+struct operation {
     enum kind kind;
     int flags;
     long file;
@@ -246,17 +246,17 @@ struct __attribute__((packed)) header {
     int64_t index, file, offset, length;
 };
 
-static void record(struct effect effect) {
+static void record(struct operation operation) {
     if (recording >= 0) {
-        const char *path = effect.path ? effect.path : "", *target = effect.target ? effect.target : "";
-        struct header header = {0, effect.kind, effect.flags, strlen(path), strlen(target), count,
-                                effect.kind == NOTE || effect.kind == SYNC_ALL ? -1 : effect.file, effect.offset,
-                                effect.length};
+        const char *path = operation.path ? operation.path : "", *target = operation.target ? operation.target : "";
+        struct header header = {0, operation.kind, operation.flags, strlen(path), strlen(target), count,
+                                operation.kind == NOTE || operation.kind == SYNC_ALL ? -1 : operation.file, operation.offset,
+                                operation.length};
         struct iovec parts[] = {{&header, sizeof header},
                                 {(void *)path, header.path},
                                 {(void *)target, header.target},
-                                {(void *)effect.data, effect.data_length}};
-        size_t total = sizeof header + header.path + header.target + effect.data_length;
+                                {(void *)operation.data, operation.data_length}};
+        size_t total = sizeof header + header.path + header.target + operation.data_length;
         if (total > UINT32_MAX)
             give_up("a write of more than 4 GiB");
         header.rest = total - sizeof header.rest;
@@ -264,7 +264,7 @@ static void record(struct effect effect) {
         if (written < 0 || (size_t)written != total)
             give_up("the recording can't be written: is its disk full?");
     }
-    if (effect.kind < MAP_WRITABLE)
+    if (operation.kind < MAP_WRITABLE)
         count++;
 }
 
@@ -278,7 +278,7 @@ static void die(void) {
 
 static int due(int action) { return plan.action == action && count == plan.at; }
 
-/* Called before each effect: dies, or returns 1 if the call must fail, as planned. A torn write dies later. */
+/* Called before each operation: dies, or returns 1 if the call must fail, as planned. A torn write dies later. */
 static int struck(int is_write) {
     if (due(KILL) || (due(TEAR) && (!is_write || plan.bytes == 0)))
         die();
@@ -349,9 +349,9 @@ static int watched_open(int folder, const char *path, int flags, mode_t mode) {
         descriptor = REAL(openat)(folder, path, flags, mode);
         if (descriptor >= 0 && creates) {
             fstat(descriptor, &status);
-            record((struct effect){.kind = CREATE, .file = add_file(&status, kept), .path = kept});
+            record((struct operation){.kind = CREATE, .file = add_file(&status, kept), .path = kept});
         } else if (descriptor >= 0 && cuts)
-            record((struct effect){.kind = TRUNCATE, .file = file_at(&status, kept), .path = kept});
+            record((struct operation){.kind = TRUNCATE, .file = file_at(&status, kept), .path = kept});
     }
     unlock();
     return descriptor;
@@ -447,7 +447,7 @@ static ssize_t watched_write(struct subject *subject, int descriptor, const stru
             fired++;
         }
         if ((result = perform(descriptor, length, offset, flags)) > 0)
-            record((struct effect){
+            record((struct operation){
                 .kind = WRITE,
                 .flags = failed ? UNKEPT : synchronous ? SYNCHRONOUS : 0,
                 .file = subject->file,
@@ -528,7 +528,7 @@ int ftruncate(int descriptor, off_t length) {
         return REAL(ftruncate)(descriptor, length);
     int result = struck(0) ? -1 : REAL(ftruncate)(descriptor, length);
     if (result == 0)
-        record((struct effect){
+        record((struct operation){
             .kind = TRUNCATE, .file = subject.file, .path = path_of(subject.file), .length = length});
     unlock();
     return result;
@@ -543,14 +543,14 @@ int truncate(const char *path, off_t length) {
     pthread_mutex_lock(&lock);
     int result = struck(0) ? -1 : REAL(truncate)(path, length);
     if (result == 0)
-        record((struct effect){.kind = TRUNCATE, .file = file_at(&status, kept), .path = kept, .length = length});
+        record((struct operation){.kind = TRUNCATE, .file = file_at(&status, kept), .path = kept, .length = length});
     unlock();
     return result;
 }
 ALIAS(truncate64, truncate);
 
 static void record_allocation(const struct subject *subject, off_t offset, off_t length, int grows) {
-    record((struct effect){
+    record((struct operation){
         .kind = ALLOCATE,
         .flags = grows ? GROWS : 0,
         .file = subject->file,
@@ -594,7 +594,7 @@ static int watched_sync(int descriptor, enum kind kind, int (*perform_sync)(int)
         return perform_sync(descriptor);
     int failed = struck(0), result = failed ? -1 : perform_sync(descriptor);
     if (result == 0 || failed)
-        record((struct effect){
+        record((struct operation){
             .kind = failed ? SYNC_FAILED : kind,
             .file = kind == SYNC_ALL ? -1 : subject.file,
             .path = path_of(subject.file)});
@@ -615,7 +615,7 @@ void sync(void) {
     /* This call cannot return an error: if it must fail, it does nothing. */
     if (!struck(0)) {
         REAL(sync)();
-        record((struct effect){.kind = SYNC_ALL});
+        record((struct operation){.kind = SYNC_ALL});
     }
     unlock();
 }
@@ -652,7 +652,7 @@ int renameat2(int from_folder, const char *from, int to_folder, const char *to, 
     else if (!struck(0) && (result = REAL(renameat2)(from_folder, from, to_folder, to, flags)) == 0) {
         long file = file_at(&status, from_kept);
         move_names(from_kept, to_kept);
-        record((struct effect){.kind = RENAME, .file = file, .path = from_kept, .target = to_kept});
+        record((struct operation){.kind = RENAME, .file = file, .path = from_kept, .target = to_kept});
     }
     unlock();
     return result;
@@ -676,7 +676,7 @@ int linkat(int from_folder, const char *from, int to_folder, const char *to, int
     if (result == 0) {
         long file = file_at(&status, from_kept);
         add_name(file, to_kept);
-        record((struct effect){.kind = LINK, .file = file, .path = from_kept, .target = to_kept});
+        record((struct operation){.kind = LINK, .file = file, .path = from_kept, .target = to_kept});
     }
     unlock();
     return result;
@@ -703,7 +703,7 @@ int unlinkat(int folder, const char *path, int flags) {
     if (result == 0) {
         long file = file_at(&status, kept);
         drop_name(kept);
-        record((struct effect){.kind = flags & AT_REMOVEDIR ? RMDIR : UNLINK, .file = file, .path = kept});
+        record((struct operation){.kind = flags & AT_REMOVEDIR ? RMDIR : UNLINK, .file = file, .path = kept});
     }
     unlock();
     return result;
@@ -727,7 +727,7 @@ int mkdirat(int folder, const char *path, mode_t mode) {
     int possible = fstatat(folder, path, &status, AT_SYMLINK_NOFOLLOW) != 0;
     int result = possible && struck(0) ? -1 : REAL(mkdirat)(folder, path, mode);
     if (result == 0 && fstatat(folder, path, &status, AT_SYMLINK_NOFOLLOW) == 0)
-        record((struct effect){.kind = MKDIR, .file = add_file(&status, kept), .path = kept});
+        record((struct operation){.kind = MKDIR, .file = add_file(&status, kept), .path = kept});
     unlock();
     return result;
 }
@@ -744,7 +744,7 @@ static struct map *map_at(const void *start) {
 }
 
 static void record_map(long file, off_t offset, size_t length) {
-    record((struct effect){
+    record((struct operation){
         .kind = MAP_WRITABLE, .file = file, .path = path_of(file), .offset = offset, .length = (int64_t)length});
 }
 
@@ -795,7 +795,7 @@ int msync(void *start, size_t length, int flags) {
     struct map *map = flags & MS_SYNC ? map_at(start) : NULL;
     int failed = map != NULL && struck(0), result = failed ? -1 : REAL(msync)(start, length, flags);
     if (map != NULL && (result == 0 || failed))
-        record((struct effect){
+        record((struct operation){
             .kind = failed ? SYNC_FAILED : DATASYNC, .file = map->file, .path = path_of(map->file)});
     unlock();
     return result;
@@ -804,7 +804,7 @@ int msync(void *start, size_t length, int flags) {
 /* The functions that recorder.py calls */
 
 /* Watch the folder from now on, once per process. Return 0, or an error number. */
-int effects_begin(const char *folder, const char *recording_path, int action, long at, long length, int error) {
+int operations_begin(const char *folder, const char *recording_path, int action, long at, long length, int error) {
     struct stat status;
     if (watched != 0)
         return EALREADY;
@@ -815,7 +815,7 @@ int effects_begin(const char *folder, const char *recording_path, int action, lo
     root_length = strlen(root);
     if (recording_path != NULL) {
         recording = REAL(openat)(AT_FDCWD, recording_path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
-        if (recording < 0 || REAL(write)(recording, "effects1", 8) != 8)
+        if (recording < 0 || REAL(write)(recording, "iotrace1", 8) != 8)
             return errno;
     }
     add_file(&status, "");
@@ -824,7 +824,7 @@ int effects_begin(const char *folder, const char *recording_path, int action, lo
     return 0;
 }
 
-long effects_count(void) {
+long operations_count(void) {
     pthread_mutex_lock(&lock);
     long now = count;
     pthread_mutex_unlock(&lock);
@@ -832,18 +832,18 @@ long effects_count(void) {
 }
 
 /* Return how many calls the plan has failed or cut short. */
-long effects_fired(void) {
+long operations_fired(void) {
     pthread_mutex_lock(&lock);
     long now = fired;
     pthread_mutex_unlock(&lock);
     return now;
 }
 
-int effects_note(const char *text, size_t length) {
+int operations_note(const char *text, size_t length) {
     if (!ours())
         return ESRCH;
     pthread_mutex_lock(&lock);
-    record((struct effect){.kind = NOTE, .data = text, .data_length = length});
+    record((struct operation){.kind = NOTE, .data = text, .data_length = length});
     unlock();
     return 0;
 }

@@ -1,12 +1,12 @@
 """The recorder of I/O operations, as Python sees it: faults to plan, recordings to read. ``recorder.c`` is below it.
 
-Inside a watched process, ``begin`` starts to record its effects: its I/O operations on the files below a folder, in
+Inside a watched process, ``begin`` starts to record its operations: its I/O operations on the files below a folder, in
 order. It plans a fault at one of them. ``note`` adds a line to the recording.
 
-A recording is a file: ``MAGIC``, then one record per effect. A record is ``_HEADER``, path, target, and data to its
+A recording is a file: ``MAGIC``, then one record per operation. A record is ``_HEADER``, path, target, and data to its
 end. ``_HEADER`` is the length of all that follows its first field, the kind as an index in ``Kind``, flags, the lengths
 of path and target, then index, file, offset and length. Numbers are little-endian. ``read_recording`` returns its
-effects as plain values.
+operations as plain values.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from pathlib import Path
 
 from stores.errors import ConfigError
 
-MAGIC = b"effects1"
+MAGIC = b"iotrace1"
 _HEADER = struct.Struct("<IBBIIqqqq")
 _SYNCHRONOUS, _GROWS, _UNKEPT = 1, 2, 4
 
 
 class Kind(StrEnum):
-    """The kind of an effect. Kinds that are not in ``NOT_COUNTED`` can be killed at, torn or failed."""
+    """The kind of an operation. Kinds that are not in ``NOT_COUNTED`` can be killed at, torn or failed."""
 
     CREATE = "create"
     """A file is created under ``path``; its number is ``file`` from now on."""
@@ -54,9 +54,9 @@ class Kind(StrEnum):
     RMDIR = "rmdir"
     """The empty folder ``path`` is removed."""
     MAP_WRITABLE = "map_writable"
-    """``file`` was mapped shared and writable. Writes through the map are not recorded. No effect on bytes."""
+    """``file`` was mapped shared and writable. Writes through the map are not recorded. No operation on bytes."""
     NOTE = "note"
-    """The process noted ``text`` at this place among its effects."""
+    """The process noted ``text`` at this place among its operations."""
     SYNC_FAILED = "sync_failed"
     """A sync of ``file`` (of everything if it is -1) returned the planned error."""
 
@@ -65,15 +65,15 @@ NOT_COUNTED = (Kind.MAP_WRITABLE, Kind.NOTE, Kind.SYNC_FAILED)
 
 
 @dataclass(frozen=True, slots=True)
-class Effect:
-    """One effect. ``index`` numbers the effects from 0 in the order in which they were performed.
+class IoOperation:
+    """One operation. ``index`` numbers the operations from 0 in the order in which they were performed.
 
-    Kinds that are not counted (a note, a map, a failed sync) have the index of the effect that follows. ``file``
+    Kinds that are not counted (a note, a map, a failed sync) have the index of the operation that follows. ``file``
     numbers are given at creation or at the first use of the file, and are never reused. The watched folder is 0.
 
-    ``path`` is relative to that folder. For an effect through a descriptor it is the file's present name: one of them
-    if there are several, "" for the watched folder and for a file without a name. So a file that existed before the
-    recording began is found by the path of the first effect with its number.
+    ``path`` is relative to that folder. For an operation through a descriptor it is the file's present name: one of
+    them if there are several, "" for the watched folder and for a file without a name. So a file that existed before
+    the recording began is found by the path of the first operation with its number.
 
     ``synchronous`` writes went through O_SYNC or O_DSYNC descriptors. An ``unkept`` write is one whose sync returned
     the planned error: its bytes can be read, but are not on the disk. ``length`` is set for TRUNCATE, ALLOCATE and
@@ -94,8 +94,8 @@ class Effect:
     text: str = ""
 
 
-def read_recording(path: Path) -> list[Effect]:
-    """Return the effects of a recording in order. An incomplete last record is left out: the process died in its write.
+def read_recording(path: Path) -> list[IoOperation]:
+    """Return the operations of a recording in order. An incomplete last record is left out: its write was killed.
 
     Raises: ConfigError if the file is no recording, or a corrupt one.
     """
@@ -103,20 +103,20 @@ def read_recording(path: Path) -> list[Effect]:
     if not MAGIC.startswith(raw[: len(MAGIC)]):
         raise ConfigError(f"{path} is not a recording of I/O operations: give a file that `recorder.begin` has written")
     try:
-        effects = _parsed(raw)
+        operations = _parsed(raw)
     except (IndexError, ValueError) as error:
         raise ConfigError(f"{path} is a damaged recording ({error}): make a new one") from error
     counted = 0
-    for effect in effects:
-        if effect.index != counted:
-            raise ConfigError(f"{path} is a damaged recording: behind effect {counted - 1} comes {effect.index}")
-        counted += effect.kind not in NOT_COUNTED
-    return effects
+    for operation in operations:
+        if operation.index != counted:
+            raise ConfigError(f"{path} is a damaged recording: behind operation {counted - 1} comes {operation.index}")
+        counted += operation.kind not in NOT_COUNTED
+    return operations
 
 
-def _parsed(raw: bytes) -> list[Effect]:
+def _parsed(raw: bytes) -> list[IoOperation]:
     """Parse the bytes of a recording. Raises: IndexError or ValueError if they are invalid."""
-    effects = []
+    operations = []
     kinds = tuple(Kind)
     at = len(MAGIC)
     while at + _HEADER.size <= len(raw):
@@ -130,8 +130,8 @@ def _parsed(raw: bytes) -> list[Effect]:
             break
         data = raw[data_at:end]
         is_note = kinds[kind] is Kind.NOTE
-        effects.append(
-            Effect(
+        operations.append(
+            IoOperation(
                 index=index,
                 kind=kinds[kind],
                 file=file,
@@ -147,7 +147,7 @@ def _parsed(raw: bytes) -> list[Effect]:
             )
         )
         at = end
-    return effects
+    return operations
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,16 +157,16 @@ class Nothing:
 
 @dataclass(frozen=True, slots=True)
 class Kill:
-    """The process is killed before effect ``at``: exactly the first ``at`` effects have been performed."""
+    """The process is killed before operation ``at``: exactly the first ``at`` operations have been performed."""
 
     at: int
 
 
 @dataclass(frozen=True, slots=True)
 class Tear:
-    """The first ``num_bytes`` of the write that is effect ``at`` are done, then the process is killed.
+    """The first ``num_bytes`` of the write that is operation ``at`` are done, then the process is killed.
 
-    If effect ``at`` is not a write: as ``Kill``.
+    If operation ``at`` is not a write: as ``Kill``.
     """
 
     at: int
@@ -175,10 +175,10 @@ class Tear:
 
 @dataclass(frozen=True, slots=True)
 class Fail:
-    """The call that would be effect ``at`` returns ``errno`` and does nothing; if ``lasting``, so do all later calls.
+    """The call that would be operation ``at`` returns ``errno`` and does nothing; if ``lasting``, so do later calls.
 
-    A failed call is no effect: the next call that succeeds is effect ``at``. An exception is EIO in a write through an
-    O_SYNC or O_DSYNC descriptor. There the sync fails: the write is done, and is effect ``at``.
+    A failed call is no operation: the next call that succeeds is operation ``at``. An exception is EIO in a write
+    through an O_SYNC or O_DSYNC descriptor. There the sync fails: the write is done, and is operation ``at``.
     """
 
     at: int
@@ -188,9 +188,9 @@ class Fail:
 
 @dataclass(frozen=True, slots=True)
 class Short:
-    """The write that is effect ``at`` transfers only its first ``num_bytes``, 1 or more, and returns that number; once.
+    """The write that is operation ``at`` transfers only its first ``num_bytes``, 1 or more, and returns these; once.
 
-    Nothing happens if effect ``at`` is not a write, or not longer. With ``lasting``, every later write is short too.
+    Nothing happens if operation ``at`` is not a write, or not longer. With ``lasting``, every later write is short too.
     """
 
     at: int
@@ -200,7 +200,7 @@ class Short:
 
 @dataclass(frozen=True, slots=True)
 class FailThenKill:
-    """The call that would be effect ``at`` fails as in ``Fail``; the process is killed before the next effect.
+    """The call that would be operation ``at`` fails as in ``Fail``; the process is killed before the next operation.
 
     So the process that continues does not know of the error.
     """
@@ -213,9 +213,9 @@ Plan = Nothing | Kill | Tear | Fail | Short | FailThenKill
 
 
 def begin(root: Path, recording: Path | None = None, plan: Plan | None = None) -> None:
-    """Record the effects of this process and all its threads on files below ``root``, from now on to its end.
+    """Record the operations of this process and all its threads on files below ``root``, from now on to its end.
 
-    ``root`` is an existing folder. Effects are written to the file ``recording`` as they are performed; it lies
+    ``root`` is an existing folder. Operations are written to the file ``recording`` as they are performed; it lies
     elsewhere.
 
     Raises: ConfigError if the recorder is not loaded, the process is already watched, or the folder or file cannot be
@@ -223,7 +223,7 @@ def begin(root: Path, recording: Path | None = None, plan: Plan | None = None) -
     """
     if recording is not None and recording.resolve().is_relative_to(root.resolve()):
         raise ConfigError(f"the recording {recording} lies below {root}, which it records: choose another place")
-    error = _library().effects_begin(
+    error = _library().operations_begin(
         os.fsencode(root), None if recording is None else os.fsencode(recording), *_arguments_of(plan or Nothing())
     )
     if error:
@@ -231,20 +231,20 @@ def begin(root: Path, recording: Path | None = None, plan: Plan | None = None) -
 
 
 def note(text: str) -> None:
-    """Write ``text`` into the recording, after all effects so far. Raises: ConfigError before ``begin``."""
+    """Write ``text`` into the recording, after all operations so far. Raises: ConfigError before ``begin``."""
     said = text.encode()
-    if _library().effects_note(said, len(said)):
+    if _library().operations_note(said, len(said)):
         raise ConfigError("no I/O operations are recorded in this process: call `recorder.begin` first")
 
 
 def count() -> int:
-    """Return the number of effects since ``begin``, which is the index of the next one."""
-    return int(_library().effects_count())
+    """Return the number of operations since ``begin``, which is the index of the next one."""
+    return int(_library().operations_count())
 
 
 def fired() -> int:
     """Return how many calls the plan has failed or cut short so far."""
-    return int(_library().effects_fired())
+    return int(_library().operations_fired())
 
 
 def _arguments_of(plan: Plan) -> tuple[int, int, int, int]:
@@ -252,7 +252,7 @@ def _arguments_of(plan: Plan) -> tuple[int, int, int, int]:
     if isinstance(plan, Nothing):
         return 0, 0, 0, 0
     if plan.at < 0:
-        raise ConfigError(f"{plan}: the first effect is 0")
+        raise ConfigError(f"{plan}: the first operation is 0")
     match plan:
         case Kill(at):
             return 1, at, 0, 0
@@ -272,9 +272,9 @@ def _arguments_of(plan: Plan) -> tuple[int, int, int, int]:
 @cache
 def _library() -> ctypes.CDLL:
     library = ctypes.CDLL(None)
-    if not hasattr(library, "effects_begin"):
+    if not hasattr(library, "operations_begin"):
         raise ConfigError("the recorder is not loaded into this process: run it in a ForkServer with preload=True")
-    library.effects_begin.argtypes = (
+    library.operations_begin.argtypes = (
         ctypes.c_char_p,
         ctypes.c_char_p,
         ctypes.c_int,
@@ -282,6 +282,6 @@ def _library() -> ctypes.CDLL:
         ctypes.c_long,
         ctypes.c_int,
     )
-    library.effects_note.argtypes = (ctypes.c_char_p, ctypes.c_size_t)
-    library.effects_count.restype = library.effects_fired.restype = ctypes.c_long
+    library.operations_note.argtypes = (ctypes.c_char_p, ctypes.c_size_t)
+    library.operations_count.restype = library.operations_fired.restype = ctypes.c_long
     return library

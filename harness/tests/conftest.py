@@ -31,7 +31,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="module")
 def fork_server() -> Iterator[ForkServer]:
-    """Runs trials whose effects on files are recorded; skips the test where that can't be built."""
+    """Runs trials whose operations on files are recorded; skips the test where that can't be built."""
     try:
         recorder_library()
     except ConfigError as error:

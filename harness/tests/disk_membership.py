@@ -20,13 +20,13 @@ from harness.crash_states.changes import Content, DataChange, File, NameChange
 from harness.crash_states.choices import SECTOR_BYTES
 from harness.crash_states.files import ROOT, Tree
 from harness.crash_states.model import Disk, FolderModel
-from harness.io_trace.recorder import Effect, Kind
+from harness.io_trace.recorder import IoOperation, Kind
 
 _CHOICES_MAX = 4096
 
 
 def why_illegal(
-    recording: Sequence[Effect], base: Tree, position: int, tree: Tree, folder_model: FolderModel
+    recording: Sequence[IoOperation], base: Tree, position: int, tree: Tree, folder_model: FolderModel
 ) -> list[str]:
     """Return the reasons why ``tree`` cannot remain after power loss at ``position``; none if it can.
 
@@ -92,13 +92,13 @@ def _to_size(file: File, size: int) -> list[str]:
 
 
 def _sizes_after(change: DataChange, sizes: set[int]) -> set[int]:
-    effect = change.effect
-    if effect.kind is Kind.TRUNCATE:
-        return {effect.length}
-    if effect.kind is Kind.ALLOCATE:
-        ends = {effect.offset + effect.length}
+    operation = change.operation
+    if operation.kind is Kind.TRUNCATE:
+        return {operation.length}
+    if operation.kind is Kind.ALLOCATE:
+        ends = {operation.offset + operation.length}
     else:
-        start, end = min(sizes), effect.offset + len(effect.data)
+        start, end = min(sizes), operation.offset + len(operation.data)
         ends = {end, *range(start - start % SECTOR_BYTES + SECTOR_BYTES, end, SECTOR_BYTES)}
     # The larger one of each size and each end.
     return {end for end in ends if end >= min(sizes)} | {size for size in sizes if size >= min(ends)}
@@ -166,13 +166,13 @@ def _entries(change: NameChange) -> tuple[tuple[int, str], ...]:
     return (*change.removed, *((change.added,) if change.added else ()))
 
 
-def _mapped(recording: Sequence[Effect], base: Tree, position: int) -> frozenset[int]:
+def _mapped(recording: Sequence[IoOperation], base: Tree, position: int) -> frozenset[int]:
     """Return the files that had been mapped shared and writable before ``position``."""
     tree, mapped = base.copy(), set()
-    for effect in recording:
-        if effect.kind is Kind.MAP_WRITABLE:
-            if effect.index <= position:
-                mapped.add(tree.number(effect))
-        elif effect.kind is not Kind.NOTE and effect.index < position:
-            tree.apply(effect)
+    for operation in recording:
+        if operation.kind is Kind.MAP_WRITABLE:
+            if operation.index <= position:
+                mapped.add(tree.number(operation))
+        elif operation.kind is not Kind.NOTE and operation.index < position:
+            tree.apply(operation)
     return frozenset(mapped)

@@ -8,23 +8,23 @@ from harness.crash_states.choices import Depth
 from harness.crash_states.files import Tree
 from harness.crash_states.model import FolderModel
 from harness.crash_states.states import Distinct, State, distinct, positions, states
-from harness.io_trace.recorder import Effect, Kind
+from harness.io_trace.recorder import IoOperation, Kind
 
 Files = dict[str, bytes]
 
 
 class Script:
-    """A recording that grows by one effect with each call. Files are named by their paths of the moment."""
+    """A recording that grows by one operation with each call. Files are named by their paths of the moment."""
 
     def __init__(self) -> None:
-        self.effects: list[Effect] = []
+        self.operations: list[IoOperation] = []
         self._files: dict[str, int] = {"": 0}
         self._count = 0
         self._made = 0
 
     @property
     def end(self) -> int:
-        """The position behind the last effect."""
+        """The position behind the last operation."""
         return self._count
 
     def create(self, path: str) -> Script:
@@ -49,7 +49,7 @@ class Script:
         return self._add(Kind.DATASYNC, path)
 
     def fail_to_sync(self, path: str) -> Script:
-        self.effects.append(Effect(self._count, Kind.SYNC_FAILED, self._met(path), path))
+        self.operations.append(IoOperation(self._count, Kind.SYNC_FAILED, self._met(path), path))
         return self
 
     def sync_all(self) -> Script:
@@ -72,11 +72,13 @@ class Script:
         return self._add(Kind.RMDIR, path, file=self._files.pop(path, None) or self._new())
 
     def note(self, text: str) -> Script:
-        self.effects.append(Effect(self._count, Kind.NOTE, text=text))
+        self.operations.append(IoOperation(self._count, Kind.NOTE, text=text))
         return self
 
     def map_writable(self, path: str) -> Script:
-        self.effects.append(Effect(self._count, Kind.MAP_WRITABLE, file=self._met(path), path=path, length=4096))
+        self.operations.append(
+            IoOperation(self._count, Kind.MAP_WRITABLE, file=self._met(path), path=path, length=4096)
+        )
         return self
 
     def _new(self, path: str | None = None) -> int:
@@ -102,8 +104,8 @@ class Script:
         grows: bool = False,
     ) -> Script:
         number = self._met(path) if file is None else file
-        self.effects.append(
-            Effect(self._count, kind, number, path, target, offset, length, data, synchronous, unkept, grows)
+        self.operations.append(
+            IoOperation(self._count, kind, number, path, target, offset, length, data, synchronous, unkept, grows)
         )
         self._count += 1
         return self
@@ -129,8 +131,8 @@ def base(**files: bytes) -> Tree:
             made.mkdir(folder)
         made.create(path).write(path, 0, data)
     tree = Tree()
-    for effect in made.effects:
-        tree.apply(effect)
+    for operation in made.operations:
+        tree.apply(operation)
     # As from a folder that was read: numbers that no recording gives.
     names = {(-folder, name): -number for (folder, name), number in tree.names.items()}
     return Tree(names, {-number: content for number, content in tree.contents.items()})
@@ -159,7 +161,7 @@ def files(tree: Tree) -> Files:
 
 def enumerated(script: Script, at: int, before: Tree, depth: Depth | None = None, seed: int = 7) -> list[State]:
     """The states at one position, as they come."""
-    return list(states(script.effects, before, range(at, at + 1), FolderModel.NAMES, seed, depth or Depth()))
+    return list(states(script.operations, before, range(at, at + 1), FolderModel.NAMES, seed, depth or Depth()))
 
 
 def found_at(
@@ -172,7 +174,7 @@ def found_at(
 ) -> list[Files]:
     """Return the distinct crash states at ``position``, by default the end, without folders."""
     at = script.end if position is None else position
-    found = distinct(script.effects, before or Tree(), range(at, at + 1), model, seed, depth or Depth())
+    found = distinct(script.operations, before or Tree(), range(at, at + 1), model, seed, depth or Depth())
     return [files(state.tree) for state in found]
 
 
@@ -180,7 +182,7 @@ def found_everywhere(
     script: Script, before: Tree | None = None, model: FolderModel = FolderModel.NAMES, seed: int = 7
 ) -> list[Distinct]:
     """Each distinct state of the whole recording."""
-    return list(distinct(script.effects, before or Tree(), positions(script.effects), model, seed))
+    return list(distinct(script.operations, before or Tree(), positions(script.operations), model, seed))
 
 
 NO_TEARS = Depth(torn_files=0)

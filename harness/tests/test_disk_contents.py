@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from harness.crash_states.changes import PAGE_BYTES, Content
 from harness.crash_states.files import Tree
-from harness.io_trace.recorder import Effect, Kind
+from harness.io_trace.recorder import IoOperation, Kind
 from harness.tests.disk_script import Script, base, files
 
 SIZES = st.integers(0, 3 * PAGE_BYTES)
@@ -22,8 +22,8 @@ STEPS = st.lists(
 
 def played(script: Script, before: Tree | None = None) -> Tree:
     tree = (before or Tree()).copy()
-    for effect in script.effects:
-        tree.apply(effect)
+    for operation in script.operations:
+        tree.apply(operation)
     return tree
 
 
@@ -84,7 +84,7 @@ def test_an_allocation_lengthens_a_file_only_where_it_says_so() -> None:
 def test_paths_that_were_read_before_a_change_are_not_those_after_it() -> None:
     tree = played(Script().create("a"))
     assert [path for path, _ in tree.paths] == ["a"]
-    tree.apply(Effect(1, Kind.RENAME, path="a", target="b"))
+    tree.apply(IoOperation(1, Kind.RENAME, path="a", target="b"))
     assert [path for path, _ in tree.paths] == ["b"]
 
 
@@ -120,8 +120,8 @@ def test_a_file_of_the_base_is_met_by_its_path_and_known_by_its_number() -> None
 
 def test_a_renamed_file_of_the_base_is_known_by_the_number_that_the_rename_gave() -> None:
     script = Script().rename("a", "b")
-    number = script.effects[0].file
-    nameless = Effect(2, Kind.WRITE, file=number, data=b"X")
+    number = script.operations[0].file
+    nameless = IoOperation(2, Kind.WRITE, file=number, data=b"X")
     tree = played(script.unlink("b"), base(a=b"old"))
     tree.apply(nameless)
     assert files(tree) == {}
@@ -129,19 +129,19 @@ def test_a_renamed_file_of_the_base_is_known_by_the_number_that_the_rename_gave(
 
 
 @pytest.mark.parametrize(
-    "effect",
+    "operation",
     [
-        Effect(0, Kind.WRITE, file=5, data=b"1"),
-        Effect(0, Kind.WRITE, file=5, path="nowhere", data=b"1"),
-        Effect(0, Kind.RENAME, file=5, path="nowhere", target="b"),
-        Effect(0, Kind.UNLINK, file=5, path="nowhere"),
-        Effect(0, Kind.CREATE, file=5, path="nowhere/b"),
-        Effect(0, Kind.WRITE, file=0, data=b"1"),
+        IoOperation(0, Kind.WRITE, file=5, data=b"1"),
+        IoOperation(0, Kind.WRITE, file=5, path="nowhere", data=b"1"),
+        IoOperation(0, Kind.RENAME, file=5, path="nowhere", target="b"),
+        IoOperation(0, Kind.UNLINK, file=5, path="nowhere"),
+        IoOperation(0, Kind.CREATE, file=5, path="nowhere/b"),
+        IoOperation(0, Kind.WRITE, file=0, data=b"1"),
     ],
 )
-def test_an_effect_on_what_is_not_there_is_refused(effect: Effect) -> None:
+def test_an_operation_on_what_is_not_there_is_refused(operation: IoOperation) -> None:
     with pytest.raises(ValueError):
-        base(a=b"1").apply(effect)
+        base(a=b"1").apply(operation)
 
 
 def test_a_tree_is_the_same_after_it_was_written_and_read(tmp_path: Path) -> None:

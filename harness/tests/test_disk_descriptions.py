@@ -27,8 +27,8 @@ from harness.tests.disk_script import (
 NAMES = FolderModel.NAMES
 
 
-def random_script(seed: int, effects: int) -> tuple[Script, Tree]:
-    """Effects of every kind on a few files, and what was there before."""
+def random_script(seed: int, operations: int) -> tuple[Script, Tree]:
+    """Operations of every kind on a few files, and what was there before."""
     rng = Random(seed)
     before = base(a=b"a" * 700, f__b=b"b" * 5000)
     script, there = Script(), ["a", "f/b"]
@@ -51,7 +51,7 @@ def random_script(seed: int, effects: int) -> tuple[Script, Tree]:
         lambda: script.datasync(rng.choice(there)),
         lambda: script.note(f"said {script.end}"),
     ]
-    while script.end < effects:
+    while script.end < operations:
         rng.choice(doing)()
     return script, before
 
@@ -71,14 +71,16 @@ def test_the_same_seed_gives_the_same_states_and_another_seed_others() -> None:
 @pytest.mark.parametrize("seed", range(4))
 def test_slices_together_are_the_whole(model: FolderModel, seed: int) -> None:
     script, before = random_script(seed, 40)
-    every = positions(script.effects)
-    whole = described(list(states(script.effects, before, every, model, seed)))
+    every = positions(script.operations)
+    whole = described(list(states(script.operations, before, every, model, seed)))
     parts = [range(7), range(7, 8), range(8, 30), range(30, len(every))]
     assert [
-        state for part in parts for state in described(list(states(script.effects, before, part, model, seed)))
+        state for part in parts for state in described(list(states(script.operations, before, part, model, seed)))
     ] == whole
     told = Counter(digest for _, digest, _, _ in whole)
-    assert {state.tree.digest(): state.states for state in distinct(script.effects, before, every, model, seed)} == told
+    assert {
+        state.tree.digest(): state.states for state in distinct(script.operations, before, every, model, seed)
+    } == told
 
 
 @pytest.mark.parametrize("model", list(FolderModel))
@@ -86,29 +88,29 @@ def test_slices_together_are_the_whole(model: FolderModel, seed: int) -> None:
 def test_a_description_rebuilds_the_state_that_it_came_with(model: FolderModel, seed: int) -> None:
     script, before = random_script(seed, 40)
     depth = Depth(beyond_model=seed == 3)
-    found = list(distinct(script.effects, before, positions(script.effects), model, seed, depth))
+    found = list(distinct(script.operations, before, positions(script.operations), model, seed, depth))
     assert len(found) > 20
     assert len({state.tree.digest() for state in found}) == len(found)
     for state in found[:: max(1, len(found) // 150)]:
         again = Description.from_json(state.description.to_json())
         assert again == state.description
-        assert files(rebuild(script.effects, before, again)) == files(state.tree)
+        assert files(rebuild(script.operations, before, again)) == files(state.tree)
 
 
 @pytest.mark.parametrize("seed", range(4))
 def test_a_state_is_the_base_with_what_was_kept_and_without_what_was_lost(seed: int) -> None:
     script, before = random_script(seed, 40)
-    effects = [effect for effect in script.effects if effect.kind is not Kind.NOTE]
-    for state in states(script.effects, before, positions(script.effects), NAMES, seed):
+    operations = [operation for operation in script.operations if operation.kind is not Kind.NOTE]
+    for state in states(script.operations, before, positions(script.operations), NAMES, seed):
         if state.description.kind == "all" and state.description.position not in state.description.kept:
             expected = before.copy()
-            for effect in effects[: state.description.position]:
-                expected.apply(effect)
+            for operation in operations[: state.description.position]:
+                expected.apply(operation)
             assert files(state.tree) == files(expected)
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_a_state_is_what_its_effects_make_one_after_the_other(seed: int) -> None:
+def test_a_state_is_what_its_operations_make_one_after_the_other(seed: int) -> None:
     rng, script, before = Random(seed), Script(), base(a=b"a" * 3000, b=b"")
     while script.end < 30:
         name = rng.choice("ab")
@@ -118,16 +120,16 @@ def test_a_state_is_what_its_effects_make_one_after_the_other(seed: int) -> None
             script.truncate(name, rng.randrange(9000))
         else:
             script.datasync(name)
-    for state in states(script.effects, before, positions(script.effects), NAMES, seed, Depth(torn_files=0)):
+    for state in states(script.operations, before, positions(script.operations), NAMES, seed, Depth(torn_files=0)):
         position, kept = state.description.position, state.description.kept
-        disk = Disk(script.effects, before, NAMES)
+        disk = Disk(script.operations, before, NAMES)
         while disk.position < position:
             disk.advance()
         lost = {change.index for change in disk.pending()} - set(kept)
         expected = before.copy()
-        for effect in script.effects[: position + (position in kept)]:
-            if effect.index not in lost:
-                expected.apply(effect)
+        for operation in script.operations[: position + (position in kept)]:
+            if operation.index not in lost:
+                expected.apply(operation)
         assert files(state.tree) == files(expected)
 
 
@@ -147,17 +149,17 @@ def test_a_text_that_describes_no_state_is_refused(text: str) -> None:
 @pytest.mark.parametrize("position", [-1, 3])
 def test_a_position_that_the_recording_does_not_have_is_refused(position: int) -> None:
     with pytest.raises(ValueError):
-        rebuild(writes(2).effects, base(a=b""), Description(NAMES, position, "none", ()))
+        rebuild(writes(2).operations, base(a=b""), Description(NAMES, position, "none", ()))
 
 
 def test_positions_that_do_not_ascend_are_refused() -> None:
     for places in (range(3, 0, -1), [1, 1]):
         with pytest.raises(ValueError):
-            next(states(writes(4).effects, base(a=b""), places, NAMES, 7))
+            next(states(writes(4).operations, base(a=b""), places, NAMES, 7))
 
 
 def test_the_states_at_a_position_do_not_depend_on_the_positions_before_it() -> None:
     script, before = writes(4), base(a=b"")
-    whole = [state.description for state in states(script.effects, before, range(5), NAMES, 7)]
-    some = [state.description for state in states(script.effects, before, [0, 2, 4], NAMES, 7)]
+    whole = [state.description for state in states(script.operations, before, range(5), NAMES, 7)]
+    some = [state.description for state in states(script.operations, before, [0, 2, 4], NAMES, 7)]
     assert some == [description for description in whole if description.position % 2 == 0]

@@ -19,11 +19,11 @@ SECTOR = 512
 
 
 def objections(script: Script, before: Tree, found: Tree, model: FolderModel = NAMES) -> list[str]:
-    return why_illegal(script.effects, before, script.end, found, model)
+    return why_illegal(script.operations, before, script.end, found, model)
 
 
-def whole_sectors(seed: int, effects: int) -> Script:
-    """Effects that cover whole sectors, so that a sector that lost a write shows an earlier one whole."""
+def whole_sectors(seed: int, operations: int) -> Script:
+    """Operations that cover whole sectors, so that a sector that lost a write shows an earlier one whole."""
     rng = Random(seed)
     script, there = Script(), ["a", "f/b"]
 
@@ -40,7 +40,7 @@ def whole_sectors(seed: int, effects: int) -> Script:
         lambda: script.sync(rng.choice([*there, "", "f"])),
         lambda: script.datasync(rng.choice(there)),
     ]
-    while script.end < effects:
+    while script.end < operations:
         rng.choice(doing)()
     return script
 
@@ -50,10 +50,10 @@ def whole_sectors(seed: int, effects: int) -> Script:
 def test_every_state_that_is_enumerated_is_legal(model: FolderModel, seed: int) -> None:
     script, before = whole_sectors(seed, 14), base(a=b"a" * 1024, f__b=b"b" * 5120)
     checked = 0
-    for state in states(script.effects, before, positions(script.effects), model, seed):
+    for state in states(script.operations, before, positions(script.operations), model, seed):
         at = state.description.position
         if at not in state.description.kept:
-            assert why_illegal(script.effects, before, at, state.tree, model) == [], (seed, state.description)
+            assert why_illegal(script.operations, before, at, state.tree, model) == [], (seed, state.description)
             checked += 1
     assert checked > 100
 

@@ -7,7 +7,7 @@ import pytest
 from harness.crash_states.choices import Depth
 from harness.crash_states.files import Tree
 from harness.crash_states.model import Disk, FolderModel
-from harness.io_trace.recorder import Effect, Kind
+from harness.io_trace.recorder import IoOperation, Kind
 from harness.tests.disk_script import NO_TEARS, Files, Script, base, found_at
 
 NAMES, JOURNAL, STRICT = FolderModel.NAMES, FolderModel.JOURNAL, FolderModel.STRICT
@@ -181,8 +181,8 @@ def test_an_unlinked_file_may_come_back_with_its_bytes(model: FolderModel) -> No
 @EVERY_MODEL
 def test_a_file_unlinked_durably_takes_its_unsynced_writes_with_it(model: FolderModel) -> None:
     script = Script().write("a", 0, b"2").write("a", 1, b"3").unlink("a").sync()
-    disk = Disk(script.effects, base(a=b"1"), model)
-    for _ in script.effects:
+    disk = Disk(script.operations, base(a=b"1"), model)
+    for _ in script.operations:
         disk.advance()
     assert disk.pending() == []
     assert kept(script, base(a=b"1"), model) == [{}]
@@ -318,7 +318,7 @@ def test_a_sync_of_everything_leaves_one_state(model: FolderModel) -> None:
 def test_every_state_of_the_journal_is_one_of_the_gate_and_every_one_of_the_gate_is_strictly_one() -> None:
     script = Script().create("n").write("n", 0, b"1").sync("n").rename("n", "a").create("m").datasync("m").unlink("b")
     script.create("k").write("k", 0, b"2", synchronous=True).link("k", "l").sync("k")
-    everything = Depth(subset_effects_max=10, torn_files=0)
+    everything = Depth(subset_operations_max=10, torn_files=0)
     for position in range(script.end + 1):
         found = [
             found_at(script, position, base(a=b"0", b=b"0"), model, everything) for model in (JOURNAL, NAMES, STRICT)
@@ -328,14 +328,14 @@ def test_every_state_of_the_journal_is_one_of_the_gate_and_every_one_of_the_gate
     assert len(found[0]) < len(found[1]) < len(found[2])
 
 
-def test_a_map_and_a_note_are_no_effects() -> None:
+def test_a_map_and_a_note_are_no_operations() -> None:
     script = Script().note("begun").map_writable("a").write("a", 0, b"1").note("done")
     assert same(kept(script, base(a=b"0")), [{"a": b"0"}, {"a": b"1"}])
 
 
 def test_a_recording_with_a_hole_is_refused() -> None:
     with pytest.raises(ValueError):
-        Disk([Effect(1, Kind.SYNC_ALL)], Tree(), NAMES)
+        Disk([IoOperation(1, Kind.SYNC_ALL)], Tree(), NAMES)
 
 
 def test_a_recording_that_speaks_of_an_unknown_file_is_refused() -> None:

@@ -53,7 +53,7 @@ def test_of_many_files_each_is_missing_and_each_alone() -> None:
         assert {name: (b"1" if name in changed else b"0") * 4 for name in "abc"} in found
 
 
-def test_of_many_effects_names_are_kept_without_bytes_and_bytes_without_names() -> None:
+def test_of_many_operations_names_are_kept_without_bytes_and_bytes_without_names() -> None:
     script = Script().create("n").write("n", 0, b"1").rename("n", "a")
     for place in range(6):
         script.write("b", place, b"1")
@@ -64,7 +64,7 @@ def test_of_many_effects_names_are_kept_without_bytes_and_bytes_without_names() 
 
 
 @pytest.mark.parametrize("model", [FolderModel.NAMES, FolderModel.JOURNAL])
-def test_of_many_effects_too_the_latest_names_are_lost_first(model: FolderModel) -> None:
+def test_of_many_operations_too_the_latest_names_are_lost_first(model: FolderModel) -> None:
     script = Script()
     for place in range(5):
         script.create(f"c{place}").write(f"c{place}", 0, b"1")
@@ -75,7 +75,7 @@ def test_of_many_effects_too_the_latest_names_are_lost_first(model: FolderModel)
 
 
 def test_of_many_writes_every_subset_of_the_last_is_there_over_the_others() -> None:
-    depth = Depth(torn_files=0, random_subsets=0, recent_effects=5)
+    depth = Depth(torn_files=0, random_subsets=0, recent_operations=5)
     found = [state["a"] for state in found_at(writes(9), before=base(a=b"0" * 9), depth=depth)]
     assert {data for data in found if data.startswith(b"1111")} >= {b"1111" + f"{n:05b}".encode() for n in range(32)}
 
@@ -92,10 +92,10 @@ def test_what_nobody_reads_is_always_written_and_leaves_the_others_every_subset(
     assert {state["f/LOG"] for state in found} == {b"1" * 9}
     # States that differ in it alone are one, and each can be made again.
     unread = Depth(unread=("*/LOG",))
-    every = list(distinct(script.effects, before, positions(script.effects), NAMES, 7, unread))
+    every = list(distinct(script.operations, before, positions(script.operations), NAMES, 7, unread))
     assert len(every) == 2**5
     for state in every:
-        assert files(rebuild(script.effects, before, state.description)) == files(state.tree)
+        assert files(rebuild(script.operations, before, state.description)) == files(state.tree)
 
 
 def test_more_random_subsets_find_more_states() -> None:
@@ -153,7 +153,7 @@ def test_the_last_writes_of_several_files_are_torn_and_no_synced_one() -> None:
     script.sync("d")
     before = base(a=b"o" * 1000, b=b"o" * 1000, c=b"o" * 1000, d=b"o" * 1000)
     found = enumerated(script, 5, before, Depth(torn_files=2))
-    assert {tear.effect for state in found for tear in state.description.tears} == {1, 2}
+    assert {tear.operation for state in found for tear in state.description.tears} == {1, 2}
 
 
 def test_garbage_and_small_tears_are_there_only_when_asked_for() -> None:
@@ -196,14 +196,14 @@ def test_a_state_met_at_several_positions_is_yielded_once_and_counted() -> None:
     found = found_everywhere(script, base(a=b"0"))
     assert [files(state.tree)["a"] for state in found] == [b"0", b"1"]
     assert [state.description.position for state in found] == [0, 1]
-    every = list(states(script.effects, base(a=b"0"), positions(script.effects), NAMES, 7))
+    every = list(states(script.operations, base(a=b"0"), positions(script.operations), NAMES, 7))
     assert sum(state.states for state in found) == len(every)
     assert [state.states for state in found] == [2, 3]
 
 
 def test_what_was_said_holds_a_state_to_the_most_and_the_least_of_its_positions() -> None:
     script = Script().note("try 1").write("a", 0, b"1").sync("a").note("done 1").note("try 2").sync("a").sync("a")
-    recording = script.effects
+    recording = script.operations
     nothing, one = found_everywhere(script, base(a=b"0"))
     assert said(recording, nothing.said_before) == ()
     assert said(recording, nothing.said_by) == ("try 1",)
@@ -215,23 +215,23 @@ def test_what_was_said_holds_a_state_to_the_most_and_the_least_of_its_positions(
 def test_at_the_end_everything_was_said() -> None:
     script = Script().write("a", 0, b"1").sync("a").note("done")
     last = found_everywhere(script, base(a=b"0"))[-1]
-    assert said(script.effects, last.said_by) == ("done",)
+    assert said(script.operations, last.said_by) == ("done",)
 
 
 def test_a_synchronous_write_under_way_was_attempted_and_not_acknowledged() -> None:
     script = Script().note("try 1").write("a", 0, b"1", synchronous=True).note("done 1")
     _, under_way = enumerated(script, 0, base(a=b"0"))
     assert files(under_way.tree) == {"a": b"1"}
-    assert said(script.effects, under_way.said_before) == ("try 1",)
-    assert said(script.effects, under_way.said_by) == ("try 1",)
+    assert said(script.operations, under_way.said_before) == ("try 1",)
+    assert said(script.operations, under_way.said_by) == ("try 1",)
     nothing, one = found_everywhere(script, base(a=b"0"))
-    assert said(script.effects, one.said_before) == ("try 1",)
-    assert said(script.effects, one.said_by) == ("try 1", "done 1")
-    assert said(script.effects, nothing.said_by) == ("try 1",)
+    assert said(script.operations, one.said_before) == ("try 1",)
+    assert said(script.operations, one.said_by) == ("try 1", "done 1")
+    assert said(script.operations, nothing.said_by) == ("try 1",)
 
 
 def test_the_first_state_is_yielded_before_the_next_is_asked_for() -> None:
-    endless = states(writes(6).effects, base(a=b""), range(6, 7), NAMES, 7)
+    endless = states(writes(6).operations, base(a=b""), range(6, 7), NAMES, 7)
     assert files(next(endless).tree) == {"a": b""}
 
 
@@ -298,7 +298,7 @@ def test_every_state_contains_what_was_synced_before_it(
     script, so_far = made
     assert len(so_far) == script.end + 1
     for state in states(
-        script.effects, Tree(), positions(script.effects), model, seed, Depth(random_subsets=4, tears=1)
+        script.operations, Tree(), positions(script.operations), model, seed, Depth(random_subsets=4, tears=1)
     ):
         there = state.tree.files
         for name, places in so_far[state.description.position].items():

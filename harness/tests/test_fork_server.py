@@ -16,14 +16,14 @@ import pytest
 import harness
 from harness.processes.fork_server import ForkServer, ForkServerError
 
-WORK = "harness.tests.effects_work:"
+WORK = "harness.tests.operations_work:"
 STARTER = """
 import sys
 from harness.processes.fork_server import ForkServer
 from pathlib import Path
 with ForkServer(preload=False, within=Path(sys.argv[2])) as fork_server:
     fork_server.folder.joinpath("left").touch()
-    fork_server.run("harness.tests.effects_work:hang", {"note": sys.argv[1]}, deadline_s=1000)
+    fork_server.run("harness.tests.operations_work:hang", {"note": sys.argv[1]}, deadline_s=1000)
 """
 
 

@@ -39,7 +39,7 @@ from harness.experiments.iofaults.subjects import (
 from harness.experiments.iofaults.subsets import all_points, explorer
 from harness.experiments.iofaults.workshop import Life, Plan, Row, Workshop
 from harness.experiments.iofaults.writer import to_plan
-from harness.io_trace.recorder import Effect, Fail, Kill, Kind, read_recording
+from harness.io_trace.recorder import Fail, IoOperation, Kill, Kind, read_recording
 from harness.processes.fork_server import CallOutcome, ForkServer, ForkServerError
 from harness.tests.exploring import points_of, rows_of
 from stores.errors import ConfigError
@@ -130,8 +130,8 @@ def test_a_kill_between_the_commit_of_an_offset_import_and_its_checksum_is_no_da
     case = IoFaultCase(OFFSET_IMPORTS[0], "DISK", "kill", commits=COMMITS)
     with Workshop(case, SEED, fork_server) as shop:
         recording = shop.recording()
-        moved = next(effect.index for effect in recording if effect.target.endswith("/005"))
-        page = next(effect.index for effect in recording if effect.index > moved and effect.synchronous)
+        moved = next(operation.index for operation in recording if operation.target.endswith("/005"))
+        page = next(operation.index for operation in recording if operation.index > moved and operation.synchronous)
         rows = list(explorer("kill")(shop, range(page, page + 3), ""))
     assert broken(rows) == []
 
@@ -147,7 +147,7 @@ def test_power_loss_at_disk_takes_no_acknowledged_commit(name: str, fork_server:
 def test_power_that_goes_again_during_recovery_takes_nothing_more(fork_server: ForkServer) -> None:
     case = IoFaultCase("sqlite-indexed-batch", "DISK", "power_twice", commits=2)
     with Workshop(case, SEED, fork_server) as shop:
-        acknowledged = next(effect.index for effect in shop.recording() if effect.text == "ack 1")
+        acknowledged = next(operation.index for operation in shop.recording() if operation.text == "ack 1")
         rows = list(explorer("power_twice")(shop, range(acknowledged, acknowledged + 1), ""))
     assert len(rows) >= 10
     assert broken(rows) == []
@@ -185,7 +185,7 @@ def test_a_store_torn_by_power_loss_says_so_and_is_restored(fork_server: ForkSer
     case = IoFaultCase("lmdb-indexed-batch", "PROCESS", "power", commits=COMMITS, states_per_position=3)
     with Workshop(case, SEED, fork_server) as shop:
         recording = shop.recording()
-        opened = next(effect.index for effect in recording if effect.text == "ack 1")
+        opened = next(operation.index for operation in recording if operation.text == "ack 1")
         rows = list(explorer("power")(shop, range(opened, opened + 4), ""))
     assert {row["result"] for row in rows} == {Found.DETECTED}
     assert broken(rows) == []
@@ -203,7 +203,7 @@ def test_a_failing_call_at_disk_loses_and_invents_nothing(variant: str, fork_ser
 
 def test_a_killed_recovery_is_recovered_from_in_turn(fork_server: ForkServer) -> None:
     with Workshop(IoFaultCase("rocksdb-dual-store", "DISK", "kill_twice", commits=2), SEED, fork_server) as shop:
-        last = next(effect.index for effect in shop.recording() if effect.text == "attempt 2") + 3
+        last = next(operation.index for operation in shop.recording() if operation.text == "attempt 2") + 3
         rows = list(islice(explorer("kill_twice")(shop, range(last, last + 1), ""), 12))
         again = [int(row["only"]) for row in rows]
         passed_over = next(number for number in range(again[-1]) if number not in again)
@@ -218,7 +218,7 @@ def test_a_killed_recovery_is_recovered_from_in_turn(fork_server: ForkServer) ->
 
 def test_of_kills_that_leave_the_same_the_last_is_the_one_whose_recovery_is_killed(fork_server: ForkServer) -> None:
     with Workshop(IoFaultCase(CHECKPOINT, "DISK", "kill_twice", commits=2), SEED, fork_server) as shop:
-        synced = next(effect for effect in shop.recording() if effect.kind is Kind.SYNC)
+        synced = next(operation for operation in shop.recording() if operation.kind is Kind.SYNC)
         around = range(synced.index, synced.index + 2)
         points = [{row["point"] for row in explorer("kill_twice")(shop, some, "")} for some in (around[:1], around)]
     assert points == [{synced.index + 1}] * 2
@@ -241,7 +241,9 @@ def test_a_recovery_that_dies_by_itself_is_no_planned_kill(
 
 
 def test_a_writer_that_gives_up_though_nothing_failed_breaks_a_promise(fork_server: ForkServer) -> None:
-    ended = CallOutcome(0, None, False, {"gave_up": True, "fired": 0, "effects": 9, "error": "ConfigError: no"}, "", "")
+    ended = CallOutcome(
+        0, None, False, {"gave_up": True, "fired": 0, "operations": 9, "error": "ConfigError: no"}, "", ""
+    )
     with Workshop(IoFaultCase(CHECKPOINT, "DISK", "kill", commits=2), SEED, fork_server) as shop:
         promises = shop.promises(Life(ended, ("open 0",), killed=False), shop.demanded("kill"))
         assert promises.broken is not None
@@ -297,7 +299,7 @@ def test_a_store_that_spins_and_one_that_sleeps_for_ever_both_hang(
 ) -> None:
     def run(fork_server: ForkServer, function: str, given: Mapping[str, Any], **how: Any) -> CallOutcome:
         if function == "harness.experiments.iofaults.verifier:run":
-            function, given = f"harness.tests.effects_work:{instead}", arguments
+            function, given = f"harness.tests.operations_work:{instead}", arguments
         return really(fork_server, function, given, **how)
 
     really = ForkServer.run
@@ -441,9 +443,9 @@ def test_a_recording_that_is_not_whole_or_of_another_writer_is_refused(
 
 
 def test_a_recording_with_writes_that_nobody_saw_is_refused() -> None:
-    check_maps([Effect(0, Kind.MAP_WRITABLE, 1, path="store/data/lock.mdb")])
+    check_maps([IoOperation(0, Kind.MAP_WRITABLE, 1, path="store/data/lock.mdb")])
     with pytest.raises(UnseenWritesError):
-        check_maps([Effect(0, Kind.MAP_WRITABLE, 1, path="store/data/data.mdb")])
+        check_maps([IoOperation(0, Kind.MAP_WRITABLE, 1, path="store/data/data.mdb")])
 
 
 def test_every_commit_leaves_a_state_of_its_own() -> None:

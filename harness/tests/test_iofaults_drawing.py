@@ -25,9 +25,9 @@ def worked() -> Script:
 
 def test_the_power_is_cut_first_before_the_sync_behind_each_acknowledgement() -> None:
     script = worked()
-    told, *others = groups("power", script.effects)
-    kinds = {effect.index: effect.kind for effect in script.effects if effect.kind != "note"}
-    ends = [commit.stop for commit in commits(script.effects)]
+    told, *others = groups("power", script.operations)
+    kinds = {operation.index: operation.kind for operation in script.operations if operation.kind != "note"}
+    ends = [commit.stop for commit in commits(script.operations)]
     assert len(ends) == COMMITS
     assert all(
         any(kinds[at] in ("sync", "datasync") for at in range(end, point + 1))
@@ -44,9 +44,9 @@ def test_the_power_is_cut_first_before_the_sync_behind_each_acknowledgement() ->
 
 def test_calls_fail_first_that_every_commit_makes() -> None:
     script = worked()
-    weights = {point: group.weight for group in groups("error", script.effects) for point in group.points}
-    within = commits(script.effects)[0]
-    flushed = next(effect.index for effect in script.effects if effect.path == "1.sst")
+    weights = {point: group.weight for group in groups("error", script.operations) for point in group.points}
+    within = commits(script.operations)[0]
+    flushed = next(operation.index for operation in script.operations if operation.path == "1.sst")
     assert all(weights[point] == 1 for point in within)
     assert weights[flushed] == 1 / COMMITS
     assert weights[0] < 1
@@ -56,8 +56,8 @@ def test_calls_fail_first_that_every_commit_makes() -> None:
 def test_what_is_met_rarely_has_the_same_share_as_what_is_met_often() -> None:
     """Of the syncs and names within commits, and of those outside: however many kinds there are of them."""
     script = worked()
-    told, *shared, _ = groups("power", script.effects)
-    inside = {at for commit in commits(script.effects) for at in commit}
+    told, *shared, _ = groups("power", script.operations)
+    inside = {at for commit in commits(script.operations) for at in commit}
     within = [group.weight for group in shared if set(group.points) <= inside]
     outside = [group.weight for group in shared if not set(group.points) & inside]
     assert (len(within) > 1, len(outside) > 1) == (True, True)
@@ -68,20 +68,20 @@ def test_what_is_met_rarely_has_the_same_share_as_what_is_met_often() -> None:
 def test_what_nothing_reads_is_no_role_of_a_commit() -> None:
     """RocksDB's own log, say: a fault in it shows nothing."""
     script = Script().note("attempt 1").write("db/log", 0, b"1").write("db/LOG", 0, b"text").note("ack 1")
-    unread = {effect.index for effect in script.effects if effect.path == "db/LOG"}
+    unread = {operation.index for operation in script.operations if operation.path == "db/LOG"}
     assert unread
     for fault in ("error", "tear"):
-        assert not unread & {point for group in groups(fault, script.effects) for point in group.points}
+        assert not unread & {point for group in groups(fault, script.operations) for point in group.points}
 
 
 def test_only_writes_are_torn_and_syncs_failed_by_their_numbers() -> None:
     script = worked()
-    by_index = [effect for effect in script.effects if effect.kind != "note"]
-    torn = [point for group in groups("tear", script.effects) for point in group.points]
+    by_index = [operation for operation in script.operations if operation.kind != "note"]
+    torn = [point for group in groups("tear", script.operations) for point in group.points]
     assert torn
     assert all(by_index[point].kind == "write" for point in torn)
-    number = sum(effect.kind in ("sync", "datasync") for effect in by_index)
-    failed = sorted(point for group in groups("failed_sync", script.effects) for point in group.points)
+    number = sum(operation.kind in ("sync", "datasync") for operation in by_index)
+    failed = sorted(point for group in groups("failed_sync", script.operations) for point in group.points)
     assert failed == list(range(number))
 
 
@@ -109,18 +109,18 @@ def test_a_commit_counts_from_its_attempt_to_its_acknowledgement_alone() -> None
     script = Script().note("attempt 1").write("log", 0, b"1").note("open 0").note("attempt 1")
     begun = script.end
     script.write("log", 0, b"1").note("ack 1").write("log", 1, b"2")
-    assert commits(script.effects) == [range(begun, begun + 1)]
+    assert commits(script.operations) == [range(begun, begun + 1)]
 
 
 def test_damage_has_no_points_that_are_drawn_before_others() -> None:
-    """Its points number places in files, and no effects."""
-    assert groups("damage", worked().effects) == []
+    """Its points number places in files, and no operations."""
+    assert groups("damage", worked().operations) == []
 
 
 def test_a_write_that_is_a_sync_by_itself_counts_as_one_of_both_when_the_power_is_cut() -> None:
     """LMDB writes its meta page through a descriptor that was opened so."""
     script = Script().write("log", 0, b"staged").note("attempt 1").write("log", 0, b"1", synchronous=True)
-    page = script.effects[-1].index
+    page = script.operations[-1].index
     script.note("ack 1")
-    drawn_first = {point for group in groups("power", script.effects) for point in group.points}
+    drawn_first = {point for group in groups("power", script.operations) for point in group.points}
     assert page in drawn_first

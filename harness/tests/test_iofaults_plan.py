@@ -56,7 +56,7 @@ def covered(name: str, fault: str, variant: str) -> set[tuple[str, str]]:
     }
 
 
-def test_the_default_kills_at_every_effect_at_disk_and_cuts_the_power_at_every_level() -> None:
+def test_the_default_kills_at_every_operation_at_disk_and_cuts_the_power_at_every_level() -> None:
     at_disk = {(name, level) for name, level in EVERYWHERE - VARIATIONS if level == "DISK" and name != TASKS[0]}
     assert covered("default", "kill", "") == at_disk
     power = {
@@ -110,7 +110,7 @@ def test_the_default_profiles_own_trials_are_measured_with_each_mutant_wherever_
             assert each.measured is (each.seed != 1)
     pairs = {(mutant, subject) for mutant, by in IO_FAULTS.items() for subject in subjects_with(mutant)}
     assert set(by_pair) == (pairs if seeds else set())
-    # Where the default profile kills at every effect another seed draws nothing else.
+    # Where the default profile kills at every operation another seed draws nothing else.
     everywhere = {subject for subject, _ in covered("default", "kill", "")}
     for (mutant, subject), drawn in by_pair.items():
         alike = name == "default" and IO_FAULTS[mutant].fault == "kill" and subject in everywhere
@@ -214,7 +214,7 @@ def test_subsets_hold_every_point_once_and_are_of_about_one_size(number: int, wi
 
 def test_each_subset_names_the_recording_that_its_fault_needs(tmp_path: Path) -> None:
     wanted = [PlannedCase(IoFaultCase(CHECKPOINT, "DISK", fault, commits=2), 1) for fault in ("kill", "power")]
-    recorded = {Writer.of(wanted[0]): Recorded(effects=9)}
+    recorded = {Writer.of(wanted[0]): Recorded(operations=9)}
     assert Writer.of(wanted[0]) == Writer.of(wanted[1])
     kill, power = subsets_of(wanted, recorded, tmp_path)
     assert list(kill.points) == list(power.points) == list(range(10))
@@ -233,12 +233,12 @@ def test_a_writer_that_can_not_be_recorded_is_no_verdict_and_fails(
     writer = Writer.of(item)
     recorded = make_recording(writer, tmp_path / writer.name)
     (only,) = subsets_of([item], {writer: recorded}, tmp_path)
-    effect, counts = explore(only)
-    assert {"kind", *KINDS["effect"]} <= set(effect)
-    assert {"kind", *KINDS["effect_slice"]} == set(counts)
-    assert (effect["kind"], effect["result"], is_wrong(effect)) == ("effect", Found.HARNESS_ERROR, True)
-    assert (counts["kind"], counts["points"]) == ("effect_slice", 0)
-    assert read_asked(asked_by(effect)) == Asked(item.case, None, 1)
+    operation, counts = explore(only)
+    assert {"kind", *KINDS["operation"]} <= set(operation)
+    assert {"kind", *KINDS["operation_slice"]} == set(counts)
+    assert (operation["kind"], operation["result"], is_wrong(operation)) == ("operation", Found.HARNESS_ERROR, True)
+    assert (counts["kind"], counts["points"]) == ("operation_slice", 0)
+    assert read_asked(asked_by(operation)) == Asked(item.case, None, 1)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -265,7 +265,7 @@ def asked_by(row: Mapping[str, Any]) -> str:
 
 
 def row(**settings: Any) -> dict[str, Any]:
-    shared = {"kind": "effect", "fault": "power", "variant": "names", "durability": "DISK"}
+    shared = {"kind": "operation", "fault": "power", "variant": "names", "durability": "DISK"}
     return shared | {"result": "lost", "expected": False} | settings
 
 
@@ -312,7 +312,7 @@ def test_a_slice_whose_time_is_over_says_how_many_points_it_explored(
 
     monkeypatch.setattr(subsets, "explorer", {"kill": two_at_each}.__getitem__)
     item = PlannedCase(IoFaultCase(CHECKPOINT, "DISK", "kill", commits=2), 1)
-    (subset,) = subsets_of([item], {Writer.of(item): Recorded(effects=9)}, tmp_path, 100)
+    (subset,) = subsets_of([item], {Writer.of(item): Recorded(operations=9)}, tmp_path, 100)
     *tried, counts = explore(subset, deadline=Deadline(3.5, Steps()))
     # The fourth row came when the time was over. Its point may have more, so it counts as left out.
     assert [row["point"] for row in tried] == [0, 0, 1, 1]
@@ -333,7 +333,7 @@ def test_a_trial_that_the_end_of_the_time_has_killed_has_no_row_and_is_no_failur
 
     monkeypatch.setattr(subsets, "explorer", {"kill": killed_at_the_third}.__getitem__)
     item = PlannedCase(IoFaultCase(CHECKPOINT, "DISK", "kill", commits=2), 1)
-    (subset,) = subsets_of([item], {Writer.of(item): Recorded(effects=9)}, tmp_path, 100)
+    (subset,) = subsets_of([item], {Writer.of(item): Recorded(operations=9)}, tmp_path, 100)
     *tried, counts = explore(subset)
     assert ([row["point"] for row in tried], counts["explored"]) == ([0, 1], "0")
     assert not any(map(is_wrong, tried))
@@ -347,17 +347,17 @@ def test_a_mutant_whose_time_is_over_is_not_tried_and_no_failure(tmp_path: Path)
     for row in (left_out, late):
         assert (row["result"], is_wrong(row), IoFaults().tried(subset, [row])) == ("not tried", False, 0)
         assert {"kind", *KINDS["mutant"]} == set(row)
-    assert fault_findings({"effect": [], "mutant": mutants([late])})[1].number == 0
+    assert fault_findings({"operation": [], "mutant": mutants([late])})[1].number == 0
 
 
 def test_a_fault_of_which_nothing_was_tried_is_not_measured_and_never_held(tmp_path: Path) -> None:
     item = PlannedCase(IoFaultCase(CHECKPOINT, "DISK", "kill", commits=2), 1)
-    planned = subsets_of([item], {Writer.of(item): Recorded(effects=500)}, tmp_path)
+    planned = subsets_of([item], {Writer.of(item): Recorded(operations=500)}, tmp_path)
     rows = IoFaults().finish([], [row for subset in planned for row in IoFaults().untried(subset)], Claim(""))
-    figures = IoFaults().figures({"effect_slice": rows})
-    assert [(figure["points"], figure["points_in_all"]) for figure in figures["effect"]] == [(0, 501)]
+    figures = IoFaults().figures({"operation_slice": rows})
+    assert [(figure["points"], figure["points_in_all"]) for figure in figures["operation"]] == [(0, 501)]
     assert promise_table(figures).rows[0][-1] == "not measured in this run"
-    assert not IoFaults().page(figures, {"effect_slice": rows}, {}).body
+    assert not IoFaults().page(figures, {"operation_slice": rows}, {}).body
 
 
 def test_the_first_slices_of_a_case_are_small_and_have_its_first_points() -> None:
@@ -374,7 +374,7 @@ def test_a_run_tries_each_case_and_each_mutant_once_before_any_twice(tmp_path: P
     wanted = experiment.plan(Request("default", 1))
 
     def recorded(function: object, writers: Sequence[Writer]) -> list[Any]:
-        return [astuple(Recorded(effects=300)) for _ in writers]
+        return [astuple(Recorded(operations=300)) for _ in writers]
 
     prepared = [each for each in experiment.prepare(wanted, tmp_path, recorded) if isinstance(each, Subset)]
     cases = len({subset.case for subset in prepared if subset.planned_mutant is None})

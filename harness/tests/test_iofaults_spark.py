@@ -56,29 +56,29 @@ def of_kind(rows: list[Row], kind: str) -> list[Row]:
 
 def verdicts(rows: list[Row]) -> list[tuple[object, ...]]:
     names = ("fault", "point", "only", "result", "acknowledged", "state", "attempted", "expected")
-    return [tuple(row[name] for name in names) for row in rows if row.get("kind", "effect") == "effect"]
+    return [tuple(row[name] for name in names) for row in rows if row.get("kind", "operation") == "operation"]
 
 
 @pytest.mark.long
 def test_rows_do_not_depend_on_how_points_are_cut_into_slices(spark: SparkSession, tmp_path: Path) -> None:
     whole = run_cases(spark, [KILLS, POWER], tmp_path / "one", points_per_subset=1000)
     parts = run_cases(spark, [KILLS, POWER], tmp_path / "many", points_per_subset=3)
-    assert len(of_kind(whole, "effect_slice")) == 2
-    assert len(of_kind(parts, "effect_slice")) >= 10
+    assert len(of_kind(whole, "operation_slice")) == 2
+    assert len(of_kind(parts, "operation_slice")) >= 10
     for of_run in (whole, parts):
-        kills_told = [row for row in of_kind(of_run, "effect_slice") if row["fault"] == "kill"]
+        kills_told = [row for row in of_kind(of_run, "operation_slice") if row["fault"] == "kill"]
         in_all = len(points_of(KILLS.case, SEED))
         assert {row["points_in_all"] for row in kills_told} == {in_all}
         assert sum(row["points"] for row in kills_told) == in_all
     kills = [verdicts([row for row in rows if row["fault"] == "kill"]) for rows in (whole, parts)]
     assert kills[0] == kills[1] == verdicts(list(rows_of(KILLS.case, points_of(KILLS.case, SEED), SEED)))
     # A state that is met in several subsets is checked in each against the promises there, with the same result.
-    trials = [[row for row in of_kind(rows, "effect") if row["fault"] == "power"] for rows in (whole, parts)]
+    trials = [[row for row in of_kind(rows, "operation") if row["fault"] == "power"] for rows in (whole, parts)]
     found = [{(row["digest"], row["state"], row["result"]) for row in rows} for rows in trials]
     assert found[0] == found[1] != set()
-    counts = [sum(row["states"] for row in of_kind(rows, "effect_slice")) for rows in (whole, parts)]
-    assert counts[0] == counts[1] > len(of_kind(whole, "effect"))
-    assert not [row for row in (*whole, *parts) if row["kind"] == "effect" and not row["expected"]]
+    counts = [sum(row["states"] for row in of_kind(rows, "operation_slice")) for rows in (whole, parts)]
+    assert counts[0] == counts[1] > len(of_kind(whole, "operation"))
+    assert not [row for row in (*whole, *parts) if row["kind"] == "operation" and not row["expected"]]
     assert [path.name for path in (tmp_path / "one").iterdir()] == ["trials.parquet"]
 
 
@@ -86,7 +86,7 @@ def test_what_is_not_as_expected_keeps_its_recording_and_can_be_repeated(
     spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     broken = PlannedCase(IoFaultCase(CHECKPOINT, "DISK", "power", commits=3, mutant="unsynced-rename"), SEED)
-    rows = of_kind(run_cases(spark, [broken, POWER], tmp_path), "effect")
+    rows = of_kind(run_cases(spark, [broken, POWER], tmp_path), "operation")
     lost = [row for row in rows if not row["expected"]]
     assert {row["result"] for row in lost} == {"lost"}
     assert [path.name for path in (tmp_path / "recordings").iterdir()] == [
@@ -121,10 +121,10 @@ def test_what_a_killed_driver_has_left_is_not_taken_for_this_run(spark: SparkSes
     (tmp_path / "finished").mkdir()
     (tmp_path / "finished" / "0.json").write_text("[]")
     (tmp_path / "recordings").mkdir()
-    (tmp_path / "recordings" / Writer.of(POWER).name).write_bytes(b"effects1")
+    (tmp_path / "recordings" / Writer.of(POWER).name).write_bytes(b"operations1")
     rows = run_cases(spark, [POWER], tmp_path, points_per_subset=1000)
-    assert len(of_kind(rows, "effect")) > 10
-    assert [row for row in of_kind(rows, "effect") if not row["expected"]] == []
+    assert len(of_kind(rows, "operation")) > 10
+    assert [row for row in of_kind(rows, "operation") if not row["expected"]] == []
 
 
 def test_a_killed_worker_neither_loses_nor_doubles_a_row(spark: SparkSession, tmp_path: Path) -> None:

@@ -100,6 +100,6 @@ def test_a_killed_executor_neither_loses_nor_doubles_a_row_of_an_io_fault(
     rows = spread.run_while(cluster.kill_executor, spark, tmp_path)
     case = spread.KILLS.case
     assert spread.verdicts(rows) == spread.verdicts(list(rows_of(case, points_of(case, spread.SEED), spread.SEED)))
-    slices = [row["slice"] for row in spread.of_kind(rows, "effect_slice")]
+    slices = [row["slice"] for row in spread.of_kind(rows, "operation_slice")]
     assert slices == list(range(len(slices)))
     assert spread.left_of_fork_servers() == []

@@ -57,7 +57,7 @@ def need(kind: FileSystem, folder: Path) -> None:
 
 
 def randomly_written(fork_server: ForkServer, kind: FileSystem, folder: Path, seed: int) -> Crash:
-    """A process that makes plain calls, killed at one of the first hundred effects, and the power cut three times."""
+    """A process that makes plain calls, killed at one of the first 100 operations, and the power cut three times."""
     plan = ["Kill", Random(f"kill {seed}").randrange(5, 100)]
     arguments = {"seed": seed, "calls": CALLS, "plan": plan, "beside": ""}
     return crash(fork_server, kind, folder, seed, "harness.tests.filesystems.random_writer:run", arguments, CUTS)
@@ -103,7 +103,7 @@ def store_checked(
         arguments |= {"seed": seed, "plan": plan, "account": str(shop.scratch("account"))}
         made = crash(fork_server, kind, folder, seed, "harness.experiments.iofaults.writer:run", arguments, CUTS)
         demanded = shop.demanded("power")
-        promises = folded([effect.text for effect in made.recording if effect.kind is Kind.NOTE], demanded)
+        promises = folded([operation.text for operation in made.recording if operation.kind is Kind.NOTE], demanded)
         verdicts = []
         for tree in {tree.digest(): tree for tree in made.found}.values():
             shop.place(tree)

@@ -205,14 +205,14 @@ def proven_by(rows: Rows) -> list[str]:
 
 def test_the_proven_checks_are_counted_and_bold_where_one_failed() -> None:
     found = proven_by(made_up_rows())
-    crashes, effects, _, states, limits, steps, timed, large, brokers, queries, readers, ratios = found
+    crashes, operations, _, states, limits, steps, timed, large, brokers, queries, readers, ratios = found
     assert brokers == "No trials over a broker in this run."
     assert queries.startswith("No ")
     assert readers.startswith("No ")
     assert large == "5 of 5 [stores of many records](scale.md) showed every record, in the memory that they may use."
     assert crashes == "**46 of 47 [crash trials](crashes.md) ended as expected.**"
     assert timed == "No states of stateful queries in this run."
-    assert effects.startswith("No ")
+    assert operations.startswith("No ")
     assert states.startswith("36 of 36 [measured configurations](throughput.md)")
     assert limits.startswith("1 of 1 [limits on the memory of uncommitted writes](memory.md#")
     assert steps.startswith("6 of 6 [steps larger than the limit](memory.md#")

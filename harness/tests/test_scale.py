@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from harness.effect_scenario import EffectScenario
 from harness.faults import KillAfter
+from harness.io_fault_scenario import IoFaultScenario
 from harness.profiles import PROFILES
 from harness.scenario import AtLeast, CrashScenario, ThroughputScenario
 from harness.scenario_files import read_scenario, scenario_file, scenario_names
@@ -15,12 +15,12 @@ from stores.errors import ConfigError
 
 CRASH = CrashScenario((KillAfter(13),), backends=("lmdb",), seeds=3)
 SPEED = ThroughputScenario("count", events=50_000, repeats=2, at_least=(AtLeast("lmdb", "sqlite", 0.5),))
-EFFECT = EffectScenario(("power names",), points_max=64, states_per_position=4)
+OPERATION = IoFaultScenario(("power names",), points_max=64, states_per_position=4)
 
 
-@pytest.mark.parametrize("scenario", [CRASH, SPEED, EFFECT], ids=["crash", "speed", "effect"])
+@pytest.mark.parametrize("scenario", [CRASH, SPEED, OPERATION], ids=["crash", "speed", "operation"])
 def test_the_default_is_what_the_file_says_and_an_unknown_profile_a_mistake(
-    scenario: CrashScenario | ThroughputScenario | EffectScenario,
+    scenario: CrashScenario | ThroughputScenario | IoFaultScenario,
 ) -> None:
     assert scenario.scaled("default") == scenario
     with pytest.raises(ConfigError):
@@ -30,13 +30,13 @@ def test_the_default_is_what_the_file_says_and_an_unknown_profile_a_mistake(
 def test_the_profile_smoke_compares_no_speeds() -> None:
     assert CRASH.scaled("smoke") == replace(CRASH, seeds=1)
     assert SPEED.scaled("smoke") == replace(SPEED, events=10_000, repeats=1, at_least=())
-    assert EFFECT.scaled("smoke") == replace(EFFECT, points_max=4, states_per_position=2)
+    assert OPERATION.scaled("smoke") == replace(OPERATION, points_max=4, states_per_position=2)
 
 
 def test_full_leaves_nothing_out() -> None:
     assert CRASH.scaled("night") == replace(CRASH, seeds=15)
     assert SPEED.scaled("night") == replace(SPEED, events=500_000, repeats=5)
-    assert EFFECT.scaled("night") == replace(EFFECT, points_max=None, states_per_position=None)
+    assert OPERATION.scaled("night") == replace(OPERATION, points_max=None, states_per_position=None)
 
 
 def test_events_that_have_an_end_of_their_own_stay_all_of_them() -> None:

@@ -108,7 +108,7 @@ def repeat_command(case: IoFaultCase, point: int | None, seed: int, only: str = 
 
 
 def is_wrong(row: Mapping[str, Any]) -> bool:
-    """Return True if a row of kind "effect" or "mutant" fails the run.
+    """Return True if a row of kind "operation" or "mutant" fails the run.
 
     No verdict is always wrong.
     """

@@ -64,8 +64,8 @@ def final_tree(shop: Workshop) -> Tree:
     tree = Tree()
     recording = shop.recording()
     check_maps(recording)
-    for effect in recording:
-        tree.apply(effect)
+    for operation in recording:
+        tree.apply(operation)
     return tree
 
 

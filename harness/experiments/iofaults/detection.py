@@ -147,7 +147,7 @@ def detect(
                             trouble = trouble or row["detail"] or "no verdict"
                             continue
                         trials += 1
-                        if is_wrong({"kind": "effect", **row}):
+                        if is_wrong({"kind": "operation", **row}):
                             again = repeat_command(item.case, row["point"], seed, row["only"])
                             return DetectionResult(
                                 mutant, subject, case.fault, trials, row | {"repeat": again}, trouble

@@ -21,7 +21,7 @@ from harness.crash_states.changes import matches
 from harness.crash_states.model import numbered
 from harness.experiments.iofaults.failed_syncs import syncs
 from harness.experiments.iofaults.workshop import NEVER_READ
-from harness.io_trace.recorder import Effect, Kind
+from harness.io_trace.recorder import IoOperation, Kind
 
 ALIKE_EVERY = 4
 """One of this many points is drawn from all points with equal probability."""
@@ -38,24 +38,28 @@ class Group(NamedTuple):
     points: Sequence[int]
 
 
-def groups(fault: str, recording: Sequence[Effect]) -> list[Group]:
+def groups(fault: str, recording: Sequence[IoOperation]) -> list[Group]:
     """Return the points of ``fault`` that are drawn before others. Each point is in at most one group."""
-    effects = numbered(recording)
+    operations = numbered(recording)
     if fault in ("power", "power_twice"):
-        return _unsynced(recording, effects)
+        return _unsynced(recording, operations)
     if fault == "failed_sync":
-        return _by_role(recording, list(enumerate(syncs(recording))), effects)
+        return _by_role(recording, list(enumerate(syncs(recording))), operations)
     if fault == "tear":
-        return _by_role(recording, [(each.index, each.index) for each in effects if each.kind is Kind.WRITE], effects)
+        return _by_role(
+            recording, [(each.index, each.index) for each in operations if each.kind is Kind.WRITE], operations
+        )
     if fault == "damage":
         return []
-    return _by_role(recording, [(each.index, each.index) for each in effects], effects)
+    return _by_role(recording, [(each.index, each.index) for each in operations], operations)
 
 
-def definition(recording: Sequence[Effect]) -> str:
-    """Return a digest of the effects by their roles, without notes and files that are never read."""
+def definition(recording: Sequence[IoOperation]) -> str:
+    """Return a digest of the operations by their roles, without notes and files that are never read."""
     roles = Counter(
-        _role(effect) for effect in recording if effect.kind is not Kind.NOTE and not matches(effect.path, NEVER_READ)
+        _role(operation)
+        for operation in recording
+        if operation.kind is not Kind.NOTE and not matches(operation.path, NEVER_READ)
     )
     return hashlib.sha256(repr(sorted(roles.items())).encode()).hexdigest()[:16]
 
@@ -79,9 +83,13 @@ def drawn(points: Sequence[int], groups: Iterable[Group], rng: Random) -> list[i
     return list(order)
 
 
-def commits(recording: Sequence[Effect]) -> list[range]:
-    """Return the effects of each commit: from its note "attempt" to its note "ack"."""
-    notes = [effect for effect in recording if effect.kind is Kind.NOTE and effect.text.startswith(("attempt", "ack"))]
+def commits(recording: Sequence[IoOperation]) -> list[range]:
+    """Return the operations of each commit: from its note "attempt" to its note "ack"."""
+    notes = [
+        operation
+        for operation in recording
+        if operation.kind is Kind.NOTE and operation.text.startswith(("attempt", "ack"))
+    ]
     return [
         range(begin.index, end.index)
         for begin, end in pairwise(notes)
@@ -89,53 +97,55 @@ def commits(recording: Sequence[Effect]) -> list[range]:
     ]
 
 
-def _unsynced(recording: Sequence[Effect], effects: Sequence[Effect]) -> list[Group]:
+def _unsynced(recording: Sequence[IoOperation], operations: Sequence[IoOperation]) -> list[Group]:
     """Return the positions just before a sync or a change of names, and those after a change of names.
 
     The largest weights go to positions before the first sync after an acknowledgement, and to those within a commit.
     """
-    before_syncs = [each.index for each in effects if _is_sync(each)] + [len(effects)]
-    told = {before_syncs[bisect_left(before_syncs, commit.stop)] for commit in commits(recording)} | {len(effects)}
+    before_syncs = [each.index for each in operations if _is_sync(each)] + [len(operations)]
+    told = {before_syncs[bisect_left(before_syncs, commit.stop)] for commit in commits(recording)} | {len(operations)}
     inside = {point for commit in commits(recording) for point in commit}
-    named = {each.index + 1 for each in effects if each.kind in _NAMES}
-    others = [each for each in effects if each.index not in told and (each.kind in _NAMES or _is_sync(each))]
+    named = {each.index + 1 for each in operations if each.kind in _NAMES}
+    others = [each for each in operations if each.index not in told and (each.kind in _NAMES or _is_sync(each))]
     return [
         Group(4, sorted(told)),
-        *_shared_out(4, [effect for effect in others if effect.index in inside]),
-        *_shared_out(1, [effect for effect in others if effect.index not in inside]),
+        *_shared_out(4, [operation for operation in others if operation.index in inside]),
+        *_shared_out(1, [operation for operation in others if operation.index not in inside]),
         Group(1 / 2, sorted(named - told - {each.index for each in others})),
     ]
 
 
-def _is_sync(effect: Effect) -> bool:
-    return effect.kind in _SYNCS or effect.synchronous
+def _is_sync(operation: IoOperation) -> bool:
+    return operation.kind in _SYNCS or operation.synchronous
 
 
-def _shared_out(weight: float, effects: Sequence[Effect]) -> list[Group]:
-    """Return the positions before ``effects``. Each role gets the same share of ``weight``, even a rare one."""
+def _shared_out(weight: float, operations: Sequence[IoOperation]) -> list[Group]:
+    """Return the positions before ``operations``. Each role gets the same share of ``weight``, even a rare one."""
     roles: dict[tuple[str, ...], list[int]] = {}
-    for effect in effects:
-        roles.setdefault(_role(effect), []).append(effect.index)
+    for operation in operations:
+        roles.setdefault(_role(operation), []).append(operation.index)
     return [Group(weight / len(roles), points) for points in roles.values()]
 
 
-def _by_role(recording: Sequence[Effect], struck: Sequence[tuple[int, int]], effects: Sequence[Effect]) -> list[Group]:
-    """Return the points of ``struck``, grouped by the role of the effect that each one strikes.
+def _by_role(
+    recording: Sequence[IoOperation], struck: Sequence[tuple[int, int]], operations: Sequence[IoOperation]
+) -> list[Group]:
+    """Return the points of ``struck``, grouped by the role of the operation that each one strikes.
 
-    An effect of every commit has weight 1, one of every fifth commit weight 1/5. All effects before the first commit
-    share weight 1/2, all other effects outside commits 1/5.
+    An operation of every commit has weight 1, one of every fifth commit weight 1/5. All before the first commit
+    share weight 1/2, all other operations outside commits 1/5.
     """
-    first = next((effect.index for effect in recording if effect.text.startswith("attempt")), 0)
+    first = next((operation.index for operation in recording if operation.text.startswith("attempt")), 0)
     within = {at: number for number, commit in enumerate(commits(recording)) for at in commit}
     roles: dict[tuple[str, ...], list[int]] = {}
     found_in: dict[tuple[str, ...], set[int]] = {}
     opening: list[int] = []
     elsewhere: list[int] = []
     for point, at in struck:
-        effect = effects[at]
-        if matches(effect.path, NEVER_READ):
+        operation = operations[at]
+        if matches(operation.path, NEVER_READ):
             continue
-        role = _role(effect)
+        role = _role(operation)
         if at in within:
             roles.setdefault(role, []).append(point)
             found_in.setdefault(role, set()).add(within[at])
@@ -146,7 +156,11 @@ def _by_role(recording: Sequence[Effect], struck: Sequence[tuple[int, int]], eff
     return [*inside, Group(1 / 2, opening), Group(1 / 5, elsewhere)]
 
 
-def _role(effect: Effect) -> tuple[str, ...]:
-    """Return the role of an effect: the same for effects of one kind on files whose names differ in a number only."""
-    path = PurePosixPath(effect.path)
-    return str(effect.kind), str(effect.synchronous), _NUMBER.sub("#", f"{path.parent}/{path.suffix or path.name}")
+def _role(operation: IoOperation) -> tuple[str, ...]:
+    """Return the role of an operation: the same for those of one kind on files whose names differ in a number only."""
+    path = PurePosixPath(operation.path)
+    return (
+        str(operation.kind),
+        str(operation.synchronous),
+        _NUMBER.sub("#", f"{path.parent}/{path.suffix or path.name}"),
+    )

@@ -36,10 +36,10 @@ from harness.experiments.iofaults.plan import PlannedCase, PlannedMutant
 from harness.experiments.iofaults.report import (
     SKIPPED,
     detections,
-    effect_tables,
-    effects,
     left_out,
     mutants,
+    operation_tables,
+    operations,
     page,
     promise_table,
 )
@@ -71,7 +71,7 @@ _CASE: Mapping[str, type] = {
 }
 KINDS: Mapping[str, Mapping[str, type]] = MappingProxyType(
     {
-        "effect": {
+        "operation": {
             **_CASE,
             "point": int,
             "only": str,
@@ -88,7 +88,7 @@ KINDS: Mapping[str, Mapping[str, type]] = MappingProxyType(
             "expected": bool,
             "repeat": str,
         },
-        "effect_slice": {
+        "operation_slice": {
             **_CASE,
             "points": int,
             "points_in_all": int,
@@ -131,7 +131,7 @@ class IoFaults(Experiment[IoTrial]):
 
     name = "iofaults"
     title = "I/O faults"
-    stage = "effects"
+    stage = "iofaults"
     trial: type[IoTrial] = Subset
     placement = Placement.SPREAD
     share = 18
@@ -192,13 +192,13 @@ class IoFaults(Experiment[IoTrial]):
         assert isinstance(trial, Subset)
         if trial.planned_mutant:
             return sum(row["result"] != NOT_TRIED for row in rows)
-        return sum(row["points"] for row in rows if row["kind"] == "effect_slice")
+        return sum(row["points"] for row in rows if row["kind"] == "operation_slice")
 
     def covered(self, trials: Sequence[IoTrial], rows: Sequence[Row]) -> list[Covered]:
         """Return the points of each case that were explored."""
         found: dict[tuple[str, str, str], Covered] = {}
         for row in rows:
-            if row["kind"] == "effect_slice" and row["definition"]:
+            if row["kind"] == "operation_slice" and row["definition"]:
                 case = IoFaultCase(
                     row["backend"], row["durability"], row["fault"], row["variant"], records=row["records"]
                 )
@@ -248,14 +248,14 @@ class IoFaults(Experiment[IoTrial]):
         """Return the trials by level, fault, variant and backend; the mutants; how often mutants are detected."""
         tried = rows.get("mutant", ())
         return {
-            "effect": effects(rows),
+            "operation": operations(rows),
             "mutant": mutants(tried),
             "detection": detections(tried),
         }
 
     def tables(self, figures: Figures, rows: Rows) -> list[Table]:
         """Return all tables that have rows."""
-        return effect_tables(figures)
+        return operation_tables(figures)
 
     def left_out(self, figures: Figures) -> str:
         """Return the number of points that were explored, unless all were."""
@@ -263,11 +263,11 @@ class IoFaults(Experiment[IoTrial]):
 
     def closing(self, figures: Figures, rows: Rows, *, all_right: bool) -> str:
         """Return the table of promises."""
-        return promise_table(figures).plain() if rows.get("effect") else ""
+        return promise_table(figures).plain() if rows.get("operation") else ""
 
     def failures(self, figures: Figures, rows: Rows) -> list[Failure]:
         """Return every broken promise, every missing verdict, and every mutant that was missed."""
-        tried = [*rows.get("effect", ()), *rows.get("mutant", ())]
+        tried = [*rows.get("operation", ()), *rows.get("mutant", ())]
         return [_failure(row) for row in tried if is_wrong(row)]
 
     def page(self, figures: Figures, rows: Rows, facts: Mapping[str, Any]) -> Page:
@@ -294,7 +294,7 @@ def explore(subset: Subset, fork_server: ForkServer | None = None, deadline: Dea
 
 def _subset_row(subset: Subset) -> Row:
     return {
-        "kind": "effect_slice",
+        "kind": "operation_slice",
         **case_columns(subset.case),
         "points": 0,
         "points_in_all": subset.points_in_all,
@@ -312,7 +312,7 @@ def _untried_row(subset: Subset) -> Row:
 
 def _of_subset(subset: Subset, row: Row, seconds: float) -> Row:
     """Return ``row`` with the subset it is of; the rows that stand for a whole subset have its ``seconds``."""
-    cost = {} if row["kind"] == "effect" else {"seconds": seconds}
+    cost = {} if row["kind"] == "operation" else {"seconds": seconds}
     return row | {"slice": subset.number, "scenario": subset.scenario, "seed": subset.seed} | cost
 
 

@@ -23,7 +23,7 @@ from harness.crash_states.model import FolderModel, numbered
 from harness.crash_states.states import State, states
 from harness.experiments.iofaults.power import BOOT_AFTER_THAT, check_maps, promised_between
 from harness.experiments.iofaults.workshop import NEVER_READ, NOTHING, Plan, Row, Workshop
-from harness.io_trace.recorder import NOT_COUNTED, Effect, Kind, read_recording
+from harness.io_trace.recorder import NOT_COUNTED, IoOperation, Kind, read_recording
 
 _DEPTH = Depth(states_per_position=3, unread=NEVER_READ)
 _OPENING_POSITIONS = 8
@@ -32,9 +32,13 @@ _FIRST_PROMISES, _LATER_PROMISES = 3, 2
 _OPENING = Depth(states_per_position=2, unread=NEVER_READ)
 
 
-def syncs(recording: Sequence[Effect]) -> list[int]:
-    """Return the effects that ``points`` number: syncs of one file or folder, and writes that also sync."""
-    return [effect.index for effect in recording if effect.synchronous or effect.kind in (Kind.SYNC, Kind.DATASYNC)]
+def syncs(recording: Sequence[IoOperation]) -> list[int]:
+    """Return the operations that ``points`` number: syncs of one file or folder, and writes that also sync."""
+    return [
+        operation.index
+        for operation in recording
+        if operation.synchronous or operation.kind in (Kind.SYNC, Kind.DATASYNC)
+    ]
 
 
 def failed_syncs(shop: Workshop, points: Sequence[int], only: str = "") -> Iterator[Row]:
@@ -46,7 +50,7 @@ def failed_syncs(shop: Workshop, points: Sequence[int], only: str = "") -> Itera
         lives = _Lives(shop, at, first, second)
         promises, verdict = shop.patiently(lives.trial)
         if not lives.reached or not verdict.expected:
-            words = _words(at) if lives.reached else f"effect {at} was to fail, and was not reached"
+            words = _words(at) if lives.reached else f"operation {at} was to fail, and was not reached"
             yield shop.row(point, "", words, promises, verdict)
             continue
         recording = joined(read_recording(first), lives.promises_of(read_recording(second)))
@@ -62,7 +66,7 @@ class _Lives:
     def __init__(self, shop: Workshop, at: int, first: Path, second: Path) -> None:
         self._shop, self._at, self._first, self._second = shop, at, first, second
         self.reached = True
-        """False if the sync was not reached: with threads, a process may have fewer effects than its recording."""
+        """False if the sync was not reached: with threads, a process may have fewer operations than its recording."""
         self._refused = False
         """True if the file system refuses all operations of the process that continues."""
 
@@ -87,41 +91,47 @@ class _Lives:
             return promises, shop.verdict(promises, demanded)
         return promises, PrefixFinding(Found.VALID, None, True)
 
-    def promises_of(self, recording: Sequence[Effect]) -> list[Effect]:
+    def promises_of(self, recording: Sequence[IoOperation]) -> list[IoOperation]:
         """Return ``recording``, of the process that continued, without the notes that acknowledge nothing."""
-        return [effect for effect in recording if effect.kind is not Kind.NOTE or self._is_promise(effect.text)]
+        return [
+            operation for operation in recording if operation.kind is not Kind.NOTE or self._is_promise(operation.text)
+        ]
 
     def _is_promise(self, note: str) -> bool:
         # On a read-only file system, data that can be read may be lost with the power, and no write depends on it.
         return not (self._refused and note.startswith("open"))
 
 
-def _failed_a_folder(recording: Sequence[Effect]) -> bool:
+def _failed_a_folder(recording: Sequence[IoOperation]) -> bool:
     """Return True if the sync that failed was that of a folder."""
-    folders = {ROOT, *(effect.file for effect in recording if effect.kind is Kind.MKDIR)}
-    return any(effect.kind is Kind.SYNC_FAILED and effect.file in folders for effect in recording)
+    folders = {ROOT, *(operation.file for operation in recording if operation.kind is Kind.MKDIR)}
+    return any(operation.kind is Kind.SYNC_FAILED and operation.file in folders for operation in recording)
 
 
-def joined(first: Sequence[Effect], second: Sequence[Effect]) -> list[Effect]:
+def joined(first: Sequence[IoOperation], second: Sequence[IoOperation]) -> list[IoOperation]:
     """Return the recordings of two processes that worked below the same folder, one after the other, as one."""
-    count = sum(effect.kind not in NOT_COUNTED for effect in first)
-    files = max((effect.file for effect in first), default=0)
+    count = sum(operation.kind not in NOT_COUNTED for operation in first)
+    files = max((operation.file for operation in first), default=0)
     shifted = [
-        replace(effect, index=effect.index + count, file=effect.file + files if effect.file > ROOT else effect.file)
-        for effect in second
+        replace(
+            operation,
+            index=operation.index + count,
+            file=operation.file + files if operation.file > ROOT else operation.file,
+        )
+        for operation in second
     ]
     return [*first, *shifted]
 
 
-def _states(recording: Sequence[Effect], begin: int, shop: Workshop) -> Iterator[State]:
+def _states(recording: Sequence[IoOperation], begin: int, shop: Workshop) -> Iterator[State]:
     """Yield crash states at some positions of the second opening, at acknowledgements, and at the end: each once."""
     end, model, seed = len(numbered(recording)), FolderModel(shop.case.variant), shop.seed
-    later = [effect for effect in recording if effect.kind is Kind.NOTE and effect.index >= begin]
-    acknowledged = {effect.index for effect in later if effect.text.startswith("ack")}
+    later = [operation for operation in recording if operation.kind is Kind.NOTE and operation.index >= begin]
+    acknowledged = {operation.index for operation in later if operation.text.startswith("ack")}
     if shop.case.states_per_position is not None:
         first, others = sorted(acknowledged)[:_FIRST_PROMISES], sorted(acknowledged)[_FIRST_PROMISES:]
         acknowledged = {*first, *Random(f"told {seed} {begin}").sample(others, min(_LATER_PROMISES, len(others)))}
-    opened = next((effect.index for effect in later if effect.text.startswith("attempt")), begin)
+    opened = next((operation.index for operation in later if operation.text.startswith("attempt")), begin)
     met = set()
     opening = range(begin, opened + 1)
     drawn = Random(f"opening {seed} {begin}").sample(opening, min(_OPENING_POSITIONS, len(opening)))
@@ -135,7 +145,7 @@ def _states(recording: Sequence[Effect], begin: int, shop: Workshop) -> Iterator
                 yield state
 
 
-def _checked(shop: Workshop, recording: Sequence[Effect], point: int, at: int, state: State) -> Row:
+def _checked(shop: Workshop, recording: Sequence[IoOperation], point: int, at: int, state: State) -> Row:
     demanded = shop.demanded("power")
     promised = promised_between(recording, state.said_by, state.said_before, demanded)
 
@@ -144,10 +154,10 @@ def _checked(shop: Workshop, recording: Sequence[Effect], point: int, at: int, s
         return promised, shop.verdict(promised, demanded, boot=BOOT_AFTER_THAT)
 
     promises, verdict = shop.patiently(trial)
-    words = f"{_words(at)}; and the power lost before effect {state.description.position}: {state.description.kind}"
+    words = f"{_words(at)}; and the power lost before operation {state.description.position}: {state.description.kind}"
     row = shop.row(point, state.description.to_json(), words, promises, verdict)
     return row | {"digest": state.tree.digest(NEVER_READ).hex()}
 
 
 def _words(at: int) -> str:
-    return f"the sync that is effect {at} failed, its process was killed, another one went on"
+    return f"the sync that is operation {at} failed, its process was killed, another one went on"

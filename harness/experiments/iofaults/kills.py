@@ -13,7 +13,7 @@ from harness.checkers.prefix import DETECTING, Demand, Found, PrefixFinding, Pro
 from harness.crash_states.changes import matches
 from harness.crash_states.files import Tree
 from harness.experiments.iofaults.workshop import NEVER_READ, NOTHING, Life, Plan, Row, Workshop
-from harness.io_trace.recorder import Effect, Kind, read_recording
+from harness.io_trace.recorder import IoOperation, Kind, read_recording
 from harness.processes.fork_server import ForkServerError
 
 _TEARS = 2
@@ -23,7 +23,7 @@ _SECTOR_BYTES = 512
 def kills(shop: Workshop, points: Sequence[int], only: str = "") -> Iterator[Row]:
     """Kill before I/O operation ``point``, for each of ``points``. Behind the last one the writer process ends."""
     for point in points:
-        yield _killed(shop, point, "", ["Kill", point], f"killed before effect {point}")
+        yield _killed(shop, point, "", ["Kill", point], f"killed before operation {point}")
 
 
 def tears(shop: Workshop, points: Sequence[int], only: str = "") -> Iterator[Row]:
@@ -31,12 +31,12 @@ def tears(shop: Workshop, points: Sequence[int], only: str = "") -> Iterator[Row
 
     The length of the write is that of a recording. With background threads, the operation may differ this time.
     """
-    effects = {effect.index: effect for effect in shop.recording() if effect.kind is Kind.WRITE}
+    operations = {operation.index: operation for operation in shop.recording() if operation.kind is Kind.WRITE}
     for point in points:
-        if point in effects:
-            for length in _lengths(effects[point], shop.seed):
+        if point in operations:
+            for length in _lengths(operations[point], shop.seed):
                 if only in ("", str(length)):
-                    description = f"killed {length} bytes into effect {point}"
+                    description = f"killed {length} bytes into operation {point}"
                     yield _killed(shop, point, str(length), ["Tear", point, length], description)
 
 
@@ -51,18 +51,18 @@ def kills_twice(shop: Workshop, points: Sequence[int], only: str = "") -> Iterat
     for point in points if only else _worthwhile(points, idle):
         promises, so_far = _crashed(shop, demanded, point)
         if not so_far.expected:
-            yield shop.row(point, "", f"killed before effect {point}", promises, so_far)
+            yield shop.row(point, "", f"killed before operation {point}", promises, so_far)
             continue
         crashed = Tree.read(shop.root)
         again = int(only or 0)
         if again < 0:
-            raise ValueError("the first effect is 0")
+            raise ValueError("the first operation is 0")
         passed_over = frozenset[int]() if only else _idle(_recovery(shop, crashed))
         killed = True
         while killed:
             if again not in passed_over:
                 killed, told_again, verdict = _killed_again(shop, crashed, promises, demanded, again)
-                description = f"killed before effect {point}, and its recovery before effect {again}"
+                description = f"killed before operation {point}, and its recovery before operation {again}"
                 yield shop.row(point, str(again), description, told_again, verdict)
             again += 1
             if only:
@@ -74,18 +74,18 @@ def _worthwhile(points: Sequence[int], idle: frozenset[int]) -> list[int]:
     return list(dict.fromkeys(next(after for after in count(point) if after not in idle) for point in points))
 
 
-def _idle(recording: Sequence[Effect]) -> frozenset[int]:
-    """Return the effects of ``recording`` that change no data that is ever read."""
+def _idle(recording: Sequence[IoOperation]) -> frozenset[int]:
+    """Return the operations of ``recording`` that change no data that is ever read."""
     return frozenset(
-        effect.index
-        for effect in recording
-        if effect.kind in (Kind.SYNC, Kind.DATASYNC, Kind.SYNC_ALL)
-        or (effect.kind is Kind.WRITE and matches(effect.path, NEVER_READ))
+        operation.index
+        for operation in recording
+        if operation.kind in (Kind.SYNC, Kind.DATASYNC, Kind.SYNC_ALL)
+        or (operation.kind is Kind.WRITE and matches(operation.path, NEVER_READ))
     )
 
 
-def _recovery(shop: Workshop, crashed: Tree) -> Sequence[Effect]:
-    """Return the effects of a recovery from ``crashed`` that is not killed; none if the recovery does not complete."""
+def _recovery(shop: Workshop, crashed: Tree) -> Sequence[IoOperation]:
+    """Return the operations of a recovery from ``crashed`` that is not killed; none if it does not complete."""
     recording = shop.scratch("recovery")
     recording.unlink(missing_ok=True)
     shop.place(crashed)
@@ -115,7 +115,7 @@ def _killed(shop: Workshop, point: int, only: str, plan: Plan, description: str)
 
 
 def _crashed(shop: Workshop, demanded: Demand, point: int) -> tuple[Promised, PrefixFinding]:
-    """Kill before effect ``point``. Return what was acknowledged, and any problem found before a verifier runs."""
+    """Kill before operation ``point``. Return what was acknowledged, and any problem found before a verifier runs."""
 
     def trial() -> tuple[Promised, PrefixFinding]:
         promises = shop.promises(shop.writer(["Kill", point]), demanded)
@@ -154,12 +154,12 @@ def _killed_again(
     return killed, told_again, verdict
 
 
-def _lengths(effect: Effect, seed: int) -> list[int]:
+def _lengths(operation: IoOperation, seed: int) -> list[int]:
     """Return the lengths at which a write is torn: some anywhere, and one at a sector's end."""
-    size = len(effect.data)
-    choose = random.Random(f"tear {seed} {effect.index}")
+    size = len(operation.data)
+    choose = random.Random(f"tear {seed} {operation.index}")
     anywhere = {choose.randrange(1, size) for _ in range(_TEARS - 1)} if size > 1 else set()
-    sectors = range(_SECTOR_BYTES - effect.offset % _SECTOR_BYTES, size, _SECTOR_BYTES)
+    sectors = range(_SECTOR_BYTES - operation.offset % _SECTOR_BYTES, size, _SECTOR_BYTES)
     return sorted(anywhere | ({choose.choice(sectors)} if sectors else set()))
 
 
@@ -168,7 +168,7 @@ _SHORT_BYTES, _ALWAYS_SHORT_BYTES = 7, 505
 
 
 def errors(shop: Workshop, points: Sequence[int], only: str = "") -> Iterator[Row]:
-    """Let the call that would be effect ``point`` fail as the case's variant says, for each of ``points``."""
+    """Let the call that would be operation ``point`` fail as the case's variant says, for each of ``points``."""
     error, how = shop.case.variant.split(" ")
     for point in points:
         if error == "SHORT":
@@ -176,7 +176,7 @@ def errors(shop: Workshop, points: Sequence[int], only: str = "") -> Iterator[Ro
             plan: Plan = ["Short", point, _ALWAYS_SHORT_BYTES if lasting else _SHORT_BYTES, lasting]
         else:
             plan = ["Fail", point, getattr(errno, error), how == "lasting"]
-        yield _failed(shop, point, plan, f"{error} at effect {point}, {how}")
+        yield _failed(shop, point, plan, f"{error} at operation {point}, {how}")
 
 
 def _failed(shop: Workshop, point: int, plan: Plan, description: str) -> Row:

@@ -18,7 +18,7 @@ from harness.crash_states.states import Description, Distinct, distinct, positio
 from harness.experiments.iofaults.faults import TORN_SECTORS
 from harness.experiments.iofaults.workshop import NEVER_READ, NOTHING, Row, Workshop
 from harness.experiments.iofaults.writer import folded
-from harness.io_trace.recorder import Effect, Kind, read_recording
+from harness.io_trace.recorder import IoOperation, Kind, read_recording
 from harness.processes.fork_server import ForkServerError
 
 NEXT_BOOT, BOOT_AFTER_THAT = "the next boot", "the boot after that"
@@ -79,7 +79,7 @@ def power_losses_twice(shop: Workshop, points: Sequence[int], only: str = "") ->
                 yield _checked(shop, recording, first, state.tree, state.description) | {"states": state.states}
 
 
-def _within(recording: Sequence[Effect], points: Sequence[int]) -> list[int]:
+def _within(recording: Sequence[IoOperation], points: Sequence[int]) -> list[int]:
     """Return those of ``points`` that this recording has: another recording of the same case may be longer."""
     there = positions(recording)
     return [point for point in points if point in there]
@@ -111,14 +111,14 @@ def _read(only: str) -> tuple[_Cut, str]:
         raise ValueError(f"{only!r} describes no state: {error}") from error
 
 
-def promised_between(recording: Sequence[Effect], said_by: int, said_before: int, demanded: Demand) -> Promised:
+def promised_between(recording: Sequence[IoOperation], said_by: int, said_before: int, demanded: Demand) -> Promised:
     """Return the fewest acknowledged and attempted commits of all moments at which the state is legal."""
     most, least = folded(said(recording, said_by), demanded), folded(said(recording, said_before), demanded)
     return Promised(most.acknowledged, max(least.attempted, most.acknowledged), most.broken, most.trouble)
 
 
 def _checked(
-    shop: Workshop, recording: Sequence[Effect], cut: _Cut, tree: Tree, second: Description | None = None
+    shop: Workshop, recording: Sequence[IoOperation], cut: _Cut, tree: Tree, second: Description | None = None
 ) -> Row:
     promises = promised_between(recording, cut.said_by, cut.said_before, shop.demanded("power"))
 
@@ -135,18 +135,18 @@ def _checked(
 
 
 def _words(description: Description, second: Description | None) -> str:
-    words = f"power lost before effect {description.position}, kept beside what is sure: {description.kind}"
+    words = f"power lost before operation {description.position}, kept beside what is sure: {description.kind}"
     if description.tears:
         words += ", torn"
-    return words if second is None else f"{words}; and again before effect {second.position} of the recovery"
+    return words if second is None else f"{words}; and again before operation {second.position} of the recovery"
 
 
-def check_maps(recording: Sequence[Effect]) -> None:
+def check_maps(recording: Sequence[IoOperation]) -> None:
     """Raise UnseenWritesError if the recording misses writes through a shared map."""
-    for effect in recording:
-        if effect.kind is Kind.MAP_WRITABLE and not effect.path.endswith(MAPS_THAT_DO_NOT_MATTER):
+    for operation in recording:
+        if operation.kind is Kind.MAP_WRITABLE and not operation.path.endswith(MAPS_THAT_DO_NOT_MATTER):
             raise UnseenWritesError(
-                f"{effect.path} is written through a shared map, which no recording shows: turn that option off"
+                f"{operation.path} is written through a shared map, which no recording shows: turn that option off"
             )
 
 

@@ -27,7 +27,7 @@ MUTANTS = "Mutants"
 _APART = (Found.VALID, Found.DETECTED, Found.HARNESS_ERROR)
 
 
-def effects(rows: Mapping[str, Sequence[Row]]) -> list[Figure]:
+def operations(rows: Mapping[str, Sequence[Row]]) -> list[Figure]:
     """Return one figure per level, fault, variant and backend.
 
     ``points`` were explored, of ``points_in_all``. ``distinct`` counts the trials with
@@ -41,14 +41,14 @@ def effects(rows: Mapping[str, Sequence[Row]]) -> list[Figure]:
     that detected it; the last only if no other step does. ``unverified`` counts the cases of this last kind that harm a
     reader that does not verify: by wrong data, or the end of the process.
     """
-    trials = _grouped(rows.get("effect", ()))
+    trials = _grouped(rows.get("operation", ()))
     figures = []
-    for key, subsets in sorted(_grouped(rows.get("effect_slice", ())).items()):
+    for key, subsets in sorted(_grouped(rows.get("operation_slice", ())).items()):
         own = trials.get(key, [])
         found = Counter(row["result"] for row in own)
         figures.append(
             {
-                "kind": "effect",
+                "kind": "operation",
                 **dict(zip(KEY, key, strict=True)),
                 "points": sum(row["points"] for row in subsets),
                 "points_in_all": sum({row["seed"]: row["points_in_all"] for row in subsets}.values()),
@@ -105,7 +105,7 @@ def detections(rows: Iterable[Row]) -> list[Figure]:
 
 def fault_findings(figures: Figures) -> tuple[PageFinding, ...]:
     """Return how many states and trials kept their promise, and how many trials of mutants ended as expected."""
-    promised = [figure for figure in figures["effect"] if is_promised(figure)]
+    promised = [figure for figure in figures["operation"] if is_promised(figure)]
     tried = sum(figure["distinct"] + figure["no_verdict"] for figure in promised)
     kept = tried - sum(figure["wrong"] for figure in promised)
     mutants_ = [figure for figure in figures["mutant"] if figure["result"] != NOT_TRIED]
@@ -159,7 +159,7 @@ def promise_table(figures: Figures) -> Table:
         for fault, injected in IO_FAULTS.items():
             own = [
                 figure
-                for figure in figures["effect"]
+                for figure in figures["operation"]
                 if (figure["durability"], figure["fault"]) == (level, fault) and is_promised(figure)
             ]
             if own:
@@ -242,7 +242,7 @@ def process_tables(figures: Figures) -> list[Table]:
 
 
 def _after(loss: Loss, figures: Figures) -> list[Figure]:
-    return [figure for figure in figures["effect"] if IO_FAULTS[figure["fault"]].loss is loss]
+    return [figure for figure in figures["operation"] if IO_FAULTS[figure["fault"]].loss is loss]
 
 
 def _errors_together(figures: Iterable[Figure]) -> list[Figure]:
@@ -341,7 +341,7 @@ def detection_table(figures: Figures) -> Table:
     return Table("Mutants detected by the default profile, at level DISK", head, rows, (2, 3, 4), (), weak)
 
 
-def effect_tables(figures: Figures) -> list[Table]:
+def operation_tables(figures: Figures) -> list[Table]:
     """Return all tables that have rows."""
     tables = [promise_table(figures), *power_tables(figures), *process_tables(figures)]
     return [table for table in (*tables, damage_table(figures), mutant_table(figures)) if table.rows]
@@ -349,8 +349,8 @@ def effect_tables(figures: Figures) -> list[Table]:
 
 def left_out(figures: Figures) -> str:
     """Return a sentence with the number of points that were explored, or "" if all were."""
-    explored = sum(figure["points"] for figure in figures["effect"])
-    in_all = sum(max(figure["points"], figure["points_in_all"]) for figure in figures["effect"])
+    explored = sum(figure["points"] for figure in figures["operation"])
+    in_all = sum(max(figure["points"], figure["points_in_all"]) for figure in figures["operation"])
     if explored == in_all:
         return ""
     return f"{text.exact(explored)} of {text.exact(in_all)} points were tried, drawn by the seed."
@@ -398,7 +398,7 @@ def _held(figures: Sequence[Figure]) -> str:
     return "yes" if not broken else f"**no: {text.exact(broken)}**"
 
 
-SKIPPED = "effects_skipped"
+SKIPPED = "operations_skipped"
 """The fact of a run that gives the reason why no I/O fault was tried."""
 
 _HOW = """\
@@ -468,7 +468,7 @@ undetected* must be 0.
 
 def page(figures: Figures, failures: Sequence[str], skipped: str) -> Page:
     """Return the page. ``skipped`` is the reason why no fault was tried, or ""."""
-    measured = any(figure["trials"] for figure in figures["effect"]) or any(
+    measured = any(figure["trials"] for figure in figures["operation"]) or any(
         figure["result"] != NOT_TRIED for figure in figures["mutant"]
     )
     return Page(
@@ -484,10 +484,10 @@ def page(figures: Figures, failures: Sequence[str], skipped: str) -> Page:
 
 def _body(figures: Figures, failures: Sequence[str]) -> list[str]:
     parts = []
-    if figures["effect"]:
+    if figures["operation"]:
         parts.append(promise_table(figures).markdown())
     parts.append(text.failures("Trials that failed", failures) if failures else "Nothing broke a promise.\n")
-    if figures["effect"]:
+    if figures["operation"]:
         parts += ["## Power loss\n", _MODELS, *(table.folded() for table in power_tables(figures))]
         parts += ["## Kills and failing calls\n", *(table.folded() for table in process_tables(figures))]
         parts += ["## Corruption at rest\n", _DAMAGE, damage_table(figures).folded()]

@@ -74,13 +74,13 @@ class Writer:
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """A summary of a recording: the number of effects, of corruptions that its end allows, and the writes it misses.
+    """A summary of a recording: the number of operations, of corruptions that its end allows, and the writes it misses.
 
-    ``error`` is the reason why there is no recording, or "". ``syncs`` is the number of effects that sync one file or
-    folder. ``groups`` holds, by fault, the points that are drawn first.
+    ``error`` is the reason why there is no recording, or "". ``syncs`` is the number of operations that sync one file
+    or folder. ``groups`` holds, by fault, the points that are drawn first.
     """
 
-    effects: int = 0
+    operations: int = 0
     damages: Mapping[str, int] | None = None
     blind_spots: str = ""
     error: str = ""
@@ -90,14 +90,14 @@ class Recorded:
     """A digest of the I/O operations that the points count, in any order: threads of an engine change the order."""
 
     def points(self, case: IoFaultCase) -> range:
-        """Return every point of ``case``: one before each effect, and one after the last. None without a recording."""
+        """Return every point of ``case``: one before each operation, one after the last. None without a recording."""
         if self.error:
             return range(0)
         if case.fault == "damage":
             return range((self.damages or {}).get(case.variant, 0))
         if case.fault == "failed_sync":
             return range(self.syncs)
-        return range(self.effects + 1)
+        return range(self.operations + 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,9 +157,9 @@ def make_recording(writer: Writer, file: Path, fork_server: ForkServer | None = 
     finally:
         beside.unlink(missing_ok=True)
     tree = Tree()
-    for effect in recording:
-        tree.apply(effect)
-    unseen = sorted({Path(effect.path).name for effect in recording if effect.kind is Kind.MAP_WRITABLE})
+    for operation in recording:
+        tree.apply(operation)
+    unseen = sorted({Path(operation.path).name for operation in recording if operation.kind is Kind.MAP_WRITABLE})
     numbers = {variant: len(damage_plan(variant, tree, writer.seed)) for variant in VARIANTS["damage"]}
     first = {fault: groups(fault, recording) for fault in VARIANTS}
     return Recorded(
@@ -253,7 +253,7 @@ def trial_rows(subset: Subset, fork_server: ForkServer | None, deadline: Deadlin
             trouble = f"{type(error).__name__}: {error}"
     shown = replace(case, recording="" if subset.error else subset.recording)
     for row in rows:
-        row["kind"] = "effect"
+        row["kind"] = "operation"
         row["repeat"] = "" if row["expected"] else repeat_command(shown, row["point"], row["seed"], row["only"])
     if trouble:
         rows.append(_no_verdict(case, trouble, subset.points) | {"repeat": repeat_command(shown, None, subset.seed)})
@@ -273,7 +273,7 @@ def case_columns(case: IoFaultCase) -> Row:
 
 def _no_verdict(case: IoFaultCase, trouble: str, points: Sequence[int]) -> Row:
     return {
-        "kind": "effect",
+        "kind": "operation",
         **case_columns(case),
         "point": points[0] if points else 0,
         "description": f"points {points[0]} to {points[-1]} were not explored to their end"

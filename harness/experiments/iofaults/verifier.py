@@ -65,7 +65,7 @@ def recover(
             continue
         except Exception as error:
             leaked = leaked or _described(call.__name__, error)
-    return {"effects": recorder.count(), "fired": recorder.fired(), "leaked": leaked}
+    return {"operations": recorder.count(), "fired": recorder.fired(), "leaked": leaked}
 
 
 def remains(reported: Mapping[str, Any]) -> Remains:

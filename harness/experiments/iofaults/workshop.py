@@ -25,7 +25,7 @@ from harness.experiments.iofaults.verifier import remains
 from harness.experiments.iofaults.workload import PASSING_KINDS, models, passing_ever, values_ever
 from harness.experiments.iofaults.writer import END, folded, read_account, signature
 from harness.folders import ROOT, RUNS, quick_folder
-from harness.io_trace.recorder import Effect, Kind, read_recording
+from harness.io_trace.recorder import IoOperation, Kind, read_recording
 from harness.processes.fork_server import CallOutcome, ForkServer, ForkServerError
 from stores.errors import ConfigError
 
@@ -257,7 +257,7 @@ class Workshop:
         lacking = f"{folder} has only {free:,} bytes left: make room, and run this again. It was {verdict.found}"
         return PrefixFinding(Found.HARNESS_ERROR, None, False, f"{lacking}: {verdict.detail}")
 
-    def recording(self) -> list[Effect]:
+    def recording(self) -> list[IoOperation]:
         """Read the case's recording, or make one if the case names none or the file does not exist.
 
         Raises: ForkServerError if the recorded writer process fails; ConfigError if an existing recording is
@@ -268,7 +268,7 @@ class Workshop:
             self.undisturbed(made)
         recording = read_recording(made)
         case = self.case
-        notes = [effect.text for effect in recording if effect.kind is Kind.NOTE]
+        notes = [operation.text for operation in recording if operation.kind is Kind.NOTE]
         own = signature(case.subject, case.level, case.mutant, self.seed, case.commits, case.records)
         if notes[:1] != [own] or notes[-1] != END:
             raise ConfigError(
@@ -278,7 +278,7 @@ class Workshop:
         return recording
 
     def undisturbed(self, recording: Path | None = None) -> int:
-        """Run a writer process without faults, and return its number of effects.
+        """Run a writer process without faults, and return its number of operations.
 
         Raises: ForkServerError if it does not complete its work.
         """
@@ -286,7 +286,7 @@ class Workshop:
         if outcome.status != 0 or outcome.result["gave_up"]:
             said = outcome.error or outcome.result or life.notes[-2:]
             raise ForkServerError(f"nothing was to happen to this writer of {self.case.subject}: {said}")
-        return int(outcome.result["effects"])
+        return int(outcome.result["operations"])
 
     def renew(self) -> None:
         """Replace the fork server, with an empty folder, after a ForkServerError."""

@@ -81,8 +81,8 @@ def run(
 
     ``reached`` is the last commit that was made before, for a subject that cannot report it.
 
-    Returns what the recorder has counted: the number of ``effects``, and how many calls the plan ``fired`` at. It also
-    returns whether the writer ``gave_up``, and the last ``error``.
+    Returns what the recorder has counted: the number of ``operations``, and how many calls the plan ``fired`` at. It
+    also returns whether the writer ``gave_up``, and the last ``error``.
     """
     patch(mutant, name)
     with Account(Path(account)) as notes:
@@ -96,7 +96,12 @@ def run(
             finished = False
         if finished:
             notes.note(END)
-        return {"effects": recorder.count(), "fired": recorder.fired(), "gave_up": not finished, "error": writer.error}
+        return {
+            "operations": recorder.count(),
+            "fired": recorder.fired(),
+            "gave_up": not finished,
+            "error": writer.error,
+        }
 
 
 def know(*, seed: int, commits: int) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 
 from harness.crash_states.files import Tree
 from harness.crash_states.model import numbered
-from harness.io_trace.recorder import Effect, read_recording
+from harness.io_trace.recorder import IoOperation, read_recording
 from harness.processes.fork_server import ForkServer
 from harness.tests.filesystems.images import FileSystem, ImageError, copied_as_cut, mounted
 from harness.tests.filesystems.writeback import write_something_back
@@ -27,7 +27,7 @@ _WRITEBACKS = 3
 class Crash:
     """The operations of the process, and the tree found after each power cut, the earliest cut first."""
 
-    recording: Sequence[Effect]
+    recording: Sequence[IoOperation]
     found: Sequence[Tree]
 
     @property

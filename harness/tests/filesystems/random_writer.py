@@ -21,7 +21,7 @@ _WRITEBACK_SHARE = 0.3
 
 
 def run(*, root: str, recording: str, beside: str, seed: int, calls: int, plan: list[Any]) -> int:
-    """Make ``calls`` calls below the empty ``root``, with background writeback. Return the number of effects."""
+    """Make ``calls`` calls below the empty ``root``, with background writeback. Return the number of operations."""
     rng, writeback = Random(f"calls {seed}"), Random(f"writeback {seed}")
     recorder.begin(Path(root), Path(recording), to_plan(plan))
     writer = _RandomWriter(Path(root), rng)

@@ -1,6 +1,6 @@
 """Background writeback, made to happen often: parts of the kernel's page cache, and commits of the journal.
 
-None of it is an effect of the watched process, and by the model it makes nothing durable.
+None of it is an operation of the watched process, and by the model it makes nothing durable.
 """
 
 from __future__ import annotations

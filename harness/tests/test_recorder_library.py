@@ -61,10 +61,10 @@ def test_a_compiler_that_fails_is_passed_over(compiler: str, monkeypatch: pytest
 
 def test_where_there_is_no_compiler_the_ziglang_package_is_one(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     if importlib.util.find_spec("ziglang") is None:
-        pytest.skip("the package ziglang is not installed: it comes with the extra 'effects'")
+        pytest.skip("the package ziglang is not installed: it comes with the extra 'recorder'")
     monkeypatch.setattr(shutil, "which", lambda name: None)
     loaded = ctypes.CDLL(str(recorder_library()))
-    assert loaded.effects_count() == 0
+    assert loaded.operations_count() == 0
 
 
 @pytest.mark.parametrize("there", [True, False])

@@ -52,7 +52,7 @@ def fill_store(
 
 
 def write_some(root: str, recording: str | None = None, plan: list[Any] | None = None) -> int:
-    """Every kind of effect, by every form of call that Python has and a few of C's. Returns how many there were."""
+    """Every kind of operation, by every form of call that Python has and a few of C's. Returns how many there were."""
     begin(root, recording, plan)
     c = ctypes.CDLL(None, use_errno=True)
     folder = os.open(root, os.O_RDONLY | os.O_DIRECTORY)
@@ -251,7 +251,7 @@ def sync_everything(root: str, recording: str, plan: list[Any]) -> int:
 
 
 def start_a_child_that_writes(root: str, recording: str) -> None:
-    """Effects of other processes are not this one's."""
+    """Operations of other processes are not this one's."""
     begin(root, recording, None)
     Path(root, "own").touch()
     subprocess.run([sys.executable, "-S", "-c", f"open({root!r} + '/foreign', 'w').write('x')"], check=True)

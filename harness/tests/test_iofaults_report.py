@@ -30,9 +30,9 @@ from stores.errors import ConfigError
 REPEAT = "python -m harness repeat iofaults '{}'"
 
 
-def effect(**settings: Any) -> dict[str, Any]:
+def operation(**settings: Any) -> dict[str, Any]:
     shared = {
-        "kind": "effect",
+        "kind": "operation",
         "scenario": "",
         "slice": 0,
         "backend": "lmdb-indexed-batch",
@@ -43,7 +43,7 @@ def effect(**settings: Any) -> dict[str, Any]:
         "seed": 1,
         "point": 4,
         "only": "",
-        "description": "power lost before effect 4",
+        "description": "power lost before operation 4",
         "digest": "",
         "states": 1,
         "acknowledged": 3,
@@ -61,20 +61,20 @@ def effect(**settings: Any) -> dict[str, Any]:
 
 def rows() -> dict[str, list[dict[str, Any]]]:
     trials = [
-        effect(digest="a"),
-        effect(digest="a"),
-        effect(digest="b"),
-        effect(variant="strict", durability="PROCESS", state=1, result="lost", expected=False, repeat=REPEAT),
-        effect(durability="CHANGELOG", state=0),
-        effect(durability="CHANGELOG", state=None, result="detected"),
-        effect(fault="damage", variant="flipped", state=None, result="phantom", expected=False, repeat=REPEAT),
-        effect(fault="kill", variant="", state=None, result="torn", detail="half", expected=False, repeat=REPEAT),
+        operation(digest="a"),
+        operation(digest="a"),
+        operation(digest="b"),
+        operation(variant="strict", durability="PROCESS", state=1, result="lost", expected=False, repeat=REPEAT),
+        operation(durability="CHANGELOG", state=0),
+        operation(durability="CHANGELOG", state=None, result="detected"),
+        operation(fault="damage", variant="flipped", state=None, result="phantom", expected=False, repeat=REPEAT),
+        operation(fault="kill", variant="", state=None, result="torn", detail="half", expected=False, repeat=REPEAT),
     ]
     keys = dict.fromkeys((row["durability"], row["fault"], row["variant"]) for row in trials)
     subsets = [
         {
-            **{name: effect()[name] for name in ("scenario", "slice", "backend", "seed")},
-            "kind": "effect_slice",
+            **{name: operation()[name] for name in ("scenario", "slice", "backend", "seed")},
+            "kind": "operation_slice",
             "durability": level,
             "fault": fault,
             "variant": variant,
@@ -92,7 +92,7 @@ def rows() -> dict[str, list[dict[str, Any]]]:
         for _ in range(2)
     ]
     shared = {
-        name: effect()[name] for name in ("scenario", "slice", "backend", "durability", "variant", "records", "seed")
+        name: operation()[name] for name in ("scenario", "slice", "backend", "durability", "variant", "records", "seed")
     }
     mutants = [
         {
@@ -116,7 +116,7 @@ def rows() -> dict[str, list[dict[str, Any]]]:
             ("kill", 24, "not seen", "", None),
         )
     ]
-    return {"effect": trials, "effect_slice": subsets, "mutant": mutants}
+    return {"operation": trials, "operation_slice": subsets, "mutant": mutants}
 
 
 def page_of(made: dict[str, list[dict[str, Any]]]) -> str:
@@ -130,7 +130,7 @@ def failure_lines(made: dict[str, list[dict[str, Any]]]) -> list[str]:
 
 
 def figure(**wanted: str) -> dict[str, Any]:
-    (found,) = [each for each in all_figures(rows())["effect"] if all(each[name] == wanted[name] for name in wanted)]
+    (found,) = [each for each in all_figures(rows())["operation"] if all(each[name] == wanted[name] for name in wanted)]
     return found
 
 
@@ -155,19 +155,19 @@ def test_equal_states_are_counted_once_and_costs_are_summed_up_over_slices() -> 
 
 def test_a_trial_without_a_verdict_is_no_checked_state() -> None:
     made = rows()
-    made["effect"] = [effect(digest="a"), *(effect(result="harness_error", expected=False) for _ in range(5))]
-    (names,) = [each for each in all_figures(made)["effect"] if each["variant"] == "names" and each["trials"]]
+    made["operation"] = [operation(digest="a"), *(operation(result="harness_error", expected=False) for _ in range(5))]
+    (names,) = [each for each in all_figures(made)["operation"] if each["variant"] == "names" and each["trials"]]
     assert (names["trials"], names["distinct"], names["no_verdict"], names["wrong"]) == (6, 1, 5, 5)
 
 
 def test_corruption_that_silently_loses_commits_is_not_called_harmless() -> None:
     made = rows()
-    damaged = [effect(fault="damage", variant="flipped", result=result) for result in ("valid", "lost", "torn")]
+    damaged = [operation(fault="damage", variant="flipped", result=result) for result in ("valid", "lost", "torn")]
     noticed = [
-        effect(fault="damage", variant="flipped", result="detected", noticed=by)
+        operation(fault="damage", variant="flipped", result="detected", noticed=by)
         for by in ("open", "read", "read", "verify", "verify", "verify")
     ]
-    made["effect"] = [*damaged, *noticed, noticed[-1] | {"unverified": "deadly"}]
+    made["operation"] = [*damaged, *noticed, noticed[-1] | {"unverified": "deadly"}]
     table = damage_table(all_figures(made))
     shown = dict(zip(table.head, table.rows[0], strict=True))
     assert {name: shown[name] for name in table.head[3:-1]} == {
@@ -186,10 +186,10 @@ def test_corruption_that_silently_loses_commits_is_not_called_harmless() -> None
 def test_kinds_of_failing_calls_share_a_line_unless_one_broke_a_promise() -> None:
     made = rows()
     ways = ["EIO once", "EIO lasting", "ENOSPC once"]
-    made["effect"] = [effect(fault="error", variant=way) for way in ways]
-    made["effect"].append(effect(fault="error", variant="EDQUOT once", result="lost", state=1, expected=False))
-    counts = next(row for row in made["effect_slice"] if (row["fault"], row["durability"]) == ("kill", "DISK"))
-    made["effect_slice"] = [counts | {"fault": "error", "variant": way} for way in (*ways, "EDQUOT once")]
+    made["operation"] = [operation(fault="error", variant=way) for way in ways]
+    made["operation"].append(operation(fault="error", variant="EDQUOT once", result="lost", state=1, expected=False))
+    counts = next(row for row in made["operation_slice"] if (row["fault"], row["durability"]) == ("kill", "DISK"))
+    made["operation_slice"] = [counts | {"fault": "error", "variant": way} for way in (*ways, "EDQUOT once")]
     (table,) = process_tables(all_figures(made))
     shown = [(row[1], row[3], row[4], row[-1]) for row in table.rows]
     assert shown == [("a call fails: EDQUOT once", "1", "2", "**no: 1**"), ("a call fails: in 3 ways", "3", "0", "yes")]
@@ -200,9 +200,9 @@ def test_the_page_shows_how_many_points_were_explored_of_all() -> None:
     assert (names["points"], names["points_in_all"]) == (20, 25)
     assert "| 20 of 25 |" in page_of(rows())
     figures = all_figures(rows())
-    assert left_out(figures).startswith(f"{20 * len(figures['effect'])} of {25 * len(figures['effect'])} ")
+    assert left_out(figures).startswith(f"{20 * len(figures['operation'])} of {25 * len(figures['operation'])} ")
     whole = rows()
-    for subset in whole["effect_slice"]:
+    for subset in whole["operation_slice"]:
         subset["points_in_all"] = subset["points"]
     assert left_out(all_figures(whole)) == ""
 
@@ -214,7 +214,9 @@ def test_losses_are_counted_in_commits() -> None:
 
 
 def test_only_a_broken_promise_fails_a_run() -> None:
-    wrong = {(each["fault"], each["variant"]): each["wrong"] for each in all_figures(rows())["effect"] if each["wrong"]}
+    wrong = {
+        (each["fault"], each["variant"]): each["wrong"] for each in all_figures(rows())["operation"] if each["wrong"]
+    }
     assert wrong == {("damage", "flipped"): 1, ("kill", ""): 1}
     damaged, torn = failure_lines(rows())
     assert "phantom" in damaged
@@ -231,7 +233,7 @@ def test_only_a_broken_promise_fails_a_run() -> None:
 
 def test_a_failing_row_is_notable_in_its_table_and_counted_in_the_findings() -> None:
     made = rows()
-    made["effect"].append(effect(digest="c", state=1, result="lost", expected=False))
+    made["operation"].append(operation(digest="c", state=1, result="lost", expected=False))
     made["mutant"][1] = made["mutant"][1] | {"result": "lost", "expected": False}
     figures = all_figures(made)
     tables = [*power_tables(figures), *process_tables(figures), damage_table(figures), mutant_table(figures)]
@@ -244,8 +246,8 @@ def test_a_failing_row_is_notable_in_its_table_and_counted_in_the_findings() -> 
         ["no syncs"],
     ]
     assert [row[-1] for row in promise_table(figures).rows if row[1] == "corrupted at rest"] == ["**no: 1**"]
-    effects, mutants = (finding.sentence() for finding in fault_findings(figures))
-    assert effects.startswith("**4 of 7 ")
+    operations, mutants = (finding.sentence() for finding in fault_findings(figures))
+    assert operations.startswith("**4 of 7 ")
     assert mutants.startswith("**1 of 2 ")
 
 
@@ -299,7 +301,7 @@ def test_without_a_compiler_a_bench_skips_the_stage_and_a_scenario_says_so(
 
     for module in ("experiment", "command"):
         monkeypatch.setattr(f"harness.experiments.iofaults.{module}.recorder_library", refuse)
-    assert run.BenchRequest(only=("effects",)).skipped() == {"effects": "no C compiler works here"}
+    assert run.BenchRequest(only=("iofaults",)).skipped() == {"iofaults": "no C compiler works here"}
     assert run.BenchRequest(only=("crash",)).skipped() == {}
     case = '{"case":{"subject":"checkpoint-file","level":"DISK","fault":"kill"},"point":0,"seed":1}'
     for command in (["scenario", "torn_write", "--runs", str(tmp_path / "runs")], ["repeat", "iofaults", case]):

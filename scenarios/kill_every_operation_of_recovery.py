@@ -3,9 +3,9 @@
 Source: KIP-844, "roll forward": a crash during the recovery is followed by the same recovery.
 """
 
-from harness.effect_scenario import EffectScenario
+from harness.io_fault_scenario import IoFaultScenario
 
-SCENARIO = EffectScenario(faults=("kill_twice",), durabilities=("DISK",), points_max=8)
+SCENARIO = IoFaultScenario(faults=("kill_twice",), durabilities=("DISK",), points_max=8)
 
 
 if __name__ == "__main__":

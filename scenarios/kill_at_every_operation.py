@@ -6,9 +6,9 @@ flushing, compacting, closing and opening.
 Source: KIP-844, "Test Plan"; RocksDB's db_stress and SQLite's crash tests, which kill engines in this way.
 """
 
-from harness.effect_scenario import EffectScenario
+from harness.io_fault_scenario import IoFaultScenario
 
-SCENARIO = EffectScenario(faults=("kill",))
+SCENARIO = IoFaultScenario(faults=("kill",))
 
 
 if __name__ == "__main__":

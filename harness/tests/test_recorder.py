@@ -1,4 +1,4 @@
-"""Every effect on files is seen, in order, with its bytes; and a fault strikes at the very one it was planned for."""
+"""Every operation on files is seen, in order, with its bytes; and a fault strikes at the one it was planned for."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ import pytest
 
 from harness.crash_states.files import Tree
 from harness.io_trace import recorder
-from harness.io_trace.recorder import NOT_COUNTED, Effect, Kind, read_recording
+from harness.io_trace.recorder import NOT_COUNTED, IoOperation, Kind, read_recording
 from harness.processes.fork_server import CallOutcome, ForkServer
 from stores.errors import ConfigError
 from stores.interface import Durability
 from stores.registry import backends
 
-WORK = "harness.tests.effects_work:"
+WORK = "harness.tests.operations_work:"
 
 
 @pytest.fixture
@@ -28,7 +28,7 @@ def root(tmp_path: Path) -> Path:
     return root
 
 
-def run(fork_server: ForkServer, function: str, root: Path, **arguments: Any) -> tuple[CallOutcome, list[Effect]]:
+def run(fork_server: ForkServer, function: str, root: Path, **arguments: Any) -> tuple[CallOutcome, list[IoOperation]]:
     recording = root.with_name("recording")
     outcome = fork_server.run(
         WORK + function, {"root": str(root), "recording": str(recording), **arguments}, deadline_s=60
@@ -36,11 +36,11 @@ def run(fork_server: ForkServer, function: str, root: Path, **arguments: Any) ->
     return outcome, read_recording(recording)
 
 
-def replayed(effects: list[Effect], root: Path, base: Tree | None = None) -> dict[str, bytes | None]:
+def replayed(operations: list[IoOperation], root: Path, base: Tree | None = None) -> dict[str, bytes | None]:
     """Return the tree that the operations make of an empty folder, or of ``base``."""
     tree = base or Tree()
-    for effect in effects:
-        tree.apply(effect)
+    for operation in operations:
+        tree.apply(operation)
     folder = root.with_name("replayed")
     folder.mkdir()
     tree.write_into(folder)
@@ -52,13 +52,13 @@ def on_disk(root: Path) -> dict[str, bytes | None]:
     return {str(path.relative_to(root)): path.read_bytes() if path.is_file() else None for path in root.rglob("*")}
 
 
-def counted(effects: list[Effect]) -> list[Effect]:
-    return [effect for effect in effects if effect.kind not in NOT_COUNTED]
+def counted(operations: list[IoOperation]) -> list[IoOperation]:
+    return [operation for operation in operations if operation.kind not in NOT_COUNTED]
 
 
-def names_mapped(effects: list[Effect]) -> set[str]:
+def names_mapped(operations: list[IoOperation]) -> set[str]:
     """Files written through maps: what such a file holds is not seen."""
-    return {Path(effect.path).name for effect in effects if effect.kind is Kind.MAP_WRITABLE}
+    return {Path(operation.path).name for operation in operations if operation.kind is Kind.MAP_WRITABLE}
 
 
 def small(backend: str) -> dict[str, object]:
@@ -80,23 +80,33 @@ PERSISTENT = [
 def test_a_whole_recording_replayed_gives_the_folder_byte_for_byte(
     fork_server: ForkServer, root: Path, backend: str, level: Durability
 ) -> None:
-    outcome, effects = run(fork_server, "fill_store", root, backend=backend, durability=level, options=small(backend))
+    outcome, operations = run(
+        fork_server, "fill_store", root, backend=backend, durability=level, options=small(backend)
+    )
     assert outcome.status == 0, outcome
-    unseen = names_mapped(effects)
-    kept, made = on_disk(root), replayed(effects, root)
+    unseen = names_mapped(operations)
+    kept, made = on_disk(root), replayed(operations, root)
     assert len(kept) > len(unseen) + 2
     assert set(kept) == set(made)
     assert [path for path in kept if kept[path] != made[path] and Path(path).name not in unseen] == []
-    assert [effect.index for effect in counted(effects)] == list(range(len(counted(effects))))
+    assert [operation.index for operation in counted(operations)] == list(range(len(counted(operations))))
     if small(backend):
-        flushed = [effect.path for effect in effects if effect.kind is Kind.CREATE and effect.path.endswith(".sst")]
-        compacted = [effect.path for effect in effects if effect.kind is Kind.UNLINK and effect.path.endswith(".sst")]
+        flushed = [
+            operation.path
+            for operation in operations
+            if operation.kind is Kind.CREATE and operation.path.endswith(".sst")
+        ]
+        compacted = [
+            operation.path
+            for operation in operations
+            if operation.kind is Kind.UNLINK and operation.path.endswith(".sst")
+        ]
         assert len(flushed) >= 4
         assert compacted
 
 
 @pytest.mark.parametrize(("backend", "level"), [each for each in PERSISTENT if each[1] is Durability.DISK])
-def test_a_store_killed_at_an_effect_leaves_exactly_the_effects_before_it(
+def test_a_store_killed_at_an_operation_leaves_exactly_the_operations_before_it(
     fork_server: ForkServer, root: Path, backend: str, level: Durability
 ) -> None:
     arguments = {"backend": backend, "durability": level, "options": small(backend), "num_commits": 10}
@@ -104,22 +114,22 @@ def test_a_store_killed_at_an_effect_leaves_exactly_the_effects_before_it(
     for number, at in enumerate(range(3, len(counted(whole)) - 5, len(counted(whole)) // 6)):
         fresh = root.with_name(f"case {number}") / "root"
         fresh.mkdir(parents=True)
-        outcome, effects = run(fork_server, "fill_store", fresh, **arguments, plan=["Kill", at])
+        outcome, operations = run(fork_server, "fill_store", fresh, **arguments, plan=["Kill", at])
         assert outcome.signal == signal.SIGKILL
         assert not outcome.timed_out
-        assert len(counted(effects)) == at
-        kept, made = on_disk(fresh), replayed(effects, fresh)
-        unseen = names_mapped(effects)
+        assert len(counted(operations)) == at
+        kept, made = on_disk(fresh), replayed(operations, fresh)
+        unseen = names_mapped(operations)
         assert set(kept) == set(made)
         assert [path for path in made if kept[path] != made[path] and Path(path).name not in unseen] == []
 
 
-def test_every_form_of_call_is_one_effect_with_its_bytes(fork_server: ForkServer, root: Path) -> None:
-    outcome, effects = run(fork_server, "write_some", root)
+def test_every_form_of_call_is_one_operation_with_its_bytes(fork_server: ForkServer, root: Path) -> None:
+    outcome, operations = run(fork_server, "write_some", root)
     assert outcome.error == ""
-    assert outcome.result == len(effects) == len(counted(effects))
-    assert on_disk(root) == replayed(effects, root)
-    assert [(effect.kind, effect.path) for effect in effects] == [
+    assert outcome.result == len(operations) == len(counted(operations))
+    assert on_disk(root) == replayed(operations, root)
+    assert [(operation.kind, operation.path) for operation in operations] == [
         (Kind.MKDIR, "a"),
         (Kind.MKDIR, "b"),
         (Kind.CREATE, "a/one"),
@@ -151,7 +161,7 @@ def test_every_form_of_call_is_one_effect_with_its_bytes(fork_server: ForkServer
         (Kind.UNLINK, "c/six"),
         (Kind.SYNC_ALL, ""),
     ]
-    assert [(effect.offset, effect.data) for effect in effects if effect.kind is Kind.WRITE][:7] == [
+    assert [(operation.offset, operation.data) for operation in operations if operation.kind is Kind.WRITE][:7] == [
         (0, b"written"),
         (20, b"by position"),
         (7, b" in parts"),
@@ -160,22 +170,22 @@ def test_every_form_of_call_is_one_effect_with_its_bytes(fork_server: ForkServer
         (0, b"first"),
         (5, b"appended all the same"),
     ]
-    made = [effect.file for effect in effects if effect.kind in (Kind.CREATE, Kind.MKDIR)]
+    made = [operation.file for operation in operations if operation.kind in (Kind.CREATE, Kind.MKDIR)]
     assert len(set(made)) == len(made) == 7
-    assert {effect.file for effect in effects if effect.synchronous} == {
-        effect.file for effect in effects if effect.path == "two"
+    assert {operation.file for operation in operations if operation.synchronous} == {
+        operation.file for operation in operations if operation.path == "two"
     }
-    assert {effect.target for effect in effects if effect.target} == {"a/three", "a/one", "c"}
+    assert {operation.target for operation in operations if operation.target} == {"a/three", "a/one", "c"}
 
 
-def test_a_kill_leaves_exactly_the_first_effects_at_every_place(fork_server: ForkServer, root: Path) -> None:
+def test_a_kill_leaves_exactly_the_first_operations_at_every_place(fork_server: ForkServer, root: Path) -> None:
     _, whole = run(fork_server, "write_some", root)
     for at in range(len(whole)):
         fresh = root.with_name(f"case {at}") / "root"
         fresh.mkdir(parents=True)
-        outcome, effects = run(fork_server, "write_some", fresh, plan=["Kill", at])
+        outcome, operations = run(fork_server, "write_some", fresh, plan=["Kill", at])
         assert outcome.signal == signal.SIGKILL
-        assert effects == whole[:at]
+        assert operations == whole[:at]
         assert on_disk(fresh) == replayed(whole[:at], fresh)
 
 
@@ -186,18 +196,18 @@ def test_a_torn_write_is_its_first_bytes_and_nothing_after_it(
     _, whole = run(fork_server, "write_some", root)
     for path in list(root.iterdir()):
         path.rename(root.with_name(f"old {path.name}"))
-    outcome, effects = run(fork_server, "write_some", root, plan=["Tear", 5, num_bytes])
+    outcome, operations = run(fork_server, "write_some", root, plan=["Tear", 5, num_bytes])
     assert outcome.signal == signal.SIGKILL
-    assert effects[:5] == whole[:5]
+    assert operations[:5] == whole[:5]
     assert whole[5].data == b" in parts"
-    assert [effect.data for effect in effects[5:]] == ([whole[5].data[:num_bytes]] if num_bytes else [])
-    assert on_disk(root) == replayed(effects, root)
+    assert [operation.data for operation in operations[5:]] == ([whole[5].data[:num_bytes]] if num_bytes else [])
+    assert on_disk(root) == replayed(operations, root)
 
 
 def test_what_is_no_write_is_not_torn_but_killed_at(fork_server: ForkServer, root: Path) -> None:
-    outcome, effects = run(fork_server, "write_some", root, plan=["Tear", 8, 5])
+    outcome, operations = run(fork_server, "write_some", root, plan=["Tear", 8, 5])
     assert outcome.signal == signal.SIGKILL
-    assert len(effects) == 8
+    assert len(operations) == 8
 
 
 def test_a_call_fails_once_and_does_nothing(fork_server: ForkServer, root: Path) -> None:
@@ -206,7 +216,7 @@ def test_a_call_fails_once_and_does_nothing(fork_server: ForkServer, root: Path)
     for number, call in enumerate(calls[:-1]):
         fresh = root.with_name(call) / "root"
         fresh.mkdir(parents=True)
-        outcome, effects = run(fork_server, "attempts", fresh, plan=["Fail", number + 1, errno.EIO])
+        outcome, operations = run(fork_server, "attempts", fresh, plan=["Fail", number + 1, errno.EIO])
         answers, fired = outcome.result
         expected = [errno.EIO if i == number else answer for i, answer in enumerate(fine)]
         if call == "rename":
@@ -214,27 +224,27 @@ def test_a_call_fails_once_and_does_nothing(fork_server: ForkServer, root: Path)
             expected[calls.index("unlink")] = errno.ENOENT
         assert answers == expected
         assert fired == 1
-        assert on_disk(fresh) == replayed(effects, fresh)
+        assert on_disk(fresh) == replayed(operations, fresh)
 
 
-def test_a_lasting_error_meets_every_later_effect(fork_server: ForkServer, root: Path) -> None:
-    outcome, effects = run(fork_server, "attempts", root, plan=["Fail", 2, errno.ENOSPC, True])
+def test_a_lasting_error_meets_every_later_operation(fork_server: ForkServer, root: Path) -> None:
+    outcome, operations = run(fork_server, "attempts", root, plan=["Fail", 2, errno.ENOSPC, True])
     answers, fired = outcome.result
-    # What would fail anyway, and what is no effect, is left as it is: there is no "renamed" to unlink.
+    # What would fail anyway, and what is no operation, is left as it is: there is no "renamed" to unlink.
     assert answers == [6, *[errno.ENOSPC] * 6, errno.ENOENT, errno.ENOENT]
     assert fired == 6
-    assert [effect.kind for effect in effects] == [Kind.CREATE, Kind.WRITE, Kind.SYNC_FAILED]
+    assert [operation.kind for operation in operations] == [Kind.CREATE, Kind.WRITE, Kind.SYNC_FAILED]
     assert on_disk(root) == {"file": b"123456"}
 
 
 def test_a_short_write_says_how_much_it_did(fork_server: ForkServer, root: Path) -> None:
-    outcome, effects = run(fork_server, "attempts", root, plan=["Short", 1, 4])
+    outcome, operations = run(fork_server, "attempts", root, plan=["Short", 1, 4])
     answers, fired = outcome.result
     assert answers[0] == 4
     assert answers[1:] == [None] * 7 + [errno.ENOENT]
     assert fired == 1
-    assert effects[1].data == b"1234"
-    assert on_disk(root) == replayed(effects, root)
+    assert operations[1].data == b"1234"
+    assert on_disk(root) == replayed(operations, root)
 
 
 def test_a_lasting_short_write_meets_every_later_write(fork_server: ForkServer, root: Path) -> None:
@@ -247,39 +257,39 @@ def test_no_short_write_of_what_is_no_write(fork_server: ForkServer, root: Path)
     assert outcome.result == [[6, *[None] * 7, errno.ENOENT], 0]
 
 
-def test_effects_and_notes_of_several_threads_have_one_order(fork_server: ForkServer, root: Path) -> None:
-    _, effects = run(fork_server, "write_from_threads", root)
-    assert on_disk(root) == replayed(effects, root)
-    assert [effect.index for effect in counted(effects)] == list(range(201))
+def test_operations_and_notes_of_several_threads_have_one_order(fork_server: ForkServer, root: Path) -> None:
+    _, operations = run(fork_server, "write_from_threads", root)
+    assert on_disk(root) == replayed(operations, root)
+    assert [operation.index for operation in counted(operations)] == list(range(201))
     written: list[str] = []
     count = 0
-    for effect in effects:
-        if effect.kind is Kind.WRITE:
-            written.append(effect.data.decode().strip())
-        elif effect.kind is Kind.NOTE:
-            assert effect.index == count
+    for operation in operations:
+        if operation.kind is Kind.WRITE:
+            written.append(operation.data.decode().strip())
+        elif operation.kind is Kind.NOTE:
+            assert operation.index == count
             # Its own write lies before it, and is its thread's last.
-            assert [line for line in written if line.split()[0] == effect.text.split()[0]][-1] == effect.text
-        count += effect.kind is not Kind.NOTE
+            assert [line for line in written if line.split()[0] == operation.text.split()[0]][-1] == operation.text
+        count += operation.kind is not Kind.NOTE
     assert len(written) == 200
 
 
-def test_a_note_is_never_beside_the_effect_that_it_says_it_precedes(fork_server: ForkServer, root: Path) -> None:
-    _, effects = run(fork_server, "note_beside_writes", root)
+def test_a_note_is_never_beside_the_operation_that_it_says_it_precedes(fork_server: ForkServer, root: Path) -> None:
+    _, operations = run(fork_server, "note_beside_writes", root)
     count, misplaced = 0, 0
-    for effect in effects:
-        misplaced += effect.index != count
-        count += effect.kind is not Kind.NOTE
-    assert (misplaced, count, len(effects)) == (0, 6002, 12002)
+    for operation in operations:
+        misplaced += operation.index != count
+        count += operation.kind is not Kind.NOTE
+    assert (misplaced, count, len(operations)) == (0, 6002, 12002)
 
 
 @pytest.mark.parametrize(("at", "failed"), [(10, "a/one"), (13, ""), (4, None)])
 def test_after_a_failed_call_the_process_is_killed_and_a_failed_sync_is_reported(
     fork_server: ForkServer, root: Path, at: int, failed: str | None
 ) -> None:
-    outcome, effects = run(fork_server, "write_some", root, plan=["FailThenKill", at, errno.EIO])
-    assert len(counted(effects)) == at
-    assert [effect.path for effect in effects if effect.kind is Kind.SYNC_FAILED] == (
+    outcome, operations = run(fork_server, "write_some", root, plan=["FailThenKill", at, errno.EIO])
+    assert len(counted(operations)) == at
+    assert [operation.path for operation in operations if operation.kind is Kind.SYNC_FAILED] == (
         [] if failed is None else [failed]
     )
     assert outcome.signal == signal.SIGKILL or outcome.error.startswith("OSError")
@@ -289,20 +299,24 @@ def test_after_a_failed_call_the_process_is_killed_and_a_failed_sync_is_reported
 def test_an_io_error_of_a_synchronous_write_is_of_its_sync_and_leaves_what_it_wrote(
     fork_server: ForkServer, root: Path, error: int, unkept: bool
 ) -> None:
-    outcome, effects = run(fork_server, "write_synchronously", root, plan=["Fail", 2, error])
+    outcome, operations = run(fork_server, "write_synchronously", root, plan=["Fail", 2, error])
     assert outcome.result == [error, 1]
-    assert on_disk(root) == replayed(effects, root) == {"file": b"one" + b"two" * unkept + b"three"}
-    assert [(effect.data, effect.synchronous, effect.unkept) for effect in effects if effect.kind is Kind.WRITE] == [
+    assert on_disk(root) == replayed(operations, root) == {"file": b"one" + b"two" * unkept + b"three"}
+    assert [
+        (operation.data, operation.synchronous, operation.unkept)
+        for operation in operations
+        if operation.kind is Kind.WRITE
+    ] == [
         (b"one", True, False),
         *([(b"two", False, True)] if unkept else []),
         (b"three", True, False),
     ]
 
 
-def test_notes_lie_in_order_among_a_stores_effects(fork_server: ForkServer, root: Path) -> None:
+def test_notes_lie_in_order_among_a_stores_operations(fork_server: ForkServer, root: Path) -> None:
     backend, level = PERSISTENT[0]
-    _, effects = run(fork_server, "fill_store", root, backend=backend, durability=level, options={}, num_commits=4)
-    notes = [effect.text for effect in effects if effect.kind is Kind.NOTE]
+    _, operations = run(fork_server, "fill_store", root, backend=backend, durability=level, options={}, num_commits=4)
+    notes = [operation.text for operation in operations if operation.kind is Kind.NOTE]
     assert notes == [f"{what} {i}" for i in range(4) for what in ("attempt", "ack")]
 
 
@@ -313,17 +327,20 @@ def test_files_that_were_there_before_are_found_by_their_names(fork_server: Fork
     (root / "link").write_text("two names")
     os.link(root / "link", root / "linked")
     base = Tree.read(root)
-    _, effects = run(fork_server, "change_a_base", root)
-    assert on_disk(root) == replayed(effects, root, base)
+    _, operations = run(fork_server, "change_a_base", root)
+    assert on_disk(root) == replayed(operations, root, base)
     assert on_disk(root)["link"] == b"two"
     assert root.with_name("outside").read_text() == "not ours"
-    assert b"not ours" not in [effect.data for effect in effects]
-    assert len({effect.file for effect in effects if effect.path in ("moved/file", "new", "gone", "linked")}) == 4
+    assert b"not ours" not in [operation.data for operation in operations]
+    assert (
+        len({operation.file for operation in operations if operation.path in ("moved/file", "new", "gone", "linked")})
+        == 4
+    )
 
 
 def test_a_shared_writable_map_is_reported_and_no_place_for_a_fault(fork_server: ForkServer, root: Path) -> None:
-    _, effects = run(fork_server, "map_shared", root)
-    assert [(effect.index, effect.kind, effect.path) for effect in effects] == [
+    _, operations = run(fork_server, "map_shared", root)
+    assert [(operation.index, operation.kind, operation.path) for operation in operations] == [
         (0, Kind.MAP_WRITABLE, "file"),
         (0, Kind.DATASYNC, "file"),
         (1, Kind.MAP_WRITABLE, "file"),
@@ -331,8 +348,8 @@ def test_a_shared_writable_map_is_reported_and_no_place_for_a_fault(fork_server:
 
 
 def test_a_sync_of_everything_can_fail_too(fork_server: ForkServer, root: Path) -> None:
-    outcome, effects = run(fork_server, "sync_everything", root, plan=["Fail", 0, errno.EIO])
-    assert (outcome.result, effects) == (1, [])
+    outcome, operations = run(fork_server, "sync_everything", root, plan=["Fail", 0, errno.EIO])
+    assert (outcome.result, operations) == (1, [])
 
 
 def test_what_cannot_be_recorded_is_refused(fork_server: ForkServer, root: Path) -> None:
@@ -343,9 +360,9 @@ def test_what_cannot_be_recorded_is_refused(fork_server: ForkServer, root: Path)
 
 
 def test_other_processes_are_not_watched(fork_server: ForkServer, root: Path) -> None:
-    outcome, effects = run(fork_server, "start_a_child_that_writes", root)
+    outcome, operations = run(fork_server, "start_a_child_that_writes", root)
     assert outcome.error == ""
-    assert [effect.path for effect in effects] == ["own"]
+    assert [operation.path for operation in operations] == ["own"]
     assert set(on_disk(root)) == {"own", "foreign", "forked"}
 
 
@@ -355,16 +372,16 @@ def test_a_process_is_watched_once(fork_server: ForkServer, root: Path) -> None:
 
 
 def test_a_recordings_torn_tail_is_dropped(fork_server: ForkServer, root: Path, tmp_path: Path) -> None:
-    _, effects = run(fork_server, "write_some", root)
+    _, operations = run(fork_server, "write_some", root)
     raw = root.with_name("recording").read_bytes()
     cut = tmp_path / "cut"
     lengths = set()
     for size in range(len(raw)):
         cut.write_bytes(raw[:size])
         read = read_recording(cut)
-        assert read == effects[: len(read)]
+        assert read == operations[: len(read)]
         lengths.add(len(read))
-    assert lengths == set(range(len(effects)))
+    assert lengths == set(range(len(operations)))
     cut.write_bytes(b"something else")
     with pytest.raises(ConfigError):
         read_recording(cut)

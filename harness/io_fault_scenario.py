@@ -15,7 +15,7 @@ from stores.errors import ConfigError
 
 
 @dataclass(frozen=True)
-class EffectScenario(Scenario):
+class IoFaultScenario(Scenario):
     """Every fault of ``faults``, at every I/O operation, breaks no promise; and every one of ``mutants`` is detected.
 
     A fault is one of ``harness.experiments.iofaults.faults.IO_FAULTS``, with its variant after a blank:
@@ -61,7 +61,7 @@ class EffectScenario(Scenario):
             raise ConfigError("this scenario has nothing to do: no backend of it is persistent at its durabilities")
         return planned
 
-    def at_scale(self, scale: Scale) -> EffectScenario:
+    def at_scale(self, scale: Scale) -> IoFaultScenario:
         """Return the scenario with the points and states of a profile."""
         most = scale.points_max and min(self.points_max or scale.points_max, scale.points_max)
         return replace(self, points_max=most, states_per_position=scale.states_per_position)
