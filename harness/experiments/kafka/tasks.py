@@ -87,10 +87,6 @@ def _run(tasks: list[StreamTask], records: int) -> int:
     return done
 
 
-if __name__ == "__main__":
-    measure(measured)
-
-
 SESSION_S = 45.0
 """Source: Kafka, default of ``session.timeout.ms``."""
 _JOINED_S = 60.0
@@ -146,3 +142,7 @@ class Membership:
         ) as member:
             while not self._ended.is_set():
                 member.poll(_POLL_S)
+
+
+if __name__ == "__main__":
+    measure(measured)
