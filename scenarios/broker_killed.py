@@ -5,7 +5,7 @@ The broker comes back while the task waits, or only when the task has reported t
 Source: KIP-588, "Proposed Changes"; KIP-572, "Proposed Changes".
 """
 
-from harness.broker_scenario import BrokerScenario
+from harness.scenario import BrokerScenario
 
 SCENARIO = BrokerScenario(faults=("broker killed", "broker restarted"), mutants=("inputs-before-outputs",))
 

@@ -6,7 +6,7 @@ commit when the successor of its task has done all work, or within the next tran
 Source: KIP-588, "Proposed Changes"; KIP-892, "Error Handling"; KIP-98, zombie fencing; KIP-890.
 """
 
-from harness.broker_scenario import BrokerScenario
+from harness.scenario import BrokerScenario
 
 SCENARIO = BrokerScenario(
     faults=("network stalls", "answers stall", "connections cut", "commit held back", "commit delivered late"),

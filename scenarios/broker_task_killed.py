@@ -6,7 +6,7 @@ transactions it finds outputs twice, and with input offsets committed before the
 Source: KIP-129, "Motivation"; KIP-844, "StateStore changes".
 """
 
-from harness.broker_scenario import BrokerScenario
+from harness.scenario import BrokerScenario
 
 SCENARIO = BrokerScenario(
     faults=("task killed",),

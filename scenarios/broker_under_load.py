@@ -6,7 +6,7 @@ and again. No worker ends of it, and each input has one output.
 Source: KIP-572, "Proposed Changes"; KIP-588, "Proposed Changes"; KIP-892, "Error Handling".
 """
 
-from harness.broker_scenario import BrokerScenario
+from harness.scenario import BrokerScenario
 
 SCENARIO = BrokerScenario(
     faults=(

@@ -5,7 +5,7 @@ It dies at each step of the release of its tasks, or before it works on tasks th
 Source: KIP-429, "Proposed Changes"; KIP-447, "Proposed Changes".
 """
 
-from harness.broker_scenario import BrokerScenario
+from harness.scenario import BrokerScenario
 
 SCENARIO = BrokerScenario(faults=("worker killed",), mutants=("no-transactions", "inputs-before-outputs"))
 

@@ -5,7 +5,7 @@ Without transactions, or with a transactional ID of its own, the zombie repeats 
 Source: KIP-98, "Transactional Guarantees", zombie fencing; KIP-447.
 """
 
-from harness.broker_scenario import BrokerScenario
+from harness.scenario import BrokerScenario
 
 SCENARIO = BrokerScenario(faults=("zombie wakes",), mutants=("no-transactions", "own-transactional-id"))
 

@@ -7,7 +7,7 @@ own files beside it.
 Source: SQLite, "How To Corrupt An SQLite Database File"; RocksDB wiki, "Full File Checksum and Checksum Handoff".
 """
 
-from harness.io_fault_scenario import IoFaultScenario
+from harness.scenario import IoFaultScenario
 
 SCENARIO = IoFaultScenario(
     faults=("damage flipped", "damage truncated", "damage missing"), durabilities=("DISK",), points_max=60

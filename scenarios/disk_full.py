@@ -3,7 +3,7 @@
 Source: write(2) and fsync(2), ENOSPC and EDQUOT; SQLite, "How SQLite Is Tested", "I/O Error Testing".
 """
 
-from harness.io_fault_scenario import IoFaultScenario
+from harness.scenario import IoFaultScenario
 
 SCENARIO = IoFaultScenario(
     faults=("error ENOSPC once", "error ENOSPC lasting", "error EDQUOT once", "error EDQUOT lasting"), points_max=30

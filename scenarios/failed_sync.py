@@ -5,7 +5,7 @@ After a failed sync the kernel marks the pages clean, and no later sync reports 
 Source: Rebello et al., "Can Applications Recover from fsync Failures?" (USENIX ATC 2020); fsync(2), "EIO".
 """
 
-from harness.io_fault_scenario import IoFaultScenario
+from harness.scenario import IoFaultScenario
 
 SCENARIO = IoFaultScenario(faults=("failed_sync",), durabilities=("DISK",), points_max=6)
 

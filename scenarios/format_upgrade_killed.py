@@ -5,7 +5,7 @@ The upgrade happens in place, record by record, or in a new store that is built 
 Source: KIP-892, "Upgrading"; KIP-258: a store is upgraded in place, and never half.
 """
 
-from harness.io_fault_scenario import IoFaultScenario
+from harness.scenario import IoFaultScenario
 
 SCENARIO = IoFaultScenario(
     faults=("kill", "kill_twice", "power names"),

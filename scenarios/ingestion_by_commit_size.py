@@ -5,7 +5,7 @@ At DISK, where the indexed batch syncs as well. These are figures of whole tasks
 Source: KIP-892, "Rejected Alternatives", on SST ingestion in place of memtables.
 """
 
-from harness.scenario import ThroughputScenario
+from harness.measured_scenario import ThroughputScenario
 
 SCENARIO = ThroughputScenario(
     workload="count",

@@ -3,7 +3,7 @@
 Source: Rebello et al., "Can Applications Recover from fsync Failures?" (USENIX ATC 2020).
 """
 
-from harness.io_fault_scenario import IoFaultScenario
+from harness.scenario import IoFaultScenario
 
 SCENARIO = IoFaultScenario(faults=("error EIO lasting", "error SHORT lasting"), points_max=100)
 

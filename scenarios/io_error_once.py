@@ -5,7 +5,7 @@ A caller that follows that advice completes its work. A failed sync is not ignor
 Source: Rebello et al., "Can Applications Recover from fsync Failures?" (USENIX ATC 2020).
 """
 
-from harness.io_fault_scenario import IoFaultScenario
+from harness.scenario import IoFaultScenario
 
 SCENARIO = IoFaultScenario(faults=("error EIO once", "error SHORT once"), points_max=100)
 

@@ -3,7 +3,7 @@
 Source: KIP-844, "roll forward": a crash during the recovery is followed by the same recovery.
 """
 
-from harness.io_fault_scenario import IoFaultScenario
+from harness.scenario import IoFaultScenario
 
 SCENARIO = IoFaultScenario(faults=("kill_twice",), durabilities=("DISK",), points_max=8)
 

@@ -6,7 +6,7 @@ the memory that the keys and values take. The profile night goes up to 50,000,00
 Source: KIP-892, "Test Plan"; RocksDB's wiki, "Performance Benchmarks".
 """
 
-from harness.scale_scenario import ScaleScenario
+from harness.measured_scenario import ScaleScenario
 
 SCENARIO = ScaleScenario(
     records=(1_000_000,),

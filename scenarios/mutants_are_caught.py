@@ -5,8 +5,8 @@ Power loss detects a missing sync, and no kill does.
 Source: KIP-844, "Test Plan"; Pillai et al., "All File Systems Are Not Created Equal" (OSDI 2014), section 5.
 """
 
-from harness.io_fault_scenario import IoFaultScenario
 from harness.mutants.registry import IO_FAULTS
+from harness.scenario import IoFaultScenario
 
 SCENARIO = IoFaultScenario(mutants=tuple(IO_FAULTS))
 

@@ -5,7 +5,7 @@ Steps after commits build the new store. It replaces the old one at the next ope
 Source: KIP-258, first draft, "In-Place Upgrade": online, without a stop of the application.
 """
 
-from harness.io_fault_scenario import IoFaultScenario
+from harness.scenario import IoFaultScenario
 
 SCENARIO = IoFaultScenario(
     faults=("kill", "power names"),

@@ -7,7 +7,7 @@ only reported.
 Source: Pillai et al., "All File Systems Are Not Created Equal" (OSDI 2014); KIP-892, "Atomic Checkpointing".
 """
 
-from harness.io_fault_scenario import IoFaultScenario
+from harness.scenario import IoFaultScenario
 
 SCENARIO = IoFaultScenario(
     faults=("power names", "power journal", "power strict"), points_max=96, states_per_position=4

@@ -5,7 +5,7 @@ This is beyond what disks do, by the stated model: a store may detect it, but mu
 Source: SQLite, "Atomic Commit In SQLite", "Hardware Assumptions", on sectors and power-safe overwrite.
 """
 
-from harness.io_fault_scenario import IoFaultScenario
+from harness.scenario import IoFaultScenario
 
 SCENARIO = IoFaultScenario(
     faults=("power torn-sectors",), durabilities=("DISK",), points_max=120, states_per_position=4

@@ -3,7 +3,7 @@
 Source: Armbrust et al., "Structured Streaming" (SIGMOD 2018), section 6.1, "Fault Recovery".
 """
 
-from harness.query_scenario import QueryScenario
+from harness.scenario import QueryScenario
 
 SCENARIO = QueryScenario(faults=("batch fails halfway",), backends=("rocksdb", "lmdb", "sqlite"))
 

@@ -5,7 +5,7 @@ It is the disk of the local copies, or that of the log.
 Source: write(2), ENOSPC.
 """
 
-from harness.query_scenario import QueryScenario
+from harness.scenario import QueryScenario
 
 SCENARIO = QueryScenario(faults=("local disk full", "log disk full"), backends=("rocksdb", "lmdb", "sqlite"))
 

@@ -3,7 +3,7 @@
 Source: KIP-892, "Atomic Checkpointing": a restore begins where the store stands.
 """
 
-from harness.query_scenario import QueryScenario
+from harness.scenario import QueryScenario
 
 SCENARIO = QueryScenario(faults=("machine lost",))
 

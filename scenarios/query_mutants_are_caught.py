@@ -4,7 +4,7 @@ Source: Pillai et al., "All File Systems Are Not Created Equal" (OSDI 2014), sec
 """
 
 from harness.mutants.registry import QUERY_TRIALS
-from harness.query_scenario import QueryScenario
+from harness.scenario import QueryScenario
 
 SCENARIO = QueryScenario(mutants=tuple(QUERY_TRIALS))
 

@@ -5,7 +5,7 @@ Each kill comes at another failpoint of a batch, or between two batches.
 Source: Armbrust et al., "Structured Streaming" (SIGMOD 2018), section 6.1, "Fault Recovery".
 """
 
-from harness.query_scenario import QueryScenario
+from harness.scenario import QueryScenario
 
 SCENARIO = QueryScenario(
     faults=("worker killed", "executor killed", "driver killed in a batch", "driver killed between batches")

@@ -3,7 +3,7 @@
 Source: Apache Spark, `spark.speculation`; KIP-98, zombie fencing.
 """
 
-from harness.query_scenario import QueryScenario
+from harness.scenario import QueryScenario
 
 SCENARIO = QueryScenario(faults=("stalled attempt",), backends=("rocksdb", "lmdb"))
 

@@ -4,7 +4,7 @@ Their functions are those of tasks, and one with timers by event time. Source: K
 `withWatermark`.
 """
 
-from harness.query_scenario import QueryScenario
+from harness.scenario import QueryScenario
 
 SCENARIO = QueryScenario(
     faults=("worker killed", "stalled attempt", "batch fails halfway", "local disk full", "machine lost"),

@@ -8,7 +8,7 @@ Source: KIP-892, "Interactive Queries" and "Interactive Query .position Offsets"
 """
 
 from harness.mutants.registry import READER_TRIALS
-from harness.readers_scenario import ReadersScenario
+from harness.scenario import ReadersScenario
 
 SCENARIO = ReadersScenario(durabilities=("CHANGELOG", "PROCESS", "DISK"), mutants=tuple(READER_TRIALS))
 

@@ -6,7 +6,7 @@ whole store. It needs Java with a compiler, and the jars of Kafka: make kafka-ja
 Source: KIP-892, "Motivation"; KIP-844.
 """
 
-from harness.kafka_scenario import KafkaRestartScenario
+from harness.measured_scenario import KafkaRestartScenario
 
 SCENARIO = KafkaRestartScenario()
 

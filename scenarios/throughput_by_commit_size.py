@@ -6,7 +6,7 @@ temporary store in each commit. These are figures of whole tasks, with their cha
 Source: KIP-844, "Test Plan"; KIP-892, "Rejected Alternatives".
 """
 
-from harness.scenario import AtLeast, ThroughputScenario
+from harness.measured_scenario import AtLeast, ThroughputScenario
 
 SCENARIO = ThroughputScenario(
     workload="count",

@@ -5,7 +5,7 @@ A comparison. Levels are never mixed in a table.
 Source: KIP-892, "Atomic Checkpointing": why stores there leave durability to their changelogs.
 """
 
-from harness.scenario import ThroughputScenario
+from harness.measured_scenario import ThroughputScenario
 
 SCENARIO = ThroughputScenario(workload="count", events=50_000, durabilities=("CHANGELOG", "PROCESS", "DISK"), repeats=2)
 

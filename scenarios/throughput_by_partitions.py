@@ -3,7 +3,7 @@
 Source: KIP-129: a task owns its partition, its stores and its transaction.
 """
 
-from harness.scenario import ThroughputScenario
+from harness.measured_scenario import ThroughputScenario
 
 SCENARIO = ThroughputScenario(workload="count", events=100_000, partitions=(1, 2), repeats=2)
 

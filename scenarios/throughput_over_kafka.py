@@ -6,7 +6,7 @@ with a compiler, and the jars of Kafka: make bench-kafka fetches them and runs t
 Source: KIP-129, KIP-447.
 """
 
-from harness.kafka_scenario import KafkaScenario
+from harness.measured_scenario import KafkaScenario
 
 SCENARIO = KafkaScenario(backends=("rocksdb-indexed-batch", "memory-indexed-batch"))
 

@@ -3,7 +3,7 @@
 Source: SQLite, "How SQLite Is Tested", "Crash Testing"; KIP-892, "Consistency Problem".
 """
 
-from harness.io_fault_scenario import IoFaultScenario
+from harness.scenario import IoFaultScenario
 
 SCENARIO = IoFaultScenario(faults=("tear",), points_max=120)
 

@@ -12,7 +12,6 @@ from typing import Any, Self
 import pytest
 
 from harness import profiles
-from harness.broker_scenario import BrokerScenario
 from harness.checkers.counting import (
     COUNTS,
     LOST,
@@ -42,6 +41,7 @@ from harness.experiments.broker_faults.trial import (
 from harness.mutants.registry import BROKER_TRIALS
 from harness.processes import kafka_jars
 from harness.replay import text_of
+from harness.scenario import BrokerScenario
 from harness.spark.session import SHIPPED_SUFFIXES
 from stores.errors import ConfigError
 from stores.tasks import task_transaction

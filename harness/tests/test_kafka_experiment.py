@@ -12,7 +12,7 @@ from harness.experiment import Claim, Failure, Request, Worker
 from harness.experiments.kafka.experiment import BACKENDS, Kafka
 from harness.experiments.kafka.report import figures, ratios
 from harness.experiments.kafka.trial import BARE, EMBEDDED, KAFKA, SHARED, STREAMS, KafkaTrial, checksum_of
-from harness.kafka_scenario import KafkaScenario
+from harness.measured_scenario import KafkaScenario
 from harness.processes import kafka_jars
 from harness.replay import text_of
 from stores.config import StoreConfig

@@ -13,7 +13,7 @@ from harness.experiments.kafka.experiment import Kafka
 from harness.experiments.kafka.restart_experiment import KafkaRestart
 from harness.experiments.kafka.restart_report import KIND, PROMISED, figures, ratios
 from harness.experiments.kafka.trial import RECORDS, STREAMS, RestartTrial
-from harness.kafka_scenario import KafkaRestartScenario
+from harness.measured_scenario import KafkaRestartScenario
 from harness.replay import text_of
 from stores.config import StoreConfig
 from stores.errors import ConfigError

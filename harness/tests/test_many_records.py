@@ -17,10 +17,10 @@ from harness.experiments.scale import steps
 from harness.experiments.scale.experiment import Scale
 from harness.experiments.scale.report import scale_chart, scale_tables
 from harness.experiments.scale.scale import ScaleTrial, run_scale
+from harness.measured_scenario import ScaleScenario
 from harness.processes.child import MeasurementFailedError, figures_of, write_figures
 from harness.processes.memory_limit import NoMemoryLimitError, memory_limit
 from harness.run import prove
-from harness.scale_scenario import ScaleScenario
 from harness.scenario_files import read_scenario, scenario_file
 from harness.tests.clock import Clock
 from stores.errors import ConfigError
@@ -272,7 +272,7 @@ def test_the_scenario_runs_without_spark_and_prints_its_tables(
     monkeypatch.setattr("harness.run.spark_session", lambda *_: pytest.fail("Spark was started"))
     file = tmp_path / "few.py"
     file.write_text(
-        '"""Few."""\nfrom harness.scale_scenario import ScaleScenario\n'
+        '"""Few."""\nfrom harness.measured_scenario import ScaleScenario\n'
         f'SCENARIO = ScaleScenario(records=({RECORDS},), backends=("sqlite",))\n'
     )
     assert prove(read_scenario(file), seed=1, master=None, runs=tmp_path / "runs")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from harness.scenario import AtLeast, ThroughputScenario
+from harness.measured_scenario import AtLeast, ThroughputScenario
 
 CLAIM = ThroughputScenario("count", at_least=(AtLeast("lmdb-indexed-batch", "rocksdb-direct", 0.5),))
 

@@ -21,7 +21,7 @@ from harness.experiments.query_faults.run import problems
 from harness.experiments.query_faults.trial import COUNT, WORKLOADS, QueryTrial
 from harness.mutants.registry import QUERY_TRIALS
 from harness.processes.child import MeasurementFailedError
-from harness.query_scenario import QueryScenario
+from harness.scenario import QueryScenario
 from harness.spark.query_faults.queries import WORKLOADS as QUERIES
 from stores.errors import ConfigError
 from stores.registry import ALIASES, backends

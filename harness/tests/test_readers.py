@@ -14,7 +14,7 @@ from harness.checkers.isolation import Query, Versions, Window, explained, refus
 from harness.cli import main
 from harness.experiments.readers.trial import OPERATIONS_AT_LEAST, ROUNDS_OF_A_MUTANT, ReadersTrial, run
 from harness.mutants.registry import READER_TRIALS, fitting, patch
-from harness.readers_scenario import ReadersScenario
+from harness.scenario import ReadersScenario
 from harness.typed_maps import KINDS
 from stores import failpoints
 from stores.batch.buffer import IndexedBatch

@@ -21,12 +21,12 @@ from harness.experiments.microbench import run as timing
 from harness.experiments.microbench.claim import claims
 from harness.experiments.microbench.experiment import MicrobenchTrial
 from harness.experiments.registry import kinds, stages
+from harness.measured_scenario import AtLeast, ThroughputScenario
 from harness.processes.child import MeasurementFailedError
 from harness.progress import Progress
 from harness.report.ratios import ratio_of
 from harness.report.rows import read_rows
 from harness.run import BenchRequest
-from harness.scenario import AtLeast, ThroughputScenario
 from harness.scenario_files import ScenarioFile
 from harness.spark.runner import _once
 from harness.tests.made_up_rows import made_up_rows

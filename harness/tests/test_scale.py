@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 
 from harness.faults import KillAfter
-from harness.io_fault_scenario import IoFaultScenario
+from harness.measured_scenario import AtLeast, ThroughputScenario
 from harness.profiles import PROFILES
-from harness.scenario import AtLeast, CrashScenario, ThroughputScenario
+from harness.scenario import CrashScenario, IoFaultScenario
 from harness.scenario_files import read_scenario, scenario_file, scenario_names
 from stores.errors import ConfigError
 

@@ -9,7 +9,8 @@ import pytest
 
 from harness.experiments.crash.trial import LOG_FAILPOINTS
 from harness.faults import Kill, KillAfter
-from harness.scenario import CrashScenario, KillAtEach, Part, ThroughputScenario
+from harness.measured_scenario import ThroughputScenario
+from harness.scenario import CrashScenario, KillAtEach, Part
 from harness.scenario_files import read_scenario, scenario_file, scenario_names
 from stores.errors import ConfigError
 from stores.failpoints import failpoint as declaration
