@@ -25,7 +25,8 @@ from harness.tests.shared_jvm import SharedJvm
 
 ROOT = Path(__file__).parents[2]
 BAD_SCENARIO = """
-from harness.scenario import {kind}
+from harness.measured_scenario import ThroughputScenario
+from harness.scenario import CrashScenario
 SCENARIO = {made}
 if __name__ == "__main__":
     from harness.cli import run_scenario
@@ -184,19 +185,20 @@ def test_the_list_names_what_there_is(capsys: pytest.CaptureFixture[str]) -> Non
 
 
 @pytest.mark.parametrize(
-    ("kind", "made"),
+    ("made", "named"),
     [
-        ("CrashScenario", "CrashScenario(faults=(), backends=('rocksbd',))"),
-        ("ThroughputScenario", "ThroughputScenario('cuont')"),
-        ("CrashScenario", "CrashScenario(falts=())"),
-        ("CrashScenario", "exit(0)"),
+        ("CrashScenario(faults=(), backends=('rocksbd',))", "rocksbd"),
+        ("ThroughputScenario('cuont')", "cuont"),
+        ("CrashScenario(falts=())", "falts"),
+        ("exit(0)", "SystemExit"),
     ],
 )
-def test_a_scenario_file_with_a_mistake_says_so_without_a_traceback(tmp_path: Path, kind: str, made: str) -> None:
-    (tmp_path / "mine.py").write_text(BAD_SCENARIO.format(kind=kind, made=made))
+def test_a_scenario_file_with_a_mistake_says_so_without_a_traceback(tmp_path: Path, made: str, named: str) -> None:
+    (tmp_path / "mine.py").write_text(BAD_SCENARIO.format(made=made))
     run = harness(tmp_path, "-m", "harness", "scenario", "mine.py", "--runs", "runs")
     assert (run.returncode, run.stdout) == (2, "")
     assert len(run.stderr.splitlines()) == 1
+    assert named in run.stderr
 
 
 def test_without_java_the_harness_says_so_before_it_does_anything(tmp_path: Path) -> None:
@@ -212,7 +214,6 @@ def test_a_scenario_runs_from_any_folder_and_says_whether_its_claim_holds(tmp_pa
     file.write_text(
         '"""A store keeps what was committed."""\nfrom harness.faults import KillAfter\n'
         + BAD_SCENARIO.format(
-            kind="CrashScenario",
             made="CrashScenario(faults=(KillAfter(13),), backends=('lmdb', 'rocksdb-direct'), seeds=1)",
         )
     )
@@ -230,7 +231,6 @@ def test_a_claim_that_does_not_hold_is_status_1_and_tells_how_to_repeat_the_tria
     file.write_text(
         "from harness.faults import Kill\n"
         + BAD_SCENARIO.format(
-            kind="CrashScenario",
             made="CrashScenario(faults=(Kill('mutant.between', 3),), backends=('lmdb',), seeds=1, "
             "mutant='inputs-before-outputs')",
         )
