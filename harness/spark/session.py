@@ -372,6 +372,8 @@ _REQUEST_HEAD, _ANSWER_HEAD = struct.Struct(">qbqi"), struct.Struct(">qbq")
 def check_master(master: str | None) -> None:
     """Check that a standalone master answers at one of the addresses of ``master``.
 
+    Spark itself retries for more than a minute, and then ends the JVM with an error of its own.
+
     ``master`` is as for Spark: ``spark://HOST:PORT``, with more pairs after commas if masters stand by. Other masters,
     and those that ``spark-submit`` has chosen, are not checked. Raises: ConfigError.
     """

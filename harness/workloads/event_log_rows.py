@@ -247,7 +247,11 @@ _SHORT_IDS = re.compile(
 
 
 def is_event_time(value: object) -> bool:
-    """Return whether Spark reads ``value``, a cell or a value of JSON, as a time."""
+    """Return whether Spark reads ``value``, a cell or a value of JSON, as a time: whole milliseconds, or a timestamp.
+
+    This decides without Spark what its SQL would. Source: Spark 4, ``SparkDateTimeUtils.parseTimestampString`` and
+    ``getZoneId``; Java, ``ZoneId.of``.
+    """
     given = str(value)
     text = given.strip(_BLANK)
     if re.fullmatch(r"[+-]?\d+", text, re.ASCII):

@@ -96,7 +96,7 @@ _POLL_S = 0.1
 class Membership:
     """A member of the group of ``application``. A ``with`` block waits for all partitions, and leaves at its end.
 
-    Like a worker it takes part in the group on a thread of its own.
+    Like a worker it takes part in the group on a thread of its own. Tasks that share a transaction are fenced by it.
     """
 
     def __init__(self, log: Changelog, application: str, partitions: int) -> None:

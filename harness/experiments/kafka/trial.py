@@ -131,7 +131,10 @@ class RestartTrial:
 
 
 def checksum_of(pairs: Iterable[tuple[bytes, bytes]]) -> dict[str, Any]:
-    """Return the number of entries, and the sum of the CRC-32 of each, key and value together, modulo 2**32."""
+    """Return the number of entries, and the sum of the CRC-32 of each, key and value together, modulo 2**32.
+
+    The order of the pairs does not count. ``Streams.java`` computes the same.
+    """
     entries = total = 0
     for key, value in pairs:
         entries += 1

@@ -140,6 +140,12 @@ FRESH = 1_000
 def longest_waits(case: Case, store: KeyValueStore, staged: Sequence[bytes], load: Load) -> list[float]:
     """Return the seconds that a reader, or the writer of ``store`` in this thread, waits: one figure per round.
 
+    It repeats its operation without a pause, while another thread makes a scan of staged writes and its first step. Its
+    wait is the longest time between two operations, from before the scan is made until after its first step. It
+    includes locks, steps of the interpreter that let no other thread run, and the thread's turn. The interpreter
+    switches threads fifty times as often as by default here: otherwise each thread would wait 5 ms for any other that
+    computes. Other processes only add to a wait, so each figure is the shortest of some tries.
+
     ``staged`` are keys that the store has staged already.
     """
     view = store.read_only(IsolationLevel.READ_UNCOMMITTED)
