@@ -1,4 +1,4 @@
-"""Keys, values, and the distributions of requests over keys: uniform, zipfian, scrambled zipfian and latest, as in YCSB.
+"""Keys, values, and distributions of requests over keys: uniform, zipfian, scrambled zipfian and latest, as in YCSB.
 
 Every number is computed from raw PCG64 bits by additions, multiplications and comparisons of doubles only. IEEE 754
 defines these to the last bit, so a seed gives the same requests with every version of numpy and on every machine.

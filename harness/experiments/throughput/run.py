@@ -76,7 +76,9 @@ def throughput_row(
 
     Partitions start together, and each has its own process. Records, bytes, memory and open files are summed. Seconds,
     also those of opening after the kill, are those of the slowest partition. The rate is the summed records over these
-    seconds. Percentiles are those of all partitions' commits in one histogram. ``end_state`` is ``equal``, ``different`` or ``not compared``.
+    seconds. Percentiles are those of all partitions' commits in one histogram.
+
+    ``end_state`` is ``equal``, ``different`` or ``not compared``.
     """
     records = sum(each["records"] for each in figures)
     seconds = max(each["seconds"] for each in figures)
