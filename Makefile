@@ -67,9 +67,10 @@ test: $(STAMP) java ## test stores and harness, two files at a time; ARGS="-k na
 test-long: $(STAMP) java ## run the tests that make test leaves out: a cluster, real file systems, whole suites of packages
 	@$(PYTEST) -m long $(ARGS)
 
-# The file that takes longest is in the harness: begun last, it would keep one of two processors idle.
-test-kafka: $(STAMP) ## run the tests that need a Kafka broker, two files at a time, on brokers that they start; needs Java and Maven; ARGS as above
-	@$(PYTEST) -o testpaths="harness/tests stores/tests" -m kafka $(ARGS)
+# The file that takes longest is in the harness: begun last, it would keep one of two processors idle. These tests wait
+# for brokers more than they compute, so twice as many files as elsewhere run at a time.
+test-kafka: $(STAMP) ## run the tests that need a Kafka broker, four files at a time, on brokers that they start; needs Java and Maven; ARGS as above
+	@$(PYTEST) -n $(if $(filter-out auto logical,$(WORKERS)),$$((2 * $(WORKERS))),$(WORKERS)) -o testpaths="harness/tests stores/tests" -m kafka $(ARGS)
 
 test-spark: $(STAMP) java ## run the tests in sessions of Spark; ARGS as above
 	@$(PYTEST) -m "spark and not long" $(ARGS)

@@ -307,7 +307,7 @@ def _scenario(given: argparse.Namespace, file: str) -> int:
 
 
 def _readers(given: argparse.Namespace) -> int:
-    from harness.experiments.readers.command import soak
+    from harness.experiments.readers.run import soak
 
     if not given.seconds > 0:
         raise ConfigError(f"--seconds is a number above 0, not {given.seconds:g}")

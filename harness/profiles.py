@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from enum import Enum, auto
 from types import MappingProxyType
 
-from harness.experiments.iofaults.faults import VARIANTS
+from harness.experiments.iofaults.case import VARIANTS
 from harness.experiments.iofaults.subjects import OFFSET_IMPORTS, ONLINE_UPGRADE, PUNCTUATION, TASKS
 from harness.experiments.stateful.trial import QuerySize
 from harness.experiments.throughput.plan import Grid

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import math
+import os
 import sys
+import threading
 import time
-from collections.abc import Sequence
-from typing import TextIO
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Self, TextIO
 
 from harness.budget import NEVER, Deadline
 
@@ -64,3 +68,49 @@ class Progress:
         self._told, self._kept = time.monotonic(), ""
         left = f", {max(0.0, self._end.remaining_s):.0f} s left" if math.isfinite(self._end.at) else ""
         print(f"{self.seconds:5.0f} s{left}  {self._step}: {line}", file=self._stream, flush=True)
+
+
+POLL_S = 1.0
+
+
+class ProgressFile:
+    """Passes each line that is appended to the file ``path`` during a ``with`` block to ``say``."""
+
+    def __init__(self, path: Path, say: Callable[[str], None]) -> None:
+        self.path = path
+        self._say = say
+        self._said = 0
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._watch, name="progress", daemon=True)
+
+    def __enter__(self) -> Self:
+        self.path.touch()
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._ended.set()
+        self._thread.join()
+        self._say_new()
+
+    def _watch(self) -> None:
+        while not self._ended.wait(POLL_S):
+            self._say_new()
+
+    def _say_new(self) -> None:
+        with self.path.open("rb") as file:
+            file.seek(self._said)
+            lines = file.read()
+        complete = lines[: lines.rfind(b"\n") + 1]
+        self._said += len(complete)
+        for line in complete.decode().splitlines():
+            self._say(line)
+
+
+def note_progress(path: Path, line: str) -> None:
+    """Append a line to the file of a ``ProgressFile``. Do nothing if that file is not on this machine."""
+    if os.access(path, os.W_OK):
+        with path.open("a") as file:
+            file.write(line.replace("\n", " ") + "\n")

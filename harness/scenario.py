@@ -157,7 +157,7 @@ class CrashScenario(Scenario):
 class IoFaultScenario(Scenario):
     """Every fault of ``faults``, at every I/O operation, breaks no promise; and every one of ``mutants`` is detected.
 
-    A fault is one of ``harness.experiments.iofaults.faults.IO_FAULTS``, with its variant after a blank:
+    A fault is one of ``harness.experiments.iofaults.case.IO_FAULTS``, with its variant after a blank:
     ``error EIO once``. ``backends`` None means all persistent ones, a task, and the library's own files. If given, it
     may also name these, such as ``format-upgrade``. A durability level that one of them does not carry is left out
     for it. ``points_max`` points of each case are drawn by the seed; None means all. ``states_per_position`` bounds the

@@ -10,9 +10,9 @@ from typing import Any
 
 from harness.mutants.commits import in_several_writes
 from harness.mutants.mutant import IoFault, LibraryTest, mutant, only
-from harness.mutants.patches import Patches
-from harness.mutants.seams import (
+from harness.mutants.patches import (
     Meta,
+    Patches,
     Write,
     before_opening,
     every_engine,

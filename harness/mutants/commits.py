@@ -8,8 +8,7 @@ from functools import wraps
 from typing import Any, cast
 
 from harness.mutants.mutant import CrashDetection, IoFault, ReaderDetection, isolates, mutant
-from harness.mutants.patches import Patches
-from harness.mutants.seams import Meta, Write, engine_of, folders_of, instead_of_writes, opened_with
+from harness.mutants.patches import Meta, Patches, Write, engine_of, folders_of, instead_of_writes, opened_with
 from stores.engines.engine import Engine, Transaction, TransactionalEngine, Writes
 from stores.errors import CommitFailedError
 from stores.failpoints import Part, declare, failpoint, reach

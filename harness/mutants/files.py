@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from harness.mutants.mutant import IoFault, isolates, mutant, only
-from harness.mutants.patches import Patches
-from harness.mutants.seams import before_opening, engine_of, instead_of_replacing, opened_with, without_syncs
+from harness.mutants.patches import Patches, before_opening, engine_of, instead_of_replacing, opened_with, without_syncs
 from stores.files.creation import CREATE_SYNCED
 from stores.registry import backends
 

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from harness.mutants.mutant import IoFault, LibraryTest, mutant
-from harness.mutants.patches import Patches
-from harness.mutants.seams import (
+from harness.mutants.patches import (
     Meta,
+    Patches,
     Write,
     engine_of,
     every_engine,

@@ -10,8 +10,7 @@ from typing import Any, ClassVar
 from weakref import WeakKeyDictionary, WeakSet
 
 from harness.mutants.mutant import ReaderDetection, mutant
-from harness.mutants.patches import Patches
-from harness.mutants.seams import View, every_engine, with_views
+from harness.mutants.patches import Patches, View, every_engine, with_views
 from stores.engines.engine import IngestingEngine
 from stores.interface import (
     IsolationLevel,

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import cast
 
 from harness.mutants.mutant import IoFault, mutant
-from harness.mutants.patches import Patches
-from harness.mutants.seams import (
+from harness.mutants.patches import (
     Meta,
+    Patches,
     Write,
     engine_of,
     folders_of,

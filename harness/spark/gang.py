@@ -29,7 +29,7 @@ from harness.experiments.throughput.plan import TRIAL_S, ThroughputTrial, shares
 from harness.experiments.throughput.run import run, throughput_row, work_once
 from harness.folders import temporary_folder
 from harness.processes.child import MeasurementFailedError
-from harness.progress_file import ProgressFile, note_progress
+from harness.progress import ProgressFile, note_progress
 from harness.spark import events
 from harness.spark.expected import differences, expected_state
 from harness.spark.meeting import Meeting, meeting

@@ -29,7 +29,7 @@ from harness.experiment import Experiment, Outcome, Row, Worker
 from harness.folders import temporary_folder
 from harness.processes.child import MeasurementFailedError
 from harness.processes.fork_server import ForkServer, fork_server
-from harness.progress_file import ProgressFile, note_progress
+from harness.progress import ProgressFile, note_progress
 from harness.spark.session import code_path
 from stores.errors import ConfigError
 

@@ -27,10 +27,9 @@ from harness.checkers.counting import (
 )
 from harness.experiment import Claim, Request, Worker
 from harness.experiments.broker_faults import faults, processes
-from harness.experiments.broker_faults.application import COMMITS, RECORDS_PER_COMMIT, inputs
+from harness.experiments.broker_faults.application import COMMITS, INSIDE, RECORDS_PER_COMMIT, inputs
 from harness.experiments.broker_faults.experiment import BrokerFaults
 from harness.experiments.broker_faults.faults import FAULTS, LOG_COMMIT, checked, places_of
-from harness.experiments.broker_faults.moment import INSIDE
 from harness.experiments.broker_faults.processes import BrokenPromiseError
 from harness.experiments.broker_faults.run import result_of
 from harness.experiments.broker_faults.trial import (

@@ -19,10 +19,9 @@ from harness import replay
 from harness.checkers.prefix import Demand, Found, PrefixFinding, Promised
 from harness.cli import main
 from harness.experiments.iofaults import workload
-from harness.experiments.iofaults.case import IoFaultCase, repeat_command
+from harness.experiments.iofaults.case import VARIANTS, IoFaultCase, repeat_command
 from harness.experiments.iofaults.command import read_asked
 from harness.experiments.iofaults.damage import Damage, damage, final_tree, plan
-from harness.experiments.iofaults.faults import VARIANTS
 from harness.experiments.iofaults.power import UnseenWritesError, check_maps
 from harness.experiments.iofaults.subjects import (
     CHANGELOG,

@@ -7,12 +7,11 @@ import pytest
 from harness import cli
 from harness.checkers.prefix import Found, Remains
 from harness.experiments.iofaults import detection
-from harness.experiments.iofaults.case import is_wrong
+from harness.experiments.iofaults.case import VARIANTS, is_wrong
 from harness.experiments.iofaults.command import read_asked
 from harness.experiments.iofaults.detection import DetectionResult, detect, detect_fully, in_parts, trials_of
 from harness.experiments.iofaults.drawing import commits, groups
 from harness.experiments.iofaults.experiment import explore
-from harness.experiments.iofaults.faults import VARIANTS
 from harness.experiments.iofaults.plan import PlannedMutant, case_of, in_turn, subjects_with
 from harness.experiments.iofaults.subjects import CHECKPOINT
 from harness.experiments.iofaults.subsets import Subset, all_points, explorer

@@ -16,11 +16,10 @@ from harness.budget import Deadline, TimeOverError
 from harness.checkers.prefix import Found
 from harness.experiment import Claim, Request
 from harness.experiments.iofaults import detection, subsets
-from harness.experiments.iofaults.case import Asked, IoFaultCase, is_wrong
+from harness.experiments.iofaults.case import VARIANTS, Asked, IoFaultCase, is_wrong
 from harness.experiments.iofaults.command import read_asked
 from harness.experiments.iofaults.detection import trials_of
 from harness.experiments.iofaults.experiment import KINDS, IoFaults, explore
-from harness.experiments.iofaults.faults import VARIANTS
 from harness.experiments.iofaults.plan import (
     LEVEL,
     PlannedCase,

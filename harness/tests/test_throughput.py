@@ -17,7 +17,7 @@ from harness.experiments.throughput.plan import Grid, ThroughputTrial, throughpu
 from harness.experiments.throughput.run import throughput_row
 from harness.processes.load import LoadWatch, cpu_times, is_busy
 from harness.profiles import PROFILES
-from harness.progress_file import ProgressFile, note_progress
+from harness.progress import ProgressFile, note_progress
 from stores.errors import ConfigError
 from stores.interface import Durability
 from stores.registry import backends

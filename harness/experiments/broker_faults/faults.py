@@ -18,8 +18,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from harness.checkers.counting import PROCESS, Finding
-from harness.experiments.broker_faults.application import COMMITS, RECORDS_PER_COMMIT
-from harness.experiments.broker_faults.moment import INSIDE, WAIT_EACH
+from harness.experiments.broker_faults.application import COMMITS, INSIDE, RECORDS_PER_COMMIT, WAIT_EACH
 from harness.experiments.broker_faults.processes import TrialProcess, Workers
 from harness.experiments.broker_faults.trial import (
     AT_LEAST_ONCE,
@@ -30,7 +29,7 @@ from harness.experiments.broker_faults.trial import (
     SHORT_S,
     BrokerTrial,
 )
-from harness.faults.kafka_proxy import END_TXN
+from harness.faults.network_proxy import END_TXN
 from harness.mutants.registry import BROKER_TRIALS
 from harness.processes.child import MeasurementFailedError
 from harness.workloads.suggestion import check_known

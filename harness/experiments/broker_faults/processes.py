@@ -14,7 +14,7 @@ from typing import Any, Self
 
 from harness.budget import check_time, seconds_for
 from harness.checkers.counting import PROCESS, Finding
-from harness.experiments.broker_faults.moment import NOTED, POLL_S, STATUS, go_file, reached_file
+from harness.experiments.broker_faults.application import NOTED, POLL_S, STATUS, go_file, reached_file
 from harness.processes.child import (
     ARGUMENTS_FILE,
     FIGURES_FILE,

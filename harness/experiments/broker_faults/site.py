@@ -15,11 +15,20 @@ import confluent_kafka
 from harness.budget import seconds_for
 from harness.checkers.counting import Pair
 from harness.experiments.broker_faults import task_process, worker_process
-from harness.experiments.broker_faults.application import COMMITS, INPUT, OUTPUT, inputs
-from harness.experiments.broker_faults.moment import DIE, INSIDE, POLL_S, WAIT, WAIT_EACH
+from harness.experiments.broker_faults.application import (
+    COMMITS,
+    DIE,
+    INPUT,
+    INSIDE,
+    OUTPUT,
+    POLL_S,
+    WAIT,
+    WAIT_EACH,
+    inputs,
+)
 from harness.experiments.broker_faults.processes import TrialProcess
 from harness.experiments.broker_faults.trial import LONG_S, RECORDS_PER_ROUND, BrokerTrial
-from harness.faults.kafka_proxy import KafkaProxy
+from harness.faults.network_proxy import KafkaProxy
 from harness.processes.child import MeasurementFailedError
 from harness.processes.kafka_jars import JARS
 from stores.changelog.kafka import KafkaChangelog

@@ -9,8 +9,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from harness.experiments.broker_faults.application import INPUT, NAME, STORES, count
-from harness.experiments.broker_faults.moment import NOTED, POLL_S, Moment
+from harness.experiments.broker_faults.application import INPUT, NAME, NOTED, POLL_S, STORES, Moment, count
 from harness.mutants.registry import patch
 from harness.processes.child import killed_with_starter, measure
 from stores.changelog.interface import Record

@@ -10,8 +10,7 @@ import threading
 from pathlib import Path
 from typing import Any
 
-from harness.experiments.broker_faults.application import application
-from harness.experiments.broker_faults.moment import DIE, POLL_S, STATUS, Moment
+from harness.experiments.broker_faults.application import DIE, POLL_S, STATUS, Moment, application
 from harness.mutants.registry import patch
 from harness.processes.child import measure
 from stores import failpoints

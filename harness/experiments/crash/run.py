@@ -13,8 +13,16 @@ from types import MappingProxyType
 
 from harness.budget import TimeOverError
 from harness.checkers.evidence import Evidence, Log, Result, Verdict, worst
-from harness.checkers.state import atomicity, convergence, durability, replay_all, uncommitted
-from harness.checkers.task import bounded_restore, fallback, outputs
+from harness.checkers.state import (
+    atomicity,
+    bounded_restore,
+    convergence,
+    durability,
+    fallback,
+    outputs,
+    replay_all,
+    uncommitted,
+)
 from harness.experiments.crash.observation import Observation, evidence, mishap, missing, read_history, read_log
 from harness.experiments.crash.operations import STORES
 from harness.experiments.crash.trial import (

@@ -7,8 +7,7 @@ from pathlib import Path
 
 from harness import replay
 from harness.experiment import Again
-from harness.experiments.iofaults.case import Asked
-from harness.experiments.iofaults.faults import IO_FAULTS
+from harness.experiments.iofaults.case import IO_FAULTS, Asked
 from harness.experiments.iofaults.power import UnseenWritesError
 from harness.experiments.iofaults.subsets import all_points, explorer
 from harness.experiments.iofaults.workshop import Row, Workshop

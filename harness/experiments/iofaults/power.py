@@ -15,7 +15,7 @@ from harness.crash_states.choices import Depth
 from harness.crash_states.files import Tree
 from harness.crash_states.model import FolderModel
 from harness.crash_states.states import Description, Distinct, distinct, positions, rebuild, said
-from harness.experiments.iofaults.faults import TORN_SECTORS
+from harness.experiments.iofaults.case import TORN_SECTORS
 from harness.experiments.iofaults.workshop import NEVER_READ, NOTHING, Row, Workshop
 from harness.experiments.iofaults.writer import folded
 from harness.io_trace.recorder import IoOperation, Kind, read_recording

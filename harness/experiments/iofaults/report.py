@@ -8,12 +8,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from harness.checkers.prefix import Found, demand
 from harness.experiments.iofaults.case import (
     ENOUGH,
+    IO_FAULTS,
     NOT_TRIED,
     SILENT,
+    Loss,
     is_promised,
     is_wrong,
 )
-from harness.experiments.iofaults.faults import IO_FAULTS, Loss
 from harness.report import text
 from harness.report.figures import Figure, Figures
 from harness.report.page import Page, PageFinding, Table

@@ -17,12 +17,11 @@ from harness.budget import NEVER, Deadline, TimeOverError
 from harness.checkers.prefix import Found
 from harness.crash_states.files import Tree
 from harness.crash_states.states import positions
-from harness.experiments.iofaults.case import IoFaultCase, repeat_command
+from harness.experiments.iofaults.case import IO_FAULTS, VARIANTS, IoFaultCase, repeat_command
 from harness.experiments.iofaults.damage import final_tree
 from harness.experiments.iofaults.damage import plan as damage_plan
 from harness.experiments.iofaults.drawing import Group, definition, groups
 from harness.experiments.iofaults.failed_syncs import syncs
-from harness.experiments.iofaults.faults import IO_FAULTS, VARIANTS
 from harness.experiments.iofaults.plan import (
     PlannedCase,
     PlannedMutant,

@@ -14,7 +14,7 @@ from harness.experiment import check_counts
 from harness.experiments.scale import steps
 from harness.processes.child import MeasurementFailedError, figures_of, write_figures
 from harness.processes.memory_limit import NoMemoryLimitError, memory_limit
-from harness.progress_file import ProgressFile
+from harness.progress import ProgressFile
 from harness.report import text
 from stores.errors import ConfigError
 from stores.interface import Durability

@@ -21,7 +21,7 @@ from harness.experiments.throughput.measurement import peak_memory_bytes
 from harness.experiments.throughput.partition_work import log_durability
 from harness.experiments.throughput.reopening import bytes_on_disk
 from harness.processes.child import end_with_starter, read_figures, write_figures
-from harness.progress_file import note_progress
+from harness.progress import note_progress
 from harness.workloads.synthetic import KEY_BYTES, Values, keys_of
 from stores.changelog import SqliteChangelog
 from stores.changelog.interface import Record
