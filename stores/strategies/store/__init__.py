@@ -2,7 +2,8 @@
 
 The staging (``stores.strategies.staging``) defines how a write is staged, how it is read back, and what a commit does.
 A store is one object, so that a put or a lookup is one call: ``reads`` has its attributes and reads, ``transactions``
-its writes, marks and commits. ``timestamps`` and ``views`` have the readers and snapshots that it gives out.
+its writes, marks and commits. ``timestamps`` has the writes and lookups of values with timestamps, ``views`` the
+readers and snapshots that it gives out.
 """
 
 from __future__ import annotations

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from stores.contract import marks as kept_marks
 from stores.errors import StoreError
 from stores.interface import HoldsStored, Timestamps
+from stores.strategies.access import Access, while_open
 from stores.strategies.family_split import split
 
 if TYPE_CHECKING:
@@ -23,6 +24,11 @@ class StoreTimestamps(Timestamps):
     def __init__(self, store: StoreTransactions) -> None:
         super().__init__(store)
         self._batch = store.staging.batch
+
+    @property
+    def access(self) -> Access:
+        """The access of the store."""
+        return self._store.access
 
     def put(self, key: bytes, value: bytes | None, timestamp_ms: int) -> None:
         # The same as ``Store.put``, without the cost of a call.
@@ -83,6 +89,7 @@ class StoreTimestamps(Timestamps):
     def can_split(self) -> bool:
         return self.is_split or self._store.staging.engine.splits
 
+    @while_open
     def split(self, marks: Mapping[str, bytes | None]) -> None:
         store, staging = self._store, self._store.staging
         if not staging.engine.splits:

@@ -2,7 +2,7 @@
 
     .relocating      held (flock) while stores are searched and moved; names the process
     .relocation      the journal, while stores are moved (see ``stores.tasks.directory.relocation_journal``)
-    .topology        the topology that is in use (see ``stores.tasks.directory.relocation``)
+    .topology        the topology that is in use (see ``TopologyLock``)
 
 A store's folder is renamed; its files are never read or copied. Its changelog topic does not depend on the
 sub-topology, so the store continues at its offset. Stores that the topology does not name stay until a clean-up.

@@ -45,6 +45,8 @@ WRITES: dict[str, Callable[[KeyValueStore], object]] = {
     "rollback": lambda store: store.rollback(),
     "restore": lambda store: store.restore([(b"key", b"value")], {}),
     "advance_position": lambda store: store.advance_position(TopicPartition("t", 0), 1),
+    "put of a time": lambda store: store.timestamps.put(b"key", b"value", 1),
+    "put of None at a time": lambda store: store.timestamps.put(b"key", None, 1),
 }
 
 
@@ -64,6 +66,24 @@ def test_any_write_of_another_thread_is_refused_and_changes_nothing(store: KeyVa
     assert list(store.all()) == [(b"committed", b"1"), (b"staged", b"2")]
     assert store.recover().offsets == {}
     store.commit()
+
+
+def test_only_the_writers_thread_splits_a_store_and_only_while_it_is_open(
+    store: KeyValueStore, reopen: Callable[[], KeyValueStore]
+) -> None:
+    if not store.timestamps.can_split:
+        return
+    store.put(b"key", b"value")
+    store.commit()
+    with pytest.raises(WrongThreadError):
+        elsewhere(lambda: store.timestamps.split({}))
+    assert not store.timestamps.is_split
+    assert list(store.all()) == [(b"key", b"value")]
+    timestamps = store.timestamps
+    store.close()
+    with pytest.raises(StoreClosedError):
+        timestamps.split({})
+    assert not reopen().timestamps.is_split
 
 
 def test_the_thread_that_opened_it_is_the_writer(case: Case, path: Path) -> None:
