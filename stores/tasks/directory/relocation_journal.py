@@ -28,9 +28,10 @@ from stores.errors import ConfigError, StoreCorruptedError
 from stores.failpoints import Part, declare, reach
 from stores.files.plain_files import StrangeFileError, make_folder, read_json, replace_file, sync_folder
 from stores.interface import TopicPartition
-from stores.tasks.directory.checkpoint_file import CheckpointFile, Origin, OriginFile
+from stores.tasks.directory.checkpoint_file import CheckpointFile
 from stores.tasks.directory.directory_layout import JOURNAL_BYTES_MAX, JOURNAL_FILE, DirectoryLayout, write_layout
 from stores.tasks.directory.names import check_stores
+from stores.tasks.directory.origin_file import Origin, OriginFile
 from stores.tasks.directory.placement import Move
 from stores.tasks.directory.state_directory import CHECKPOINT_FILE, LOCK_FILE, ORIGIN_FILE
 from stores.tasks.directory.store_places import parts, places

@@ -11,8 +11,9 @@ from stores.config import StoreConfig
 from stores.errors import ChangelogLostError
 from stores.interface import ProcessingGuarantee, TopicPartition
 from stores.registry import backend_named
-from stores.tasks.directory.checkpoint_file import CheckpointFile, OriginFile, SplitCheckpoint, SplitOrigins
+from stores.tasks.directory.checkpoint_file import CheckpointFile, SplitCheckpoint
 from stores.tasks.directory.directory_layout import DirectoryLayout
+from stores.tasks.directory.origin_file import OriginFile, SplitOrigins
 from stores.tasks.directory.state_directory import CHECKPOINT_FILE, ORIGIN_FILE, StateDirectory
 from stores.tasks.identifier import TaskId
 

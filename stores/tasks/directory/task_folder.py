@@ -9,10 +9,11 @@ from stores.errors import StoreIncompatibleError
 from stores.files.creation import is_store
 from stores.files.plain_files import check_no_link, translated_system_errors
 from stores.tasks.directory.directory_layout import DirectoryLayout, read_layout, relocate_command
-from stores.tasks.directory.relocation import TopologyLock, admit, is_pending
+from stores.tasks.directory.relocation import admit, is_pending
 from stores.tasks.directory.state_directory import StateDirectory
 from stores.tasks.directory.store_places import ENDS, beside, check_engine_of, check_engines, places
 from stores.tasks.directory.task_lock import TaskLock
+from stores.tasks.directory.topology_lock import TopologyLock
 from stores.tasks.identifier import StorePartition, TaskId
 from stores.tasks.topology import Topology
 

@@ -26,7 +26,7 @@ from stores.interface import KeyValueStore, Position
 from stores.records.staging import StoreStaging
 from stores.registry import backend_named
 from stores.tasks.context import TaskContext
-from stores.tasks.directory.checkpoint_file import Origin
+from stores.tasks.directory.origin_file import Origin
 from stores.tasks.directory.task_files import StorePlan
 from stores.tasks.stores.log_rewriting import FOLLOWED, LOGGED, first_needed
 from stores.tasks.stores.log_start import CommittedStreamTime, LogStart

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from stores.errors import CommitFailedError, StoreCorruptedError, TaskCorruptedError
 from stores.interface import KeyValueStore, RecoveryOutcome
-from stores.tasks.directory.checkpoint_file import Origin
+from stores.tasks.directory.origin_file import Origin
 
 UNCLEAN = "it keeps uncommitted writes among the committed ones, and was not closed with a checkpoint"
 SWITCHED = "it was written at least once and not closed cleanly: it may have writes that were never committed"

@@ -275,7 +275,7 @@ class KillMachine(RuleBasedStateMachine):
         pairs, offset = self.process.call("scan"), self.process.call("committed_offset", LOG)
         self.model.rollback()
         if not self.transactional:
-            # Nothing is promised after a kill; what is there is what there is.
+            # Nothing is promised after a kill: the store may have any of its content.
             assert pairs == self.model.scan() or not survives
             self.model.current = dict(pairs)
             return

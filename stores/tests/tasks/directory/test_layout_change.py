@@ -30,8 +30,9 @@ from stores.tasks import (
     relocate,
     stored_offsets,
 )
-from stores.tasks.directory.checkpoint_file import CheckpointFile, Origin, OriginFile
+from stores.tasks.directory.checkpoint_file import CheckpointFile
 from stores.tasks.directory.directory_layout import JOURNAL_FILE, LAYOUT_FILE, read_layout
+from stores.tasks.directory.origin_file import Origin, OriginFile
 from stores.tasks.directory.relocation_journal import FAILPOINTS, LAYOUT_NOTED, PLANNED, STORE_MOVED
 from stores.tests.forked_call import call_until_killed
 from stores.tests.tasks.directory.relocating import (

@@ -18,7 +18,8 @@ from stores.tasks import (
     Topology,
     relocate,
 )
-from stores.tasks.directory.checkpoint_file import CheckpointFile, Origin, OriginFile
+from stores.tasks.directory.checkpoint_file import CheckpointFile
+from stores.tasks.directory.origin_file import Origin, OriginFile
 from stores.tests.tasks.directory.relocating import (
     FORMER,
     PARTITION,
