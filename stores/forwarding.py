@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from abc import abstractmethod
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import ClassVar, NoReturn
 
+from stores.contract.arguments import check_pairs
+from stores.errors import StoreError
 from stores.interface import (
     Durability,
     IsolationLevel,
@@ -147,3 +152,72 @@ class ForwardingStore(KeyValueStore):
 
     def recover(self, changelog_offsets: Mapping[TopicPartition, int] | None = None) -> Recovery:
         return self.inner.recover(changelog_offsets)
+
+
+class LoggedStore(ForwardingStore):
+    """A store that stages each write in ``inner``, and then logs it. Its owner commits, restores and closes it."""
+
+    refusals: ClassVar[Mapping[str, str]]
+    """By the name of a call that only the owner makes: what the error says of the store, and the advice."""
+    _staging: AbstractContextManager[object] = nullcontext()
+    """The context in which a write is staged."""
+
+    def __init__(self, inner: KeyValueStore) -> None:
+        super().__init__(inner)
+        self._target = inner
+        """The store that writes go to. It may do more than ``inner``."""
+
+    @abstractmethod
+    def _log_all(self, pairs: Iterable[tuple[bytes, bytes | None]]) -> None:
+        """Log writes that are staged."""
+
+    def put_all(self, pairs: Iterable[tuple[bytes, bytes | None]]) -> None:
+        check_pairs(pairs)
+        writes = list(pairs)
+        with self._staging:
+            self._target.put_all(writes)
+        self._log_all(writes)
+
+    def put_if_absent(self, key: bytes, value: bytes | None) -> bytes | None:
+        with self._staging:
+            existing = self._target.put_if_absent(key, value)
+        if existing is None:
+            self._log_all([(key, value)])
+        return existing
+
+    def delete(self, key: bytes) -> bytes | None:
+        with self._staging:
+            existing = self._target.delete(key)
+        self._log_all([(key, None)])
+        return existing
+
+    def delete_range(self, start: bytes | None, end: bytes | None) -> None:
+        with self.inner.range(start, end) as doomed:  # a snapshot: it still has the pairs after their removal
+            with self._staging:
+                self._target.delete_range(start, end)
+            self._log_all((key, None) for key, _ in doomed)
+
+    def commit(self, changelog_offsets: Mapping[TopicPartition, int | None] | None = None) -> NoReturn:
+        """Refuse the commit: a store that commits by itself would lead its log.
+
+        Source: KIP-892, ``StateStore#commit``.
+        """
+        self._refuse("commit")
+
+    def rollback(self) -> NoReturn:
+        self._refuse("rollback")
+
+    def restore(
+        self,
+        pairs: Iterable[tuple[bytes, bytes | None]],
+        changelog_offsets: Mapping[TopicPartition, int],
+        position: Position | None = None,
+        marks: Mapping[str, bytes | None] | None = None,
+    ) -> NoReturn:
+        self._refuse("restore")
+
+    def close(self) -> NoReturn:
+        self._refuse("close")
+
+    def _refuse(self, call: str) -> NoReturn:
+        raise StoreError(f"store {self.name!r} {self.refusals[call]}")

@@ -38,9 +38,10 @@ class LoggingStaging(StoreStaging):
         super().put_all(writes, marks)
         self.told += [(write.log_key, write.log_value) for write in writes if write.log_key is not None]
 
-    def delete_range(self, start: bytes | None, end: bytes | None) -> None:
-        with self.store.range(start, end) as pairs:
-            self.told += [(key, None) for key, _ in pairs]
+    def delete_range(self, start: bytes | None, end: bytes | None, *, logged: bool = True) -> None:
+        if logged:
+            with self.store.range(start, end) as pairs:
+                self.told += [(key, None) for key, _ in pairs]
         super().delete_range(start, end)
 
 

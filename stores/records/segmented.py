@@ -315,9 +315,9 @@ class SegmentWrites:
             with store.range(start, end) as pairs:
                 expired = [key for key, _ in islice(pairs, most)]
             if len(expired) == most:
-                self._staging.delete_range_unlogged(expired[0], expired[-1])
+                self._staging.delete_range(expired[0], expired[-1], logged=False)
                 return
-        self._staging.delete_range_unlogged(start, end)
+        self._staging.delete_range(start, end, logged=False)
         self._set_mark(DROPPED, packed(first))
         old = self._marks.mark(OLD_SEGMENTS)
         if old is not None:

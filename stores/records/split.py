@@ -125,9 +125,6 @@ class SplitStaging(StagingOver):
         else:
             self._inner.put(key, kept, log_key, log_value, timestamp_ms)
 
-    def put_unlogged(self, key: bytes, kept: bytes | None) -> None:
-        self.put_all([StagedWrite(key, kept)])
-
     def put_all(self, writes: Sequence[StagedWrite], marks: Mapping[str, bytes | None] | None = None) -> None:
         if not self._timestamps.is_split:
             self._inner.put_all(writes, marks)
@@ -141,22 +138,15 @@ class SplitStaging(StagingOver):
                 moved.append(StagedWrite(OLD + write.key, None))
         self._inner.put_all(moved, marks)
 
-    def delete_range_unlogged(self, start: bytes | None, end: bytes | None) -> None:
+    def delete_range(self, start: bytes | None, end: bytes | None, *, logged: bool = True) -> None:
         if not self._timestamps.is_split:
-            self._inner.delete_range_unlogged(start, end)
-            return
-        for first, last in tagged_bounds(start, end):
-            self._inner.delete_range_unlogged(first, last)
-
-    def delete_range(self, start: bytes | None, end: bytes | None) -> None:
-        if not self._timestamps.is_split:
-            self._inner.delete_range(start, end)
+            self._inner.delete_range(start, end, logged=logged)
             return
         keys: list[bytes] = []
         for pairs in self.store.range_many(tagged_bounds(start, end)):
             with pairs:
                 keys += [key for key, _ in pairs]
-        self._inner.put_all([StagedWrite(key, None, key[1:]) for key in keys])
+        self._inner.put_all([StagedWrite(key, None, key[1:] if logged else None) for key in keys])
 
 
 class SplitConverter(RecordConverter):

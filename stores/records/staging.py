@@ -54,13 +54,9 @@ class RecordStaging(ABC):
         ``timestamp_ms`` None is the time of the current record.
         """
 
-    @abstractmethod
     def put_unlogged(self, key: bytes, kept: bytes | None) -> None:
         """Stage a write without logging it, for a record that only moves within the store."""
-
-    @abstractmethod
-    def delete_range_unlogged(self, start: bytes | None, end: bytes | None) -> None:
-        """Stage the removal of a range, both ends included, without logging it: a restore repeats it, as an expiry."""
+        self.put_all([StagedWrite(key, kept)])
 
     @abstractmethod
     def put_all(self, writes: Sequence[StagedWrite], marks: Mapping[str, bytes | None] | None = None) -> None:
@@ -70,8 +66,11 @@ class RecordStaging(ABC):
         """
 
     @abstractmethod
-    def delete_range(self, start: bytes | None, end: bytes | None) -> None:
-        """Stage the removal of all keys from ``start`` to ``end``, both included, in one step. Log each of them."""
+    def delete_range(self, start: bytes | None, end: bytes | None, *, logged: bool = True) -> None:
+        """Stage the removal of all keys from ``start`` to ``end``, both included, in one step.
+
+        Each of them is logged, unless a restore leaves them out by itself, as expired ones: then ``logged`` is False.
+        """
 
 
 class StagingOver(RecordStaging):
@@ -107,12 +106,6 @@ class StoreStaging(RecordStaging):
     ) -> None:
         self.store.put(key, kept)
 
-    def put_unlogged(self, key: bytes, kept: bytes | None) -> None:
-        self.store.put(key, kept)
-
-    def delete_range_unlogged(self, start: bytes | None, end: bytes | None) -> None:
-        self.store.delete_range(start, end)
-
     def put_all(self, writes: Sequence[StagedWrite], marks: Mapping[str, bytes | None] | None = None) -> None:
         pairs = [(write.key, write.kept) for write in writes]
         if marks:
@@ -120,5 +113,5 @@ class StoreStaging(RecordStaging):
         else:
             self.store.put_all(pairs)
 
-    def delete_range(self, start: bytes | None, end: bytes | None) -> None:
+    def delete_range(self, start: bytes | None, end: bytes | None, *, logged: bool = True) -> None:
         self.store.delete_range(start, end)

@@ -79,17 +79,11 @@ class StrippingStaging(StagingOver):
     ) -> None:
         self._inner.put(key, _stripped(kept), log_key, log_value, timestamp_ms)
 
-    def put_unlogged(self, key: bytes, kept: bytes | None) -> None:
-        self._inner.put_unlogged(key, _stripped(kept))
-
-    def delete_range_unlogged(self, start: bytes | None, end: bytes | None) -> None:
-        self._inner.delete_range_unlogged(start, end)
-
     def put_all(self, writes: Sequence[StagedWrite], marks: Mapping[str, bytes | None] | None = None) -> None:
         self._inner.put_all([write._replace(kept=_stripped(write.kept)) for write in writes], marks)
 
-    def delete_range(self, start: bytes | None, end: bytes | None) -> None:
-        self._inner.delete_range(start, end)
+    def delete_range(self, start: bytes | None, end: bytes | None, *, logged: bool = True) -> None:
+        self._inner.delete_range(start, end, logged=logged)
 
 
 def _stripped(kept: bytes | None) -> bytes | None:

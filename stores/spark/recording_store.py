@@ -5,14 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from typing import NoReturn
+from typing import ClassVar
 
 from stores.changelog.files import StoreChanges
-from stores.contract.arguments import check_pairs
-from stores.errors import StoreCorruptedError, StoreError
+from stores.errors import StoreCorruptedError
 from stores.files.plain_files import parsed_json
-from stores.forwarding import ForwardedTimestamps, ForwardingStore
-from stores.interface import HoldsStored, KeyValueStore, TopicPartition
+from stores.forwarding import ForwardedTimestamps, LoggedStore
+from stores.interface import HoldsStored, KeyValueStore
 from stores.records import TimestampedKeyValue
 from stores.records.record_kind import RecordKind
 from stores.records.segments import packed
@@ -32,12 +31,19 @@ class RecordedTimestamps(ForwardedTimestamps):
         return self._store.inner.timestamps.lookup(form, otherwise)
 
 
-class RecordingStore(ForwardingStore):
+class RecordingStore(LoggedStore):
     """A store over ``inner`` that records its changes since the last ``take``.
 
     The batch commits, restores and closes it: these calls raise StoreError here. Memory is bounded by the keys that one
     batch changes.
     """
+
+    refusals: ClassVar[Mapping[str, str]] = {
+        "commit": "is committed with its batch: leave out the call",
+        "rollback": "is rolled back with its batch: raise an exception for that",
+        "restore": "is restored from the state folder: leave out the call",
+        "close": "stays open for the next batch: leave out the call",
+    }
 
     def __init__(self, inner: KeyValueStore) -> None:
         super().__init__(inner)
@@ -52,27 +58,8 @@ class RecordingStore(ForwardingStore):
         self.inner.put(key, value)
         self._changes.pairs[key] = value
 
-    def put_all(self, pairs: Iterable[tuple[bytes, bytes | None]]) -> None:
-        check_pairs(pairs)
-        staged = list(pairs)
-        self.inner.put_all(staged)
-        self._changes.pairs.update(staged)
-
-    def put_if_absent(self, key: bytes, value: bytes | None) -> bytes | None:
-        existing = self.inner.put_if_absent(key, value)
-        if existing is None:
-            self._changes.pairs[key] = value
-        return existing
-
-    def delete(self, key: bytes) -> bytes | None:
-        existing = self.inner.delete(key)
-        self._changes.pairs[key] = None
-        return existing
-
-    def delete_range(self, start: bytes | None, end: bytes | None) -> None:
-        with self.inner.range(start, end) as doomed:  # a snapshot: it still has the pairs after their removal
-            self.inner.delete_range(start, end)
-            self._changes.pairs.update((key, None) for key, _ in doomed)
+    def _log_all(self, pairs: Iterable[tuple[bytes, bytes | None]]) -> None:
+        self._changes.pairs.update(pairs)
 
     def set_mark(self, name: str, value: bytes | None) -> None:
         names = logged_marks(self.inner)
@@ -91,19 +78,6 @@ class RecordingStore(ForwardingStore):
     def deletes_ranges_whole(self) -> bool:
         """False: the log has each removed key."""
         return False
-
-    def commit(self, changelog_offsets: Mapping[TopicPartition, int | None] | None = None) -> NoReturn:
-        """Refuse the commit: a store that commits by itself would lead its log."""
-        raise StoreError(f"store {self.name!r} is committed with its batch: leave out the call")
-
-    def rollback(self) -> NoReturn:
-        raise StoreError(f"store {self.name!r} is rolled back with its batch: raise an exception for that")
-
-    def restore(self, *arguments: object, **named: object) -> NoReturn:
-        raise StoreError(f"store {self.name!r} is restored from the state folder: leave out the call")
-
-    def close(self) -> NoReturn:
-        raise StoreError(f"store {self.name!r} stays open for the next batch: leave out the call")
 
 
 def logged_marks(store: KeyValueStore) -> list[str]:

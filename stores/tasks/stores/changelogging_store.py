@@ -2,48 +2,76 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from typing import NoReturn, Protocol
+from collections.abc import Iterable, Mapping, Sequence
+from types import TracebackType
+from typing import ClassVar, NoReturn, cast
 
 from stores.batch.buffer import PAIR_MEMORY_BYTES, RANGE_MEMORY_BYTES
-from stores.contract.arguments import check_pairs
-from stores.errors import StoreError
-from stores.forwarding import ForwardingStore
-from stores.interface import KeyValueStore, Position, TopicPartition
+from stores.forwarding import LoggedStore
+from stores.interface import KeyValueStore, TopicPartition
 from stores.records.staging import RecordStaging, StagedWrite
 from stores.tasks.context import TaskContext, not_processing
 from stores.tasks.memory_budget import WrittenBytes
+from stores.tasks.record_undo import HeldLog, StoreUndo, WriteLog
 
 _REFUSED = (TypeError, ValueError)
 """The errors of a refused write: a store raises them before anything is staged."""
 
 
-class WriteLog(Protocol):
-    """The part of a store's changelog that its writes use."""
+class RecordWrites:
+    """A context of writes that stage: only while a record is processed, which has failed if one of them fails.
 
-    @property
-    def entry_bytes(self) -> int:
-        """The most that a write adds to the memory of the log."""
+    A write that the store refused is not staged. Any other failed write may be staged in part and is not logged, so
+    that the record must not be committed, even if the user's function catches the error.
+    """
 
-    def send(self, key: bytes, value: bytes | None, timestamp_ms: int) -> None:
-        """Log one write. Raises: as ``Producer.send``."""
+    def __init__(self, context: TaskContext) -> None:
+        self._context = context
+
+    def __enter__(self) -> None:
+        if not self._context.active:
+            raise not_processing(self._context.task_id)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is not None and not isinstance(error, _REFUSED):
+            self._context.failure = error
 
 
-class ChangeloggingStore(ForwardingStore):
+class ChangeloggingStore(LoggedStore):
     """A change-logging store over ``inner``. It logs each write with the current record's timestamp.
 
     The task commits, rolls back, restores and closes the store: these calls raise StoreError here. So does a write
     while no record is being processed.
     """
 
+    refusals: ClassVar[Mapping[str, str]] = {
+        "commit": "is committed by its task: call context.commit() to request a commit",
+        "rollback": "is rolled back by its task: raise an exception in the function for that",
+        "restore": "is restored by its task: open the task again",
+        "advance_position": "has the position of its task's input: leave out the call",
+        "close": "is closed by its task: close the task",
+    }
+
     def __init__(self, inner: KeyValueStore, log: WriteLog, context: TaskContext) -> None:
         super().__init__(inner)
-        self._log = log
         self._context = context
+        self._staging = RecordWrites(context)
         # Writes to a store that is not transactional must not cause an early commit (KIP-892).
         self._written = context.written if inner.transactional else WrittenBytes()
+        self._log = log if context.undo is None else HeldLog(log, context.undo)
         self._entry_bytes = PAIR_MEMORY_BYTES + log.entry_bytes
+        self._undo = None if context.undo is None else StoreUndo(inner, context.undo, self._written)
+        self.follow(inner)
+
+    def follow(self, inner: KeyValueStore) -> None:
+        """Continue over ``inner``, which is the same store, opened again."""
+        self.inner = self._target = inner
+        if self._undo is not None:
+            self._undo.inner = inner
+            # It has all writes of a store.
+            self._target = cast(KeyValueStore, self._undo)
 
     def put(self, key: bytes, value: bytes | None) -> None:
         context = self._context
@@ -52,7 +80,7 @@ class ChangeloggingStore(ForwardingStore):
         # Log after staging: a write that the store refuses is not logged. A write that is staged but not logged must
         # never be committed, even if the user's function catches the error.
         try:
-            self.inner.put(key, value)
+            self._target.put(key, value)
         except _REFUSED:
             raise
         except BaseException as error:
@@ -65,106 +93,6 @@ class ChangeloggingStore(ForwardingStore):
             raise
         self._written.num_bytes += self._entry_bytes + (len(key) if value is None else len(key) + len(value))
 
-    def put_kept(
-        self, key: bytes, kept: bytes | None, log_key: bytes, log_value: bytes | None, timestamp_ms: int | None
-    ) -> None:
-        """Stage ``kept`` under ``key``, and log ``log_value`` under ``log_key`` with ``timestamp_ms``.
-
-        If ``timestamp_ms`` is None, the record has the current record's timestamp. None as ``kept`` deletes; None as
-        ``log_value`` logs a tombstone.
-        """
-        context = self._context
-        self._check_active()
-        with self._staged_or_failed():
-            self.inner.put(key, kept)
-        try:
-            self._log.send(log_key, log_value, context.record.timestamp_ms if timestamp_ms is None else timestamp_ms)
-        except BaseException as error:
-            context.failure = error
-            raise
-        self._written.num_bytes += self._entry_bytes + (len(key) if kept is None else len(key) + len(kept))
-
-    def put_all_kept(self, writes: Sequence[StagedWrite], marks: Mapping[str, bytes | None]) -> None:
-        """Stage ``writes`` and ``marks`` in one step, or nothing if one is refused. Log those with a ``log_key``."""
-        context, log = self._context, self._log
-        self._check_active()
-        pairs = [(write.key, write.kept) for write in writes]
-        with self._staged_or_failed():
-            if marks:
-                self.inner.put_with_marks(pairs, marks)
-            else:
-                self.inner.put_all(pairs)
-        record_ms = context.record.timestamp_ms
-        try:
-            for key, kept, log_key, log_value, timestamp_ms in writes:
-                entry_bytes = PAIR_MEMORY_BYTES
-                if log_key is not None:
-                    log.send(log_key, log_value, record_ms if timestamp_ms is None else timestamp_ms)
-                    entry_bytes = self._entry_bytes
-                self._written.num_bytes += entry_bytes + (len(key) if kept is None else len(key) + len(kept))
-        except BaseException as error:
-            context.failure = error
-            raise
-
-    def put_unlogged(self, key: bytes, kept: bytes | None) -> None:
-        """Stage ``kept`` under ``key`` and log nothing: a restore derives the same write from the changelog."""
-        self._check_active()
-        with self._staged_or_failed():
-            self.inner.put(key, kept)
-        self._written.num_bytes += PAIR_MEMORY_BYTES + (len(key) if kept is None else len(key) + len(kept))
-
-    def delete_range_unlogged(self, start: bytes | None, end: bytes | None) -> None:
-        """Stage the removal of a range and log nothing: a restore leaves these keys out as well."""
-        self._check_active()
-        with self._staged_or_failed():
-            self.inner.delete_range(start, end)
-        self._written.num_bytes += RANGE_MEMORY_BYTES + len(start or b"") + len(end or b"")
-
-    def put_all(self, pairs: Iterable[tuple[bytes, bytes | None]]) -> None:
-        check_pairs(pairs)
-        staged = list(pairs)
-        self._check_active()
-        with self._staged_or_failed():
-            self.inner.put_all(staged)
-        self._log_all(staged)
-
-    def put_if_absent(self, key: bytes, value: bytes | None) -> bytes | None:
-        self._check_active()
-        with self._staged_or_failed():
-            existing = self.inner.put_if_absent(key, value)
-        if existing is None:
-            self._log_all([(key, value)])
-        return existing
-
-    def delete(self, key: bytes) -> bytes | None:
-        self._check_active()
-        with self._staged_or_failed():
-            existing = self.inner.delete(key)
-        self._log_all([(key, None)])
-        return existing
-
-    def delete_range(self, start: bytes | None, end: bytes | None) -> None:
-        self._check_active()
-        with self.inner.range(start, end) as doomed:  # a snapshot: it still has the pairs after their removal
-            with self._staged_or_failed():
-                self.inner.delete_range(start, end)
-            self._written.num_bytes += RANGE_MEMORY_BYTES + len(start or b"") + len(end or b"")
-            self._log_all((key, None) for key, _ in doomed)
-
-    @contextmanager
-    def _staged_or_failed(self) -> Iterator[None]:
-        """Mark the record as failed if the block fails, unless the store refused the write.
-
-        A failed write may be staged in part and is not logged, so that the record must not be committed.
-        """
-        try:
-            yield
-        except _REFUSED:
-            raise
-        except BaseException as error:
-            self._context.failure = error
-            raise
-
     def _log_all(self, pairs: Iterable[tuple[bytes, bytes | None]]) -> None:
         context, log = self._context, self._log
         timestamp_ms = context.record.timestamp_ms
@@ -176,44 +104,24 @@ class ChangeloggingStore(ForwardingStore):
             context.failure = error
             raise
 
-    def _check_active(self) -> None:
-        if not self._context.active:
-            raise not_processing(self._context.task_id)
+    def delete_range(self, start: bytes | None, end: bytes | None) -> None:
+        super().delete_range(start, end)
+        self._written.num_bytes += RANGE_MEMORY_BYTES + len(start or b"") + len(end or b"")
 
     def set_mark(self, name: str, value: bytes | None) -> None:
         """Set a mark like ``StateStore.set_mark``. The changelog has no marks: after a restore it must be set again."""
-        self._check_active()
-        with self._staged_or_failed():
-            self.inner.set_mark(name, value)
+        with self._staging:
+            self._target.set_mark(name, value)
 
     def put_with_marks(self, pairs: Iterable[tuple[bytes, bytes | None]], marks: Mapping[str, bytes | None]) -> None:
         """Set marks with writes like ``KeyValueStore.put_with_marks``, and log the writes."""
-        self.put_all_kept([StagedWrite(key, value, key, value) for key, value in pairs], marks)
-
-    def commit(self, changelog_offsets: Mapping[TopicPartition, int | None] | None = None) -> NoReturn:
-        """Refuse the commit: a store that commits by itself would lead its changelog.
-
-        Source: KIP-892, ``StateStore#commit``.
-        """
-        raise StoreError(f"store {self.name!r} is committed by its task: call context.commit() to request a commit")
-
-    def rollback(self) -> NoReturn:
-        raise StoreError(f"store {self.name!r} is rolled back by its task: raise an exception in the function for that")
-
-    def restore(
-        self,
-        pairs: Iterable[tuple[bytes, bytes | None]],
-        changelog_offsets: Mapping[TopicPartition, int],
-        position: Position | None = None,
-        marks: Mapping[str, bytes | None] | None = None,
-    ) -> NoReturn:
-        raise StoreError(f"store {self.name!r} is restored by its task: open the task again")
+        writes = list(pairs)
+        with self._staging:
+            self._target.put_with_marks(writes, marks)
+        self._log_all(writes)
 
     def advance_position(self, partition: TopicPartition, offset: int) -> NoReturn:
-        raise StoreError(f"the position of store {self.name!r} follows its task's input: leave out the call")
-
-    def close(self) -> NoReturn:
-        raise StoreError(f"store {self.name!r} is closed by its task: close the task")
+        self._refuse("advance_position")
 
 
 class ChangeloggingStaging(RecordStaging):
@@ -227,19 +135,44 @@ class ChangeloggingStaging(RecordStaging):
     def put(
         self, key: bytes, kept: bytes | None, log_key: bytes, log_value: bytes | None, timestamp_ms: int | None
     ) -> None:
-        self._logged.put_kept(key, kept, log_key, log_value, timestamp_ms)
-
-    def put_unlogged(self, key: bytes, kept: bytes | None) -> None:
-        self._logged.put_unlogged(key, kept)
-
-    def delete_range_unlogged(self, start: bytes | None, end: bytes | None) -> None:
-        self._logged.delete_range_unlogged(start, end)
+        context, store = self._context, self._logged
+        with store._staging:
+            store._target.put(key, kept)
+        try:
+            store._log.send(log_key, log_value, context.record.timestamp_ms if timestamp_ms is None else timestamp_ms)
+        except BaseException as error:
+            context.failure = error
+            raise
+        store._written.num_bytes += store._entry_bytes + (len(key) if kept is None else len(key) + len(kept))
 
     def put_all(self, writes: Sequence[StagedWrite], marks: Mapping[str, bytes | None] | None = None) -> None:
-        self._logged.put_all_kept(writes, marks or {})
+        context, store = self._context, self._logged
+        pairs = [(write.key, write.kept) for write in writes]
+        with store._staging:
+            if marks:
+                store._target.put_with_marks(pairs, marks)
+            else:
+                store._target.put_all(pairs)
+        record_ms = context.record.timestamp_ms
+        try:
+            for key, kept, log_key, log_value, timestamp_ms in writes:
+                entry_bytes = PAIR_MEMORY_BYTES
+                if log_key is not None:
+                    store._log.send(log_key, log_value, record_ms if timestamp_ms is None else timestamp_ms)
+                    entry_bytes = store._entry_bytes
+                store._written.num_bytes += entry_bytes + (len(key) if kept is None else len(key) + len(kept))
+        except BaseException as error:
+            context.failure = error
+            raise
 
-    def delete_range(self, start: bytes | None, end: bytes | None) -> None:
-        self._logged.delete_range(start, end)
+    def delete_range(self, start: bytes | None, end: bytes | None, *, logged: bool = True) -> None:
+        store = self._logged
+        if logged:
+            store.delete_range(start, end)
+            return
+        with store._staging:
+            store._target.delete_range(start, end)
+        store._written.num_bytes += RANGE_MEMORY_BYTES + len(start or b"") + len(end or b"")
 
     @property
     def may_stage(self) -> bool:

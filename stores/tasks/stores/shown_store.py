@@ -14,7 +14,6 @@ from stores.tasks.stores.changelogging_store import ChangeloggingStaging, Change
 from stores.tasks.stores.store_counters import TaskStoreCounters
 from stores.tasks.stores.store_format import StoreFormat
 from stores.tasks.stores.store_log import COALESCED_BYTES_MAX, CoalescingLog, StoreLog
-from stores.tasks.stores.undoable_store import UndoableStore
 
 
 class StoreProxy:
@@ -62,10 +61,7 @@ class ShownStore:
         else:
             self.log = StoreLog(self._partition, context, form.headers)
         self._counters.follow_log(self.log)
-        if context.undo is None:
-            self._logged = ChangeloggingStore(store, self.log, context)
-        else:
-            self._logged = UndoableStore(store, self.log, context, context.undo)
+        self._logged = ChangeloggingStore(store, self.log, context)
         records, self._typed = form.records, None
         shown: Any = self._logged
         if records is not None:
@@ -81,7 +77,7 @@ class ShownStore:
         if self._logged is None:
             return
         if self._format.swaps == self._shown_at:
-            self._logged.inner = store
+            self._logged.follow(store)
         else:
             # The object that was shown before keeps the closed store.
             self._show(store)

@@ -56,11 +56,6 @@ class LoggingStaging(RecordStaging):
             if write.log_key is not None
         ]
 
-    def delete_range(self, start: bytes | None, end: bytes | None) -> None:
-        raise NotImplementedError("windows are not deleted by ranges of keys")
-
-    def put_unlogged(self, key: bytes, kept: bytes | None) -> None:
-        self.store.put(key, kept)
-
-    def delete_range_unlogged(self, start: bytes | None, end: bytes | None) -> None:
+    def delete_range(self, start: bytes | None, end: bytes | None, *, logged: bool = True) -> None:
+        assert not logged, "windows are not deleted by ranges of keys"
         self.store.delete_range(start, end)
