@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
-from harness.mutants.patches import Patches
+from harness.mutants.patches import Build, without_syncs
 from stores.registry import backends
 
-Build = Callable[[Patches, str], None]
 Fits = Callable[[str], bool]
 """Return True for the name of a subject, a backend or a protocol of the library, in which the mutant is a defect."""
 
@@ -21,6 +21,16 @@ def only(*names: str) -> Fits:
 def isolates(name: str) -> bool:
     """Return True for a backend that isolates uncommitted writes."""
     return name in backends() and backends()[name].transactional
+
+
+def reaching(failpoint: str) -> Fits:
+    """Return a test for the backends that reach a failpoint."""
+    return lambda name: name in backends() and failpoint in backends()[name].failpoints
+
+
+def over(engine: str) -> Fits:
+    """Return a test for the backends over an engine."""
+    return lambda name: name in backends() and backends()[name].engine == engine
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,14 +106,23 @@ DECLARED: dict[str, Mutant] = {}
 """Every mutant by its name, of the modules that are imported; ``harness.mutants.registry`` imports all."""
 
 
-def mutant(meaning: str, *detected_by: Detection) -> Callable[[Build], Build]:
-    """Declare the decorated function a mutant, which has its name, with dashes. Raises: ValueError if it is taken."""
+def mutant(meaning: str, *detected_by: Detection, name: str = "") -> Callable[[Build], Build]:
+    """Declare the decorated function a mutant, which has the ``name``, or that of the function with dashes.
+
+    Raises: ValueError if the name is taken.
+    """
 
     def declare(build: Build) -> Build:
-        name = build.__name__.strip("_").replace("_", "-")
-        if name in DECLARED:
-            raise ValueError(f"two mutants are called {name!r}: give each its own name")
-        DECLARED[name] = Mutant(name, meaning, build, detected_by)
+        chosen = name or build.__name__.strip("_").replace("_", "-")
+        if chosen in DECLARED:
+            raise ValueError(f"two mutants are called {chosen!r}: give each its own name")
+        DECLARED[chosen] = Mutant(chosen, meaning, build, detected_by)
         return build
 
     return declare
+
+
+def unsynced(name: str, meaning: str, fits: Fits, is_skipped: Callable[[Path], bool], variant: str = "") -> None:
+    """Declare a mutant that leaves out the syncs of some files: a loss of power shows it, and a kill does not."""
+    detected_by = IoFault("power", fits, variant, unseen_by="kill")
+    mutant(meaning, detected_by, name=name)(lambda patches, _: without_syncs(patches, is_skipped))

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import wraps
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self, cast
+from types import MethodType, TracebackType
+from typing import Any, Self
 from weakref import WeakKeyDictionary
 
 from stores import failpoints
 from stores.changelog.files import PartitionLog
 from stores.changelog.interface import Changelog, Producer
 from stores.engines.engine import Engine, FilePart, IngestingEngine, Transaction, TransactionalEngine, Writes
-from stores.interface import Durability, IsolationLevel, KeyValueStore, KeyValueView, PositionBound
+from stores.interface import Durability, IsolationLevel, KeyValueStore, KeyValueView
 from stores.registry import backends
 from stores.spark.local_state import LocalState
 from stores.strategies.store import Store
@@ -56,6 +57,16 @@ class Patches:
         self._changed.append((owner, name, vars(owner).get(name, _ABSENT)))
         setattr(owner, name, mutated)
 
+    def wrap(self, owner: object, name: str, act: Act) -> None:
+        """Call ``act`` with a method, its object and its arguments, instead of the method. Raises: as ``replace``."""
+        own = getattr(owner, name)
+        function = own.__func__ if isinstance(own, MethodType) else own
+
+        def mutated(*given: Any, **named: Any) -> Any:
+            return act(function, *given, **named)
+
+        self.replace(owner, name, mutated if function is own else classmethod(mutated))
+
     def arm(self, failpoint: str, action: Callable[[], None]) -> None:
         """Run ``action`` each time ``failpoint`` is reached. Raises: ValueError for an unknown failpoint."""
         failpoints.arm(failpoint, action)
@@ -89,6 +100,8 @@ def _is_declared(owner: object, name: str) -> bool:
 
 Meta = Mapping[bytes, bytes | None]
 Write = Callable[..., None]
+Build = Callable[[Patches, str], None]
+"""Puts a mutant into this process, for the stores or the protocol that it names."""
 
 
 def engine_of(subject: str) -> type[Engine]:
@@ -101,15 +114,32 @@ def every_engine() -> set[type[Engine]]:
     return {backend.load_engine() for backend in backends().values()}
 
 
+Act = Callable[..., Any]
+"""Called with a method that a mutant replaces, its object or class, and its arguments. Returns the method's result."""
+
+
+def instead_of(owner: object, *names: str) -> Callable[[Act], Build]:
+    """Return a decorator: what is called instead of these methods of ``owner`` becomes the builder of a mutant."""
+
+    def builder(act: Act) -> Build:
+        @wraps(act)
+        def build(patches: Patches, subject: str) -> None:
+            for name in names:
+                patches.wrap(owner, name, act)
+
+        return build
+
+    return builder
+
+
 def before_opening(patches: Patches, engine: type[Engine], act: Callable[[Path], None]) -> None:
     """Call ``act`` with the engine's folder before each opening of ``engine``."""
-    opening = engine.open.__func__  # type: ignore[attr-defined]
 
-    def mutated(cls: type[Engine], path: Path, durability: Durability, options: Mapping[str, object]) -> Engine:
+    def mutated(opening: Act, cls: type[Engine], path: Path, *settings: Any) -> Any:
         act(path)
-        return cast(Engine, opening(cls, path, durability, options))
+        return opening(cls, path, *settings)
 
-    patches.replace(engine, "open", classmethod(mutated))
+    patches.wrap(engine, "open", mutated)
 
 
 def opened_with(
@@ -118,97 +148,96 @@ def opened_with(
     change: Callable[[Path, Durability, Mapping[str, object]], tuple[Durability, Mapping[str, object]]],
 ) -> None:
     """Open ``engine`` with the durability and the options that ``change`` returns."""
-    opening = engine.open.__func__  # type: ignore[attr-defined]
-
-    def mutated(cls: type[Engine], path: Path, durability: Durability, options: Mapping[str, object]) -> Engine:
-        return cast(Engine, opening(cls, path, *change(path, durability, options)))
-
-    patches.replace(engine, "open", classmethod(mutated))
+    patches.wrap(engine, "open", lambda opening, cls, path, *settings: opening(cls, path, *change(path, *settings)))
 
 
 def folders_of(patches: Patches, engine: type[Engine]) -> Mapping[Engine, Path]:
     """Return the folders of the engines that are open, by engine; it is kept up to date."""
-    opening, close = engine.open.__func__, engine.close  # type: ignore[attr-defined]
     folders: WeakKeyDictionary[Engine, Path] = WeakKeyDictionary()
 
-    def mutated(cls: type[Engine], path: Path, durability: Durability, options: Mapping[str, object]) -> Engine:
-        opened = cast(Engine, opening(cls, path, durability, options))
-        folders[opened] = path
-        return opened
+    def opened(opening: Act, cls: type[Engine], path: Path, *settings: Any) -> Any:
+        engine = opening(cls, path, *settings)
+        folders[engine] = path
+        return engine
 
-    def closed(self: Engine) -> None:
+    def closed(close: Act, engine: Engine) -> None:
         # Closing may use the engine once more.
         try:
-            close(self)
+            close(engine)
         finally:
-            folders.pop(self, None)
+            folders.pop(engine, None)
 
-    patches.replace(engine, "open", classmethod(mutated))
-    patches.replace(engine, "close", closed)
+    patches.wrap(engine, "open", opened)
+    patches.wrap(engine, "close", closed)
     return folders
 
 
 def instead_of_writes(
-    patches: Patches, engine: type[Engine], act: Callable[[Engine, Write, Sequence[Writes], Meta, bool], None]
+    patches: Patches, engine: type[Engine], act: Callable[[Write, Engine, Sequence[Writes], Meta, bool], None]
 ) -> None:
-    """Call ``act`` instead of ``write``, with the engine, its own ``write``, and the arguments.
+    """Call ``act`` instead of ``write``, with the engine's own ``write``, the engine, and the arguments.
 
     What a strategy would let the engine ingest is such a write as well.
     """
     write = engine.write
-    if issubclass(engine, IngestingEngine):
-        _instead_of_ingesting(patches, engine, act)
 
-    def mutated(self: Engine, layers: Sequence[Writes], meta: Meta, *, durable: bool = True) -> None:
-        act(self, write, layers, meta, durable)
+    def mutated(write: Write, self: Engine, layers: Sequence[Writes], meta: Meta, *, durable: bool = True) -> None:
+        act(write, self, layers, meta, durable)
 
-    patches.replace(engine, "write", mutated)
-
-
-def _instead_of_ingesting(
-    patches: Patches,
-    engine: type[IngestingEngine],
-    act: Callable[[Engine, Write, Sequence[Writes], Meta, bool], None],
-) -> None:
-    write = engine.write
+    patches.wrap(engine, "write", mutated)
+    if not issubclass(engine, IngestingEngine):
+        return
     contents: dict[Path, tuple[Writes, Meta]] = {}
 
-    def kept(self: IngestingEngine, path: Path, parts: Iterable[FilePart], meta: Meta | None) -> None:
+    def noted(_: Act, self: Engine, path: Path, parts: Iterable[FilePart], meta: Meta | None) -> None:
         pairs = {key: value for keys, values in parts for key, value in zip(keys, values, strict=True)}
         contents[path] = Writes((), pairs), meta or {}
 
-    def mutated(self: IngestingEngine, files: Sequence[Path]) -> None:
+    def ingested(_: Act, self: Engine, files: Sequence[Path]) -> None:
         commit = [contents.pop(path) for path in files]
-        act(self, write, [layer for layer, _ in commit if layer.writes], commit[0][1], True)
+        act(write, self, [layer for layer, _ in commit if layer.writes], commit[0][1], True)
 
-    patches.replace(engine, "write_file", kept)
-    patches.replace(engine, "ingest", mutated)
+    patches.wrap(engine, "write_file", noted)
+    patches.wrap(engine, "ingest", ingested)
+
+
+def ingesting_one_by_one(patches: Patches, engine: type[Engine]) -> None:
+    """Let the engine ingest the files of a commit one by one, the first with the offsets."""
+
+    def mutated(ingest: Act, self: IngestingEngine, files: Sequence[Path]) -> None:
+        for file in files:
+            ingest(self, [file])
+
+    patches.wrap(engine, "ingest", mutated)
 
 
 def without_syncs(patches: Patches, fits: Callable[[Path], bool]) -> None:
     """Skip each ``fsync`` of a file or folder that ``fits``."""
-    fsync = os.fsync
 
-    def mutated(descriptor: int) -> None:
-        if not fits(Path(os.readlink(f"/proc/self/fd/{descriptor}"))):
+    def mutated(fsync: Act, descriptor: int) -> None:
+        if not fits(path_of(descriptor)):
             fsync(descriptor)
 
-    patches.replace(os, "fsync", mutated)
+    patches.wrap(os, "fsync", mutated)
+
+
+def path_of(descriptor: int) -> Path:
+    """Return the path of an open file."""
+    return Path(os.readlink(f"/proc/self/fd/{descriptor}"))
 
 
 def instead_of_replacing(
     patches: Patches, name: str | None, act: Callable[[Callable[[Path, Path], None], Path, Path], None]
 ) -> None:
     """Call ``act`` with ``os.replace`` and its arguments where the target is a file called ``name``; None is any."""
-    replace = os.replace
 
-    def mutated(source: Any, target: Any) -> None:
+    def mutated(replace: Act, source: Any, target: Any) -> None:
         if name in (None, Path(target).name):
             act(replace, Path(source), Path(target))
         else:
             replace(source, target)
 
-    patches.replace(os, "replace", mutated)
+    patches.wrap(os, "replace", mutated)
 
 
 class View:
@@ -227,9 +256,8 @@ class View:
 
 def with_views(patches: Patches, kind: type[View]) -> None:
     """Give readers views of ``kind`` instead of the store's own."""
-    read_only = Store.read_only
 
-    def mutated(self: Any, level: IsolationLevel, bound: PositionBound | None = None) -> Any:
-        return kind(self, read_only(self, level, bound), level)
+    def mutated(read_only: Act, store: Store, level: IsolationLevel, *bound: Any, **named: Any) -> Any:
+        return kind(store, read_only(store, level, *bound, **named), level)
 
-    patches.replace(Store, "read_only", mutated)
+    patches.wrap(Store, "read_only", mutated)

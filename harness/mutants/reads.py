@@ -3,24 +3,15 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from threading import Condition
 from typing import Any, ClassVar
 from weakref import WeakKeyDictionary, WeakSet
 
 from harness.mutants.mutant import ReaderDetection, mutant
-from harness.mutants.patches import Patches, View, every_engine, with_views
+from harness.mutants.patches import Act, Patches, View, every_engine, ingesting_one_by_one, with_views
 from stores.engines.engine import IngestingEngine
-from stores.interface import (
-    IsolationLevel,
-    KeyValueIterator,
-    KeyValueStore,
-    KeyValueView,
-    Position,
-    PositionBound,
-    TopicPartition,
-)
+from stores.interface import IsolationLevel, KeyValueIterator, KeyValueStore, KeyValueView, Position, PositionBound
 from stores.strategies.store import Store
 
 UNCOMMITTED = IsolationLevel.READ_UNCOMMITTED
@@ -28,6 +19,17 @@ COMMIT_WAIT_S = 2.0
 """The longest time that a lookup waits for a commit: the writer makes none any more when a round ends."""
 
 
+def _seen_through(name: str, meaning: str, strategy: str) -> Callable[[type[View]], type[View]]:
+    """Declare the mutant that gives readers the decorated views, in stores of ``strategy``."""
+
+    def declare(view: type[View]) -> type[View]:
+        mutant(meaning, ReaderDetection(strategy), name=name)(lambda patches, _: with_views(patches, view))
+        return view
+
+    return declare
+
+
+@_seen_through("dirty-read", "a lookup of committed data shows staged writes", "indexed-batch")
 class _DirtyGet(View):
     @property
     def _dirty(self) -> KeyValueView:
@@ -37,6 +39,7 @@ class _DirtyGet(View):
         return self._dirty.get(key)
 
 
+@_seen_through("open-transaction", "a lookup of committed data reads the open transaction", "native")
 class _DirtyLookups(_DirtyGet):
     def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
         return self._dirty.get_many(keys)
@@ -49,11 +52,13 @@ class _Unpinned(View):
         """There is nothing to release."""
 
 
+@_seen_through("snapshot-per-call", "a snapshot reads the store again in each call", "indexed-batch")
 class _SnapshotPerCall(View):
     def snapshot(self) -> _Unpinned:
         return _Unpinned(self._store, self._view, self._level)
 
 
+@_seen_through("old-lookups", "a lookup of committed data is answered from a cache", "indexed-batch")
 class _Cached(View):
     kept: ClassVar[WeakKeyDictionary[KeyValueStore, dict[bytes, bytes | None]]] = WeakKeyDictionary()
 
@@ -69,7 +74,7 @@ class _Cached(View):
 @mutant("get_many looks up each key separately", ReaderDetection("indexed-batch"))
 def _keys_one_by_one(patches: Patches, subject: str) -> None:
     """Hold each lookup of several keys after the first one, until two commits of the store have ended."""
-    commit, ended = Store.commit, Condition()
+    ended = Condition()
     commits: WeakKeyDictionary[KeyValueStore, int] = WeakKeyDictionary()
 
     class OneByOne(View):
@@ -81,61 +86,40 @@ def _keys_one_by_one(patches: Patches, subject: str) -> None:
                 ended.wait_for(lambda: commits.get(self._store, 0) >= enough, COMMIT_WAIT_S)
             return [*first, *(self._view.get(key) for key in keys[1:])]
 
-    def counted(self: Any, changelog_offsets: Mapping[TopicPartition, int | None] | None = None) -> None:
-        commit(self, changelog_offsets)
+    def counted(commit: Act, store: Store, *offsets: Any) -> None:
+        commit(store, *offsets)
         with ended:
-            commits[self] = commits.get(self, 0) + 1
+            commits[store] = commits.get(store, 0) + 1
             ended.notify_all()
 
     with_views(patches, OneByOne)
-    patches.replace(Store, "commit", counted)
-
-
-@mutant("a snapshot reads the store again in each call", ReaderDetection("indexed-batch"))
-def _snapshot_per_call(patches: Patches, subject: str) -> None:
-    with_views(patches, _SnapshotPerCall)
-
-
-@mutant("a lookup of committed data shows staged writes", ReaderDetection("indexed-batch"))
-def _dirty_read(patches: Patches, subject: str) -> None:
-    with_views(patches, _DirtyGet)
-
-
-@mutant("a lookup of committed data reads the open transaction", ReaderDetection("native"))
-def _open_transaction(patches: Patches, subject: str) -> None:
-    with_views(patches, _DirtyLookups)
-
-
-@mutant("a lookup of committed data is answered from a cache", ReaderDetection("indexed-batch"))
-def _old_lookups(patches: Patches, subject: str) -> None:
-    with_views(patches, _Cached)
+    patches.wrap(Store, "commit", counted)
 
 
 @mutant("a commit's position is visible before its data", ReaderDetection("indexed-batch"))
 def _position_first(patches: Patches, subject: str) -> None:
     """While a commit runs, report its position, and answer queries that are bound to it."""
-    commit, read_only = Store.commit, Store.read_only
     committing: WeakSet[KeyValueStore] = WeakSet()
 
     class Early(View):
         def position(self) -> Position:
             return (self._store.read_only(UNCOMMITTED) if self._store in committing else self._view).position()
 
-    def early(self: Any, level: IsolationLevel, bound: PositionBound | None = None) -> Any:
+    def early(read_only: Act, store: Store, level: IsolationLevel, bound: PositionBound | None = None) -> Any:
         if level is UNCOMMITTED:
-            return read_only(self, level, bound)
-        return Early(self, read_only(self, level, None if self in committing else bound), level)
+            return read_only(store, level, bound)
+        return Early(store, read_only(store, level, None if store in committing else bound), level)
 
-    def slow(self: Any, changelog_offsets: Mapping[TopicPartition, int | None] | None = None) -> None:
-        committing.add(self)
+    def slow(commit: Act, store: Store, *offsets: Any) -> None:
+        committing.add(store)
         time.sleep(0)
         try:
-            commit(self, changelog_offsets)
+            commit(store, *offsets)
         finally:
-            committing.discard(self)
+            committing.discard(store)
 
-    patches.replace(Store, "read_only", early)
-    patches.replace(Store, "commit", slow)
+    patches.wrap(Store, "read_only", early)
+    patches.wrap(Store, "commit", slow)
 
 
 class _CutOff(KeyValueIterator):
@@ -168,18 +152,13 @@ def _scan_cut_off(patches: Patches, subject: str) -> None:
                 return found
             return lambda *given: _CutOff(found(*given), ended, self._store)
 
-    def counted(name: str) -> None:
-        end = getattr(Store, name)
-
-        def mutated(self: Any, *given: Any) -> None:
-            end(self, *given)
-            ended[self] = ended.get(self, 0) + 1
-
-        patches.replace(Store, name, mutated)
+    def counted(end: Act, store: Store, *offsets: Any) -> None:
+        end(store, *offsets)
+        ended[store] = ended.get(store, 0) + 1
 
     with_views(patches, Short)
-    counted("commit")
-    counted("rollback")
+    patches.wrap(Store, "commit", counted)
+    patches.wrap(Store, "rollback", counted)
 
 
 @mutant(
@@ -188,14 +167,4 @@ def _scan_cut_off(patches: Patches, subject: str) -> None:
 def _file_by_file(patches: Patches, subject: str) -> None:
     for engine in every_engine():
         if issubclass(engine, IngestingEngine):
-            _ingest_file_by_file(patches, engine)
-
-
-def _ingest_file_by_file(patches: Patches, engine: type[IngestingEngine]) -> None:
-    ingest = engine.ingest
-
-    def mutated(self: IngestingEngine, files: Sequence[Path]) -> None:
-        for file in files:
-            ingest(self, [file])
-
-    patches.replace(engine, "ingest", mutated)
+            ingesting_one_by_one(patches, engine)

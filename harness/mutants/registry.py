@@ -6,18 +6,7 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import TypeVar
 
-from harness.mutants import (  # noqa: F401  importing them declares their mutants
-    changes,
-    commits,
-    files,
-    inner_names,
-    kafka,
-    markers,
-    queries,
-    reads,
-    spills,
-    tasks,
-)
+from harness.mutants import commits, files, inner_names, reads, tasks  # noqa: F401  importing declares their mutants
 from harness.mutants.commits import HALF_WRITTEN
 from harness.mutants.mutant import (
     DECLARED,

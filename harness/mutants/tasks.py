@@ -1,4 +1,6 @@
-"""Mutants of a task: its commit, its input, its outputs, their order, and the restore of its stores.
+"""Mutants of tasks, workers and stateful queries: commits, inputs, outputs, their order, versions, and restores.
+
+Building in one of the changelog in Kafka needs the extra ``kafka``.
 
 Source of the two orders of outputs and input offsets: KIP-129, "Motivation": without a transaction one repeats, and the
 other loses.
@@ -6,61 +8,56 @@ other loses.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+import os
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from functools import wraps
 from typing import Any
 
-from harness.mutants.mutant import BrokerDetection, CrashDetection, IoFault, LibraryTest, mutant, only
-from harness.mutants.patches import Patches
-from stores.changelog.interface import Changelog, Record
+from harness.mutants.mutant import BrokerDetection, CrashDetection, IoFault, LibraryTest, QueryDetection, mutant, only
+from harness.mutants.patches import Act, Build, Patches, instead_of
+from stores.changelog.files import Header, PartitionLog
+from stores.changelog.interface import Changelog
 from stores.changelog.producer import BufferedProducer
 from stores.changelog.sqlite import SqliteChangelog
-from stores.errors import ChangelogTimeoutError, CommitFailedError, OffsetOutOfRangeError, ProducerFencedError
+from stores.errors import (
+    ChangelogError,
+    ChangelogTimeoutError,
+    CommitFailedError,
+    CommitInDoubtError,
+    OffsetOutOfRangeError,
+    ProducerFencedError,
+)
 from stores.failpoints import declare, reach
-from stores.interface import Position, ProcessingGuarantee, TopicPartition
+from stores.interface import ProcessingGuarantee, TopicPartition
+from stores.spark.local_state import LocalState
 from stores.strategies.store import Store
 from stores.tasks.context import NO_PARTITION, TaskContext
 from stores.tasks.settings import TaskSettings
 from stores.tasks.task import StreamTask
 
-Read = Callable[[SqliteChangelog, TopicPartition, int], Iterator[Record]]
-
 
 @mutant("a restore leaves out the last record of each batch", CrashDetection("convergence"))
-def _forgetful_restore(patches: Patches, subject: str) -> None:
-    restore = Store.restore
-
-    def mutated(
-        self: Store,
-        pairs: Iterable[tuple[bytes, bytes | None]],
-        changelog_offsets: Mapping[TopicPartition, int],
-        position: Position | None = None,
-    ) -> None:
-        restore(self, list(pairs)[:-1], changelog_offsets, position)
-
-    patches.replace(Store, "restore", mutated)
+@instead_of(Store, "restore")
+def _forgetful_restore(restore: Act, store: Store, pairs: Iterable[Any], *rest: Any, **named: Any) -> None:
+    restore(store, list(pairs)[:-1], *rest, **named)
 
 
-def _instead_of_replays(
-    patches: Patches, act: Callable[[Read, SqliteChangelog, TopicPartition, int], Iterator[Record]]
-) -> None:
-    """Call ``act`` instead of reading the changelog of a store. Other topics are read as they are."""
-    read = SqliteChangelog.read
+def _instead_of_replays(replay: Act) -> Build:
+    """Return the builder of a mutant that calls ``replay`` instead of reading the changelog of a store."""
 
-    def mutated(self: SqliteChangelog, partition: TopicPartition, from_offset: int = 0) -> Iterator[Record]:
-        if partition.topic.endswith("-changelog"):
-            return act(read, self, partition, from_offset)
-        return read(self, partition, from_offset)
+    @wraps(replay)
+    def mutated(read: Act, log: SqliteChangelog, partition: TopicPartition, from_offset: int = 0) -> Any:
+        is_replay = partition.topic.endswith("-changelog")
+        return replay(read, log, partition, from_offset) if is_replay else read(log, partition, from_offset)
 
-    patches.replace(SqliteChangelog, "read", mutated)
+    return instead_of(SqliteChangelog, "read")(mutated)
 
 
 @mutant("a restore replays the whole changelog, whatever the store has", CrashDetection("bounded_restore"))
-def _restore_from_start(patches: Patches, subject: str) -> None:
-    def from_start(read: Read, log: SqliteChangelog, partition: TopicPartition, offset: int) -> Iterator[Record]:
-        return read(log, partition, log.start_offset(partition))
-
-    _instead_of_replays(patches, from_start)
+@_instead_of_replays
+def _restore_from_start(read: Act, log: SqliteChangelog, partition: TopicPartition, offset: int) -> Any:
+    return read(log, partition, log.start_offset(partition))
 
 
 @mutant(
@@ -70,57 +67,50 @@ def _restore_from_start(patches: Patches, subject: str) -> None:
 def _newest_offset_wins(patches: Patches, subject: str) -> None:
     up_to_date: set[TopicPartition] = set()
 
-    def as_newest(read: Read, log: SqliteChangelog, partition: TopicPartition, offset: int) -> Iterator[Record]:
+    def as_newest(read: Act, log: SqliteChangelog, partition: TopicPartition, offset: int) -> Any:
         end = log.end_offset(partition)
         if offset == end:
             up_to_date.add(partition)
         return read(log, partition, end if up_to_date else offset)
 
-    _instead_of_replays(patches, as_newest)
+    _instead_of_replays(as_newest)(patches, subject)
 
 
 @mutant(
     "a store whose offset the changelog has truncated is restored without a wipe", CrashDetection("bounded_restore")
 )
-def _kept_past_truncation(patches: Patches, subject: str) -> None:
-    def from_there(read: Read, log: SqliteChangelog, partition: TopicPartition, offset: int) -> Iterator[Record]:
-        try:
-            return read(log, partition, offset)
-        except OffsetOutOfRangeError:
-            return read(log, partition, log.start_offset(partition))
-
-    _instead_of_replays(patches, from_there)
+@_instead_of_replays
+def _kept_past_truncation(read: Act, log: SqliteChangelog, partition: TopicPartition, offset: int) -> Any:
+    try:
+        return read(log, partition, offset)
+    except OffsetOutOfRangeError:
+        return read(log, partition, log.start_offset(partition))
 
 
 @mutant("a commit that times out has every store wiped and restored, as in Kafka", CrashDetection("fallback"))
 def _wiped_on_timeout(patches: Patches, subject: str) -> None:
     """Declare a store without isolation once a commit has timed out: the task then wipes it."""
-    commit = BufferedProducer.commit
 
-    def mutated(self: BufferedProducer) -> Mapping[TopicPartition, int]:
+    def mutated(commit: Act, producer: BufferedProducer) -> Any:
         try:
-            return commit(self)
+            return commit(producer)
         except ChangelogTimeoutError:
             patches.replace(Store, "transactional", False)
             raise
 
-    patches.replace(BufferedProducer, "commit", mutated)
+    patches.wrap(BufferedProducer, "commit", mutated)
 
 
 @mutant(
     "a producer hides that it is fenced, and the stores commit what the changelog refused", CrashDetection("atomicity")
 )
-def _zombie_commits(patches: Patches, subject: str) -> None:
-    commit = BufferedProducer.commit
-
-    def mutated(self: BufferedProducer) -> Mapping[TopicPartition, int]:
-        try:
-            return commit(self)
-        except ProducerFencedError:
-            self.abort()
-            return {}
-
-    patches.replace(BufferedProducer, "commit", mutated)
+@instead_of(BufferedProducer, "commit")
+def _zombie_commits(commit: Act, producer: BufferedProducer) -> Any:
+    try:
+        return commit(producer)
+    except ProducerFencedError:
+        producer.abort()
+        return {}
 
 
 @mutant(
@@ -128,74 +118,53 @@ def _zombie_commits(patches: Patches, subject: str) -> None:
     CrashDetection("atomicity"),
     IoFault("kill", only("stream-task")),
 )
-def _one_offset_for_all(patches: Patches, subject: str) -> None:
+@instead_of(BufferedProducer, "commit", "flush")
+def _one_offset_for_all(end: Act, producer: BufferedProducer) -> Any:
     """Report the highest offset of a commit for all changelogs of the task's stores."""
-    for name in ("commit", "flush"):
-        _with_highest_offset(patches, name)
-
-
-def _with_highest_offset(patches: Patches, name: str) -> None:
-    end: Callable[[BufferedProducer], Mapping[TopicPartition, int]] = getattr(BufferedProducer, name)
-
-    def mutated(self: BufferedProducer) -> Mapping[TopicPartition, int]:
-        last = end(self)
-        logged = {partition: offset for partition, offset in last.items() if partition.topic.endswith("-changelog")}
-        return {**last, **dict.fromkeys(logged, max(logged.values(), default=-1))}
-
-    patches.replace(BufferedProducer, name, mutated)
+    last = end(producer)
+    logged = {partition: offset for partition, offset in last.items() if partition.topic.endswith("-changelog")}
+    return {**last, **dict.fromkeys(logged, max(logged.values(), default=-1))}
 
 
 @mutant(
     "the stream time of a task is not committed with the input's offsets", IoFault("kill", only("task-punctuation"))
 )
-def _stream_time_forgotten(patches: Patches, subject: str) -> None:
+@instead_of(BufferedProducer, "send_offsets")
+def _stream_time_forgotten(send_offsets: Act, producer: BufferedProducer, group: str, offsets: Any) -> None:
     """Commit the input's offsets without the stream time, which has a consumer group of its own."""
-    send_offsets = BufferedProducer.send_offsets
-
-    def mutated(self: BufferedProducer, group: str, offsets: Mapping[TopicPartition, int]) -> None:
-        if not group.endswith("/stream-time"):
-            send_offsets(self, group, offsets)
-
-    patches.replace(BufferedProducer, "send_offsets", mutated)
+    if not group.endswith("/stream-time"):
+        send_offsets(producer, group, offsets)
 
 
 @mutant(
     "the records that a punctuator forwards are sent outside the task's transaction",
     IoFault("kill", only("task-punctuation")),
 )
-def _punctuated_outside(patches: Patches, subject: str) -> None:
+@instead_of(TaskContext, "forward")
+def _punctuated_outside(forward: Act, context: TaskContext, topic: str, *given: Any, **named: Any) -> None:
     """Send the records that a punctuator forwards at once, outside the task's transaction."""
-    forward = TaskContext.forward
-
-    def mutated(self: TaskContext, topic: str, *given: Any, **named: Any) -> None:
-        producer = self.producer
-        if self.partition == NO_PARTITION:
-            self.producer = self._changelog.producer()
-        try:
-            forward(self, topic, *given, **named)
-            if self.producer is not producer:
-                self.producer.flush()
-        finally:
-            self.producer = producer
-
-    patches.replace(TaskContext, "forward", mutated)
+    producer = context.producer
+    if context.partition == NO_PARTITION:
+        context.producer = context._changelog.producer()
+    try:
+        forward(context, topic, *given, **named)
+        if context.producer is not producer:
+            context.producer.flush()
+    finally:
+        context.producer = producer
 
 
 @mutant(
     "a task rolls back a store whose disk has failed, and does not open it again",
     LibraryTest("which engine refuses all writes after a failed call depends on the call"),
 )
-def _rolled_back_not_reopened(patches: Patches, subject: str) -> None:
+@instead_of(Store, "commit")
+def _rolled_back_not_reopened(commit: Act, store: Store, *offsets: Any) -> None:
     """Report the errors of commits without the request to open the store again."""
-    commit = Store.commit
-
-    def mutated(self: Store, changelog_offsets: Mapping[TopicPartition, int | None] | None = None) -> None:
-        try:
-            commit(self, changelog_offsets)
-        except CommitFailedError as error:
-            raise CommitFailedError(str(error)) from error
-
-    patches.replace(Store, "commit", mutated)
+    try:
+        commit(store, *offsets)
+    except CommitFailedError as error:
+        raise CommitFailedError(str(error)) from error
 
 
 @mutant(
@@ -204,37 +173,38 @@ def _rolled_back_not_reopened(patches: Patches, subject: str) -> None:
 )
 def _range_of_512(patches: Patches, subject: str) -> None:
     """Leave out the tombstones after the first 512 of a row."""
-    send = BufferedProducer.send
     tombstones = 0
 
-    def mutated(self: BufferedProducer, partition: TopicPartition, key: Any, value: Any, *rest: Any) -> None:
+    def sent(
+        send: Act, producer: BufferedProducer, partition: TopicPartition, key: Any, value: Any, *rest: Any
+    ) -> None:
         nonlocal tombstones
         tombstones = tombstones + 1 if value is None else 0
         if tombstones <= 512:
-            send(self, partition, key, value, *rest)
+            send(producer, partition, key, value, *rest)
 
-    def mutated_all(self: BufferedProducer, partition: TopicPartition, records: Iterable[Any]) -> None:
+    def all_sent(_: Act, producer: BufferedProducer, partition: TopicPartition, records: Iterable[Any]) -> None:
         for record in records:
-            mutated(self, partition, *record)
+            producer.send(partition, *record)
 
-    patches.replace(BufferedProducer, "send", mutated)
-    patches.replace(BufferedProducer, "send_all", mutated_all)
+    patches.wrap(BufferedProducer, "send", sent)
+    patches.wrap(BufferedProducer, "send_all", all_sent)
 
 
 BETWEEN = declare("mutant.between", "of outputs and input offsets, one is committed and the other is not")
 
 
 def _inputs_apart(patches: Patches, *, inputs_first: bool) -> None:
-    make, commit, send_offsets = StreamTask.__init__, BufferedProducer.commit, BufferedProducer.send_offsets
+    send_offsets = BufferedProducer.send_offsets
     logs: list[Changelog] = []
     waiting: list[tuple[str, Mapping[TopicPartition, int]]] = []
 
-    def made(self: StreamTask, *given: Any, **named: Any) -> None:
+    def made(make: Act, task: StreamTask, *given: Any, **named: Any) -> None:
         # A process of a trial has one changelog, whichever it is.
         logs[:] = [named["changelog"]]
-        make(self, *given, **named)
+        make(task, *given, **named)
 
-    def set_aside(self: BufferedProducer, group: str, offsets: Mapping[TopicPartition, int]) -> None:
+    def set_aside(_: Act, producer: BufferedProducer, group: str, offsets: Mapping[TopicPartition, int]) -> None:
         waiting.append((group, dict(offsets)))
 
     def send_waiting() -> None:
@@ -244,19 +214,19 @@ def _inputs_apart(patches: Patches, *, inputs_first: bool) -> None:
                 send_offsets(plain, group, offsets)
         waiting.clear()
 
-    def mutated(self: BufferedProducer) -> Mapping[TopicPartition, int]:
+    def mutated(commit: Act, producer: BufferedProducer) -> Any:
         if inputs_first:
             send_waiting()
             reach(BETWEEN)
-        committed = commit(self)
+        committed = commit(producer)
         if not inputs_first:
             reach(BETWEEN)
             send_waiting()
         return committed
 
-    patches.replace(StreamTask, "__init__", made)
-    patches.replace(BufferedProducer, "send_offsets", set_aside)
-    patches.replace(BufferedProducer, "commit", mutated)
+    patches.wrap(StreamTask, "__init__", made)
+    patches.wrap(BufferedProducer, "send_offsets", set_aside)
+    patches.wrap(BufferedProducer, "commit", mutated)
 
 
 @mutant(
@@ -286,14 +256,10 @@ def _inputs_before_outputs(patches: Patches, subject: str) -> None:
     BrokerDetection("worker killed", "task.after_log_commit", "repeated"),
     BrokerDetection("zombie wakes", "task.before_log_commit", "repeated"),
 )
-def _no_transactions(patches: Patches, subject: str) -> None:
-    make = StreamTask.__init__
-
-    def made(self: StreamTask, *given: Any, **named: Any) -> None:
-        settings = replace(named.get("settings") or TaskSettings(), guarantee=ProcessingGuarantee.AT_LEAST_ONCE)
-        make(self, *given, **{**named, "settings": settings})
-
-    patches.replace(StreamTask, "__init__", made)
+@instead_of(StreamTask, "__init__")
+def _no_transactions(make: Act, task: StreamTask, *given: Any, **named: Any) -> None:
+    settings = replace(named.get("settings") or TaskSettings(), guarantee=ProcessingGuarantee.AT_LEAST_ONCE)
+    make(task, *given, **{**named, "settings": settings})
 
 
 @mutant(
@@ -302,13 +268,60 @@ def _no_transactions(patches: Patches, subject: str) -> None:
 )
 def _offsets_before_records(patches: Patches, subject: str) -> None:
     """Send the records of a task without transactions only after its input offsets are committed."""
-    flush, send_offsets = BufferedProducer.flush, BufferedProducer.send_offsets
+    flush = BufferedProducer.flush
 
-    def sent(self: BufferedProducer, group: str, offsets: Mapping[TopicPartition, int]) -> None:
-        send_offsets(self, group, offsets)
+    def sent(send_offsets: Act, producer: BufferedProducer, group: str, offsets: Mapping[TopicPartition, int]) -> None:
+        send_offsets(producer, group, offsets)
         if not group.endswith("/stream-time"):
             reach(BETWEEN)
-            flush(self)
+            flush(producer)
 
     patches.replace(BufferedProducer, "flush", lambda self: {})
-    patches.replace(BufferedProducer, "send_offsets", sent)
+    patches.wrap(BufferedProducer, "send_offsets", sent)
+
+
+@mutant(
+    "each instance of a task has a transactional ID of its own, so that it fences no other one",
+    BrokerDetection("zombie wakes", "task.before_log_commit", "repeated"),
+    BrokerDetection("commit held back", "changelog.before_commit", "repeated"),
+)
+def _own_transactional_id(patches: Patches, subject: str) -> None:
+    """Add the process's number to each transactional ID."""
+    from stores.changelog.kafka import KafkaChangelog
+
+    def mutated(producer: Act, log: KafkaChangelog, transactional_id: str | None = None) -> Any:
+        return producer(log, transactional_id and f"{transactional_id}-{os.getpid()}")
+
+    patches.wrap(KafkaChangelog, "producer", mutated)
+
+
+@mutant(
+    "a commit for which the brokers need time ends the worker",
+    BrokerDetection("broker paused under load", "transactions of threads", "process"),
+)
+def _errors_end_tasks(patches: Patches, subject: str) -> None:
+    """Raise every error of a commit as one that does not pass."""
+    from stores.changelog.kafka.writer import KafkaProducer
+
+    def mutated(commit: Act, producer: KafkaProducer) -> Any:
+        try:
+            return commit(producer)
+        except (ChangelogTimeoutError, CommitInDoubtError) as error:
+            raise ChangelogError(str(error)) from error
+
+    patches.wrap(KafkaProducer, "commit", mutated)
+
+
+@mutant("a store commits a version before the log has it", QueryDetection("worker killed"))
+@instead_of(LocalState, "take_changes")
+def _state_before_log(take_changes: Act, state: LocalState) -> Any:
+    version = -1 if state.version is None else state.version
+    taken = take_changes(state)
+    state.commit(version + 1)
+    return taken
+
+
+@mutant("a snapshot has changes of the version after it", QueryDetection("worker killed"))
+@instead_of(PartitionLog, "write_snapshot")
+def _snapshot_of_open_version(write_snapshot: Act, log: PartitionLog, header: Header, records: Iterable[Any]) -> None:
+    write_snapshot(log, replace(header, version=header.version - 1, id=str(header.previous_id)), records)
