@@ -23,7 +23,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from queue import SimpleQueue
-from threading import Lock
+from threading import Event
 from types import FrameType
 
 from harness.folders import ROOT, RUNS
@@ -35,6 +35,7 @@ _FAST = "not long and not kafka and not spark"
 _SLOW = "(kafka or spark) and not long"
 _FAILED = re.compile(r"^(?:FAILED|ERROR) (\S+\.py(?:::.+?)?)(?: - .*)?$", re.MULTILINE)
 """The ID of a test that failed. It may have spaces, in those of its cases."""
+_LOOK_S = 0.1
 _NO_TESTS = 5
 """pytest's exit status if no test was selected."""
 
@@ -115,11 +116,11 @@ def _tried(
     root: Path, changes: Sequence[SmallChange], given: argparse.Namespace
 ) -> Iterator[tuple[SmallChange, str, str]]:
     """Try the changes, and yield each with its outcome and what has decided it, as they come."""
-    with tempfile.TemporaryDirectory(prefix="txstores-mutation-") as folder:
-        all_copies = [Copy(root, Path(folder) / str(number), given.seconds) for number in range(given.jobs)]
+    ended = Event()
+    with tempfile.TemporaryDirectory(prefix="txstores-mutation-") as folder, ThreadPoolExecutor(given.jobs) as threads:
         copies: SimpleQueue[Copy] = SimpleQueue()
-        for copy in all_copies:
-            copies.put(copy)
+        for number in range(given.jobs):
+            copies.put(Copy(root, Path(folder) / str(number), given.seconds, ended))
 
         def outcome_of(change: SmallChange) -> tuple[SmallChange, str, str]:
             copy = copies.get()
@@ -128,26 +129,25 @@ def _tried(
             finally:
                 copies.put(copy)
 
-        with ThreadPoolExecutor(given.jobs) as threads:
-            try:
-                yield from threads.map(outcome_of, changes)
-            finally:
-                threads.shutdown(wait=False, cancel_futures=True)
-                for copy in all_copies:
-                    copy.end()
+        try:
+            yield from threads.map(outcome_of, changes)
+        finally:
+            threads.shutdown(wait=False, cancel_futures=True)
+            ended.set()
+
+
+_SOUND: dict[str, bool] = {}
+"""The tests that were run without a change, by their IDs: True for those that passed."""
 
 
 class Copy:
-    """A copy of a clone in ``folder``, in which changes are tried one after the other. ``seconds`` bounds each."""
+    """A copy of a clone in ``folder``, in which changes are tried one after the other. ``seconds`` bounds each.
 
-    _sound: dict[str, bool] = {}  # noqa: RUF012 - shared by all copies of this process
-    """The tests that were run without a change, by their IDs: True for those that passed."""
-    _lock = Lock()
+    What runs in it is killed when ``ended`` is set.
+    """
 
-    def __init__(self, root: Path, folder: Path, seconds: float) -> None:
-        self._folder, self._seconds = folder, seconds
-        self._ended = False
-        self._process: subprocess.Popen[bytes] | None = None
+    def __init__(self, root: Path, folder: Path, seconds: float, ended: Event) -> None:
+        self._folder, self._seconds, self._ended = folder, seconds, ended
         listing = subprocess.run(
             ["git", "ls-files", "-z", "-c", "-o", "--exclude-standard"], cwd=root, check=True, capture_output=True
         )
@@ -187,32 +187,12 @@ class Copy:
         finally:
             file.write_bytes(source)
 
-    def end(self) -> None:
-        """Kill what runs in the copy, and start nothing more. Any thread may call it."""
-        with self._lock:
-            self._ended = True
-            if self._process is not None:
-                _kill_session(self._process)
-
     def _by_tests(
         self, file: Path, source: bytes, change: SmallChange, tests: Sequence[str], markers: str, deadline: float
     ) -> tuple[str, str] | None:
         log = self._folder / "log.txt"
-        command = [
-            "-m",
-            "pytest",
-            "-q",
-            "-x",
-            "-n0",
-            "--timeout",
-            "120",
-            "-m",
-            markers,
-            "-p",
-            "no:cacheprovider",
-            *tests,
-        ]
-        status = self._run(command, deadline - time.monotonic(), log)
+        options = ["-q", "-x", "-n0", "--timeout", "120", "-m", markers, "-p", "no:cacheprovider"]
+        status = self._run(["-m", "pytest", *options, *tests], deadline - time.monotonic(), log)
         if status in (0, _NO_TESTS):
             return None
         if status is None:
@@ -227,39 +207,27 @@ class Copy:
 
     def _passes(self, test: str) -> bool:
         """Return True if ``test`` passes without a change."""
-        with self._lock:
-            known = self._sound.get(test)
-        if known is None:
-            known = self._run(["-m", "pytest", "-q", "-n0", "-m", "", test], self._seconds) == 0
-            with self._lock:
-                self._sound[test] = known
-        return known
+        if test not in _SOUND:
+            _SOUND[test] = self._run(["-m", "pytest", "-q", "-n0", "-m", "", test], self._seconds) == 0
+        return _SOUND[test]
 
     def _run(self, arguments: Sequence[str], seconds: float, log: Path | None = None) -> int | None:
-        """Return the exit status of Python with these arguments, None if it takes longer."""
+        """Return the exit status of Python with these arguments, None if it was killed: it takes longer, or all end."""
+        ends = time.monotonic() + max(seconds, 1)
         with (log or Path(os.devnull)).open("wb") as output:
-            with self._lock:
-                if self._ended:
-                    return None
-                self._process = process = subprocess.Popen(
-                    [self._python, *arguments], cwd=self._folder, stdout=output, stderr=subprocess.STDOUT,
-                    stdin=subprocess.DEVNULL, start_new_session=True,
-                )  # fmt: skip
+            process = subprocess.Popen(
+                [self._python, *arguments], cwd=self._folder, stdout=output, stderr=subprocess.STDOUT,
+                stdin=subprocess.DEVNULL, start_new_session=True,
+            )  # fmt: skip
             try:
-                return process.wait(max(seconds, 1))
-            except subprocess.TimeoutExpired:
-                return None
+                while (status := process.poll()) is None and time.monotonic() < ends:
+                    if self._ended.wait(_LOOK_S):
+                        break
+                return status
             finally:
-                with self._lock:
-                    _kill_session(process)
-                    self._process = None
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)  # Its children, too.
                 process.wait()
-
-
-def _kill_session(process: subprocess.Popen[bytes]) -> None:
-    """Kill what is left of a process and its children."""
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)
 
 
 def _end(number: int, frame: FrameType | None) -> None:

@@ -11,12 +11,13 @@ import ast
 import random
 import re
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import islice
+from itertools import islice, pairwise
 from pathlib import Path
+from typing import Any
 
-_COMPARISONS: dict[type[ast.cmpop], tuple[str, str]] = {
+_OTHERS: dict[type[ast.AST], tuple[str, str]] = {
     ast.Lt: ("<", "<="),
     ast.LtE: ("<=", "<"),
     ast.Gt: (">", ">="),
@@ -27,15 +28,16 @@ _COMPARISONS: dict[type[ast.cmpop], tuple[str, str]] = {
     ast.IsNot: ("is not", "is"),
     ast.In: ("in", "not in"),
     ast.NotIn: ("not in", "in"),
-}
-_OPERATORS: dict[type[ast.operator], tuple[str, str]] = {
     ast.Add: ("+", "-"),
     ast.Sub: ("-", "+"),
     ast.Mult: ("*", "+"),
     ast.FloorDiv: ("//", "*"),
     ast.BitOr: ("|", "&"),
     ast.BitAnd: ("&", "|"),
+    ast.And: ("and", "or"),
+    ast.Or: ("or", "and"),
 }
+"""The text of each operator, and of the one that takes its place."""
 _NAMES = {"min": "max", "max": "min", "any": "all", "all": "any"}
 _LOGGERS = frozenset({"debug", "info", "warning", "error", "exception", "log", "warn"})
 _UNTOUCHED = frozenset({"__repr__", "__str__"})
@@ -79,7 +81,8 @@ def drawn(root: Path, files: Sequence[str], count: int, seed: int) -> list[Small
 
 def changes_of(file: str, source: bytes) -> list[SmallChange]:
     """Return every change of one file. Of some the result is not valid Python. Raises: SyntaxError."""
-    return _Visitor(file, source).all_changes()
+    text = _Text(file, source)
+    return [change for node in _changeable(ast.parse(source)) for change in text.changes(node)]
 
 
 def _valid_change(path: Path, changes: list[SmallChange], draw: random.Random) -> SmallChange | None:
@@ -98,179 +101,124 @@ def _is_valid(source: bytes) -> bool:
     return True
 
 
-class _Visitor(ast.NodeVisitor):
-    """Collects the changes of one file."""
+def _changeable(node: ast.AST) -> Iterator[ast.AST]:
+    """Yield a node and those below it that may be changed."""
+    yield node
+    parts: Iterable[ast.AST | None] = ast.iter_child_nodes(node)
+    match node:
+        case ast.FunctionDef(name=name, args=arguments, body=body):
+            parts = () if name in _UNTOUCHED else (*arguments.defaults, *arguments.kw_defaults, *body)
+        case ast.AnnAssign(value=value) | ast.Assign(value=value) | ast.AugAssign(value=value):
+            parts = (value,)
+        case ast.Return(value=ast.Constant(value=None)) | ast.Expr(value=ast.Constant()):
+            parts = ()
+        case ast.Expr(value=ast.Call(func=ast.Attribute(attr=name))) if name in _LOGGERS:
+            parts = ()
+        case ast.Assert() | ast.JoinedStr() | ast.Raise() | ast.Delete() | ast.If(test=ast.Name(id="TYPE_CHECKING")):
+            parts = ()
+    for part in filter(None, parts):
+        yield from _changeable(part)
+
+
+class _Text:
+    """The source of one file, and the changes of its nodes."""
 
     def __init__(self, file: str, source: bytes) -> None:
         self._file, self._source = file, source
         self._starts = [0]
         for line in source.splitlines(keepends=True):
             self._starts.append(self._starts[-1] + len(line))
-        self._changes: list[SmallChange] = []
 
-    def all_changes(self) -> list[SmallChange]:
-        self.visit(ast.parse(self._source))
-        return self._changes
+    def changes(self, node: ast.AST) -> Iterator[SmallChange]:
+        """Yield the changes of one node, without those of its parts."""
+        match node:
+            case ast.Expr(value=ast.Constant()) | ast.If(test=ast.Name(id="TYPE_CHECKING")):
+                pass
+            case ast.Expr() | ast.Raise() | ast.AugAssign() | ast.Delete() | ast.Break() | ast.Continue():
+                yield self._left_out(node)
+            case ast.Assign(targets=targets):
+                if any(isinstance(target, ast.Attribute | ast.Subscript) for target in targets):
+                    yield self._left_out(node)
+            case ast.Return(value=None):
+                yield self._left_out(node)
+            case ast.Return(value=ast.expr() as value):
+                if not (isinstance(value, ast.Constant) and value.value is None):
+                    yield self._instead(value, "None")
+            case ast.If(test=test) | ast.IfExp(test=test):
+                yield self._replaced(test, f"(not ({self._text(test)}))", f"turned round: {self._first_line(test)}")
+            case ast.Try(handlers=handlers):
+                for handler in handlers:
+                    if not isinstance(handler.body[0], ast.Raise):
+                        yield self._replaced(handler.body[0], "raise", "raised again, not handled")
+            case ast.comprehension(ifs=tests):
+                for test in tests:
+                    yield self._replaced(test, "True", f"no filter: {self._first_line(test)}")
+            case _:
+                yield from self._of_expression(node)
 
-    def _span(self, node: ast.expr | ast.stmt | ast.keyword) -> tuple[int, int]:
+    def _of_expression(self, node: ast.AST) -> Iterator[SmallChange]:
+        match node:
+            case ast.Compare(left=left, ops=operators, comparators=others):
+                for operator, before, after in zip(operators, [left, *others], others, strict=False):
+                    yield from self._swapped(before, after, operator)
+            case ast.BoolOp(op=operator, values=values):
+                for before, after in pairwise(values):
+                    yield from self._swapped(before, after, operator)
+                for value in values:
+                    yield self._instead(value, str(isinstance(operator, ast.And)))
+            case ast.BinOp(left=left, op=operator, right=right):
+                if type(operator) in _OTHERS and not (_is_text(left) or _is_text(right)):
+                    yield from self._swapped(left, right, operator)
+            case ast.UnaryOp(op=ast.Not(), operand=operand):
+                yield self._replaced(node, f"bool({self._text(operand)})", f"without not: {self._first_line(node)}")
+            case ast.Call(func=function, keywords=keywords):
+                if isinstance(function, ast.Name) and function.id in _NAMES:
+                    yield self._instead(function, _NAMES[function.id])
+                yield from (self._without(keyword) for keyword in keywords if keyword.arg is not None)
+            case ast.Constant(value=bool() as value):
+                yield self._instead(node, str(not value))
+            case ast.Constant(value=int()):
+                yield self._replaced(node, f"({self._text(node)} + 1)", f"{self._text(node)} + 1")
+
+    def _span(self, node: Any) -> tuple[int, int]:
         """Return where the text of ``node`` begins and ends, in bytes."""
-        assert node.end_lineno is not None
-        assert node.end_col_offset is not None
         start = self._starts[node.lineno - 1] + node.col_offset
         return start, self._starts[node.end_lineno - 1] + node.end_col_offset
 
-    def _text(self, node: ast.expr | ast.stmt) -> str:
+    def _text(self, node: ast.AST) -> str:
         start, end = self._span(node)
         return self._source[start:end].decode()
 
-    def _add(self, start: int, end: int, text: str, what: str) -> None:
-        line = self._source.count(b"\n", 0, start) + 1
-        self._changes.append(SmallChange(self._file, line, start, end, text, what))
+    def _first_line(self, node: ast.AST) -> str:
+        return self._text(node).splitlines()[0]
 
-    def _replace(self, node: ast.expr | ast.stmt, text: str, what: str) -> None:
-        self._add(*self._span(node), text, what)
+    def _change(self, start: int, end: int, text: str, what: str) -> SmallChange:
+        return SmallChange(self._file, self._source.count(b"\n", 0, start) + 1, start, end, text, what)
 
-    def _leave_out(self, node: ast.stmt) -> None:
-        first_line = self._text(node).splitlines()[0]
-        self._replace(node, "pass", f"left out: {first_line}")
+    def _replaced(self, node: ast.AST, text: str, what: str) -> SmallChange:
+        return self._change(*self._span(node), text, what)
 
-    def _swap(self, left: ast.expr, right: ast.expr, old: str, new: str) -> None:
-        """Replace the operator between two operands."""
+    def _instead(self, node: ast.AST, text: str) -> SmallChange:
+        return self._replaced(node, text, f"{text} in place of {self._first_line(node)}")
+
+    def _left_out(self, node: ast.AST) -> SmallChange:
+        return self._replaced(node, "pass", f"left out: {self._first_line(node)}")
+
+    def _swapped(self, left: ast.expr, right: ast.expr, operator: ast.AST) -> Iterator[SmallChange]:
+        """Yield the change of the operator between two operands."""
+        old, new = _OTHERS[type(operator)]
         (_, start), (end, _) = self._span(left), self._span(right)
         pattern = r"\s+".join(map(re.escape, old.split()))
         if match := re.search(pattern.encode(), self._source[start:end]):
-            self._add(start + match.start(), start + match.end(), new, f"{new} in place of {old}")
+            yield self._change(start + match.start(), start + match.end(), new, f"{new} in place of {old}")
 
-    # What is never changed.
-
-    def visit_FunctionDef(self, node: ast.FunctionDef) -> None:
-        if node.name not in _UNTOUCHED:
-            for child in (*node.args.defaults, *filter(None, node.args.kw_defaults), *node.body):
-                self.visit(child)
-
-    def visit_AnnAssign(self, node: ast.AnnAssign) -> None:
-        if node.value is not None:
-            self.visit(node.value)
-
-    def visit_Assert(self, node: ast.Assert) -> None:
-        """Leave assertions as they are."""
-
-    def visit_JoinedStr(self, node: ast.JoinedStr) -> None:
-        """Leave messages as they are."""
-
-    # Statements.
-
-    def visit_Expr(self, node: ast.Expr) -> None:
-        if isinstance(node.value, ast.Constant):
-            return
-        self._leave_out(node)
-        call = node.value
-        if not (isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute) and call.func.attr in _LOGGERS):
-            self.generic_visit(node)
-
-    def visit_Raise(self, node: ast.Raise) -> None:
-        self._leave_out(node)
-
-    def visit_Assign(self, node: ast.Assign) -> None:
-        if any(isinstance(target, (ast.Attribute, ast.Subscript)) for target in node.targets):
-            self._leave_out(node)
-        self.visit(node.value)
-
-    def visit_AugAssign(self, node: ast.AugAssign) -> None:
-        self._leave_out(node)
-        self.visit(node.value)
-
-    def visit_Delete(self, node: ast.Delete) -> None:
-        self._leave_out(node)
-
-    def visit_Break(self, node: ast.Break) -> None:
-        self._leave_out(node)
-
-    def visit_Continue(self, node: ast.Continue) -> None:
-        self._leave_out(node)
-
-    def visit_Return(self, node: ast.Return) -> None:
-        if node.value is None:
-            self._leave_out(node)
-        elif not (isinstance(node.value, ast.Constant) and node.value.value is None):
-            self._replace(node.value, "None", f"None in place of {self._text(node.value).splitlines()[0]}")
-            self.visit(node.value)
-
-    def visit_If(self, node: ast.If) -> None:
-        if not (isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING"):
-            self._turn_round(node.test)
-            self.generic_visit(node)
-
-    def visit_While(self, node: ast.While) -> None:
-        self.generic_visit(node)
-
-    def visit_Try(self, node: ast.Try) -> None:
-        for handler in node.handlers:
-            if not isinstance(handler.body[0], ast.Raise):
-                self._replace(handler.body[0], "raise", "raised again, not handled")
-        self.generic_visit(node)
-
-    # Expressions.
-
-    def _turn_round(self, test: ast.expr) -> None:
-        self._replace(test, f"(not ({self._text(test)}))", f"turned round: {self._text(test).splitlines()[0]}")
-
-    def visit_IfExp(self, node: ast.IfExp) -> None:
-        self._turn_round(node.test)
-        self.generic_visit(node)
-
-    def visit_comprehension(self, node: ast.comprehension) -> None:
-        for test in node.ifs:
-            self._replace(test, "True", f"no filter: {self._text(test).splitlines()[0]}")
-        self.generic_visit(node)
-
-    def visit_Compare(self, node: ast.Compare) -> None:
-        operands = [node.left, *node.comparators]
-        for operator, left, right in zip(node.ops, operands, operands[1:], strict=False):
-            self._swap(left, right, *_COMPARISONS[type(operator)])
-        self.generic_visit(node)
-
-    def visit_BoolOp(self, node: ast.BoolOp) -> None:
-        old, new = ("and", "or") if isinstance(node.op, ast.And) else ("or", "and")
-        for left, right in zip(node.values, node.values[1:], strict=False):
-            self._swap(left, right, old, new)
-        for value in node.values:
-            neutral = "True" if old == "and" else "False"
-            self._replace(value, neutral, f"{neutral} in place of {self._text(value).splitlines()[0]}")
-        self.generic_visit(node)
-
-    def visit_BinOp(self, node: ast.BinOp) -> None:
-        is_text = any(_is_text(side) for side in (node.left, node.right))
-        if type(node.op) in _OPERATORS and not is_text:
-            self._swap(node.left, node.right, *_OPERATORS[type(node.op)])
-        self.generic_visit(node)
-
-    def visit_UnaryOp(self, node: ast.UnaryOp) -> None:
-        if isinstance(node.op, ast.Not):
-            self._replace(node, f"bool({self._text(node.operand)})", f"without not: {self._text(node).splitlines()[0]}")
-        self.generic_visit(node)
-
-    def visit_Call(self, node: ast.Call) -> None:
-        if isinstance(node.func, ast.Name) and node.func.id in _NAMES:
-            self._replace(node.func, _NAMES[node.func.id], f"{_NAMES[node.func.id]} in place of {node.func.id}")
-        for keyword in node.keywords:
-            if keyword.arg is not None:
-                self._leave_out_argument(keyword)
-        self.generic_visit(node)
-
-    def _leave_out_argument(self, keyword: ast.keyword) -> None:
-        """Leave out a keyword argument, with the comma before it."""
+    def _without(self, keyword: ast.keyword) -> SmallChange:
+        """Return the change that leaves out a keyword argument, with the comma before it."""
         start, end = self._span(keyword)
         before = self._source[:start].rstrip()
         if before.endswith(b","):
             start = len(before) - 1
-        self._add(start, end, "", f"without the argument {keyword.arg}")
-
-    def visit_Constant(self, node: ast.Constant) -> None:
-        if isinstance(node.value, bool):
-            self._replace(node, str(not node.value), f"{not node.value} in place of {node.value}")
-        elif isinstance(node.value, int):
-            self._replace(node, f"({self._text(node)} + 1)", f"{self._text(node)} + 1")
+        return self._change(start, end, "", f"without the argument {keyword.arg}")
 
 
 def _is_text(node: ast.expr) -> bool:
