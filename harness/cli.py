@@ -236,10 +236,11 @@ def _event_log(given: argparse.Namespace) -> EventLog | None:
 
 def _bench(given: argparse.Namespace) -> int:
     from harness.budget import budget_seconds
-    from harness.profiles import NIGHT, profile
+    from harness.profiles import BUDGETS_S, NIGHT, check_profile
     from harness.run import BenchRequest, bench
 
-    budget_s = profile(given.profile).budget_s if given.budget is None else budget_seconds(given.budget)
+    check_profile(given.profile)
+    budget_s = BUDGETS_S[given.profile] if given.budget is None else budget_seconds(given.budget)
     log = _event_log(given)
     only = _listed(given.only) or (() if log is None else ("throughput",))
     return bench(
@@ -283,7 +284,7 @@ def _compare(given: argparse.Namespace) -> int:
 
 
 def _named_scenario(given: argparse.Namespace) -> int:
-    from harness.scenario_files import scenario_file
+    from harness.scenario import scenario_file
 
     return _scenario(given, str(scenario_file(given.name)))
 
@@ -291,7 +292,7 @@ def _named_scenario(given: argparse.Namespace) -> int:
 def _scenario(given: argparse.Namespace, file: str) -> int:
     check_extra("harness")
     from harness.run import prove
-    from harness.scenario_files import read_scenario
+    from harness.scenario import read_scenario
 
     find_java()
     claim = read_scenario(Path(file))
@@ -330,7 +331,7 @@ def _mutants(given: argparse.Namespace) -> int:
 def _list(given: argparse.Namespace) -> int:
     from harness.experiments.registry import experiments
     from harness.faults import FAULTS
-    from harness.scenario_files import scenario_names
+    from harness.scenario import scenario_names
     from harness.workloads.registry import workloads
     from stores.registry import backends
     from stores.tasks import task_transaction

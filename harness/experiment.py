@@ -19,6 +19,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 from harness import replay
 from harness.budget import NEVER, Deadline
+from harness.grid import Grid
+from harness.profiles import DEFAULT, NIGHT, check_profile
 from stores.errors import ConfigError
 from stores.registry import backend_named
 
@@ -103,11 +105,19 @@ class Request:
     have tried; only a night has it.
     """
 
-    profile: str = "default"
+    profile: str = DEFAULT
     seed: int = 1
     backends: tuple[str, ...] | None = None
     log: EventLog | None = None
     coverage: Coverage | None = None
+
+    def __post_init__(self) -> None:
+        """Raise ConfigError for an unknown profile."""
+        check_profile(self.profile)
+
+    def among(self, names: Iterable[str]) -> list[str]:
+        """Return those of the full names of backends that were asked for."""
+        return [name for name in names if self.backends is None or name in self.backends]
 
 
 def _say_nothing(line: str) -> None:
@@ -194,6 +204,8 @@ class Experiment(ABC, Generic[T]):
     """The name in the rows of a bench for the reason why its trials run, where they name one."""
     trial: type[T]
     """The type of its trials: a frozen dataclass."""
+    grid: ClassVar[type[Grid] | None] = None
+    """The settings of a scenario about it, if there can be one."""
     placement: ClassVar[Placement]
     forks: ClassVar[Forks | None] = None
     """The kind of fork server that its trials share in a Spark task, if any."""
@@ -201,6 +213,8 @@ class Experiment(ABC, Generic[T]):
     """The word for its trials in a progress line that counts them; "" if it has lines of its own."""
     share: ClassVar[float] = 1.0
     """Its part of a bench's budget, relative to those of the other experiments."""
+    night_share: ClassVar[float] = 0.0
+    """Its part of a night's budget, if it is another one: ten minutes are too few for one trial of some."""
     columns: Mapping[str, Columns]
     """Its kinds of rows with their columns; ``ratio`` is known anyway. A row may have more columns than these."""
 
@@ -210,6 +224,10 @@ class Experiment(ABC, Generic[T]):
 
         Raises: ConfigError for a request that cannot be met.
         """
+
+    def share_in(self, profile: str) -> float:
+        """Return its part of the budget of a profile."""
+        return self.night_share if profile == NIGHT and self.night_share else self.share
 
     def missing(self) -> str:
         """Return the reason why no trial can run on this machine, or ""."""

@@ -20,7 +20,7 @@ from harness.answer.results import all_failures, all_figures
 from harness.answer.write import check_results, publish
 from harness.budget import NEVER, Budget, Deadline, budget_text, end_of
 from harness.experiment import Claim, Experiment, Outcome, Placement, Request, Row, Rows
-from harness.experiments.registry import experiments, kinds, stages
+from harness.experiments.registry import experiments, grid_of, kinds, stages
 from harness.folders import RUNS, SOURCE
 from harness.local import run_local
 from harness.progress import Progress
@@ -37,7 +37,7 @@ from harness.report.rows import (
     write_facts,
     write_rows,
 )
-from harness.scenario_files import ScenarioFile
+from harness.scenario import ScenarioFile
 from harness.spark.gang import run_gangs
 from harness.spark.runner import run_trials
 from harness.spark.session import Session, SparkFailedError, check_master, local_master, spark_session
@@ -74,7 +74,7 @@ class BenchRequest(Request):
     def is_whole(self) -> bool:
         """True if the report can represent the project: everything is planned, with at least the profile's budget."""
         everything = set(self.chosen_stages) == set(stages()) and self.backends is None and self.log is None
-        enough = self.budget_s is None or self.budget_s >= profiles.profile(self.profile).budget_s
+        enough = self.budget_s is None or self.budget_s >= profiles.BUDGETS_S[self.profile]
         return self.profile in profiles.WHOLE and everything and enough
 
     @property
@@ -84,7 +84,6 @@ class BenchRequest(Request):
 
     def checked(self) -> BenchRequest:
         """Return the request with the backends' full names. Raises: ConfigError for an unknown name."""
-        profiles.profile(self.profile)
         for stage in self.only:
             if stage not in stages():
                 raise ConfigError(f"no stage {stage!r}: there are {', '.join(stages())}{nearest(stage, stages())}")
@@ -172,8 +171,7 @@ def _titles(plan: Plan) -> list[str]:
 
 def budget_of(profile: str, names: Iterable[str], end: Deadline) -> Budget:
     """Return the budget of these experiments, with the shares that they have in a profile."""
-    shares = profiles.profile(profile).budget_shares
-    return Budget(end, {name: shares.get(name, experiments()[name].share) for name in names})
+    return Budget(end, {name: experiments()[name].share_in(profile) for name in names})
 
 
 def _measure(
@@ -291,11 +289,12 @@ def prove(
 
     Raises: ConfigError for an unknown name in the scenario, before Spark starts.
     """
-    file.scenario.plan(seed)  # A mistake in the file is told as it stands there.
-    scenario = file.scenario.scaled(profile)
-    scenario.check_events(log)
-    experiment = experiments()[scenario.experiment]
-    trials = scenario.plan(seed)
+    grid = grid_of(file.scenario)
+    grid.plan(seed)  # A mistake in the file is told as it stands there.
+    grid = grid.scaled(profile)
+    grid.check_events(log)
+    experiment = experiments()[file.scenario.experiment]
+    trials = grid.plan(seed)
     if reason := experiment.missing():
         raise ConfigError(reason)
     check_master(master)
@@ -311,7 +310,7 @@ def prove(
     progress = Progress()
     with removed_if_refused(folder), _session_for(experiment, trials, file.name, master, folder, progress) as spark:
         progress.stage(file.name)
-        request, claim = Request(profile, seed, None, log), Claim(file.name, scenario.expected)
+        request, claim = Request(profile, seed, None, log), Claim(file.name, grid.expected)
         done = _outcome(experiment.name, trials, request, claim, folder, progress.say, spark)
         progress.end_stage()
     rows = by_kind(done.rows, kinds())
@@ -323,8 +322,7 @@ def prove(
         print(f"{bounded} With --profile night (make: PROFILE=night) it is all of them.\n")
     if undecided := undecided_sentence(figures):
         print(f"{undecided}\n")
-    failures = [*experiment.failures(figures, rows), *scenario.missed(figures)]
-    problems = [*done.problems, *map(str, failures)]
+    problems = [*done.problems, *map(str, experiment.failures(figures, rows)), *grid.missed(figures)]
     for problem in problems[:PROBLEMS_SHOWN]:
         print(problem)
     if len(problems) > PROBLEMS_SHOWN:

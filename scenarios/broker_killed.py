@@ -5,9 +5,9 @@ The broker comes back while the task waits, or only when the task has reported t
 Source: KIP-588, "Proposed Changes"; KIP-572, "Proposed Changes".
 """
 
-from harness.scenario import BrokerScenario
+from harness.scenario import Scenario
 
-SCENARIO = BrokerScenario(faults=("broker killed", "broker restarted"), mutants=("inputs-before-outputs",))
+SCENARIO = Scenario("broker_faults", faults=("broker killed", "broker restarted"), mutants=("inputs-before-outputs",))
 
 
 if __name__ == "__main__":

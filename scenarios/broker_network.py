@@ -6,9 +6,10 @@ commit when the successor of its task has done all work, or within the next tran
 Source: KIP-588, "Proposed Changes"; KIP-892, "Error Handling"; KIP-98, zombie fencing; KIP-890.
 """
 
-from harness.scenario import BrokerScenario
+from harness.scenario import Scenario
 
-SCENARIO = BrokerScenario(
+SCENARIO = Scenario(
+    "broker_faults",
     faults=("network stalls", "answers stall", "connections cut", "commit held back", "commit delivered late"),
     mutants=("own-transactional-id", "same-epoch"),
 )

@@ -6,9 +6,10 @@ transactions it finds outputs twice, and with input offsets committed before the
 Source: KIP-129, "Motivation"; KIP-844, "StateStore changes".
 """
 
-from harness.scenario import BrokerScenario
+from harness.scenario import Scenario
 
-SCENARIO = BrokerScenario(
+SCENARIO = Scenario(
+    "broker_faults",
     faults=("task killed",),
     mutants=("no-transactions", "inputs-before-outputs", "inputs-after-outputs", "aborted-restored"),
 )

@@ -6,9 +6,10 @@ and again. No worker ends of it, and each input has one output.
 Source: KIP-572, "Proposed Changes"; KIP-588, "Proposed Changes"; KIP-892, "Error Handling".
 """
 
-from harness.scenario import BrokerScenario
+from harness.scenario import Scenario
 
-SCENARIO = BrokerScenario(
+SCENARIO = Scenario(
+    "broker_faults",
     faults=(
         "broker paused under load",
         "connections reset under load",

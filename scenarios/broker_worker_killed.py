@@ -5,9 +5,9 @@ It dies at each step of the release of its tasks, or before it works on tasks th
 Source: KIP-429, "Proposed Changes"; KIP-447, "Proposed Changes".
 """
 
-from harness.scenario import BrokerScenario
+from harness.scenario import Scenario
 
-SCENARIO = BrokerScenario(faults=("worker killed",), mutants=("no-transactions", "inputs-before-outputs"))
+SCENARIO = Scenario("broker_faults", faults=("worker killed",), mutants=("no-transactions", "inputs-before-outputs"))
 
 
 if __name__ == "__main__":

@@ -5,9 +5,9 @@ Without transactions, or with a transactional ID of its own, the zombie repeats 
 Source: KIP-98, "Transactional Guarantees", zombie fencing; KIP-447.
 """
 
-from harness.scenario import BrokerScenario
+from harness.scenario import Scenario
 
-SCENARIO = BrokerScenario(faults=("zombie wakes",), mutants=("no-transactions", "own-transactional-id"))
+SCENARIO = Scenario("broker_faults", faults=("zombie wakes",), mutants=("no-transactions", "own-transactional-id"))
 
 
 if __name__ == "__main__":

@@ -6,9 +6,10 @@ Source: KIP-892, "Error Handling", 2.
 """
 
 from harness.faults import Truncate
-from harness.scenario import CrashScenario
+from harness.scenario import Scenario
 
-SCENARIO = CrashScenario(
+SCENARIO = Scenario(
+    "crash",
     faults=(Truncate(61), Truncate(150, then="kill")),
     durabilities=("CHANGELOG", "PROCESS"),
     seeds=2,

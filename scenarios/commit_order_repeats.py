@@ -6,12 +6,13 @@ Source: KIP-129, "Motivation": of the two orders without a transaction one repea
 """
 
 from harness.faults import Kill
-from harness.scenario import CrashScenario
+from harness.scenario import Scenario
 from stores.registry import backends
 
-SCENARIO = CrashScenario(
+SCENARIO = Scenario(
+    "crash",
     faults=(Kill("mutant.between", 3),),
-    mutant="inputs-after-outputs",
+    mutants=("inputs-after-outputs",),
     caught=tuple(backends()),
     seeds=2,
 )

@@ -6,9 +6,9 @@ Source: KIP-892, "Error Handling", 3.
 """
 
 from harness.faults import Timeout
-from harness.scenario import CrashScenario
+from harness.scenario import Scenario
 
-SCENARIO = CrashScenario(faults=(Timeout(1), Timeout(6)), durabilities=("CHANGELOG", "PROCESS"), seeds=2)
+SCENARIO = Scenario("crash", faults=(Timeout(1), Timeout(6)), durabilities=("CHANGELOG", "PROCESS"), seeds=2)
 
 
 if __name__ == "__main__":

@@ -7,10 +7,10 @@ own files beside it.
 Source: SQLite, "How To Corrupt An SQLite Database File"; RocksDB wiki, "Full File Checksum and Checksum Handoff".
 """
 
-from harness.scenario import IoFaultScenario
+from harness.scenario import Scenario
 
-SCENARIO = IoFaultScenario(
-    faults=("damage flipped", "damage truncated", "damage missing"), durabilities=("DISK",), points_max=60
+SCENARIO = Scenario(
+    "iofaults", faults=("damage flipped", "damage truncated", "damage missing"), durabilities=("DISK",), points_max=60
 )
 
 

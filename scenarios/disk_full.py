@@ -3,10 +3,12 @@
 Source: write(2) and fsync(2), ENOSPC and EDQUOT; SQLite, "How SQLite Is Tested", "I/O Error Testing".
 """
 
-from harness.scenario import IoFaultScenario
+from harness.scenario import Scenario
 
-SCENARIO = IoFaultScenario(
-    faults=("error ENOSPC once", "error ENOSPC lasting", "error EDQUOT once", "error EDQUOT lasting"), points_max=30
+SCENARIO = Scenario(
+    "iofaults",
+    faults=("error ENOSPC once", "error ENOSPC lasting", "error EDQUOT once", "error EDQUOT lasting"),
+    points_max=30,
 )
 
 

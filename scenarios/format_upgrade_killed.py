@@ -5,9 +5,10 @@ The upgrade happens in place, record by record, or in a new store that is built 
 Source: KIP-892, "Upgrading"; KIP-258: a store is upgraded in place, and never half.
 """
 
-from harness.scenario import IoFaultScenario
+from harness.scenario import Scenario
 
-SCENARIO = IoFaultScenario(
+SCENARIO = Scenario(
+    "iofaults",
     faults=("kill", "kill_twice", "power names"),
     backends=("lazy-upgrade", "format-upgrade"),
     points_max=6,

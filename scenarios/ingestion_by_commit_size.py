@@ -5,9 +5,10 @@ At DISK, where the indexed batch syncs as well. These are figures of whole tasks
 Source: KIP-892, "Rejected Alternatives", on SST ingestion in place of memtables.
 """
 
-from harness.measured_scenario import ThroughputScenario
+from harness.scenario import Scenario
 
-SCENARIO = ThroughputScenario(
+SCENARIO = Scenario(
+    "throughput",
     workload="count",
     events=200_000,
     backends=("rocksdb-indexed-batch", "rocksdb-sst-ingest"),

@@ -3,9 +3,9 @@
 Source: Rebello et al., "Can Applications Recover from fsync Failures?" (USENIX ATC 2020).
 """
 
-from harness.scenario import IoFaultScenario
+from harness.scenario import Scenario
 
-SCENARIO = IoFaultScenario(faults=("error EIO lasting", "error SHORT lasting"), points_max=100)
+SCENARIO = Scenario("iofaults", faults=("error EIO lasting", "error SHORT lasting"), points_max=100)
 
 
 if __name__ == "__main__":

@@ -5,9 +5,9 @@ A caller that follows that advice completes its work. A failed sync is not ignor
 Source: Rebello et al., "Can Applications Recover from fsync Failures?" (USENIX ATC 2020).
 """
 
-from harness.scenario import IoFaultScenario
+from harness.scenario import Scenario
 
-SCENARIO = IoFaultScenario(faults=("error EIO once", "error SHORT once"), points_max=100)
+SCENARIO = Scenario("iofaults", faults=("error EIO once", "error SHORT once"), points_max=100)
 
 
 if __name__ == "__main__":

@@ -6,9 +6,9 @@ flushing, compacting, closing and opening.
 Source: KIP-844, "Test Plan"; RocksDB's db_stress and SQLite's crash tests, which kill engines in this way.
 """
 
-from harness.scenario import IoFaultScenario
+from harness.scenario import Scenario
 
-SCENARIO = IoFaultScenario(faults=("kill",))
+SCENARIO = Scenario("iofaults", faults=("kill",))
 
 
 if __name__ == "__main__":

@@ -3,9 +3,9 @@
 Source: KIP-844, the possible failures between the steps of a commit; KIP-892, "Atomic Checkpointing".
 """
 
-from harness.scenario import CrashScenario, KillAtEach, Part
+from harness.scenario import KillAtEach, Part, Scenario
 
-SCENARIO = CrashScenario(faults=(KillAtEach(Part.TASK),), seeds=3)
+SCENARIO = Scenario("crash", faults=(KillAtEach(Part.TASK),), seeds=3)
 
 
 if __name__ == "__main__":

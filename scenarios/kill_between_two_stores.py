@@ -6,10 +6,11 @@ Source: KIP-892, "Motivation"; KIP-844, the possible failures between the steps 
 """
 
 from harness.faults import Kill, KillInRecovery
-from harness.scenario import CrashScenario
+from harness.scenario import Scenario
 
 BETWEEN = "task.between_stores"
-SCENARIO = CrashScenario(
+SCENARIO = Scenario(
+    "crash",
     faults=(
         Kill(BETWEEN),
         Kill(BETWEEN, 7),

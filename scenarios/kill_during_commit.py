@@ -3,9 +3,9 @@
 Source: KIP-844, "Rejected Alternatives" and "Test Plan": all writes of a transaction are applied, or none of them.
 """
 
-from harness.scenario import CrashScenario, KillAtEach, Part
+from harness.scenario import KillAtEach, Part, Scenario
 
-SCENARIO = CrashScenario(faults=(KillAtEach(Part.COMMIT),), durabilities=("CHANGELOG", "PROCESS", "DISK"), seeds=2)
+SCENARIO = Scenario("crash", faults=(KillAtEach(Part.COMMIT),), durabilities=("CHANGELOG", "PROCESS", "DISK"), seeds=2)
 
 
 if __name__ == "__main__":

@@ -4,9 +4,10 @@ Source: KIP-844, "roll forward": a crash during the recovery is followed by the 
 """
 
 from harness.faults import Kill, KillInRecovery
-from harness.scenario import CrashScenario, KillAtEach, Part
+from harness.scenario import KillAtEach, Part, Scenario
 
-SCENARIO = CrashScenario(
+SCENARIO = Scenario(
+    "crash",
     faults=(
         KillAtEach(Part.RECOVERY),
         KillAtEach(Part.RESTORE),

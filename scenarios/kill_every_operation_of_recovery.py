@@ -3,9 +3,9 @@
 Source: KIP-844, "roll forward": a crash during the recovery is followed by the same recovery.
 """
 
-from harness.scenario import IoFaultScenario
+from harness.scenario import Scenario
 
-SCENARIO = IoFaultScenario(faults=("kill_twice",), durabilities=("DISK",), points_max=8)
+SCENARIO = Scenario("iofaults", faults=("kill_twice",), durabilities=("DISK",), points_max=8)
 
 
 if __name__ == "__main__":

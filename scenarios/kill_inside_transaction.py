@@ -5,9 +5,10 @@ Source: KIP-844, "Test Plan": what is not committed to the changelog is discarde
 
 from harness.experiments.crash.plan import UNDER_PRESSURE
 from harness.faults import KillAfter
-from harness.scenario import CrashScenario
+from harness.scenario import Scenario
 
-SCENARIO = CrashScenario(
+SCENARIO = Scenario(
+    "crash",
     faults=(KillAfter(13), KillAfter(101), KillAfter(220), KillAfter(220, flush_pressure=True)),
     **UNDER_PRESSURE,
     seeds=3,

@@ -4,9 +4,10 @@ Source: KIP-129, "Motivation": exactly once holds whatever fails, and however of
 """
 
 from harness.faults import Kill, KillAfter, KillInRecovery
-from harness.scenario import CrashScenario
+from harness.scenario import Scenario
 
-SCENARIO = CrashScenario(
+SCENARIO = Scenario(
+    "crash",
     faults=(
         KillInRecovery(KillAfter(61), (KillAfter(31), KillAfter(7), KillAfter(1))),
         KillInRecovery(

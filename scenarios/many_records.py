@@ -6,12 +6,13 @@ the memory that the keys and values take. The profile night goes up to 50,000,00
 Source: KIP-892, "Test Plan"; RocksDB's wiki, "Performance Benchmarks".
 """
 
-from harness.measured_scenario import ScaleScenario
+from harness.scenario import Scenario
 
-SCENARIO = ScaleScenario(
+SCENARIO = Scenario(
+    "scale",
     records=(1_000_000,),
     large_backends=("rocksdb", "lmdb", "sqlite"),
-    night_records=(10_000_000, 50_000_000),
+    large_records=(10_000_000, 50_000_000),
     limited_records=280_000,
     limited_value_bytes=4_000,
     memory_max_bytes=256 << 20,

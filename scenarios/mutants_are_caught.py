@@ -6,9 +6,9 @@ Source: KIP-844, "Test Plan"; Pillai et al., "All File Systems Are Not Created E
 """
 
 from harness.mutants.registry import IO_FAULTS
-from harness.scenario import IoFaultScenario
+from harness.scenario import Scenario
 
-SCENARIO = IoFaultScenario(mutants=tuple(IO_FAULTS))
+SCENARIO = Scenario("iofaults", mutants=tuple(IO_FAULTS))
 
 
 if __name__ == "__main__":

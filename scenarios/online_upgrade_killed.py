@@ -5,9 +5,10 @@ Steps after commits build the new store. It replaces the old one at the next ope
 Source: KIP-258, first draft, "In-Place Upgrade": online, without a stop of the application.
 """
 
-from harness.scenario import IoFaultScenario
+from harness.scenario import Scenario
 
-SCENARIO = IoFaultScenario(
+SCENARIO = Scenario(
+    "iofaults",
     faults=("kill", "power names"),
     backends=("task-online-upgrade",),
     points_max=24,

@@ -7,10 +7,10 @@ only reported.
 Source: Pillai et al., "All File Systems Are Not Created Equal" (OSDI 2014); KIP-892, "Atomic Checkpointing".
 """
 
-from harness.scenario import IoFaultScenario
+from harness.scenario import Scenario
 
-SCENARIO = IoFaultScenario(
-    faults=("power names", "power journal", "power strict"), points_max=96, states_per_position=4
+SCENARIO = Scenario(
+    "iofaults", faults=("power names", "power journal", "power strict"), points_max=96, states_per_position=4
 )
 
 

@@ -5,10 +5,10 @@ This is beyond what disks do, by the stated model: a store may detect it, but mu
 Source: SQLite, "Atomic Commit In SQLite", "Hardware Assumptions", on sectors and power-safe overwrite.
 """
 
-from harness.scenario import IoFaultScenario
+from harness.scenario import Scenario
 
-SCENARIO = IoFaultScenario(
-    faults=("power torn-sectors",), durabilities=("DISK",), points_max=120, states_per_position=4
+SCENARIO = Scenario(
+    "iofaults", faults=("power torn-sectors",), durabilities=("DISK",), points_max=120, states_per_position=4
 )
 
 

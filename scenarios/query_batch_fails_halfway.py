@@ -3,9 +3,9 @@
 Source: Armbrust et al., "Structured Streaming" (SIGMOD 2018), section 6.1, "Fault Recovery".
 """
 
-from harness.scenario import QueryScenario
+from harness.scenario import Scenario
 
-SCENARIO = QueryScenario(faults=("batch fails halfway",), backends=("rocksdb", "lmdb", "sqlite"))
+SCENARIO = Scenario("query_faults", faults=("batch fails halfway",), backends=("rocksdb", "lmdb", "sqlite"))
 
 
 if __name__ == "__main__":

@@ -5,9 +5,9 @@ It is the disk of the local copies, or that of the log.
 Source: write(2), ENOSPC.
 """
 
-from harness.scenario import QueryScenario
+from harness.scenario import Scenario
 
-SCENARIO = QueryScenario(faults=("local disk full", "log disk full"), backends=("rocksdb", "lmdb", "sqlite"))
+SCENARIO = Scenario("query_faults", faults=("local disk full", "log disk full"), backends=("rocksdb", "lmdb", "sqlite"))
 
 
 if __name__ == "__main__":

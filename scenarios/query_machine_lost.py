@@ -3,9 +3,9 @@
 Source: KIP-892, "Atomic Checkpointing": a restore begins where the store stands.
 """
 
-from harness.scenario import QueryScenario
+from harness.scenario import Scenario
 
-SCENARIO = QueryScenario(faults=("machine lost",))
+SCENARIO = Scenario("query_faults", faults=("machine lost",))
 
 
 if __name__ == "__main__":

@@ -4,9 +4,9 @@ Source: Pillai et al., "All File Systems Are Not Created Equal" (OSDI 2014), sec
 """
 
 from harness.mutants.registry import QUERY_TRIALS
-from harness.scenario import QueryScenario
+from harness.scenario import Scenario
 
-SCENARIO = QueryScenario(mutants=tuple(QUERY_TRIALS))
+SCENARIO = Scenario("query_faults", mutants=tuple(QUERY_TRIALS))
 
 
 if __name__ == "__main__":

@@ -5,10 +5,11 @@ Each kill comes at another failpoint of a batch, or between two batches.
 Source: Armbrust et al., "Structured Streaming" (SIGMOD 2018), section 6.1, "Fault Recovery".
 """
 
-from harness.scenario import QueryScenario
+from harness.scenario import Scenario
 
-SCENARIO = QueryScenario(
-    faults=("worker killed", "executor killed", "driver killed in a batch", "driver killed between batches")
+SCENARIO = Scenario(
+    "query_faults",
+    faults=("worker killed", "executor killed", "driver killed in a batch", "driver killed between batches"),
 )
 
 

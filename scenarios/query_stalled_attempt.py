@@ -3,9 +3,9 @@
 Source: Apache Spark, `spark.speculation`; KIP-98, zombie fencing.
 """
 
-from harness.scenario import QueryScenario
+from harness.scenario import Scenario
 
-SCENARIO = QueryScenario(faults=("stalled attempt",), backends=("rocksdb", "lmdb"))
+SCENARIO = Scenario("query_faults", faults=("stalled attempt",), backends=("rocksdb", "lmdb"))
 
 
 if __name__ == "__main__":

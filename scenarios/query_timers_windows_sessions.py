@@ -4,9 +4,10 @@ Their functions are those of tasks, and one with timers by event time. Source: K
 `withWatermark`.
 """
 
-from harness.scenario import QueryScenario
+from harness.scenario import Scenario
 
-SCENARIO = QueryScenario(
+SCENARIO = Scenario(
+    "query_faults",
     faults=("worker killed", "stalled attempt", "batch fails halfway", "local disk full", "machine lost"),
     workloads=("timers", "flights_by_hour", "aircraft_sessions"),
 )

@@ -8,9 +8,9 @@ Source: KIP-892, "Interactive Queries" and "Interactive Query .position Offsets"
 """
 
 from harness.mutants.registry import READER_TRIALS
-from harness.scenario import ReadersScenario
+from harness.scenario import Scenario
 
-SCENARIO = ReadersScenario(durabilities=("CHANGELOG", "PROCESS", "DISK"), mutants=tuple(READER_TRIALS))
+SCENARIO = Scenario("readers", durabilities=("CHANGELOG", "PROCESS", "DISK"), mutants=tuple(READER_TRIALS))
 
 
 if __name__ == "__main__":

@@ -6,9 +6,9 @@ whole store. It needs Java with a compiler, and the jars of Kafka: make kafka-ja
 Source: KIP-892, "Motivation"; KIP-844.
 """
 
-from harness.measured_scenario import KafkaRestartScenario
+from harness.scenario import Scenario
 
-SCENARIO = KafkaRestartScenario()
+SCENARIO = Scenario("kafka-restart")
 
 
 if __name__ == "__main__":

@@ -6,9 +6,10 @@ temporary store in each commit. These are figures of whole tasks, with their cha
 Source: KIP-844, "Test Plan"; KIP-892, "Rejected Alternatives".
 """
 
-from harness.measured_scenario import AtLeast, ThroughputScenario
+from harness.scenario import AtLeast, Scenario
 
-SCENARIO = ThroughputScenario(
+SCENARIO = Scenario(
+    "throughput",
     workload="count",
     events=200_000,
     records_per_commit=(100, 1_000, 10_000),

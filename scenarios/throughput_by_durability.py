@@ -5,9 +5,11 @@ A comparison. Levels are never mixed in a table.
 Source: KIP-892, "Atomic Checkpointing": why stores there leave durability to their changelogs.
 """
 
-from harness.measured_scenario import ThroughputScenario
+from harness.scenario import Scenario
 
-SCENARIO = ThroughputScenario(workload="count", events=50_000, durabilities=("CHANGELOG", "PROCESS", "DISK"), repeats=2)
+SCENARIO = Scenario(
+    "throughput", workload="count", events=50_000, durabilities=("CHANGELOG", "PROCESS", "DISK"), repeats=2
+)
 
 
 if __name__ == "__main__":

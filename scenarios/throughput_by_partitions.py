@@ -3,9 +3,9 @@
 Source: KIP-129: a task owns its partition, its stores and its transaction.
 """
 
-from harness.measured_scenario import ThroughputScenario
+from harness.scenario import Scenario
 
-SCENARIO = ThroughputScenario(workload="count", events=100_000, partitions=(1, 2), repeats=2)
+SCENARIO = Scenario("throughput", workload="count", events=100_000, partitions=(1, 2), repeats=2)
 
 
 if __name__ == "__main__":

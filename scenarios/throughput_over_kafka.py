@@ -6,9 +6,9 @@ with a compiler, and the jars of Kafka: make bench-kafka fetches them and runs t
 Source: KIP-129, KIP-447.
 """
 
-from harness.measured_scenario import KafkaScenario
+from harness.scenario import Scenario
 
-SCENARIO = KafkaScenario(backends=("rocksdb-indexed-batch", "memory-indexed-batch"))
+SCENARIO = Scenario("kafka", backends=("rocksdb-indexed-batch", "memory-indexed-batch"))
 
 
 if __name__ == "__main__":

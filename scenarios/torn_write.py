@@ -3,9 +3,9 @@
 Source: SQLite, "How SQLite Is Tested", "Crash Testing"; KIP-892, "Consistency Problem".
 """
 
-from harness.scenario import IoFaultScenario
+from harness.scenario import Scenario
 
-SCENARIO = IoFaultScenario(faults=("tear",), points_max=120)
+SCENARIO = Scenario("iofaults", faults=("tear",), points_max=120)
 
 
 if __name__ == "__main__":

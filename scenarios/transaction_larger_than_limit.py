@@ -9,9 +9,10 @@ Source: KIP-892, "In-memory Transaction Buffers", for the limit; that a transact
 
 from harness.experiments.crash.operations import Mix
 from harness.faults import Kill, KillAfter, Stop
-from harness.scenario import CrashScenario
+from harness.scenario import Scenario
 
-SCENARIO = CrashScenario(
+SCENARIO = Scenario(
+    "crash",
     faults=(
         Stop(30),
         KillAfter(17),

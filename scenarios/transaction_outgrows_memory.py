@@ -8,11 +8,12 @@ Source: KIP-844, on a temporary store on disk: transactions are not bounded by m
 
 from harness.experiments.crash.plan import shape
 from harness.faults import Kill, KillAfter, Stop
-from harness.scenario import CrashScenario
+from harness.scenario import Scenario
 from stores.failpoints import failpoint
 from stores.strategies.dual_store import MID_COPY
 
-SCENARIO = CrashScenario(
+SCENARIO = Scenario(
+    "crash",
     faults=(
         Stop(120),
         KillAfter(100),

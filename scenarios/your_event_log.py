@@ -4,9 +4,9 @@ Give ``--events PATH --key COLUMN`` (and ``--time COLUMN``), or EVENTS and KEY i
 Parquet, a file or a folder. Each key keeps its number of events and the latest of them.
 """
 
-from harness.measured_scenario import ThroughputScenario
+from harness.scenario import Scenario
 
-SCENARIO = ThroughputScenario(workload="event_log", records_per_commit=(100, 1_000, 10_000))
+SCENARIO = Scenario("throughput", workload="event_log", records_per_commit=(100, 1_000, 10_000))
 
 
 if __name__ == "__main__":

@@ -7,9 +7,9 @@ Source: KIP-98, zombie fencing; KIP-129; KIP-892, "Error Handling".
 """
 
 from harness.faults import Fence
-from harness.scenario import CrashScenario
+from harness.scenario import Scenario
 
-SCENARIO = CrashScenario(faults=(Fence(13), Fence(101), Fence(220)), durabilities=("CHANGELOG", "PROCESS"), seeds=1)
+SCENARIO = Scenario("crash", faults=(Fence(13), Fence(101), Fence(220)), durabilities=("CHANGELOG", "PROCESS"), seeds=1)
 
 
 if __name__ == "__main__":

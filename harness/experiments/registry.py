@@ -9,7 +9,9 @@ from types import MappingProxyType
 from typing import Any
 
 from harness.experiment import RATIO, RATIO_COLUMNS, Columns, Experiment
-from harness.workloads.suggestion import unknown
+from harness.grid import Grid, grid_from
+from harness.scenario import Scenario
+from harness.workloads.suggestion import check_known, unknown
 
 _CLASSES = (
     "harness.experiments.amplification.experiment.Amplification",
@@ -50,6 +52,13 @@ def experiment_named(name: str) -> Experiment[Any]:
     if name not in experiments():
         raise unknown("experiment", name, experiments())
     return experiments()[name]
+
+
+def grid_of(scenario: Scenario) -> Grid:
+    """Return the grid of a scenario. Raises: ConfigError for an unknown experiment, and for a wrong setting."""
+    kinds_of_grid = {name: each.grid for name, each in experiments().items() if each.grid is not None}
+    check_known("experiment with scenarios called", kinds_of_grid, scenario.experiment)
+    return grid_from(kinds_of_grid[scenario.experiment], scenario.settings)
 
 
 def stages() -> tuple[str, ...]:

@@ -28,7 +28,7 @@ from harness.checkers.counting import (
 from harness.experiment import Claim, Request, Worker
 from harness.experiments.broker_faults import faults, processes
 from harness.experiments.broker_faults.application import COMMITS, INSIDE, RECORDS_PER_COMMIT, inputs
-from harness.experiments.broker_faults.experiment import BrokerFaults
+from harness.experiments.broker_faults.experiment import BrokerFaults, BrokerGrid
 from harness.experiments.broker_faults.faults import FAULTS, LOG_COMMIT, checked, places_of
 from harness.experiments.broker_faults.processes import BrokenPromiseError
 from harness.experiments.broker_faults.run import result_of
@@ -40,7 +40,6 @@ from harness.experiments.broker_faults.trial import (
 from harness.mutants.registry import BROKER_TRIALS
 from harness.processes import kafka_jars
 from harness.replay import text_of
-from harness.scenario import BrokerScenario
 from harness.spark.session import SHIPPED_SUFFIXES
 from stores.errors import ConfigError
 from stores.tasks import task_transaction
@@ -143,11 +142,11 @@ def test_a_night_has_every_fault_at_every_place_and_every_mutant_and_other_runs_
 )
 def test_a_mistake_in_a_scenario_is_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(ConfigError):
-        BrokerScenario(**wrong).plan(1)
+        BrokerGrid(**wrong).plan(1)
 
 
 def test_a_scenario_has_the_mutants_of_its_faults_only() -> None:
-    scenario = BrokerScenario(faults=("zombie wakes",), mutants=("no-transactions",))
+    scenario = BrokerGrid(faults=("zombie wakes",), mutants=("no-transactions",))
     trials = scenario.plan(5)
     assert [(trial.mutant, trial.fault) for trial in trials if trial.mutant] == [("no-transactions", "zombie wakes")]
     assert {scenario.expected(trial) for trial in trials if not trial.mutant} == {"valid"}

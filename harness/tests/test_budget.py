@@ -38,7 +38,7 @@ from harness.experiments.registry import experiments
 from harness.local import PROBLEMS_MAX, run_local
 from harness.processes.child import MeasurementFailedError, run_program
 from harness.processes.load import LOAD_COLUMNS, median_load
-from harness.profiles import NIGHT, PROFILES
+from harness.profiles import NIGHT
 from harness.report.coverage import left_out, left_out_sentence, summary_of
 from harness.run import budget_of
 from harness.spark.runner import taken_by
@@ -223,13 +223,10 @@ def test_without_a_budget_no_deadline_passes() -> None:
 def test_a_profile_gives_some_experiments_another_share_than_they_have_in_others() -> None:
     clock = Clock()
     scale = experiments()["scale"].share
-    for name, share in {"default": scale, NIGHT: PROFILES[NIGHT].budget_shares["scale"]}.items():
+    for name, share in {"default": scale, NIGHT: experiments()["scale"].night_share}.items():
         assert share != scale or name == "default"
         found = budget_of(name, ("scale", "crash"), Deadline(clock.now + 100, clock)).deadline("scale")
         assert found.remaining_s == pytest.approx(100 * share / (share + experiments()["crash"].share))
-    for profile in PROFILES.values():
-        assert set(profile.budget_shares) <= set(experiments())
-        assert all(share > 0 for share in profile.budget_shares.values())
 
 
 def test_no_local_trial_begins_after_the_deadline_and_those_left_out_are_counted() -> None:

@@ -25,8 +25,7 @@ from harness.tests.shared_jvm import SharedJvm
 
 ROOT = Path(__file__).parents[2]
 BAD_SCENARIO = """
-from harness.measured_scenario import ThroughputScenario
-from harness.scenario import CrashScenario
+from harness.scenario import Scenario
 SCENARIO = {made}
 if __name__ == "__main__":
     from harness.cli import run_scenario
@@ -187,9 +186,9 @@ def test_the_list_names_what_there_is(capsys: pytest.CaptureFixture[str]) -> Non
 @pytest.mark.parametrize(
     ("made", "named"),
     [
-        ("CrashScenario(faults=(), backends=('rocksbd',))", "rocksbd"),
-        ("ThroughputScenario('cuont')", "cuont"),
-        ("CrashScenario(falts=())", "falts"),
+        ("Scenario('crash', faults=(), backends=('rocksbd',))", "rocksbd"),
+        ("Scenario('throughput', workload='cuont')", "cuont"),
+        ("Scenario('crash', falts=())", "falts"),
         ("exit(0)", "SystemExit"),
     ],
 )
@@ -214,7 +213,7 @@ def test_a_scenario_runs_from_any_folder_and_says_whether_its_claim_holds(tmp_pa
     file.write_text(
         '"""A store keeps what was committed."""\nfrom harness.faults import KillAfter\n'
         + BAD_SCENARIO.format(
-            made="CrashScenario(faults=(KillAfter(13),), backends=('lmdb', 'rocksdb-direct'), seeds=1)",
+            made="Scenario('crash', faults=(KillAfter(13),), backends=('lmdb', 'rocksdb-direct'), seeds=1)",
         )
     )
     run = harness(tmp_path, str(file), "--runs", "runs", "--seed", "3")
@@ -231,8 +230,8 @@ def test_a_claim_that_does_not_hold_is_status_1_and_tells_how_to_repeat_the_tria
     file.write_text(
         "from harness.faults import Kill\n"
         + BAD_SCENARIO.format(
-            made="CrashScenario(faults=(Kill('mutant.between', 3),), backends=('lmdb',), seeds=1, "
-            "mutant='inputs-before-outputs')",
+            made="Scenario('crash', faults=(Kill('mutant.between', 3),), backends=('lmdb',), seeds=1, "
+            "mutants=('inputs-before-outputs',))",
         )
     )
     run = harness(tmp_path, "-m", "harness", "scenario", str(file), "--runs", "runs", **shared_jvm.variables)

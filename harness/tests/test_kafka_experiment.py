@@ -8,11 +8,10 @@ from typing import Any
 import pytest
 
 from harness.answer.results import all_figures
-from harness.experiment import Claim, Failure, Request, Worker
-from harness.experiments.kafka.experiment import BACKENDS, Kafka
+from harness.experiment import Claim, Request, Worker
+from harness.experiments.kafka.experiment import BACKENDS, Kafka, KafkaGrid
 from harness.experiments.kafka.report import figures, ratios
 from harness.experiments.kafka.trial import BARE, EMBEDDED, KAFKA, SHARED, STREAMS, KafkaTrial, checksum_of
-from harness.measured_scenario import KafkaScenario
 from harness.processes import kafka_jars
 from harness.replay import text_of
 from stores.config import StoreConfig
@@ -91,10 +90,10 @@ def test_ratios_are_those_of_the_same_round_and_the_embedded_changelog_has_none(
     assert (found[STREAMS]["ratio"], found[STREAMS]["at_least"], found[STREAMS]["repeats"]) == (2.0, 1.3, 1)
 
 
-def judged(*, speed: float) -> list[Failure]:
+def judged(*, speed: float) -> list[str]:
     """Return what a scenario misses whose task has this speed relative to the bare loop, in five rounds."""
     rows = [row(subject, seconds, at) for at in range(5) for subject, seconds in ((DEFAULT, 1 / speed), (BARE, 1.0))]
-    return KafkaScenario().missed(all_figures({"kafka": rows, "ratio": ratios(rows)}))
+    return KafkaGrid().missed(all_figures({"kafka": rows, "ratio": ratios(rows)}))
 
 
 def test_a_scenario_holds_only_if_no_ratio_misses_its_threshold() -> None:

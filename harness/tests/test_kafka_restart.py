@@ -8,12 +8,11 @@ from typing import Any
 import pytest
 
 from harness.answer.results import all_figures
-from harness.experiment import Claim, Failure, Request, Worker
+from harness.experiment import Claim, Request, Worker
 from harness.experiments.kafka.experiment import Kafka
-from harness.experiments.kafka.restart_experiment import KafkaRestart
+from harness.experiments.kafka.restart_experiment import KafkaRestart, RestartGrid
 from harness.experiments.kafka.restart_report import KIND, PROMISED, figures, ratios
 from harness.experiments.kafka.trial import RECORDS, STREAMS, RestartTrial
-from harness.measured_scenario import KafkaRestartScenario
 from harness.replay import text_of
 from stores.config import StoreConfig
 from stores.errors import ConfigError
@@ -62,10 +61,10 @@ def test_ratios_compare_a_backend_with_the_promised_time_and_with_kafka_streams_
     assert (found[STREAMS]["ratio"], found[STREAMS]["at_least"], found[STREAMS]["repeats"]) == (40.0, None, 1)
 
 
-def judged(ready_s: float, records: int) -> list[Failure]:
+def judged(ready_s: float, records: int) -> list[str]:
     """Return what a scenario misses whose worker is ready after this time, in five rounds."""
     rows = [row(DEFAULT, ready_s, repeat, records) for repeat in range(5)]
-    return KafkaRestartScenario().missed(all_figures({KIND: rows, "ratio": ratios(rows)}))
+    return RestartGrid().missed(all_figures({KIND: rows, "ratio": ratios(rows)}))
 
 
 def test_more_than_a_second_fails_the_scenario_with_the_promised_records_alone() -> None:

@@ -12,16 +12,16 @@ import pytest
 
 from harness.budget import NEVER, TIME_OVER, Deadline, TimeOverError
 from harness.experiment import Request, Worker
+from harness.experiments.registry import grid_of
 from harness.experiments.scale import scale as scale_module
 from harness.experiments.scale import steps
-from harness.experiments.scale.experiment import Scale
+from harness.experiments.scale.experiment import Scale, ScaleGrid
 from harness.experiments.scale.report import scale_chart, scale_tables
 from harness.experiments.scale.scale import ScaleTrial, run_scale
-from harness.measured_scenario import ScaleScenario
 from harness.processes.child import MeasurementFailedError, figures_of, write_figures
 from harness.processes.memory_limit import NoMemoryLimitError, memory_limit
 from harness.run import prove
-from harness.scenario_files import read_scenario, scenario_file
+from harness.scenario import read_scenario, scenario_file
 from harness.tests.clock import Clock
 from stores.errors import ConfigError
 from stores.registry import backends, open_store
@@ -229,18 +229,18 @@ def test_a_trial_that_makes_no_sense_is_refused() -> None:
         lambda: ScaleTrial("lmdb", 0, 1),
         lambda: ScaleTrial("memory", 10, 1),
         lambda: ScaleTrial("lmdb", 10, 1, memory_max_bytes=1 << 20),
-        lambda: ScaleScenario(records=(0,)).plan(1),
-        lambda: ScaleScenario(backends=("lmbd",)).plan(1),
-        lambda: ScaleScenario(large_backends="lmdb").plan(1),  # type: ignore[arg-type]
-        lambda: ScaleScenario(records=()).plan(1),
+        lambda: ScaleGrid(records=(0,)).plan(1),
+        lambda: ScaleGrid(backends=("lmbd",)).plan(1),
+        lambda: ScaleGrid(large_backends="lmdb").plan(1),  # type: ignore[arg-type]
+        lambda: ScaleGrid(records=()).plan(1),
     ):
         with pytest.raises(ConfigError):
             wrong()
 
 
 def test_the_scenario_has_every_backend_with_files_a_limit_of_memory_and_fifty_million_records_at_night() -> None:
-    scenario = read_scenario(scenario_file("many_records")).scenario
-    trials = scenario.plan(1)
+    scenario = grid_of(read_scenario(scenario_file("many_records")).scenario)
+    trials = scenario.scaled("default").plan(1)
     with_files = {name for name, each in backends().items() if each.persistent}
     assert {trial.backend for trial in trials} == with_files
     assert {trial.records for trial in trials if not trial.memory_max_bytes} == {1_000_000}
@@ -272,8 +272,8 @@ def test_the_scenario_runs_without_spark_and_prints_its_tables(
     monkeypatch.setattr("harness.run.spark_session", lambda *_: pytest.fail("Spark was started"))
     file = tmp_path / "few.py"
     file.write_text(
-        '"""Few."""\nfrom harness.measured_scenario import ScaleScenario\n'
-        f'SCENARIO = ScaleScenario(records=({RECORDS},), backends=("sqlite",))\n'
+        '"""Few."""\nfrom harness.scenario import Scenario\n'
+        f'SCENARIO = Scenario("scale", records=({RECORDS},), backends=("sqlite",))\n'
     )
     assert prove(read_scenario(file), seed=1, master=None, runs=tmp_path / "runs")
     assert "sqlite-indexed-batch" in capsys.readouterr().out

@@ -181,7 +181,7 @@ def test_a_mistyped_command_is_answered_with_the_nearest(
 
 def test_a_file_that_hides_the_library_is_named_by_the_harness(wheel: Installed, tmp_path: Path) -> None:
     (tmp_path / "stores.py").write_text("x = 1\n")
-    (tmp_path / "mine.py").write_text("from harness.scenario import CrashScenario\n")
+    (tmp_path / "mine.py").write_text("from harness.scenario import Scenario\n")
     done = subprocess.run(
         [wheel.python, "mine.py"], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False
     )

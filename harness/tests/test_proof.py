@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from harness.measured_scenario import AtLeast, ThroughputScenario
+from harness.experiments.throughput.plan import ThroughputGrid
+from harness.scenario import AtLeast
 
-CLAIM = ThroughputScenario("count", at_least=(AtLeast("lmdb-indexed-batch", "rocksdb-direct", 0.5),))
+CLAIM = ThroughputGrid("count", 10, at_least=(AtLeast("lmdb-indexed-batch", "rocksdb-direct", 0.5),))
 
 
 def figure(backend: str, median: float, fastest: float, **settings: Any) -> dict[str, Any]:

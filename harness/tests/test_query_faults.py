@@ -14,14 +14,13 @@ from harness.checkers.query import leading_stores, wrong_restores, wrong_rows, w
 from harness.experiment import Request, Worker
 from harness.experiments.query_faults import faults as query_faults
 from harness.experiments.query_faults import notes as notes_module
-from harness.experiments.query_faults.experiment import QueryFaults
+from harness.experiments.query_faults.experiment import QueryFaults, QueryGrid
 from harness.experiments.query_faults.faults import FAULTS, KINDS
 from harness.experiments.query_faults.notes import Notes
 from harness.experiments.query_faults.run import problems
 from harness.experiments.query_faults.trial import COUNT, WORKLOADS, QueryTrial
 from harness.mutants.registry import QUERY_TRIALS
 from harness.processes.child import MeasurementFailedError
-from harness.scenario import QueryScenario
 from harness.spark.query_faults.queries import WORKLOADS as QUERIES
 from stores.errors import ConfigError
 from stores.registry import ALIASES, backends
@@ -152,7 +151,7 @@ def test_each_fault_is_of_one_kind_and_each_query_has_its_name() -> None:
 )
 def test_a_mistake_in_a_scenario_is_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(ConfigError):
-        QueryScenario(**wrong).plan(1)
+        QueryGrid(**wrong).plan(1)
 
 
 @pytest.mark.spark

@@ -13,8 +13,9 @@ import pytest
 from harness.checkers.isolation import Query, Versions, Window, explained, refusal, shown
 from harness.cli import main
 from harness.experiments.readers.trial import OPERATIONS_AT_LEAST, ROUNDS_OF_A_MUTANT, ReadersTrial, run
+from harness.experiments.registry import grid_of
 from harness.mutants.registry import READER_TRIALS, fitting, patch
-from harness.scenario import ReadersScenario
+from harness.scenario import Scenario
 from harness.typed_maps import KINDS
 from stores import failpoints
 from stores.batch.buffer import IndexedBatch
@@ -176,16 +177,16 @@ def test_each_strategy_that_keeps_writes_apart_has_a_mutant_that_readers_find_ou
 @pytest.mark.parametrize(
     "scenario",
     [
-        ReadersScenario(backends=("lmbd",)),
-        ReadersScenario(durabilities=("DISC",)),
-        ReadersScenario(mutants=("half-a-comit",)),
-        ReadersScenario(backends=("lmdb",), mutants=("nothing-noted",)),
-        ReadersScenario(seconds=0),
-        ReadersScenario(backends="lmdb"),  # type: ignore[arg-type]
-        ReadersScenario(backends=("memory-indexed-batch",), durabilities=("DISK",)),
+        Scenario("readers", backends=("lmbd",)),
+        Scenario("readers", durabilities=("DISC",)),
+        Scenario("readers", mutants=("half-a-comit",)),
+        Scenario("readers", backends=("lmdb",), mutants=("nothing-noted",)),
+        Scenario("readers", seconds=0),
+        Scenario("readers", backends="lmdb"),
+        Scenario("readers", backends=("memory-indexed-batch",), durabilities=("DISK",)),
     ],
     ids=range(7),
 )
-def test_a_mistake_in_a_scenario_is_a_config_error_when_planned(scenario: ReadersScenario) -> None:
+def test_a_mistake_in_a_scenario_is_a_config_error_when_planned(scenario: Scenario) -> None:
     with pytest.raises(ConfigError):
-        scenario.plan(1)
+        grid_of(scenario).plan(1)

@@ -21,13 +21,12 @@ from harness.experiments.microbench import run as timing
 from harness.experiments.microbench.claim import claims
 from harness.experiments.microbench.experiment import MicrobenchTrial
 from harness.experiments.registry import kinds, stages
-from harness.measured_scenario import AtLeast, ThroughputScenario
 from harness.processes.child import MeasurementFailedError
 from harness.progress import Progress
 from harness.report.ratios import ratio_of
 from harness.report.rows import read_rows
 from harness.run import BenchRequest
-from harness.scenario_files import ScenarioFile
+from harness.scenario import AtLeast, Scenario, ScenarioFile
 from harness.spark.runner import _once
 from harness.tests.made_up_rows import made_up_rows
 from harness.workloads.event_log import EventLog
@@ -183,7 +182,7 @@ def test_a_scenario_holds_if_its_ratio_is_reached(
     subject, yardstick = sorted({str(row["backend"]) for row in rows})[:2]
     monkeypatch.setattr(run, "spark_session", no_session)
     monkeypatch.setattr(run, "_outcome", lambda *given: Outcome(list(rows)))
-    scenario = ThroughputScenario("count", events=10, at_least=(AtLeast(subject, yardstick, ratio),))
+    scenario = Scenario("throughput", workload="count", events=10, at_least=(AtLeast(subject, yardstick, ratio),))
     file = ScenarioFile("fast", "It is fast.", scenario)
     assert run.prove(file, seed=1, master="local[1]", runs=tmp_path) is holds
     (folder,) = tmp_path.iterdir()

@@ -6,21 +6,24 @@ from dataclasses import replace
 
 import pytest
 
+from harness.experiments.crash.grid import CrashGrid
+from harness.experiments.iofaults.plan import IoFaultGrid
+from harness.experiments.registry import grid_of
+from harness.experiments.throughput.plan import ThroughputGrid
 from harness.faults import KillAfter
-from harness.measured_scenario import AtLeast, ThroughputScenario
-from harness.profiles import PROFILES
-from harness.scenario import CrashScenario, IoFaultScenario
-from harness.scenario_files import read_scenario, scenario_file, scenario_names
+from harness.grid import Grid
+from harness.profiles import NAMES
+from harness.scenario import AtLeast, read_scenario, scenario_file, scenario_names
 from stores.errors import ConfigError
 
-CRASH = CrashScenario((KillAfter(13),), backends=("lmdb",), seeds=3)
-SPEED = ThroughputScenario("count", events=50_000, repeats=2, at_least=(AtLeast("lmdb", "sqlite", 0.5),))
-OPERATION = IoFaultScenario(("power names",), points_max=64, states_per_position=4)
+CRASH = CrashGrid(faults=(KillAfter(13),), backends=("lmdb",), seeds=3)
+SPEED = ThroughputGrid("count", events=50_000, repeats=2, at_least=(AtLeast("lmdb", "sqlite", 0.5),))
+OPERATION = IoFaultGrid(faults=("power names",), points_max=64, states_per_position=4)
 
 
 @pytest.mark.parametrize("scenario", [CRASH, SPEED, OPERATION], ids=["crash", "speed", "operation"])
 def test_the_default_is_what_the_file_says_and_an_unknown_profile_a_mistake(
-    scenario: CrashScenario | ThroughputScenario | IoFaultScenario,
+    scenario: Grid,
 ) -> None:
     assert scenario.scaled("default") == scenario
     with pytest.raises(ConfigError):
@@ -40,17 +43,17 @@ def test_full_leaves_nothing_out() -> None:
 
 
 def test_events_that_have_an_end_of_their_own_stay_all_of_them() -> None:
-    flights = ThroughputScenario("flights")
+    flights = ThroughputGrid("flights")
     assert flights.scaled("night") == replace(flights, repeats=5)
 
 
 def test_a_defect_that_must_be_caught_keeps_its_seeds() -> None:
-    scenario = replace(CRASH, mutant="skipped-wipe", seeds=4)
+    scenario = replace(CRASH, mutants=("skipped-wipe",), seeds=4)
     assert scenario.scaled("smoke") == scenario
 
 
 @pytest.mark.parametrize("name", scenario_names())
 def test_every_scenario_of_the_project_can_be_planned_at_every_profile(name: str) -> None:
-    scenario = read_scenario(scenario_file(name)).scenario
-    for profile in PROFILES:
+    scenario = grid_of(read_scenario(scenario_file(name)).scenario)
+    for profile in NAMES:
         assert scenario.scaled(profile).plan(1)

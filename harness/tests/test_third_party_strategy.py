@@ -25,9 +25,10 @@ for trial in crash_matrix(["their-journaled"], seeds=(1,)):
     print(admitted(trial).text)
 """
 SCENARIO = '''"""Their store dies in its commit and in its recovery, and is found at some commit."""
-from harness.scenario import CrashScenario, KillAtEach, Part
+from harness.scenario import KillAtEach, Part, Scenario
 
-SCENARIO = CrashScenario((KillAtEach(Part.COMMIT), KillAtEach(Part.RECOVERY)), backends=("their-journaled",), seeds=1)
+FAULTS = (KillAtEach(Part.COMMIT), KillAtEach(Part.RECOVERY))
+SCENARIO = Scenario("crash", faults=FAULTS, backends=("their-journaled",), seeds=1)
 '''
 
 

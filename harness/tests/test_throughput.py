@@ -13,10 +13,11 @@ from harness.experiment import Request
 from harness.experiments.throughput.experiment import Throughput
 from harness.experiments.throughput.measurement import histogram
 from harness.experiments.throughput.partition_work import Configuration, log_durability, read_pairs, write_pairs
-from harness.experiments.throughput.plan import Grid, ThroughputTrial, throughput_trials
+from harness.experiments.throughput.plan import ThroughputGrid as Grid
+from harness.experiments.throughput.plan import ThroughputTrial, throughput_trials
 from harness.experiments.throughput.run import throughput_row
 from harness.processes.load import LoadWatch, cpu_times, is_busy
-from harness.profiles import PROFILES
+from harness.profiles import NAMES
 from harness.progress import ProgressFile, note_progress
 from stores.errors import ConfigError
 from stores.interface import Durability
@@ -70,7 +71,7 @@ def test_the_same_seed_plans_the_same_order_and_another_one_another() -> None:
     assert [each.backend for each in first] != [each.backend for each in other]
 
 
-@pytest.mark.parametrize("name", PROFILES)
+@pytest.mark.parametrize("name", NAMES)
 def test_every_backend_is_measured_in_every_profile(name: str) -> None:
     for trial in profile(name, 1)[:2]:
         assert {each.backend for each in trial.configurations} == set(backends())
@@ -93,7 +94,10 @@ def test_laps_of_a_trial_that_is_repeated_are_one_number_for_each_configuration(
 
 
 def test_overlapping_plans_measure_a_configuration_once() -> None:
-    grids = [Grid("count", 100, records_per_commit=(10, 100)), Grid("count", 100, records_per_commit=(100,))]
+    grids = [
+        Grid("count", 100, records_per_commit=(10, 100)),
+        Grid("count", 100, records_per_commit=(100,)),
+    ]
     (trial,) = throughput_trials(grids, 1)
     assert len(trial.configurations) == len(set(trial.configurations)) == 2 * len(backends())
 

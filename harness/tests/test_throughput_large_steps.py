@@ -14,17 +14,16 @@ import pytest
 
 from harness.answer.results import all_figures
 from harness.experiment import Request
-from harness.experiments.memory.experiment import LargeSteps, wrong_step_lines
+from harness.experiments.memory.experiment import STEPS_BYTES, LargeSteps, wrong_step_lines
 from harness.experiments.memory.large_steps import LIMIT_BYTES, bound_bytes, measured
 from harness.experiments.memory.memory_watch import MemoryWatch
 from harness.experiments.memory.report import large_step_tables, memory_findings
 from harness.experiments.registry import kinds
-from harness.profiles import PROFILES
 from harness.tests.made_up_rows import made_up_rows
 from stores.config import StoreConfig
 from stores.registry import backends
 
-STEP_BYTES = PROFILES["default"].large_steps_bytes[0]
+STEP_BYTES = STEPS_BYTES["default"][0]
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="how much memory a process has is asked of Linux")
 
 

@@ -7,11 +7,10 @@ from typing import Any
 
 from harness.answer.results import all_figures
 from harness.experiment import Request, Worker
-from harness.experiments.latencies.experiment import Latencies
+from harness.experiments.latencies.experiment import COMMITS, Latencies
 from harness.experiments.latencies.latencies import RECORDS_PER_COMMIT, percentiles_us, timed
 from harness.experiments.latencies.report import latency_tables, page
 from harness.experiments.registry import kinds
-from harness.profiles import PROFILES
 from harness.report.charts import draw
 from stores.registry import open_store
 
@@ -34,7 +33,7 @@ def test_percentiles_are_right_to_three_digits() -> None:
 def test_there_is_a_row_for_the_puts_and_one_for_the_commits_of_a_backend(tmp_path: Path) -> None:
     (trial,) = Latencies().plan(Request("smoke", backends=("memory-indexed-batch",)))
     rows = list(Latencies().run(trial, Worker(tmp_path)))
-    number = PROFILES["smoke"].latency_commits
+    number = COMMITS["smoke"]
     assert [(row["operation"], row["operations"]) for row in rows] == [
         ("put", number * RECORDS_PER_COMMIT),
         ("commit", number),

@@ -16,12 +16,14 @@ from harness.experiments.throughput.partition_work import Configuration
 from harness.experiments.throughput.plan import (
     CELLS,
     TRIAL_S,
-    Grid,
     ThroughputTrial,
     narrowing_trial,
     relative_width,
     shares,
     throughput_trials,
+)
+from harness.experiments.throughput.plan import (
+    ThroughputGrid as Grid,
 )
 from harness.report.figures import interval, repeats_of_a_narrower_interval
 from harness.spark import gang

@@ -13,7 +13,8 @@ from pyspark.sql import functions as F
 from harness.experiment import Outcome
 from harness.experiments.opening.experiment import Opening
 from harness.experiments.opening.opening import OpeningTrial
-from harness.experiments.throughput.plan import Grid, ThroughputTrial, throughput_trials
+from harness.experiments.throughput.plan import ThroughputGrid as Grid
+from harness.experiments.throughput.plan import ThroughputTrial, throughput_trials
 from harness.spark import events, gang
 from harness.spark.expected import expected_state
 from harness.spark.gang import measure, trial_events
@@ -154,7 +155,7 @@ def test_a_measurement_that_fails_is_a_problem_and_the_others_go_on(spark: Spark
 
 def test_partitions_that_cannot_run_at_once_are_refused(spark: SparkSession) -> None:
     with pytest.raises(ConfigError):
-        measured(spark, Grid("count", EVENTS, partitions=3, backends=TWO))
+        measured(spark, Grid("count", EVENTS, partitions=(3,), backends=TWO))
 
 
 def test_a_workload_without_events_of_its_own_asks_for_them(spark: SparkSession) -> None:

@@ -9,9 +9,8 @@ import pytest
 
 from harness.experiment import Request, Worker
 from harness.experiments.registry import kinds
-from harness.experiments.visibility.experiment import Visibility
+from harness.experiments.visibility.experiment import SIZES, Visibility
 from harness.experiments.visibility.visibility import seen, seen_of_task
-from harness.profiles import PROFILES
 from stores.interface import IsolationLevel
 from stores.registry import open_store
 
@@ -46,7 +45,7 @@ def test_there_is_a_row_for_each_interval_and_level(tmp_path: Path) -> None:
     rows = list(Visibility().run(trial, Worker(tmp_path)))
     assert [(row["commit_interval_s"], row["committed_by"], row["isolation_level"]) for row in rows] == [
         (interval_s, committed_by, str(level))
-        for interval_s in PROFILES["smoke"].visibility_intervals_s
+        for interval_s in SIZES["smoke"][0]
         for committed_by in ("writer", "task")
         for level in IsolationLevel
     ]

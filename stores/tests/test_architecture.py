@@ -140,6 +140,7 @@ def violations(modules: Mapping[str, Module]) -> list[str]:
         *impure_oracle(modules),
         *results_written(modules),
         *rooms_of_the_report(modules),
+        *below_experiments(modules),
         *rooms_of_tasks(modules),
     ]
 
@@ -298,6 +299,18 @@ def rooms_of_the_report(modules: Mapping[str, Module]) -> Iterator[str]:
                 yield f"{module.name} imports {target}: an experiment does not know what others found"
 
 
+BELOW_EXPERIMENTS = ("harness.scenario", "harness.grid", "harness.profiles", "harness.experiment")
+
+
+def below_experiments(modules: Mapping[str, Module]) -> Iterator[str]:
+    """A scenario names its experiment and a profile has no sizes of any: each experiment brings its own."""
+    for module in modules.values():
+        if module.name in BELOW_EXPERIMENTS:
+            for target in sorted(module.imports):
+                if is_within(target, "harness.experiments"):
+                    yield f"{module.name} imports {target}: it knows no experiment"
+
+
 def rooms_of_tasks(modules: Mapping[str, Module]) -> Iterator[str]:
     """The state directory finds and moves the folders of stores, and knows nothing of their changelogs and formats."""
     for module in modules.values():
@@ -391,6 +404,8 @@ ORDERLY = {
         ("harness/report/page.py", "from harness.experiments.crash import report"),
         ("harness/report/page.py", "from harness.answer.write import publish"),
         ("harness/experiments/crash/report.py", "from harness.answer import write"),
+        ("harness/scenario.py", "from harness.experiments.crash import report"),
+        ("harness/profiles.py", "def late():\n    from harness.experiments.crash import report"),
     ],
 )
 def test_each_rule_finds_what_breaks_it(tmp_path: Path, file: str, text: str) -> None:

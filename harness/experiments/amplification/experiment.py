@@ -49,11 +49,10 @@ class Amplification(Experiment[AmplificationTrial]):
 
     def plan(self, request: Request) -> list[AmplificationTrial]:
         """Return a trial for each backend with an engine to count at."""
-        names = backends() if request.backends is None else request.backends
         # A backend of another package with its own store class has no engine to count at.
         return [
             AmplificationTrial(name, request.seed)
-            for name in names
+            for name in request.among(backends())
             if not isinstance(backend_named(name), StoreBackend)
         ]
 

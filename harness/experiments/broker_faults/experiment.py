@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from random import Random
 from types import MappingProxyType
 from typing import Any, cast
 
-from harness import profiles, replay
+from harness import replay
 from harness.experiment import (
     Claim,
     Columns,
@@ -27,11 +27,15 @@ from harness.experiment import (
 )
 from harness.experiments.broker_faults.faults import FAULTS, checked, mutant_trials, places_of
 from harness.experiments.broker_faults.trial import AT_LEAST_ONCE, EXACTLY_ONCE, ROUND_S, BrokerTrial
+from harness.grid import Grid, cut_to, full_names, times
 from harness.mutants.registry import BROKER_TRIALS
 from harness.processes import kafka_jars
 from harness.processes.child import MeasurementFailedError
+from harness.profiles import NIGHT, SMOKE
 from harness.report import text
 from harness.report.page import Page, PageFinding, Table, tables
+from harness.workloads.suggestion import check_known
+from stores.config import StoreConfig
 from stores.errors import ConfigError
 from stores.registry import ALIASES, backends
 
@@ -95,6 +99,42 @@ SECONDS = 25.0
 """The time of a trial on two idle cores, roughly: five seconds of it for the broker."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class BrokerGrid(Grid):
+    """Under each of ``faults``, at each of its places, tasks over a broker keep their guarantee.
+
+    ``backends`` are those of the stores. Each of ``mutants`` is built into the first one, and must be detected under
+    those of the faults that it names.
+    """
+
+    faults: tuple[str, ...] = ()
+    backends: tuple[str, ...] = (StoreConfig().backend,)
+    guarantee: str = EXACTLY_ONCE
+
+    sizes = MappingProxyType({SMOKE: {"seeds": cut_to(1)}, NIGHT: {"seeds": times(5)}})
+
+    def trials(self, seed: int) -> list[BrokerTrial]:
+        """Return a trial for each fault, place and backend. Raises: ConfigError for an unknown name."""
+        check_known("fault of a broker called", FAULTS, *self.faults)
+        return [
+            checked(BrokerTrial(fault, place, name, self.guarantee, seed))
+            for fault in self.faults
+            for place in places_of(fault, self.guarantee)
+            for name in full_names(self.backends)
+        ]
+
+    def mutant_trials(self, mutant: str, seeds: range) -> list[BrokerTrial]:
+        """Return the trials that must detect a mutant. Raises: ConfigError if none of the faults detects it."""
+        found = [
+            trial
+            for trial in mutant_trials(mutant, full_names(self.backends)[0], seeds[0])
+            if trial.fault in self.faults and trial.guarantee == self.guarantee
+        ]
+        if not found:
+            raise ConfigError(f"the mutant {mutant!r} is not detected under these faults: leave it out")
+        return found
+
+
 class BrokerFaults(Experiment[BrokerTrial]):
     """Kills, restarts, zombies and a network that hangs, at each step of a commit over a real broker."""
 
@@ -103,6 +143,7 @@ class BrokerFaults(Experiment[BrokerTrial]):
     stage = "broker"
     claim = "faults over a broker"
     trial = BrokerTrial
+    grid = BrokerGrid
     placement = Placement.SPREAD
     share = 2
     columns: Mapping[str, Columns] = MappingProxyType(
@@ -137,12 +178,8 @@ class BrokerFaults(Experiment[BrokerTrial]):
 
         The seed determines their order, so that nights without the time for all of them do not try the same ones.
         """
-        chosen = [
-            name
-            for name in ALIASES.values()
-            if backends()[name].persistent and (request.backends is None or name in request.backends)
-        ]
-        if request.profile != profiles.NIGHT or not chosen:
+        chosen = [name for name in request.among(ALIASES.values()) if backends()[name].persistent]
+        if request.profile != NIGHT or not chosen:
             return []
         places = [(fault, place, EXACTLY_ONCE) for fault in FAULTS for place in places_of(fault)]
         places += [("task killed", place, AT_LEAST_ONCE) for place in places_of("task killed", AT_LEAST_ONCE)]

@@ -66,12 +66,7 @@ class ColdCache(Experiment[ColdCacheTrial]):
 
     def plan(self, request: Request) -> list[ColdCacheTrial]:
         """Return a trial for each persistent backend."""
-        chosen = [name for name, backend in backends().items() if backend.persistent]
-        return [
-            ColdCacheTrial(name, request.seed)
-            for name in chosen
-            if request.backends is None or name in request.backends
-        ]
+        return [ColdCacheTrial(name, request.seed) for name in request.among(backends()) if backends()[name].persistent]
 
     def run(self, trial: ColdCacheTrial, worker: Worker) -> Iterable[Row]:
         """Return a row for a warm and one for a cold page cache. Raises: MeasurementFailedError."""

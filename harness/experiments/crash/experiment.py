@@ -9,7 +9,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from harness import profiles, replay
+from harness import replay
 from harness.budget import fair_order
 from harness.experiment import (
     Again,
@@ -27,7 +27,8 @@ from harness.experiment import (
     Rows,
     Worker,
 )
-from harness.experiments.crash.plan import crash_matrix
+from harness.experiments.crash.grid import CrashGrid
+from harness.experiments.crash.plan import SIZES, crash_matrix
 from harness.experiments.crash.report import crash, crash_tables, crash_trials, page
 from harness.experiments.crash.run import DEADLINE_S, CrashOutcome, examine
 from harness.experiments.crash.trial import CrashTrial, admitted
@@ -43,6 +44,7 @@ class Crash(Experiment[CrashTrial]):
     stage = "crash"
     claim = "crash matrix"
     trial = CrashTrial
+    grid = CrashGrid
     placement = Placement.SPREAD
     share = 10
     forks = Forks.PLAIN
@@ -69,7 +71,7 @@ class Crash(Experiment[CrashTrial]):
 
     def plan(self, request: Request) -> list[CrashTrial]:
         """Return the crash matrix of a profile."""
-        seeds = range(request.seed, request.seed + profiles.profile(request.profile).crash_seeds)
+        seeds = range(request.seed, request.seed + SIZES[request.profile].seeds)
         return crash_matrix(request.backends, seeds=seeds, profile=request.profile)
 
     def prepare(self, trials: Sequence[CrashTrial], kept: Path, each: Each) -> list[CrashTrial]:

@@ -6,16 +6,15 @@ The seed chooses where a fault strikes. In its default shape a trial makes ten c
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any
 
-from harness import profiles
 from harness.experiments.crash.operations import Mix
 from harness.experiments.crash.trial import DURABILITIES, LOG_FAILPOINTS, CrashTrial
 from harness.faults import FAULTS, Fault, Kill, KillAfter, KillInRecovery, inside
-from harness.profiles import Coverage
+from harness.profiles import DEFAULT, NIGHT, SMOKE, check_profile
 from harness.typed_maps import IN_TURN
 from harness.workloads.suggestion import check_known
 from stores.failpoints import Failpoint, Part
@@ -45,21 +44,22 @@ def crash_matrix(
     backend_names: Iterable[str] | None = None,
     durabilities: Sequence[str] = DURABILITIES,
     seeds: Sequence[int] = (0, 1, 2),
-    profile: str = "default",
+    profile: str = DEFAULT,
 ) -> list[CrashTrial]:
     """Return the trials of a profile, for all backends unless some are named. They depend on the arguments alone.
 
-    ``harness.profiles`` says which combinations a profile has. Stores of bytes and typed stores rotate in all of them.
+    ``SIZES`` says which combinations a profile has. Stores of bytes and typed stores rotate in all of them.
 
     Raises: ConfigError for an unknown backend, durability level or profile.
     """
-    coverage = profiles.profile(profile).crash_coverage
+    check_profile(profile)
     check_known("durability", DURABILITIES, *durabilities)
     chosen = [backend_named(name) for name in (backends() if backend_names is None else backend_names)]
-    return list(_COVERED[coverage](chosen, durabilities, seeds))
+    return list(SIZES[profile].cells(chosen, durabilities, seeds))
 
 
 def _all(chosen: Sequence[Backend], durabilities: Sequence[str], seeds: Sequence[int]) -> Iterator[CrashTrial]:
+    """Yield every fault at every level with every seed."""
     for backend in chosen:
         for turn, level in enumerate(_carried(backend, durabilities)):
             for seed in seeds:
@@ -72,6 +72,7 @@ def _carried(backend: Backend, durabilities: Sequence[str]) -> list[str]:
 
 
 def _in_turns(chosen: Sequence[Backend], durabilities: Sequence[str], seeds: Sequence[int]) -> Iterator[CrashTrial]:
+    """Yield every failpoint with every seed, and all other faults with the first one; the levels rotate."""
     for backend in chosen:
         levels = _carried(backend, durabilities)
         for turn, seed in enumerate(seeds):
@@ -82,6 +83,7 @@ def _in_turns(chosen: Sequence[Backend], durabilities: Sequence[str], seeds: Seq
 
 
 def _each_once(chosen: Sequence[Backend], durabilities: Sequence[str], seeds: Sequence[int]) -> Iterator[CrashTrial]:
+    """Yield every fault once, with the first seed; backends and levels rotate."""
     able: dict[str, list[CrashTrial]] = {}
     for trial_of in (
         _cases(backend, level, seed)
@@ -96,7 +98,20 @@ def _each_once(chosen: Sequence[Backend], durabilities: Sequence[str], seeds: Se
         yield _of_kind(trials[7 * number % len(trials)], number)
 
 
-_COVERED = MappingProxyType({Coverage.ALL: _all, Coverage.LEVELS_IN_TURN: _in_turns, Coverage.FAULTS_ONCE: _each_once})
+@dataclass(frozen=True)
+class CrashSize:
+    """The crash matrix of a profile: the number of its seeds, and the combinations that it has.
+
+    With a seed for each level, levels in turn are all levels.
+    """
+
+    seeds: int
+    cells: Callable[[Sequence[Backend], Sequence[str], Sequence[int]], Iterator[CrashTrial]]
+
+
+SIZES: Mapping[str, CrashSize] = MappingProxyType(
+    {SMOKE: CrashSize(1, _each_once), DEFAULT: CrashSize(3, _in_turns), NIGHT: CrashSize(5, _all)}
+)
 
 
 def _of_kind(trial: CrashTrial, turn: int) -> CrashTrial:

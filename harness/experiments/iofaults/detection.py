@@ -18,7 +18,6 @@ from harness.checkers.prefix import Found
 from harness.experiments.iofaults.case import ENOUGH, NOT_TRIED, is_wrong, repeat_command
 from harness.experiments.iofaults.drawing import groups
 from harness.experiments.iofaults.plan import (
-    DEFAULT,
     LEVEL,
     PlannedCase,
     PlannedMutant,
@@ -34,6 +33,7 @@ from harness.folders import quick_folder
 from harness.io_trace.library import recorder_library
 from harness.mutants.registry import IO_FAULTS, MUTANTS
 from harness.processes.fork_server import ForkServer, fork_server
+from harness.profiles import DEFAULT
 from harness.workloads.suggestion import check_known
 from stores.errors import ConfigError
 

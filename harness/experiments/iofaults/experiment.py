@@ -10,7 +10,6 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from harness import profiles
 from harness.budget import NEVER, Deadline, fair_order
 from harness.experiment import (
     Again,
@@ -55,6 +54,7 @@ from harness.experiments.iofaults.subsets import (
 )
 from harness.io_trace.library import recorder_library
 from harness.processes.fork_server import ForkServer
+from harness.profiles import NIGHT
 from harness.report.coverage import Coverage, Covered, numbers, ranges
 from harness.report.page import Page, Table
 from stores.errors import ConfigError
@@ -133,6 +133,7 @@ class IoFaults(Experiment[IoTrial]):
     title = "I/O faults"
     stage = "iofaults"
     trial: type[IoTrial] = Subset
+    grid = plan.IoFaultGrid
     placement = Placement.SPREAD
     share = 18
     forks = Forks.RECORDED
@@ -155,17 +156,12 @@ class IoFaults(Experiment[IoTrial]):
 
         The cases of a night have the same recordings every time, so that their points add up; only the points move on.
         """
-        if request.profile == profiles.NIGHT:
+        night = request.profile == NIGHT
+        cases = plan.planned_cases(request.profile, NIGHTS_SEED if night else request.seed, request.backends)
+        if night:
             known = request.coverage or Coverage()
-            cases = plan.planned_cases(request.profile, NIGHTS_SEED, request.backends)
-            return [
-                *(replace(case, night=request.seed, covered=known.known(*covered_key(case.case))) for case in cases),
-                *plan.planned_mutants(request.profile, request.seed, request.backends),
-            ]
-        return [
-            *plan.planned_cases(request.profile, request.seed, request.backends),
-            *plan.planned_mutants(request.profile, request.seed, request.backends),
-        ]
+            cases = [replace(case, night=request.seed, covered=known.known(*covered_key(case.case))) for case in cases]
+        return [*cases, *plan.planned_mutants(request.profile, request.seed, request.backends)]
 
     def prepare(self, trials: Sequence[IoTrial], kept: Path, each: Each) -> list[IoTrial]:
         """Record each writer process once, and return the points of each case in parts of some seconds."""

@@ -3,16 +3,27 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 
-from harness import profiles
-from harness.experiments.iofaults.case import IoFaultCase
+from harness.experiments.iofaults.case import VARIANTS, IoFaultCase
 from harness.experiments.iofaults.drawing import Group, drawn
-from harness.experiments.iofaults.subjects import OFFSET_IMPORTS, TASKS, subjects
+from harness.experiments.iofaults.subjects import (
+    OFFSET_IMPORTS,
+    ONLINE_UPGRADE,
+    PUNCTUATION,
+    TASKS,
+    subject_named,
+    subjects,
+)
+from harness.grid import Grid, cut_to, set_to
 from harness.mutants.registry import IO_FAULTS
+from harness.profiles import DEFAULT, NIGHT, SMOKE
 from harness.report.coverage import Covered
 from harness.typed_maps import IN_TURN, PLAIN
+from harness.workloads.suggestion import check_known
+from stores.interface import Durability
 from stores.registry import backends
 
 FIRST_ROUND = 8
@@ -57,25 +68,153 @@ class PlannedMutant:
 
 
 _MOST_TRIED = ("kill", "tear", "power names")
-DEFAULT = "default"
-"""The profile whose detection rate is measured: the one that runs before a change is accepted."""
+LEVELS = tuple(map(str, Durability))
+
+
+@dataclass(frozen=True, kw_only=True)
+class IoFaultGrid(Grid):
+    """Every fault of ``faults``, at every I/O operation, breaks no promise; and every one of ``mutants`` is detected.
+
+    A fault is one of ``harness.experiments.iofaults.case.IO_FAULTS``, with its variant after a blank:
+    ``error EIO once``. ``backends`` None means all persistent ones, a task, and the library's own files. If given, it
+    may also name these, such as ``format-upgrade``. A durability level that one of them does not carry is left out
+    for it. ``points_max`` points of each case are drawn by the seed; None means all. ``states_per_position`` bounds the
+    crash states of a power loss.
+    """
+
+    faults: tuple[str, ...] = ()
+    backends: tuple[str, ...] | None = None
+    durabilities: tuple[str, ...] = LEVELS
+    points_max: int | None = None
+    states_per_position: int | None = None
+
+    sizes = MappingProxyType(
+        {
+            SMOKE: {"points_max": cut_to(4), "states_per_position": cut_to(2)},
+            NIGHT: {"points_max": set_to(None), "states_per_position": set_to(None)},
+        }
+    )
+    above_0 = ("seeds", "points_max")
+
+    def __post_init__(self) -> None:
+        """Raise ConfigError for a setting of a wrong type, and for an unknown subject."""
+        super().__post_init__()
+        self._chosen()
+
+    def trials(self, seed: int) -> list[PlannedCase]:
+        """Return the cases of each fault in every subject that carries one of the levels.
+
+        Raises: ConfigError for a fault or variant that does not exist.
+        """
+        chosen = self._chosen()
+        return [
+            PlannedCase(self._case(fault, subject, level, seed), seed, self.points_max)
+            for fault in self.faults
+            for subject, level in subjects()
+            if level in self.durabilities and _is_chosen(subject, chosen)
+        ]
+
+    def mutant_trials(self, mutant: str, seeds: range) -> list[PlannedMutant]:
+        """Return the mutant in each subject that it fits. Raises: ConfigError for an unknown one."""
+        check_known("mutant", IO_FAULTS, mutant)
+        return planned_mutants(DEFAULT, seeds[0], self._chosen(), [mutant])
+
+    def _chosen(self) -> list[str] | None:
+        return None if self.backends is None else [subject_named(name) for name in self.backends]
+
+    def _case(self, fault: str, subject: str, level: str, seed: int) -> IoFaultCase:
+        kind, _, variant = fault.partition(" ")
+        records = kind_in_turn(subject, level, f"{kind} {variant}".strip(), seed)
+        states = self.states_per_position if kind in ("power", "failed_sync") else None
+        return IoFaultCase(subject, level, kind, variant, records=records, states_per_position=states)
+
+
+@dataclass(frozen=True, kw_only=True)
+class IoFaultSize:
+    """The cases and mutants of a profile."""
+
+    grids: tuple[IoFaultGrid, ...]
+    task_points_max: int | None
+    """The number of points of a fault that are tried on a task. Its stores and its changelog are also tried alone."""
+    kills_at_disk: Mapping[str, int] = field(default_factory=dict)
+    """More kills for subjects in which a mutant shows at few I/O operations of a commit: so many detect it in 95 % of
+    runs."""
+    measured_seeds: int
+    """The number of seeds with which the default profile's own trials are run for each mutant. In the default profile
+    it is one for kills, if it kills at every I/O operation."""
+    variation_points_max: Mapping[str, int]
+    """The number of points for variations of a subject that is tried at DISK: other pairs of engines, other levels. The
+    key is the fault with its variant, else the fault, else an empty string."""
+    unseen_points_max: int | None
+    """The number of points of a fault that must not detect a mutant; 0 for none, None for all."""
+    mutants_once: bool = False
+    """True if there is one mutant for each fault, in one subject."""
+
+
+def _tried(
+    *faults: str, at: tuple[str, ...] = LEVELS, points_max: int | None = None, states: int | None = None
+) -> IoFaultGrid:
+    return IoFaultGrid(faults=faults, durabilities=at, points_max=points_max, states_per_position=states)
+
+
+_DISK, _BELOW_DISK = ("DISK",), ("CHANGELOG", "PROCESS")
+_ERRORS = tuple(f"error {variant}" for variant in VARIANTS["error"])
+_DAMAGES = tuple(f"damage {variant}" for variant in VARIANTS["damage"])
+SIZES: Mapping[str, IoFaultSize] = MappingProxyType(
+    {
+        SMOKE: IoFaultSize(
+            grids=(
+                _tried("kill", at=_DISK, points_max=4),
+                _tried("power names", at=_DISK, points_max=8, states=2),
+                _tried("error EIO once", at=_DISK, points_max=2),
+            ),
+            task_points_max=2,
+            measured_seeds=0,
+            variation_points_max={"": 2},
+            unseen_points_max=0,
+            mutants_once=True,
+        ),
+        DEFAULT: IoFaultSize(
+            grids=(
+                _tried("kill", at=_DISK),
+                _tried("power names", at=_DISK, points_max=280, states=3),
+                _tried("power names", at=_BELOW_DISK, points_max=64, states=3),
+                _tried("kill", at=_BELOW_DISK, points_max=16),
+                _tried("tear", at=_DISK, points_max=24),
+                # A missing sync of a folder shows at some positions of a commit only, and only under this model.
+                _tried("power strict", at=_DISK, points_max=64, states=4),
+                _tried("power journal", "power torn-sectors", at=_DISK, points_max=8, states=4),
+                _tried(*_ERRORS, at=_DISK, points_max=4),
+                _tried("failed_sync", at=_DISK, points_max=6, states=3),
+                _tried("error EIO once", "error ENOSPC lasting", at=_BELOW_DISK, points_max=4),
+                _tried(*_DAMAGES, at=_DISK, points_max=48),
+            ),
+            task_points_max=24,
+            kills_at_disk={TASKS[0]: 80, PUNCTUATION: 80, ONLINE_UPGRADE: 60, OFFSET_IMPORTS[1]: 120},
+            measured_seeds=2,
+            variation_points_max={"kill": 17, "power names": 8, "power": 0, "failed_sync": 0, "": 4},
+            unseen_points_max=24,
+        ),
+        NIGHT: IoFaultSize(
+            grids=(
+                _tried("kill", "tear", "power names", "power journal", "power strict", "power torn-sectors"),
+                _tried(*_ERRORS, *_DAMAGES),
+                _tried("kill_twice", "failed_sync names", "failed_sync strict"),
+                _tried("power_twice", points_max=64),
+            ),
+            task_points_max=None,
+            measured_seeds=20,
+            variation_points_max={"kill": 200, "": 48},
+            unseen_points_max=None,
+        ),
+    }
+)
 
 
 def planned_cases(name: str, seed: int, chosen: Sequence[str] | None = None) -> list[PlannedCase]:
     """Return the cases of the profile ``name`` (smoke, default, night), of all subjects or the ``chosen`` backends."""
-    planned = [
-        item
-        for share in profiles.profile(name).shares
-        for fault in share.faults
-        for item in cases_of_fault(
-            fault,
-            share.levels,
-            seed,
-            chosen,
-            points_max=share.points_max,
-            states_per_position=share.states_per_position,
-        )
-    ]
+    backends = None if chosen is None else tuple(chosen)
+    planned = [item for grid in SIZES[name].grids for item in replace(grid, backends=backends).trials(seed)]
     bounded = [(item, _points_max(name, item)) for item in planned]
     return [replace(item, points_max=most) for item, most in bounded if most != 0]
 
@@ -84,7 +223,7 @@ def _points_max(name: str, item: PlannedCase) -> int | None:
     """Return the largest number of points of ``item`` that the profile ``name`` explores, or None for all."""
     case = item.case
     bounds = [item.points_max]
-    profile = profiles.profile(name)
+    profile = SIZES[name]
     kills = profile.kills_at_disk
     if (case.fault, case.level) == ("kill", "DISK") and case.subject in kills:
         bounds.append(kills[case.subject])
@@ -106,7 +245,7 @@ def planned_mutants(
     mutant for each fault, in one subject, and measures nothing.
     """
     found: list[PlannedMutant] = []
-    of_profile = profiles.profile(name)
+    of_profile = SIZES[name]
     if mutants is None:
         one_each: dict[str, str] = {}
         for mutant, by in IO_FAULTS.items():
@@ -150,41 +289,6 @@ def measured_seeds(seed: int, number: int) -> list[int]:
     return [seed, *random.Random(f"measured {seed}").sample(range(1_000, 1_000_000), max(0, number - 1))]
 
 
-def cases_of_fault(
-    fault: str,
-    levels: Iterable[str],
-    seed: int,
-    chosen: Sequence[str] | None = None,
-    *,
-    points_max: int | None = None,
-    states_per_position: int | None = None,
-) -> list[PlannedCase]:
-    """Return the cases of ``fault`` in every subject that carries one of ``levels``. A variant follows after a blank.
-
-    Raises: ConfigError for a fault or variant that does not exist.
-    """
-    kind, _, variant = fault.partition(" ")
-    fault = f"{kind} {variant}".strip()
-    wanted = tuple(levels)
-    most_states = states_per_position if kind in ("power", "failed_sync") else None
-    return [
-        PlannedCase(
-            IoFaultCase(
-                subject,
-                level,
-                kind,
-                variant,
-                records=kind_in_turn(subject, level, fault, seed),
-                states_per_position=most_states,
-            ),
-            seed,
-            points_max,
-        )
-        for subject, level in subjects()
-        if level in wanted and _is_chosen(subject, chosen)
-    ]
-
-
 def kind_in_turn(subject: str, level: str, fault: str, seed: int) -> str:
     """Return the kind of store that a backend has under ``fault``. Kinds rotate with the backend, level and seed.
 
@@ -193,7 +297,7 @@ def kind_in_turn(subject: str, level: str, fault: str, seed: int) -> str:
     """
     if subject not in backends():
         return PLAIN
-    turn = list(backends()).index(subject) + profiles.LEVELS.index(level) + (0 if fault in _MOST_TRIED else 2)
+    turn = list(backends()).index(subject) + LEVELS.index(level) + (0 if fault in _MOST_TRIED else 2)
     return IN_TURN[(turn + seed) % len(IN_TURN)]
 
 

@@ -8,7 +8,7 @@ from random import Random
 from types import MappingProxyType
 from typing import Any
 
-from harness import profiles, replay
+from harness import replay
 from harness.experiment import (
     Claim,
     Columns,
@@ -28,6 +28,7 @@ from harness.experiments.jvm.load import DISTRIBUTIONS
 from harness.experiments.jvm.report import figures, page, ratios
 from harness.processes.child import figures_apart
 from harness.processes.load import LoadWatch, load_columns
+from harness.profiles import SMOKE
 from harness.report.page import Page
 from stores.errors import ConfigError
 
@@ -42,6 +43,9 @@ WORK = (
     ("zipf", 10_000),
 )
 """Distributions of keys, and records per commit. With new keys records are put, else they are read and changed."""
+
+REPEATS = 5
+"""Repeats of all work, some ten seconds for each kind, in every profile but smoke."""
 
 
 @dataclass(frozen=True)
@@ -79,6 +83,7 @@ class Jvm(Experiment[JvmTrial]):
     trial = JvmTrial
     placement = Placement.LOCAL
     share = 4
+    night_share = 20
     columns: Mapping[str, Columns] = MappingProxyType(
         {
             "jvm": {
@@ -104,9 +109,9 @@ class Jvm(Experiment[JvmTrial]):
 
     def plan(self, request: Request) -> list[JvmTrial]:
         """Return the repeats of all work in turns; none if the store is left out."""
-        if request.backends is not None and OURS not in request.backends:
+        if not request.among([OURS]):
             return []
-        repeats = profiles.profile(request.profile).jvm_repeats
+        repeats = 0 if request.profile == SMOKE else REPEATS
         return [JvmTrial(*work, request.seed * 1_000 + repeat) for repeat in range(repeats) for work in WORK]
 
     def missing(self) -> str:

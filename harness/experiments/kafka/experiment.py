@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
-from harness import profiles
 from harness.budget import TimeOverError
 from harness.experiment import (
     Claim,
@@ -23,18 +23,48 @@ from harness.experiment import (
 )
 from harness.experiments.kafka.report import figures, kafka_tables, page, partitions_text, ratios
 from harness.experiments.kafka.trial import KafkaTrial
+from harness.grid import Grid, cut_to, raised_to, times
 from harness.processes import kafka_jars
+from harness.profiles import NIGHT, SMOKE
 from harness.report.page import Page, Table
 from harness.report.ratios import ratio_table
 from stores.config import StoreConfig
 from stores.errors import ConfigError
 
-WORK = (("count", 1), ("count", 2), ("flights", 1))
-"""Workloads, and numbers of partitions."""
 BACKENDS = (StoreConfig().backend, "lmdb-indexed-batch", "sqlite-indexed-batch")
 """The backends that keep their records. The default one is compared with the yardsticks."""
 RECORDS_PER_S = 30_000
 """The rate of a slow machine."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class KafkaGrid(Grid):
+    """Tasks over a real broker, a bare loop and Kafka Streams process the same topic in turns, and end alike.
+
+    ``work`` are workloads, each with a number of partitions. A scenario holds if the end states are the same, and no
+    ratio of the default backend misses its threshold. A run of fewer than five rounds, or on a busy machine, decides no
+    ratio.
+    """
+
+    work: tuple[tuple[str, int], ...] = (("count", 1), ("count", 2), ("flights", 1))
+    events: int = 300_000
+    commit_intervals_ms: tuple[int, ...] = (100, 1_000, 30_000)
+    backends: tuple[str, ...] = BACKENDS[:1]
+    repeats: int = 5
+
+    sizes = MappingProxyType(
+        {
+            SMOKE: {"events": cut_to(10_000), "repeats": cut_to(1)},
+            NIGHT: {"events": times(10), "repeats": raised_to(5)},
+        }
+    )
+
+    def trials(self, seed: int) -> list[KafkaTrial]:
+        """Return a trial for each workload. Raises: ConfigError for an unknown name."""
+        return [
+            KafkaTrial(name, partitions, seed, self.events, self.commit_intervals_ms, self.backends, self.repeats)
+            for name, partitions in self.work
+        ]
 
 
 class Kafka(Experiment[KafkaTrial]):
@@ -44,8 +74,10 @@ class Kafka(Experiment[KafkaTrial]):
     title = "tasks over Kafka"
     stage = "kafka"
     trial = KafkaTrial
+    grid = KafkaGrid
     placement = Placement.LOCAL
     share = 6
+    night_share = 10
     unit = ""
     columns: Mapping[str, Columns] = MappingProxyType(
         {
@@ -72,13 +104,11 @@ class Kafka(Experiment[KafkaTrial]):
     )
 
     def plan(self, request: Request) -> list[KafkaTrial]:
-        """Return the trials of a profile; none if the default backend is left out."""
-        default = StoreConfig().backend
-        repeats = profiles.profile(request.profile).kafka_repeats
-        if not repeats or (request.backends is not None and default not in request.backends):
+        """Return the trials of a night, some minutes each; none if the default backend is left out."""
+        chosen = request.among(BACKENDS)
+        if request.profile != NIGHT or BACKENDS[0] not in chosen:
             return []
-        backends = tuple(name for name in BACKENDS if request.backends is None or name in request.backends)
-        return [KafkaTrial(*work, request.seed, backends=backends, repeats=repeats) for work in WORK]
+        return KafkaGrid(backends=tuple(chosen)).plan(request.seed)
 
     def missing(self) -> str:
         """Return the reason why no broker or no Kafka Streams can run here, or ""."""

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
-from harness import profiles
 from harness.experiment import (
     Claim,
     Columns,
@@ -21,8 +21,10 @@ from harness.experiment import (
     Worker,
 )
 from harness.experiments.kafka.restart_report import KIND, figures, ratios, restart_tables
-from harness.experiments.kafka.trial import RestartTrial
+from harness.experiments.kafka.trial import READY_S, RECORDS, RestartTrial
+from harness.grid import Grid, cut_to, raised_to
 from harness.processes import kafka_jars
+from harness.profiles import NIGHT, SMOKE
 from harness.report.page import Page, Table
 from harness.report.ratios import ratio_table
 from stores.config import StoreConfig
@@ -34,6 +36,31 @@ RESTORED_PER_S = 100_000
 """The rate at which Kafka Streams restores a store there."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class RestartGrid(Grid):
+    """A worker with many records in its store is killed and started again, beside an instance of Kafka Streams.
+
+    A scenario holds if no ratio misses its threshold. A run of fewer than five rounds, on a busy machine, or with fewer
+    records than are promised, decides none.
+    """
+
+    records: int = RECORDS
+    backend: str = StoreConfig().backend
+    repeats: int = 5
+
+    sizes = MappingProxyType(
+        {SMOKE: {"records": cut_to(10_000), "repeats": cut_to(1)}, NIGHT: {"repeats": raised_to(5)}}
+    )
+
+    def trials(self, seed: int) -> list[RestartTrial]:
+        """Return the trial. Raises: ConfigError for an unknown backend, and for a number that counts nothing."""
+        return [RestartTrial(self.records, seed, self.repeats, self.backend)]
+
+    def missed_ratio(self, figure: Mapping[str, Any]) -> str:
+        """Return the sentence for a time that is longer than promised."""
+        return f"{figure['claim']}: {figure['subject']} needs {READY_S / figure['ratio']:.2f} s, not {READY_S:g}"
+
+
 class KafkaRestart(Experiment[RestartTrial]):
     """The time from an assignment to the first record after a kill. The page about tasks over Kafka has its figures."""
 
@@ -41,9 +68,11 @@ class KafkaRestart(Experiment[RestartTrial]):
     title = "restarts over Kafka"
     stage = "kafka"
     trial = RestartTrial
+    grid = RestartGrid
     placement = Placement.LOCAL
     unmeasured = "restarts over Kafka were not measured"
     share = 3
+    night_share = 28
     unit = ""
     columns: Mapping[str, Columns] = MappingProxyType(
         {
@@ -65,12 +94,10 @@ class KafkaRestart(Experiment[RestartTrial]):
     )
 
     def plan(self, request: Request) -> list[RestartTrial]:
-        """Return the trial of a profile; none if the default backend is left out."""
-        default = StoreConfig().backend
-        profile = profiles.profile(request.profile)
-        if not profile.kafka_restart_records or (request.backends is not None and default not in request.backends):
+        """Return the trial of a night; none if the default backend is left out."""
+        if request.profile != NIGHT or not request.among([StoreConfig().backend]):
             return []
-        return [RestartTrial(profile.kafka_restart_records, request.seed)]
+        return RestartGrid().plan(request.seed)
 
     def missing(self) -> str:
         """Return the reason why no broker or no Kafka Streams can run here, or ""."""

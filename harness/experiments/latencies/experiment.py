@@ -7,7 +7,6 @@ from dataclasses import asdict, dataclass
 from types import MappingProxyType
 from typing import Any
 
-from harness import profiles
 from harness.experiment import (
     Columns,
     Experiment,
@@ -24,8 +23,11 @@ from harness.experiment import (
 from harness.experiments.latencies import latencies
 from harness.experiments.latencies.report import latency, page
 from harness.processes.child import figures_apart
+from harness.profiles import DEFAULT, NIGHT, SMOKE
 from harness.report.page import Page
 from stores.registry import backends
+
+COMMITS: Mapping[str, int] = MappingProxyType({SMOKE: 20, DEFAULT: 100, NIGHT: 500})
 
 
 @dataclass(frozen=True)
@@ -69,8 +71,7 @@ class Latencies(Experiment[LatencyTrial]):
 
     def plan(self, request: Request) -> list[LatencyTrial]:
         """Return a trial for each backend."""
-        names = backends() if request.backends is None else request.backends
-        return [LatencyTrial(name, profiles.profile(request.profile).latency_commits, request.seed) for name in names]
+        return [LatencyTrial(name, COMMITS[request.profile], request.seed) for name in request.among(backends())]
 
     def run(self, trial: LatencyTrial, worker: Worker) -> Iterable[Row]:
         """Return a row for the puts and one for the commits. Raises: MeasurementFailedError."""

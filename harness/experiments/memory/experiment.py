@@ -8,7 +8,6 @@ from random import Random
 from types import MappingProxyType
 from typing import Any
 
-from harness import profiles
 from harness.experiment import (
     Columns,
     Experiment,
@@ -26,10 +25,20 @@ from harness.experiments.memory import early_commits, large_steps
 from harness.experiments.memory.report import early_commits as early_commit_figures
 from harness.experiments.memory.report import large_steps as large_step_figures
 from harness.experiments.memory.report import page
+from harness.profiles import DEFAULT, NIGHT, SMOKE
 from harness.report import text
 from harness.report.page import Page
 from stores.config import StoreConfig
 from stores.registry import backends
+
+_MIB = 1 << 20
+EARLY_COMMIT_REPEATS: Mapping[str, int] = MappingProxyType({SMOKE: 1, DEFAULT: 2, NIGHT: 5})
+STEPS_BYTES: Mapping[str, tuple[int, ...]] = MappingProxyType(
+    {SMOKE: (32 * _MIB,), DEFAULT: (64 * _MIB,), NIGHT: (64 * _MIB, 256 * _MIB, 1024 * _MIB)}
+)
+"""The sizes of a step's keys and values, for every backend."""
+LARGER_STEP_BYTES = 128 * _MIB
+"""One more size, for the default backend alone, in the default profile."""
 
 
 @dataclass(frozen=True)
@@ -72,11 +81,9 @@ class EarlyCommits(Experiment[EarlyCommitTrial]):
 
     def plan(self, request: Request) -> list[EarlyCommitTrial]:
         """Return a trial for each backend, limit and repeat. Repeats of one configuration are not adjacent."""
-        profile = profiles.profile(request.profile)
-        names = backends() if profile.every_backend else [StoreConfig().backend]
-        subjects = [name for name in names if request.backends is None or name in request.backends]
+        subjects = request.among(backends() if request.profile == NIGHT else [StoreConfig().backend])
         planned = []
-        for repeat in range(profile.early_commit_repeats):
+        for repeat in range(EARLY_COMMIT_REPEATS[request.profile]):
             round_ = [(name, limit) for name in subjects for limit in early_commits.LIMITS]
             Random(f"{request.seed} {repeat}").shuffle(round_)
             planned += [EarlyCommitTrial(name, limit, repeat, request.seed) for name, limit in round_]
@@ -141,16 +148,11 @@ class LargeSteps(Experiment[LargeStepTrial]):
 
     def plan(self, request: Request) -> list[LargeStepTrial]:
         """Return a trial for each backend and size, and one larger step of the default backend."""
-        profile = profiles.profile(request.profile)
-        planned = [(name, size) for name in backends() for size in profile.large_steps_bytes]
-        if profile.larger_step_bytes is not None:
-            planned.append((StoreConfig().backend, profile.larger_step_bytes))
+        planned = [(name, size) for name in backends() for size in STEPS_BYTES[request.profile]]
+        if request.profile == DEFAULT:
+            planned.append((StoreConfig().backend, LARGER_STEP_BYTES))
         Random(request.seed).shuffle(planned)
-        return [
-            LargeStepTrial(name, size, request.seed)
-            for name, size in planned
-            if request.backends is None or name in request.backends
-        ]
+        return [LargeStepTrial(name, size, request.seed) for name, size in planned if request.among([name])]
 
     def run(self, trial: LargeStepTrial, worker: Worker) -> Iterable[Row]:
         """Return one row. Raises: MeasurementFailedError."""

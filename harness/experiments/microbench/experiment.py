@@ -8,12 +8,13 @@ from statistics import median
 from types import MappingProxyType
 from typing import Any, cast
 
-from harness import profiles, replay
+from harness import replay
 from harness.experiment import Claim as Reason
 from harness.experiment import Columns, Experiment, Failure, Figure, Figures, Placement, Request, Row, Rows, Worker
 from harness.experiments.microbench import run as timing
 from harness.experiments.microbench.case import case_named
 from harness.experiments.microbench.report import benchmarks, page
+from harness.profiles import check_profile
 from harness.report.page import Page
 
 
@@ -86,7 +87,7 @@ class Microbench(Experiment[MicrobenchTrial]):
     def read(self, text: str) -> MicrobenchTrial:
         """Return the trial. Raises: ConfigError, as of any experiment, and for an unknown profile or case."""
         trial = super().read(text)
-        profiles.profile(trial.profile)
+        check_profile(trial.profile)
         for name in trial.cases:
             case_named(name, trial.profile)
         return cast(MicrobenchTrial, trial)

@@ -14,19 +14,22 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from random import Random
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import harness
-from harness import profiles
 from harness.budget import NEVER, Deadline
 from harness.experiments.microbench.case import Case, cases
 from harness.experiments.microbench.claim import claims, limits, ratios
 from harness.folders import temporary_folder
 from harness.processes.load import is_busy, median_load
+from harness.profiles import DEFAULT, NIGHT, SMOKE, check_profile
 
 CASES_AT_ONCE = 16
 """About so many cases share a process: it takes a second to start, longer than most cases."""
 TIMEOUT_S = 600.0
+REPEATS: Mapping[str, tuple[int, int]] = MappingProxyType({SMOKE: (1, 1), DEFAULT: (5, 1), NIGHT: (9, 5)})
+"""Repeats of stores that a ratio compares, which five give an interval, and of the others."""
 _ROOT = Path(harness.__file__).parent.parent
 _SUITES = f"{_ROOT}/harness/experiments/microbench/bench_stores.py"
 
@@ -43,13 +46,13 @@ def planned(profile: str, seed: int, backends: Collection[str] | None = None) ->
 
     ``backends``, if given, excludes the cases of other backends. Raises: ConfigError for an unknown profile.
     """
-    settings = profiles.profile(profile)
+    check_profile(profile)
     chosen = [
         case
         for case in cases(profile)
         if backends is None or case.subject in backends or case.subject.startswith("plain-")
     ]
-    return _plan(chosen, settings.microbench_repeats, settings.microbench_others_repeats, Random(seed))
+    return _plan(chosen, *REPEATS[profile], Random(seed))
 
 
 def summarized(rounds: Iterable[Mapping[str, Any]]) -> list[dict[str, object]]:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
-from harness import profiles
 from harness.experiment import (
     Claim,
     Columns,
@@ -24,6 +24,7 @@ from harness.experiments.opening import opening
 from harness.experiments.opening.opening import OpeningTrial
 from harness.experiments.opening.report import opening as opening_figures
 from harness.experiments.opening.report import page
+from harness.profiles import DEFAULT, NIGHT, SMOKE
 from harness.report.page import Page
 from stores.config import StoreConfig
 from stores.interface import Durability
@@ -31,6 +32,24 @@ from stores.registry import backends
 
 RECORDS_PER_S = 50_000
 """The rate at which a slow machine writes a changelog and restores a store from it, in records per second."""
+
+
+@dataclass(frozen=True)
+class OpeningSize:
+    """The sizes of stores that a profile opens with every backend, and more of them with the default one only."""
+
+    repeats: int
+    records: tuple[int, ...]
+    largest_records: tuple[int, ...] = ()
+
+
+SIZES: Mapping[str, OpeningSize] = MappingProxyType(
+    {
+        SMOKE: OpeningSize(1, (20_000,)),
+        DEFAULT: OpeningSize(5, (50_000, 500_000), (5_000_000,)),
+        NIGHT: OpeningSize(5, (50_000, 500_000, 5_000_000)),
+    }
+)
 
 
 class Opening(Experiment[OpeningTrial]):
@@ -68,19 +87,18 @@ class Opening(Experiment[OpeningTrial]):
 
         Those that it wipes have trials of their own with one repeat, because each repeat restores all records.
         """
-        profile, default = profiles.profile(request.profile), StoreConfig().backend
-        kept = {name: each for name, each in backends().items() if each.persistent}
-        chosen = [name for name in kept if request.backends is None or name in request.backends]
-        recovering = tuple(name for name in chosen if kept[name].transactional)
+        size, default = SIZES[request.profile], StoreConfig().backend
+        persistent = {name: each for name, each in backends().items() if each.persistent}
+        chosen = request.among(persistent)
+        recovering = tuple(name for name in chosen if persistent[name].transactional)
         level, seed = Durability.CHANGELOG, request.seed
         trials = []
-        for records in profile.opening_records:
+        for records in size.records:
             if recovering:
-                trials.append(OpeningTrial(recovering, level, records, profile.opening_repeats, seed))
+                trials.append(OpeningTrial(recovering, level, records, size.repeats, seed))
             trials += [OpeningTrial((name,), level, records, 1, seed) for name in chosen if name not in recovering]
         if default in recovering:
-            largest = profile.opening_records_default
-            trials += [OpeningTrial((default,), level, records, profile.opening_repeats, seed) for records in largest]
+            trials += [OpeningTrial((default,), level, records, size.repeats, seed) for records in size.largest_records]
         return trials
 
     def cost_s(self, trial: OpeningTrial) -> float:

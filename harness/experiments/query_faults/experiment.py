@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
-from harness import profiles, replay
+from harness import replay
 from harness.experiment import (
     Claim,
     Columns,
@@ -24,10 +25,13 @@ from harness.experiment import (
 from harness.experiments.query_faults.faults import FAULTS, FULL_DISKS, KINDS
 from harness.experiments.query_faults.run import examine
 from harness.experiments.query_faults.trial import COUNT, WORKLOADS, QueryTrial
+from harness.grid import Grid, cut_to, full_names, times
 from harness.mutants.registry import QUERY_TRIALS
 from harness.processes.child import MeasurementFailedError
+from harness.profiles import DEFAULT, NIGHT, SMOKE
 from harness.report import text
 from harness.report.page import Page, PageFinding, Table, tables
+from harness.workloads.suggestion import check_known
 from stores.registry import ALIASES, backends
 
 _NUMBERS = {
@@ -94,6 +98,35 @@ def page(figures: Sequence[Mapping[str, Any]], failures: Sequence[str]) -> Page:
     )
 
 
+@dataclass(frozen=True, kw_only=True)
+class QueryGrid(Grid):
+    """Under each of ``faults`` each query of ``workloads`` over each of ``backends`` equals Spark SQL's answer.
+
+    That is, its rows and its state do. Each of ``mutants`` is built into the first backend, and must be detected under
+    the fault that it names.
+    """
+
+    faults: tuple[str, ...] = ()
+    backends: tuple[str, ...] = ("rocksdb",)
+    workloads: tuple[str, ...] = (COUNT,)
+
+    sizes = MappingProxyType({SMOKE: {"seeds": cut_to(1)}, NIGHT: {"seeds": times(5)}})
+
+    def trials(self, seed: int) -> list[QueryTrial]:
+        """Return a trial for each query, fault and backend. Raises: ConfigError for an unknown name."""
+        return [
+            QueryTrial(fault, name, seed, workload=workload)
+            for workload in self.workloads
+            for fault in self.faults
+            for name in full_names(self.backends)
+        ]
+
+    def mutant_trials(self, mutant: str, seeds: range) -> list[QueryTrial]:
+        """Return a trial under the fault that must detect the mutant. Raises: ConfigError for an unknown one."""
+        check_known("mutant of queries called", QUERY_TRIALS, mutant)
+        return [QueryTrial(QUERY_TRIALS[mutant].fault, full_names(self.backends)[0], seeds[0], mutant)]
+
+
 class QueryFaults(Experiment[QueryTrial]):
     """Kills, stalls, full disks and lost machines under a stateful query with a file sink."""
 
@@ -102,6 +135,7 @@ class QueryFaults(Experiment[QueryTrial]):
     stage = "queries"
     claim = "faults of queries"
     trial = QueryTrial
+    grid = QueryGrid
     placement = Placement.LOCAL
     columns: Mapping[str, Columns] = MappingProxyType(
         {
@@ -136,17 +170,13 @@ class QueryFaults(Experiment[QueryTrial]):
         All are each fault under the query that counts, full disks with every backend, one fault of each kind under
         each of the other queries, and every mutant.
         """
-        if request.profile not in (profiles.NIGHT, "default"):
+        if request.profile not in (NIGHT, DEFAULT):
             return []
-        chosen = [
-            name
-            for name in ALIASES.values()
-            if backends()[name].persistent and (request.backends is None or name in request.backends)
-        ]
+        chosen = [name for name in request.among(ALIASES.values()) if backends()[name].persistent]
         if not chosen:
             return []
         counts, others = count_trials(chosen, request.seed), other_trials(chosen, request.seed)
-        if request.profile == profiles.NIGHT:
+        if request.profile == NIGHT:
             return [*counts, *others, *mutant_trials(chosen[0], request.seed)]
         return [each[request.seed % len(each)] for each in (counts, others)]
 
@@ -249,4 +279,4 @@ def other_trials(backends: Sequence[str], seed: int) -> list[QueryTrial]:
 
 def mutant_trials(backend: str, seed: int) -> list[QueryTrial]:
     """Return a trial for each mutant of queries, under the fault that must detect it."""
-    return [QueryTrial(by.fault, backend, seed, mutant) for mutant, by in QUERY_TRIALS.items()]
+    return QueryGrid(backends=(backend,), mutants=tuple(QUERY_TRIALS)).plan(seed)

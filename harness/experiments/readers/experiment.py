@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, cast
 
@@ -21,7 +22,9 @@ from harness.experiment import (
 )
 from harness.experiments.readers.run import COLUMNS, examine
 from harness.experiments.readers.trial import ReadersTrial
+from harness.grid import Grid, cut_to, full_names, times
 from harness.mutants.registry import fitting
+from harness.profiles import NIGHT, SMOKE
 from harness.report import text
 from harness.report.page import Page, PageFinding, Table, tables
 from harness.typed_maps import check_kind
@@ -76,21 +79,54 @@ def page(figures: Figures, failures: Sequence[str]) -> Page:
     )
 
 
+@dataclass(frozen=True, kw_only=True)
+class ReadersGrid(Grid):
+    """Readers at each level, beside a writer that commits and rolls back, see nothing that their level does not show.
+
+    ``backends`` None means all; a durability level that one of them does not carry is left out for it. Each is read for
+    about ``seconds``, by ``readers`` readers at each level, once for each of ``seeds``. Each of ``mutants`` is built
+    into a backend with a strategy that it fits, and must be detected.
+    """
+
+    backends: tuple[str, ...] | None = None
+    durabilities: tuple[str, ...] = ("CHANGELOG",)
+    seconds: float = 2.0
+    readers: int = 4
+
+    sizes = MappingProxyType({SMOKE: {"seconds": cut_to(0.5)}, NIGHT: {"seconds": times(10)}})
+    above_0 = ("seeds", "seconds", "readers")
+
+    def trials(self, seed: int) -> list[ReadersTrial]:
+        """Return a trial for each backend and level. Raises: ConfigError for an unknown backend."""
+        return [
+            ReadersTrial(name, durability, self.seconds, seed, self.readers)
+            for name in full_names(self.backends)
+            for durability in self.durabilities
+            if durability in backend_named(name).durabilities
+        ]
+
+    def mutant_trials(self, mutant: str, seeds: range) -> list[ReadersTrial]:
+        """Return a trial of the first backend that the mutant fits. Raises: ConfigError if it fits none."""
+        first = fitting(mutant, [backend_named(name) for name in full_names(self.backends)])[0]
+        level = sorted(first.durabilities)[0]
+        return [ReadersTrial(first.name, level, 10 * self.seconds, seeds[0], self.readers, mutant)]
+
+
 class Readers(Experiment[ReadersTrial]):
     """One writer, and readers at each isolation level on other threads. No part of a bench; see the scenario."""
 
     name = "readers"
     title = "readers beside a writer"
     trial = ReadersTrial
+    grid = ReadersGrid
     placement = Placement.SPREAD
     columns: Mapping[str, Columns] = MappingProxyType({"isolation": COLUMNS})
 
     def plan(self, request: Request) -> list[ReadersTrial]:
         """Return a trial for each backend and level."""
-        names = backends() if request.backends is None else request.backends
         return [
             ReadersTrial(name, str(level), seed=request.seed)
-            for name in names
+            for name in request.among(backends())
             for level in sorted(backend_named(name).durabilities)
         ]
 

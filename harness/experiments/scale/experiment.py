@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any
 
-from harness import profiles
 from harness.experiment import Columns, Experiment, Failure, Figure, Figures, Placement, Request, Row, Rows, Worker
 from harness.experiments.scale.report import is_cut, page, parts, scale, scale_tables
 from harness.experiments.scale.scale import (
@@ -16,6 +16,8 @@ from harness.experiments.scale.scale import (
     ScaleTrial,
     run_scale,
 )
+from harness.grid import Grid, cut_to, full_names, set_to
+from harness.profiles import DEFAULT, NIGHT, SMOKE
 from harness.report.page import Page, Table
 from stores.registry import ALIASES, backends
 
@@ -34,6 +36,58 @@ SHARED_COLUMNS: Columns = MappingProxyType(
 )
 
 
+@dataclass(frozen=True, kw_only=True)
+class ScaleGrid(Grid):
+    """Stores of ``records`` records show what was put, in order, also when they are opened again or restored.
+
+    ``backends`` None means all that have files. Those of ``large_backends`` also have the sizes ``large_records``,
+    which only a night tries. They are also filled with ``limited_records`` records of ``limited_value_bytes`` by
+    processes that can have ``memory_max_bytes`` of memory (0: without this).
+    """
+
+    records: tuple[int, ...] = (1_000_000,)
+    backends: tuple[str, ...] | None = None
+    value_bytes: int = 100
+    large_backends: tuple[str, ...] = ()
+    large_records: tuple[int, ...] = ()
+    limited_records: int = LIMITED_RECORDS
+    limited_value_bytes: int = LIMITED_VALUE_BYTES
+    memory_max_bytes: int = 0
+
+    sizes = MappingProxyType(
+        {
+            # A process alone takes more memory than these records.
+            SMOKE: {"records": cut_to(10_000), "large_records": set_to(()), "memory_max_bytes": set_to(0)},
+            DEFAULT: {"large_records": set_to(())},
+        }
+    )
+    above_0 = ("seeds", "records", "value_bytes", "large_records", "limited_records", "limited_value_bytes")
+
+    def trials(self, seed: int) -> list[ScaleTrial]:
+        """Return a trial for each size and backend. Raises: ConfigError for an unknown name, and for a senseless size.
+
+        Those with a limit on memory come after ``records``.
+        """
+        persistent = [name for name, each in backends().items() if each.persistent]
+        names = full_names(persistent if self.backends is None else self.backends)
+        large = full_names(self.large_backends)
+        trials = [ScaleTrial(name, records, seed, self.value_bytes) for records in self.records for name in names]
+        if self.memory_max_bytes:
+            limited = (self.limited_records, seed, self.limited_value_bytes, self.memory_max_bytes)
+            trials += [ScaleTrial(name, *limited) for name in large]
+        trials += [ScaleTrial(name, each, seed, self.value_bytes) for each in self.large_records for name in large]
+        return trials
+
+
+SIZES: Mapping[str, ScaleGrid] = MappingProxyType(
+    {
+        SMOKE: ScaleGrid(records=(20_000,)),
+        DEFAULT: ScaleGrid(),
+        NIGHT: ScaleGrid(large_records=(10_000_000, 50_000_000), memory_max_bytes=LIMITED_MEMORY_BYTES),
+    }
+)
+
+
 class Scale(Experiment[ScaleTrial]):
     """Speeds, memory and disk of stores with up to 50,000,000 records."""
 
@@ -41,8 +95,10 @@ class Scale(Experiment[ScaleTrial]):
     title = "stores of many records"
     stage = "scale"
     trial = ScaleTrial
+    grid = ScaleGrid
     placement = Placement.LOCAL
     share = 5
+    night_share = 16
     unit = ""
     columns: Mapping[str, Columns] = MappingProxyType(
         {
@@ -74,21 +130,10 @@ class Scale(Experiment[ScaleTrial]):
     )
 
     def plan(self, request: Request) -> list[ScaleTrial]:
-        """Return a trial for each size of the profile, with the indexed batch of each engine that has files.
-
-        Those with a limit on memory come after the smallest size.
-        """
-        known = backends()
-        chosen = [
-            name
-            for name in ALIASES.values()
-            if known[name].persistent and (request.backends is None or name in request.backends)
-        ]
-        profile = profiles.profile(request.profile)
-        trials = [ScaleTrial(name, records, request.seed) for records in profile.scale_records for name in chosen]
-        limits = (LIMITED_RECORDS, request.seed, LIMITED_VALUE_BYTES, LIMITED_MEMORY_BYTES)
-        limited = [ScaleTrial(name, *limits) for name in chosen] if profile.scale_limited else []
-        return trials[: len(chosen)] + limited + trials[len(chosen) :]
+        """Return a trial for each size of the profile, with the indexed batch of each engine that has files."""
+        chosen = tuple(name for name in request.among(ALIASES.values()) if backends()[name].persistent)
+        size = replace(SIZES[request.profile], backends=chosen, large_backends=chosen)
+        return size.plan(request.seed) if chosen else []
 
     def cost_s(self, trial: ScaleTrial) -> float:
         """Return the time of a slow machine."""

@@ -11,7 +11,7 @@ from time import monotonic
 from types import MappingProxyType
 from typing import Any
 
-from harness import profiles, replay
+from harness import replay
 from harness.experiment import (
     Claim,
     Columns,
@@ -30,6 +30,7 @@ from harness.experiments.stateful.figures import batches, ratios, restarts
 from harness.experiments.stateful.report import page
 from harness.experiments.stateful.trial import SUBJECTS, StatefulTrial
 from harness.processes.child import figures_apart
+from harness.profiles import SMOKE
 from harness.report.page import Page
 from stores.errors import ConfigError
 from stores.java import find_java
@@ -43,6 +44,11 @@ SLOW_KEYS_PER_S = 500.0
 PROTOBUF_MIN = (6, 33, 5)
 """The oldest protobuf that reads what pyspark 4.3 has generated."""
 
+SIZES = ((100_000, 5, 0), (2_000, 5, 0), (1_000_000, 1, 1))
+"""Keys, rounds and restarts in every profile but smoke. The size that ratios have goals for comes first.
+
+They take minutes each. A trial that the budget has no time for is left out, and the next one has its turn."""
+
 
 class Stateful(Experiment[StatefulTrial]):
     """The time of a batch, and the time until a query goes on after its driver was killed."""
@@ -53,6 +59,7 @@ class Stateful(Experiment[StatefulTrial]):
     trial = StatefulTrial
     placement = Placement.LOCAL
     share = 12
+    night_share = 36
     unit = ""
     columns: Mapping[str, Columns] = MappingProxyType(
         {
@@ -104,10 +111,10 @@ class Stateful(Experiment[StatefulTrial]):
         ]
         if not any(SUBJECTS[name].backend for name in subjects):
             return []
-        planned = profiles.profile(request.profile).stateful
+        sizes = () if request.profile == SMOKE else SIZES
         return [
-            StatefulTrial(each.keys, request.seed, each.batch_events, each.rounds, each.restarts, tuple(subjects))
-            for each in planned
+            StatefulTrial(keys, request.seed, rounds=rounds, restarts=restarts, subjects=tuple(subjects))
+            for keys, rounds, restarts in sizes
         ]
 
     def missing(self) -> str:

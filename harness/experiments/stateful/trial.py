@@ -51,16 +51,6 @@ OURS_IN_ARROW = "stateful-rocksdb-arrow"
 BATCH_EVENTS = (10_000, 100_000)
 
 
-@dataclass(frozen=True, slots=True)
-class QuerySize:
-    """The amount of a trial, in a profile."""
-
-    keys: int
-    rounds: int
-    batch_events: tuple[int, ...] = BATCH_EVENTS
-    restarts: int = 0
-
-
 @dataclass(frozen=True)
 class StatefulTrial:
     """The state of each subject is filled with ``keys``. Then rounds follow: each subject has its batches in turn.

@@ -7,12 +7,12 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
-from harness import profiles, replay
+from harness import replay
 from harness.datasets.new_york_flights import departures
 from harness.experiment import Columns, Experiment, Failure, Figure, Figures, Placement, Request, Row, Rows, Worker
 from harness.experiments.throughput import plan
 from harness.experiments.throughput.figures import throughput, wrong_end_lines
-from harness.experiments.throughput.plan import Grid, ThroughputTrial, narrowing_trial
+from harness.experiments.throughput.plan import ThroughputGrid, ThroughputTrial, narrowing_trial
 from harness.experiments.throughput.report import page, throughput_tables
 from harness.report.page import Page, Table
 from harness.workloads.event_log import EVENT_LOG
@@ -29,6 +29,7 @@ class Throughput(Experiment[ThroughputTrial]):
     title = "throughput of tasks"
     stage = "throughput"
     trial = ThroughputTrial
+    grid = ThroughputGrid
     placement = Placement.GANG
     share = 75
     unit = ""
@@ -64,11 +65,10 @@ class Throughput(Experiment[ThroughputTrial]):
 
     def plan(self, request: Request) -> list[ThroughputTrial]:
         """Return the measurements of a profile, or those over a user's events."""
-        profile = profiles.profile(request.profile)
-        grids: Sequence[Grid] = profile.grids
+        grids = plan.SIZES[request.profile]
         if request.log is not None:
-            repeats = profile.event_log_repeats
-            grids = [Grid(EVENT_LOG, None, records_per_commit=(100, 1_000, 10_000), repeats=repeats)]
+            repeats = plan.EVENT_LOG_REPEATS[request.profile]
+            grids = (ThroughputGrid(EVENT_LOG, records_per_commit=(100, 1_000, 10_000), repeats=repeats),)
         return plan.throughput_trials([replace(grid, backends=request.backends) for grid in grids], request.seed)
 
     def next_round(
@@ -96,7 +96,9 @@ class Throughput(Experiment[ThroughputTrial]):
             raise ConfigError("laps of a trial are none, or one number from 1 on for each configuration")
         for each in trial.configurations:
             # A grid of one: it checks what it is given.
-            plan.Grid(trial.workload, trial.events, trial.partitions, records_per_commit=(each.records_per_commit,))
+            ThroughputGrid(
+                trial.workload, trial.events, (trial.partitions,), records_per_commit=(each.records_per_commit,)
+            )
             backend = backend_named(each.backend)
             checked_durability(backend, each.durability)
             check_options(backend, dict(each.options))

@@ -7,17 +7,22 @@ import random
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Any
 
 from harness.experiments.throughput.partition_work import Configuration, Options
+from harness.grid import Grid, cut_to, full_names, raised_to, set_to, times
+from harness.profiles import DEFAULT, NIGHT, SMOKE
 from harness.report.figures import interval, repeats_of_a_narrower_interval, values
 from harness.report.rows import Row
+from harness.scenario import AtLeast
+from harness.workloads.event_log import EVENT_LOG, EventLog
 from harness.workloads.flights import Departures
 from harness.workloads.registry import workload
 from harness.workloads.workload import EventSource
 from stores.errors import ConfigError
 from stores.interface import Durability
-from stores.registry import backend_named, backends, check_options
+from stores.registry import backend_named, check_options
 
 MEASUREMENT_S = 2.0
 """Seconds of a measurement beside its work: processes start, events are read, the store is opened again, and slower
@@ -31,35 +36,62 @@ PICKS_SHARE = 0.9
 """The part of the time that belongs to measurements that picks rest on."""
 
 
-@dataclass(frozen=True, slots=True)
-class Grid:
+@dataclass(frozen=True)
+class ThroughputGrid(Grid):
     """A grid of configurations over the first ``events`` events of a workload (None: all, if it ends).
 
-    It is every combination of the listed values. A backend that does not carry a level is left out at that level.
-    ``backends`` None means all. The events are processed again and again, as often as the fastest configuration of a
-    level and commit size needs for ``work_s`` seconds. If that is 0 they are processed once.
+    It is every combination of the listed values, ``repeats`` times. A backend that does not carry a level is left out
+    at that level. ``backends`` None means all. The events are processed again and again, as often as the fastest
+    configuration of a level and commit size needs for ``work_s`` seconds. If that is 0 they are processed once.
+
+    A scenario holds if every end state is what Spark SQL computes from the same events, and every ratio in ``at_least``
+    is reached. Without ratios it is a comparison.
     """
 
     workload: str
-    events: int | None
-    partitions: int = 2
-    durabilities: tuple[Durability, ...] = (Durability.CHANGELOG,)
+    events: int | None = None
+    partitions: tuple[int, ...] = (2,)
+    durabilities: tuple[str, ...] = ("CHANGELOG",)
     records_per_commit: tuple[int, ...] = (1_000,)
     repeats: int = 1
     backends: tuple[str, ...] | None = None
     options: Options = ()
     work_s: float = 0.0
+    at_least: tuple[AtLeast, ...] = ()
+
+    sizes = MappingProxyType(
+        {
+            SMOKE: {"events": cut_to(10_000), "repeats": cut_to(1), "at_least": set_to(())},
+            NIGHT: {"events": times(10), "repeats": raised_to(5)},
+        }
+    )
+    above_0 = ("seeds", "events", "partitions", "repeats", "records_per_commit")
 
     def __post_init__(self) -> None:
+        """Raise ConfigError for a setting of a wrong type, and for an unknown name; and if the events have no end."""
+        super().__post_init__()
         chosen = workload(self.workload)
         if self.events is None and isinstance(chosen, EventSource) and not isinstance(chosen, Departures):
             raise ConfigError(f"the workload {self.workload!r} has no end of its own: say how many events")
-        for name in self.backends or ():
-            backend_named(name)
-        events = 1 if self.events is None else self.events
-        counts = (events, self.partitions, self.repeats, *self.records_per_commit)
-        if min(counts) < 1:
-            raise ConfigError(f"partitions, repeats, events and records per commit count from 1, not {min(counts)}")
+        full_names(
+            [*(self.backends or ()), *(name for each in self.at_least for name in (each.subject, each.yardstick))]
+        )
+
+    def trials(self, seed: int) -> list[ThroughputTrial]:
+        """Return the measurements, those over the same events together."""
+        return throughput_trials([self], seed)
+
+    def check_events(self, log: EventLog | None) -> None:
+        """Raise ConfigError if the scenario needs events of the user's own that are not given or not readable."""
+        if self.workload != EVENT_LOG:
+            return
+        if log is None:
+            raise ConfigError("this scenario needs your events: give --events PATH and --key COLUMN, or EVENTS and KEY")
+        log.format()
+
+    def missed(self, figures: Mapping[str, Any]) -> list[str]:
+        """Return each ratio that is not reached."""
+        return [line for claim in self.at_least for line in _missed(claim, figures["throughput"])]
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,15 +137,16 @@ def shares(trials: Sequence[ThroughputTrial]) -> list[float]:
     return [parts[trial.work_s > 0] * trial.cost_s / costs[trial.work_s > 0] for trial in trials]
 
 
-def throughput_trials(grids: Iterable[Grid], seed: int) -> list[ThroughputTrial]:
+def throughput_trials(grids: Iterable[ThroughputGrid], seed: int) -> list[ThroughputTrial]:
     """Return the configurations of the grids, each once. Those over the same events are together and shuffled.
 
     The same grids and seed give the same order. Raises: ConfigError if there is nothing to measure.
     """
     groups: dict[tuple[str, int | None, int, float], dict[Configuration, None]] = {}
     for grid in grids:
-        group = groups.setdefault((grid.workload, grid.events, grid.partitions, grid.work_s), {})
-        group.update(dict.fromkeys(_configurations(grid, seed)))
+        for partitions in grid.partitions:
+            group = groups.setdefault((grid.workload, grid.events, partitions, grid.work_s), {})
+            group.update(dict.fromkeys(_configurations(grid, partitions, seed)))
     made = [
         ThroughputTrial(workload, events, partitions, _shuffled(configurations, seed), work_s)
         for (workload, events, partitions, work_s), configurations in groups.items()
@@ -124,9 +157,9 @@ def throughput_trials(grids: Iterable[Grid], seed: int) -> list[ThroughputTrial]
     return made
 
 
-def _configurations(grid: Grid, seed: int) -> Iterable[Configuration]:
-    names = tuple(backends()) if grid.backends is None else grid.backends
-    cells = itertools.product(names, grid.durabilities, grid.records_per_commit, range(grid.repeats))
+def _configurations(grid: ThroughputGrid, partitions: int, seed: int) -> Iterable[Configuration]:
+    levels = map(Durability, grid.durabilities)
+    cells = itertools.product(full_names(grid.backends), levels, grid.records_per_commit, range(grid.repeats))
     for name, durability, records_per_commit, repeat in cells:
         backend = backend_named(name)
         check_options(backend, dict(grid.options))
@@ -136,7 +169,7 @@ def _configurations(grid: Grid, seed: int) -> Iterable[Configuration]:
                 durability,
                 grid.workload,
                 records_per_commit,
-                grid.partitions,
+                partitions,
                 repeat,
                 seed,
                 grid.options,
@@ -153,6 +186,67 @@ def _shuffled(configurations: Iterable[Configuration], seed: int) -> tuple[Confi
         random.Random(f"order {seed} {repeat}").shuffle(members)
     cells = dict.fromkeys(key[:2] for key in rounds)
     return tuple(each for cell in cells for key, members in rounds.items() if key[:2] == cell for each in members)
+
+
+def _missed(claim: AtLeast, figures: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return a sentence for each place where the subject is slower than claimed, or that nothing could be compared.
+
+    The medians of the repeats count.
+    """
+
+    def rates(backend: str) -> dict[tuple[Any, ...], float]:
+        same = ("workload", "durability", "partitions", "records_per_commit")
+        return {
+            tuple(each[name] for name in same): each["records_per_s"] for each in figures if each["backend"] == backend
+        }
+
+    subject, yardstick = rates(claim.subject), rates(claim.yardstick)
+    shared = sorted(subject.keys() & yardstick.keys())
+    if not shared:
+        return [f"{claim.subject} was never measured beside {claim.yardstick}"]
+    return [
+        f"{claim.subject} reaches {subject[place] / yardstick[place]:.2f} of {claim.yardstick}, not {claim.ratio:g}"
+        f", with {place[-1]:,} records per commit at level {place[1]}, in the medians of their repeats"
+        for place in shared
+        if subject[place] < claim.ratio * yardstick[place]
+    ]
+
+
+_EACH = tuple(map(str, Durability))
+_PICKS = (
+    ThroughputGrid("count", 60_000, records_per_commit=(1_000, 10_000), repeats=5, work_s=2.0),
+    ThroughputGrid("count", 60_000, durabilities=_EACH[1:], repeats=5, work_s=2.0),
+)
+"""The measurements that picks rest on. They come first, and as one: none of them may be measured in another way."""
+SIZES: Mapping[str, tuple[ThroughputGrid, ...]] = MappingProxyType(
+    {
+        SMOKE: (
+            ThroughputGrid("flights", 10_000),
+            ThroughputGrid("flights_by_hour", 4_000),
+            ThroughputGrid("aircraft_sessions", 4_000),
+            ThroughputGrid("count", 10_000),
+        ),
+        DEFAULT: (
+            *_PICKS,
+            ThroughputGrid("flights"),
+            ThroughputGrid("flights_by_hour", 20_000),
+            ThroughputGrid("aircraft_sessions", 20_000),
+            ThroughputGrid("count", 60_000, records_per_commit=(100,)),
+        ),
+        NIGHT: (
+            *_PICKS,
+            ThroughputGrid("flights", durabilities=_EACH, records_per_commit=(100, 1_000, 10_000), repeats=5),
+            ThroughputGrid("flights_by_hour", durabilities=_EACH),
+            ThroughputGrid("aircraft_sessions", durabilities=_EACH),
+            ThroughputGrid("flights", partitions=(1, 4), repeats=5),
+            ThroughputGrid("count", 1_000_000, durabilities=_EACH, records_per_commit=(100, 100_000), repeats=5),
+            ThroughputGrid("count", 1_000_000, durabilities=_EACH[1:], records_per_commit=(10_000,), repeats=5),
+        ),
+    }
+)
+"""The measurements of a profile, which take from about half a minute to hours on two cores."""
+EVENT_LOG_REPEATS: Mapping[str, int] = MappingProxyType({SMOKE: 1, DEFAULT: 3, NIGHT: 5})
+"""The repeats over a user's own events."""
 
 
 CELLS = 4

@@ -7,7 +7,6 @@ from dataclasses import asdict, dataclass
 from types import MappingProxyType
 from typing import Any
 
-from harness import profiles
 from harness.experiment import (
     Columns,
     Experiment,
@@ -24,9 +23,15 @@ from harness.experiment import (
 from harness.experiments.visibility import visibility
 from harness.experiments.visibility.report import lags, page
 from harness.processes.child import figures_apart
+from harness.profiles import DEFAULT, NIGHT, SMOKE
 from harness.report.page import Page
 from stores.config import StoreConfig
 from stores.registry import backends
+
+SIZES: Mapping[str, tuple[tuple[float, ...], int]] = MappingProxyType(
+    {SMOKE: ((0.05,), 10), DEFAULT: ((0.02, 0.1), 20), NIGHT: ((0.02, 0.1, 1.0), 50)}
+)
+"""Commit intervals, and commits. 0.1 s is the default of Kafka Streams under exactly once (``commit.interval.ms``)."""
 
 
 @dataclass(frozen=True)
@@ -73,12 +78,8 @@ class Visibility(Experiment[VisibilityTrial]):
 
     def plan(self, request: Request) -> list[VisibilityTrial]:
         """Return a trial for each backend."""
-        profile = profiles.profile(request.profile)
-        return [
-            VisibilityTrial(name, profile.visibility_intervals_s, profile.visibility_commits)
-            for name in (backends() if profile.every_backend else [StoreConfig().backend])
-            if request.backends is None or name in request.backends
-        ]
+        names = backends() if request.profile == NIGHT else [StoreConfig().backend]
+        return [VisibilityTrial(name, *SIZES[request.profile]) for name in request.among(names)]
 
     def run(self, trial: VisibilityTrial, worker: Worker) -> Iterable[Row]:
         """Return a row for each interval, committer and isolation level. Raises: MeasurementFailedError."""
