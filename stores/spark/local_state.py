@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -26,11 +26,11 @@ from stores.errors import (
 )
 from stores.failpoints import Part, declare, reach
 from stores.files.plain_files import check_no_link
-from stores.interface import KeyValueStore, TopicPartition
+from stores.interface import TopicPartition
 from stores.records.record_kind import is_empty
-from stores.registry import backend_named
 from stores.spark.context import RecordTime, TimedStaging
 from stores.spark.recording_store import LOGGED_MARKS, RecordingStore, keep_ttl, logged_marks
+from stores.tasks.stores.log_follower import LogFollower
 
 RESTORED = declare("spark.restored", "a version of the log is in the stores", part=Part.CHANGE)
 BETWEEN_STORES = declare("spark.between_stores", "one store has the version, and another lacks it", part=Part.CHANGE)
@@ -40,6 +40,33 @@ VERSION_ID = "version_id"
 """The mark of a local store with the ID of its version. The log does not have it."""
 
 _log = logging.getLogger(__name__)
+
+
+class LocalCopy(LogFollower):
+    """One local store, at a version of its log, and the store that a function sees."""
+
+    _wiped_after = (StoreCorruptedError, StoreIncompatibleError)
+
+    def __init__(self, name: str, path: Path, config: StoreConfig, partition: TopicPartition) -> None:
+        super().__init__(name, path, config)
+        self._partition = partition
+        self.recorder: RecordingStore
+
+    @property
+    def version(self) -> int | None:
+        """The version that it has reached, None if it has none."""
+        return self.store.committed_offset(self._partition)
+
+    @property
+    def is_empty(self) -> bool:
+        """True if nothing of a version is in it."""
+        return self.version is None and is_empty(self.store) and not logged_marks(self.store)
+
+    def shown(self, time: RecordTime) -> Any:
+        """Return the store as a function sees it. A typed one reads marks when it is made."""
+        self.recorder = RecordingStore(self.store)
+        records = self._config.records
+        return self.recorder if records is None else records.staged(TimedStaging(self.recorder, time))
 
 
 class LocalState:
@@ -53,8 +80,7 @@ class LocalState:
         self._partition = TopicPartition("versions", partition)
         self._configs = configs
         self._folder = folder
-        self._opened: dict[str, KeyValueStore] = {}
-        self._recorders: dict[str, RecordingStore] = {}
+        self._opened: dict[str, LocalCopy] = {}
         self.stores: dict[str, Any] = {}
         """The stores as a function sees them, by name."""
         self.record_time = RecordTime()
@@ -77,7 +103,7 @@ class LocalState:
     @property
     def version(self) -> int | None:
         """The version that all stores have reached, None if one has none."""
-        reached = [store.committed_offset(self._partition) for store in self._opened.values()]
+        reached = [copy.version for copy in self._opened.values()]
         return None if None in reached else min((number for number in reached if number is not None), default=None)
 
     def bring_to(self, log: PartitionLog, version: int | None, version_id: str | None = None) -> int:
@@ -90,8 +116,8 @@ class LocalState:
         with full_disk_named(self._path):
             try:
                 return self._bring_to(log, version, version_id)
-            except StoreCorruptedError:
-                self._wipe_all()
+            except StoreCorruptedError as error:
+                self._wipe_all(str(error))
                 return self._bring_to(log, version, version_id)
 
     def take_changes(self) -> dict[str, StoreChanges]:
@@ -99,26 +125,25 @@ class LocalState:
         for store in self.stores.values():
             if not isinstance(store, RecordingStore):
                 store.before_commit()
-        for name, recorder in self._recorders.items():
-            keep_ttl(recorder, self._configs[name].records)
-        return {
-            name: taken for name, recorder in self._recorders.items() if (taken := recorder.take()).pairs or taken.marks
-        }
+        for name, copy in self._opened.items():
+            keep_ttl(copy.recorder, self._configs[name].records)
+        changes = {name: copy.recorder.take() for name, copy in self._opened.items()}
+        return {name: taken for name, taken in changes.items() if taken.pairs or taken.marks}
 
     def commit(self, version: int, version_id: str | None = None) -> None:
         """Commit what is staged as ``version``, which the log has with that ID. Raises: as ``StateStore.commit``."""
-        for number, store in enumerate(self._opened.values()):
+        for number, copy in enumerate(self._opened.values()):
             if number:
                 reach(BETWEEN_STORES)
-            if store.keeps_marks:
-                store.set_mark(VERSION_ID, None if version_id is None else version_id.encode())
-            store.commit({self._partition: version})
+            if copy.store.keeps_marks:
+                copy.store.set_mark(VERSION_ID, None if version_id is None else version_id.encode())
+            copy.store.commit({self._partition: version})
         reach(COMMITTED)
 
     def records(self) -> Iterator[Record]:
         """Return all that is committed, for a snapshot."""
-        for name, store in self._opened.items():
-            marks = logged_marks(store)
+        for name, copy in self._opened.items():
+            store, marks = copy.store, logged_marks(copy.store)
             for mark in [LOGGED_MARKS, *marks] if marks else []:
                 yield name, True, mark.encode(), store.mark(mark)
             with store.all() as pairs:
@@ -127,110 +152,82 @@ class LocalState:
 
     def close(self) -> None:
         """Close the stores, without a commit. An error of one is logged: the log has all that counts."""
-        for name, store in self._opened.items():
+        for name, copy in self._opened.items():
             try:
-                store.close()
+                copy.close()
             except StoreError as error:
                 _log.warning("store %r could not be closed: %s", name, error)
-        self._opened, self._recorders, self.stores = {}, {}, {}
+        self._opened, self.stores = {}, {}
 
     def _bring_to(self, log: PartitionLog, version: int | None, version_id: str | None) -> int:
-        reached = self.version
-        offsets = [store.committed_offset(self._partition) for store in self._opened.values()]
-        ahead = any(offset is not None and (version is None or offset > version) for offset in offsets)
-        if ahead or (reached is None and not self._is_empty()) or not self._is_of(log, version, version_id):
-            # Without a version a restore was interrupted. Beyond the log, or with another version of a number, the log
-            # was brought back from a copy.
-            self._wipe_all()
-            reached = None
-        elif all(offset == version for offset in offsets):
+        misfit = self._misfit(log, version, version_id)
+        if misfit is not None:
+            self._wipe_all(misfit)
+        elif all(copy.version == version for copy in self._opened.values()):
             return 0
         num_versions = 0
-        for piece in [] if version is None else log.restore(reached, version):
+        for piece in [] if version is None else log.restore(self.version, version):
             if piece.fresh and not self._is_empty():
-                self._wipe_all()
+                self._wipe_all("the log no longer has the version after it")
             self._restore(piece)
             num_versions += 1
             reach(RESTORED)
         self._make_views()
         return num_versions
 
+    def _misfit(self, log: PartitionLog, version: int | None, version_id: str | None) -> str | None:
+        """Return the reason why the stores do not fit the log, which was perhaps brought back from a copy."""
+        reached = [copy.version for copy in self._opened.values()]
+        if any(number is not None and (version is None or number > version) for number in reached):
+            return "it is beyond its log"
+        if None in reached and not self._is_empty():
+            return "a restore was interrupted"
+        return None if self._is_of(log, version, version_id) else "the log has another version of its number"
+
     def _is_empty(self) -> bool:
-        return all(
-            store.committed_offset(self._partition) is None and is_empty(store) and not logged_marks(store)
-            for store in self._opened.values()
-        )
+        return all(copy.is_empty for copy in self._opened.values())
 
     def _is_of(self, log: PartitionLog, version: int | None, version_id: str | None) -> bool:
         """Return True if each store has the version of its number that the log has."""
         known: dict[int | None, str | None] = {version: version_id}
-        for store in self._opened.values():
-            offset = store.committed_offset(self._partition)
-            kept = store.mark(VERSION_ID) if store.keeps_marks and offset is not None else None
-            if offset is None or kept is None:
+        for copy in self._opened.values():
+            number = copy.version
+            kept = copy.store.mark(VERSION_ID) if copy.store.keeps_marks and number is not None else None
+            if number is None or kept is None:
                 continue
-            if offset not in known:
-                known[offset] = log.id_of(offset)
-            if known[offset] not in (None, kept.decode(errors="replace")):
+            if number not in known:
+                known[number] = log.id_of(number)
+            if known[number] not in (None, kept.decode(errors="replace")):
                 return False
         return True
 
     def _restore(self, piece: Piece) -> None:
-        version = piece.reached
-        for name, store in self._opened.items():
-            offset = store.committed_offset(self._partition)
-            if version is not None and offset is not None and offset >= version:
+        version, own = piece.reached, {} if piece.id is None else {VERSION_ID: piece.id.encode()}
+        for name, copy in self._opened.items():
+            if version is not None and copy.version is not None and copy.version >= version:
                 continue
-            changed = piece.changes.get(name, StoreChanges())
-            own = {} if piece.id is None else {VERSION_ID: piece.id.encode()}
-            store.restore(
-                changed.pairs.items(),
+            changes = piece.changes.get(name, StoreChanges())
+            copy.store.restore(
+                changes.pairs.items(),
                 {} if version is None else {self._partition: version},
-                marks={**changed.marks, **own} if store.keeps_marks else None,
+                marks={**changes.marks, **own} if copy.store.keeps_marks else None,
             )
 
     def _open_all(self) -> None:
-        for name in self._configs:
-            self._open(name)
+        for name, config in self._configs.items():
+            path = self._path / name
+            check_no_link(self._folder.parent, path)
+            self._opened[name] = copy = LocalCopy(name, path, config, self._partition)
+            copy.open_or_wipe()
         self._make_views()
 
-    def _open(self, name: str) -> None:
-        config, path = self._configs[name], self._path / name
-        check_no_link(self._folder.parent, path)
-        try:
-            store = config.open(path, name=name)
-        except (StoreCorruptedError, StoreIncompatibleError) as error:
-            _log.warning("the local copy of store %r in %s is wiped: %s", name, path, error)
-            backend_named(config.backend).wipe(path)
-            store = config.open(path, name=name)
-        self._opened[name] = store
-        if config.records is not None:
-            try:
-                config.records.prepare(store)
-            except (StoreCorruptedError, StoreIncompatibleError):
-                if store.committed_offset(self._partition) is None:
-                    raise
-                store.close()
-                backend_named(config.backend).wipe(path)
-                self._opened[name] = store = config.open(path, name=name)
-                config.records.prepare(store)
-
     def _make_views(self) -> None:
-        """Make the stores that a function sees. A typed store reads marks when it is made."""
-        for name, store in self._opened.items():
-            records = self._configs[name].records
-            recorder = self._recorders[name] = RecordingStore(store)
-            self.stores[name] = (
-                recorder if records is None else records.staged(TimedStaging(recorder, self.record_time))
-            )
+        self.stores = {name: copy.shown(self.record_time) for name, copy in self._opened.items()}
 
-    def _wipe_all(self) -> None:
-        for name, store in list(self._opened.items()):
-            with suppress(StoreError):
-                store.close()
-            del self._opened[name]
-            backend_named(self._configs[name].backend).wipe(self._path / name)
-        self._open_all()
+    def _wipe_all(self, reason: str) -> None:
+        for copy in self._opened.values():
+            copy.wipe(reason)
+        self._make_views()
 
 
 ROOM_BYTES = 1 << 20

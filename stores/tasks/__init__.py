@@ -10,13 +10,12 @@ from stores.tasks.directory.directory_layout import DirectoryLayout
 from stores.tasks.directory.layout_change import change_layout
 from stores.tasks.directory.relocation import Relocation, relocate
 from stores.tasks.directory.state_directory import StateDirectory, most_caught_up_first, offset_sum
-from stores.tasks.global_store import GlobalStore
-from stores.tasks.global_stores import GlobalStores
+from stores.tasks.global_stores import GlobalStore, GlobalStores
 from stores.tasks.identifier import StorePartition, TaskId
 from stores.tasks.memory_budget import BudgetShare, MemoryBudget
 from stores.tasks.on_error import DeadLetterTopic, OnError
 from stores.tasks.settings import SharedResources, TaskSettings
-from stores.tasks.stores.restore import RestoreProgress, RestoreReport
+from stores.tasks.stores.log_follower import RestoreProgress, RestoreReport
 from stores.tasks.task import StreamTask
 from stores.tasks.thread_transaction import ThreadTransaction
 from stores.tasks.timing import NO_INTERVAL, PunctuationType, Schedule

@@ -1,34 +1,238 @@
-"""The global stores of an application in this process: their folder, which no other process uses, and their turns."""
+"""Global stores: all partitions of a topic in one store, which each process follows by itself, in a folder of its own.
+
+Functions only read them. A store keeps the offsets of all partitions with its data, and every commit has both. After a
+kill it goes on from a commit: the last one, or at the level CHANGELOG an earlier one, ``restore_max_bytes`` before it
+at most.
+
+Source: KIP-99; KIP-892, "Atomic Checkpointing".
+"""
 
 from __future__ import annotations
 
+import logging
 import os
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
 from typing import Any, Self
 
-from stores.changelog.interface import Changelog
-from stores.errors import ConfigError, StoreClosedError, StoreIncompatibleError, StoreLockedError
+from stores.changelog.interface import Changelog, Record
+from stores.config import StoreConfig
+from stores.errors import ChangelogError, ConfigError, StoreClosedError, StoreIncompatibleError, StoreLockedError
 from stores.files.creation import wipe
 from stores.files.locks import take
 from stores.files.plain_files import check_no_link, make_folder, translated_system_errors
 from stores.files.store_directory import checked_path
-from stores.interface import Closeable, PositionBound
+from stores.interface import Closeable, IsolationLevel, KeyValueStore, PositionBound, TopicPartition
+from stores.records.key_value import KeyValue
+from stores.records.record_kind import RecordKind, is_empty
+from stores.records.timestamped import TimestampedKeyValue
 from stores.registry import backend_named
 from stores.tasks.arguments import check_changelog
-from stores.tasks.directory.names import check_stores
+from stores.tasks.directory.names import check_stores, check_topic
 from stores.tasks.directory.store_places import places
 from stores.tasks.first_error import FirstError
-from stores.tasks.global_store import GlobalCopy, GlobalStore
+from stores.tasks.stores.conversion import VERSION_HEADER, Conversion
+from stores.tasks.stores.log_follower import LogFollower, Piece
 from stores.telemetry import MetricsRegistry
 
+_log = logging.getLogger(__name__)
+
+_TOLD_EVERY = 10_000
+"""One of this number of records that are left out causes a warning, always the first one."""
+COMMIT_BYTES_MAX = 8 * 1024 * 1024
+"""The keys and values after which a commit takes no more records."""
 RECORDS_MAX = 10_000
 """The most records of a commit of one store."""
 PROCESSES_MAX = 64
 """The most processes that share a state directory."""
 FOLDER, LOCK_FILE = "global", ".lock"
+
+
+@dataclass(frozen=True)
+class GlobalStore:
+    """The description of a global store: its topic, and its configuration, kind of records, or None for bytes.
+
+    The last record of a key in the order of its partition wins, and one without a value deletes the key. Records
+    without a key are left out, and so are those with an empty key, with a warning. So all records of a key are to be in
+    one partition.
+
+    Raises: TypeError; ConfigError for a store that does not isolate uncommitted writes or keep offsets, or has other
+    records than bytes, KeyValue and TimestampedKeyValue without a time to live.
+    """
+
+    topic: str
+    store: StoreConfig | RecordKind | None = None
+
+    def __post_init__(self) -> None:
+        check_topic(self.topic)
+        if self.store is not None and not isinstance(self.store, StoreConfig | RecordKind):
+            raise TypeError(
+                f"the store of a GlobalStore is a StoreConfig, a kind of stores.records or None, not "
+                f"{type(self.store).__name__}"
+            )
+        _check(self.config)
+
+    @property
+    def config(self) -> StoreConfig:
+        """The configuration: that of the store, or the default one with its kind of records."""
+        if isinstance(self.store, StoreConfig):
+            return self.store
+        return StoreConfig(records=self.store)
+
+
+class TopicConversion(Conversion):
+    """The conversion of a topic's records, which anybody may write: those with an empty key are left out."""
+
+    def __init__(self, store: KeyValueStore, records: RecordKind | None, copy: GlobalCopy) -> None:
+        super().__init__(store, records, None)
+        self._copy = copy
+
+    def fitting(self, partition: TopicPartition, record: Record) -> Iterator[tuple[bytes, bytes | None]]:
+        if not record.key:
+            self._copy.leave_out(partition, record.offset)
+            return
+        try:
+            yield from super().fitting(partition, record)
+        except StoreIncompatibleError:
+            reason = f"it is of the changelog of an upgraded store (header {VERSION_HEADER})"
+            raise self.unfit(partition, record, reason) from None
+
+    def unfit(self, partition: TopicPartition, record: Record, reason: str) -> ChangelogError:
+        return ChangelogError(
+            f"global store {self._copy.name!r} can't have the record at offset {record.offset} of "
+            f"{partition.topic}-{partition.partition}: {reason}. Remove the record from the topic, or name another one"
+        )
+
+
+class GlobalCopy(LogFollower):
+    """The copy of one global store in this process, at ``path``. For the thread that opens it, but for ``view``."""
+
+    def __init__(self, name: str, path: Path, described: GlobalStore, changelog: Changelog) -> None:
+        super().__init__(name, path, described.config)
+        self._topic, self._changelog = described.topic, changelog
+        self._next: dict[TopicPartition, int] = {}
+        """The next offset to read of each partition."""
+        self._ends: dict[TopicPartition, int] = {}
+        """The ends that ``ends`` has returned last."""
+        self.skipped_total = 0
+        """The records that were left out because their key is empty."""
+
+    def open(self) -> None:
+        """Open the store, and find out where it goes on in each partition. Nothing is read yet.
+
+        A store that is damaged, or has data that the topic has no more, is wiped. Raises: ChangelogError if the topic
+        does not exist; StoreIncompatibleError if the store is of another backend or kind; as ``open_store``.
+        """
+        count = self._changelog.topics().get(self._topic, 0)
+        if not count:
+            raise ChangelogError(f"the topic {self._topic!r} of global store {self.name!r} does not exist: create it")
+        self._changelog.expect_reads_to_end(self._topic)
+        partitions = [TopicPartition(self._topic, number) for number in range(count)]
+        self._next = {partition: self._changelog.start_offset(partition) for partition in partitions}
+        try:
+            self.open_or_wipe()
+        except StoreIncompatibleError as error:
+            raise StoreIncompatibleError(
+                f"global store {self.name!r} is not as described: {error}. To read its topic whole instead, remove "
+                f"{self.path}"
+            ) from error
+        for partition in partitions:
+            offset = self.store.committed_offset(partition)
+            if offset is not None:
+                self._next[partition] = offset + 1
+
+    def follow(self, records_max: int) -> int:
+        """Write up to ``records_max`` new records of all partitions in one commit; return how many were read.
+
+        0 means that the store has all that is committed. After an error nothing of the call is in the store.
+
+        Raises: ChangelogError for a record that the store can't have, and if the topic no longer has the next record;
+        ChangelogTimeoutError; as ``KeyValueStore.commit``.
+        """
+        piece, ended = Piece(), []
+        conversion = TopicConversion(self.store, self._config.records, self)
+        for partition, offset in self._next.items():
+            # No name holds the read: it ends here, and with it a snapshot of the changelog.
+            if piece.add(
+                partition, iter(self._changelog.read(partition, offset)), conversion, records_max, COMMIT_BYTES_MAX
+            ):
+                break
+            ended.append(partition)
+        if piece.read:
+            self.bound.make_room(piece.num_bytes)
+            self._commit(piece)
+            self.bound.committed(piece.num_bytes)
+        else:
+            self.bound.idle()
+        # Those that were read now come last the next time, so that none of them waits for another one's end.
+        for partition in piece.offsets:
+            del self._next[partition]
+        self._next.update({partition: offset + 1 for partition, offset in piece.offsets.items()})
+        # Markers, aborted records and gaps may be before an end that was known before this read.
+        for partition in ended:
+            self._next[partition] = max(self._next[partition], self._ends.get(partition, 0))
+        return piece.read
+
+    def ends(self) -> dict[TopicPartition, int]:
+        """Return the end of each partition."""
+        self._ends = {partition: self._changelog.end_offset(partition) for partition in self._next}
+        return self._ends
+
+    def lag(self, ends: Mapping[TopicPartition, int]) -> int:
+        """Return the number of offsets before these ends that were not read yet, of all partitions."""
+        return sum(max(end - self._next[partition], 0) for partition, end in ends.items())
+
+    def view(self, bound: PositionBound | None = None) -> Any:
+        """Return a view of the committed state for any thread, typed by the configuration.
+
+        Raises: StoreClosedError; a write through it raises ReadOnlyViewError.
+        """
+        view = self.store.read_only(IsolationLevel.READ_COMMITTED, bound)
+        records = self._config.records
+        return view if records is None else records.view(view)
+
+    def leave_out(self, partition: TopicPartition, offset: int) -> None:
+        """Count a record with an empty key: no store has one, so nobody could read it."""
+        self.skipped_total += 1
+        if self.skipped_total % _TOLD_EVERY == 1:
+            _log.warning(
+                "global store %r leaves out the record at offset %d of %s-%d, because its key is empty; %d such "
+                "records were left out since it was opened",
+                self.name,
+                offset,
+                *partition,
+                self.skipped_total,
+            )
+
+    def _misfit(self) -> str | None:
+        offsets = {partition: self.store.committed_offset(partition) for partition in self._next}
+        if not is_empty(self.store) and all(offset is None for offset in offsets.values()):
+            return f"it has data, and no offset of topic {self._topic!r}"
+        for partition in self.store.position(IsolationLevel.READ_COMMITTED):
+            if partition not in offsets:
+                return f"it has data of {partition.topic}-{partition.partition}, which does not exist"
+        for partition, offset in offsets.items():
+            end = self._changelog.end_offset(partition)
+            if offset is not None and not self._next[partition] <= offset + 1 <= end:
+                return (
+                    f"it goes on at offset {offset + 1} of {partition.topic}-{partition.partition}, which can be "
+                    f"read from {self._next[partition]} to {end}"
+                )
+        return None
+
+    def _commit(self, piece: Piece) -> None:
+        try:
+            self.store.put_all(piece.pairs)
+            for partition, offset in piece.offsets.items():
+                self.store.advance_position(partition, offset)
+            self.store.commit(piece.offsets)
+        except BaseException:
+            with suppress(Exception):
+                self.store.rollback()
+            raise
 
 
 class GlobalStores(Closeable):
@@ -206,3 +410,21 @@ def check_apart(global_names: Collection[str], names: Collection[str]) -> None:
     check_stores(sorted({*global_names, *names}))
     for name in sorted(set(global_names).intersection(names)):
         raise ConfigError(f"{name!r} is the name of a global store and of a store of a task: rename one of them")
+
+
+def _check(config: StoreConfig) -> None:
+    backend = backend_named(config.backend)
+    if not backend.transactional or not backend.manages_offsets:
+        raise ConfigError(
+            f"{config.backend} can't have a global store: it needs a backend that keeps its offsets in the same commit "
+            "as its data, such as rocksdb-indexed-batch"
+        )
+    records = config.records
+    if records is not None and not isinstance(records, KeyValue | TimestampedKeyValue):
+        raise ConfigError(
+            f"a global store has bytes, KeyValue or TimestampedKeyValue, not records of the kind {records.kind}"
+        )
+    if isinstance(records, TimestampedKeyValue) and records.ttl_ms is not None:
+        raise ConfigError("a global store has no time to live: its topic says what it has. Drop ttl_ms")
+    if config.upgrade is not None:
+        raise ConfigError("a global store is not upgraded: give it another name, and it is read whole. Drop upgrade")

@@ -45,7 +45,7 @@ from stores.tasks.record_undo import RecordUndo
 from stores.tasks.settings import NOTHING_SHARED, SharedResources, TaskSettings, checked_partitioner
 from stores.tasks.standby import StandbyTask
 from stores.tasks.stores.latencies import latencies_of, measured, with_latencies
-from stores.tasks.stores.restore import RestoreReport
+from stores.tasks.stores.log_follower import RestoreReport
 from stores.tasks.stores.store_group import StoreGroup
 from stores.tasks.stores.task_store import TaskStore
 from stores.tasks.task_counters import TaskCounters

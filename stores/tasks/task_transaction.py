@@ -16,7 +16,7 @@ from stores.interface import Position, TopicPartition
 from stores.tasks.context import TaskContext
 from stores.tasks.identifier import TaskId
 from stores.tasks.offset_reset import InputStarts
-from stores.tasks.stores.restore import AFTER_WRITE, BEFORE_WRITE
+from stores.tasks.stores.log_follower import AFTER_WRITE, BEFORE_WRITE
 from stores.tasks.stores.store_group import (
     AFTER_CHECKPOINT,
     AFTER_LOG_COMMIT,

@@ -173,7 +173,7 @@ def layer_of(name: str) -> int | None:
 
 
 def part_of(name: str) -> str:
-    """The part of ``stores`` that a module belongs to: ``stores.tasks`` for ``stores.tasks.stores.restore``."""
+    """The part of ``stores`` that a module belongs to: ``stores.tasks`` for ``stores.tasks.stores.log_follower``."""
     return SEAM if name == SEAM else ".".join(name.split(".")[:2])
 
 

@@ -17,7 +17,7 @@ from stores.errors import (
 )
 from stores.interface import TopicPartition
 from stores.tasks.identifier import TaskId
-from stores.tasks.stores.restore import OnRestore, RestoreProgress
+from stores.tasks.stores.log_follower import OnRestore, RestoreProgress
 from stores.tasks.task import StreamTask
 
 _log = logging.getLogger(__name__)

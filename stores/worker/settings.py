@@ -26,7 +26,7 @@ from stores.records.record_kind import RecordKind
 from stores.registry import backend_named
 from stores.settings import Known, Properties, parsed_as
 from stores.tasks.config import TASK_PROPERTIES, TaskConfig
-from stores.tasks.global_store import GlobalStore
+from stores.tasks.global_stores import GlobalStore
 from stores.telemetry import MetricsRegistry
 from stores.telemetry.otlp import INTERVAL_S, OtlpExporter, checked_endpoint
 from stores.worker.definition import Definition, StoreSetting

@@ -29,7 +29,7 @@ from stores.tasks.global_stores import GlobalStores
 from stores.tasks.identifier import Home, StorePartition, TaskId
 from stores.tasks.memory_budget import MemoryBudget
 from stores.tasks.settings import SharedResources
-from stores.tasks.stores.restore import OnRestore
+from stores.tasks.stores.log_follower import OnRestore
 from stores.tasks.task import StreamTask
 from stores.telemetry import MetricsRegistry
 from stores.worker.cleaner import Cleaner

@@ -56,7 +56,7 @@ from stores.registry import backend_named, open_store
 from stores.tasks import StateDirectory, TaskSettings
 from stores.tasks.context import TaskContext
 from stores.tasks.identifier import TaskId
-from stores.tasks.stores.restore import RestoreReport
+from stores.tasks.stores.log_follower import RestoreReport
 from stores.tasks.task import StreamTask
 from stores.tasks.timing import NO_INTERVAL
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
 from stores.changelog.interface import Headers, Record
-from stores.errors import StoreIncompatibleError
-from stores.interface import KeyValueStore
+from stores.errors import ChangelogError, StoreIncompatibleError
+from stores.interface import KeyValueStore, TopicPartition
 from stores.records.record_kind import PlainConverter, RecordConverter, RecordKind, UnfitRecordError
 from stores.settings import Upgrade
 
@@ -50,6 +50,7 @@ class Conversion(RecordConverter):
     def __init__(self, store: KeyValueStore, records: RecordKind | None, upgrade: Upgrade | None) -> None:
         self.plain = records is None and upgrade is None
         """True if a record without headers is kept unchanged."""
+        self.key_bytes_max = store.max_key_bytes
         self._kind = PlainConverter() if records is None else records.converter(store)
         self._upgrade = upgrade
         self._version = 0 if upgrade is None else upgrade.to_version
@@ -70,6 +71,30 @@ class Conversion(RecordConverter):
     def _upgraded(self, record: Record, upgrade: Upgrade, version: int) -> Iterable[tuple[bytes, bytes | None]]:
         for key, value in upgrade.convert(record, version):
             yield from self._kind.convert(record._replace(key=key, value=value, headers=()))
+
+    def fitting(self, partition: TopicPartition, record: Record) -> Iterator[tuple[bytes, bytes | None]]:
+        """Yield the pairs of a record that the store keeps; a removal of a key that no store has is left out.
+
+        Raises: ChangelogError for a record of ``partition`` that no store can have.
+        """
+        most = self.key_bytes_max
+        try:
+            for key, value in self.convert(record):
+                if 0 < len(key) <= most:
+                    yield key, value
+                elif value is not None:
+                    raise UnfitRecordError(f"its key has {len(key)} bytes, and the store takes 1 to {most}")
+        except UnfitRecordError as error:
+            raise self.unfit(partition, record, str(error)) from error
+
+    def unfit(self, partition: TopicPartition, record: Record, reason: str) -> ChangelogError:
+        """Return the error for a record of ``partition`` that the store can't have."""
+        topic, number = partition
+        return ChangelogError(
+            f"record {record.offset} of the changelog {topic}-{number} can't be restored: {reason}. Choose a "
+            "configuration that takes it, or delete its key with the application that logged it, and restore once the "
+            "topic is compacted"
+        )
 
     def marks(self) -> Mapping[str, bytes | None]:
         return self._kind.marks()

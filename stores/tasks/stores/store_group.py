@@ -17,7 +17,7 @@ from stores.tasks.context import TaskContext
 from stores.tasks.directory.checkpoint_file import CheckpointFile, SplitCheckpoint
 from stores.tasks.directory.origin_file import Origin, OriginFile, SplitOrigins
 from stores.tasks.first_error import FirstError
-from stores.tasks.stores.restore import OnRestore, RestoreReport
+from stores.tasks.stores.log_follower import OnRestore, RestoreReport
 from stores.tasks.stores.task_store import TaskStore
 from stores.tasks.stores.view import viewed
 

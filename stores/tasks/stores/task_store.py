@@ -22,17 +22,13 @@ from stores.errors import (
 from stores.failpoints import reach
 from stores.files.creation import is_complete
 from stores.files.plain_files import translated_system_errors
-from stores.interface import KeyValueStore, Position
+from stores.interface import Position
 from stores.records.staging import StoreStaging
-from stores.registry import backend_named
 from stores.tasks.context import TaskContext
 from stores.tasks.directory.origin_file import Origin
 from stores.tasks.directory.task_files import StorePlan
-from stores.tasks.stores.log_rewriting import FOLLOWED, LOGGED, first_needed
-from stores.tasks.stores.log_start import CommittedStreamTime, LogStart
-from stores.tasks.stores.offset_import import PositionFiles, can_import_offsets, import_offsets
-from stores.tasks.stores.replay_bound import ReplayBound
-from stores.tasks.stores.restore import (
+from stores.tasks.stores.log_follower import (
+    LogFollower,
     OnRestore,
     Restored,
     RestoreProgress,
@@ -41,6 +37,9 @@ from stores.tasks.stores.restore import (
     restore,
     warn_of_missing,
 )
+from stores.tasks.stores.log_rewriting import FOLLOWED, LOGGED, first_needed
+from stores.tasks.stores.log_start import CommittedStreamTime, LogStart
+from stores.tasks.stores.offset_import import PositionFiles, can_import_offsets, import_offsets
 from stores.tasks.stores.shown_store import ShownStore
 from stores.tasks.stores.store_counters import TaskStoreCounters
 from stores.tasks.stores.store_format import StoreFormat
@@ -54,7 +53,7 @@ Failure = CommitFailedError | StoreCorruptedError | StoreUnavailableError
 _FAILURES = (CommitFailedError, StoreCorruptedError, StoreUnavailableError)
 
 
-class TaskStore:
+class TaskStore(LogFollower):
     """A store, its changelog partition, and the offset there that its committed state reflects.
 
     Under ``exactly_once`` a store with data but without an offset is wiped. A store that does not isolate uncommitted
@@ -67,30 +66,29 @@ class TaskStore:
     """
 
     def __init__(self, plan: StorePlan, *, exactly_once: bool, verify: bool = False) -> None:
-        name, path, self.partition = plan.name, plan.path, plan.partition
-        self.name, self.path = name, path
+        super().__init__(plan.name, plan.path, plan.config)
+        self.partition = plan.partition
         self.offset: int | None = None
         self.restores = 0
         """The number of beginnings and ends of restores: odd during a restore, when views must not answer."""
         self._restoring_depth = 0
         self._plan = plan
-        self._config, self._changelog = plan.config, plan.changelog
+        self._changelog = plan.changelog
         # The first is the path of Kafka Streams, the second that of KIP-892.
-        self._positions = PositionFiles(plan.checkpoint.path.with_name(f"{name}.position"), path / ".position")
+        self._positions = PositionFiles(
+            plan.checkpoint.path.with_name(f"{self.name}.position"), self.path / ".position"
+        )
         self._takeover = Takeover(plan)
         self._trust = Trust(exactly_once=exactly_once)
         self._verify = verify
         self._mixed = False
         """True if the store may have writes that are in no changelog."""
-        self._wiped_because: str | None = None
         self._opened_in_s = 0.0
         self._followed_to: int | None = None
         """The end of the changelog that ``follow`` has reached, exclusive; None if it has not reached one."""
-        self.bound = ReplayBound(plan.config.restore_max_bytes)
         self.counters = TaskStoreCounters(self.bound)
         self.report: RestoreReport | None = None
         """The report of the last restore, on opening or after a rollback."""
-        self.store: KeyValueStore
         self.format = StoreFormat(plan, self.counters)
         self._shown = ShownStore(plan, self.format, self.counters)
         self._stream_time = CommittedStreamTime(plan.partition, plan.changelog)
@@ -152,7 +150,7 @@ class TaskStore:
                 self._positions.remove()
         except (StoreCorruptedError, StoreTooNewError, TaskCorruptedError) as error:
             self._plan.check_changelog(checkpointed_offset)
-            self._wipe(str(error))
+            self.wipe(str(error))
         self._opened_in_s = perf_counter() - began
 
     def _upgrade(self) -> None:
@@ -212,7 +210,7 @@ class TaskStore:
             self._note_log(self.offset, keep=True)
         seconds = self._opened_in_s + perf_counter() - began
         self.counters.recovery_seconds_total += seconds
-        wiped_because, self._wiped_because, self._opened_in_s = self._wiped_because, None, 0.0
+        wiped_because, self.wiped_because, self._opened_in_s = self.wiped_because, None, 0.0
         self.report = reported(self.store, self.partition, done, seconds, wiped_because)
         return self.report
 
@@ -280,29 +278,22 @@ class TaskStore:
         self, position: Position, on_restore: OnRestore | None, max_records: int | None = None
     ) -> Restored:
         """Write the changelog's records after ``offset`` into the store; wipe it first if it does not fit them."""
-        try:
-            return self._restore(position, on_restore, max_records)
-        except (OffsetOutOfRangeError, StoreCorruptedError) as error:
-            self._wipe(str(error))
-            return self._restore(position, on_restore, max_records)
 
-    def _restore(self, position: Position, on_restore: OnRestore | None, max_records: int | None) -> Restored:
         def restored(progress: RestoreProgress) -> None:
             self._note_log(progress.offset, keep=True)
             if on_restore is not None:
                 on_restore(progress)
 
-        return restore(
-            self.store,
-            self._changelog,
-            self.partition,
-            self.offset,
-            position,
-            restored,
-            self.bound,
-            self.format.conversion(self.store),
-            max_records=max_records,
-        )
+        def restore_tail() -> Restored:
+            log = self.store, self._changelog, self.partition, self.offset
+            conversion = self.format.conversion(self.store)
+            return restore(*log, position, restored, self.bound, conversion, max_records=max_records)
+
+        try:
+            return restore_tail()
+        except (OffsetOutOfRangeError, StoreCorruptedError) as error:
+            self.wipe(str(error))
+            return restore_tail()
 
     def _note_log(self, offset: int, *, keep: bool = False) -> None:
         """Remember the stream time of the committed state, which is at ``offset``."""
@@ -408,11 +399,11 @@ class TaskStore:
         """
         with self._restoring():
             if isinstance(error, StoreCorruptedError):
-                self._wipe(str(error))
+                self.wipe(str(error))
             elif isinstance(error, CommitFailedError) and not error.reopen:
                 self.store.rollback()
             elif self._trust.exactly_once and not keeps_apart(self.store):
-                self._wipe(IN_DOUBT)
+                self.wipe(IN_DOUBT)
             else:
                 self._reopen()
             return self.restore(position, on_restore)
@@ -425,9 +416,9 @@ class TaskStore:
         """
         with self._restoring():
             if isinstance(cause, StoreCorruptedError) and is_damaged(self.store):
-                self._wipe(str(cause))
+                self.wipe(str(cause))
             elif not self.store.transactional and self._trust.exactly_once:
-                self._wipe(ROLLED_BACK)
+                self.wipe(ROLLED_BACK)
             elif isinstance(cause, _FAILURES):
                 self._reopen()
             else:
@@ -453,17 +444,15 @@ class TaskStore:
         try:
             self.format.close()
         finally:
-            if hasattr(self, "store"):
-                self.store.close()
+            super().close()
 
     def _open(self) -> None:
         self._open_engine()
         self._check_format()
 
     def _open_engine(self) -> None:
-        self.store = self._config.open(self.path, name=self.name)
+        super()._open_engine()
         self.counters.follow(self.store)
-        self.bound.follow(self.store.persistence)
         self._log_start.follow(self.store)
 
     def _check_format(self) -> None:
@@ -472,26 +461,16 @@ class TaskStore:
         self._shown.follow(self.store)
 
     def _reopen(self) -> None:
-        self._close()
+        # A failed engine may fail here, too. Opening the store again shows its state.
+        with suppress(StoreError):
+            super().close()
         # Without isolation the failed store has the staged writes, and an at-least-once task keeps them.
         mixed = self._mixed or not self.store.transactional
         self.open(self.offset, Origin.AT_LEAST_ONCE if mixed else Origin.CLEAN)
 
-    def _close(self) -> None:
-        # A failed engine may fail here, too. Opening the store again shows its state.
-        with suppress(StoreError):
-            self.store.close()
-
-    def _wipe(self, reason: str) -> None:
-        self._wiped_because = reason
+    def _forget(self) -> None:
         self.counters.wipe_total += 1
-        _log.info("store %r in %s is wiped, to be restored from its changelog: %s", self.name, self.path, reason)
-        if hasattr(self, "store"):
-            self._close()
-        # First: if the checkpoint outlived the data, it would count for the data of an interrupted restore.
         self._plan.checkpoint.forget(self.partition)
         self._positions.remove()
         self._takeover.discard()
-        backend_named(self._config.backend).wipe(self.path)
         self.offset, self._mixed = None, False
-        self._open()

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from stores.errors import CommitFailedError, StoreCorruptedError, TaskCorruptedError
 from stores.interface import KeyValueStore, RecoveryOutcome
+from stores.records.record_kind import is_empty
 from stores.tasks.directory.origin_file import Origin
 
 UNCLEAN = "it keeps uncommitted writes among the committed ones, and was not closed with a checkpoint"
@@ -41,7 +42,7 @@ class Trust:
             return
         mixes = store.persistent and not keeps_apart(store)
         unclean = mixes and not _was_closed(store, origin)
-        if (unclean or origin is Origin.AT_LEAST_ONCE or offset is None) and has_data(store):
+        if (unclean or origin is Origin.AT_LEAST_ONCE or offset is None) and not is_empty(store):
             raise TaskCorruptedError(SWITCHED if origin is Origin.AT_LEAST_ONCE else UNCLEAN if mixes else NO_OFFSET)
 
     def may_be_mixed(self, store: KeyValueStore, origin: Origin | None) -> bool:
@@ -49,7 +50,7 @@ class Trust:
         if self.is_checked(origin):
             return False
         trusted = origin is not Origin.AT_LEAST_ONCE if keeps_apart(store) else _was_closed(store, origin)
-        return not trusted and has_data(store)
+        return not trusted and not is_empty(store)
 
     def origin(self, store: KeyValueStore, *, mixed: bool, running: bool) -> Origin | None:
         """Return the entry of the origin file for a running task or after a clean close; None for no entry.
@@ -68,12 +69,6 @@ class Trust:
 def keeps_apart(store: KeyValueStore) -> bool:
     """Return True if the store's own files identify the committed data and its offset."""
     return store.transactional and store.manages_offsets
-
-
-def has_data(store: KeyValueStore) -> bool:
-    """Return True if the store has a pair. It reads at most one."""
-    with store.all() as pairs:
-        return next(pairs, None) is not None
 
 
 def is_damaged(store: KeyValueStore) -> bool:

@@ -31,8 +31,8 @@ from stores.settings import Upgrade, UpgradeProgress
 from stores.tasks.directory.store_places import PREPARE_END, beside
 from stores.tasks.directory.task_files import StorePlan
 from stores.tasks.stores.conversion import Conversion
+from stores.tasks.stores.log_follower import RestoreProgress, restore
 from stores.tasks.stores.replay_bound import ReplayBound
-from stores.tasks.stores.restore import RestoreProgress, restore
 from stores.tasks.stores.swap import swap
 
 BEGUN = declare("upgrade.begun", "the new store is there, marked with its format, with nothing in it", part=Part.CHANGE)

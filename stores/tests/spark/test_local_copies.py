@@ -214,9 +214,9 @@ def test_a_copy_whose_damage_shows_in_a_restore_is_wiped(tmp_path: Path, monkeyp
             raise StoreCorruptedError("a block's checksum does not fit")
         restore(state, piece)
 
-    def wipe(state: LocalState) -> None:
+    def wipe(state: LocalState, reason: str) -> None:
         wiped.append(state)
-        wipe_all(state)
+        wipe_all(state, reason)
 
     monkeypatch.setattr(LocalState, "_restore", damaged)
     monkeypatch.setattr(LocalState, "_wipe_all", wipe)

@@ -16,7 +16,7 @@ from stores.errors import ChangelogError, StoreIncompatibleError, StoreUnavailab
 from stores.interface import TopicPartition
 from stores.records import BYTES, STR, KeyValue, RecordKind, TimestampedKeyValue
 from stores.tasks import GlobalStore, GlobalStores
-from stores.tasks.global_store import GlobalCopy
+from stores.tasks.global_stores import GlobalCopy
 from stores.tests.forked_call import call_until_killed
 from stores.tests.tasks.global_topic import (
     PRICES,
@@ -134,7 +134,7 @@ def test_a_store_that_has_read_all_becomes_persistent(log: MemoryChangelog, tmp_
     say(log, PRICES)
     config = StoreConfig("rocksdb-indexed-batch", restore_max_bytes=4 * num_bytes)
     with GlobalStores(tmp_path, log, {"prices": GlobalStore(TOPIC, config)}) as stores:
-        bound = stores._copies["prices"]._bound
+        bound = stores._copies["prices"].bound
         assert bound.num_bytes > 0
         deadline = time.monotonic() + 30
         while bound.num_bytes:

@@ -24,7 +24,7 @@ from stores.errors import (
 from stores.interface import PositionBound
 from stores.records import BYTES, INT64, STR, KeyValue, TimestampedKeyValue, ValueAndTimestamp, Window
 from stores.settings import Upgrade
-from stores.tasks import GlobalStore, GlobalStores, TaskContext, global_store, global_stores
+from stores.tasks import GlobalStore, GlobalStores, TaskContext, global_stores
 from stores.tests.forked_call import call_until_killed
 from stores.tests.tasks.global_topic import (
     PARTITIONS,
@@ -248,7 +248,7 @@ def test_what_was_read_before_an_error_is_in_no_later_commit(log: MemoryChangelo
 def test_a_commit_has_few_records_if_they_are_large(
     log: MemoryChangelog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(global_store, "COMMIT_BYTES_MAX", 100)
+    monkeypatch.setattr(global_stores, "COMMIT_BYTES_MAX", 100)
     say(log, [])
     with stores_over(log, tmp_path) as stores:
         said = [(number % 2, b"%d" % number, b"x" * 60) for number in range(8)]

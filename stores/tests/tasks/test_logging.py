@@ -13,7 +13,7 @@ import pytest
 from stores import Durability, open_store
 from stores.changelog import MemoryChangelog, Record
 from stores.tasks import TaskContext
-from stores.tasks.stores import restore
+from stores.tasks.stores import log_follower
 from stores.tests.store_process import StoreProcess
 from stores.tests.tasks.setup import DIRECT, INDEXED, Crash, begun, feed, raising_at, single, store_folder
 
@@ -70,7 +70,7 @@ def test_a_long_restore_says_how_far_it_is_at_most_once_per_interval(
     task.run(commit=True)
     task.close()
     messages()
-    monkeypatch.setattr(restore, "PIECE_RECORDS_MAX", 5)
+    monkeypatch.setattr(log_follower, "PIECE_RECORDS_MAX", 5)
     now = 0.0
 
     def clock() -> float:
@@ -78,7 +78,7 @@ def test_a_long_restore_says_how_far_it_is_at_most_once_per_interval(
         now += 1.5
         return now
 
-    monkeypatch.setattr(restore, "perf_counter", clock)
+    monkeypatch.setattr(log_follower, "perf_counter", clock)
     task = single(tmp_path / "second", log, secret, INDEXED)
     task.open()
     task.close()

@@ -25,8 +25,8 @@ from stores.registry import open_store
 from stores.settings import Upgrade
 from stores.tasks.stores import log_start
 from stores.tasks.stores.conversion import Conversion
+from stores.tasks.stores.log_follower import restore
 from stores.tasks.stores.replay_bound import ReplayBound
-from stores.tasks.stores.restore import restore
 from stores.tests.tasks.setup import DIRECT, INDEXED, INPUT, MEMORY, Crash, raising_at
 from stores.tests.tasks.typed import KINDS, RETENTION_MS, STORE, typed_task, values, write
 
@@ -115,7 +115,7 @@ def test_a_changelog_stays_bounded_over_restarts_that_come_more_often_than_segme
     tmp_path: Path, log: SelfCompacting, backend: str, commits: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each process makes so many commits."""
-    monkeypatch.setattr("stores.tasks.stores.restore.PIECE_RECORDS_MAX", 10)
+    monkeypatch.setattr("stores.tasks.stores.log_follower.PIECE_RECORDS_MAX", 10)
     feed(log, [DAYS_MS + number * 10 for number in range(600)])
     lengths = []
     for _ in range(30 // commits):
@@ -259,7 +259,7 @@ def test_an_offset_that_the_brokers_forget_in_time_is_committed_again(
 def test_a_rewritten_changelog_is_not_needed_from_an_earlier_offset_again(
     tmp_path: Path, log: SelfCompacting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("stores.tasks.stores.restore.PIECE_RECORDS_MAX", 5)
+    monkeypatch.setattr("stores.tasks.stores.log_follower.PIECE_RECORDS_MAX", 5)
     feed(log, [DAYS_MS + number * 50 for number in range(15)])
     with closing(typed_task(tmp_path, log, "window", LMDB)) as task:
         task.open()

@@ -300,7 +300,7 @@ def test_a_bound_that_is_none_makes_nobody_commit(tmp_path: Path) -> None:
 
 
 def test_a_large_restore_is_persisted_as_it_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("stores.tasks.stores.restore.PIECE_BYTES_MAX", 5_000)
+    monkeypatch.setattr("stores.tasks.stores.log_follower.PIECE_BYTES_MAX", 5_000)
     log = MemoryChangelog()
     feed(log, range(RECORDS))
     task = single(tmp_path, log, put, stores={"s": StoreConfig("memory-indexed-batch")})

@@ -89,7 +89,7 @@ def test_a_corrupted_store_is_wiped_and_restored_with_the_reason_reported(tmp_pa
 def test_a_lost_store_is_restored_from_the_start_in_bounded_pieces_that_tell_how_far_they_are(
     tmp_path: Path, log: MemoryChangelog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("stores.tasks.stores.restore.PIECE_RECORDS_MAX", 10)
+    monkeypatch.setattr("stores.tasks.stores.log_follower.PIECE_RECORDS_MAX", 10)
     told: list[RestoreProgress] = []
     task = single(tmp_path, log, lambda record, context: None, INDEXED, on_restore=told.append)
     partition = TopicPartition("app-s-changelog", 0)
@@ -113,7 +113,7 @@ def test_a_lost_store_is_restored_from_the_start_in_bounded_pieces_that_tell_how
 def test_a_restore_keeps_its_pieces_below_a_number_of_bytes(
     tmp_path: Path, log: MemoryChangelog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("stores.tasks.stores.restore.PIECE_BYTES_MAX", 1_000)
+    monkeypatch.setattr("stores.tasks.stores.log_follower.PIECE_BYTES_MAX", 1_000)
     told: list[RestoreProgress] = []
     task = single(tmp_path, log, lambda record, context: None, INDEXED, on_restore=told.append)
     log.create_topic("app-s-changelog")

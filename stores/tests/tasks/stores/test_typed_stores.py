@@ -112,7 +112,7 @@ def test_a_restored_store_keeps_the_same_bytes_as_the_original(
         task.run(commit=True)
     original = kept(tmp_path, backend)
     assert original[0]
-    monkeypatch.setattr("stores.tasks.stores.restore.PIECE_RECORDS_MAX", 3)
+    monkeypatch.setattr("stores.tasks.stores.log_follower.PIECE_RECORDS_MAX", 3)
     with closing(typed_task(tmp_path / "other", log, kind, backend)) as task:
         [report] = task.open()
         assert report.records == len(changelog_pairs(log))

@@ -204,7 +204,7 @@ def test_an_upgrade_without_room_for_a_second_store_changes_nothing(
 def test_an_upgrade_takes_no_more_room_than_it_asks_for(
     tmp_path: Path, log: MemoryChangelog, backend: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("stores.tasks.stores.restore.PIECE_RECORDS_MAX", 1_000)
+    monkeypatch.setattr("stores.tasks.stores.log_follower.PIECE_RECORDS_MAX", 1_000)
 
     def write(record: Record, context: TaskContext) -> None:
         for number in range(record.offset * 1_000, record.offset * 1_000 + 1_000):
@@ -259,7 +259,7 @@ def test_progress_is_reported_up_to_the_swap_and_counted(
 ) -> None:
     feed_times(log, range(20))
     work(old_task(tmp_path, log), 10)
-    monkeypatch.setattr("stores.tasks.stores.restore.PIECE_RECORDS_MAX", 5)
+    monkeypatch.setattr("stores.tasks.stores.log_follower.PIECE_RECORDS_MAX", 5)
     told: list[UpgradeProgress] = []
     with closing(new_task(tmp_path, log, store_upgrade=Upgrade(1, to_new, on_upgrade=told.append))) as task:
         task.open()

@@ -151,7 +151,7 @@ def test_no_query_is_answered_from_a_store_that_is_being_restored(
     tmp_path: Path, log: MemoryChangelog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A restore's pieces are no commits: what lies between them was never a state of the task's."""
-    monkeypatch.setattr("stores.tasks.stores.restore.PIECE_RECORDS_MAX", 1)
+    monkeypatch.setattr("stores.tasks.stores.log_follower.PIECE_RECORDS_MAX", 1)
     feed(log, [1, 2, 3])
     asked: list[object] = []
     views: list[KeyValueView] = []

@@ -1,0 +1,352 @@
+"""A store that follows a log: it is opened, wiped if it does not fit the log, and written in pieces of bounded size."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from time import perf_counter
+from typing import ClassVar
+
+from stores.changelog.interface import Changelog, Record
+from stores.config import StoreConfig
+from stores.errors import StoreCorruptedError, StoreError, StoreTooNewError
+from stores.failpoints import Part, declare, reach
+from stores.interface import (
+    IsolationLevel,
+    KeyValueStore,
+    Position,
+    PositionBound,
+    RecoveryOutcome,
+    TopicPartition,
+)
+from stores.records.record_kind import check_untyped
+from stores.registry import backend_named
+from stores.tasks.stores.conversion import Conversion
+from stores.tasks.stores.log_start import needed_from
+from stores.tasks.stores.replay_bound import ReplayBound
+
+BEFORE_WRITE = declare(
+    "task.restore.before_write",
+    "a piece of the changelog's tail is read, the store has not seen it",
+    part=Part.RESTORE,
+    twice=True,
+)
+AFTER_WRITE = declare(
+    "task.restore.after_write",
+    "a piece of the changelog's tail is in the store, with its last offset",
+    part=Part.RESTORE,
+    twice=True,
+)
+
+_log = logging.getLogger(__name__)
+
+PROGRESS_S = 10.0
+"""The time between two messages about one restore."""
+PIECE_RECORDS_MAX = 50_000
+PIECE_BYTES_MAX = 8 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class RestoreProgress:
+    """The progress of the restore of ``store``: it has reached ``offset``, and ends before ``to_offset``.
+
+    ``bytes`` counts keys and values, ``seconds`` the time since the restore began.
+    """
+
+    store: str
+    offset: int
+    to_offset: int
+    records: int
+    bytes: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class RestoreReport:
+    """The report of a restore, on opening or on a return to the last commit.
+
+    ``records`` of its changelog were written, from ``from_offset`` up to but without ``to_offset``.
+
+    ``wiped`` is True if the local state was wiped first, and ``reason`` says why. It also names the offsets that the
+    changelog has lost, if the whole store was restored without them. ``bytes`` counts keys and values.
+    ``recovery`` is the outcome of the store's own recovery.
+    """
+
+    store: str
+    from_offset: int
+    to_offset: int
+    records: int
+    bytes: int
+    seconds: float
+    wiped: bool = False
+    reason: str | None = None
+    recovery: RecoveryOutcome = RecoveryOutcome.NOTHING_TO_DO
+    upgraded: bool = False
+    """True if opening found the last record of an older format gone (``Timestamps.split_has_ended``)."""
+
+
+OnRestore = Callable[[RestoreProgress], None]
+"""Called after each piece that was written. An exception ends the restore, and with it the task or its opening."""
+
+
+@dataclass(slots=True)
+class Restored:
+    """The result of ``restore``. ``last_offset`` is that of the last record written into the store, if any."""
+
+    from_offset: int
+    to_offset: int
+    records: int = 0
+    bytes: int = 0
+    last_offset: int | None = None
+    cut: bool = False
+    """True if it ended after ``max_records``: the changelog may have more."""
+    missing: tuple[int, int] | None = None
+    """The offsets that the restore of a whole store needs and the changelog lacks: the first one, and the end."""
+
+
+class Piece:
+    """Records of a log that a store takes in one step, and the last offset of each partition that they are from."""
+
+    def __init__(self) -> None:
+        self.pairs: list[tuple[bytes, bytes | None]] = []
+        self.offsets: dict[TopicPartition, int] = {}
+        self.read = 0
+        """The records that were read, also those without a key, which are of no store."""
+        self.records = 0
+        """Those with a key."""
+        self.num_bytes = 0
+        """The bytes of their keys and values."""
+
+    def add(
+        self,
+        partition: TopicPartition,
+        records: Iterator[Record],
+        conversion: Conversion,
+        records_max: int,
+        bytes_max: int,
+    ) -> bool:
+        """Add records of ``partition`` until the piece is full; return whether it is, else there are no more records.
+
+        It is full once it has ``records_max`` records, or ``bytes_max`` bytes. Raises: ChangelogError with the offset
+        of a record that the store can't have; as ``Changelog.read``.
+        """
+        pairs, plain, key_bytes_max = self.pairs, conversion.plain, conversion.key_bytes_max
+        read, num_bytes, unkeyed = self.read, self.num_bytes, 0
+        record = None
+        for record in records:
+            read += 1
+            if record.key is None:
+                unkeyed += 1
+            else:
+                if plain and not record.headers and 0 < len(record.key) <= key_bytes_max:
+                    pairs.append((record.key, record.value))
+                else:
+                    pairs.extend(conversion.fitting(partition, record))
+                num_bytes += len(record.key) + len(record.value or b"")
+            if read >= records_max or num_bytes >= bytes_max:
+                break
+        if record is not None:
+            self.offsets[partition] = record.offset
+        self.records += read - self.read - unkeyed
+        self.read, self.num_bytes = read, num_bytes
+        return read >= records_max or num_bytes >= bytes_max
+
+
+class LogFollower:
+    """A store that has what a log has up to the offsets that it keeps. For one thread.
+
+    The log is the truth. A store that is damaged or does not fit the log is wiped, and reads the log from its start.
+    A subclass adds its reasons to wipe (``_misfit``), and what is removed with the store (``_forget``).
+    """
+
+    store: KeyValueStore
+    """The store that was opened last."""
+    _wiped_after: ClassVar[tuple[type[StoreError], ...]] = (StoreCorruptedError, StoreTooNewError)
+    """The errors of opening after which the store is wiped."""
+
+    def __init__(self, name: str, path: Path, config: StoreConfig) -> None:
+        self.name, self.path = name, path
+        self.bound = ReplayBound(config.restore_max_bytes)
+        self.wiped_because: str | None = None
+        """The reason of the last wipe; None if there was none."""
+        self._config = config
+
+    def open_or_wipe(self) -> None:
+        """Open the store, and wipe it if it is damaged or does not fit its log. Raises: as ``open_store``."""
+        self.wiped_because = None
+        try:
+            self._open()
+            reason = self._misfit()
+        except self._wiped_after as error:
+            reason = str(error)
+        if reason is not None:
+            self.wipe(reason, logging.WARNING)
+
+    def wipe(self, reason: str, level: int = logging.INFO) -> None:
+        """Remove the store, and open an empty one. ``level`` is that of the log message. Raises: as ``open_store``."""
+        self.wiped_because = reason
+        _log.log(level, "store %r in %s is wiped, to be read whole from its log: %s", self.name, self.path, reason)
+        # A failed engine may fail here, too.
+        with suppress(StoreError):
+            LogFollower.close(self)
+        # First: if an offset outlived the data, it would count for the data of an interrupted restore.
+        self._forget()
+        backend_named(self._config.backend).wipe(self.path)
+        self._open()
+
+    def _open(self) -> None:
+        """Open the store, and prepare it for its kind of records."""
+        self._open_engine()
+        if self._config.records is None:
+            check_untyped(self.store)
+        else:
+            self._config.records.prepare(self.store)
+
+    def _open_engine(self) -> None:
+        self.store = self._config.open(self.path, name=self.name)
+        self.bound.follow(self.store.persistence)
+
+    def _misfit(self) -> str | None:
+        """Return the reason why the open store does not fit its log; None if it does."""
+        return None
+
+    def _forget(self) -> None:
+        """Remove what is kept of the store outside of its folder."""
+
+    def close(self) -> None:
+        """Close the store, if it was ever opened. May be called more than once."""
+        if hasattr(self, "store"):
+            self.store.close()
+
+
+def restore(
+    store: KeyValueStore,
+    changelog: Changelog,
+    partition: TopicPartition,
+    offset: int | None,
+    position: Position,
+    on_restore: OnRestore | None,
+    bound: ReplayBound,
+    conversion: Conversion,
+    *,
+    max_records: int | None = None,
+) -> Restored:
+    """Write the committed records after ``offset`` (None: all) into the store, each piece with its last offset.
+
+    It ends at the last stable offset as of the call, and does not wait for gaps or aborted records at the end. The last
+    piece is stored with ``position``, that of the input whose effects the changelog has. ``conversion`` maps the
+    records to the store's pairs and marks. With ``max_records`` it ends after that number of records, and then without
+    ``position``.
+
+    Raises: OffsetOutOfRangeError if the changelog no longer has the next record; ChangelogError with the offset of a
+    record that the store can't have; as ``StateStore.restore``.
+    Source: KIP-892, "Restoring"; KIP-844, step 1.
+    """
+    began = told = perf_counter()
+    done = _range_of(changelog, partition, offset)
+    keeps_marks = store.keeps_marks and not conversion.plain
+
+    def write(piece: Piece, position: Position | None = None) -> None:
+        nonlocal told
+        reach(BEFORE_WRITE)
+        bound.make_room(piece.num_bytes)
+        store.restore(piece.pairs, piece.offsets, position, conversion.marks() if keeps_marks else None)
+        if store.manages_offsets:
+            bound.committed(piece.num_bytes)
+        reach(AFTER_WRITE)
+        done.last_offset = offset = piece.offsets[partition]
+        done.records += piece.records
+        done.bytes += piece.num_bytes
+        now = perf_counter()
+        progress = RestoreProgress(store.name, offset, done.to_offset, done.records, done.bytes, now - began)
+        if now - told >= PROGRESS_S:
+            told = now
+            _log.info(
+                "store %r is being restored: at offset %d, to before %d, %d records in %.0f s so far",
+                store.name,
+                offset,
+                done.to_offset,
+                done.records,
+                progress.seconds,
+            )
+        if on_restore is not None:
+            on_restore(progress)
+
+    records = iter(changelog.read(partition, done.from_offset))
+    if max_records is not None:
+        records = islice(records, max_records)
+    read = 0
+    piece = Piece()
+    while piece.add(partition, records, conversion, PIECE_RECORDS_MAX, PIECE_BYTES_MAX):
+        write(piece)
+        read += piece.read
+        piece = Piece()
+    done.cut = max_records is not None and read + piece.read >= max_records
+    if piece.offsets:
+        write(piece, None if done.cut else position)
+    elif not done.cut and PositionBound(position).behind(store.position(IsolationLevel.READ_COMMITTED)):
+        store.restore([], {}, position)
+    return done
+
+
+def _range_of(changelog: Changelog, partition: TopicPartition, offset: int | None) -> Restored:
+    """Return the offsets that a restore reads after ``offset``, and what is missing of a whole changelog (None)."""
+    end = changelog.end_offset(partition)
+    if offset is not None:
+        return Restored(offset + 1, end)
+    start, needed = changelog.start_offset(partition), needed_from(changelog, partition)
+    # An offset beyond the end is that of an earlier changelog of this name.
+    needed = needed if needed <= end else 0
+    return Restored(max(start, needed), end, missing=(needed, start) if needed < start else None)
+
+
+def reported(
+    store: KeyValueStore, partition: TopicPartition, done: Restored, seconds: float, wiped_because: str | None
+) -> RestoreReport:
+    """Return the report of a restore, and log what was restored and what is missing.
+
+    ``seconds`` is the time since the store began to open, and ``wiped_because`` says why it was wiped, None if it
+    was not.
+    """
+    if done.records:
+        _log.info(
+            "store %r restored %d records (%d bytes) of %s-%d, from offset %d to before %d, in %.1f s",
+            store.name,
+            done.records,
+            done.bytes,
+            *partition,
+            done.from_offset,
+            done.to_offset,
+            seconds,
+        )
+    reasons = [reason for reason in (wiped_because, warn_of_missing(store.name, partition, done)) if reason is not None]
+    recovery = store.recover()
+    return RestoreReport(
+        store.name,
+        done.from_offset,
+        done.to_offset,
+        done.records,
+        done.bytes,
+        seconds,
+        wiped_because is not None,
+        "; ".join(reasons) or None,
+        recovery.outcome,
+        store.timestamps.split_has_ended,
+    )
+
+
+def warn_of_missing(name: str, partition: TopicPartition, done: Restored) -> str | None:
+    """Return what the changelog lacks for a restore of the whole store, and warn of it; None for nothing."""
+    if done.missing is None:
+        return None
+    first, end = done.missing
+    missing = (
+        f"the records from offset {first} to before {end} of {partition.topic}-{partition.partition} are missing, and "
+        "the task has not dropped them: the store lacks what only they had"
+    )
+    _log.warning("store %r is restored without some records: %s", name, missing)
+    return missing
