@@ -17,7 +17,7 @@ from stores.tasks.on_error import DeadLetterTopic, OnError
 from stores.tasks.settings import SharedResources, TaskSettings
 from stores.tasks.stores.log_follower import RestoreProgress, RestoreReport
 from stores.tasks.task import StreamTask
-from stores.tasks.thread_transaction import ThreadTransaction
+from stores.tasks.task_transaction import ThreadTransaction
 from stores.tasks.timing import NO_INTERVAL, PunctuationType, Schedule
 from stores.tasks.topology import Subtopology, Topology
 

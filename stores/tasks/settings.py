@@ -19,7 +19,7 @@ from stores.tasks.offset_reset import OffsetReset, checked_offset_reset
 from stores.tasks.on_error import DeadLetterTopic, OnError, checked_on_error
 from stores.tasks.stores.latencies import RecordingLevel
 from stores.tasks.stores.log_follower import OnRestore
-from stores.tasks.thread_transaction import ThreadTransaction
+from stores.tasks.task_transaction import ThreadTransaction
 from stores.tasks.timing import (
     TASK_TIMEOUT_S,
     Clock,

@@ -1,19 +1,22 @@
 """The transaction of a task over its changelog and its stores: its commit order, and the rollback after an error.
 
-Source: KIP-129 (exactly once), KIP-844 ("StateStore changes", steps 1 to 5), KIP-892 ("Error Handling").
+All tasks of a thread may share one transaction of the changelog. A commit then prepares all tasks, commits the
+changelog once, and then the stores of each task. An error before the end of the changelog's commit rolls back all.
+
+Source: KIP-129 (exactly once), KIP-844 ("StateStore changes", steps 1 to 5), KIP-892 ("Error Handling"), KIP-447.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, suppress
+from contextlib import ExitStack, suppress
 
-from stores.changelog.interface import Changelog, Producer
-from stores.errors import ChangelogTimeoutError, ProducerFencedError
+from stores.changelog.interface import Changelog, SharedProducer
+from stores.errors import ChangelogTimeoutError, ProducerFencedError, TransactionAbortedError
 from stores.failpoints import Part, declare, reach
 from stores.interface import Position, TopicPartition
-from stores.tasks.context import TaskContext
+from stores.tasks.context import TaskContext, still_processing
 from stores.tasks.identifier import TaskId
 from stores.tasks.offset_reset import InputStarts
 from stores.tasks.stores.log_follower import AFTER_WRITE, BEFORE_WRITE
@@ -26,7 +29,6 @@ from stores.tasks.stores.store_group import (
 )
 from stores.tasks.task_counters import TaskCounters
 from stores.tasks.task_state import Call, Event, TaskLifecycle, TaskState
-from stores.tasks.thread_transaction import ThreadTransaction
 from stores.tasks.timing import Timing
 
 _log = logging.getLogger(__name__)
@@ -44,6 +46,11 @@ FAILPOINTS = (
     AFTER_WRITE,
 )
 """Failpoints of a task's commits and restores, in order, besides those of its changelog and stores."""
+BETWEEN_TASKS = declare(
+    "task.between_tasks",
+    "the changelog has the commit of several tasks; the stores of some have it, those of others not",
+    part=Part.CHANGE,
+)
 
 
 class TaskTransaction:
@@ -86,9 +93,8 @@ class TaskTransaction:
         self.task_id, self.group, self.inputs = task_id, application_id, inputs
         self.transactional_id = f"{application_id}-{task_id}"
         self._shared, self._starts = shared, starts
-        self._changelog, self._stores = changelog, stores
-        self._context, self._timing = context, timing
-        self._lifecycle, self._counters = lifecycle, counters
+        self.stores, self.context, self.lifecycle, self.counters = stores, context, lifecycle, counters
+        self._changelog, self._timing = changelog, timing
         self._exactly_once = exactly_once
         self._make_schedules, self._close = make_schedules, close
 
@@ -100,27 +106,12 @@ class TaskTransaction:
     @property
     def done(self) -> int:
         """The number of records processed since the task was created, without those that were rolled back."""
-        return self.committed + (self.processed if self._lifecycle.ready else 0)
-
-    @property
-    def changelogs(self) -> Sequence[TopicPartition]:
-        """The changelog partitions of the task's stores."""
-        return self._stores.partitions
+        return self.committed + (self.processed if self.lifecycle.ready else 0)
 
     @property
     def is_running(self) -> bool:
         """True unless the task is opening, rolling back, failed or closed."""
-        return self._lifecycle.state is TaskState.RUNNING
-
-    @property
-    def is_processing(self) -> bool:
-        """True while the function or a punctuator runs."""
-        return self._context.active
-
-    @property
-    def commits(self) -> AbstractContextManager[None]:
-        """The timer of the task's commits."""
-        return self._counters.commits
+        return self.lifecycle.state is TaskState.RUNNING
 
     def open_producer(self) -> None:
         """Open the changelog's producer.
@@ -133,18 +124,14 @@ class TaskTransaction:
             self._open_own_producer()
 
     def _open_own_producer(self) -> None:
-        self.take(self._changelog.producer(self.transactional_id if self._exactly_once else None))
-
-    def take(self, producer: Producer) -> None:
-        """Write to this producer from now on."""
-        self._context.producer = producer
+        self.context.producer = self._changelog.producer(self.transactional_id if self._exactly_once else None)
 
     def close_producer(self) -> None:
         """Release the producer, without a commit. Raises: as ``Producer.close``."""
         if self._shared is not None:
             self._shared.leave(self)
-        elif hasattr(self._context, "producer"):
-            self._context.producer.close()
+        elif hasattr(self.context, "producer"):
+            self.context.producer.close()
 
     def begin(self) -> None:
         """Begin at the last commit of the changelog: input offsets, stream time and schedules. Then the task runs."""
@@ -159,7 +146,7 @@ class TaskTransaction:
         timing = self._timing
         committed_ms = self._changelog.committed_offsets(timing.stream_time.group, self.inputs)
         timing.begin(committed_ms, self.inputs, self._make_schedules)
-        self._lifecycle.run()
+        self.lifecycle.run()
 
     def move(self, partition: TopicPartition) -> None:
         """Continue an input, which does not have its next offset, by ``auto.offset.reset``.
@@ -170,13 +157,13 @@ class TaskTransaction:
         self.moved = True
 
     def _begin_next(self) -> None:
-        self._stores.begin()
+        self.stores.begin()
         if self._shared is not None:
             self._shared.begin(self)
         elif self._exactly_once:
-            self._context.producer.begin()
-        self._context.commit_requested = False
-        self._context.failure = None
+            self.context.producer.begin()
+        self.context.commit_requested = False
+        self.context.failure = None
         self.processed, self.punctuated, self.moved = 0, False, False
         self._timing.begin_interval()
 
@@ -190,7 +177,7 @@ class TaskTransaction:
         if self._shared is not None:
             self._shared.commit(self)
             return
-        producer = self._context.producer
+        producer = self.context.producer
         try:
             self.prepare()
             offsets = producer.commit() if self._exactly_once else producer.flush()
@@ -201,11 +188,11 @@ class TaskTransaction:
 
     def prepare(self) -> None:
         """Send all that belongs to the transaction. Under exactly once, its input offsets are in it, too."""
-        context = self._context
+        context = self.context
         context.active = True
-        self._stores.before_commit()
+        self.stores.before_commit()
         context.active = False
-        self._stores.finish_logs()
+        self.stores.finish_logs()
         reach(BEFORE_LOG_COMMIT)
         if self._exactly_once:
             self._send_offsets()
@@ -219,7 +206,7 @@ class TaskTransaction:
         try:
             if reached:
                 reach(reached)
-            self._stores.commit(offsets, _reached(self.next_offsets))
+            self.stores.commit(offsets, _reached(self.next_offsets))
             if not self._exactly_once:
                 self._send_offsets()
         except ChangelogTimeoutError as error:
@@ -230,10 +217,10 @@ class TaskTransaction:
             raise
         self._starts.committed(self.next_offsets)
         self._begin_next()
-        self._stores.compact_logs()
-        self._stores.upgrade_step()
+        self.stores.compact_logs()
+        self.stores.upgrade_step()
         try:
-            self._stores.swap_upgraded(_reached(self.next_offsets))
+            self.stores.swap_upgraded(_reached(self.next_offsets))
         except BaseException as error:
             self._fail(error)
             raise
@@ -242,25 +229,23 @@ class TaskTransaction:
     def _send_offsets(self) -> None:
         # At least once these are two commits, in this order: after a crash a punctuator may run twice, but is never
         # skipped.
-        self._context.producer.send_offsets(self.group, self.next_offsets)
+        self.context.producer.send_offsets(self.group, self.next_offsets)
         stream_time = self._timing.stream_time
         times = stream_time.uncommitted()
         if times:
-            self._context.producer.send_offsets(stream_time.group, times)
-        self._stores.send_stream_times(self._context.producer)
+            self.context.producer.send_offsets(stream_time.group, times)
+        self.stores.send_stream_times(self.context.producer)
 
     def roll_back(self, error: BaseException, *, in_doubt: bool = False) -> None:
         """Roll back to the last commit after ``error``. ``in_doubt``: the changelog may have taken one more commit.
 
         Errors of the rollback itself are not raised here: they change the task's state.
         """
-        self._context.active = False
-        if not self._lifecycle.allows(Event.ROLL_BACK):
-            return  # The function itself has closed the task, or has called a commit that failed.
-        if self._shared is not None:
-            self._shared.roll_back(self, error)
-        else:
+        if self._shared is None or not self.lifecycle.allows(Event.ROLL_BACK):
             self.return_to_commit(error, in_doubt=in_doubt)
+        else:
+            self.context.active = False
+            self._shared.roll_back(self, error)
 
     def return_to_commit(
         self, error: BaseException, *, in_doubt: bool = False, end_error: BaseException | None = None
@@ -269,10 +254,10 @@ class TaskTransaction:
 
         A shared transaction has been ended in the changelog before; ``end_error`` is the error of that.
         """
-        self._context.active = False
-        if not self._lifecycle.allows(Event.ROLL_BACK):
-            return
-        self._lifecycle.roll_back()
+        self.context.active = False
+        if not self.lifecycle.allows(Event.ROLL_BACK):
+            return  # The function itself has closed the task, or has called a commit that failed.
+        self.lifecycle.roll_back()
         # Not the error's text: it may contain values.
         _log.info(
             "task %s rolls back %d records to its last commit, after %s",
@@ -284,9 +269,9 @@ class TaskTransaction:
         asked = False
         try:
             if isinstance(error, ProducerFencedError):
-                self._counters.rolled_back(processed)
+                self.counters.rolled_back(processed)
                 with suppress(Exception):
-                    self._stores.rollback()  # Even if a close fails, readers must not see staged writes any more.
+                    self.stores.rollback()  # Even if a close fails, readers must not see staged writes any more.
                 self._fail(error)
                 return
             if end_error is not None:
@@ -294,22 +279,22 @@ class TaskTransaction:
             if self._shared is None:
                 self._end_own(error, in_doubt=in_doubt)
             asked = True
-            self._stores.return_to_commit(error, self.committed_position())
+            self.stores.return_to_commit(error, self.committed_position())
             self.begin()
             # Counted only now, when it is known whether the changelog has taken the records.
             if processed and self.next_offsets == reached:
                 self.committed += processed
             else:
-                self._counters.rolled_back(processed)
+                self.counters.rolled_back(processed)
         except ChangelogTimeoutError:
-            self._lifecycle.time_out(error, in_doubt=in_doubt)
+            self.lifecycle.time_out(error, in_doubt=in_doubt)
             with suppress(Exception):
-                self._stores.rollback()  # Now, so that nobody reads staged writes until the changelog answers again.
+                self.stores.rollback()  # Now, so that nobody reads staged writes until the changelog answers again.
         except BaseException as failure:
-            self._counters.rolled_back(processed)
+            self.counters.rolled_back(processed)
             if not asked:
                 with suppress(Exception):
-                    self._stores.rollback()  # The producer has failed before the stores were asked to roll back.
+                    self.stores.rollback()  # The producer has failed before the stores were asked to roll back.
             self._fail(failure)
             error.add_note(f"Then task {self.task_id} could not return to its last commit: {failure}")
 
@@ -319,31 +304,195 @@ class TaskTransaction:
             # Opening a producer with the same ID decides it. The restore then writes what the changelog has.
             self._open_own_producer()
         else:
-            self._context.producer.abort()
+            self.context.producer.abort()
 
     def resume(self) -> None:
         """Try a pending rollback again; then raise the error of the task's state unless it is running."""
-        pending = self._lifecycle.pending_rollback
+        pending = self.lifecycle.pending_rollback
         if pending is not None:
             error, in_doubt = pending
             if self._shared is not None:
                 self._shared.resume(self, error, in_doubt=in_doubt)
             else:
                 self.return_to_commit(error, in_doubt=in_doubt)
-        self._lifecycle.check(Call.WORK)
-
-    def tell(self, error: Exception) -> None:
-        """Let the task's next call raise ``error``: another task has made this one roll back."""
-        self._lifecycle.defer(error)
+        self.lifecycle.check(Call.WORK)
 
     def _fail(self, error: BaseException) -> None:
-        self._lifecycle.fail(error)
-        if self._lifecycle.state is TaskState.FENCED:
+        self.lifecycle.fail(error)
+        if self.lifecycle.state is TaskState.FENCED:
             # Another instance owns the task, and may need its folder.
             try:
                 self._close()
             except Exception as failure:
                 error.add_note(f"Then task {self.task_id} could not be closed: {failure}")
+
+
+class ThreadTransaction:
+    """The transaction of all tasks of one thread. Give it to each ``StreamTask`` of the thread. For that thread only.
+
+    ``transactional_id`` must be unique among the threads and processes that run at the same time. In Kafka it is the ID
+    of the thread's producer, and the process must be a member of the tasks' group (``Changelog.join_group`` with
+    ``fencing``). Kafka aborts a transaction that is open for longer than ``timeout_s``; None for the client's setting.
+    Closing the last task closes the producer.
+    """
+
+    def __init__(self, changelog: Changelog, transactional_id: str, *, timeout_s: float | None = None) -> None:
+        self._changelog, self._id, self._timeout_s = changelog, transactional_id, timeout_s
+        self._producer: SharedProducer | None = None
+        self._parts: dict[str, TaskTransaction] = {}
+        self._unsettled: tuple[BaseException, bool] | None = None
+        """The error for which the changelog's transaction is still to be ended, and if its commit is in doubt."""
+        self._rolling_back = False
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self._id!r} of {len(self._parts)} tasks>"
+
+    def join(self, part: TaskTransaction) -> None:
+        """Add a task that is about to be restored, once nothing of its older instances is open.
+
+        The others commit before: a restore may take longer than a transaction may. Raises: as ``commit``.
+        """
+        self._settle()
+        self.commit(None)
+        if self._producer is None:
+            self._producer = self._changelog.shared_producer(self._id, self._timeout_s)
+        self._producer.join(part.transactional_id, part.group, part.inputs, part.stores.partitions)
+        self._parts[part.transactional_id] = part
+        part.context.producer = self._producer.of(part.transactional_id)
+
+    def leave(self, part: TaskTransaction) -> None:
+        """Remove a task that is closed. If it has records that are not committed, all tasks roll back.
+
+        Raises: as ``SharedProducer.close``.
+        """
+        joined = self._parts.get(part.transactional_id) is part
+        if joined:
+            del self._parts[part.transactional_id]
+            uncommitted = part.in_log and (part.context.active or not part.is_empty)
+            if uncommitted and not self._rolling_back and self._unsettled is None:
+                reason = f"task {part.task_id} was closed without a commit"
+                self._roll_back(TransactionAbortedError(f"the transaction is rolled back: {reason}"), None, False)
+        producer = self._producer
+        if producer is None:
+            return
+        try:
+            if joined:
+                producer.leave(part.transactional_id)
+        finally:
+            if not self._parts:
+                # The next producer of the ID decides what is still open.
+                self._producer = self._unsettled = None
+                producer.close()
+
+    def begin(self, part: TaskTransaction) -> None:
+        """Let a task be part of the open transaction; open it if none is."""
+        assert self._producer is not None
+        self._producer.begin()
+        part.in_log = True
+
+    def commit(self, first: TaskTransaction | None) -> None:
+        """Commit all tasks that have something to commit: their changelogs as one, then the stores of each.
+
+        The call is that of task ``first``. Another task whose stores can't commit raises its error in its own next
+        call. Raises: as ``StreamTask.commit``; TransactionAbortedError if another task made this one roll back.
+        """
+        parts = [part for part in self._parts.values() if part.is_running and not part.is_empty]
+        for part in self._parts.values():
+            if part.context.active:
+                raise still_processing(part.task_id, "commit")
+        if not parts:
+            return
+        assert self._producer is not None
+        own_failure: BaseException | None = None
+        with ExitStack() as timed:
+            for part in parts:
+                if part is not first:
+                    timed.enter_context(part.counters.commits)
+            try:
+                for part in parts:
+                    part.prepare()
+                offsets = self._producer.commit()
+            except BaseException as error:
+                self._roll_back(error, first, True)
+                if isinstance(error, ProducerFencedError) and first is not None and not self._is_fenced(first, error):
+                    raise self._aborted(error) from error
+                raise
+            for part in parts:
+                part.in_log = False
+            for number, part in enumerate(parts):
+                try:
+                    part.apply(offsets, BETWEEN_TASKS if number else "")
+                except BaseException as error:
+                    # Another task is in the state of its error, and raises it by itself.
+                    if part is first or not isinstance(error, Exception):
+                        own_failure = own_failure or error
+        if own_failure is not None:
+            raise own_failure
+
+    def roll_back(self, first: TaskTransaction, error: BaseException) -> None:
+        """Roll back all tasks after an error of ``first`` outside of a commit.
+
+        Each other task that loses records raises TransactionAbortedError in its next call.
+        """
+        self._roll_back(error, first, False)
+
+    def resume(self, part: TaskTransaction, error: BaseException, *, in_doubt: bool) -> None:
+        """Try the pending rollback of a task again."""
+        part.return_to_commit(error, in_doubt=in_doubt, end_error=self._try_to_settle())
+
+    def _roll_back(self, error: BaseException, first: TaskTransaction | None, in_doubt: bool) -> None:
+        parts = [part for part in self._parts.values() if part.is_running or part is first]
+        _log.info("%d tasks of one transaction roll back, after %s", len(parts), type(error).__name__)
+        self._unsettled = error, in_doubt
+        self._rolling_back = True
+        try:
+            failure = self._try_to_settle()
+            for part in parts:
+                fenced = isinstance(error, ProducerFencedError)
+                if self._is_fenced(part, error) if fenced else part is first:
+                    part.return_to_commit(error, in_doubt=in_doubt, end_error=failure)
+                    continue
+                aborted, has_lost = self._aborted(error), not part.is_empty
+                part.return_to_commit(aborted, in_doubt=in_doubt, end_error=failure)
+                if has_lost and part is not first:
+                    part.lifecycle.defer(aborted)
+        finally:
+            self._rolling_back = False
+
+    def _try_to_settle(self) -> BaseException | None:
+        """End the transaction in the changelog; return the error if that fails. It stays to be done then."""
+        try:
+            self._settle()
+        except BaseException as failure:
+            return failure
+        return None
+
+    def _settle(self) -> None:
+        if self._unsettled is None or self._producer is None:
+            return
+        error, in_doubt = self._unsettled
+        # A commit that timed out is not in the changelog, nor is that of a fenced producer.
+        if in_doubt and not isinstance(error, ChangelogTimeoutError | ProducerFencedError):
+            self._producer.renew()
+        else:
+            self._producer.abort()
+        self._unsettled = None
+        for transactional_id, part in self._parts.items():
+            part.in_log = False
+            part.context.producer = self._producer.of(transactional_id)
+
+    def _is_fenced(self, part: TaskTransaction, error: BaseException) -> bool:
+        assert isinstance(error, ProducerFencedError)
+        # A log that names no ID has one producer for all.
+        return error.transactional_id in ("", self._id, part.transactional_id)
+
+    def _aborted(self, error: BaseException) -> TransactionAbortedError:
+        aborted = TransactionAbortedError(
+            "the transaction of the tasks of this thread is rolled back, after the error of another one "
+            f"({type(error).__name__}): continue from input_offsets()"
+        )
+        aborted.__cause__ = error
+        return aborted
 
 
 def _reached(next_offsets: Mapping[TopicPartition, int]) -> Position:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from stores.changelog.interface import Changelog
 from stores.contract.levels import Level
 from stores.tasks.config import TaskConfig
-from stores.tasks.thread_transaction import ThreadTransaction
+from stores.tasks.task_transaction import ThreadTransaction
 from stores.tasks.timing import NO_INTERVAL, checked_commit_interval_ms
 
 TIMEOUT_BEYOND_INTERVAL_S = 10.0

@@ -57,7 +57,7 @@ def work_with_stores_first(folder: Path) -> None:
 
     def stores_first(transaction: TaskTransaction) -> None:
         prepare(transaction)
-        transaction._stores.commit({}, {})
+        transaction.stores.commit({}, {})
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(TaskTransaction, "prepare", stores_first)
