@@ -44,9 +44,9 @@ def check_record(key: object, value: object, timestamp_ms: object, headers: Head
 
     Raises: TypeError, also for headers that are no pairs of a name (str) and bytes; ValueError.
     """
-    for what, given in (("key", key), ("value", value)):
-        if given is not None and not isinstance(given, bytes):
-            raise TypeError(f"a {what} is bytes or None, not {type(given).__name__}")
+    for what, part in (("key", key), ("value", value)):
+        if part is not None and not isinstance(part, bytes):
+            raise TypeError(f"a {what} is bytes or None, not {type(part).__name__}")
     if not isinstance(timestamp_ms, int):
         raise TypeError(f"a timestamp is a whole number of milliseconds, not {type(timestamp_ms).__name__}")
     if not -1 <= timestamp_ms <= TIMESTAMP_MS_MAX:
@@ -110,5 +110,5 @@ def of_partitions(
     """Return the offsets of these partitions, or all if ``partitions`` is None. Raises: TypeError."""
     if partitions is None:
         return dict(offsets)
-    asked = map(checked_partition, partitions)
-    return {partition: offsets[partition] for partition in asked if partition in offsets}
+    checked = map(checked_partition, partitions)
+    return {partition: offsets[partition] for partition in checked if partition in offsets}

@@ -58,16 +58,16 @@ class Compaction:
 
     def share(self, reader: Connection, start: int, end: int) -> float:
         """Return the share of the partition's records that no pass has compacted yet: 0 for none, 1 for all."""
-        kept, dirty = self._kept_and_dirty(reader, start, end)
-        return dirty / (kept + dirty) if dirty else 0.0
+        num_clean, dirty = self._kept_and_dirty(reader, start, end)
+        return dirty / (num_clean + dirty) if dirty else 0.0
 
     def due_at(self, reader: Connection, start: int, end: int) -> int:
         """Return the lowest end of the log at which a pass is due; 0 during a pass."""
         if self._pass is not None:
             return 0
-        kept, dirty = self._kept_and_dirty(reader, start, end)
+        num_clean, dirty = self._kept_and_dirty(reader, start, end)
         dirty_share = min(self._dirty_ratio, 1 - 2**-20)
-        return end - dirty + max(self._records_min, 1, ceil(kept * dirty_share / (1 - dirty_share)))
+        return end - dirty + max(self._records_min, 1, ceil(num_clean * dirty_share / (1 - dirty_share)))
 
     def step(self, writer: Connection, start: int, end: int, is_expired: IsExpired | None = None) -> int:
         """Continue the pass, or begin one; return the number of removed records."""
@@ -83,15 +83,15 @@ class Compaction:
             self._pass = _Pass(max(self._clean_offset(writer)[0], start), end)
         appended = end - self._seen_end if self._seen_end >= 0 else 0
         self._seen_end = end
-        left = max(STEP_RECORDS_MIN, RECORDS_PER_APPENDED * appended)
+        budget = max(STEP_RECORDS_MIN, RECORDS_PER_APPENDED * appended)
         deadline = perf_counter() + STEP_S
         removed = 0
-        while left > 0 and self._pass is not None and perf_counter() < deadline:
+        while budget > 0 and self._pass is not None and perf_counter() < deadline:
             if self._pass.sweeping:
                 removed += self._sweep(writer, self._pass, start, is_expired)
             else:
                 self._note(writer, self._pass, start)
-            left -= _ROWS
+            budget -= _ROWS
         return removed
 
     def _note(self, writer: Connection, under_way: _Pass, start: int) -> None:
@@ -140,11 +140,11 @@ class Compaction:
         return len(superseded)
 
     def _kept_and_dirty(self, reader: Connection, start: int, end: int) -> tuple[int, int]:
-        clean, kept = self._clean_offset(reader)
+        clean, num_clean = self._clean_offset(reader)
         if clean <= start:
             return 0, end - start
         # Truncation may have removed some of what was kept.
-        return min(kept, clean - start), max(end - clean, 0)
+        return min(num_clean, clean - start), max(end - clean, 0)
 
     def _clean_offset(self, reader: Connection) -> tuple[int, int]:
         row = reader.execute(

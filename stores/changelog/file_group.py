@@ -196,14 +196,14 @@ class FileGroupMember(GroupMember):
             time.sleep(max(left_s, 0.001))
 
     def addresses(self) -> Mapping[TopicPartition, str]:
-        found: dict[TopicPartition, str] = {}
+        servers: dict[TopicPartition, str] = {}
         with translated_system_errors(self._folder):
             for partition in self._partitions:
                 with suppress(FileNotFoundError, UnicodeDecodeError):
                     _, _, server = read_file(self._place(partition), _NOTE_BYTES_MAX).decode().partition("\n")
                     if server.endswith("\n"):
-                        found[partition] = server.strip()
-        return found
+                        servers[partition] = server.strip()
+        return servers
 
     def peers(self) -> Sequence[Peer] | None:
         return self._peers

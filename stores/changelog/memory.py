@@ -120,14 +120,14 @@ class MemoryChangelog(Changelog):
             entries = log.records[: log.index(end)]
             committed = [entry for entry in entries if entry[1] not in self._aborted]
             last = {record.key: record.offset for record, _ in committed}
-            kept = [
+            survivors = [
                 entry
                 for entry in committed
                 if (key := entry[0].key) is None
                 or (last[key] == entry[0].offset and not (is_expired is not None and is_expired(key)))
             ]
-            log.records[: len(entries)] = kept
-            return len(entries) - len(kept)
+            log.records[: len(entries)] = survivors
+            return len(entries) - len(survivors)
 
     def truncate(self, partition: TopicPartition, before_offset: int) -> int:
         with self._lock:

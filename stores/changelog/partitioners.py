@@ -64,7 +64,7 @@ PARTITIONERS: Mapping[str, Partitioner] = {
 
 def partitioner_named(name: str) -> Partitioner:
     """Return the partitioner of that name. Raises: ConfigError."""
-    known = PARTITIONERS.get(name.lower().replace("-", "_"))
-    if known is None:
+    partitioner = PARTITIONERS.get(name.lower().replace("-", "_"))
+    if partitioner is None:
         raise ConfigError(f"no partitioner {name!r}{nearest(name, PARTITIONERS)}; known: {', '.join(PARTITIONERS)}")
-    return known
+    return partitioner

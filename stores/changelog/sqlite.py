@@ -147,10 +147,10 @@ class SqliteChangelog(Changelog):
         fencing: bool = False,
     ) -> FileGroupMember:
         check_name("group", group)
-        known = self.topics()
+        counts = self.topics()
         for topic in topics:
             self._topic_id(TopicPartition(topic, 0))
-        partitions = [TopicPartition(topic, number) for topic in topics for number in range(known[topic])]
+        partitions = [TopicPartition(topic, number) for topic in topics for number in range(counts[topic])]
         return FileGroupMember(self.path, group, partitions, listener, fingerprint, server, copies)
 
     def start_offset(self, partition: TopicPartition) -> int:
@@ -168,8 +168,8 @@ class SqliteChangelog(Changelog):
             rows = reader.execute(
                 "select topic, partition, next_offset from group_offset where consumer_group = ?", (group,)
             )
-            found = {TopicPartition(topic, partition): offset for topic, partition, offset in rows}
-        return of_partitions(found, partitions)
+            offsets = {TopicPartition(topic, partition): offset for topic, partition, offset in rows}
+        return of_partitions(offsets, partitions)
 
     def compact(self, partition: TopicPartition, is_expired: IsExpired | None = None) -> int:
         topic_id = self._topic_id(partition)
@@ -341,8 +341,8 @@ class SqliteChangelog(Changelog):
 
 
 def _decoded(headers: str) -> Headers:
-    found: Any = parsed_json(headers)
-    return tuple((name, content.encode("latin-1")) for name, content in found)
+    pairs: Any = parsed_json(headers)
+    return tuple((name, content.encode("latin-1")) for name, content in pairs)
 
 
 def _level(given: Durability | str) -> Durability:

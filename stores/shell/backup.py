@@ -84,8 +84,8 @@ def _copy(store: DiskStore, folder: Path) -> None:
     for attempt in range(ATTEMPTS_MAX):
         time.sleep(_PAUSE_S if attempt else 0)
         copied.mkdir()
-        with suppress(_UnfinishedError), reading(store) as found:
-            found.engine.copy_to(copied)
+        with suppress(_UnfinishedError), reading(store) as source:
+            source.engine.copy_to(copied)
             copy = engine.open_read_only(copied, live=False)
             try:
                 if strategy.has_unfinished_commit(folder, copy.meta()):

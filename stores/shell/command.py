@@ -41,8 +41,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     add_commands(commands)
     check_command(parser, commands.choices, arguments)
-    given = parser.parse_args(arguments)
-    return run_guarded(lambda: int(given.run(given)))
+    options = parser.parse_args(arguments)
+    return run_guarded(lambda: int(options.run(options)))
 
 
 def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -57,11 +57,11 @@ def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
         added.set_defaults(run=lambda given: run_guarded(lambda: run(given)))
         return added
 
-    shown = (
+    parts = (
         "show what a store is, its offsets, its size and its marks, or the partitions of a changelog, changing nothing"
     )
     either = "the folder of a store, or the file of an embedded changelog"
-    inspect = command("inspect", _inspect, shown, either)
+    inspect = command("inspect", _inspect, parts, either)
     inspect.add_argument("--tables", action="store_true", help="add the tables of a SQLite file (extra inspection)")
     dump = command(
         "dump",
@@ -139,18 +139,18 @@ def _sqlite_file(path: Path, facts: Line) -> Path:
 
 
 def _facts(path: Path) -> Line:
-    with held(path) as store, reading(store) as found:
-        families = range(found.engine.num_families)
+    with held(path) as store, reading(store) as contents:
+        families = range(contents.engine.num_families)
         return {
             "path": str(store.path),
             "backend": store.identity.backend,
             "format_version": store.identity.format_version,
             "state": "open in a process" if store.used_by else "closed" if store.is_clean else "not closed cleanly",
-            "approximate_num_entries": sum(found.engine.approximate_num_entries(family) for family in families),
+            "approximate_num_entries": sum(contents.engine.approximate_num_entries(family) for family in families),
             "size_bytes": _size_bytes(store.path),
-            "offsets": [_offset_line(*entry) for entry in found.offsets.items()],
-            "position": [_offset_line(*entry) for entry in found.position.items()],
-            "marks": {name: mark.decode(errors="backslashreplace") for name, mark in found.marks.items()},
+            "offsets": [_offset_line(*entry) for entry in contents.offsets.items()],
+            "position": [_offset_line(*entry) for entry in contents.position.items()],
+            "marks": {name: mark.decode(errors="backslashreplace") for name, mark in contents.marks.items()},
         }
 
 
@@ -168,9 +168,9 @@ def _dump(given: argparse.Namespace) -> int:
         for line in records_of(given.path, given.limit):
             print(form(line))
         return 0
-    with held(given.path) as store, reading(store) as found:
-        decoder = Decoder(store.path.name, found.marks, given.key, given.value)
-        for line in islice(_records(found, decoder), given.limit):
+    with held(given.path) as store, reading(store) as contents:
+        decoder = Decoder(store.path.name, contents.marks, given.key, given.value)
+        for line in islice(_records(contents, decoder), given.limit):
             print(form(line))
     return 0
 
@@ -187,8 +187,8 @@ def _verify(given: argparse.Namespace) -> int:
     try:
         with held(given.path) as store:
             store.check_at_rest()
-            with reading(store) as found:
-                found.engine.verify()
+            with reading(store) as contents:
+                contents.engine.verify()
     except StoreCorruptedError as error:
         problem = str(error)
     if given.json:
@@ -201,8 +201,8 @@ def _verify(given: argparse.Namespace) -> int:
 
 
 def _offsets(given: argparse.Namespace) -> int:
-    with held(given.path) as store, reading(store) as found:
-        kinds = (("offset", found.offsets), ("position", found.position))
+    with held(given.path) as store, reading(store) as contents:
+        kinds = (("offset", contents.offsets), ("position", contents.position))
         lines = [{"kind": kind, **_offset_line(*entry)} for kind, entries in kinds for entry in entries.items()]
     for line in lines:
         print((as_json if given.json else as_text)(line))
@@ -212,8 +212,8 @@ def _offsets(given: argparse.Namespace) -> int:
 def _backup(given: argparse.Namespace) -> int:
     with held(given.path) as store:
         back_up(store, given.target)
-    with held(given.target) as copy, reading(copy) as found:
-        offsets = [_offset_line(*entry) for entry in found.offsets.items()]
+    with held(given.target) as copy, reading(copy) as contents:
+        offsets = [_offset_line(*entry) for entry in contents.offsets.items()]
     if given.json:
         print(json.dumps({"path": str(given.path), "backup": str(given.target), "offsets": offsets}))
     else:
@@ -259,8 +259,8 @@ def _size_bytes(path: Path) -> int:
 def _blocks(file: Path) -> int:
     # The engine of another process may remove a file at any time.
     with suppress(FileNotFoundError):
-        found = file.stat()
-        return found.st_blocks if stat.S_ISREG(found.st_mode) else 0
+        status = file.stat()
+        return status.st_blocks if stat.S_ISREG(status.st_mode) else 0
     return 0
 
 

@@ -35,8 +35,8 @@ class Decoder:
 
     def __init__(self, name: str, marks: Mapping[str, bytes], key: str | None, value: str | None) -> None:
         self._key, self._value = key, value
-        asked = key is not None or value is not None
-        kind = described(marks[RECORDS], name) if asked and RECORDS in marks else {}
+        decodes = key is not None or value is not None
+        kind = described(marks[RECORDS], name) if decodes and RECORDS in marks else {}
         self._keys = keys_described(kind)
         self._timestamped = has_timestamps(kind)
 
@@ -82,13 +82,13 @@ def as_json(line: Line) -> str:
 
     JSON has no infinity: that of a float64 is the text ``inf`` or ``-inf``.
     """
-    shown: Line = {}
+    plain: Line = {}
     for name, part in line.items():
         if isinstance(part, bytes):
-            shown[f"{name}_hex"] = part.hex()
+            plain[f"{name}_hex"] = part.hex()
         else:
-            shown[name] = str(part) if isinstance(part, float) and math.isinf(part) else part
-    return json.dumps(shown)
+            plain[name] = str(part) if isinstance(part, float) and math.isinf(part) else part
+    return json.dumps(plain)
 
 
 def as_text(line: Line) -> str:

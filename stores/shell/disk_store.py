@@ -121,10 +121,10 @@ def reading(store: DiskStore) -> Iterator[Reading]:
         # The entries before and after the scans began are the same, so they are those of the scans' commit.
         meta = None
         scans: list[Scan] = []
-        while (found := opened.meta()) != meta:
+        while (newest := opened.meta()) != meta:
             for scan in scans:
                 scan.close()
-            meta = found
+            meta = newest
             scans = opened.scans([ScanRange(None, None, family=family) for family in range(opened.num_families)])
         assert meta is not None
         if store.backend.load_strategy().has_unfinished_commit(store.path, meta):

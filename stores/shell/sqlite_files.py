@@ -45,14 +45,14 @@ def facts_of(path: Path) -> Line:
 
     Raises: ChangelogError if the file is damaged, or of a release that is not known here.
     """
-    found = None
+    facts = None
     if _access(path) is UNCHANGING:
         with suppress(ChangelogError):
-            found = _read(path, UNCHANGING)
-    if found is None or _access(path) is READ_ONLY:
+            facts = _read(path, UNCHANGING)
+    if facts is None or _access(path) is READ_ONLY:
         # A process may have opened it meanwhile, and changed what was being read.
-        found = _read(path, READ_ONLY)
-    version, lists = found
+        facts = _read(path, READ_ONLY)
+    version, lists = facts
     beside = [path.with_name(path.name + end) for end in ("", "-wal")]
     with translated_system_errors(path):
         size_bytes = sum(file.stat().st_blocks * 512 for file in beside if file.exists())

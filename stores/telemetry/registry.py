@@ -121,11 +121,11 @@ class MetricsRegistry:
 
     def collect_all(self) -> dict[Instrument, list[tuple[Labels, Value]]]:
         """Return the present values of every instrument, with each store and task read once."""
-        found: dict[Instrument, list[tuple[Labels, Value]]] = {instrument: [] for instrument in INSTRUMENTS}
+        samples: dict[Instrument, list[tuple[Labels, Value]]] = {instrument: [] for instrument in INSTRUMENTS}
         for metrics, engines, labels in self._readings(engines=True):
-            for instrument, values in found.items():
+            for instrument, values in samples.items():
                 values.extend(_values(instrument, metrics, engines, labels))
-        return found
+        return samples
 
     def _readings(self, *, engines: bool) -> Iterator[tuple[StoreMetrics | TaskMetrics, Mapping[str, int], Labels]]:
         """Metrics of every task and store, with the figures of the store's engine, and labels."""

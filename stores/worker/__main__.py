@@ -36,15 +36,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--verbose", action="store_true", help="log tasks that open, and the messages of the Kafka client"
     )
-    given = parser.parse_args(argv)
+    options = parser.parse_args(argv)
     logging.basicConfig(
-        level=logging.INFO if given.verbose else logging.WARNING, format="%(asctime)s %(name)s %(message)s"
+        level=logging.INFO if options.verbose else logging.WARNING, format="%(asctime)s %(name)s %(message)s"
     )
-    if not given.verbose:
+    if not options.verbose:
         # It logs each attempt to connect. What that means for a task is logged with the task.
         logging.getLogger("stores.changelog.kafka.client").setLevel(logging.CRITICAL)
     try:
-        worker = Worker(find_application(given.application), read_properties(given.config))
+        worker = Worker(find_application(options.application), read_properties(options.config))
     except StoreError as error:
         print(error, file=sys.stderr)
         return REFUSED
@@ -74,13 +74,13 @@ def find_application(text: str) -> Application:
         if error.name is None or not f"{module_name}.".startswith(f"{error.name}."):
             raise
         raise ConfigError(f"there is no module {module_name!r} on the path of Python, or in this folder") from None
-    found = {key: value for key, value in vars(module).items() if isinstance(value, Application)}
-    if name in found:
-        return found[name]
-    known = ", ".join(f"{module_name}:{each}" for each in found) or "no Application"
+    applications = {key: value for key, value in vars(module).items() if isinstance(value, Application)}
+    if name in applications:
+        return applications[name]
+    names = ", ".join(f"{module_name}:{each}" for each in applications) or "no Application"
     if not colon or not name:
-        raise ConfigError(f"{text!r} does not name the application: write MODULE:NAME. The module has {known}")
-    raise ConfigError(f"{module_name} has no Application {name!r}{nearest(name, found)}. It has {known}")
+        raise ConfigError(f"{text!r} does not name the application: write MODULE:NAME. The module has {names}")
+    raise ConfigError(f"{module_name} has no Application {name!r}{nearest(name, applications)}. It has {names}")
 
 
 class _End:

@@ -48,13 +48,13 @@ class LocalCopies(Copies):
 
     def progress(self) -> dict[TopicPartition, int]:
         """Return the offset sum of the copies of each partition that has any."""
-        found = {task_id: offset_sum(offsets) for read in self._open_offsets for task_id, offsets in read().items()}
-        if self._outdated or self._open - found.keys():
+        sums = {task_id: offset_sum(offsets) for read in self._open_offsets for task_id, offsets in read().items()}
+        if self._outdated or self._open - sums.keys():
             self._outdated = False
             self._read_files()  # Some were closed, with a checkpoint; or were removed.
-        self._open = frozenset(found)
+        self._open = frozenset(sums)
         progress: dict[TopicPartition, int] = {}
-        for task_id, offsets in {**self._closed, **found}.items():
+        for task_id, offsets in {**self._closed, **sums}.items():
             inputs = self._application.processors[task_id.subtopology].subtopology.inputs
             partition = TopicPartition(inputs[0], task_id.partition)
             progress[partition] = progress.get(partition, 0) + offsets

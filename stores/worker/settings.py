@@ -262,7 +262,7 @@ def read_properties(path: str | PathLike[str]) -> dict[str, str]:
         lines = content.decode("utf-8-sig").splitlines()
     except UnicodeDecodeError:
         raise ConfigError(f"{file} is not UTF-8 text: choose a file of properties") from None
-    found: dict[str, str] = {}
+    values: dict[str, str] = {}
     for number, line in enumerate(map(str.strip, lines), 1):
         if not line or line.startswith("#"):
             continue
@@ -270,10 +270,10 @@ def read_properties(path: str | PathLike[str]) -> dict[str, str]:
         # The line itself may have a secret.
         if not equals or not name:
             raise ConfigError(f"{file}, line {number}: not a property. Write it as name=value")
-        if name in found:
+        if name in values:
             raise ConfigError(f"{file}, line {number}: {name} is there twice, drop one")
-        found[name] = value
-    return found
+        values[name] = value
+    return values
 
 
 _log = logging.getLogger(__name__)

@@ -289,11 +289,11 @@ class Worker:
 
         Raises: as ``LocalCopies``.
         """
-        kept = self.settings.persistent_subtopologies(self.application)
+        persistent = self.settings.persistent_subtopologies(self.application)
         self._standbys = Standbys(
             self.settings.standby_replicas,
             make,
-            lambda partitions: [task_id for task_id in self._tasks_of(partitions) if task_id.subtopology in kept],
+            lambda partitions: [task_id for task_id in self._tasks_of(partitions) if task_id.subtopology in persistent],
         )
         offsets = [self._standbys.changelog_offsets, *(thread.changelog_offsets for thread in self._threads)]
         return LocalCopies(self.application, self.settings.tasks, offsets)
@@ -383,8 +383,8 @@ class Application(Definition):
 
         Raises: as ``Worker``, ``Worker.run`` and ``read_properties``.
         """
-        given = properties if not isinstance(properties, str | PathLike) else read_properties(properties)
-        Worker(self, given, metrics=metrics).run()
+        raw = properties if not isinstance(properties, str | PathLike) else read_properties(properties)
+        Worker(self, raw, metrics=metrics).run()
 
 
 class Signals:

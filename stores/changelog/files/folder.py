@@ -147,19 +147,19 @@ class LocalFolder(Folder):
             return open(open_plain(self._path / name, os.O_RDONLY), "rb")
 
     def names(self, folder: str = "") -> dict[str, int]:
-        found = {}
+        sizes = {}
         with translated_system_errors(self._path):
             try:
                 with os.scandir(self._path / folder) as entries:
                     for entry in entries:
                         if entry.is_file(follow_symlinks=False):
                             try:
-                                found[entry.name] = entry.stat(follow_symlinks=False).st_size
+                                sizes[entry.name] = entry.stat(follow_symlinks=False).st_size
                             except FileNotFoundError:  # removed meanwhile
                                 continue
             except FileNotFoundError:
                 return {}
-        return found
+        return sizes
 
     def remove(self, name: str) -> None:
         with translated_system_errors(self._path):
@@ -179,10 +179,10 @@ class LocalFolder(Folder):
 
     def _sync_name(self, folder: Path) -> None:
         """Make the names of ``folder`` and of the log survive power loss: who made them may have been killed before."""
-        for made in (folder, self._path):
-            if made not in self._durable:
-                sync_folder(made.parent)
-                self._durable.add(made)
+        for each in (folder, self._path):
+            if each not in self._durable:
+                sync_folder(each.parent)
+                self._durable.add(each)
 
     def _link(self, aside: Path, final: Path) -> bool:
         try:
@@ -283,10 +283,10 @@ class ArrowFolder(Folder):
         import pyarrow.fs
 
         with self._translated():
-            found = self._filesystem.get_file_info(
+            infos = self._filesystem.get_file_info(
                 pyarrow.fs.FileSelector(str(self._path / folder), allow_not_found=True)
             )
-            return {info.base_name: info.size for info in found if info.type == pyarrow.fs.FileType.File}
+            return {info.base_name: info.size for info in infos if info.type == pyarrow.fs.FileType.File}
 
     def remove(self, name: str) -> None:
         with self._translated():

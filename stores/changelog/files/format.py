@@ -154,10 +154,10 @@ class BatchWriter:
         import pyarrow as pa
 
         self._sink = _Summed(target)
-        kept = schema.with_metadata({METADATA: json.dumps(asdict(header)).encode()})
+        with_header = schema.with_metadata({METADATA: json.dumps(asdict(header)).encode()})
         self._file = pa.PythonFile(self._sink, mode="w")
-        self._stream = pa.ipc.new_stream(self._file, kept, options=pa.ipc.IpcWriteOptions(compression="lz4"))
-        self._schema = kept
+        self._stream = pa.ipc.new_stream(self._file, with_header, options=pa.ipc.IpcWriteOptions(compression="lz4"))
+        self._schema = with_header
 
     def write(self, batch: pyarrow.RecordBatch) -> None:
         """Write a batch that has the schema, apart from metadata."""
@@ -198,12 +198,12 @@ def check(file: IO[bytes], what: str) -> None:
     file.seek(0, 2)
     length = file.tell() - TRAILER.size
     file.seek(0)
-    checksum, left = 0, length
-    while left > 0:
-        chunk = file.read(min(left, _CHUNK_BYTES))
+    checksum, rest_bytes = 0, length
+    while rest_bytes > 0:
+        chunk = file.read(min(rest_bytes, _CHUNK_BYTES))
         if not chunk:
             break
-        checksum, left = crc32(chunk, checksum), left - len(chunk)
+        checksum, rest_bytes = crc32(chunk, checksum), rest_bytes - len(chunk)
     trailer = file.read(TRAILER.size) if length >= 0 else b""
     if trailer != TRAILER.pack(MAGIC, max(length, 0), checksum):
         raise damaged(what)
@@ -216,23 +216,23 @@ def read_header(file: IO[bytes], what: str) -> tuple[Header, pyarrow.RecordBatch
 
     try:
         reader = pa.ipc.open_stream(file)
-        found = parsed_json(reader.schema.metadata[METADATA])
+        fields = parsed_json(reader.schema.metadata[METADATA])
     except (pa.ArrowException, KeyError, TypeError, ValueError) as error:
         raise damaged(what) from error
-    if not isinstance(found, dict):
+    if not isinstance(fields, dict):
         raise damaged(what)
-    if found.get("format") != FORMAT:
+    if fields.get("format") != FORMAT:
         raise ChangelogError(
-            f"{what} has format {found.get('format')}, and this release reads {FORMAT}: read it with the release that "
+            f"{what} has format {fields.get('format')}, and this release reads {FORMAT}: read it with the release that "
             "wrote it"
         )
     try:
-        header = Header(**found)
+        header = Header(**fields)
     except TypeError as error:
         raise damaged(what) from error
-    if not all(_FIELDS[name](value) for name, value in found.items()):
+    if not all(_FIELDS[name](value) for name, value in fields.items()):
         raise ChangelogError(
-            f"{what} has a header that is none of this library's: {found}. Bring the file back from a copy of the "
+            f"{what} has a header that is none of this library's: {fields}. Bring the file back from a copy of the "
             "folder; no state was changed"
         )
     return header, reader
@@ -287,10 +287,10 @@ def _add(changes: dict[str, StoreChanges], batch: pyarrow.RecordBatch) -> None:
     if not batch.num_rows:
         return
     stores, marks, keys, values = (batch.column(name) for name in ("store", "mark", "key", "value"))
-    found = pc.min_max(stores).as_py()
+    extremes = pc.min_max(stores).as_py()
     pairs = zip(keys.to_pylist(), values.to_pylist(), strict=True)
-    if found["min"] == found["max"] and not pc.any(marks).as_py():
-        changes.setdefault(found["min"], StoreChanges()).pairs.update(pairs)
+    if extremes["min"] == extremes["max"] and not pc.any(marks).as_py():
+        changes.setdefault(extremes["min"], StoreChanges()).pairs.update(pairs)
         return
     for store, is_mark, (key, value) in zip(stores.to_pylist(), marks.to_pylist(), pairs, strict=True):
         changed = changes.setdefault(store, StoreChanges())
@@ -392,20 +392,20 @@ class Listing:
 
 def listed(files: Mapping[str, int]) -> Listing:
     """Return what the names in a partition's folder say."""
-    found = Listing()
+    listing = Listing()
     for name, size in files.items():
         match = _NAME.fullmatch(name)
         if match is not None:
             version = int(match[1])
             if match[3] is None:
-                found.versions[version] = size
+                listing.versions[version] = size
             elif size < TRAILER.size:
                 # Azure shows an empty file while it is written, and after its writer was killed.
-                found.asides.append((version, name))
+                listing.asides.append((version, name))
             elif match[3] == "rows":
-                found.rows.append((version, name))
+                listing.rows.append((version, name))
             else:
-                found.snapshots.setdefault(version, []).append((name, size))
+                listing.snapshots.setdefault(version, []).append((name, size))
         elif (aside := _ASIDE.fullmatch(name)) is not None:
-            found.asides.append((int(aside[1]), name))
-    return found
+            listing.asides.append((int(aside[1]), name))
+    return listing

@@ -299,22 +299,22 @@ class PartitionLog:
         if wanted < min(listing.snapshots, default=wanted):
             return self._out_of_range(wanted, listing)
         if before is None:
-            found = "there is none before it"
+            predecessor = "there is none before it"
         elif before == header.previous:
-            found = "the one before it is another one of that number"
+            predecessor = "the one before it is another one of that number"
         else:
-            found = f"the one before it is {before}"
+            predecessor = f"the one before it is {before}"
         return ChangelogLostError(
             f"partition {self.partition} in {self._folder.location} lacks a version: {header.version} follows "
-            f"{header.previous}, and {found}. Bring the files back from a copy"
+            f"{header.previous}, and {predecessor}. Bring the files back from a copy"
         )
 
     def _follower(self, chain: list[int], after: int | None) -> tuple[Header, dict[str, StoreChanges]] | None:
         """Return the first version of ``chain``, None if it does not follow the version ``after``."""
         if not chain:
             return None
-        found = self.read(chain[0])
-        return found if found[0].previous == after else None
+        first = self.read(chain[0])
+        return first if first[0].previous == after else None
 
     def _from_snapshot(self, listing: Listing, version: int) -> Generator[Piece, None, str]:
         """Yield the pieces of a snapshot; return the ID of its version."""
@@ -358,9 +358,9 @@ class PartitionLog:
         if version in listing.versions:
             # It was removed, and a late attempt has written a file of its name.
             oldest = min(listing.snapshots, default=oldest)
-        found = "no version" if oldest is None else f"versions {oldest} to {listing.newest}"
+        available = "no version" if oldest is None else f"versions {oldest} to {listing.newest}"
         return OffsetOutOfRangeError(
-            f"partition {self.partition} in {self._folder.location} has {found}, and version {version} is asked for"
+            f"partition {self.partition} in {self._folder.location} has {available}, and version {version} is asked for"
         )
 
     def _checked(self, name: str) -> IO[bytes]:

@@ -48,10 +48,10 @@ class VersionLog:
             content = self._folder.read(ADDED)
         except FileNotFoundError:
             return self._created
-        found = _checked(content, f"{self.location}/{ADDED}", ("format", "id", _STORES))
-        if found["id"] != self.id:
+        added = _checked(content, f"{self.location}/{ADDED}", ("format", "id", _STORES))
+        if added["id"] != self.id:
             raise ChangelogError(f"{self.location}/{ADDED} is that of another log: bring its own back from a copy")
-        return {**self._created, _STORES: {**_stores_of(self._created), **found[_STORES]}}
+        return {**self._created, _STORES: {**_stores_of(self._created), **added[_STORES]}}
 
     @property
     def partitions(self) -> int:
@@ -102,13 +102,13 @@ class VersionLog:
             content = {"format": FORMAT, "id": token_hex(16), "description": dict(description)}
             folder.put_if_absent(DESCRIPTION, _summed(content))
         log = cls._opened(folder, retention)
-        given = json.loads(json.dumps(dict(description)))
-        added = {name: kind for name, kind in _stores_of(given).items() if name in may_add}
+        plain = json.loads(json.dumps(dict(description)))
+        added = {name: kind for name, kind in _stores_of(plain).items() if name in may_add}
         added = {name: kind for name, kind in added.items() if name not in _stores_of(log.description)}
         of_log = log.description
         if added:
             of_log = {**of_log, _STORES: {**_stores_of(of_log), **added}}
-        different = _differences(of_log, given)
+        different = _differences(of_log, plain)
         if different:
             raise StoreIncompatibleError(
                 f"the state in {folder.location} was created with {', '.join(different)}: give the same values, or "
@@ -136,8 +136,8 @@ class VersionLog:
             content = folder.read(DESCRIPTION)
         except FileNotFoundError:
             raise ChangelogError(f"{folder.location} has no {DESCRIPTION}: name the folder of a version log") from None
-        found = _checked(content, f"{folder.location}/{DESCRIPTION}", ("format", "id", "description"))
-        return cls(folder, found["id"], found["description"], retention or Retention())
+        document = _checked(content, f"{folder.location}/{DESCRIPTION}", ("format", "id", "description"))
+        return cls(folder, document["id"], document["description"], retention or Retention())
 
     def partition(self, partition: int) -> PartitionLog:
         """Return the log of a partition. Raises: ValueError if there is no such partition."""
@@ -164,34 +164,34 @@ def _checked(content: bytes, what: str, names: tuple[str, ...]) -> dict[str, Any
 
     Raises: ChangelogError if it is damaged or newer, or has what the library never writes.
     """
-    found: Any = None
+    document: Any = None
     try:
-        found = parsed_json(content)
-        del found["checksum"]
-        sound = content == _summed(found)
+        document = parsed_json(content)
+        del document["checksum"]
+        sound = content == _summed(document)
     except (ValueError, KeyError, TypeError):
         sound = False
     # Another format may have other names.
-    if not sound or (found.get("format") == FORMAT and found.keys() != {*names}):
+    if not sound or (document.get("format") == FORMAT and document.keys() != {*names}):
         raise ChangelogError(f"{what} is damaged: bring it back from a copy")
-    if found.get("format") != FORMAT:
+    if document.get("format") != FORMAT:
         raise ChangelogError(
-            f"{what} has format {found.get('format')}, and this release reads {FORMAT}: read it with the release that "
-            "wrote it"
+            f"{what} has format {document.get('format')}, and this release reads {FORMAT}: read it with the release "
+            "that wrote it"
         )
-    kept: Mapping[str, Callable[[Any], bool]] = {
+    checks: Mapping[str, Callable[[Any], bool]] = {
         "format": lambda value: True,
         "id": lambda value: isinstance(value, str) and re.fullmatch("[0-9a-f]{32}", value) is not None,
         "description": _is_description,
         _STORES: lambda value: isinstance(value, dict),
     }
     # The ID becomes the name of a folder on each executor.
-    for name, value in found.items():
-        if not kept[name](value):
+    for name, value in document.items():
+        if not checks[name](value):
             raise ChangelogError(
                 f"{what} has {name} {_shown(value)[:200]}, which this library never writes: bring it back from a copy"
             )
-    checked: dict[str, Any] = found
+    checked: dict[str, Any] = document
     return checked
 
 

@@ -204,21 +204,21 @@ def returns_in_time(call: Callable[[], object], timeout_s: float, serve: Callabl
     5456 and 5511.
     """
     raised: list[BaseException] = []
-    left = threading.Event()
+    abandoned = threading.Event()
 
     def run() -> None:
         try:
             call()
         except BaseException as error:
             # Kept, it would hold these frames, and so the client, until the next collection of all objects.
-            if not left.is_set():
+            if not abandoned.is_set():
                 raised.append(error)
 
     thread = threading.Thread(target=run, name="kafka-call", daemon=True)
     thread.start()
     thread.join(timeout_s + GRACE_S)
     if thread.is_alive():
-        left.set()
+        abandoned.set()
         raised.clear()
         if serve is not None:
             threading.Thread(target=_serve_until_end, args=(thread, serve), name="kafka-served", daemon=True).start()

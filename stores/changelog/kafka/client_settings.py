@@ -130,8 +130,8 @@ class ClientSettings:
         return nearest(name, KNOWN, 0.6)
 
     def __repr__(self) -> str:
-        shown = {name: _HIDDEN if _is_secret(name) else value for name, value in sorted(self._settings.items())}
-        return f"ClientSettings({shown})"
+        printable = {name: _HIDDEN if _is_secret(name) else value for name, value in sorted(self._settings.items())}
+        return f"ClientSettings({printable})"
 
 
 def _is_secret(name: str) -> bool:

@@ -214,13 +214,13 @@ class Cluster:
                 raise
             return True
 
-        made = self._administered(f"creating the topic {new.topic!r}", ask)
+        is_new = self._administered(f"creating the topic {new.topic!r}", ask)
         deadline = time.monotonic() + self.timeout_s
         while new.topic not in self.topics():
             if time.monotonic() > deadline:
                 raise ChangelogTimeoutError(f"the brokers do not know the new topic {new.topic!r} in time")
             time.sleep(_PAUSE_S)
-        return made
+        return is_new
 
     def topic_settings(self, topic: str) -> dict[str, str]:
         """Return the settings of a topic, by Kafka's names."""
@@ -250,17 +250,17 @@ class Cluster:
 
         If the client may not see the topic's settings, the limit of the client alone is known.
         """
-        known = self._record_bytes_max.get(topic)
-        if known is None:
-            known = int(self.settings.value("message.max.bytes", CLIENT_BYTES_MAX))
+        limit = self._record_bytes_max.get(topic)
+        if limit is None:
+            limit = int(self.settings.value("message.max.bytes", CLIENT_BYTES_MAX))
             try:
-                known = min(known, int(self.topic_settings(topic)["max.message.bytes"]))
+                limit = min(limit, int(self.topic_settings(topic)["max.message.bytes"]))
             except ChangelogTimeoutError:
                 raise
             except ChangelogError:
                 CLIENT_LOG.info("the settings of topic %r can't be read: its limit of bytes is unknown", topic)
-            known = self._record_bytes_max[topic] = known - RECORD_OVERHEAD_BYTES
-        return known
+            limit = self._record_bytes_max[topic] = limit - RECORD_OVERHEAD_BYTES
+        return limit
 
     def new_batch_bytes_max(self, topic: str) -> int:
         """Return the most bytes that a batch of the topic may have now: its setting may have changed."""

@@ -200,13 +200,13 @@ class KafkaGroupMember(GroupMember):
         mark = mark_of(group, fingerprint)
         members = group_of_members(group, fencing=fencing is not None)
         self._members = GroupMembers(cluster, members, mark)
-        given = str(cluster.settings.value("client.id", ""))
+        client_id = str(cluster.settings.value("client.id", ""))
         directory = None if copies is None else copies.directory
         self._keeps_copies = copies is not None
         self._name: str | None = None
         own: dict[str, Any] = {
             "group.id": members,
-            "client.id": member_id("-".join(filter(None, [given, directory, mark])), server),
+            "client.id": member_id("-".join(filter(None, [client_id, directory, mark])), server),
             "partition.assignment.strategy": _ASSIGNOR,
             "session.timeout.ms": round(session_timeout_s * 1000),
             "heartbeat.interval.ms": cluster.settings.value(

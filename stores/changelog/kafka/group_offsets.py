@@ -70,34 +70,34 @@ class GroupOffsets:
         if partitions is None:
             topics = self._cluster.topics()
             partitions = [TopicPartition(topic, number) for topic, count in topics.items() for number in range(count)]
-        asked = [confluent_kafka.TopicPartition(*checked_partition(partition)) for partition in partitions]
+        queried = [confluent_kafka.TopicPartition(*checked_partition(partition)) for partition in partitions]
 
         def ask(left_s: float) -> dict[TopicPartition, int]:
             try:
                 with self._consumer(group) as consumer:
-                    return _committed(consumer, asked, min(left_s, OPEN_COMMIT_S))
+                    return _committed(consumer, queried, min(left_s, OPEN_COMMIT_S))
             except KafkaException as exception:
                 if not may_pass(error_of(exception)):
                     raise
-            return self._asked_anew(group, asked, left_s, "read_uncommitted")
+            return self._asked_anew(group, queried, left_s, "read_uncommitted")
 
-        return self._cluster.asked(f"asking for the offsets of group {group!r}", ask) if asked else {}
+        return self._cluster.asked(f"asking for the offsets of group {group!r}", ask) if queried else {}
 
     def await_decided(self, group: str, partitions: Collection[TopicPartition]) -> None:
         """Wait until no open transaction has offsets of the group for these partitions (KIP-447).
 
         The brokers abort that of a killed producer after its ``transaction.timeout.ms``.
         """
-        asked = [confluent_kafka.TopicPartition(topic, number) for topic, number in partitions]
+        queried = [confluent_kafka.TopicPartition(topic, number) for topic, number in partitions]
 
         def ask(left_s: float) -> dict[TopicPartition, int]:
             try:
                 with self._consumer(group) as consumer:
-                    return _committed(consumer, asked, min(left_s, OPEN_COMMIT_S))
+                    return _committed(consumer, queried, min(left_s, OPEN_COMMIT_S))
             except KafkaException as exception:
                 if not may_pass(error_of(exception)):
                     raise
-            return self._asked_anew(group, asked, left_s, "read_committed")
+            return self._asked_anew(group, queried, left_s, "read_committed")
 
         self._cluster.asked(f"waiting for the end of the open transactions with offsets of group {group!r}", ask)
 

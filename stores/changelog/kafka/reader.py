@@ -59,8 +59,8 @@ class KafkaPartitionReader:
         self._cluster, self._partition, self._rests = cluster, partition, rests
         self._resting = False
         defaults = {REFILL: REFILL_MS, READ_AHEAD: READ_AHEAD_KIB, **({FETCH_WAIT: END_WAIT_MS} if rests else {})}
-        given = {name: cluster.settings.value(name, default) for name, default in defaults.items()}
-        own = {"group.id": "txstores-reader", **READER, **given}
+        limits = {name: cluster.settings.value(name, default) for name, default in defaults.items()}
+        own = {"group.id": "txstores-reader", **READER, **limits}
         self._client = cluster.client(confluent_kafka.Consumer, own)
         self._ahead: list[Record] = []
         """The records that were read and are not delivered yet."""
@@ -198,5 +198,5 @@ def _record_with_headers(message: Any) -> Record:
     headers = message.headers()
     if not headers:
         return Record(message.offset(), message.key(), message.value(), timestamp_ms)
-    timestamp_ms, kept = read_headers(timestamp_ms, headers)
-    return Record(message.offset(), message.key(), message.value(), timestamp_ms, kept)
+    timestamp_ms, other_headers = read_headers(timestamp_ms, headers)
+    return Record(message.offset(), message.key(), message.value(), timestamp_ms, other_headers)

@@ -203,8 +203,8 @@ class KafkaWriter(LogWriter):
     def forget(self) -> None:
         """Forget the open transaction, and tell the brokers nothing."""
         self._begun = self._lost.any = False
-        for kept in (self._taken, self._first_offsets, self._last_offsets):
-            kept.clear()
+        for per_partition in (self._taken, self._first_offsets, self._last_offsets):
+            per_partition.clear()
         self._failed.clear()
 
     def release(self) -> None:
@@ -259,22 +259,22 @@ class KafkaWriter(LogWriter):
         # In a transaction any record that is not delivered fails the commit: the first and the last are asked after.
         reports: list[_Delivered | None] = [None if transactional else self._reports.delivered] * len(keys)
         reports[:1] = reports[-1:] = [self._reports.delivered] if keys else []
-        given, client = 0, self._client
-        while given < len(keys):
-            left, asked = iter(keys[given:]), reports[given:]
-            records = values[given:], left, repeat(number), asked, asked, times_ms[given:], sent[given:]
+        at, client = 0, self._client
+        while at < len(keys):
+            keys_left, callbacks = iter(keys[at:]), reports[at:]
+            records = values[at:], keys_left, repeat(number), callbacks, callbacks, times_ms[at:], sent[at:]
             try:
                 # Without bytecode for each record: a third of the time.
                 _exhaust(map(client.produce, repeat(topic), *records))
-                given = len(keys)
+                at = len(keys)
             except BufferError:
-                given = len(keys) - length_hint(left) - 1
+                at = len(keys) - length_hint(keys_left) - 1
                 self._await_room()
             except BaseException:
-                given = len(keys) - length_hint(left) - 1
+                at = len(keys) - length_hint(keys_left) - 1
                 raise
             finally:
-                self._taken[partition] = len(pending) - FIELDS_PER_RECORD * (len(keys) - given)
+                self._taken[partition] = len(pending) - FIELDS_PER_RECORD * (len(keys) - at)
         client.poll(0)
 
     def _await_room(self) -> None:
@@ -371,18 +371,18 @@ class KafkaWriter(LogWriter):
         self._cluster.asked(f"{self._doing} begins", self._begin, producing=True)
 
     def _flush(self, *, transactional: bool) -> None:
-        left = self._client.flush(self._timeout_s)
-        if left or self._failed:
+        num_unsent = self._client.flush(self._timeout_s)
+        if num_unsent or self._failed:
             self._lost.any = True
         if self._failed:
             reason = self._delivery_failure()
             if transactional:
                 raise reason
             raise CommitInDoubtError(f"some records may not be in the changelog: {reason}")
-        if left and transactional:
-            raise ChangelogTimeoutError(f"{self._doing}: {left} records were not acknowledged in time")
-        if left:
-            raise CommitInDoubtError(f"{self._doing}: it is unknown whether {left} records are in the changelog")
+        if num_unsent and transactional:
+            raise ChangelogTimeoutError(f"{self._doing}: {num_unsent} records were not acknowledged in time")
+        if num_unsent:
+            raise CommitInDoubtError(f"{self._doing}: it is unknown whether {num_unsent} records are in the changelog")
 
     def _delivery_failure(self) -> ChangelogError:
         for partition, error in self._failed:

@@ -81,9 +81,9 @@ class AccessFiles:
 
 def _guarded(application: Application, expected: bytes) -> Application:
     def answer(environ: Mapping[str, Any], start: Callable[..., Any]) -> Iterable[bytes]:
-        kind, _, shown = str(environ.get("HTTP_AUTHORIZATION", "")).partition(" ")
-        given = f"{kind.lower()} {shown.strip()}".encode(errors="replace")
-        if hmac.compare_digest(given, expected):
+        kind, _, credential = str(environ.get("HTTP_AUTHORIZATION", "")).partition(" ")
+        header = f"{kind.lower()} {credential.strip()}".encode(errors="replace")
+        if hmac.compare_digest(header, expected):
             return application(environ, start)
         error = {"error": "this worker answers to those who have its token: send it as Authorization: Bearer TOKEN"}
         content = json.dumps(error).encode() + b"\n"

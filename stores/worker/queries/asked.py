@@ -87,8 +87,8 @@ def asked_of(store: QueriedStore, parameters: Parameters, key: bytes | None, par
     try:
         level = IsolationLevel.READ_COMMITTED if text is None else IsolationLevel(text)
     except ValueError:
-        known = ", ".join(IsolationLevel)
-        raise bad_request(f"no isolation level {shortened(str(text))}; there are: {known}") from None
+        levels = ", ".join(IsolationLevel)
+        raise bad_request(f"no isolation level {shortened(str(text))}; there are: {levels}") from None
     bounds = [_bound(each, store) for each in parameters.texts("bound")]
     wait_s = parameters.number("wait_ms", 0, most=WAIT_MAX_MS) / 1000
     partition = _partition(store, parameters, key, partitioner)

@@ -158,13 +158,13 @@ def _unrouted(error: Any) -> Any:
 
 def _check_host(address: ServerAddress) -> None:
     """Refuse a page of a browser whose own name was made to lead here (DNS rebinding). Raises: Refused."""
-    given = bottle.request.environ.get("HTTP_HOST")
-    if given is None or not address.is_loopback:
+    header = bottle.request.environ.get("HTTP_HOST")
+    if header is None or not address.is_loopback:
         return
-    host = given.rpartition(":")[0] if not given.endswith("]") and ":" in given else given
+    host = header.rpartition(":")[0] if not header.endswith("]") and ":" in header else header
     name = host.strip("[]").lower()
     if name != address.host.lower() and not ServerAddress(name, 0).is_loopback:
-        raise Refused(421, f"this worker is asked as {address}, not as {shortened(given)}")
+        raise Refused(421, f"this worker is asked as {address}, not as {shortened(header)}")
 
 
 def _query() -> str:

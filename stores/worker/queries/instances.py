@@ -121,16 +121,16 @@ def parsed_address(text: str) -> ServerAddress:
     """Return the address that ``text`` is. Raises: ConfigError."""
     host, _, port = text.rpartition(":")
     in_brackets = host.startswith("[") and host.endswith("]")
-    found = ip_address(host[1:-1] if in_brackets else host)
-    is_name = found is None and (not host or _NAME.fullmatch(host) is not None)
-    is_address = found is not None and in_brackets == (":" in host)
+    address = ip_address(host[1:-1] if in_brackets else host)
+    is_name = address is None and (not host or _NAME.fullmatch(host) is not None)
+    is_address = address is not None and in_brackets == (":" in host)
     if not (is_name or is_address) or _PORT.fullmatch(port) is None or int(port) > _PORT_MAX:
         raise ConfigError(
             f"property {PROPERTY}: {text!r} is no address. Write HOST:PORT, or PORT alone for this machine only. "
             f"Ports are 0 (any that is free) to {_PORT_MAX}, and an IPv6 address is in brackets"
         )
-    check_specified(found, text)
-    return ServerAddress(str(found) if found is not None else host or _LOOPBACK, int(port))
+    check_specified(address, text)
+    return ServerAddress(str(address) if address is not None else host or _LOOPBACK, int(port))
 
 
 def check_specified(address: IPAddress | None, text: str) -> None:
@@ -145,8 +145,8 @@ def check_specified(address: IPAddress | None, text: str) -> None:
 def ip_address(host: str) -> IPAddress | None:
     """Return the IP address that ``host`` is, that of IPv4 for one in the form of IPv6; None for a name."""
     try:
-        found = ipaddress.ip_address(host)
+        address = ipaddress.ip_address(host)
     except ValueError:
         return None
-    mapped = found.ipv4_mapped if isinstance(found, ipaddress.IPv6Address) else None
-    return found if mapped is None else mapped
+    mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
+    return address if mapped is None else mapped

@@ -251,5 +251,5 @@ def _encoding(parameters: Parameters, name: str) -> Encoding:
     try:
         return Encoding.UTF_8 if text is None else Encoding(text.lower())
     except ValueError:
-        known = ", ".join(Encoding)
-        raise bad_request(f"the parameter {name!r} is one of {known}, not {shortened(str(text))}") from None
+        encodings = ", ".join(Encoding)
+        raise bad_request(f"the parameter {name!r} is one of {encodings}, not {shortened(str(text))}") from None

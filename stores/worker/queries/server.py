@@ -239,7 +239,5 @@ class QueryServer(Closeable):
 
 def _source_of(address: Any) -> str:
     """Return the machine of a client: its address, of IPv6 the first half, which one machine may choose the rest of."""
-    found = ip_address(str(address[0]).partition("%")[0])
-    return (
-        str(ipaddress.ip_network((found, 64), strict=False)) if found is not None and found.version == 6 else str(found)
-    )
+    ip = ip_address(str(address[0]).partition("%")[0])
+    return str(ipaddress.ip_network((ip, 64), strict=False)) if ip is not None and ip.version == 6 else str(ip)

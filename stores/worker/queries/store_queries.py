@@ -80,9 +80,9 @@ class StoreQueries:
         key, data = forms.key("key", parameters.required("key"))
         if not data:
             raise bad_request("a key has 1 byte or more")
-        asked = asked_of(store, parameters, data, self._partitioner)
-        value, position = self._read(asked, lambda view: reads.get(view, key, parameters))
-        return json_text(asked.answer(position, key=forms.shown_key(key), **forms.fields(value)))
+        request = asked_of(store, parameters, data, self._partitioner)
+        value, position = self._read(request, lambda view: reads.get(view, key, parameters))
+        return json_text(request.answer(position, key=forms.shown_key(key), **forms.fields(value)))
 
     def range(self, name: str, query: str) -> str:
         """Answer with a page of the records from one key to another one, both included."""
@@ -121,12 +121,12 @@ class StoreQueries:
     ) -> str:
         """Answer with a page. ``operation`` is a name, and the parameters that determine which records there are."""
         limit = parameters.number("limit", LIMIT, 1, LIMIT_MAX)
-        asked = asked_of(store, parameters, None, self._partitioner)
+        request = asked_of(store, parameters, None, self._partitioner)
         name, *own = operation
-        query = json_text([store.name, asked.partition, name, *(parameters.text(each) for each in own)])
+        query = json_text([store.name, request.partition, name, *(parameters.text(each) for each in own)])
         after = place_of(query, parameters.text("cursor"), store.reads)
-        page, position = self._read(asked, lambda view: page_of(scanned(view, after), after, limit))
-        head = json_text(asked.answer(position, cursor=cursor_of(query, page.last)))
+        page, position = self._read(request, lambda view: page_of(scanned(view, after), after, limit))
+        head = json_text(request.answer(position, cursor=cursor_of(query, page.last)))
         return f'{head[:-1]}, "records": [{", ".join(page.records)}]}}'
 
     def _read(self, asked: Asked, read: Callable[[Any], Answer]) -> tuple[Answer, Position]:
@@ -158,8 +158,8 @@ class StoreQueries:
     def _store(self, name: str) -> QueriedStore:
         store = self._stores.get(name)
         if store is None:
-            known = ", ".join(sorted(self._stores)) or "none"
-            raise Refused(404, f"no store {shortened(name)}{nearest(name, self._stores)}; stores: {known}")
+            names = ", ".join(sorted(self._stores)) or "none"
+            raise Refused(404, f"no store {shortened(name)}{nearest(name, self._stores)}; stores: {names}")
         return store
 
 

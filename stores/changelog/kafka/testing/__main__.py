@@ -20,14 +20,14 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m stores.changelog.kafka.testing", description=__doc__)
     parser.add_argument("command", choices=["start", "stop", "fetch"], help="start or stop the broker, or fetch jars")
     parser.add_argument("--folder", type=Path, default=Path(".kafka"), help="the folder of jars and data")
-    given = parser.parse_args(arguments)
-    folder = given.folder.absolute()
+    options = parser.parse_args(arguments)
+    folder = options.folder.absolute()
     try:
-        if given.command == "fetch":
+        if options.command == "fetch":
             for name in (BROKER, STREAMS):
                 print(f"Checked: {kafka_jars(folder, name=name)}")
             return 0
-        return start(folder) if given.command == "start" else stop(folder)
+        return start(folder) if options.command == "start" else stop(folder)
     except ConfigError as error:
         print(error, file=sys.stderr)
         return 1
@@ -74,8 +74,8 @@ def _running(folder: Path) -> tuple[int, str] | None:
         pid, address = _state(folder).read_text(encoding="ascii").split()
     except (OSError, ValueError):
         return None
-    shown = subprocess.run(["ps", "-ww", "-o", "command=", "-p", pid], capture_output=True, text=True, check=False)
-    ours = str(folder / "broker" / "server.properties") in shown.stdout
+    listing = subprocess.run(["ps", "-ww", "-o", "command=", "-p", pid], capture_output=True, text=True, check=False)
+    ours = str(folder / "broker" / "server.properties") in listing.stdout
     return (int(pid), address) if ours else None
 
 

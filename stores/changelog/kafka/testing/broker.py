@@ -182,8 +182,8 @@ class Broker:
     def _server_properties(self, earlier: Mapping[str, int]) -> str:
         """Choose the ports, those of an earlier run if they are free; return the settings of the server."""
         names = ["PLAINTEXT", "CONTROLLER", *(listener.name for listener in self._listeners)]
-        kept = earlier if earlier.keys() == set(names) and all(map(_is_free, earlier.values())) else None
-        ports = kept or dict(zip(names, _free_ports(len(names)), strict=True))
+        earlier_ports = earlier if earlier.keys() == set(names) and all(map(_is_free, earlier.values())) else None
+        ports = earlier_ports or dict(zip(names, _free_ports(len(names)), strict=True))
         self.port, controller = ports["PLAINTEXT"], ports["CONTROLLER"]
         self.ports = {listener.name: ports[listener.name] for listener in self._listeners}
         named = [(listener, ports[listener.name]) for listener in (BrokerListener("PLAINTEXT"), *self._listeners)]
@@ -280,17 +280,17 @@ def _new_id() -> str:
 
     Source: Kafka, ``Uuid.randomUuid``, which also avoids a first character that looks like an option.
     """
-    while (made := urlsafe_b64encode(uuid4().bytes).decode().rstrip("=")).startswith("-"):
+    while (new_id := urlsafe_b64encode(uuid4().bytes).decode().rstrip("=")).startswith("-"):
         pass
-    return made
+    return new_id
 
 
 def _runs(pid: int | None) -> bool:
     """Return True if the process exists and is not only waiting to be reaped."""
     if pid is None:
         return False
-    shown = subprocess.run(["ps", "-o", "state=", "-p", str(pid)], capture_output=True, text=True, check=False)
-    return shown.stdout.strip()[:1] not in ("", "Z")
+    listing = subprocess.run(["ps", "-o", "state=", "-p", str(pid)], capture_output=True, text=True, check=False)
+    return listing.stdout.strip()[:1] not in ("", "Z")
 
 
 def _answers(port: int) -> bool:
@@ -325,9 +325,9 @@ def _free_ports(count: int) -> list[int]:
 
     Nobody gets one by asking for any port: a broker takes some seconds until it listens, also after a restart.
     """
-    found: list[int] = []
-    while len(found) < count:
+    ports: list[int] = []
+    while len(ports) < count:
         port = _PORT_MIN + randbelow(_NUM_PORTS)
-        if port not in found and _is_free(port):
-            found.append(port)
-    return found
+        if port not in ports and _is_free(port):
+            ports.append(port)
+    return ports

@@ -56,8 +56,8 @@ def expected_checksums(name: str = BROKER) -> dict[str, str]:
 
 def mismatch(jars: Path, checksums: Mapping[str, str]) -> str | None:
     """Return which jar in the folder is missing, unexpected or changed; None if all are as the checksums say."""
-    found = {file.name for file in jars.iterdir()}
-    for name in sorted(found ^ checksums.keys()):
+    names = {file.name for file in jars.iterdir()}
+    for name in sorted(names ^ checksums.keys()):
         return f"{name} is missing" if name in checksums else f"{name} is not one of them"
     for name, checksum in checksums.items():
         with (jars / name).open("rb") as file:
