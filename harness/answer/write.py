@@ -20,9 +20,10 @@ from harness.answer.results import MACHINE_FILE, FinishedRun, all_figures, all_p
 from harness.experiments.registry import kinds
 from harness.folders import ROOT, SOURCE
 from harness.report.charts import draw
+from harness.report.database import write_database
 from harness.report.figures import Figure
 from harness.report.page import BROWSER_PAGE, FIRST_PAGE, Page
-from harness.report.rows import missing_columns, read_facts, replace_text, write_database
+from harness.report.rows import missing_columns, read_facts, replace_text
 from stores.errors import ConfigError
 
 FIGURES_FILE, ENVIRONMENT_FILE = "figures.jsonl", "environment.json"
@@ -33,15 +34,12 @@ TABLE_BEGIN, TABLE_END = "<!-- table -->", "<!-- end of table -->"
 def publish(run_folder: Path, results: Path | None = None) -> Path:
     """Write a run's report, to ``results`` if given, and return the path of its first page.
 
-    The rows also go into a SQLite file in the run's folder, for any SQLite tool.
     The report of a whole run goes to the project's ``results/``, and its table into README. The report of a run that
     left something out stays beside its rows. Raises: ConfigError, as ``write_report``.
     """
     if results is None:
         results = RESULTS if read_facts(run_folder).get("whole") else run_folder / "report"
-    first = write_report(run_folder, results, README if results.absolute() == RESULTS else None)
-    write_database(run_folder, kinds())
-    return first
+    return write_report(run_folder, results, README if results.absolute() == RESULTS else None)
 
 
 def add_to_history(run_folder: Path, results: Path = RESULTS) -> Path:
@@ -88,8 +86,9 @@ def check_results(results: Path | None, *, whole: bool) -> None:
 def write_report(run_folder: Path, results: Path, readme: Path | None = None) -> Path:
     """Write a run's report into ``results``, and its table between the markers of ``readme``.
 
-    Return the path of the first page. The same rows give the same files, byte for byte. Pages and plots of an earlier
-    report are replaced or removed.
+    The rows and the figures also go into a SQLite file in the run's folder, for any SQLite tool. Return the path of
+    the first page. The same rows give the same files, byte for byte. Pages and plots of an earlier report are replaced
+    or removed.
 
     Raises: ConfigError if a folder is not that of a run, or ``results`` cannot be written.
     """
@@ -129,6 +128,7 @@ def write_report(run_folder: Path, results: Path, readme: Path | None = None) ->
             f"the report cannot be written to {results} ({error.strerror}): correct that and "
             "run `python -m harness report`"
         ) from error
+    write_database(run_folder, kinds(), run.rows, figures)
     return results / FIRST_PAGE
 
 

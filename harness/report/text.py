@@ -9,6 +9,13 @@ NONE = "-"
 FAILURES_SHOWN = 20
 
 
+def word(value: str) -> str:
+    """Format a name or a result as it is. Raises: TypeError if it is missing, as in rows of another version."""
+    if not isinstance(value, str):
+        raise TypeError(f"no word: {value!r}")
+    return value
+
+
 def count(value: float | None) -> str:
     """Format a measured number: ``1,234,000``, with three significant digits."""
     if value is None:
@@ -90,6 +97,11 @@ MEANING = """\
 """The levels as a table in Markdown."""
 
 
+def level_place(level: str) -> int:
+    """Return the place of a level: the weakest promise first, unknown levels last."""
+    return LEVELS.index(level) if level in LEVELS else len(LEVELS)
+
+
 def level_order(level: str) -> tuple[int, str]:
-    """Return the sort key of a level: the weakest promise first, unknown levels last."""
-    return (LEVELS.index(level) if level in LEVELS else len(LEVELS)), level
+    """Return the sort key of a level, with its name after its place."""
+    return level_place(level), level

@@ -72,7 +72,7 @@ def test_backends_have_colours_and_shapes_of_their_own() -> None:
 def test_a_level_with_one_size_of_a_commit_has_a_panel_as_every_other() -> None:
     figures = all_figures(made_up_rows())["throughput"]
     some = [each for each in figures if each["durability"] == "CHANGELOG" or each["records_per_commit"] == 1_000]
-    drawn = panels_of(charts(some)[0])
+    drawn = panels_of(charts({"throughput": some})[0])
     assert [title.partition(" records")[0] for title in drawn] == [
         "CHANGELOG, 100",
         "CHANGELOG, 1,000",
@@ -83,7 +83,7 @@ def test_a_level_with_one_size_of_a_commit_has_a_panel_as_every_other() -> None:
 
 
 def test_the_median_and_the_99th_percentile_have_different_shapes() -> None:
-    data = charts(all_figures(made_up_rows())["throughput"])[1].data(SPEEDS)
+    data = charts(all_figures(made_up_rows()))[1].data(SPEEDS)
     assert data is not None
     assert {value["shape"] for value in data["panels"][0]["values"]} == {"circle", "diamond"}
     assert {"circle": "median", "diamond": "99th percentile"}.items() <= {
@@ -94,12 +94,12 @@ def test_the_median_and_the_99th_percentile_have_different_shapes() -> None:
 def test_a_store_without_checksums_has_a_line_of_its_own() -> None:
     row = next(row for row in made_up_rows()["benchmark"] if row["subject"] == "lmdb-indexed-batch")
     rows = [{**row, "name": "commit-lmdb"}, {**row, "name": "commit-lmdb-unchecked", "records_per_s": 1.0}]
-    (panel,) = panels_of(store_chart(all_figures({"benchmark": rows})["benchmark"])).values()
+    (panel,) = panels_of(store_chart(all_figures({"benchmark": rows}))).values()
     assert lines_of(panel) == ["lmdb-indexed-batch", "lmdb-indexed-batch, no checksums"]
 
 
 def test_openings_have_a_panel_for_each_number_of_records() -> None:
-    drawn = panels_of(opening_chart(all_figures(made_up_rows())["opening"]))
+    drawn = panels_of(opening_chart(all_figures(made_up_rows())))
     assert [title.split()[1] for title in drawn] == ["50,000", "500,000"]
 
 

@@ -32,7 +32,7 @@ from harness.experiments.iofaults.plan import (
     planned_mutants,
     subjects_with,
 )
-from harness.experiments.iofaults.report import fault_findings, mutants, promise_table
+from harness.experiments.iofaults.report import PROMISES, fault_findings, in_words, mutants
 from harness.experiments.iofaults.subjects import CHECKPOINT, OFFSET_IMPORTS, TASKS, subjects
 from harness.experiments.iofaults.subsets import Recorded, Subset, Writer, make_recording, subsets_of
 from harness.mutants.registry import IO_FAULTS
@@ -355,7 +355,7 @@ def test_a_fault_of_which_nothing_was_tried_is_not_measured_and_never_held(tmp_p
     rows = IoFaults().finish([], [row for subset in planned for row in IoFaults().untried(subset)], Claim(""))
     figures = IoFaults().figures({"operation_slice": rows})
     assert [(figure["points"], figure["points_in_all"]) for figure in figures["operation"]] == [(0, 501)]
-    assert promise_table(figures).rows[0][-1] == "not measured in this run"
+    assert PROMISES.table(in_words(figures)).rows[0][-1] == "not measured in this run"
     assert not IoFaults().page(figures, {"operation_slice": rows}, {}).body
 
 

@@ -13,15 +13,16 @@ from harness.answer.write import write_report
 from harness.cli import main
 from harness.experiments.iofaults.experiment import KINDS
 from harness.experiments.iofaults.report import (
+    DAMAGE,
+    DETECTIONS,
+    MUTANT_STATES,
+    POWER,
+    PROCESSES,
+    PROMISES,
     SKIPPED,
-    damage_table,
-    detection_table,
     fault_findings,
+    in_words,
     left_out,
-    mutant_table,
-    power_tables,
-    process_tables,
-    promise_table,
 )
 from harness.report.rows import new_run, read_rows, write_facts, write_rows
 from harness.tests.made_up_rows import FACTS
@@ -168,7 +169,7 @@ def test_corruption_that_silently_loses_commits_is_not_called_harmless() -> None
         for by in ("open", "read", "read", "verify", "verify", "verify")
     ]
     made["operation"] = [*damaged, *noticed, noticed[-1] | {"unverified": "deadly"}]
-    table = damage_table(all_figures(made))
+    table = DAMAGE.table(in_words(all_figures(made)))
     shown = dict(zip(table.head, table.rows[0], strict=True))
     assert {name: shown[name] for name in table.head[3:-1]} == {
         "trials": "10",
@@ -190,7 +191,7 @@ def test_kinds_of_failing_calls_share_a_line_unless_one_broke_a_promise() -> Non
     made["operation"].append(operation(fault="error", variant="EDQUOT once", result="lost", state=1, expected=False))
     counts = next(row for row in made["operation_slice"] if (row["fault"], row["durability"]) == ("kill", "DISK"))
     made["operation_slice"] = [counts | {"fault": "error", "variant": way} for way in (*ways, "EDQUOT once")]
-    (table,) = process_tables(all_figures(made))
+    table = PROCESSES.table(in_words(all_figures(made)))
     shown = [(row[1], row[3], row[4], row[-1]) for row in table.rows]
     assert shown == [("a call fails: EDQUOT once", "1", "2", "**no: 1**"), ("a call fails: in 3 ways", "3", "0", "yes")]
 
@@ -236,7 +237,8 @@ def test_a_failing_row_is_notable_in_its_table_and_counted_in_the_findings() -> 
     made["operation"].append(operation(digest="c", state=1, result="lost", expected=False))
     made["mutant"][1] = made["mutant"][1] | {"result": "lost", "expected": False}
     figures = all_figures(made)
-    tables = [*power_tables(figures), *process_tables(figures), damage_table(figures), mutant_table(figures)]
+    told = in_words(figures)
+    tables = [table for each in (POWER, PROCESSES, DAMAGE, MUTANT_STATES) for table in each.tables(told)]
     assert [[table.rows[place][1] for place in table.notable] for table in tables] == [
         ["names"],
         [],
@@ -245,7 +247,7 @@ def test_a_failing_row_is_notable_in_its_table_and_counted_in_the_findings() -> 
         ["DISK"],
         ["no syncs"],
     ]
-    assert [row[-1] for row in promise_table(figures).rows if row[1] == "corrupted at rest"] == ["**no: 1**"]
+    assert [row[-1] for row in PROMISES.table(told).rows if row[1] == "corrupted at rest"] == ["**no: 1**"]
     operations, mutants = (finding.sentence() for finding in fault_findings(figures))
     assert operations.startswith("**4 of 7 ")
     assert mutants.startswith("**1 of 2 ")
@@ -259,11 +261,11 @@ def test_the_share_of_runs_that_detect_a_mutant_is_shown_and_a_miss_fails_none()
     made["mutant"] += [missed, missed | {"by_gate": True, "result": "lost", "seed": 13}, untold]
     figures = all_figures(made)
     assert [(figure["found"], figure["runs"]) for figure in figures["detection"]] == [(2, 3)]
-    table = detection_table(figures)
+    table = DETECTIONS.table(figures)
     assert [row[3:5] for row in table.rows] == [["2 of 3", "67 %"]]
     assert list(table.notable) == [0]
     # What is only measured has no line of its own among the mutants that have to be found.
-    assert [row[7] for row in mutant_table(figures).rows] == ["2 of 3", "-", "-"]
+    assert [row[7] for row in MUTANT_STATES.table(in_words(figures)).rows] == ["2 of 3", "-", "-"]
     assert failure_lines({"mutant": made["mutant"]}) == []
     assert table.markdown() in page_of(made)
     assert "Mutants detected by the default profile" not in page_of({**made, "mutant": [untold]})

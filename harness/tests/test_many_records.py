@@ -42,7 +42,7 @@ def test_a_store_is_filled_read_and_restored_in_processes_of_its_own(tmp_path: P
     assert all(part["puts_per_s"] > 0 for part in parts)
     figures = Scale().figures({"scale": [row], "scale_part": parts})
     assert [len(table.rows) for table in scale_tables(figures)] == [1, 1]
-    (marks,) = [panel.marks for panel in scale_chart(figures["scale_part"]).panels]
+    (marks,) = [panel.marks for panel in scale_chart(figures).panels]
     assert len(marks) == 10
     assert Scale().failures(figures, {"scale": [row]}) == []
 

@@ -18,10 +18,10 @@ from harness.answer.document import first_page, proven, summary_table
 from harness.answer.results import all_figures, all_pages
 from harness.answer.write import TABLE_BEGIN, TABLE_END, publish, with_table, write_report
 from harness.experiments.crash.report import crash_tables, crash_trials
-from harness.experiments.microbench.report import benchmark_tables, ycsb_tables
-from harness.experiments.opening.report import largest_state, opening_tables
+from harness.experiments.microbench.report import BENCHMARKS, ycsb_tables
+from harness.experiments.opening.report import OPENED, largest_state
 from harness.experiments.registry import kinds as known
-from harness.experiments.throughput.report import throughput_tables
+from harness.experiments.throughput.report import THROUGHPUT
 from harness.report.figures import Figure
 from harness.report.page import HOW, anchor
 from harness.report.ratios import ratio_sentence, ratio_table, undecided_sentence
@@ -231,7 +231,7 @@ def test_rows_of_failures_are_notable() -> None:
         if (row["backend"], row["records_per_commit"]) == ("rocksdb-direct", 100):
             row["end_state"] = "different"
     figures = all_figures(rows)
-    for table in throughput_tables(figures):
+    for table in THROUGHPUT.tables(figures):
         assert [list(table.rows[place][:2]) for place in table.notable] == [["rocksdb-direct", "100"]]
     (crashes,) = crash_tables(figures, expected="valid")
     assert [crashes.rows[place][0] for place in crashes.notable] == ["`create.built`"]
@@ -353,9 +353,9 @@ def test_ready_after_a_kill_is_the_same_figure_in_every_table() -> None:
     table = summary_table(figures, ENVIRONMENT["backends"])
     column = list(table.head).index("ready after a kill, 500,000 records")
     shown = {row[0]: row[column] for row in table.rows}
-    opening = {row[0]: row[6] for each in opening_tables(figures) for row in each.rows if row[1] == "500,000"}
+    opening = {row[0]: row[6] for each in OPENED.tables(figures) for row in each.rows if row[1] == "500,000"}
     assert opening.items() <= shown.items()
-    assert not any("ready after a kill" in head for each in throughput_tables(figures) for head in each.head)
+    assert not any("ready after a kill" in head for each in THROUGHPUT.tables(figures) for head in each.head)
 
 
 def test_a_backend_that_broke_a_promise_is_never_picked_at_that_level() -> None:
@@ -470,7 +470,7 @@ def test_ycsb_has_a_line_per_backend_and_a_column_per_workload_and_is_in_no_othe
     (table,) = ycsb_tables(figures)
     assert list(table.head) == ["backend", "A", "F"]
     assert [list(row) for row in table.rows] == [["first", "1,000", "2,000"], ["second", "-", "3,000"]]
-    assert sum(len(table.rows) for table in benchmark_tables(figures)) == 1
+    assert sum(len(table.rows) for table in BENCHMARKS.tables(figures)) == 1
 
 
 @pytest.mark.parametrize("content", ["", "[]", "nonsense", '{"profile":', "[" * 100_000])

@@ -17,7 +17,7 @@ from harness.experiment import Request
 from harness.experiments.memory.experiment import STEPS_BYTES, LargeSteps, wrong_step_lines
 from harness.experiments.memory.large_steps import LIMIT_BYTES, bound_bytes, measured
 from harness.experiments.memory.memory_watch import MemoryWatch
-from harness.experiments.memory.report import large_step_tables, memory_findings
+from harness.experiments.memory.report import OF_STEPS, memory_findings
 from harness.experiments.registry import kinds
 from harness.tests.made_up_rows import made_up_rows
 from stores.config import StoreConfig
@@ -75,7 +75,7 @@ def test_a_wrong_step_is_reported_as_a_sentence_and_in_bold() -> None:
         step.update(change)
         figures = all_figures(rows)
         assert len(wrong_step_lines(figures["large_step"])) == 1
-        (table,) = large_step_tables(figures)
+        table = OF_STEPS.table(figures)
         assert [table.rows[place][0] for place in table.notable] == ["lmdb-indexed-batch"]
         assert "**no**" in table.rows[table.notable[0]]
         assert memory_findings(figures)[1].sentence().startswith("**5 of 6 [steps")

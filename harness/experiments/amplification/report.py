@@ -6,7 +6,8 @@ from collections.abc import Iterable
 
 from harness.report import text
 from harness.report.figures import Figure, Figures, in_order
-from harness.report.page import Page, Table, tables
+from harness.report.listing import Column, Listing, sentence
+from harness.report.page import Page, tables
 from harness.report.rows import Row
 
 _METHOD = """\
@@ -23,50 +24,36 @@ def amplification(rows: Iterable[Row]) -> list[Figure]:
     )
 
 
-def amplification_table(figures: Figures) -> Table:
-    """Return one line per backend and size of the open transaction."""
-    head = (
-        "backend",
-        "level",
-        "records in the open transaction",
-        "staged",
-        "just committed",
-        "committed before",
-        "absent",
-        "bytes written per byte put",
-    )
-    rows = [
-        [
-            figure["backend"],
-            figure["durability"],
-            text.exact(figure["staged_records"]),
-            *(text.ratio(figure[f"lookups_{place}"]) for place in ("staged", "just_committed", "committed", "absent")),
-            text.ratio(figure["written_per_byte"]),
-        ]
-        for figure in figures["amplification"]
-    ]
-    return Table("Lookups in an engine per get, by where the key is, and bytes given to it", head, rows, range(2, 8))
+_COUNTS = Listing(
+    "Lookups in an engine per get, by where the key is, and bytes given to it",
+    "amplification_figure",
+    (
+        Column("backend"),
+        Column("level", "durability"),
+        Column("records in the open transaction", "staged_records", text.exact),
+        Column("staged", "lookups_staged", text.ratio),
+        Column("just committed", "lookups_just_committed", text.ratio),
+        Column("committed before", "lookups_committed", text.ratio),
+        Column("absent", "lookups_absent", text.ratio),
+        Column("bytes written per byte put", "written_per_byte", text.ratio),
+    ),
+)
+_MOST = (
+    "At most, a get took {ratio(max(max(lookups_staged, lookups_just_committed, lookups_committed, lookups_absent)))} "
+    "lookups, and a byte was written {ratio(max(written_per_byte))} times."
+)
 
 
 def page(figures: Figures) -> Page:
     """Return the page."""
-    own = figures["amplification"]
     return Page(
         "amplification",
         "Read and write amplification of a store",
         (
             "A get of a store may look a key up in its engine more than once, and a commit may write a byte twice.",
             "The table counts both, for keys that are staged, committed or absent.",
-            _most(own),
+            sentence(figures, _MOST, "amplification_figure"),
         ),
-        tables(amplification_table(figures)) if own else (),
+        tables(*_COUNTS.tables(figures)) if figures["amplification"] else (),
         _METHOD,
     )
-
-
-def _most(figures: Iterable[Figure]) -> str:
-    """Return a sentence with the largest of the counts."""
-    places = ("staged", "just_committed", "committed", "absent")
-    lookups = max((figure[f"lookups_{place}"] for figure in figures for place in places), default=None)
-    written = max((figure["written_per_byte"] for figure in figures), default=None)
-    return f"At most, a get took {text.ratio(lookups)} lookups, and a byte was written {text.ratio(written)} times."

@@ -33,14 +33,15 @@ from harness.experiments.iofaults.command import read_asked, repeat
 from harness.experiments.iofaults.detection import mutant_row, untried_row
 from harness.experiments.iofaults.plan import PlannedCase, PlannedMutant
 from harness.experiments.iofaults.report import (
+    PROMISES,
     SKIPPED,
     detections,
+    in_words,
     left_out,
     mutants,
     operation_tables,
     operations,
     page,
-    promise_table,
 )
 from harness.experiments.iofaults.subsets import (
     Recorded,
@@ -259,7 +260,7 @@ class IoFaults(Experiment[IoTrial]):
 
     def closing(self, figures: Figures, rows: Rows, *, all_right: bool) -> str:
         """Return the table of promises."""
-        return promise_table(figures).plain() if rows.get("operation") else ""
+        return PROMISES.table(in_words(figures)).plain() if rows.get("operation") else ""
 
     def failures(self, figures: Figures, rows: Rows) -> list[Failure]:
         """Return every broken promise, every missing verdict, and every mutant that was missed."""

@@ -17,6 +17,7 @@ from harness.experiments.iofaults.case import (
 )
 from harness.report import text
 from harness.report.figures import Figure, Figures
+from harness.report.listing import Column, Listing
 from harness.report.page import Page, PageFinding, Table
 from harness.report.rows import Row
 
@@ -146,206 +147,158 @@ def _grouped(rows: Iterable[Row]) -> dict[tuple[str, ...], list[Row]]:
 
 
 LEVELS = ("DISK", "PROCESS", "CHANGELOG")
-_MUTANT = {"found": "detected", "not seen": "passed"}
-"""The wanted results of a mutant, as rows have them."""
-_SYMPTOMS = {"": "none", "detected": "reported corrupt"}
-_SUMMED = ("points", "trials", "torn", "restored", "other", "no_verdict", "unexpected", "wrong", "seconds")
-_RESULTS = ("commits lost at most", "torn", "detected and restored", "other", "time of a core")
 
 
-def promise_table(figures: Figures) -> Table:
-    """Return the promise of each level after each fault, with its result."""
-    rows = []
-    for level in LEVELS:
-        for fault, injected in IO_FAULTS.items():
-            own = [
-                figure
-                for figure in figures["operation"]
-                if (figure["durability"], figure["fault"]) == (level, fault) and is_promised(figure)
-            ]
-            if own:
-                rows.append(
-                    [
-                        level,
-                        injected.words,
-                        _promise(level, injected.promise),
-                        text.exact(len({figure["backend"] for figure in own if figure["trials"]})),
-                        text.exact(sum(figure["distinct"] for figure in own)),
-                        _held(own),
-                    ]
-                )
-    head = ("level", "fault", "what is promised then", "backends and files", "distinct states", "held")
-    return Table("What was promised, and whether it held", head, rows, (3, 4))
+def in_words(figures: Figures) -> Figures:
+    """Return the figures of I/O faults with the place of their level, their words and their promises.
 
-
-def power_tables(figures: Figures) -> list[Table]:
-    """Return the tables of power loss, one per level: a line per backend and persistence model."""
-    tables = []
-    for level in LEVELS:
-        own = [figure for figure in _after(Loss.UNSYNCED, figures) if figure["durability"] == level]
-        rows = [
-            [
-                f"`{figure['backend']}`",
-                figure["variant"] + IO_FAULTS[figure["fault"]].model_suffix,
-                _points(figure),
-                text.exact(figure["states"]),
-                text.exact(figure["distinct"]),
-                *_results(figure),
-                f"`{figure['blind_spots']}`" if figure["blind_spots"] else text.NONE,
-                _held([figure]),
-            ]
-            for figure in own
-        ]
-        head = (
-            "backend",
-            "model",
-            "positions",
-            "states",
-            "distinct",
-            *_RESULTS,
-            "written unseen",
-            "promise held",
-        )
-        if rows:
-            caption = f"Power loss at level {level}"
-            tables.append(Table(caption, head, rows, range(2, 10), range(1, 12), _wrong(own)))
-    return tables
-
-
-def process_tables(figures: Figures) -> list[Table]:
-    """Return the tables of kills and failing calls, one per level."""
-    tables = []
-    for level in LEVELS:
-        own = _errors_together(figure for figure in _after(Loss.NOTHING, figures) if figure["durability"] == level)
-        rows = [
-            [
-                f"`{figure['backend']}`",
-                f"{IO_FAULTS[figure['fault']].words}{': ' if figure['variant'] else ''}{figure['variant']}",
-                _points(figure),
-                text.exact(figure["trials"]),
-                *_results(figure),
-                _held([figure]),
-            ]
-            for figure in own
-        ]
-        head = (
-            "backend",
-            "fault",
-            "I/O operations",
-            "trials",
-            *_RESULTS,
-            "promise held",
-        )
-        if rows:
-            caption = f"Kills and failing calls at level {level}"
-            tables.append(Table(caption, head, rows, range(2, 9), range(1, 10), _wrong(own)))
-    return tables
-
-
-def _after(loss: Loss, figures: Figures) -> list[Figure]:
-    return [figure for figure in figures["operation"] if IO_FAULTS[figure["fault"]].loss is loss]
-
-
-def _errors_together(figures: Iterable[Figure]) -> list[Figure]:
-    """Return the figures, with one sum for all kinds of errors of a backend that broke no promise.
-
-    All are of one level.
+    Those of mutants have the share of the default profile's runs that detected them, and whether they fail the run.
     """
-    alone: list[Figure] = []
-    together: dict[str, list[Figure]] = {}
-    for figure in figures:
-        if figure["fault"] == "error" and not figure["unexpected"]:
-            together.setdefault(figure["backend"], []).append(figure)
-        else:
-            alone.append(figure)
-    for own in together.values():
-        if len(own) == 1:
-            alone += own
-            continue
-        summed = {name: sum(figure[name] for figure in own) for name in _SUMMED}
-        most = max(figure["lost_at_most"] for figure in own)
-        alone.append({**own[0], **summed, "lost_at_most": most, "variant": f"in {len(own)} ways"})
-    return sorted(alone, key=lambda figure: (figure["fault"], figure["variant"], figure["backend"]))
-
-
-def damage_table(figures: Figures) -> Table:
-    """Return the steps by which each backend detects corruption at rest, and the corruption that it does not detect."""
-    own = _after(Loss.AT_REST, figures)
-    rows = [
-        [
-            f"`{figure['backend']}`",
-            figure["durability"],
-            figure["variant"],
-            *(text.exact(number) for number in _damage_counts(figure)),
-            _held([figure]),
-        ]
-        for figure in own
+    by_gate = {_mutant(one): f"{text.exact(one['found'])} of {text.exact(one['runs'])}" for one in figures["detection"]}
+    operations_ = [
+        {
+            **one,
+            "place": LEVELS.index(one["durability"]),
+            "fault_place": list(IO_FAULTS).index(one["fault"]),
+            "words": IO_FAULTS[one["fault"]].words,
+            "model": one["variant"] + IO_FAULTS[one["fault"]].model_suffix,
+            "loss": IO_FAULTS[one["fault"]].loss.value,
+            "promise": _promise(one["durability"], IO_FAULTS[one["fault"]].promise),
+            "promised": is_promised(one),
+        }
+        for one in figures["operation"]
     ]
-    head = (
-        *("backend", "level", "damage", "trials", "harmless", "detected by opening", "by reading", "by verifying only"),
-        *("of these harmful unverified", "an earlier commit, undetected", "wrong, undetected", "other", "promise held"),
-    )
-    return Table("Corruption at rest", head, rows, range(3, 12), (1, 2, 12), _wrong(own))
-
-
-def _damage_counts(figure: Figure) -> tuple[int, ...]:
-    """Return the numbers of a line of ``damage_table``."""
-    failed = figure["other"] + figure["no_verdict"]
-    harmless = figure["trials"] - figure["restored"] - figure["silent"] - failed
-    detected = (figure["by_opening"], figure["by_reading"], figure["by_verifying"], figure["unverified"])
-    return figure["trials"], harmless, *detected, figure["lost"], figure["silent"] - figure["lost"], failed
-
-
-def mutant_table(figures: Figures) -> Table:
-    """Return every mutant with its result, the number of states tried, and the fault that cannot detect it."""
-    by_gate = {
-        (figure["mutant"], figure["backend"], figure["fault"]): _of(figure["found"], figure["runs"])
-        for figure in figures["detection"]
-    }
-    rows = [
-        [
-            f"`{figure['mutant']}`",
-            figure["meaning"],
-            f"`{figure['backend']}`",
-            figure["fault"] + (f" ({figure['variant']})" if figure["variant"] else ""),
-            _MUTANT.get(figure["wanted"], figure["wanted"]),
-            text.NONE
-            if figure["result"] == NOT_TRIED
-            else _SYMPTOMS.get(figure["result"], figure["result"].replace("_", " ")),
-            text.exact(figure["states"]),
-            by_gate.get((figure["mutant"], figure["backend"], figure["fault"]), text.NONE),
-            NOT_TRIED if figure["result"] == NOT_TRIED else "yes" if figure["expected"] else "**no**",
-        ]
-        for figure in figures["mutant"]
+    mutants_ = [
+        {**one, "by_gate": by_gate.get(_mutant(one), text.NONE), "wrong": is_wrong(one)} for one in figures["mutant"]
     ]
-    head = (
-        *("mutant", "defect", "in", "fault", "should be", "symptom", "after states"),
-        *("detected by the default profile", "as expected"),
-    )
-    missed = [place for place, figure in enumerate(figures["mutant"]) if is_wrong(figure)]
-    return Table("Mutants, all at level DISK", head, rows, (6, 7), (8,), missed)
+    return {**figures, "operation": operations_, "mutant": mutants_}
 
 
-def detection_table(figures: Figures) -> Table:
-    """Return the share of runs of the default profile that detected each mutant, over all backends and seeds."""
-    rows: list[list[str]] = []
-    weak: list[int] = []
-    for mutant in dict.fromkeys(figure["mutant"] for figure in figures["detection"]):
-        own = [figure for figure in figures["detection"] if figure["mutant"] == mutant]
-        found, runs = (sum(figure[name] for figure in own) for name in ("found", "runs"))
-        missed = [f"`{figure['backend']}`" for figure in own if figure["found"] < figure["runs"]]
-        if found < ENOUGH * runs:
-            weak.append(len(rows))
-        cells = (text.exact(len(own)), _of(found, runs), f"{100 * found / runs:.0f} %", ", ".join(missed) or text.NONE)
-        rows.append([f"`{mutant}`", own[0]["fault"], *cells])
-    head = ("mutant", "fault", "built into", "detected", "share", "missed at some seed in")
-    return Table("Mutants detected by the default profile, at level DISK", head, rows, (2, 3, 4), (), weak)
+def _mutant(figure: Figure) -> tuple[str, str, str]:
+    return figure["mutant"], figure["backend"], figure["fault"]
+
+
+_POINTS = "exact(sum(points)) || iif(sum(points_in_all) > sum(points), ' of ' || exact(sum(points_in_all)), '')"
+_HELD = f"""case when sum(trials) = 0 then '{text.NOT_MEASURED}' when sum(unexpected) = 0 then 'yes'
+    when sum(wrong) = 0 then 'no: ' || exact(sum(unexpected)) || ', reported only'
+    else '**no: ' || exact(sum(unexpected)) || '**' end"""
+_RESULTS = (
+    Column("commits lost at most", "max(lost_at_most)", text.exact),
+    Column("torn", "sum(torn)", text.exact),
+    Column("detected and restored", "sum(restored)", text.exact),
+    Column("other", "sum(other) + sum(no_verdict)", text.exact),
+    Column("time of a core", "sum(seconds)", text.duration),
+)
+PROMISES = Listing(
+    "What was promised, and whether it held",
+    "operation_figure where promised group by place, fault_place order by place, fault_place",
+    (
+        Column("level", "durability"),
+        Column("fault", "words"),
+        Column("what is promised then", "promise"),
+        Column("backends and files", "count(distinct iif(trials, backend, null))", text.exact),
+        Column("distinct states", 'sum("distinct")', text.exact),
+        Column("held", _HELD),
+    ),
+)
+POWER = Listing(
+    "Power loss at level {durability}",
+    f"operation_figure where loss = '{Loss.UNSYNCED.value}' group by rowid order by place, rowid",
+    (
+        Column("backend", "'`' || backend || '`'"),
+        Column("model"),
+        Column("positions", _POINTS, right=True),
+        Column("states", "states", text.exact),
+        Column("distinct", '"distinct"', text.exact),
+        *_RESULTS,
+        Column("written unseen", f"iif(blind_spots = '', '{text.NONE}', '`' || blind_spots || '`')"),
+        Column("promise held", _HELD),
+    ),
+    notable="wrong",
+    shown_once=range(1, 12),
+)
+_VARIANTS = "iif(count(*) > 1, 'in ' || count(*) || ' ways', variant)"
+PROCESSES = Listing(
+    "Kills and failing calls at level {durability}",
+    # One line has all kinds of errors of a backend that broke no promise.
+    f"""operation_figure where loss = '{Loss.NOTHING.value}'
+    group by place, iif(fault = 'error' and not unexpected, backend, rowid)
+    order by place, fault, {_VARIANTS}, backend""",
+    (
+        Column("backend", "'`' || backend || '`'"),
+        Column("fault", f"words || iif(variant = '', '', ': ' || {_VARIANTS})"),
+        Column("I/O operations", _POINTS, right=True),
+        Column("trials", "sum(trials)", text.exact),
+        *_RESULTS,
+        Column("promise held", _HELD),
+    ),
+    notable="sum(wrong)",
+    shown_once=range(1, 10),
+)
+DAMAGE = Listing(
+    "Corruption at rest",
+    f"operation_figure where loss = '{Loss.AT_REST.value}' group by rowid order by rowid",
+    (
+        Column("backend", "'`' || backend || '`'"),
+        Column("level", "durability"),
+        Column("damage", "variant"),
+        Column("trials", "trials", text.exact),
+        Column("harmless", "trials - restored - silent - other - no_verdict", text.exact),
+        Column("detected by opening", "by_opening", text.exact),
+        Column("by reading", "by_reading", text.exact),
+        Column("by verifying only", "by_verifying", text.exact),
+        Column("of these harmful unverified", "unverified", text.exact),
+        Column("an earlier commit, undetected", "lost", text.exact),
+        Column("wrong, undetected", "silent - lost", text.exact),
+        Column("other", "other + no_verdict", text.exact),
+        Column("promise held", _HELD),
+    ),
+    notable="wrong",
+    shown_once=(1, 2, 12),
+)
+MUTANT_STATES = Listing(
+    "Mutants, all at level DISK",
+    "mutant_figure",
+    (
+        Column("mutant", "'`' || mutant || '`'"),
+        Column("defect", "meaning"),
+        Column("in", "'`' || backend || '`'"),
+        Column("fault", "fault || iif(variant = '', '', ' (' || variant || ')')"),
+        Column("should be", "case wanted when 'found' then 'detected' when 'not seen' then 'passed' else wanted end"),
+        Column(
+            "symptom",
+            f"""case result when '{NOT_TRIED}' then '{text.NONE}' when '' then 'none'
+                when 'detected' then 'reported corrupt' else replace(result, '_', ' ') end""",
+        ),
+        Column("after states", "states", text.exact),
+        Column("detected by the default profile", "by_gate", right=True),
+        Column("as expected", f"iif(result = '{NOT_TRIED}', result, iif(expected, 'yes', '**no**'))"),
+    ),
+    notable="wrong",
+    shown_once=(8,),
+)
+DETECTIONS = Listing(
+    "Mutants detected by the default profile, at level DISK",
+    "detection_figure group by mutant order by min(rowid)",
+    (
+        Column("mutant", "'`' || mutant || '`'"),
+        Column("fault", "min(fault)"),
+        Column("built into", "count(*)", text.exact),
+        Column("detected", "exact(sum(found)) || ' of ' || exact(sum(runs))", right=True),
+        Column("share", "100.0 * sum(found) / sum(runs)", lambda share: f"{share:.0f} %"),
+        Column(
+            "missed at some seed in",
+            f"coalesce(group_concat('`' || backend || '`', ', ') filter (where found < runs), '{text.NONE}')",
+        ),
+    ),
+    notable=f"sum(found) < {ENOUGH} * sum(runs)",
+)
 
 
 def operation_tables(figures: Figures) -> list[Table]:
     """Return all tables that have rows."""
-    tables = [promise_table(figures), *power_tables(figures), *process_tables(figures)]
-    return [table for table in (*tables, damage_table(figures), mutant_table(figures)) if table.rows]
+    told = in_words(figures)
+    return [table for each in (PROMISES, POWER, PROCESSES, DAMAGE, MUTANT_STATES) for table in each.tables(told)]
 
 
 def left_out(figures: Figures) -> str:
@@ -357,30 +310,6 @@ def left_out(figures: Figures) -> str:
     return f"{text.exact(explored)} of {text.exact(in_all)} points were tried, drawn by the seed."
 
 
-def _wrong(figures: Sequence[Figure]) -> list[int]:
-    """Return the places of the figures that fail a run."""
-    return [place for place, figure in enumerate(figures) if figure["wrong"]]
-
-
-def _results(figure: Figure) -> list[str]:
-    """Return the cells below ``_RESULTS``."""
-    counts = (figure["lost_at_most"], figure["torn"], figure["restored"], figure["other"] + figure["no_verdict"])
-    return [*(text.exact(count) for count in counts), text.duration(figure["seconds"])]
-
-
-def _of(found: int, runs: int) -> str:
-    return f"{text.exact(found)} of {text.exact(runs)}"
-
-
-def _points(figure: Figure) -> str:
-    explored = text.exact(figure["points"])
-    return (
-        explored
-        if figure["points_in_all"] <= figure["points"]
-        else f"{explored} of {text.exact(figure['points_in_all'])}"
-    )
-
-
 def _promise(level: str, fault: str) -> str:
     if fault == "damage":
         return "the last commit, whole, or detected by opening, verifying or reading, and restored"
@@ -388,15 +317,6 @@ def _promise(level: str, fault: str) -> str:
     if demanded.keeps:
         return "every acknowledged commit is there, whole"
     return "a whole commit, or detected and restored"
-
-
-def _held(figures: Sequence[Figure]) -> str:
-    if not any(figure["trials"] for figure in figures):
-        return text.NOT_MEASURED
-    broken = sum(figure["unexpected"] for figure in figures)
-    if broken and not any(figure["wrong"] for figure in figures):
-        return f"no: {text.exact(broken)}, reported only"
-    return "yes" if not broken else f"**no: {text.exact(broken)}**"
 
 
 SKIPPED = "operations_skipped"
@@ -484,16 +404,16 @@ def page(figures: Figures, failures: Sequence[str], skipped: str) -> Page:
 
 
 def _body(figures: Figures, failures: Sequence[str]) -> list[str]:
-    parts = []
+    told, parts = in_words(figures), []
     if figures["operation"]:
-        parts.append(promise_table(figures).markdown())
+        parts.append(PROMISES.table(told).markdown())
     parts.append(text.failures("Trials that failed", failures) if failures else "Nothing broke a promise.\n")
     if figures["operation"]:
-        parts += ["## Power loss\n", _MODELS, *(table.folded() for table in power_tables(figures))]
-        parts += ["## Kills and failing calls\n", *(table.folded() for table in process_tables(figures))]
-        parts += ["## Corruption at rest\n", _DAMAGE, damage_table(figures).folded()]
+        parts += ["## Power loss\n", _MODELS, *(table.folded() for table in POWER.tables(told))]
+        parts += ["## Kills and failing calls\n", *(table.folded() for table in PROCESSES.tables(told))]
+        parts += ["## Corruption at rest\n", _DAMAGE, DAMAGE.table(told).folded()]
     if figures["mutant"]:
-        parts += [f"## {MUTANTS}\n", mutant_table(figures).folded()]
+        parts += [f"## {MUTANTS}\n", MUTANT_STATES.table(told).folded()]
     if figures["detection"]:
-        parts += [_DETECTION, detection_table(figures).folded()]
+        parts += [_DETECTION, DETECTIONS.table(told).folded()]
     return parts

@@ -10,7 +10,8 @@ from harness.experiment import RATIO
 from harness.processes.load import is_busy
 from harness.report import text
 from harness.report.figures import Figure, Figures, grouped, in_order
-from harness.report.page import Page, Table, tables
+from harness.report.listing import Column, Listing
+from harness.report.page import Page, tables
 from harness.report.ratios import ratio_of
 from harness.report.rows import Row
 
@@ -84,7 +85,6 @@ def ratios(rows: Sequence[Row]) -> list[dict[str, Any]]:
 
 def page(figures: Figures, missing: str) -> Page:
     """Return the page. ``missing`` is the reason why nothing could be measured, or ""."""
-    own = figures["jvm"]
     return Page(
         "jvm",
         "A store beside RocksDB in the JVM",
@@ -93,7 +93,7 @@ def page(figures: Figures, missing: str) -> Page:
             "A ratio above 1 says that the store is faster.",
             f"The goal is {_LEVEL:g} at {_LEVEL_SIZE} records per commit, and {_FASTER:g} above.",
         ),
-        tables(_table(own)) if own else (),
+        tables(*_TIMES.tables(figures)) if figures["jvm"] else (),
         _METHOD,
         absent=f"not measured: {missing}" if missing else text.NOT_MEASURED,
     )
@@ -113,38 +113,24 @@ def _figure(named: Figure, repeats: Sequence[Row]) -> Figure:
     }
 
 
-def _table(figures: Sequence[Figure]) -> Table:
-    head = (
-        "keys",
-        "records per commit",
-        "subject",
-        "records/s",
-        "median",
-        "best",
-        "CPU time",
-        "ratio of medians",
-        "of bests",
-        "of CPU times",
-        "repeats",
-        "load",
-    )
-    shown = sorted(figures, key=lambda one: (one["distribution"], one["records_per_commit"], one["subject"]))
-    lines = [
-        [
-            figure["distribution"],
-            text.exact(figure["records_per_commit"]),
-            figure["subject"],
-            text.count(figure["records_per_s"]),
-            text.duration(figure["median_s"]),
-            text.duration(figure["best_s"]),
-            text.duration(figure["cpu_s"]),
-            *(text.ratio(figure[f"{name}_ratio"]) for name in ("median", "best", "cpu")),
-            text.exact(figure["repeats"]),
-            text.count(figure["load_average"]),
-        ]
-        for figure in shown
-    ]
-    return Table("Level CHANGELOG: times of the JVM over those of the store", head, lines, range(3, len(head)))
+_TIMES = Listing(
+    "Level CHANGELOG: times of the JVM over those of the store",
+    "jvm_figure order by distribution, records_per_commit, subject",
+    (
+        Column("keys", "distribution"),
+        Column("records per commit", "records_per_commit", text.exact, right=False),
+        Column("subject"),
+        Column("records/s", "records_per_s", text.count),
+        Column("median", "median_s", text.duration),
+        Column("best", "best_s", text.duration),
+        Column("CPU time", "cpu_s", text.duration),
+        Column("ratio of medians", "median_ratio", text.ratio),
+        Column("of bests", "best_ratio", text.ratio),
+        Column("of CPU times", "cpu_ratio", text.ratio),
+        Column("repeats", "repeats", text.exact),
+        Column("load", "load_average", text.count),
+    ),
+)
 
 
 def _words(figure: Figure) -> str:

@@ -21,7 +21,7 @@ from harness.experiment import (
     Rows,
     Worker,
 )
-from harness.experiments.kafka.report import figures, kafka_tables, page, partitions_text, ratios
+from harness.experiments.kafka.report import SPEEDS, figures, page, partitions_text, ratios
 from harness.experiments.kafka.trial import KafkaTrial
 from harness.grid import Grid, cut_to, raised_to, times
 from harness.processes import kafka_jars
@@ -166,7 +166,7 @@ class Kafka(Experiment[KafkaTrial]):
 
     def tables(self, figures: Figures, rows: Rows) -> list[Table]:
         """Return a table for each workload, and the ratios with what they decide."""
-        return [*kafka_tables(figures), ratio_table(figures)]
+        return [*SPEEDS.tables(figures), ratio_table(figures)]
 
     def page(self, figures: Figures, rows: Rows, facts: Mapping[str, Any]) -> Page:
         """Return the page about tasks over Kafka."""

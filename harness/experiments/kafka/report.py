@@ -8,12 +8,13 @@ from typing import Any
 
 from harness.experiment import RATIO
 from harness.experiments.kafka.restart_report import METHOD as RESTART_METHOD
-from harness.experiments.kafka.restart_report import restart_tables
+from harness.experiments.kafka.restart_report import RESTARTS
 from harness.experiments.kafka.trial import BARE, KAFKA, READY_S, RECORDS, STREAMS
 from harness.processes.load import is_busy, median_load
 from harness.report import text
 from harness.report.figures import Figure, Figures, grouped, in_order
-from harness.report.page import Page, Table, tables
+from harness.report.listing import Column, Listing
+from harness.report.page import Page, tables
 from harness.report.ratios import ratio_of
 from harness.report.rows import Row
 from stores.config import StoreConfig
@@ -91,15 +92,29 @@ def _speed(row: Row) -> float:
     return float(row["records"] / row["seconds"])
 
 
-def kafka_tables(figures: Figures) -> list[Table]:
-    """Return a table for each workload."""
-    own = figures["kafka"]
-    return [_table(workload, own) for workload in sorted({figure["workload"] for figure in own})]
+SPEEDS = Listing(
+    "`{workload}` at level CHANGELOG, exactly once: medians over the rounds",
+    "kafka_figure order by workload, partitions, commit_interval_ms, subject, changelog",
+    (
+        Column("partitions", "partitions", text.exact),
+        Column("commit interval", "commit_interval_ms / 1000.0", text.duration),
+        Column("subject"),
+        Column("changelog"),
+        Column("records/s", "records_per_s", text.count),
+        Column("best", "records / best_s", text.count),
+        Column("worst", "records / worst_s", text.count),
+        Column("CPU time per record", "cpu_s / records", text.duration),
+        Column("of the bare loop", "bare_ratio", text.ratio),
+        Column("of Kafka Streams", "streams_ratio", text.ratio),
+        Column("repeats", "repeats", text.exact),
+        Column("load", "load_average", text.count),
+    ),
+)
 
 
 def page(figures: Figures, missing: str) -> Page:
     """Return the page. ``missing`` is the reason why nothing could be measured, or ""."""
-    measured = [*kafka_tables(figures), *restart_tables(figures)]
+    measured = [*SPEEDS.tables(figures), *RESTARTS.tables(figures)]
     return Page(
         "kafka",
         "Tasks over Kafka",
@@ -130,46 +145,6 @@ def _figure(named: Figure, repeats: Sequence[Row]) -> Figure:
         "records_per_s": records / seconds,
         **median_load(repeats),
     }
-
-
-def _table(workload: str, figures: Sequence[Figure]) -> Table:
-    head = (
-        "partitions",
-        "commit interval",
-        "subject",
-        "changelog",
-        "records/s",
-        "best",
-        "worst",
-        "CPU time per record",
-        "of the bare loop",
-        "of Kafka Streams",
-        "repeats",
-        "load",
-    )
-    chosen = [figure for figure in figures if figure["workload"] == workload]
-    lines = [
-        [
-            text.exact(figure["partitions"]),
-            text.duration(figure["commit_interval_ms"] / 1_000),
-            figure["subject"],
-            figure["changelog"],
-            text.count(figure["records_per_s"]),
-            text.count(figure["records"] / figure["best_s"]),
-            text.count(figure["records"] / figure["worst_s"]),
-            text.duration(figure["cpu_s"] / figure["records"]),
-            text.ratio(figure["bare_ratio"]),
-            text.ratio(figure["streams_ratio"]),
-            text.exact(figure["repeats"]),
-            text.count(figure["load_average"]),
-        ]
-        for figure in sorted(
-            chosen, key=lambda one: (one["partitions"], one["commit_interval_ms"], one["subject"], one["changelog"])
-        )
-    ]
-    return Table(
-        f"`{workload}` at level CHANGELOG, exactly once: medians over the rounds", head, lines, (0, 1, *range(4, 12))
-    )
 
 
 def _words(figure: Figure) -> str:

@@ -20,7 +20,7 @@ from harness.experiment import (
     Rows,
     Worker,
 )
-from harness.experiments.kafka.restart_report import KIND, figures, ratios, restart_tables
+from harness.experiments.kafka.restart_report import KIND, RESTARTS, figures, ratios
 from harness.experiments.kafka.trial import READY_S, RECORDS, RestartTrial
 from harness.grid import Grid, cut_to, raised_to
 from harness.processes import kafka_jars
@@ -146,7 +146,7 @@ class KafkaRestart(Experiment[RestartTrial]):
 
     def tables(self, figures: Figures, rows: Rows) -> list[Table]:
         """Return the times, and the ratios with what they decide."""
-        return [*restart_tables(figures), ratio_table(figures)]
+        return [*RESTARTS.tables(figures), ratio_table(figures)]
 
     def page(self, figures: Figures, rows: Rows, facts: Mapping[str, Any]) -> Page | None:
         """Return None: the page about tasks over Kafka has the figures."""

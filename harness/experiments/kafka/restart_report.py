@@ -10,8 +10,8 @@ from harness.experiment import RATIO
 from harness.experiments.kafka.trial import READY_S, RECORDS, STREAMS
 from harness.processes.load import is_busy, median_load
 from harness.report import text
-from harness.report.figures import Figure, Figures, grouped, in_order, median_of
-from harness.report.page import Table
+from harness.report.figures import Figure, grouped, in_order, median_of
+from harness.report.listing import Column, Listing
 from harness.report.ratios import ratio_of
 from harness.report.rows import Row
 
@@ -77,26 +77,21 @@ def ratios(rows: Sequence[Row]) -> list[dict[str, Any]]:
     return found
 
 
-def restart_tables(figures: Figures) -> list[Table]:
-    """Return the table of restarts, if there are any."""
-    own = figures.get(KIND, ())
-    head = ("records", "subject", "ready", "best", "worst", "from the start", "replayed", "repeats", "load")
-    lines = [
-        [
-            text.exact(figure["records"]),
-            figure["subject"],
-            text.duration(figure["ready_s"]),
-            text.duration(figure["best_s"]),
-            text.duration(figure["worst_s"]),
-            text.duration(figure["start_s"]),
-            text.count(figure["replayed"]),
-            text.exact(figure["repeats"]),
-            text.count(figure["load_average"]),
-        ]
-        for figure in own
-    ]
-    caption = "From the assignment to the first processed record, after a kill: medians over the rounds"
-    return [Table(caption, head, lines, (0, *range(2, 9)))] if own else []
+RESTARTS = Listing(
+    "From the assignment to the first processed record, after a kill: medians over the rounds",
+    f"{KIND}_figure",
+    (
+        Column("records", "records", text.exact),
+        Column("subject"),
+        Column("ready", "ready_s", text.duration),
+        Column("best", "best_s", text.duration),
+        Column("worst", "worst_s", text.duration),
+        Column("from the start", "start_s", text.duration),
+        Column("replayed", "replayed", text.count),
+        Column("repeats", "repeats", text.exact),
+        Column("load", "load_average", text.count),
+    ),
+)
 
 
 def _round(row: Mapping[str, Any]) -> tuple[Any, ...]:

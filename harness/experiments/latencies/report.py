@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 from harness.report import text
-from harness.report.charts import Chart, Mark, Panel
-from harness.report.figures import BASELINE, Figure, Figures, distinct
-from harness.report.page import Page, Table, tables
+from harness.report.charts import Chart
+from harness.report.database import query
+from harness.report.figures import BASELINE, Figure, Figures
+from harness.report.listing import Column, Listing, panels
+from harness.report.page import Page, tables
 from harness.report.rows import Row
 
 _METHOD = """\
 A store by itself, with random keys of 16 bytes and values of 100. Puts are timed one by one, and commits of a fixed
 number of puts.
 """
-_PERCENTILES = {"p50_us": "50", "p90_us": "90", "p99_us": "99", "p999_us": "99.9", "max_us": "100"}
 
 
 def latency(rows: Iterable[Row]) -> list[Figure]:
@@ -31,56 +32,38 @@ def latency(rows: Iterable[Row]) -> list[Figure]:
     return sorted(figures, key=lambda one: (one["durability"], one["operation"] != "put", one["backend"]))
 
 
-def latency_tables(figures: Figures) -> list[Table]:
-    """Return one table per durability level: a line per backend for puts, and one for commits."""
-    head = (
-        *("call", "backend", "records per commit", "calls", "median", "p90", "p99", "p99.9", "longest"),
-        f"median / {BASELINE}",
-    )
-    return [
-        Table(
-            f"Level {durability}: how long a put and a commit take",
-            head,
-            [
-                [
-                    figure["operation"],
-                    figure["backend"],
-                    text.exact(figure["records_per_commit"]),
-                    text.exact(figure["operations"]),
-                    *(text.latency(figure[f"{name}_us"]) for name in ("p50", "p90", "p99", "p999", "max")),
-                    text.ratio(figure["against_baseline"]),
-                ]
-                for figure in figures["latency"]
-                if figure["durability"] == durability
-            ],
-            range(2, 10),
-        )
-        for (durability,) in distinct(figures["latency"], "durability")
-    ]
+LATENCIES = Listing(
+    "Level {durability}: how long a put and a commit take",
+    "latency_figure",
+    (
+        Column("call", "operation"),
+        Column("backend"),
+        Column("records per commit", "records_per_commit", text.exact),
+        Column("calls", "operations", text.exact),
+        Column("median", "p50_us", text.latency),
+        Column("p90", "p90_us", text.latency),
+        Column("p99", "p99_us", text.latency),
+        Column("p99.9", "p999_us", text.latency),
+        Column("longest", "max_us", text.latency),
+        Column(f"median / {BASELINE}", "against_baseline", text.ratio),
+    ),
+)
+_PERCENTILES = """with percentile(step) as (values ('50'), ('90'), ('99'), ('99.9'), ('100'))
+    select operation || ', level ' || durability as title, durability as level, backend, step, step as measure,
+        case step when '50' then p50_us when '90' then p90_us when '99' then p99_us when '99.9' then p999_us
+            else max_us end as value
+    from latency_figure, percentile order by latency_figure.rowid, cast(step as real)"""
 
 
-def latency_chart(figures: Sequence[Figure]) -> Chart:
+def latency_chart(figures: Figures) -> Chart:
     """Return percentiles of puts and of commits: a panel for each and for each level, a line per backend."""
-    panels = [
-        Panel(
-            f"{operation}, level {level}",
-            [
-                Mark(figure["backend"], figure[name], step=step, measure=step)
-                for figure in figures
-                if (figure["durability"], figure["operation"]) == (level, operation)
-                for name, step in _PERCENTILES.items()
-            ],
-            level,
-        )
-        for level, operation in distinct(figures, "durability", "operation")
-    ]
     title = "Percentiles of the time that a put takes, and a commit"
-    return Chart("put-and-commit-latency", title, "lines", panels, "microseconds", "us", "percentile")
+    marks = panels(query(figures, _PERCENTILES))
+    return Chart("put-and-commit-latency", title, "lines", marks, "microseconds", "us", "percentile")
 
 
 def page(figures: Figures) -> Page:
     """Return the page."""
-    own = figures["latency"]
     return Page(
         "latency",
         "Latency of puts and commits",
@@ -90,7 +73,7 @@ def page(figures: Figures) -> Page:
             '(KIP-892, "Compatibility").',
             "A commit writes all staged records, so its time grows with their number.",
         ),
-        tables(*latency_tables(figures)) if own else (),
+        tables(*LATENCIES.tables(figures)) if figures["latency"] else (),
         _METHOD,
-        plots=(latency_chart(own),),
+        plots=(latency_chart(figures),),
     )

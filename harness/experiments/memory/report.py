@@ -6,11 +6,12 @@ from collections.abc import Iterable, Sequence
 
 from harness.processes.load import is_busy
 from harness.report import text
-from harness.report.charts import Chart, Mark, Panel
-from harness.report.figures import Figure, Figures, distinct, grouped, in_order, median_of, values
+from harness.report.charts import Chart
+from harness.report.database import query
+from harness.report.figures import Figure, Figures, grouped, in_order, median_of, values
+from harness.report.listing import Column, Listing, panels
 from harness.report.page import Page, PageFinding, Table
 from harness.report.rows import Row
-from harness.report.text import level_order
 
 KEY = ("durability", "backend", "limit_bytes")
 _MEDIANS = ("records", "records_per_s", "commits", "predicted", "exceeded", "peak_memory_bytes")
@@ -19,7 +20,6 @@ LARGE_STEPS = "One step larger than the limit"
 """The titles of the two parts of the page."""
 
 
-_KEPT = {True: "yes", False: "**no**", None: text.NONE}
 _EARLY_COMMITS = """\
 The writes of a task since its last commit are staged in its stores. The limit (`uncommitted_max_bytes`) bounds their
 memory: keys and values, 92 bytes for each entry, and 128 for each record that is held for the changelog. Nothing else
@@ -128,87 +128,39 @@ def memory_findings(figures: Figures) -> tuple[PageFinding, ...]:
     )
 
 
-def early_commit_tables(figures: Figures) -> list[Table]:
-    """Return one table per level: a line per backend and limit."""
-    head = (
-        "backend",
-        "limit",
-        "most staged",
-        "staged / limit",
-        "commits",
-        "commits before the limit was passed",
-        "commits after it",
-        "records/s",
-        "records/s against no limit",
-        "peak memory of the process",
-    )
-    return [
-        Table(
-            f"Workload `count`, level {durability}, no commit interval",
-            head,
-            [
-                [
-                    figure["backend"],
-                    "none" if figure["limit_bytes"] is None else text.size(figure["limit_bytes"]),
-                    text.size(figure["uncommitted_max_bytes"]),
-                    text.ratio(figure["limit_bytes"] and figure["uncommitted_max_bytes"] / figure["limit_bytes"]),
-                    *(text.exact(figure[name]) for name in ("commits", "predicted", "exceeded")),
-                    text.count(figure["records_per_s"]),
-                    text.ratio(figure["against_none"]),
-                    text.size(figure["peak_memory_bytes"]),
-                ]
-                for figure in figures["early_commit"]
-                if figure["durability"] == durability
-            ],
-            range(1, 10),
-        )
-        for (durability,) in distinct(figures["early_commit"], "durability")
-    ]
-
-
-def large_step_tables(figures: Figures) -> list[Table]:
-    """Return one table per level: a line per backend and size of the step."""
-    head = (
-        "backend",
-        "limit",
-        "the step wrote",
-        "on disk when its commit began",
-        "peak memory of step and commit",
-        "peak / written",
-        "its bound",
-        "within it",
-        "one commit",
-        "took",
-    )
-    tables = []
-    for (durability,) in distinct(figures["large_step"], "durability"):
-        steps = sorted(
-            (figure for figure in figures["large_step"] if figure["durability"] == durability),
-            key=lambda figure: (figure["backend"], figure["step_bytes"]),
-        )
-        rows = [
-            [
-                figure["backend"],
-                *(text.size(figure[name]) for name in ("limit_bytes", "step_bytes", "staged_disk_bytes", "peak_bytes")),
-                text.ratio(figure["peak_bytes"] / figure["step_bytes"]),
-                text.size(figure["bound_bytes"]),
-                _KEPT[figure["bounded"]],
-                _KEPT[figure["atomic"]] if figure["transactional"] else "seen as it is made",
-                text.duration(figure["seconds"]),
-            ]
-            for figure in steps
-        ]
-        wrong = [place for place, figure in enumerate(steps) if figure["bounded"] is False or not figure["atomic"]]
-        tables.append(
-            Table(
-                f"One step of a task, level {durability}; no bound where it is not spilled",
-                head,
-                rows,
-                (1, 2, 3, 4, 5, 6, 9),
-                notable=wrong,
-            )
-        )
-    return tables
+_OF_LIMITS = Listing(
+    "Workload `count`, level {durability}, no commit interval",
+    "early_commit_figure",
+    (
+        Column("backend"),
+        Column("limit", "iif(limit_bytes, size(limit_bytes), 'none')", right=True),
+        Column("most staged", "uncommitted_max_bytes", text.size),
+        Column("staged / limit", "1.0 * uncommitted_max_bytes / limit_bytes", text.ratio),
+        Column("commits", "commits", text.exact),
+        Column("commits before the limit was passed", "predicted", text.exact),
+        Column("commits after it", "exceeded", text.exact),
+        Column("records/s", "records_per_s", text.count),
+        Column("records/s against no limit", "against_none", text.ratio),
+        Column("peak memory of the process", "peak_memory_bytes", text.size),
+    ),
+)
+OF_STEPS = Listing(
+    "One step of a task, level {durability}; no bound where it is not spilled",
+    "large_step_figure order by durability, backend, step_bytes",
+    (
+        Column("backend"),
+        Column("limit", "limit_bytes", text.size),
+        Column("the step wrote", "step_bytes", text.size),
+        Column("on disk when its commit began", "staged_disk_bytes", text.size),
+        Column("peak memory of step and commit", "peak_bytes", text.size),
+        Column("peak / written", "1.0 * peak_bytes / step_bytes", text.ratio),
+        Column("its bound", "bound_bytes", text.size),
+        Column("within it", f"iif(bounded is null, '{text.NONE}', iif(bounded, 'yes', '**no**'))"),
+        Column("one commit", "iif(transactional, iif(atomic, 'yes', '**no**'), 'seen as it is made')"),
+        Column("took", "seconds", text.duration),
+    ),
+    notable="not atomic or not coalesce(bounded, true)",
+)
 
 
 def page(figures: Figures, failures: Sequence[str]) -> Page:
@@ -221,7 +173,7 @@ def page(figures: Figures, failures: Sequence[str]) -> Page:
         _body(figures, failures) if measured else (),
         _METHOD,
         memory_findings(figures),
-        (large_step_chart(figures["large_step"]),),
+        (large_step_chart(figures),),
     )
 
 
@@ -229,9 +181,9 @@ def _body(figures: Figures, failures: Sequence[str]) -> list[str]:
     return [
         text.failures("Limits and bounds that did not hold", failures) if failures else "",
         f"## {EARLY_COMMITS}\n",
-        *_part(_EARLY_COMMITS, early_commit_tables(figures)),
+        *_part(_EARLY_COMMITS, _OF_LIMITS.tables(figures)),
         f"## {LARGE_STEPS}\n",
-        *_part(_LARGE_STEPS, large_step_tables(figures)),
+        *_part(_LARGE_STEPS, OF_STEPS.tables(figures)),
     ]
 
 
@@ -239,28 +191,18 @@ def _part(words: str, made: Sequence[Table]) -> list[str]:
     return [words, *(table.folded() for table in made)] if made else [f"{text.NOT_MEASURED.capitalize()}.\n"]
 
 
-def large_step_chart(figures: Sequence[Figure]) -> Chart:
-    """Return a panel for each level and size of a step. It is not printed: the table has the same figures."""
-    steps = sorted(
-        grouped(figures, ("durability", "step_bytes", "limit_bytes")),
-        key=lambda cell: (level_order(cell[0]["durability"]), cell[0]["step_bytes"], cell[0]["limit_bytes"]),
+_MARKS = """with measured(measure, shape) as (
+        values ('peak memory of step and commit', 'circle'), ('its bound', 'diamond')
     )
-    panels = [
-        Panel(
-            f"{cell['durability']}, a step of {text.size(cell['step_bytes'])}, limit {text.size(cell['limit_bytes'])}",
-            [
-                Mark(step["backend"], step[name] * 2.0**-20, measure=measure, shape=shape, hollow=True)
-                for name, shape, measure in (
-                    ("peak_bytes", "circle", "peak memory of step and commit"),
-                    ("bound_bytes", "diamond", "its bound"),
-                )
-                for step in group
-                if step[name] is not None
-            ],
-            cell["durability"],
-            printed=False,
-        )
-        for cell, group in steps
-    ]
+    select durability || ', a step of ' || size(step_bytes) || ', limit ' || size(limit_bytes) as title,
+        durability as level, false as printed, backend, measure, shape, null as low,
+        iif(shape = 'circle', peak_bytes, bound_bytes) / 1048576.0 as value
+    from large_step_figure, measured where value is not null
+    order by level_place(durability), durability, step_bytes, limit_bytes, shape"""
+
+
+def large_step_chart(figures: Figures) -> Chart:
+    """Return a panel for each level and size of a step. It is not printed: the table has the same figures."""
     words = "large-step-memory", "Peak memory of a large step"
-    return Chart(*words, "dots", panels, "memory, MiB", "MiB", more_is_better=False, hollow="one step of each")
+    marks = panels(query(figures, _MARKS))
+    return Chart(*words, "dots", marks, "memory, MiB", "MiB", more_is_better=False, hollow="one step of each")

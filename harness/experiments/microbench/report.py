@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from harness.report import text
-from harness.report.charts import Chart, Mark, Panel
+from harness.report.charts import Chart
+from harness.report.database import query
 from harness.report.figures import Figure, Figures, distinct, in_order
+from harness.report.listing import Column, Listing, panels
 from harness.report.page import FIRST_PAGE, Page, Table, tables
 from harness.report.rows import Row
-from harness.report.text import level_order
 
 YARDSTICK = "plain-"
 """The prefix of the names of subjects that are no backends."""
@@ -50,66 +51,39 @@ def ycsb_tables(figures: Figures) -> list[Table]:
     ]
 
 
-def benchmark_tables(figures: Figures) -> list[Table]:
-    """Return one table per suite and level, without those of YCSB."""
-    plain = [figure for figure in figures["benchmark"] if not figure["suite"].startswith(_YCSB)]
-    head = (
-        "benchmark",
-        "subject",
-        "records per commit",
-        "keys",
-        "records/s",
-        "median of a round",
-        "interquartile range",
-        "rounds",
-    )
-    return [
-        Table(
-            f"Suite `{suite}`, level {durability or text.NONE}",
-            head,
-            [
-                [
-                    figure["name"],
-                    figure["subject"],
-                    text.exact(figure["records_per_commit"]),
-                    figure["distribution"] or text.NONE,
-                    text.count(figure["records_per_s"]),
-                    text.duration(figure["median_s"]),
-                    text.duration(figure["iqr_s"]),
-                    text.exact(figure["rounds"]),
-                ]
-                for figure in plain
-                if (figure["suite"], figure["durability"]) == (suite, durability)
-            ],
-            (2, 4, 5, 6, 7),
-        )
-        for suite, durability in distinct(plain, "suite", "durability")
-    ]
+BENCHMARKS = Listing(
+    f"Suite `{{suite}}`, level {{coalesce(durability, '{text.NONE}')}}",
+    f"benchmark_figure where suite not like '{_YCSB}%'",
+    (
+        Column("benchmark", "name"),
+        Column("subject"),
+        Column("records per commit", "records_per_commit", text.exact),
+        Column("keys", f"coalesce(nullif(distribution, ''), '{text.NONE}')"),
+        Column("records/s", "records_per_s", text.count),
+        Column("median of a round", "median_s", text.duration),
+        Column("interquartile range", "iqr_s", text.duration),
+        Column("rounds", "rounds", text.exact),
+    ),
+)
+_MARKS = f"""select durability || ', ' || exact(records_per_commit) || ' records per commit' as title,
+    durability as level, records_per_commit, subject as backend, records_per_s as value,
+    subject || iif(name like '%{UNCHECKED}', ', no checksums', '') as subject,
+    iif(rounds > 1, records / (median_s + iqr_s / 2), null) as low,
+    iif(rounds > 1, records / (median_s - iqr_s / 2), null) as high
+    from benchmark_figure where suite = 'commit' and subject not like '{YARDSTICK}%'
+    order by level_place(durability), durability, records_per_commit"""
 
 
-def store_chart(figures: Iterable[Figure]) -> Chart:
+def store_chart(figures: Figures) -> Chart:
     """Return records per second of puts and commits, a panel for each level and number of records per commit.
 
     The line of a dot is the interquartile range of its rounds.
     """
-    rows = [figure for figure in figures if figure["suite"] == "commit" and not figure["subject"].startswith(YARDSTICK)]
-    panels: dict[tuple[str, int], list[Mark]] = {}
-    for row in sorted(rows, key=lambda row: (level_order(row["durability"]), row["records_per_commit"])):
-        without = f"{row['subject']}, no checksums"
-        label = without if row["name"].endswith(UNCHECKED) else row["subject"]
-        quarter_s = row["iqr_s"] / 2
-        slow, fast = (row["records"] / (row["median_s"] + around) for around in (quarter_s, -quarter_s))
-        low, high = (slow, fast) if row["rounds"] > 1 else (None, None)
-        mark = Mark(row["subject"], row["records_per_s"], low, high, label, hollow=low is None)
-        panels.setdefault((row["durability"], row["records_per_commit"]), []).append(mark)
     return Chart(
         "store-throughput",
         "Records per second of a store against records per commit",
         "dots",
-        [
-            Panel(f"{level}, {size:,} records per commit", marks, level, records_per_commit=size)
-            for (level, size), marks in panels.items()
-        ],
+        panels(query(figures, _MARKS)),
         "records/s of puts and commits",
         "records/s",
         spread="interquartile range of rounds",
@@ -128,7 +102,7 @@ def page(figures: Figures) -> Page:
             "A suite may have a yardstick: the engine without this library, or another backend.",
             f"The [ratios]({FIRST_PAGE}#ratios) on the first page compare them.",
         ),
-        tables(*benchmark_tables(figures), *ycsb_tables(figures)) if own else (),
+        tables(*BENCHMARKS.tables(figures), *ycsb_tables(figures)) if own else (),
         _METHOD,
-        plots=(store_chart(own),),
+        plots=(store_chart(figures),),
     )

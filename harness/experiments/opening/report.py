@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable
 
 from harness.processes.load import is_busy
 from harness.report import text
-from harness.report.charts import Chart, Mark, Panel
+from harness.report.charts import Chart
+from harness.report.database import query
 from harness.report.figures import (
     REPEATS_MIN,
     Figure,
     Figures,
-    columns,
-    distinct,
     grouped,
     intervals,
     median_of,
-    with_interval,
 )
-from harness.report.page import Page, Table, tables
+from harness.report.listing import Column, Listing, panels, sentence
+from harness.report.page import Page, tables
 from harness.report.rows import Row
-from harness.report.text import level_order
 
 KEY = ("durability", "backend", "records")
 
@@ -91,93 +89,50 @@ def largest_state(
     return by_size[max(by_size, key=weight)] if by_size else []
 
 
-def opening_tables(figures: Figures) -> list[Table]:
-    """Return one table per level."""
-    head = (
-        "backend",
-        "records in the store",
-        "n",
-        "open",
-        "restore",
-        "replayed",
-        READY_AFTER_A_KILL,
-        "slowest",
-    )
-    return [
-        Table(
-            f"Level {durability}, killed with a commit open, then opened in a fresh process",
-            head,
-            [
-                [
-                    figure["backend"],
-                    text.exact(figure["records"]),
-                    text.exact(figure["repeats"]),
-                    text.duration(figure["open_s"]),
-                    text.duration(figure["restore_s"]),
-                    text.exact(figure["replayed"]),
-                    with_interval(figure, "ready_s", text.duration),
-                    text.duration(figure["ready_s_high"]),
-                ]
-                for figure in figures["opening"]
-                if figure["durability"] == durability
-            ],
-            range(1, 8),
-        )
-        for (durability,) in distinct(figures["opening"], "durability")
-    ]
+OPENED = Listing(
+    "Level {durability}, killed with a commit open, then opened in a fresh process",
+    "opening_figure",
+    (
+        Column("backend"),
+        Column("records in the store", "records", text.exact),
+        Column("n", "repeats", text.exact),
+        Column("open", "open_s", text.duration),
+        Column("restore", "restore_s", text.duration),
+        Column("replayed", "replayed", text.exact),
+        Column(READY_AFTER_A_KILL, "ready_s", text.duration, interval=True),
+        Column("slowest", "ready_s_high", text.duration),
+    ),
+)
+_BESIDE_THE_ENGINE = Listing(
+    "Level {durability}, the same files: opened and recovered without the changelog, and by the bare engine",
+    "opening_figure",
+    (
+        Column("backend"),
+        Column("records in the store", "records", text.exact),
+        Column("store alone", "alone_s", text.duration),
+        Column("bare engine", "bare_s", text.duration),
+        Column("mark", "mark_s", text.duration),
+        Column("rest", "max(0.0, alone_s - bare_s - coalesce(mark_s, 0.0))", text.duration),
+        Column("replay, records/s", "replay_per_s", text.count),
+        Column("whole restore, records/s", "restore_per_s", text.count),
+    ),
+)
+_MARKS = """select durability || ', ' || exact(records) || ' records in the store' as title,
+    durability as level, backend, ready_s as value, ready_s_from as low, ready_s_to as high
+    from opening_figure order by level_place(durability), durability, records"""
+
+_SLOWEST = (
+    "The longest median was {duration(ready_s)}, for `{backend}` at level {durability} with {exact(records)} records."
+)
 
 
-def parts_tables(figures: Figures) -> list[Table]:
-    """Return one table per level: opening by itself beside the bare engine, and the replay beside a restore."""
-    head = (
-        "backend",
-        "records in the store",
-        "store alone",
-        "bare engine",
-        "mark",
-        "rest",
-        "replay, records/s",
-        "whole restore, records/s",
-    )
-    return [
-        Table(
-            f"Level {durability}, the same files: opened and recovered without the changelog, and by the bare engine",
-            head,
-            [
-                [
-                    figure["backend"],
-                    text.exact(figure["records"]),
-                    *(text.duration(figure[name]) for name in ("alone_s", "bare_s", "mark_s")),
-                    text.duration(_rest_s(figure)),
-                    *(text.count(figure[name]) for name in ("replay_per_s", "restore_per_s")),
-                ]
-                for figure in figures["opening"]
-                if figure["durability"] == durability
-            ],
-            range(1, 8),
-        )
-        for (durability,) in distinct(figures["opening"], "durability")
-    ]
-
-
-def _rest_s(figure: Figure) -> float | None:
-    """Return what opening takes beyond the bare engine and the mark."""
-    alone_s, bare_s, mark_s = (figure[name] for name in ("alone_s", "bare_s", "mark_s"))
-    return None if None in (alone_s, bare_s) else max(0.0, alone_s - bare_s - (mark_s or 0.0))
-
-
-def opening_chart(figures: Sequence[Figure]) -> Chart:
+def opening_chart(figures: Figures) -> Chart:
     """Return the seconds until a store is ready, a panel for each level and number of records in the store."""
-    panels: dict[tuple[str, int], list[Mark]] = {}
-    for figure in sorted(figures, key=lambda figure: (level_order(figure["durability"]), figure["records"])):
-        low, high = (figure[end] for end in columns("ready_s"))
-        mark = Mark(figure["backend"], figure["ready_s"], low, high, hollow=low is None)
-        panels.setdefault((figure["durability"], figure["records"]), []).append(mark)
     return Chart(
         "opening",
         "Seconds until a store is ready after a kill, by the number of records in it",
         "dots",
-        [Panel(f"{level}, {size:,} records in the store", marks, level) for (level, size), marks in panels.items()],
+        panels(query(figures, _MARKS)),
         f"seconds until {READY_AFTER_A_KILL}",
         "s",
         more_is_better=False,
@@ -193,20 +148,9 @@ def page(figures: Figures) -> Page:
         (
             "A process is killed in a commit, and another one opens its store.",
             "The store recovers from its own files, and the tail of its changelog is restored.",
-            _slowest(own),
+            sentence(figures, _SLOWEST, "opening_figure order by ready_s desc limit 1"),
         ),
-        tables(*opening_tables(figures), *parts_tables(figures)) if own else (),
+        tables(*OPENED.tables(figures), *_BESIDE_THE_ENGINE.tables(figures)) if own else (),
         _METHOD,
-        plots=(opening_chart(own),),
-    )
-
-
-def _slowest(figures: Iterable[Figure]) -> str:
-    """Return a sentence with the longest median."""
-    slowest = max(figures, key=lambda figure: float(figure["ready_s"]), default=None)
-    if slowest is None:
-        return ""
-    return (
-        f"The longest median was {text.duration(slowest['ready_s'])}, for `{slowest['backend']}` at level "
-        f"{slowest['durability']} with {text.exact(slowest['records'])} records."
+        plots=(opening_chart(figures),),
     )

@@ -10,8 +10,10 @@ from harness.experiments.scale.scale import LEVEL
 from harness.experiments.scale.steps import COMMIT_BYTES_MAX, COMMIT_RECORDS, LOOKUPS_MAX, PARTS, SCAN_RECORDS
 from harness.processes.load import is_busy
 from harness.report import text
-from harness.report.charts import Chart, Mark, Panel
+from harness.report.charts import Chart
+from harness.report.database import query
 from harness.report.figures import Figure, Figures, in_order
+from harness.report.listing import Column, Listing, panels
 from harness.report.page import Page, PageFinding, Table, tables
 from harness.report.rows import Row
 
@@ -63,108 +65,69 @@ def _times(above: float | None, below: float | None) -> float | None:
     return above / below if above and below else None
 
 
+_STORE = (
+    Column("backend"),
+    Column("records", "records", text.exact),
+    Column("value", "value_bytes", lambda bytes_: f"{bytes_:,} B"),
+    Column("memory limit", "size(nullif(memory_max_bytes, 0))", right=True),
+)
+_SPEEDS = Listing(
+    "Speeds at level CHANGELOG, per second",
+    "scale_figure",
+    (
+        *_STORE,
+        Column("puts", "puts_per_s", text.count),
+        Column("gets, old", "gets_old_per_s", text.count),
+        Column("gets, new", "gets_new_per_s", text.count),
+        Column("gets, absent", "gets_absent_per_s", text.count),
+        Column("scans", "scan_per_s", text.count),
+        Column("whole scan", "whole_scan_per_s", text.count),
+        Column("restored", "restore_per_s", text.count),
+        Column("longest commit", "commit_max_s", text.duration),
+    ),
+)
+_SIZES = Listing(
+    "Memory, disk and time to open at level CHANGELOG",
+    "scale_figure",
+    (
+        *_STORE,
+        Column("keys and values", "state_bytes", text.size),
+        Column("disk", "bytes_on_disk", text.size),
+        Column("disk, times the data", "disk_times", text.ratio),
+        Column("peak memory, puts", "load_peak_bytes", text.size),
+        Column("reads", "read_peak_bytes", text.size),
+        Column("restore", "restore_peak_bytes", text.size),
+        Column("open", "open_s", text.duration),
+        Column("restore in", "restore_s", text.duration),
+        Column(
+            "note",
+            f"""case when unlimited <> '' then 'not measured: ' || unlimited when problem <> '' then problem
+                when busy then 'busy machine' else '{text.NONE}' end""",
+        ),
+    ),
+)
+
+
 def scale_tables(figures: Figures) -> list[Table]:
     """Return a table of speeds and one of sizes."""
-    own = figures["scale"]
-    if not own:
-        return []
-    head = ("backend", "records", "value", "memory limit")
-    speeds = Table(
-        "Speeds at level CHANGELOG, per second",
-        (*head, "puts", "gets, old", "gets, new", "gets, absent", "scans", "whole scan", "restored", "longest commit"),
-        [
-            [
-                *_subject(figure),
-                *(
-                    text.count(figure[name])
-                    for name in (
-                        "puts_per_s",
-                        "gets_old_per_s",
-                        "gets_new_per_s",
-                        "gets_absent_per_s",
-                        "scan_per_s",
-                        "whole_scan_per_s",
-                        "restore_per_s",
-                    )
-                ),
-                text.duration(figure["commit_max_s"]),
-            ]
-            for figure in own
-        ],
-        range(1, 12),
+    return [*_SPEEDS.tables(figures), *_SIZES.tables(figures)]
+
+
+_MARKS = f"""with part as (
+        select *, count(*) over store as parts,
+            cast({100 // PARTS} * row_number() over (store order by records_there) as text) as step
+        from scale_part_figure window store as (partition by memory_max_bytes, value_bytes, records, backend)
     )
-    sizes = Table(
-        "Memory, disk and time to open at level CHANGELOG",
-        (
-            *head,
-            "keys and values",
-            "disk",
-            "disk, times the data",
-            "peak memory, puts",
-            "reads",
-            "restore",
-            "open",
-            "restore in",
-            "note",
-        ),
-        [
-            [
-                *_subject(figure),
-                text.size(figure["state_bytes"]),
-                text.size(figure["bytes_on_disk"]),
-                text.ratio(figure["disk_times"]),
-                *(text.size(figure[name]) for name in ("load_peak_bytes", "read_peak_bytes", "restore_peak_bytes")),
-                text.duration(figure["open_s"]),
-                text.duration(figure["restore_s"]),
-                _note(figure),
-            ]
-            for figure in own
-        ],
-        range(1, 12),
-    )
-    return [speeds, sizes]
+    select exact(records) || ' records of ' || exact(value_bytes) || ' bytes'
+            || iif(memory_max_bytes, ', ' || size(memory_max_bytes) || ' of memory', '') as title,
+        '{LEVEL}' as level, backend, puts_per_s as value, step, step as measure
+    from part where parts = {PARTS} order by memory_max_bytes, value_bytes, records, backend, records_there"""
 
 
-def _subject(figure: Figure) -> list[str]:
-    limit = figure["memory_max_bytes"]
-    shown = text.size(limit) if limit else text.NONE
-    return [figure["backend"], text.exact(figure["records"]), f"{figure['value_bytes']:,} B", shown]
-
-
-def _note(figure: Figure) -> str:
-    if figure["unlimited"]:
-        return f"not measured: {figure['unlimited']}"
-    return figure["problem"] or ("busy machine" if figure["busy"] else text.NONE)
-
-
-def scale_chart(figures: Sequence[Figure]) -> Chart:
+def scale_chart(figures: Figures) -> Chart:
     """Return puts per second of each tenth of the records: a panel for each size, and for each limit of memory."""
-    lines: dict[tuple[int, int, int], dict[str, list[tuple[int, float]]]] = {}
-    for figure in figures:
-        cell = (figure["memory_max_bytes"], figure["value_bytes"], figure["records"])
-        line = lines.setdefault(cell, {}).setdefault(figure["backend"], [])
-        line.append((figure["records_there"], figure["puts_per_s"]))
-    steps = [f"{100 * part // PARTS}" for part in range(1, PARTS + 1)]
-    panels = [
-        Panel(
-            _title(*cell),
-            [
-                Mark(backend, speed, step=step, measure=step)
-                for backend, line in sorted(of_cell.items())
-                if len(line) == PARTS
-                for step, (_, speed) in zip(steps, sorted(line), strict=True)
-            ],
-            str(LEVEL),
-        )
-        for cell, of_cell in sorted(lines.items())
-    ]
     title = "Puts per second, by how many of its records a store has"
-    return Chart("scale", title, "lines", panels, "puts/s", "puts/s", "% of the records")
-
-
-def _title(memory_max_bytes: int, value_bytes: int, records: int) -> str:
-    limit = f", {text.size(memory_max_bytes)} of memory" if memory_max_bytes else ""
-    return f"{records:,} records of {value_bytes:,} bytes{limit}"
+    return Chart("scale", title, "lines", panels(query(figures, _MARKS)), "puts/s", "puts/s", "% of the records")
 
 
 def page(figures: Figures) -> Page:
@@ -181,5 +144,5 @@ def page(figures: Figures) -> Page:
         tables(*scale_tables(figures)) if figures["scale"] else (),
         _METHOD,
         findings=(finding(figures["scale"]),),
-        plots=(scale_chart(figures["scale_part"]),),
+        plots=(scale_chart(figures),),
     )

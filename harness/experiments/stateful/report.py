@@ -7,9 +7,11 @@ from collections.abc import Sequence
 from harness.experiments.stateful.figures import GOAL_KEYS, GOALS
 from harness.experiments.stateful.trial import APPLY, IN_ARROW, JVM, OURS, PANDAS, ROWS, SUBJECTS
 from harness.report import text
-from harness.report.charts import Chart, Mark, Panel
-from harness.report.figures import Figure, Figures, columns, distinct, with_interval
-from harness.report.page import Page, PageFinding, Table, tables
+from harness.report.charts import Chart
+from harness.report.database import query
+from harness.report.figures import Figure, Figures
+from harness.report.listing import Column, Listing, panels
+from harness.report.page import Page, PageFinding, tables
 
 _METHOD = f"""\
 A streaming query counts events by key, and gives out the new count of each key of the batch. Every subject reads the
@@ -37,62 +39,46 @@ folder, as by default, or *kept*, in a folder that was given as `local`.
 """
 
 
-def batch_tables(figures: Figures) -> list[Table]:
-    """Return a table for each number of keys."""
-    head = (
-        "events in a batch",
-        "subject",
-        "function",
-        "seconds",
-        "events/s",
-        "CPU time",
-        f"time over {OURS}",
-        "of CPU times",
-        "n",
-    )
-    return [
-        Table(
-            f"{keys:,} keys: the time of a batch",
-            head,
-            [_batch_line(figure) for figure in _shown(figures["stateful"]) if figure["keys"] == keys],
-            range(3, len(head)),
-        )
-        for (keys,) in sorted(distinct(figures["stateful"], "keys"))
-    ]
+_BATCHES = Listing(
+    "{exact(keys)} keys: the time of a batch",
+    "stateful_figure order by keys, batch_events, place",
+    (
+        Column("events in a batch", "batch_events", text.exact, right=False),
+        Column("subject", "'`' || subject || '`'"),
+        Column("function", "called"),
+        Column("seconds", "seconds", text.duration, interval=True),
+        Column("events/s", "events_per_s", text.count),
+        Column("CPU time", "cpu_s", text.duration),
+        Column(f"time over {OURS}", "seconds_ratio", text.ratio, interval=True),
+        Column("of CPU times", "cpu_s_ratio", text.ratio, interval=True),
+        Column("n", "repeats", text.exact),
+    ),
+)
+_RESTARTS = Listing(
+    "From the kill of the driver to the end of the first new batch",
+    "stateful_restart_figure order by keys, batch_events, place",
+    (
+        Column("keys", "keys", text.exact),
+        Column("subject", "'`' || subject || '`'"),
+        Column("local copies", f"coalesce(nullif(copies, ''), '{text.NONE}')"),
+        Column("ready", "ready_s", text.duration, interval=True),
+        Column("start", "start_s", text.duration),
+        Column("first batch", "first_batch_s", text.duration),
+        Column("n", "repeats", text.exact),
+    ),
+)
+_MARKS = """select exact(keys) || ' keys, ' || exact(batch_events) || ' events in a batch' as title, subject as backend,
+    seconds as value, seconds_from as low, seconds_to as high
+    from stateful_figure order by keys, batch_events, place"""
 
 
-def restart_table(figures: Figures) -> Table:
-    """Return the table of restarts."""
-    head = ("keys", "subject", "local copies", "ready", "start", "first batch", "n")
-    rows = [
-        [
-            text.exact(figure["keys"]),
-            f"`{figure['subject']}`",
-            figure["copies"] or text.NONE,
-            with_interval(figure, "ready_s", text.duration),
-            text.duration(figure["start_s"]),
-            text.duration(figure["first_batch_s"]),
-            text.exact(figure["repeats"]),
-        ]
-        for figure in _shown(figures["stateful_restart"])
-    ]
-    caption = "From the kill of the driver to the end of the first new batch"
-    return Table(caption, head, rows, (0, *range(3, len(head))))
-
-
-def chart(figures: Sequence[Figure]) -> Chart:
+def _chart(figures: Figures) -> Chart:
     """Return the seconds of a batch, a panel for each number of keys and size of a batch."""
-    panels: dict[tuple[int, int], list[Mark]] = {}
-    for figure in _shown(figures):
-        low, high = (figure[end] for end in columns("seconds"))
-        mark = Mark(figure["subject"], figure["seconds"], low, high, hollow=low is None)
-        panels.setdefault((figure["keys"], figure["batch_events"]), []).append(mark)
-    titles = {cell: f"{cell[0]:,} keys, {cell[1]:,} events in a batch" for cell in panels}
     return Chart(
         "stateful",
         "Seconds of a batch of a stateful query",
         "dots",
-        [Panel(titles[cell], marks) for cell, marks in sorted(panels.items())],
+        panels(query(figures, _MARKS)),
         "seconds of a batch",
         "s",
         more_is_better=False,
@@ -102,7 +88,7 @@ def chart(figures: Sequence[Figure]) -> Chart:
 def page(figures: Figures, states: int, wrong: int, missing: str) -> Page:
     """Return the page. ``wrong`` of ``states`` differ; ``missing`` is why nothing could be measured, or ""."""
     own = figures["stateful"]
-    made = [*batch_tables(figures), *([restart_table(figures)] if figures["stateful_restart"] else [])]
+    placed = {kind: _placed(figures[kind]) for kind in ("stateful", "stateful_restart")}
     goals = ", ".join(f"{goal:g} against `{subject}`" for subject, goal in GOALS.items())
     return Page(
         "stateful",
@@ -112,7 +98,7 @@ def page(figures: Figures, states: int, wrong: int, missing: str) -> Page:
             f"A ratio above 1 says that `{OURS}` is faster.",
             f"The goals at {GOAL_KEYS:,} keys are {goals}.",
         ),
-        tables(*made) if own else (),
+        tables(*_BATCHES.tables(placed), *_RESTARTS.tables(placed)) if own else (),
         _METHOD,
         [
             PageFinding(
@@ -122,25 +108,12 @@ def page(figures: Figures, states: int, wrong: int, missing: str) -> Page:
                 "equal what Spark SQL computes",
             )
         ],
-        (chart(own),) if own else (),
+        (_chart(placed),) if own else (),
         absent=f"not measured: {missing}" if missing else text.NOT_MEASURED,
     )
 
 
-def _batch_line(figure: Figure) -> list[str]:
-    return [
-        text.exact(figure["batch_events"]),
-        f"`{figure['subject']}`",
-        SUBJECTS[figure["subject"]].called,
-        with_interval(figure, "seconds", text.duration),
-        text.count(figure["events_per_s"]),
-        text.duration(figure["cpu_s"]),
-        with_interval(figure, "seconds_ratio", text.ratio),
-        with_interval(figure, "cpu_s_ratio", text.ratio),
-        text.exact(figure["repeats"]),
-    ]
-
-
-def _shown(figures: Sequence[Figure]) -> list[Figure]:
+def _placed(figures: Sequence[Figure]) -> list[Figure]:
+    """Return the figures with the place of each subject, and what calls its function."""
     order = list(SUBJECTS)
-    return sorted(figures, key=lambda one: (one["keys"], one["batch_events"], order.index(one["subject"])))
+    return [{**one, "place": order.index(one["subject"]), "called": SUBJECTS[one["subject"]].called} for one in figures]

@@ -13,7 +13,7 @@ from harness.experiment import Columns, Experiment, Failure, Figure, Figures, Pl
 from harness.experiments.throughput import plan
 from harness.experiments.throughput.figures import throughput, wrong_end_lines
 from harness.experiments.throughput.plan import ThroughputGrid, ThroughputTrial, narrowing_trial
-from harness.experiments.throughput.report import page, throughput_tables
+from harness.experiments.throughput.report import THROUGHPUT, page
 from harness.report.page import Page, Table
 from harness.workloads.event_log import EVENT_LOG
 from harness.workloads.flights import Departures
@@ -120,7 +120,7 @@ class Throughput(Experiment[ThroughputTrial]):
 
     def tables(self, figures: Figures, rows: Rows) -> list[Table]:
         """Return one table per workload, level and number of partitions."""
-        return throughput_tables(figures)
+        return THROUGHPUT.tables(figures)
 
     def failures(self, figures: Figures, rows: Rows) -> list[Failure]:
         """Return a sentence for each configuration whose end state is not the one that Spark SQL computes."""

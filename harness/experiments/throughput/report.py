@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from harness.experiments.throughput.figures import end_state_finding, width_sentences, workload_order
 from harness.report import text
-from harness.report.charts import Chart, Mark, Panel
-from harness.report.figures import Figure, Figures, columns, distinct, grouped, with_interval
-from harness.report.page import Page, Table, tables
-from harness.report.text import level_order
+from harness.report.charts import Chart
+from harness.report.database import query
+from harness.report.figures import Figure, Figures
+from harness.report.listing import Column, Listing, panels
+from harness.report.page import Page, tables
 
 _METHOD = """\
 Spark partitions a workload's events by key and gives each partition to one task, with stores and a changelog of its
@@ -24,59 +24,30 @@ SQL computes from the same events.
 """
 
 
-def throughput_tables(figures: Figures) -> list[Table]:
-    """Return one table per workload, level and number of partitions."""
-    tables_of_levels = []
-    for workload, durability, partitions in distinct(figures["throughput"], "workload", "durability", "partitions"):
-        own = [
-            figure
-            for figure in figures["throughput"]
-            if (figure["workload"], figure["durability"], figure["partitions"]) == (workload, durability, partitions)
-        ]
-        rows = [
-            [
-                figure["backend"],
-                text.exact(figure["records_per_commit"]),
-                text.exact(figure["records"]),
-                text.exact(figure["repeats"]),
-                text.exact(figure["busy"]),
-                with_interval(figure, "records_per_s", text.count),
-                with_interval(figure, "commit_p50_us", text.latency),
-                with_interval(figure, "commit_p99_us", text.latency),
-                text.latency(figure["commit_max_us"]),
-                text.size(figure["bytes_written"]),
-                with_interval(figure, "bytes_on_disk", text.size),
-                with_interval(figure, "peak_memory_bytes", text.size),
-                text.exact(figure["open_files"]),
-                text.duration(figure["open_after_kill_s"]),
-                figure["end_state"],
-            ]
-            for figure in own
-        ]
-        caption = (
-            f"Workload `{workload}`, level {durability}, {partitions} partition{'s' * (partitions != 1)}, "
-            "medians of n repeats, with intervals from 5 on"
-        )
-        head = (
-            "backend",
-            "records per commit",
-            "records",
-            "n",
-            "busy",
-            "records/s",
-            "commit p50",
-            "p99",
-            "longest",
-            "written",
-            "on disk",
-            "peak memory",
-            "open files",
-            "opened again",
-            "end state against Spark SQL",
-        )
-        different = [place for place, figure in enumerate(own) if figure["end_state"] == "different"]
-        tables_of_levels.append(Table(caption, head, rows, range(1, 14), (1, 2, 3, 4, 14), different))
-    return tables_of_levels
+THROUGHPUT = Listing(
+    "Workload `{workload}`, level {durability}, {partitions || iif(partitions = 1, ' partition', ' partitions')}, "
+    "medians of n repeats, with intervals from 5 on",
+    "throughput_figure",
+    (
+        Column("backend"),
+        Column("records per commit", "records_per_commit", text.exact),
+        Column("records", "records", text.exact),
+        Column("n", "repeats", text.exact),
+        Column("busy", "busy", text.exact),
+        Column("records/s", "records_per_s", text.count, interval=True),
+        Column("commit p50", "commit_p50_us", text.latency, interval=True),
+        Column("p99", "commit_p99_us", text.latency, interval=True),
+        Column("longest", "commit_max_us", text.latency),
+        Column("written", "bytes_written", text.size),
+        Column("on disk", "bytes_on_disk", text.size, interval=True),
+        Column("peak memory", "peak_memory_bytes", text.size, interval=True),
+        Column("open files", "open_files", text.exact),
+        Column("opened again", "open_after_kill_s", text.duration),
+        Column("end state against Spark SQL", "end_state"),
+    ),
+    notable="end_state = 'different'",
+    shown_once=(1, 2, 3, 4, 14),
+)
 
 
 def page(figures: Figures, failures: Sequence[str]) -> Page:
@@ -90,37 +61,30 @@ def page(figures: Figures, failures: Sequence[str]) -> Page:
             "Tasks with a changelog process the events of a workload, with each backend and several sizes of a commit.",
             "The tables show records per second, the time per commit, memory, disk, and the time to open after a kill.",
         ),
-        [wrong, *(f"{each}\n" for each in width_sentences(own)), *tables(*throughput_tables(figures))] if own else (),
+        [wrong, *(f"{each}\n" for each in width_sentences(own)), *tables(*THROUGHPUT.tables(figures))] if own else (),
         _METHOD,
         (end_state_finding(own),),
-        charts(own),
+        charts(figures),
     )
 
 
-def charts(figures: Sequence[Figure]) -> tuple[Chart, ...]:
+def charts(figures: Figures) -> tuple[Chart, ...]:
     """Return speed, time per commit, memory and disk, of each level and size of a commit.
 
     Memory and disk are not printed: the tables have the same figures.
     """
-    timed = [figure for figure in figures if figure["commit_p50_us"] is not None]
-    commits = (
-        _mark("commit_p50_us", 1e-3, measure="median", shape="circle"),
-        _mark("commit_p99_us", 1e-3, measure="99th percentile", shape="diamond"),
-    )
+    commits = [
+        *_marks(figures, "commit_p50_us", 1e-3, "median", "circle"),
+        *_marks(figures, "commit_p99_us", 1e-3, "99th percentile", "diamond"),
+    ]
+    speeds = panels(_marks(figures, "records_per_s"))
     return (
-        Chart(
-            "throughput",
-            "Records per second of a task",
-            "dots",
-            _panels(figures, _mark("records_per_s")),
-            "records/s",
-            "records/s",
-        ),
+        Chart("throughput", "Records per second of a task", "dots", speeds, "records/s", "records/s"),
         Chart(
             "commit-latency",
             "Milliseconds per commit of a task",
             "dots",
-            _panels(timed, *commits),
+            panels(commits),
             "ms per commit",
             "ms",
             more_is_better=False,
@@ -132,67 +96,34 @@ def charts(figures: Sequence[Figure]) -> tuple[Chart, ...]:
     )
 
 
-def _of_size(figures: Sequence[Figure], column: str, name: str, title: str, label: str) -> Chart:
-    measured = [figure for figure in figures if figure[column] is not None]
-    panels = _panels(measured, _mark(column, 2.0**-20), printed=False)
-    return Chart(name, title, "dots", panels, label, "MiB", more_is_better=False)
+def _of_size(figures: Figures, column: str, name: str, title: str, label: str) -> Chart:
+    marks = ({**line, "printed": False} for line in _marks(figures, column, 2.0**-20))
+    return Chart(name, title, "dots", panels(marks), label, "MiB", more_is_better=False)
 
 
-_MakeMark = Callable[[Figure], Mark]
-
-
-def _mark(name: str, scale: float = 1.0, measure: str = "", shape: str = "") -> _MakeMark:
-    def mark(figure: Figure) -> Mark:
-        low, high = (None if figure[end] is None else figure[end] * scale for end in columns(name))
-        return Mark(
-            figure["backend"], figure[name] * scale, low, high, hollow=low is None, measure=measure, shape=shape
-        )
-
-    return mark
-
-
-def _panels(figures: Sequence[Figure], *marks: _MakeMark, printed: bool = True) -> list[Panel]:
-    """Return a panel for each workload, level, number of partitions and size of a commit.
-
-    Printed are those of the workload and partitions with the most of these; the tables have the others.
-    """
-    chosen = _most_measured(figures)
-    names = ("workload", "partitions", "durability", "records_per_commit")
-    cells = sorted(
-        grouped(figures, names),
-        key=lambda cell: (
-            (cell[0]["workload"], cell[0]["partitions"]) != chosen,
-            workload_order(cell[0]["workload"]),
-            cell[0]["workload"],
-            cell[0]["partitions"],
-            level_order(cell[0]["durability"]),
-            cell[0]["records_per_commit"],
-        ),
+_MARKS = """with measured as (
+        select *, workload || ', ' || partitions || iif(partitions = 1, ' partition', ' partitions') as work
+        from throughput_figure where {column} is not null
+    ),
+    shown as (
+        select work as printed_work, count(distinct durability || records_per_commit) as cells
+        from measured group by work order by cells desc, workload_place, partitions limit 1
     )
-    panels = []
-    for cell, group in cells:
-        of_chosen = (cell["workload"], cell["partitions"]) == chosen
-        size, partitions = cell["records_per_commit"], cell["partitions"]
-        which = (
-            cell["workload"] if of_chosen else f"{cell['workload']}, {partitions} partition{'s' * (partitions != 1)}"
-        )
-        panels.append(
-            Panel(
-                f"{cell['durability']}, {size:,} records per commit ({which})",
-                [mark(figure) for mark in marks for figure in map(dict, group)],
-                cell["durability"],
-                cell["workload"],
-                size,
-                printed=printed and of_chosen,
-            )
-        )
-    return panels
+    select durability || ', ' || exact(records_per_commit) || ' records per commit ('
+            || iif(work = printed_work, workload, work) || ')' as title,
+        durability as level, workload, records_per_commit, work = printed_work as printed, backend,
+        {column} * {scale} as value, {column}_from * {scale} as low, {column}_to * {scale} as high,
+        '{measure}' as measure, '{shape}' as shape
+    from measured, shown
+    order by work <> printed_work, workload_place, workload, partitions, level_place(durability), durability,
+        records_per_commit"""
+"""A panel for each workload, level, number of partitions and size of a commit.
+
+Printed are those of the workload and partitions with the most of these; the tables have the others.
+"""
 
 
-def _most_measured(figures: Iterable[Figure]) -> Any:
-    """Return the workload and partitions that have the most levels and sizes; None without figures."""
-    groups: dict[tuple[str, int], set[tuple[str, int]]] = {}
-    for figure in figures:
-        place = figure["durability"], figure["records_per_commit"]
-        groups.setdefault((figure["workload"], figure["partitions"]), set()).add(place)
-    return min(groups, key=lambda key: (-len(groups[key]), workload_order(key[0]), key[1]), default=None)
+def _marks(figures: Figures, column: str, scale: float = 1.0, measure: str = "", shape: str = "") -> list[Figure]:
+    placed = [{**each, "workload_place": workload_order(each["workload"])} for each in figures["throughput"]]
+    sql = _MARKS.format(column=column, scale=scale, measure=measure, shape=shape)
+    return query({"throughput": placed}, sql)

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from harness.report import text
-from harness.report.figures import Figure, Figures, distinct, in_order
-from harness.report.page import Page, Table, tables
+from harness.report.figures import Figure, Figures, in_order
+from harness.report.listing import Column, Listing, sentence
+from harness.report.page import Page, tables
 from harness.report.rows import Row
 
 _METHOD = """\
@@ -21,72 +22,36 @@ def lags(rows: Iterable[Row]) -> list[Figure]:
     return in_order([{**row, "kind": "visibility"} for row in rows])
 
 
-def visibility_tables(figures: Figures) -> list[Table]:
-    """Return one table per durability level: a line per backend, commit interval and isolation level."""
-    head = (
-        "backend",
-        "committed by",
-        "every",
-        "isolation level",
-        "writes",
-        "seen after, median",
-        "p99",
-        "longest",
-        "p99 / interval",
-    )
-    return [
-        Table(
-            f"Level {durability}: how long a write takes to be seen by a reader on another thread",
-            head,
-            [
-                [
-                    figure["backend"],
-                    figure["committed_by"],
-                    text.duration(figure["commit_interval_s"]),
-                    figure["isolation_level"],
-                    text.exact(figure["writes"]),
-                    *(text.duration(figure[f"lag_{name}_s"]) for name in ("p50", "p99", "max")),
-                    text.ratio(figure["lag_p99_s"] / figure["commit_interval_s"]),
-                ]
-                for figure in sorted(
-                    figures["visibility"],
-                    key=lambda one: (
-                        one["isolation_level"],
-                        one["backend"],
-                        one["committed_by"],
-                        one["commit_interval_s"],
-                    ),
-                )
-                if figure["durability"] == durability
-            ],
-            (2, 4, 5, 6, 7, 8),
-        )
-        for (durability,) in distinct(figures["visibility"], "durability")
-    ]
+_LAGS = Listing(
+    "Level {durability}: how long a write takes to be seen by a reader on another thread",
+    "visibility_figure order by durability, isolation_level, backend, committed_by, commit_interval_s",
+    (
+        Column("backend"),
+        Column("committed by", "committed_by"),
+        Column("every", "commit_interval_s", text.duration),
+        Column("isolation level", "isolation_level"),
+        Column("writes", "writes", text.exact),
+        Column("seen after, median", "lag_p50_s", text.duration),
+        Column("p99", "lag_p99_s", text.duration),
+        Column("longest", "lag_max_s", text.duration),
+        Column("p99 / interval", "lag_p99_s / commit_interval_s", text.ratio),
+    ),
+)
+_LATEST = (
+    "The longest 99th percentile at READ_COMMITTED was {ratio(max(lag_p99_s / commit_interval_s))} commit intervals."
+)
 
 
 def page(figures: Figures) -> Page:
     """Return the page."""
-    own = figures["visibility"]
     return Page(
         "readers",
         "Readers on other threads",
         (
             "A reader at READ_COMMITTED sees a write once it is committed, which takes up to one commit interval.",
             "A reader at READ_UNCOMMITTED sees it at once.",
-            _latest(own),
+            sentence(figures, _LATEST, "visibility_figure where isolation_level = 'READ_COMMITTED'"),
         ),
-        tables(*visibility_tables(figures)) if own else (),
+        tables(*_LAGS.tables(figures)) if figures["visibility"] else (),
         _METHOD,
     )
-
-
-def _latest(figures: Iterable[Figure]) -> str:
-    """Return a sentence with the longest time, in commit intervals, until a committed write was seen."""
-    shares = (
-        figure["lag_p99_s"] / figure["commit_interval_s"]
-        for figure in figures
-        if figure["isolation_level"] == "READ_COMMITTED"
-    )
-    longest = max(shares, default=None)
-    return f"The longest 99th percentile at READ_COMMITTED was {text.ratio(longest)} commit intervals."
