@@ -291,7 +291,41 @@ def reversed_scan(scan: KeyValueIterator) -> PlainIterator:
     return PlainIterator(reversed(list(scan)), scan)
 
 
-class PlainView(KeyValueView):
+class ForwardingView(KeyValueView):
+    """A base of views that ask a store or another view, and check something before or after its answer."""
+
+    @abstractmethod
+    def _answered(self, query: Callable[[ReadOnlyKeyValueStore], Answer]) -> Answer:
+        """Return the result of ``query``, called with what is asked."""
+
+    def get(self, key: bytes) -> bytes | None:
+        return self._answered(lambda view: view.get(key))
+
+    def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
+        return self._answered(lambda view: view.get_many(keys))
+
+    def range(self, start: bytes | None, end: bytes | None) -> KeyValueIterator:
+        return self._answered(lambda view: view.range(start, end))
+
+    def reverse_range(self, start: bytes | None, end: bytes | None) -> KeyValueIterator:
+        return self._answered(lambda view: view.reverse_range(start, end))
+
+    def range_many(
+        self, bounds: Sequence[tuple[bytes | None, bytes | None]], *, reverse: bool = False
+    ) -> list[KeyValueIterator]:
+        return self._answered(lambda view: view.range_many(bounds, reverse=reverse))
+
+    def prefix_scan(self, prefix: bytes) -> KeyValueIterator:
+        return self._answered(lambda view: view.prefix_scan(prefix))
+
+    def reverse_prefix_scan(self, prefix: bytes) -> KeyValueIterator:
+        return self._answered(lambda view: view.reverse_prefix_scan(prefix))
+
+    def approximate_num_entries(self) -> int:
+        return self._answered(lambda view: view.approximate_num_entries())
+
+
+class PlainView(ForwardingView):
     """Asks the store itself, which must answer on any thread. Its lookups are one by one: not of one moment."""
 
     def __init__(
@@ -318,37 +352,10 @@ class PlainView(KeyValueView):
         return self._position(self._level)
 
     def mark(self, name: str) -> bytes | None:
-        self._answering()
-        return self._mark(name)
+        return self._answered(lambda _: self._mark(name))
 
-    def get(self, key: bytes) -> bytes | None:
-        return self._answering().get(key)
-
-    def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
-        return self._answering().get_many(keys)
-
-    def range(self, start: bytes | None, end: bytes | None) -> KeyValueIterator:
-        return self._answering().range(start, end)
-
-    def reverse_range(self, start: bytes | None, end: bytes | None) -> KeyValueIterator:
-        return self._answering().reverse_range(start, end)
-
-    def range_many(
-        self, bounds: Sequence[tuple[bytes | None, bytes | None]], *, reverse: bool = False
-    ) -> list[KeyValueIterator]:
-        return self._answering().range_many(bounds, reverse=reverse)
-
-    def prefix_scan(self, prefix: bytes) -> KeyValueIterator:
-        return self._answering().prefix_scan(prefix)
-
-    def reverse_prefix_scan(self, prefix: bytes) -> KeyValueIterator:
-        return self._answering().reverse_prefix_scan(prefix)
-
-    def approximate_num_entries(self) -> int:
-        return self._answering().approximate_num_entries()
-
-    def _answering(self) -> ReadOnlyKeyValueStore:
-        """Return the store if it has reached the bound. Its state never falls behind the bound again."""
+    def _answered(self, query: Callable[[ReadOnlyKeyValueStore], Answer]) -> Answer:
+        # The store never falls behind the bound again.
         if self._bound is not None:
             self._bound.check(self.position(), "the store")
-        return self._store
+        return query(self._store)

@@ -10,7 +10,7 @@ from typing import Protocol, TypeVar
 from stores.batch.merge import chunks_of
 from stores.contract import marks as kept_marks
 from stores.contract.arguments import check_keys
-from stores.contract.reading import close_answer, of_one_moment
+from stores.contract.reading import ForwardingView, close_answer, of_one_moment
 from stores.engines.engine import EngineSnapshot
 from stores.errors import ConfigError, StoreClosedError, StoreUnavailableError
 from stores.interface import (
@@ -171,7 +171,7 @@ class StoreReader(KeyValueView):
         return self._store.approximate_num_entries()
 
 
-class BoundedReader(StoreReader):
+class BoundedReader(ForwardingView, StoreReader):
     """A reader that answers only from a state that has reached ``bound``.
 
     The bound applies to the position at the query's isolation level.
@@ -180,53 +180,24 @@ class BoundedReader(StoreReader):
 
     def __init__(self, store: Readable, level: IsolationLevel, bound: PositionBound) -> None:
         super().__init__(store, level)
-        self._bound = bound
+        self._bound, self._reader = bound, StoreReader(store, level)
 
     def mark(self, name: str) -> bytes | None:
-        return self._answered(lambda: super(BoundedReader, self).mark(name))
+        return self._answered(lambda reader: reader.mark(name))
 
     def snapshot(self) -> KeyValueSnapshot:
-        return self._answered(super().snapshot)
+        return self._answered(lambda reader: reader.snapshot())
 
-    def get(self, key: bytes) -> bytes | None:
-        return self._answered(lambda: super(BoundedReader, self).get(key))
-
-    def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
-        return self._answered(lambda: super(BoundedReader, self).get_many(keys))
-
-    def range(self, start: bytes | None, end: bytes | None) -> KeyValueIterator:
-        return self._answered(lambda: super(BoundedReader, self).range(start, end))
-
-    def reverse_range(self, start: bytes | None, end: bytes | None) -> KeyValueIterator:
-        return self._answered(lambda: super(BoundedReader, self).reverse_range(start, end))
-
-    def range_many(
-        self, bounds: Sequence[tuple[bytes | None, bytes | None]], *, reverse: bool = False
-    ) -> list[KeyValueIterator]:
-        return self._answered(lambda: super(BoundedReader, self).range_many(bounds, reverse=reverse))
-
-    def prefix_scan(self, prefix: bytes) -> KeyValueIterator:
-        return self._answered(lambda: super(BoundedReader, self).prefix_scan(prefix))
-
-    def reverse_prefix_scan(self, prefix: bytes) -> KeyValueIterator:
-        return self._answered(lambda: super(BoundedReader, self).reverse_prefix_scan(prefix))
-
-    def approximate_num_entries(self) -> int:
-        return self._answered(super().approximate_num_entries)
-
-    def _answered(self, query: Callable[[], Answer]) -> Answer:
+    def _answered(self, query: Callable[[KeyValueView], Answer]) -> Answer:
         while True:
             transaction = self._store._transaction
-            self._check_bound()
-            answer = query()
+            self._bound.check(self.position(), f"store {self._store.name!r} at {self._level}")
+            answer = query(self._reader)
             # After a rollback the answer may lack data that the bound check saw. A reader of committed data needs no
             # second look: a commit only adds to its position.
             if self._level is IsolationLevel.READ_COMMITTED or self._store._transaction is transaction:
                 return answer
             close_answer(answer)
-
-    def _check_bound(self) -> None:
-        self._bound.check(self.position(), f"store {self._store.name!r} at {self._level}")
 
 
 class HeldSnapshot:

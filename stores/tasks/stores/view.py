@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, TypeVar
 
-from stores.contract.reading import close_answer
+from stores.contract.reading import ForwardingView, close_answer
 from stores.errors import StoreClosedError, StoreError, StoreRestoringError
 from stores.interface import (
     IsolationLevel,
-    KeyValueIterator,
     KeyValueSnapshot,
     KeyValueView,
     Position,
@@ -43,7 +42,7 @@ def _viewed(store: TaskStore, level: IsolationLevel | None, bound: PositionBound
     return store.format.shown(view if records is None else records.view(view))
 
 
-class TaskView(KeyValueView):
+class TaskView(ForwardingView):
     """A view of the store that the task has open at the moment: after a failed commit the task may open it again.
 
     A query during a restore raises: the store is then between two commits.
@@ -80,32 +79,6 @@ class TaskView(KeyValueView):
 
     def snapshot(self) -> KeyValueSnapshot:
         return self._answered(lambda view: view.snapshot())
-
-    def get(self, key: bytes) -> bytes | None:
-        return self._answered(lambda view: view.get(key))
-
-    def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
-        return self._answered(lambda view: view.get_many(keys))
-
-    def range(self, start: bytes | None, end: bytes | None) -> KeyValueIterator:
-        return self._answered(lambda view: view.range(start, end))
-
-    def reverse_range(self, start: bytes | None, end: bytes | None) -> KeyValueIterator:
-        return self._answered(lambda view: view.reverse_range(start, end))
-
-    def range_many(
-        self, bounds: Sequence[tuple[bytes | None, bytes | None]], *, reverse: bool = False
-    ) -> list[KeyValueIterator]:
-        return self._answered(lambda view: view.range_many(bounds, reverse=reverse))
-
-    def prefix_scan(self, prefix: bytes) -> KeyValueIterator:
-        return self._answered(lambda view: view.prefix_scan(prefix))
-
-    def reverse_prefix_scan(self, prefix: bytes) -> KeyValueIterator:
-        return self._answered(lambda view: view.reverse_prefix_scan(prefix))
-
-    def approximate_num_entries(self) -> int:
-        return self._answered(lambda view: view.approximate_num_entries())
 
     def _answered(self, query: Callable[[KeyValueView], Answer]) -> Answer:
         restores = self._store.restores
