@@ -98,9 +98,6 @@ class LogEngine(Engine):
         with self._lock:
             return [self.get(key, family) for family, key in keys]
 
-    def scan(self, start: bytes | None, end: bytes | None, *, end_open: bool = False, reverse: bool = False) -> Scan:
-        return self.scans([ScanRange(start, end, end_open)], reverse=reverse)[0]
-
     def scans(self, ranges: Sequence[ScanRange], *, reverse: bool = False) -> list[Scan]:
         with self._lock:
             return [CopiedScan(self._pairs(bounds), reverse=reverse) for bounds in ranges]
@@ -147,12 +144,6 @@ class LogEngine(Engine):
             # The line may be on disk or not: only opening the file again can tell.
             self._failed = True
             raise CommitFailedError(f"{self._file}: {error.strerror}. Open the store again", reopen=True) from error
-
-    def put(self, key: bytes, value: bytes | None) -> None:
-        self.write([Writes((), {key: value})], {}, durable=False)
-
-    def persist(self) -> None:
-        """Every line is in the page cache already, which a killed process does not lose."""
 
     def sync(self) -> None:
         if self._sync:
@@ -245,7 +236,7 @@ def main() -> None:
         engine.write([Writes([(b"p", None)], {})], {})
         engine.close()
         engine = LogEngine.open(Path(folder), Durability.DISK, {})
-        print(engine.scan(None, None).fetch(), engine.meta())
+        print(engine.scan().fetch(), engine.meta())
         engine.close()
 
 

@@ -20,7 +20,7 @@ from typing import Final, Protocol
 
 from stores.batch.merge import MappedWrites
 from stores.engines.engine import Writes
-from stores.ordered.ranges import KeyRanges
+from stores.ordered.ranges import KeyRanges, ScanRange
 from stores.ordered.sorted_map import SORTED_AT_ONCE, SortedMap
 
 
@@ -89,8 +89,9 @@ class Layer:
         layer.staged = self.staged
         return layer
 
-    def scan(self, start: bytes | None, end: bytes | None, *, end_open: bool, reverse: bool) -> MappedWrites:
+    def scan(self, bounds: ScanRange, *, reverse: bool) -> MappedWrites:
         """Return the staged writes in order, without a copy. The layer is frozen."""
+        start, end, end_open, _ = bounds
         keys = self.staged.merge(start, end, end_open=end_open, reverse=reverse)
         return MappedWrites(keys, self.staged.writes, reverse=reverse)
 

@@ -17,7 +17,7 @@ from typing import ClassVar, NamedTuple, Self
 from stores.contract.levels import AT_ONCE, Persistence
 from stores.errors import ConfigError, StoreCorruptedError
 from stores.interface import Durability
-from stores.ordered.ranges import Bounds, ScanRange
+from stores.ordered.ranges import WHOLE, Bounds, ScanRange
 
 Meta = Mapping[bytes, bytes | None]
 """Changes of meta entries; None removes one."""
@@ -38,6 +38,10 @@ class Writes(NamedTuple):
 
 FETCH_BYTES_MAX = 1 << 20
 """A fetch ends with the pair whose value takes it to this many bytes, to bound the memory for large values."""
+
+
+FETCH_FIRST, FETCH_MAX = 32, 512
+"""The number of pairs that a scan fetches at first, and later. Each fetch has twice as many as the one before."""
 
 
 def take(pairs: Iterator[tuple[bytes, bytes]], most: int) -> tuple[list[tuple[bytes, bytes]], bool]:
@@ -214,16 +218,13 @@ class Engine(ABC):
     def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
         """Return the committed values of ``keys``, in their order, all of one snapshot."""
 
+    def scan(self, bounds: ScanRange = WHOLE, *, reverse: bool = False) -> Scan:
+        """Return a scan of one range."""
+        return self.scans([bounds], reverse=reverse)[0]
+
     @abstractmethod
-    def scan(self, start: bytes | None, end: bytes | None, *, end_open: bool = False, reverse: bool = False) -> Scan:
-        """Return a scan of the pairs from ``start`` to ``end``; ``end`` itself only if not ``end_open``."""
-
     def scans(self, ranges: Sequence[ScanRange], *, reverse: bool = False) -> list[Scan]:
-        """Return a scan of each range, all of one snapshot.
-
-        An engine overrides this if a write between two calls of ``scan`` could be visible in the second one.
-        """
-        return [self.scan(start, end, end_open=end_open, reverse=reverse) for start, end, end_open, _ in ranges]
+        """Return a scan of each range, all of one snapshot."""
 
     def snapshot(self) -> EngineSnapshot | None:
         """Return a snapshot of all committed data, in constant time; None, the default, if the engine has none.
@@ -234,7 +235,7 @@ class Engine(ABC):
 
     def has_records(self) -> bool:
         """Return whether the first data family in use has a committed record. Only the first record is read."""
-        scan = self.scan(None, None)
+        scan = self.scan()
         try:
             return bool(scan.fetch())
         finally:
@@ -251,22 +252,20 @@ class Engine(ABC):
         Without ``durable`` the write may skip a sync: it becomes durable with the next durable write at the latest.
         """
 
-    @abstractmethod
     def put(self, key: bytes, value: bytes | None) -> None:
         """Write one entry immediately, without a sync; None deletes."""
+        self.write([Writes((), {key: value})], {}, durable=False)
 
-    @abstractmethod
     def persist(self) -> None:
-        """Make all writes so far survive at least a killed process."""
+        """Make all writes so far survive at least a killed process. By default each write does."""
 
     @property
     def persistence(self) -> Persistence:
         """The commits that a killed process would lose. A ``write`` with meta entries is a commit."""
         return AT_ONCE
 
-    @abstractmethod
     def sync(self) -> None:
-        """Give all writes so far the durability of the engine's level; a no-op if each write has it."""
+        """Give all writes so far the durability of the engine's level. By default each write has it."""
 
     @abstractmethod
     def approximate_num_entries(self, family: int = 0) -> int:
@@ -285,7 +284,7 @@ class Engine(ABC):
 
     def _verify_family(self, family: int) -> None:
         last = b""
-        [scan] = self.scans([ScanRange(None, None, family=family)])
+        scan = self.scan(WHOLE._replace(family=family))
         try:
             while chunk := scan.fetch():
                 keys = [key for key, _ in chunk]
@@ -327,9 +326,7 @@ class Transaction(ABC):
         """Return the value of ``key``, with the transaction's own writes."""
 
     @abstractmethod
-    def fetch(
-        self, start: bytes | None, end: bytes | None, most: int, *, end_open: bool, reverse: bool, family: int = 0
-    ) -> tuple[list[tuple[bytes, bytes]], bool]:
+    def fetch(self, bounds: ScanRange, most: int, *, reverse: bool) -> tuple[list[tuple[bytes, bytes]], bool]:
         """Return the first pairs of a range as it is now, as many as ``take``, and whether there are no more."""
 
     @abstractmethod

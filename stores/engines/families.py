@@ -78,11 +78,8 @@ class SplitEngine(TransactionalEngine):
         found = iter(self.engine.get_each(known))
         return [next(found) if _is_known(key) else None for key in keys]
 
-    def scan(self, start: bytes | None, end: bytes | None, *, end_open: bool = False, reverse: bool = False) -> Scan:
-        return self.scans([ScanRange(start, end, end_open)], reverse=reverse)[0]
-
     def scans(self, ranges: Sequence[ScanRange], *, reverse: bool = False) -> list[Scan]:
-        parts = [_parts(start, end, end_open=end_open, reverse=reverse) for start, end, end_open, _ in ranges]
+        parts = [_parts(bounds, reverse=reverse) for bounds in ranges]
         made = iter(self.engine.scans([part for some in parts for part in some], reverse=reverse))
         return [_SplitScan((part.family, next(made)) for part in some) for some in parts]
 
@@ -95,9 +92,6 @@ class SplitEngine(TransactionalEngine):
 
     def write(self, layers: Sequence[Writes], meta: Mapping[bytes, bytes | None], *, durable: bool = True) -> None:
         self.engine.write([part for layer in layers for part in _split(layer)], meta, durable=durable)
-
-    def put(self, key: bytes, value: bytes | None) -> None:
-        self.engine.write(_split(Writes((), {key: value})), {}, durable=False)
 
     def persist(self) -> None:
         self.engine.persist()
@@ -168,8 +162,7 @@ class _SplitSnapshot(EngineSnapshot):
         return self._below.get(key[1:], key[0]) if _is_known(key) else None
 
     def scan(self, bounds: ScanRange, *, reverse: bool = False) -> Scan:
-        start, end, end_open, _ = bounds
-        parts = _parts(start, end, end_open=end_open, reverse=reverse)
+        parts = _parts(bounds, reverse=reverse)
         return _SplitScan((part.family, self._below.scan(part, reverse=reverse)) for part in parts)
 
     def meta(self) -> Mapping[bytes, bytes]:
@@ -189,14 +182,10 @@ class _SplitTransaction(Transaction):
     def get(self, key: bytes, family: int = 0) -> bytes | None:
         return self._transaction.get(key[1:], key[0]) if _is_known(key) else None
 
-    def fetch(
-        self, start: bytes | None, end: bytes | None, most: int, *, end_open: bool, reverse: bool, family: int = 0
-    ) -> tuple[list[Pair], bool]:
-        parts = _parts(start, end, end_open=end_open, reverse=reverse)
+    def fetch(self, bounds: ScanRange, most: int, *, reverse: bool) -> tuple[list[Pair], bool]:
+        parts = _parts(bounds, reverse=reverse)
         for number, part in enumerate(parts):
-            chunk, ended = self._transaction.fetch(
-                part.start, part.end, most, end_open=part.end_open, reverse=reverse, family=part.family
-            )
+            chunk, ended = self._transaction.fetch(part, most, reverse=reverse)
             if chunk or number == len(parts) - 1:
                 return _tagged(part.family, chunk), ended and number == len(parts) - 1
         return [], True
@@ -206,7 +195,7 @@ class _SplitTransaction(Transaction):
         self._transaction.put(key[1:], value, key[0])
 
     def delete_range(self, start: bytes | None, end: bytes | None, family: int = 0) -> None:
-        for part in _parts(start, end, end_open=False, reverse=False):
+        for part in _parts(ScanRange(start, end)):
             self._transaction.delete_range(part.start, part.end, part.family)
 
     def commit(self, meta: Mapping[bytes, bytes | None]) -> None:
@@ -233,8 +222,9 @@ def _tagged(family: int, pairs: list[Pair]) -> list[Pair]:
     return [(tag + key, value) for key, value in pairs]
 
 
-def _parts(start: bytes | None, end: bytes | None, *, end_open: bool, reverse: bool) -> list[ScanRange]:
+def _parts(bounds: ScanRange, *, reverse: bool = False) -> list[ScanRange]:
     """Split a range into ranges of the families that it covers, in the order of the scan."""
+    start, end, end_open, _ = bounds
     parts = []
     for family, tag in enumerate(_TAGS):
         low, high, high_open = None, None, False
@@ -259,7 +249,7 @@ def _split(layer: Writes) -> list[Writes]:
         kept[key[0]][key[1:]] = value
     gone: tuple[list[tuple[bytes | None, bytes | None]], ...] = ([], [])
     for start, end in ranges:
-        for part in _parts(start, end, end_open=False, reverse=False):
+        for part in _parts(ScanRange(start, end)):
             gone[part.family].append((part.start, part.end))
     made = [Writes(gone[family], kept[family], family) for family in range(len(_TAGS))]
     return [part for part in made if part.ranges or part.writes]

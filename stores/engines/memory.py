@@ -64,19 +64,10 @@ class MemoryEngine(Engine):
         with self._lock:
             return [self._stored[family].writes.get(key) for family, key in keys]
 
-    def scan(self, start: bytes | None, end: bytes | None, *, end_open: bool = False, reverse: bool = False) -> Scan:
-        with self._lock:
-            return self._scan(start, end, end_open, 0, reverse=reverse)
-
     def scans(self, ranges: Sequence[ScanRange], *, reverse: bool = False) -> list[Scan]:
         with self._lock:
-            return [self._scan(*bounds, reverse=reverse) for bounds in ranges]
-
-    def _scan(self, start: bytes | None, end: bytes | None, end_open: bool, family: int, *, reverse: bool) -> Scan:
-        """Return a scan of one family. The caller holds the lock."""
-        data = self._stored[family]
-        self._shared.add(family)
-        return MapScan(data.writes, data.merge(start, end, end_open=end_open, reverse=reverse), reverse=reverse)
+            self._shared.update([bounds.family for bounds in ranges])
+            return [MapScan(self._stored[bounds.family], bounds, reverse=reverse) for bounds in ranges]
 
     def snapshot(self) -> EngineSnapshot:
         with self._lock:
@@ -107,15 +98,6 @@ class MemoryEngine(Engine):
                     self._meta.pop(name, None)
                 else:
                     self._meta[name] = entry
-
-    def put(self, key: bytes, value: bytes | None) -> None:
-        self.write([Writes((), {key: value})], {})
-
-    def persist(self) -> None:
-        """Do nothing: no data survives a killed process."""
-
-    def sync(self) -> None:
-        """Do nothing: there is no file to sync."""
 
     def approximate_num_entries(self, family: int = 0) -> int:
         return len(self._stored[family].writes)

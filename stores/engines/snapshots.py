@@ -13,7 +13,7 @@ from threading import Lock, RLock
 from typing import Generic, TypeVar
 
 from stores.engines.engine import Engine, EngineSnapshot, Scan
-from stores.ordered.ranges import ScanRange
+from stores.ordered.ranges import WHOLE, ScanRange
 from stores.ordered.sorted_map import SortedMap
 
 _FETCH = 256
@@ -31,11 +31,8 @@ class MapSnapshot(EngineSnapshot):
         return self._maps[family].writes.get(key)
 
     def scan(self, bounds: ScanRange, *, reverse: bool = False) -> Scan:
-        start, end, end_open, family = bounds
-        data = self._maps[family]
         with self._lock:
-            keys = data.merge(start, end, end_open=end_open, reverse=reverse)
-        return MapScan(data.writes, keys, reverse=reverse)
+            return MapScan(self._maps[bounds.family], bounds, reverse=reverse)
 
     def meta(self) -> Mapping[bytes, bytes]:
         return self._meta
@@ -45,10 +42,12 @@ class MapSnapshot(EngineSnapshot):
 
 
 class MapScan(Scan):
-    """A scan of ``values`` in the order of ``keys``."""
+    """A scan of ``data``, whose writer is not at work meanwhile and does not change it later."""
 
-    def __init__(self, values: Mapping[bytes, bytes], keys: Iterator[list[bytes]], *, reverse: bool) -> None:
-        self._values, self._keys, self._reverse = values, keys, reverse
+    def __init__(self, data: SortedMap[bytes], bounds: ScanRange, *, reverse: bool) -> None:
+        start, end, end_open, _ = bounds
+        self._values, self._reverse = data.writes, reverse
+        self._keys = data.merge(start, end, end_open=end_open, reverse=reverse)
         self._some: list[bytes] = []
         """Keys in the order of the scan; those from ``_at`` on are not fetched yet."""
         self._at = 0
@@ -73,7 +72,7 @@ def copied(engine: Engine) -> MapSnapshot:
 
     Raises: the errors of the engine's reads.
     """
-    families = [ScanRange(None, None, family=family) for family in range(engine.num_families)]
+    families = [WHOLE._replace(family=family) for family in range(engine.num_families)]
     while True:
         meta = engine.meta()
         scans = engine.scans(families)

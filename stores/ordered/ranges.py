@@ -21,6 +21,14 @@ class ScanRange(NamedTuple):
     end_open: bool = False
     family: int = 0
 
+    def rest_after(self, key: bytes, *, reverse: bool) -> ScanRange:
+        """Return the part that is left of a scan, descending if ``reverse``, which has returned ``key``."""
+        return self._replace(end=key, end_open=True) if reverse else self._replace(start=key + b"\x00")
+
+
+WHOLE: Final = ScanRange(None, None)
+"""All keys."""
+
 
 def prefix_bounds(prefix: bytes) -> Bounds:
     """Return half-open bounds of the keys with ``prefix``: ``start <= key < end``; end is None if there is none."""

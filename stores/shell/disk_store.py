@@ -21,7 +21,7 @@ from stores.files.open_mark import boot_id, check_not_torn, read_mark
 from stores.files.open_probe import probe_open
 from stores.files.plain_files import translated_system_errors
 from stores.interface import Position, TopicPartition
-from stores.ordered.ranges import ScanRange
+from stores.ordered.ranges import WHOLE
 from stores.registry import Backend, backend_named
 from stores.shell.sqlite_files import is_changelog
 
@@ -125,7 +125,7 @@ def reading(store: DiskStore) -> Iterator[Reading]:
             for scan in scans:
                 scan.close()
             meta = newest
-            scans = opened.scans([ScanRange(None, None, family=family) for family in range(opened.num_families)])
+            scans = opened.scans([WHOLE._replace(family=family) for family in range(opened.num_families)])
         assert meta is not None
         if store.backend.load_strategy().has_unfinished_commit(store.path, meta):
             raise StoreUnavailableError(

@@ -381,18 +381,16 @@ class BatchStaging(Staging):
     def scan(self, level: IsolationLevel, bounds: ScanRange, *, reverse: bool) -> Scanned:
         if level is IsolationLevel.READ_UNCOMMITTED:
             batch = self.batch
-            start, end, end_open, _ = bounds
             with batch.lock:
                 if self.spill is None:
-                    committed = self.engine.scan(start, end, end_open=end_open, reverse=reverse)
+                    committed = self.engine.scan(bounds, reverse=reverse)
                     held = HeldState(committed, None, batch, batch.freeze(), bounds, reverse=reverse)
                     return held.chunks(), Pin(held.release)
                 return self._scan_uncommitted(bounds, reverse)
         return self._copying.read(self._scan_committed, self._scan_uncommitted, bounds, reverse)
 
     def _scan_committed(self, bounds: ScanRange, reverse: bool) -> Scanned:
-        start, end, end_open, _ = bounds
-        scan = self.engine.scan(start, end, end_open=end_open, reverse=reverse)
+        scan = self.engine.scan(bounds, reverse=reverse)
         return chunks_of(scan), Pin(scan.close)
 
     def _scan_uncommitted(self, bounds: ScanRange, reverse: bool) -> Scanned:

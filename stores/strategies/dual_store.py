@@ -234,7 +234,7 @@ class MarkerFile(CommitProtocol):
                 )
         elif marker is not None and marker.sequence == self._sequence:
             outcome = RecoveryOutcome.ROLLED_FORWARD
-        if sealed is not None or next(chunks_of(self.second.scan(None, None)), None):
+        if sealed is not None or next(chunks_of(self.second.scan()), None):
             self.second.write([Writes([(None, None)], {})], {_SEQUENCE: None}, durable=False)
         reach(RECOVER_TRUNCATED)
         self._marker.unlink(missing_ok=True)

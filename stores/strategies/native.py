@@ -24,7 +24,7 @@ from weakref import WeakSet
 
 from stores.batch.buffer import PAIR_MEMORY_BYTES, RANGE_MEMORY_BYTES, Layer
 from stores.batch.merge import Pair, chunks_of, lay_over, merged
-from stores.engines.engine import Engine, Scan, Transaction, TransactionalEngine
+from stores.engines.engine import FETCH_FIRST, FETCH_MAX, Engine, Scan, Transaction, TransactionalEngine
 from stores.errors import ConfigError, StoreError
 from stores.failpoints import declare, reach
 from stores.interface import IsolationLevel
@@ -34,16 +34,15 @@ from stores.strategies.access import leave_to
 from stores.strategies.iterator import Pin
 from stores.strategies.staging import RESTORE_AFTER_WRITE, RESTORE_BEFORE_WRITE, Opened, Scanned, Staging
 
-_FETCH_FIRST, _FETCH = 32, 512
-
 
 class LiveScan:
     """The progress of a scan of the open transaction, and the layer at which its undo log begins."""
 
-    def __init__(self, layer: Layer, start: bytes | None, end: bytes | None, *, end_open: bool, reverse: bool) -> None:
+    def __init__(self, layer: Layer, bounds: ScanRange, *, reverse: bool) -> None:
         self.layer = layer
-        self.start, self.end, self.end_open, self.reverse = start, end, end_open, reverse
-        self.fetch_most = _FETCH_FIRST
+        self.bounds, self.reverse = bounds, reverse
+        """The range that is left, and the direction."""
+        self.fetch_most = FETCH_FIRST
         self.below: Scan | None = None
         """A scan of committed data, once this scan is detached from the transaction."""
         self.rest: Iterator[list[Pair]] | None = None
@@ -56,21 +55,18 @@ class LiveScan:
         if self.below is not None:
             self.below.close()
 
-    def covers(self, chunk: list[Pair], *, ended: bool) -> tuple[bytes | None, bytes | None, bool]:
-        """Return the range that ``chunk`` covers completely: its start, its end, and whether the end is open."""
+    def covers(self, chunk: list[Pair], *, ended: bool) -> ScanRange:
+        """Return the range that ``chunk`` covers completely."""
         if ended:
-            return self.start, self.end, self.end_open
+            return self.bounds
         if self.reverse:
-            return chunk[-1][0], self.end, self.end_open
-        return self.start, chunk[-1][0], False
+            return self.bounds._replace(start=chunk[-1][0])
+        return self.bounds._replace(end=chunk[-1][0], end_open=False)
 
     def go_on_after(self, key: bytes) -> None:
         """Continue the scan after ``key``. All pairs up to it have been returned, or are about to be."""
-        self.fetch_most = min(2 * self.fetch_most, _FETCH)
-        if self.reverse:
-            self.end, self.end_open = key, True
-        else:
-            self.start = key + b"\x00"
+        self.fetch_most = min(2 * self.fetch_most, FETCH_MAX)
+        self.bounds = self.bounds.rest_after(key, reverse=self.reverse)
 
 
 class Undo:
@@ -345,8 +341,7 @@ class NativeStaging(Staging):
     def scan(self, level: IsolationLevel, bounds: ScanRange, *, reverse: bool) -> Scanned:
         if level is IsolationLevel.READ_UNCOMMITTED and self._transaction is not None:
             return super().scan(level, bounds, reverse=reverse)
-        start, end, end_open, _ = bounds
-        scan = self.engine.scan(start, end, end_open=end_open, reverse=reverse)
+        scan = self.engine.scan(bounds, reverse=reverse)
         return chunks_of(scan), Pin(scan.close)
 
     def scans(self, level: IsolationLevel, ranges: Sequence[ScanRange], *, reverse: bool) -> list[Scanned]:
@@ -358,8 +353,7 @@ class NativeStaging(Staging):
 
     def _live_scan(self, bounds: ScanRange, *, reverse: bool) -> Scanned:
         """Return a scan of the open transaction. The caller holds the lock."""
-        start, end, end_open, _ = bounds
-        live = LiveScan(self._undo.pin(), start, end, end_open=end_open, reverse=reverse)
+        live = LiveScan(self._undo.pin(), bounds, reverse=reverse)
         self._live.add(live)
         return self._chunks(live), Pin(partial(self._release, live))
 
@@ -380,10 +374,8 @@ class NativeStaging(Staging):
         if self._transaction is None or scan.released:
             # Another thread has released the scan meanwhile. Its iterator raises.
             return [], True
-        chunk, ended = self._transaction.fetch(
-            scan.start, scan.end, scan.fetch_most, end_open=scan.end_open, reverse=scan.reverse
-        )
-        low, high, end_open = scan.covers(chunk, ended=ended)
+        chunk, ended = self._transaction.fetch(scan.bounds, scan.fetch_most, reverse=scan.reverse)
+        low, high, end_open, _ = scan.covers(chunk, ended=ended)
         held: dict[bytes, bytes | None] = {}
         for layer in self._undo.since(scan.layer):
             held.update(
@@ -418,7 +410,7 @@ class NativeStaging(Staging):
         for scan in self._open_scans():
             layers = [*([] if copied is None else [copied]), *self._undo.since(scan.layer)]
             try:
-                scan.below = self.engine.scan(scan.start, scan.end, end_open=scan.end_open, reverse=scan.reverse)
+                scan.below = self.engine.scan(scan.bounds, reverse=scan.reverse)
             except StoreError as error:
                 scan.rest = _raising(error)
                 continue
@@ -431,7 +423,7 @@ class NativeStaging(Staging):
     def _lay_over(self, below: Scan, layers: list[Layer], scan: LiveScan) -> Iterator[list[Pair]]:
         chunks = chunks_of(below)
         for layer in layers:
-            staged = layer.scan(scan.start, scan.end, end_open=scan.end_open, reverse=scan.reverse)
+            staged = layer.scan(scan.bounds, reverse=scan.reverse)
             chunks = lay_over(chunks, staged, layer.ranges, reverse=scan.reverse)
         yield from chunks
 

@@ -11,7 +11,7 @@ from itertools import chain
 from stores.batch.buffer import MISSING, IndexedBatch, Layer, Missing
 from stores.batch.merge import Pair, Staged, StagedWrites, chunks_of, lay_over
 from stores.engines.engine import Engine, Scan, Writes
-from stores.ordered.ranges import Bounds, KeyRanges, ScanRange
+from stores.ordered.ranges import WHOLE, Bounds, KeyRanges, ScanRange
 
 TOKEN_BYTES = 8
 """Length of the token before each key, if several transactions use one engine in turn."""
@@ -76,7 +76,7 @@ class Spill:
             if not isinstance(value, Missing):
                 yield start, len(start) + len(value or b"")
             return
-        scan = self.scan(start, end, end_open=True)
+        scan = self.scan(ScanRange(start, end, end_open=True))
         try:
             for pairs in chunks_of(scan):
                 for key, kept in pairs:
@@ -94,14 +94,14 @@ class Spill:
         value = self.get(key)
         return None if value is MISSING and key in self.ranges else value
 
-    def scan(self, start: bytes | None, end: bytes | None, *, end_open: bool = False, reverse: bool = False) -> Scan:
+    def scan(self, bounds: ScanRange = WHOLE, *, reverse: bool = False) -> Scan:
         """Return a scan of the stored writes of a range, for ``SpilledWrites``."""
-        first, last = self._bounds(start, end)
-        return self.engine.scan(first, last, end_open=end_open, reverse=reverse)
+        start, end, end_open, _ = bounds
+        return self.engine.scan(ScanRange(*self._bounds(start, end), end_open), reverse=reverse)
 
     def writes(self) -> Iterator[Staged]:
         """Yield all writes in ascending order."""
-        for pairs in chunks_of(self.scan(None, None)):
+        for pairs in chunks_of(self.scan()):
             for key, kept in pairs:
                 yield key[len(self.token) :], untagged(kept)
 
@@ -183,14 +183,13 @@ class HeldState:
 
     def chunks(self) -> Iterator[list[Pair]]:
         """Yield the merged pairs in order. Nothing is sorted before the first step."""
-        start, end, end_open, _ = self._bounds
         reverse = self._reverse
         chunks = chunks_of(self._committed)
         if self._spilled is not None:
             spill, scan, hidden = self._spilled
             chunks = lay_over(chunks, SpilledWrites(scan, spill.token, reverse=reverse), hidden, reverse=reverse)
         for layer in self._layers:
-            staged = layer.scan(start, end, end_open=end_open, reverse=reverse)
+            staged = layer.scan(self._bounds, reverse=reverse)
             chunks = lay_over(chunks, staged, layer.ranges, reverse=reverse)
         yield from chunks
 
@@ -211,11 +210,11 @@ def hold(
     committed = engine.scans(ranges, reverse=reverse)
     spilled: list[tuple[Spill, Scan, KeyRanges] | None] = []
     try:
-        for start, end, end_open, _ in ranges:
+        for bounds in ranges:
             if spill is None:
                 spilled.append(None)
                 continue
-            scan = spill.scan(start, end, end_open=end_open, reverse=reverse)
+            scan = spill.scan(bounds, reverse=reverse)
             spill.pins.add(scan)
             hidden = KeyRanges()
             hidden.update(spill.ranges)

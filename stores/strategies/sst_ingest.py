@@ -31,7 +31,7 @@ from stores.engines.engine import Engine, FilePart, IngestingEngine, Meta, Write
 from stores.errors import CommitFailedError, ConfigError
 from stores.failpoints import Part, declare, reach
 from stores.interface import Durability, RecoveryOutcome
-from stores.ordered.ranges import Bounds, KeyRanges
+from stores.ordered.ranges import Bounds, KeyRanges, ScanRange
 from stores.strategies.batch_staging import BUFFER, PART, BatchStaging, CommitProtocol
 from stores.strategies.indexed_batch import IndexedBatchStaging, NameInMetaEntries
 from stores.strategies.spilled import TOKEN_BYTES
@@ -175,7 +175,7 @@ def with_deletes(engine: Engine, ranges: Iterable[Bounds], writes: Iterable[Stag
 
 def _committed(engine: Engine, ranges: Iterable[Bounds]) -> Iterator[Staged]:
     for start, end in ranges:
-        scan = engine.scan(start, end)
+        scan = engine.scan(ScanRange(start, end))
         try:
             for chunk in chunks_of(scan):
                 yield from [(key, None) for key, _ in chunk]

@@ -219,13 +219,6 @@ class LmdbEngine(TransactionalEngine):
                 raise reading_error(error) from error
         return self._codec.decode_many(keys, found)
 
-    def scan(self, start: bytes | None, end: bytes | None, *, end_open: bool = False, reverse: bool = False) -> Scan:
-        with self._map:
-            try:
-                return self._scan(self._snapshot(), ScanRange(start, end, end_open), reverse=reverse)
-            except lmdb.Error as error:
-                raise reading_error(error) from error
-
     def scans(self, ranges: Sequence[ScanRange], *, reverse: bool = False) -> list[Scan]:
         made: list[Scan] = []
         with self._map:
@@ -358,9 +351,6 @@ class LmdbEngine(TransactionalEngine):
             for pairs in self._codec.encode_layer(layer):
                 cursor.putmulti(pairs)
 
-    def put(self, key: bytes, value: bytes | None) -> None:
-        self.write([Writes((), {key: value})], {})
-
     def _prepare_commit(self) -> None:
         try:
             self._meta_pages.prepare()
@@ -424,12 +414,6 @@ class LmdbEngine(TransactionalEngine):
         if self._reader is not None:
             self._snapshots.release(self._reader)
             self._reader = None
-
-    def persist(self) -> None:
-        """Do nothing: every write is in the page cache, which survives a killed process."""
-
-    def sync(self) -> None:
-        """Do nothing: every write has the durability of the level."""
 
     def approximate_num_entries(self, family: int = 0) -> int:
         try:

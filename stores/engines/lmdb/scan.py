@@ -10,17 +10,16 @@ from typing import Any
 import lmdb
 
 from stores.engines.checksum import ValueCodec
-from stores.engines.engine import EngineSnapshot, Scan, take
+from stores.engines.engine import FETCH_FIRST, FETCH_MAX, EngineSnapshot, Scan, take
 from stores.engines.lmdb.errors import reading_error
 from stores.engines.snapshots import MapSnapshot, Snapshot, Snapshots, read_whole
 from stores.errors import StoreCorruptedError
-from stores.ordered.ranges import ScanRange
+from stores.ordered.ranges import WHOLE, ScanRange
 
 
-def pairs_from(
-    cursor: Any, start: bytes | None, end: bytes | None, *, end_open: bool, reverse: bool
-) -> Iterator[tuple[bytes, bytes]]:
+def pairs_from(cursor: Any, bounds: ScanRange, *, reverse: bool) -> Iterator[tuple[bytes, bytes]]:
     """Return the pairs from the begin of a range on, without a limit at its end."""
+    start, end, end_open, _ = bounds
     pairs: Iterator[tuple[bytes, bytes]] = iter(())
     if reverse:
         if _seek_last(cursor, end, end_open=end_open):
@@ -31,9 +30,10 @@ def pairs_from(
 
 
 def cut(
-    chunk: list[tuple[bytes, bytes]], start: bytes | None, end: bytes | None, *, end_open: bool, reverse: bool
+    chunk: list[tuple[bytes, bytes]], bounds: ScanRange, *, reverse: bool
 ) -> tuple[list[tuple[bytes, bytes]], bool]:
     """Return the pairs of ``chunk`` before the end of a range, and whether ``chunk`` has pairs beyond it."""
+    start, end, end_open, _ = bounds
 
     def within(key: bytes) -> bool:
         if reverse:
@@ -60,9 +60,6 @@ def delete_range(txn: Any, stored: Any, start: bytes | None, end: bytes | None) 
         found = cursor.set_range(start) if start else cursor.first()
         while found and (end is None or cursor.key() <= end):
             found = cursor.delete()
-
-
-_FETCH_FIRST, _FETCH = 32, 512
 
 
 class ReadTransaction:
@@ -97,21 +94,21 @@ class LmdbScan(Scan):
         reverse: bool,
     ) -> None:
         """Begin the scan. It is already counted as a user of ``snapshot``, which shows its moment."""
-        start, end, end_open, family = bounds
         self._path, self._codec, self._snapshots, self._stored = path, codec, snapshots, stored
-        self._size = _FETCH_FIRST
+        self._size = FETCH_FIRST
         self._rest: list[tuple[bytes, bytes]] = []
         self._lock = RLock()
-        self._start, self._end, self._end_open, self._reverse = start, end, end_open, reverse
+        self._bounds, self._reverse = bounds, reverse
         self._cursor: Any = None
         self._snapshot = snapshot
-        self._due = snapshot.reading.entries[family] if start is None and end is None else None
+        is_whole = bounds.start is None and bounds.end is None
+        self._due = snapshot.reading.entries[bounds.family] if is_whole else None
         """The number of remaining pairs, if it is known."""
 
     def fetch(self) -> list[tuple[bytes, bytes]]:
         with self._lock:
             if self._rest:
-                chunk, self._rest = self._rest[:_FETCH], self._rest[_FETCH:]
+                chunk, self._rest = self._rest[:FETCH_MAX], self._rest[FETCH_MAX:]
                 return chunk
             if self._snapshot is None:
                 return []
@@ -130,15 +127,15 @@ class LmdbScan(Scan):
                     )
             if ended:
                 self._release()
-            self._size = min(2 * self._size, _FETCH)
-            within, ended = cut(chunk, self._start, self._end, end_open=self._end_open, reverse=self._reverse)
+            self._size = min(2 * self._size, FETCH_MAX)
+            within, ended = cut(chunk, self._bounds, reverse=self._reverse)
             if ended:
                 self._release()
             return self._codec.decode_scanned(within)
 
     def _seek(self, reading: ReadTransaction) -> None:
         self._cursor = reading.txn.cursor(self._stored)
-        self._pairs = pairs_from(self._cursor, self._start, self._end, end_open=self._end_open, reverse=self._reverse)
+        self._pairs = pairs_from(self._cursor, self._bounds, reverse=self._reverse)
 
     def detach(self) -> None:
         """Read the remaining pairs into memory and release the snapshot."""
@@ -221,8 +218,7 @@ class LmdbSnapshot(EngineSnapshot):
         """Read all data into memory and release the transaction. The caller holds the lock of the map."""
         with self._lock:
             if self._snapshot is not None:
-                families = range(len(self._stored))
-                whole = [self.scan(ScanRange(None, None, family=family)) for family in families]
+                whole = [self.scan(WHOLE._replace(family=family)) for family in range(len(self._stored))]
                 self._copy = read_whole(whole, self._meta)
                 self._release()
 

@@ -13,6 +13,7 @@ from stores.engines.engine import Transaction, take
 from stores.engines.lmdb.errors import writing_error
 from stores.engines.lmdb.scan import cut, delete_range, pairs_from
 from stores.errors import CommitFailedError, StoreError
+from stores.ordered.ranges import ScanRange
 
 
 class LmdbTransaction(Transaction):
@@ -44,15 +45,13 @@ class LmdbTransaction(Transaction):
             raise self._aborted(error) from error
         return None if kept is None else self._codec.decode(key, kept)
 
-    def fetch(
-        self, start: bytes | None, end: bytes | None, most: int, *, end_open: bool, reverse: bool, family: int = 0
-    ) -> tuple[list[tuple[bytes, bytes]], bool]:
+    def fetch(self, bounds: ScanRange, most: int, *, reverse: bool) -> tuple[list[tuple[bytes, bytes]], bool]:
         try:
-            with self._txn.cursor(self._stored[family]) as cursor:
-                chunk, ended = take(pairs_from(cursor, start, end, end_open=end_open, reverse=reverse), most)
+            with self._txn.cursor(self._stored[bounds.family]) as cursor:
+                chunk, ended = take(pairs_from(cursor, bounds, reverse=reverse), most)
         except lmdb.Error as error:
             raise self._aborted(error) from error
-        within, beyond = cut(chunk, start, end, end_open=end_open, reverse=reverse)
+        within, beyond = cut(chunk, bounds, reverse=reverse)
         return self._codec.decode_scanned(within), ended or beyond
 
     def put(self, key: bytes, value: bytes | None, family: int = 0) -> None:

@@ -45,7 +45,7 @@ from stores.engines.rocksdb.ingestion import FIRST_KEY, META_KEY, meta_of, recor
 from stores.engines.rocksdb.scan import RocksDBScan, RocksDBSnapshot, check_end, shared_scans
 from stores.errors import StoreCorruptedError, StoreUnavailableError
 from stores.interface import Durability
-from stores.ordered.ranges import Bounds, ScanRange
+from stores.ordered.ranges import WHOLE, Bounds, ScanRange
 
 _ITERATORS_MAX = 8
 """The most ranges of one snapshot that have an iterator each. Those of more share one, which seeks for each piece."""
@@ -276,28 +276,21 @@ class RocksDBEngine(IngestingEngine):
         except Exception as error:
             raise reading_error(error) from error
 
-    def scan(self, start: bytes | None, end: bytes | None, *, end_open: bool = False, reverse: bool = False) -> Scan:
-        return self._scan(start, end, end_open, 0, reverse=reverse)
-
-    def _scan(self, start: bytes | None, end: bytes | None, end_open: bool, family: int, *, reverse: bool) -> Scan:
-        stored = self._stored[family]
-        start = start or FIRST_KEY
-        try:
-            pairs = stored.items(backwards=reverse, from_key=end if reverse else start)
-        except Exception as error:
-            raise reading_error(error) from error
-        return RocksDBScan(stored, pairs, start, end, end_open=end_open, reverse=reverse)
+    def scan(self, bounds: ScanRange = WHOLE, *, reverse: bool = False) -> Scan:
+        if not bounds.start:
+            bounds = bounds._replace(start=FIRST_KEY)
+        return RocksDBScan(self._stored[bounds.family], bounds, reverse=reverse)
 
     def scans(self, ranges: Sequence[ScanRange], *, reverse: bool = False) -> list[Scan]:
         if len(ranges) == 1:
-            return [self._scan(*ranges[0], reverse=reverse)]
+            return [self.scan(ranges[0], reverse=reverse)]
         if len(ranges) > _ITERATORS_MAX:
             # To make an iterator for each would take so long that a busy writer always writes meanwhile.
             return shared_scans(self.snapshot(), ranges, reverse=reverse)
         while True:
             # Each scan has its own snapshot: they are of the same state if nothing was written between them.
             before = self._num_writes()
-            made = [self._scan(*bounds, reverse=reverse) for bounds in ranges]
+            made = [self.scan(bounds, reverse=reverse) for bounds in ranges]
             if self._num_writes() == before:
                 return made
 

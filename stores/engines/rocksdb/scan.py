@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from threading import Lock
 from typing import Any
 
-from stores.engines.engine import FETCH_BYTES_MAX, EngineSnapshot, Scan, take
+from stores.engines.engine import FETCH_BYTES_MAX, FETCH_FIRST, FETCH_MAX, EngineSnapshot, Scan, take
 from stores.engines.rocksdb.errors import reading_error
 from stores.engines.rocksdb.ingestion import FIRST_KEY
 from stores.ordered.ranges import ScanRange
@@ -18,21 +18,14 @@ class RocksDBScan(Scan):
     Bounds are compared here, because rocksdict does not copy bounds that it is given.
     """
 
-    def __init__(
-        self,
-        db: Any,
-        pairs: Iterator[tuple[bytes, bytes]],
-        start: bytes | None,
-        end: bytes | None,
-        *,
-        end_open: bool,
-        reverse: bool,
-    ) -> None:
-        self._db = db
-        self._pairs: Iterator[tuple[bytes, bytes]] | None = pairs
-        self._last = end if reverse else start
-        self._start, self._end, self._end_open, self._reverse = start, end, end_open, reverse
-        self._size = 32
+    def __init__(self, db: Any, bounds: ScanRange, *, reverse: bool = False) -> None:
+        self._db, self._bounds, self._reverse = db, bounds, reverse
+        self._last = bounds.end if reverse else bounds.start
+        try:
+            self._pairs: Iterator[tuple[bytes, bytes]] | None = db.items(backwards=reverse, from_key=self._last)
+        except Exception as error:
+            raise reading_error(error) from error
+        self._size = FETCH_FIRST
 
     def fetch(self) -> list[tuple[bytes, bytes]]:
         if self._pairs is None:
@@ -46,17 +39,17 @@ class RocksDBScan(Scan):
                 check_end(self._db, self._last, reverse=self._reverse)
         except Exception as error:
             raise reading_error(error) from error
-        self._size = min(2 * self._size, 512)
-        end, start = self._end, self._start
+        self._size = min(2 * self._size, FETCH_MAX)
+        start, end, end_open, _ = self._bounds
         if self._reverse:
-            if end is not None and self._end_open and chunk and chunk[0][0] == end:
+            if end is not None and end_open and chunk and chunk[0][0] == end:
                 del chunk[0]
             if start is not None and chunk and chunk[-1][0] < start:
                 self._pairs = None
                 chunk = [pair for pair in chunk if pair[0] >= start]
-        elif end is not None and chunk and (chunk[-1][0] > end or (self._end_open and chunk[-1][0] == end)):
+        elif end is not None and chunk and (chunk[-1][0] > end or (end_open and chunk[-1][0] == end)):
             self._pairs = None
-            chunk = [pair for pair in chunk if pair[0] < end or (pair[0] == end and not self._end_open)]
+            chunk = [pair for pair in chunk if pair[0] < end or (pair[0] == end and not end_open)]
         return chunk
 
     def close(self) -> None:
@@ -79,9 +72,6 @@ def check_end(db: Any, last: bytes | None, *, reverse: bool = False) -> None:
     finally:
         # An exception keeps this frame alive, and an iterator the database, which could then not be opened again.
         del probe
-
-
-_FETCH_FIRST, _FETCH = 32, 512
 
 
 class RocksDBSnapshot(EngineSnapshot):
@@ -176,19 +166,15 @@ class _SnapshotScan(Scan):
     ) -> None:
         self._snapshot, self._bounds, self._reverse, self._others = snapshot, bounds, reverse, others
         self.token = object()
-        self._size, self._ended = _FETCH_FIRST, False
+        self._size, self._ended = FETCH_FIRST, False
 
     def fetch(self) -> list[tuple[bytes, bytes]]:
         if self._ended:
             return []
         chunk, self._ended = self._snapshot.fetch(self._bounds, self._size, reverse=self._reverse)
         if chunk:
-            last = chunk[-1][0]
-            if self._reverse:
-                self._bounds = self._bounds._replace(end=last, end_open=True)
-            else:
-                self._bounds = self._bounds._replace(start=last + b"\x00")
-        self._size = min(2 * self._size, _FETCH)
+            self._bounds = self._bounds.rest_after(chunk[-1][0], reverse=self._reverse)
+        self._size = min(2 * self._size, FETCH_MAX)
         return chunk
 
     def close(self) -> None:

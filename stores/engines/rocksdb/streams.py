@@ -21,6 +21,7 @@ from stores.engines.rocksdb.engine import RocksDBEngine
 from stores.engines.rocksdb.errors import opening_error, reading_error
 from stores.engines.rocksdb.scan import RocksDBScan
 from stores.errors import StoreCorruptedError
+from stores.ordered.ranges import WHOLE
 
 PLAIN, TIMESTAMPED = "default", "keyValueWithTimestamp"
 """The column families of key-value stores of Kafka Streams."""
@@ -72,12 +73,7 @@ class StreamsDatabase:
 
     def chunks(self, family: str) -> Iterator[list[tuple[bytes, bytes]]]:
         """Yield all pairs of ``family`` in order, some hundred or about a megabyte at a time."""
-        stored = self._handles[family]
-        try:
-            pairs = stored.items()
-        except Exception as error:
-            raise reading_error(error) from error
-        scan = RocksDBScan(stored, pairs, None, None, end_open=False, reverse=False)
+        scan = RocksDBScan(self._handles[family], WHOLE)
         try:
             while chunk := scan.fetch():
                 yield chunk

@@ -252,14 +252,6 @@ class SqliteEngine(TransactionalEngine):
             raise reading_error(error, self._file) from error
         return self._codec.decode_many(keys, found)
 
-    def scan(self, start: bytes | None, end: bytes | None, *, end_open: bool = False, reverse: bool = False) -> Scan:
-        try:
-            snapshots, bounds = self._snapshots, ScanRange(start, end, end_open)
-            snapshot = snapshots.acquire()
-            return SqliteScan(self._file, self._codec, snapshots, snapshot, self._tables, bounds, reverse=reverse)
-        except Error as error:
-            raise reading_error(error, self._file) from error
-
     def scans(self, ranges: Sequence[ScanRange], *, reverse: bool = False) -> list[Scan]:
         try:
             if len(ranges) == 1:
@@ -333,9 +325,6 @@ class SqliteEngine(TransactionalEngine):
         except Error as error:
             raise writing_error(error, self._file) from error
 
-    def put(self, key: bytes, value: bytes | None) -> None:
-        self.write([Writes((), {key: value})], {})
-
     def begin(self) -> Transaction:
         try:
             self._writer.execute("begin immediate")
@@ -357,9 +346,6 @@ class SqliteEngine(TransactionalEngine):
                     "its committed offset",
                     reopen=True,
                 ) from error
-
-    def sync(self) -> None:
-        """Do nothing: every write has the durability of the level."""
 
     def approximate_num_entries(self, family: int = 0) -> int:
         table, parts = self._tables[family].name, self.num_families

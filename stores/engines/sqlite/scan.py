@@ -7,14 +7,12 @@ from pathlib import Path
 from threading import RLock
 
 from stores.engines.checksum import ValueCodec
-from stores.engines.engine import EngineSnapshot, Scan, take
+from stores.engines.engine import FETCH_FIRST, FETCH_MAX, EngineSnapshot, Scan, take
 from stores.engines.snapshots import Snapshot, Snapshots
 from stores.engines.sqlite.errors import READING_ERRORS, reading_error
 from stores.engines.sqlite.tables import Table, selection
 from stores.files.sqlite_library import Connection, Error
 from stores.ordered.ranges import ScanRange
-
-_FETCH_FIRST, _FETCH = 32, 512
 
 
 class SqliteScan(Scan):
@@ -35,7 +33,7 @@ class SqliteScan(Scan):
     ) -> None:
         """Begin the scan. It is already counted as a user of ``snapshot``."""
         self._file, self._codec, self._snapshots = file, codec, snapshots
-        self._size = _FETCH_FIRST
+        self._size = FETCH_FIRST
         self._lock = RLock()
         # Set now: if the next lines raise, the finalizer gives the snapshot back.
         self._snapshot = snapshot
@@ -53,7 +51,7 @@ class SqliteScan(Scan):
                 raise reading_error(error, self._file) from error
             if ended:
                 self.close()
-            self._size = min(2 * self._size, _FETCH)
+            self._size = min(2 * self._size, FETCH_MAX)
             return self._codec.decode_scanned(chunk)
 
     def close(self) -> None:

@@ -37,13 +37,10 @@ class SqliteTransaction(Transaction):
             raise self._failed(error) from error
         return None if row is None else self._codec.decode(key, row[0])
 
-    def fetch(
-        self, start: bytes | None, end: bytes | None, most: int, *, end_open: bool, reverse: bool, family: int = 0
-    ) -> tuple[list[tuple[bytes, bytes]], bool]:
+    def fetch(self, bounds: ScanRange, most: int, *, reverse: bool) -> tuple[list[tuple[bytes, bytes]], bool]:
         self._check_open()
         try:
-            selected = ScanRange(start, end, end_open, family)
-            rows = self._writer.execute(*selection(self._tables, selected, reverse=reverse))
+            rows = self._writer.execute(*selection(self._tables, bounds, reverse=reverse))
             try:
                 chunk, ended = take(rows, most)
             finally:

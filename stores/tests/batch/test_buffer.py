@@ -16,7 +16,7 @@ from stores.batch import buffer
 from stores.batch.buffer import MISSING, IndexedBatch, Layer, Missing, lookup
 from stores.batch.merge import lay_over
 from stores.ordered import sorted_keys, sorted_map
-from stores.ordered.ranges import KeyRanges, prefix_bounds
+from stores.ordered.ranges import WHOLE, KeyRanges, prefix_bounds
 from stores.ordered.sorted_map import SortedMap
 from stores.tests.model import Model, within
 
@@ -114,9 +114,7 @@ def scan(layers: tuple[Layer, ...], *, reverse: bool = False) -> list[tuple[byte
     pairs = sorted(BELOW.items(), reverse=reverse)
     chunks = iter([pairs[at : at + 2] for at in range(0, len(pairs), 2)])
     for layer in layers:
-        chunks = lay_over(
-            chunks, layer.scan(None, None, end_open=False, reverse=reverse), layer.ranges, reverse=reverse
-        )
+        chunks = lay_over(chunks, layer.scan(WHOLE, reverse=reverse), layer.ranges, reverse=reverse)
     return [pair for chunk in chunks for pair in chunk]
 
 

@@ -96,7 +96,7 @@ def test_others_read_what_is_committed_while_a_write_is_under_way(path: Path) ->
             yield b"key", b"key"
             seen.append(pool.submit(engine.get, b"key").result(30))
             seen.extend(pool.submit(engine.get_many, [b"key", b"other"]).result(30))
-            seen.extend(pool.submit(engine.scan(None, None).fetch).result(30))
+            seen.extend(pool.submit(engine.scan().fetch).result(30))
 
         seen: list[object] = []
         engine.write([Writes(ranges(), {b"other": b"new"})], {})

@@ -28,11 +28,11 @@ def test_a_scan_that_is_made_during_a_commit_does_not_hide_it_from_those_made_la
         during: list[Scan] = []
 
         def ranges() -> Iterator[Bounds]:
-            during.append(engine.scan(None, None))
+            during.append(engine.scan())
             yield b"other", b"other"
 
         engine.write([Writes(ranges(), {b"key": b"new"})], {})
-        later = engine.scan(None, None)
+        later = engine.scan()
         assert later.fetch() == [(b"key", b"new")]
         [scan] = during
         assert scan.fetch() == [(b"key", b"old")]

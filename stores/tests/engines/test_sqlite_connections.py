@@ -65,7 +65,7 @@ def test_the_last_reader_to_close_does_not_checkpoint(tmp_path: Path) -> None:
 
 def test_a_closed_store_has_a_checkpoint_and_no_wal(tmp_path: Path) -> None:
     engine = opened(tmp_path / "s")
-    scan, snapshot = engine.scan(None, None), engine.snapshot()
+    scan, snapshot = engine.scan(), engine.snapshot()
     assert snapshot.get(b"7") == b"v" * 1_000
     snapshot.close()
     scan.close()

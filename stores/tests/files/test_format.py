@@ -223,7 +223,7 @@ def stamp(folder: Path, open_engine: OpenEngine) -> None:
     """Put a ``2`` before each value, in a write of its own, where there is none yet."""
     engine = open_engine(folder / "data")
     try:
-        scan = engine.scan(None, None)
+        scan = engine.scan()
         pairs = scan.fetch()
         scan.close()
         for key, value in pairs:

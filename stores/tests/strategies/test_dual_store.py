@@ -92,7 +92,7 @@ def assert_recovered(path: Path, durability: Durability, *, committed: int) -> R
         outcome = store.recover().outcome
         assert store.committed_offset(LOG) == committed
         assert dict(store.all()) == (FIRST if committed == 1 else SECOND)
-        assert second(store).scan(None, None).fetch() == []
+        assert second(store).scan().fetch() == []
         assert not (path / "commit").exists()
         store.put(b"next", b"1")
         store.commit({LOG: committed + 1})
@@ -299,7 +299,7 @@ def test_the_staging_store_is_emptied_by_each_end_of_a_transaction(
         for number in range(3):
             store.put_all((key, value + b"%d" % number) for key, value in SECOND.items())
             getattr(store, ending)()
-            assert second(store).scan(None, None).fetch() == []
+            assert second(store).scan().fetch() == []
             assert set(second(store).meta().values()) <= {None}
 
 

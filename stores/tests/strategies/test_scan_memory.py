@@ -38,7 +38,7 @@ def test_a_fetch_ends_at_about_a_megabyte(path: Path, engine: type[Engine], reve
     opened = engine.open(path, Durability.CHANGELOG, engine.options)
     try:
         opened.write([Writes((), {b"%04d" % number: VALUE for number in range(COUNT)})], {})
-        scan = opened.scan(None, None, reverse=reverse)
+        scan = opened.scan(reverse=reverse)
         keys = []
         while chunk := scan.fetch():
             assert sum(len(value) for _, value in chunk) < FETCH_BYTES_MAX + len(VALUE)

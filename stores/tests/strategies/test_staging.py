@@ -55,7 +55,7 @@ class InOneDictionary(Staging):
 
     def _pairs(self, level: IsolationLevel, bounds: ScanRange, *, reverse: bool = False) -> list[tuple[bytes, bytes]]:
         found: dict[bytes, bytes | None] = {}
-        scan = self.engine.scan(None, None)
+        scan = self.engine.scan()
         while chunk := scan.fetch():
             found.update(chunk)
         if level is IsolationLevel.READ_UNCOMMITTED:

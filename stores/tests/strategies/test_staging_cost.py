@@ -15,6 +15,7 @@ from stores.batch.buffer import IndexedBatch
 from stores.batch.merge import lay_over
 from stores.engines.engine import Writes
 from stores.engines.memory import MemoryEngine
+from stores.ordered.ranges import WHOLE
 from stores.registry import backends
 from stores.strategies.store import Store
 
@@ -133,11 +134,7 @@ def test_the_first_step_of_a_scan_costs_what_it_returns_however_much_is_staged(r
 
         def step() -> None:
             [layer] = layers
-            next(
-                lay_over(
-                    iter([]), layer.scan(None, None, end_open=False, reverse=reverse), layer.ranges, reverse=reverse
-                )
-            )
+            next(lay_over(iter([]), layer.scan(WHOLE, reverse=reverse), layer.ranges, reverse=reverse))
 
         return counted(step)
 
