@@ -301,6 +301,7 @@ SCANNED = ("memory-indexed-batch", "rocksdb-indexed-batch", "rocksdb-dual-store"
 CLASSES = {
     "memory": "stores.engines.memory.MapScan",
     "lmdb": "stores.engines.lmdb.engine.LmdbScan",
+    "rocksdb": "stores.engines.rocksdb.engine.RocksDBScan",
     "sqlite": "stores.engines.sqlite.engine.SqliteScan",
 }
 
@@ -321,12 +322,9 @@ def write_between_scans(
 
         return called
 
-    target = CLASSES.get(store.staging.engine.name)
-    if target is None:
-        monkeypatch.setattr(store.staging.engine, "_scan", between(store.staging.engine._scan))
-    else:
-        module, name = target.rsplit(".", 1)
-        monkeypatch.setattr(target, between(getattr(import_module(module), name)))
+    target = CLASSES[store.staging.engine.name]
+    module, name = target.rsplit(".", 1)
+    monkeypatch.setattr(target, between(getattr(import_module(module), name)))
     if hasattr(store.staging, "_live_scan"):
         monkeypatch.setattr(store.staging, "_live_scan", between(store.staging._live_scan))
     return done

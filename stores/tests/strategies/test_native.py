@@ -71,8 +71,8 @@ def test_scans_that_have_got_somewhere_go_on_as_if_nothing_had_happened_since(
     path: Path, monkeypatch: pytest.MonkeyPatch, backend: str, seed: int
 ) -> None:
     """Two pairs are fetched at a time, so that most of a scan is read after what is done meanwhile."""
-    monkeypatch.setattr(native_module, "_FETCH_FIRST", 2)
-    monkeypatch.setattr(native_module, "_FETCH", 2)
+    monkeypatch.setattr(native_module, "FETCH_FIRST", 2)
+    monkeypatch.setattr(native_module, "FETCH_MAX", 2)
     rng, model = Random(seed), Model()
     held: list[tuple[KeyValueIterator, list[tuple[bytes, bytes]]]] = []
     with opened(backend, path) as store:
