@@ -17,7 +17,7 @@ from __future__ import annotations
 import json
 import os
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -26,26 +26,21 @@ from zlib import crc32
 
 from stores.errors import ConfigError, StoreCorruptedError
 from stores.failpoints import Part, declare, reach
-from stores.files.plain_files import StrangeFileError, make_folder, read_json, replace_file, sync_folder
+from stores.files.creation import is_plain
+from stores.files.plain_files import StrangeFileError, make_folder, read_json, sync_folder
 from stores.interface import TopicPartition
 from stores.tasks.directory.checkpoint_file import CheckpointFile
 from stores.tasks.directory.directory_layout import JOURNAL_BYTES_MAX, JOURNAL_FILE, DirectoryLayout, write_layout
 from stores.tasks.directory.names import check_stores
 from stores.tasks.directory.origin_file import Origin, OriginFile
 from stores.tasks.directory.placement import Move
+from stores.tasks.directory.replacement import carry_out, decide
 from stores.tasks.directory.state_directory import CHECKPOINT_FILE, LOCK_FILE, ORIGIN_FILE
 from stores.tasks.directory.store_places import parts, places
 from stores.tasks.identifier import Home, StorePartition, TaskId
 
-PLANNED = declare("relocation.planned", "the journal is durable, and nothing else has changed", part=Part.CHANGE)
 ENTRIES_TAKEN = declare(
     "relocation.entries_taken", "no file has entries of the stores, which are where they were", part=Part.CHANGE
-)
-STORE_MOVED = declare(
-    "relocation.store_moved", "one more store has its new place; no file has entries of it", part=Part.CHANGE
-)
-STORES_MOVED = declare(
-    "relocation.stores_moved", "all stores have their new places, durably; no file has their entries", part=Part.CHANGE
 )
 ENTRIES_WRITTEN = declare(
     "relocation.entries_written", "the entries are beside their stores; the journal is still there", part=Part.CHANGE
@@ -55,9 +50,8 @@ LAYOUT_NOTED = declare(
     "the directory notes its new layout, which its stores have; the journal is still there",
     part=Part.CHANGE,
 )
-FINISHED = declare("relocation.finished", "the journal is gone, and all is done", part=Part.CHANGE)
-FAILPOINTS = (PLANNED, ENTRIES_TAKEN, STORE_MOVED, STORES_MOVED, ENTRIES_WRITTEN, FINISHED)
-"""The failpoints of a relocation, in this order. A change of the layout reaches LAYOUT_NOTED as well."""
+FAILPOINTS = (ENTRIES_TAKEN, ENTRIES_WRITTEN, LAYOUT_NOTED)
+"""The failpoints of a relocation between those of every replacement. LAYOUT_NOTED is reached if the layout changes."""
 
 
 @dataclass(frozen=True)
@@ -98,8 +92,7 @@ class Journal:
         }
         if self.layout is not None:
             content["layout"] = self.layout
-        replace_file(state / JOURNAL_FILE, json.dumps({**content, "checksum": _checksum(content)}) + "\n")
-        reach(PLANNED)
+        decide(state / JOURNAL_FILE, json.dumps({**content, "checksum": _checksum(content)}) + "\n")
 
     @classmethod
     def read(cls, state: Path) -> Journal | None:
@@ -142,19 +135,18 @@ class Journal:
         for home in self.homes:
             self._take_entries(state, home, moves[home])
         reach(ENTRIES_TAKEN)
-        self._move_stores(state)
-        reach(STORES_MOVED)
-        for home in self.homes:
-            self._write_entries(state, home, moves[home])
-        reach(ENTRIES_WRITTEN)
-        if self.layout is not None:
-            write_layout(state, self.layout)
-            reach(LAYOUT_NOTED)
-        for home in self.homes:
-            tidy(state, home, {move.engine for move in moves[home]})
-        (state / JOURNAL_FILE).unlink(missing_ok=True)
-        sync_folder(state)
-        reach(FINISHED)
+
+        def settle() -> None:
+            for home in self.homes:
+                self._write_entries(state, home, moves[home])
+            reach(ENTRIES_WRITTEN)
+            if self.layout is not None:
+                write_layout(state, self.layout)
+                reach(LAYOUT_NOTED)
+            for home in self.homes:
+                tidy(state, home, {move.engine for move in moves[home]})
+
+        carry_out(state / JOURNAL_FILE, self._renames(state), settle)
 
     def _take_entries(self, state: Path, home: Home, moves: Iterable[Move]) -> None:
         """Remove the entries of the moved stores from the files of one task, or of one store's own folder."""
@@ -164,7 +156,7 @@ class Journal:
         take_offsets(folder, (TopicPartition(topic, home.partition) for topic in self.taken.get(home, ())))
         take_origins(folder, {move.store for move in moves}, _names(state, home))
 
-    def _move_stores(self, state: Path) -> None:
+    def _renames(self, state: Path) -> Iterator[tuple[Path, Path]]:
         made: dict[Path, None] = {}
         left: dict[Path, None] = {}
         for move in self.moves:
@@ -173,23 +165,19 @@ class Journal:
                 name = target.with_name(target.name + part.name.removeprefix(source.name))
                 if not os.path.lexists(name):
                     make_folder(target.parent, 0o700)
-                    part.rename(name)
-                    reach(STORE_MOVED)
-            self._move_position(state, move)
+                    yield part, name
+            position = state / str(move.source) / f"{move.store}.position"
+            # It moves along with a store that has imported no offset yet.
+            replaced = state / str(move.target) / position.name
+            is_moved = os.path.lexists(position) and is_plain(position) and is_plain(replaced)
+            if is_moved and self._has_arrived(state, move):
+                yield position, replaced
             # Sync these also if an earlier attempt renamed the store and was interrupted before the sync.
             for folders, home, path in ((made, move.target, target), (left, move.source, source)):
                 folders.update(dict.fromkeys((path.parent, state / str(home))))
         for folder in (*made, *left):
             if folder.is_dir():
                 sync_folder(folder)
-
-    def _move_position(self, state: Path, move: Move) -> None:
-        """Move the position file of a store along with it, if there was no offset import yet."""
-        source, target = (state / str(home) / f"{move.store}.position" for home in (move.source, move.target))
-        if source.is_file() and not source.is_symlink() and self._has_arrived(state, move):
-            if os.path.lexists(target) and (target.is_symlink() or not target.is_file()):
-                return
-            source.replace(target)
 
     @staticmethod
     def _has_arrived(state: Path, move: Move) -> bool:

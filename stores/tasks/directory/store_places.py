@@ -1,7 +1,7 @@
 """The places of a task's stores in its folder, and the names beside them.
 
     0_3/rocksdb/counts            the store ``counts`` of the engine ``rocksdb``
-    0_3/rocksdb/counts.prepare    its new store, and the other names of a swap (see ``stores.tasks.stores.swap``)
+    0_3/rocksdb/counts.prepare    its new store, and the other names of its replacement (``replacement``)
     0_3/counts.position           a position file of Kafka's, beside the engines' folders
 
 What Kafka Streams has left there is recognized, locked and removed here:
@@ -220,10 +220,14 @@ def remove_streams_store(path: Path) -> None:
     sync_folder(path.parent)
 
 
+def streams_foreign_names(path: Path) -> list[str]:
+    """Return the names in the folder ``path`` that are not RocksDB's, in order. Raises: OSError."""
+    return sorted(name for name in os.listdir(path) if name != _CURRENT and not _OWN.fullmatch(name))
+
+
 def _own_files(path: Path) -> list[Path]:
     """Return the paths of RocksDB's files in the folder ``path``, without CURRENT. Raises: OSError."""
-    with os.scandir(path) as entries:
-        return [Path(entry.path) for entry in entries if _OWN.fullmatch(entry.name)]
+    return [path / name for name in os.listdir(path) if _OWN.fullmatch(name)]
 
 
 def _locked(file: Path) -> int:

@@ -14,12 +14,12 @@ from stores.files.plain_files import translated_system_errors
 from stores.interface import KeyValueStore
 from stores.records.record_kind import check_untyped, is_empty, kept_description
 from stores.settings import UpgradeMode
+from stores.tasks.directory.replacement import complete
 from stores.tasks.directory.store_places import PREPARE_END, beside
 from stores.tasks.directory.task_files import StorePlan
 from stores.tasks.stores.conversion import Conversion, version_headers
 from stores.tasks.stores.log_rewriting import rewrite
 from stores.tasks.stores.store_counters import TaskStoreCounters
-from stores.tasks.stores.swap import complete
 from stores.tasks.stores.upgrading import StoreBeside, keep_version, kept_version
 
 _log = logging.getLogger(__name__)
@@ -71,7 +71,7 @@ class StoreFormat:
         return store if self._proxy is None else self._proxy(store)
 
     def complete(self) -> None:
-        """Complete a swap that a kill interrupted, before the store is opened. Raises: StoreUnavailableError."""
+        """Complete a replacement that a kill interrupted, before the store is opened. Raises: as ``complete``."""
         complete(self._path)
 
     def is_outdated(self, store: KeyValueStore) -> bool:

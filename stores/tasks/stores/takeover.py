@@ -1,14 +1,9 @@
 """Takeover: a store of a task continues with the folder, offset and position that Kafka Streams has left for it.
 
 The records are copied into a store of the configured backend, which is built in ``NAME.prepare``. Its last write has
-the offset of the task's checkpoint file and the position. Then it is closed and synced, and takes its place:
-
-1. if RocksDB is the backend's engine, Kafka's folder is moved from ``NAME`` to ``NAME.former``;
-2. the new store is moved to ``NAME``;
-3. Kafka's files are removed.
-
-Until step 2 Kafka's folder counts: the next opening moves it back, and starts over. After it the new store counts, and
-the next opening removes Kafka's files. With another engine the two have different places.
+the offset of the task's checkpoint file and the position. Then it is closed and takes its place, and Kafka's files are
+removed (``stores.tasks.directory.replacement``). Until that is decided Kafka's folder counts, and the next opening
+starts over. If RocksDB is the backend's engine, Kafka's folder is in that place; else it is removed last.
 
 A folder that can't be taken over is removed like a store that can't be trusted, and restored from its changelog. One
 that another configuration could take over is refused unchanged, as a store of the library is.
@@ -19,7 +14,6 @@ Source: KIP-892, "Upgrading", "Interactive Query .position Offsets"; Kafka Strea
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing, suppress
 from pathlib import Path
@@ -35,14 +29,14 @@ from stores.errors import (
     StoreUnavailableError,
     TaskCorruptedError,
 )
-from stores.failpoints import Part, declare, reach
 from stores.files.creation import is_complete, is_store, wipe
-from stores.files.plain_files import sync_folder, sync_tree, translated_system_errors
+from stores.files.plain_files import sync_folder, translated_system_errors
 from stores.interface import KeyValueStore, TopicPartition
 from stores.records.key_value import KeyValue
 from stores.records.timestamped import TimestampedKeyValue
 from stores.records.values import TIME_BYTES
 from stores.registry import StoreBackend, backend_named
+from stores.tasks.directory.replacement import replace_store
 from stores.tasks.directory.store_places import (
     ENGINE_FOLDER,
     FORMER_END,
@@ -56,18 +50,6 @@ from stores.tasks.directory.task_files import StorePlan
 
 if TYPE_CHECKING:
     from stores.engines.rocksdb.streams import StreamsDatabase
-
-COPIED = declare(
-    "takeover.copied", "the new store is complete and synced, and the folder of Kafka Streams counts", part=Part.CHANGE
-)
-MOVED = declare(
-    "takeover.moved", "the folder of Kafka Streams is out of the way, the new store not in its place", part=Part.CHANGE
-)
-PLACED = declare(
-    "takeover.placed", "the new store is in its place, and the files of Kafka Streams are still there", part=Part.CHANGE
-)
-FAILPOINTS = (COPIED, MOVED, PLACED)
-"""The failpoints of a takeover, in this order. MOVED is reached with the engine RocksDB only."""
 
 PIECE_BYTES = 8 << 20
 """The size of keys and values from which a piece is written. A piece is in memory, and one atomic write."""
@@ -99,14 +81,15 @@ class Takeover:
         if not backend_named(self._config.backend).persistent:
             return
         with translated_system_errors(self._source):
-            self._complete()
+            self._remove_rest()
             if not is_streams_store(self._source):
                 return
             with kept_from_streams(self._source):
                 if self._in_place or not (is_complete(self._path) and is_store(self._path)):
                     self._build(offset, position)
-                    self._place()
-                elif not self._plan.is_log_empty:
+                elif self._plan.is_log_empty:
+                    return
+                if not self._in_place:
                     remove_streams_store(self._source)
 
     def discard(self) -> None:
@@ -118,7 +101,10 @@ class Takeover:
                 return
             with kept_from_streams(self._source):
                 wipe(beside(self._path, PREPARE_END))
-                remove_streams_store(self._moved() if self._in_place else self._source)
+                if self._in_place:
+                    self._clear_place()
+                else:
+                    remove_streams_store(self._source)
 
     def _check_config(self) -> None:
         """Check that records of Kafka Streams can become those of the configured store.
@@ -137,12 +123,11 @@ class Takeover:
             raise self._refused("its configuration has an upgrade")
 
     def _build(self, offset: int | None, position: Callable[[], Mapping[TopicPartition, int]]) -> None:
-        """Build the new store beside its place, complete and synced. An unfinished one is removed first."""
+        """Build the new store beside its place, and put it there. An unfinished one is removed first."""
         folder = beside(self._path, PREPARE_END)
         wipe(folder)
         try:
             records = self._copy(folder, offset, position)
-            sync_tree(folder)
         except CommitFailedError as error:
             with suppress(StoreError):
                 wipe(folder)
@@ -161,7 +146,7 @@ class Takeover:
             offset,
             *self._partition,
         )
-        reach(COPIED)
+        replace_store(self._path)
 
     def _copy(self, folder: Path, offset: int | None, position: Callable[[], Mapping[TopicPartition, int]]) -> int:
         """Copy all records into a new store in ``folder``, then the offset and the position. Return their number."""
@@ -240,47 +225,23 @@ class Takeover:
         if found != record.value:
             raise self._refused(f"it does not have the changelog record at its offset {offset}")
 
-    def _place(self) -> None:
-        """Put the complete new store in its place, then remove Kafka's files."""
-        source = self._source
-        if self._in_place:
-            source = self._moved()
-            reach(MOVED)
-        else:
-            wipe(self._path)
-        beside(self._path, PREPARE_END).rename(self._path)
-        sync_folder(self._path.parent)
-        reach(PLACED)
-        remove_streams_store(source)
-
-    def _moved(self) -> Path:
-        """Move Kafka's folder out of the way, and return its new path. Foreign files in it will stay there."""
+    def _clear_place(self) -> None:
+        """Remove Kafka's folder, and move foreign files of it out of the way."""
         former = beside(self._path, FORMER_END)
         wipe(former)
         self._path.rename(former)
         sync_folder(former.parent)
-        return former
+        remove_streams_store(former)
 
-    def _complete(self) -> None:
-        """Complete or undo a takeover that was interrupted after Kafka's folder had been moved."""
-        former = beside(self._path, FORMER_END)
-        removed = former if self._in_place else self._source
-        if not is_streams_store(removed):
-            if removed.is_dir():
-                # Its removal may have been interrupted when it was empty.
+    def _remove_rest(self) -> None:
+        """Remove the rest of a Kafka's folder whose removal was interrupted."""
+        rest = beside(self._path, FORMER_END) if self._in_place else self._source
+        if not is_streams_store(rest):
+            if rest.is_dir():
                 with suppress(OSError):
-                    removed.rmdir()
-            return
-        if not self._in_place:
-            return
-        if not os.path.lexists(self._path):
-            # It was moved to make room for the new store, or to be removed: that begins again.
-            former.rename(self._path)
-            sync_folder(self._path.parent)
-            return
-        # Beside a folder of Kafka Streams it is no remainder of a takeover.
-        if not is_streams_store(self._path):
-            remove_streams_store(former)
+                    rest.rmdir()
+        elif self._in_place and not is_streams_store(self._path):
+            remove_streams_store(rest)
 
     def _log_lost(self) -> ChangelogLostError:
         topic, number = self._partition

@@ -28,12 +28,12 @@ from stores.files.plain_files import translated_system_errors
 from stores.interface import KeyValueStore
 from stores.records.record_kind import RecordKind
 from stores.settings import Upgrade, UpgradeProgress
+from stores.tasks.directory.replacement import replace_store
 from stores.tasks.directory.store_places import PREPARE_END, beside
 from stores.tasks.directory.task_files import StorePlan
 from stores.tasks.stores.conversion import Conversion
 from stores.tasks.stores.log_follower import RestoreProgress, restore
 from stores.tasks.stores.replay_bound import ReplayBound
-from stores.tasks.stores.swap import swap
 
 BEGUN = declare("upgrade.begun", "the new store is there, marked with its format, with nothing in it", part=Part.CHANGE)
 STEPPED = declare("upgrade.stepped", "the new store has come a step further", part=Part.CHANGE)
@@ -152,7 +152,7 @@ class StoreBeside:
         """Swap the closed store at ``path`` for the new one, which is at the changelog's end."""
         self.close()
         reach(CAUGHT_UP)
-        swap(self._path)
+        replace_store(self._path)
         end = self._changelog.end_offset(self._partition)
         self._report_progress(-1 if self.offset is None else self.offset, end, self._records, swapped=True)
 

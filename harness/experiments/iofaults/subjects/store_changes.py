@@ -33,9 +33,9 @@ from stores.registry import Backend, backend_named, backends, open_store
 from stores.settings import Upgrade, UpgradeMode
 from stores.tasks.directory.checkpoint_file import CheckpointFile
 from stores.tasks.directory.origin_file import Origin
+from stores.tasks.directory.replacement import complete
 from stores.tasks.directory.task_files import StorePlan
 from stores.tasks.stores.conversion import version_headers
-from stores.tasks.stores.swap import complete
 from stores.tasks.stores.task_store import TaskStore
 from stores.tasks.stores.upgrading import kept_version
 

@@ -33,7 +33,8 @@ from stores.tasks import (
 from stores.tasks.directory.checkpoint_file import CheckpointFile
 from stores.tasks.directory.directory_layout import JOURNAL_FILE, LAYOUT_FILE, read_layout
 from stores.tasks.directory.origin_file import Origin, OriginFile
-from stores.tasks.directory.relocation_journal import FAILPOINTS, LAYOUT_NOTED, PLANNED, STORE_MOVED
+from stores.tasks.directory.relocation_journal import FAILPOINTS as OWN_FAILPOINTS
+from stores.tasks.directory.replacement import DECIDED, FAILPOINTS, RENAMED
 from stores.tests.forked_call import call_until_killed
 from stores.tests.tasks.directory.relocating import (
     BACKENDS,
@@ -55,10 +56,10 @@ from stores.tests.tasks.setup import Crash, crashing_at
 OWN = DirectoryLayout.STORE_PARTITION
 BY_TASK = DirectoryLayout.TASK
 POINTS = [
-    *((point, 1) for point in (*FAILPOINTS, LAYOUT_NOTED)),
-    (PLANNED, 2),
-    (STORE_MOVED, 2),
-    (STORE_MOVED, len(STORES)),
+    *((point, 1) for point in (*FAILPOINTS, *OWN_FAILPOINTS)),
+    (DECIDED, 2),
+    (RENAMED, 2),
+    (RENAMED, len(STORES)),
 ]
 
 
@@ -141,7 +142,7 @@ def test_each_store_has_one_rename_and_takes_its_entries_along_there_and_back(tm
     ("failpoint", "hit", "by"),
     [
         *((*point, "run") for point in POINTS),
-        *((*point, "task") for point in ((PLANNED, 1), (PLANNED, 2), (STORE_MOVED, 2))),
+        *((*point, "task") for point in ((DECIDED, 1), (DECIDED, 2), (RENAMED, 2))),
     ],
 )
 @pytest.mark.parametrize("back", [False, True])
@@ -161,7 +162,7 @@ def test_a_change_that_is_killed_anywhere_is_completed_by_the_next_run_or_task(
         task.close()
         (tmp_path / str(task_id(9)) / ".lock").unlink()
         (tmp_path / str(task_id(9))).rmdir()
-        if (failpoint, hit) == (PLANNED, 1):
+        if (failpoint, hit) == (DECIDED, 1):
             # Nothing was decided yet.
             (check_own if back else check_by_task)(tmp_path, inodes)
             return
@@ -206,11 +207,11 @@ def test_a_change_is_refused_while_any_task_is_open(tmp_path: Path, back: bool) 
     with pytest.raises(StoreLockedError):
         change(tmp_path)
     lock.release()
-    failpoints.arm(PLANNED, lambda: locks.append(state.lock(TaskId(8, 0), "somebody")))
+    failpoints.arm(DECIDED, lambda: locks.append(state.lock(TaskId(8, 0), "somebody")))
     locks: list[object] = []
     with pytest.raises(StoreLockedError):
         change(tmp_path)
-    failpoints.disarm(PLANNED)
+    failpoints.disarm(DECIDED)
     assert len(locks) == 1
     (tmp_path / "8_0" / ".lock").unlink()
     (tmp_path / "8_0").rmdir()
@@ -384,7 +385,7 @@ def test_a_disk_that_refuses_is_reported_and_the_next_task_completes_the_change(
         broken.setattr("os.rename", refuse)
         with pytest.raises(StoreError):
             to_own(tmp_path)
-    with crashing_at(STORE_MOVED):
+    with crashing_at(RENAMED):
         to_own(tmp_path)
     assert read_layout(tmp_path) is OWN
     assert len(change_layout(tmp_path, OWN).completed) == len(STORES)

@@ -38,7 +38,8 @@ from stores.tasks.directory.checkpoint_file import CheckpointFile, SplitCheckpoi
 from stores.tasks.directory.directory_layout import JOURNAL_FILE, RELOCATING_FILE
 from stores.tasks.directory.origin_file import Origin, OriginFile, SplitOrigins
 from stores.tasks.directory.placement import Move
-from stores.tasks.directory.relocation_journal import PLANNED, STORE_MOVED, Journal, owners
+from stores.tasks.directory.relocation_journal import Journal, owners
+from stores.tasks.directory.replacement import DECIDED, RENAMED
 from stores.tasks.directory.task_lock import TaskLock
 from stores.tasks.directory.topology_lock import TOPOLOGY_FILE
 from stores.tasks.directory.unnamed_stores import UNNAMED_FILE, clean_stores
@@ -118,7 +119,7 @@ def test_a_relocation_waits_for_another_one(tmp_path: Path, monkeypatch: pytest.
 
 def test_a_relocation_that_was_cut_short_is_not_completed_over_an_open_task(tmp_path: Path) -> None:
     inodes = lay_out(tmp_path)
-    with crashing_at(STORE_MOVED):
+    with crashing_at(RENAMED):
         relocate(tmp_path, PRESENT)
     lock = StateDirectory(tmp_path).lock(task_id(5), "somebody")
     before = content(tmp_path)
@@ -140,7 +141,7 @@ def test_a_task_that_holds_the_topology_already_completes_what_was_cut_short(
     first, second = (task_of(topology, number, tmp_path, {"log": log}) for number in (3, 5))
     first.open()
     lay_out(tmp_path, Topology({7: Subtopology(("rates",))}))
-    with crashing_at(PLANNED):
+    with crashing_at(DECIDED):
         relocate(tmp_path, topology)
     second.open()
     assert not (tmp_path / JOURNAL_FILE).exists()
@@ -160,7 +161,7 @@ def test_a_task_that_is_about_to_open_as_others_begin_to_relocate_completes_that
 
     def late(state: StateDirectory, of: TaskId, owner: object) -> TaskLock:
         monkeypatch.undo()
-        with crashing_at(STORE_MOVED):
+        with crashing_at(RENAMED):
             relocate(tmp_path, PRESENT)
         return lock(state, of, owner)
 
@@ -197,7 +198,7 @@ def test_what_appears_in_the_right_place_before_a_completion_is_not_overwritten_
     """An offset beside a store that it is not about would have a task go on from data that it does not have."""
     lay_out(tmp_path)
     CheckpointFile(tmp_path / str(task_id(2)) / "names.position").write({TopicPartition("input", 0): 7})
-    with crashing_at(PLANNED):
+    with crashing_at(DECIDED):
         relocate(tmp_path, PRESENT)
     target = folder_of(tmp_path, 3) / "names"
     target.mkdir()
@@ -518,6 +519,6 @@ def test_tasks_complete_what_was_killed_and_replay_nothing(
     if move is to_tasks:
         to_own(tmp_path)
     run_all(FORMER, tmp_path, log, backend, 3)
-    assert call_until_killed(move, tmp_path, STORE_MOVED, 2)
+    assert call_until_killed(move, tmp_path, RENAMED, 2)
     assert run_all(FORMER if move is to_tasks else PRESENT, tmp_path, log, backend, 4) == [0] * len(STORES)
     assert not (tmp_path / JOURNAL_FILE).exists()

@@ -18,7 +18,7 @@ from stores.tasks import (
 from stores.tasks.directory.checkpoint_file import CheckpointFile
 from stores.tasks.directory.directory_layout import JOURNAL_FILE
 from stores.tasks.directory.origin_file import Origin, OriginFile
-from stores.tasks.directory.relocation_journal import STORE_MOVED
+from stores.tasks.directory.replacement import RENAMED
 from stores.tests.tasks.directory.relocating import (
     PARTITION,
     PRESENT,
@@ -34,7 +34,7 @@ from stores.tests.tasks.setup import crashing_at
 
 def test_a_damaged_journal_is_refused_and_without_it_stores_are_found_by_their_names(tmp_path: Path) -> None:
     lay_out(tmp_path)
-    with crashing_at(STORE_MOVED):
+    with crashing_at(RENAMED):
         relocate(tmp_path, PRESENT)
     journal = tmp_path / JOURNAL_FILE
     journal.write_bytes(journal.read_bytes().replace(b"counts", b"c0unts"))

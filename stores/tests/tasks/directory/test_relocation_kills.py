@@ -19,10 +19,11 @@ from stores.tasks import (
     Topology,
     relocate,
 )
-from stores.tasks.directory import relocation_journal
+from stores.tasks.directory import replacement
 from stores.tasks.directory.checkpoint_file import CheckpointFile
 from stores.tasks.directory.directory_layout import JOURNAL_FILE
-from stores.tasks.directory.relocation_journal import FAILPOINTS, STORE_MOVED, STORES_MOVED, Journal
+from stores.tasks.directory.relocation_journal import ENTRIES_TAKEN, ENTRIES_WRITTEN, Journal
+from stores.tasks.directory.replacement import FAILPOINTS, PLACED, RENAMED
 from stores.tests.forked_call import call_until_killed
 from stores.tests.tasks.directory.relocating import (
     FORMER,
@@ -42,7 +43,12 @@ from stores.tests.tasks.setup import crashing_at
 
 
 @pytest.mark.parametrize(
-    ("failpoint", "hit"), [*((failpoint, 1) for failpoint in FAILPOINTS), (STORE_MOVED, 2), (STORE_MOVED, len(STORES))]
+    ("failpoint", "hit"),
+    [
+        *((failpoint, 1) for failpoint in (*FAILPOINTS, ENTRIES_TAKEN, ENTRIES_WRITTEN)),
+        (RENAMED, 2),
+        (RENAMED, len(STORES)),
+    ],
 )
 def test_a_relocation_that_is_killed_anywhere_is_completed_by_the_next(
     tmp_path: Path, failpoint: str, hit: int
@@ -60,7 +66,7 @@ def test_a_task_that_knows_nothing_of_it_completes_a_relocation_first(
 ) -> None:
     """Else it would restore what is on its way, and have its entries overwritten later."""
     inodes = lay_out(tmp_path)
-    with crashing_at(STORE_MOVED):
+    with crashing_at(RENAMED):
         relocate(tmp_path, PRESENT)
     if topology is None:
         with MemoryChangelog() as log:
@@ -95,7 +101,8 @@ def test_a_relocation_that_copies_the_checkpoint_before_the_folder_is_caught(
             target.mkdir(exist_ok=True)
             file = CheckpointFile(target / ".checkpoint")
             file.write({**file.read(), **CheckpointFile(source / ".checkpoint").read()})
-        self._move_stores(state)
+        for source, target in self._renames(state):
+            source.rename(target)
         for task in self.homes:
             self._take_entries(state, task, self.moves)
             self._write_entries(state, task, self.moves)
@@ -119,11 +126,11 @@ def test_a_disk_that_refuses_in_the_middle_is_reported_and_the_next_start_comple
 
     with monkeypatch.context() as broken:
         if place == "journal":
-            broken.setattr(relocation_journal, "replace_file", refuse)
+            broken.setattr(replacement, "replace_file", refuse)
         elif place == "rename":
             broken.setattr(os, "rename", refuse)
         else:
-            failpoints.arm(STORES_MOVED, lambda: broken.setattr(CheckpointFile, "write", refuse))
+            failpoints.arm(PLACED, lambda: broken.setattr(CheckpointFile, "write", refuse))
         with pytest.raises(StoreUnavailableError):
             relocate(tmp_path, PRESENT)
         failpoints.disarm()
@@ -144,7 +151,7 @@ def test_what_an_upgrade_keeps_beside_a_store_follows_it_also_while_the_two_are_
     (folder / "names.prepare").mkdir()
     (folder / "names.swap").write_text("note")
     names = {entry.name for entry in folder.iterdir()} - {"counts"}
-    with crashing_at(STORE_MOVED):
+    with crashing_at(RENAMED):
         relocate(tmp_path, PRESENT)
     done = relocate(tmp_path, PRESENT)
     assert len(done.completed) == len(STORES)

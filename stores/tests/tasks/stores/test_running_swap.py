@@ -16,7 +16,8 @@ from stores.interface import IsolationLevel, PositionBound
 from stores.records import ValueAndTimestamp
 from stores.settings import UpgradeProgress
 from stores.tasks import TaskContext
-from stores.tasks.stores import swap, upgrading
+from stores.tasks.directory import replacement as swap
+from stores.tasks.stores import upgrading
 from stores.tasks.stores.conversion import VERSION_HEADER
 from stores.tests.tasks.setup import DIRECT, INDEXED, INPUT
 from stores.tests.tasks.typed import STORE, feed_times, sent, store_folder
@@ -31,6 +32,8 @@ from stores.tests.tasks.upgrading import (
     shown,
     work,
 )
+
+POINTS = (upgrading.STEPPED, upgrading.CAUGHT_UP, swap.SYNCED, *swap.FAILPOINTS)
 
 
 @pytest.fixture(autouse=True)
@@ -162,7 +165,7 @@ def test_a_disk_that_refuses_the_swap_leaves_the_old_store_and_its_task_at_work(
     assert names_beside(tmp_path) == []
 
 
-@pytest.mark.parametrize("failpoint", [swap.DECIDED, swap.MOVED, swap.PLACED, swap.REMOVED])
+@pytest.mark.parametrize("failpoint", [swap.DECIDED, swap.RENAMED, swap.PLACED, swap.CLEARED])
 def test_a_swap_that_was_decided_is_completed_after_an_error(
     tmp_path: Path, log: MemoryChangelog, failpoint: str
 ) -> None:
@@ -196,7 +199,7 @@ def test_a_task_that_can_open_neither_store_fails_and_its_next_opening_completes
 
     task = running_task(tmp_path, log)
     task.open()
-    failpoints.arm(swap.MOVED, refuse)
+    failpoints.arm(swap.RENAMED, refuse)
     with pytest.raises(StoreUnavailableError):
         task.run(6, commit=True)
     with pytest.raises(StoreError):
@@ -212,8 +215,8 @@ def test_a_task_that_can_open_neither_store_fails_and_its_next_opening_completes
 @pytest.mark.parametrize(
     ("failpoint", "backend"),
     [
-        *((failpoint, INDEXED) for failpoint in (upgrading.STEPPED, upgrading.CAUGHT_UP, *swap.FAILPOINTS)),
-        *((failpoint, DIRECT) for failpoint in (swap.SYNCED, swap.MOVED)),
+        *((failpoint, INDEXED) for failpoint in POINTS),
+        *((failpoint, DIRECT) for failpoint in (swap.SYNCED, swap.RENAMED)),
         (swap.PLACED, "sqlite-native"),
     ],
 )

@@ -12,9 +12,10 @@ from stores.errors import StoreIncompatibleError, StoreUnavailableError
 from stores.files.creation import create
 from stores.files.locks import take
 from stores.files.plain_files import sync_folder
+from stores.tasks.directory import replacement as swapping
+from stores.tasks.directory.replacement import complete
+from stores.tasks.directory.replacement import replace_store as swap
 from stores.tasks.directory.store_places import ENDS, FORMER_END, PREPARE_END, SWAP_END, beside
-from stores.tasks.stores import swap as swapping
-from stores.tasks.stores.swap import complete, swap
 from stores.tests.tasks.directory.relocating import failing_at
 from stores.tests.tasks.setup import Crash
 

@@ -18,6 +18,7 @@ from stores.changelog import Changelog, MemoryChangelog, Record, SqliteChangelog
 from stores.errors import ChangelogLostError, StoreLockedError
 from stores.interface import IsolationLevel, TopicPartition
 from stores.tasks import DirectoryLayout, StreamTask, TaskContext, change_layout
+from stores.tasks.directory import replacement
 from stores.tasks.directory.store_places import ENDS, beside
 from stores.tasks.stores import takeover
 from stores.tests.tasks.directory.relocating import failing_at
@@ -45,6 +46,7 @@ from stores.tests.tasks.streams_folder import all_files, leave_offsets, leave_st
 
 LMDB = "lmdb-indexed-batch"
 BACKENDS = [INDEXED, "rocksdb-dual-store", LMDB, "lmdb-native", "sqlite-native"]
+POINTS = (replacement.SYNCED, *replacement.FAILPOINTS)
 KEYS = [1, 2, 1]
 ELSEWHERE = TopicPartition("elsewhere", 3)
 
@@ -124,7 +126,11 @@ def test_a_store_larger_than_a_piece_is_copied_whole(
 
 @pytest.mark.parametrize(
     ("failpoint", "backend"),
-    [*((point, INDEXED) for point in takeover.FAILPOINTS), (takeover.COPIED, LMDB), (takeover.PLACED, LMDB)],
+    [
+        *((point, INDEXED) for point in POINTS),
+        (replacement.SYNCED, LMDB),
+        (replacement.PLACED, LMDB),
+    ],
 )
 def test_a_takeover_that_was_cut_short_is_repeated_or_completed(
     tmp_path: Path, log: MemoryChangelog, failpoint: str, backend: str
@@ -138,8 +144,8 @@ def test_a_takeover_that_was_cut_short_is_repeated_or_completed(
 @pytest.mark.parametrize(
     ("failpoint", "hit", "backend"),
     [
-        *((failpoint, hit, INDEXED) for failpoint in (*takeover.FAILPOINTS, "create.built") for hit in (1, 2)),
-        *((failpoint, 1, LMDB) for failpoint in (takeover.COPIED, takeover.PLACED, "create.built")),
+        *((failpoint, hit, INDEXED) for failpoint in (*POINTS, "create.built") for hit in (1, 2)),
+        *((failpoint, 1, LMDB) for failpoint in (replacement.SYNCED, replacement.PLACED, "create.built")),
     ],
 )
 def test_a_kill_in_a_takeover_leaves_one_complete_store(tmp_path: Path, failpoint: str, hit: int, backend: str) -> None:
@@ -269,7 +275,7 @@ def test_a_foreign_file_beside_those_of_rocksdb_stays(tmp_path: Path, log: Memor
     (streams_folder(tmp_path, "left") / "letter").write_text("dear")
     with closing(counting_task(tmp_path, log)) as task:
         assert opened(task) == [(False, 0)] * 2
-    assert (beside(streams_folder(tmp_path, "left"), ".former") / "letter").read_text() == "dear"
+    assert (streams_folder(tmp_path, "left") / "letter").read_text() == "dear"
 
 
 def test_a_window_store_of_kafka_streams_stays_and_ours_is_restored_from_the_changelog(

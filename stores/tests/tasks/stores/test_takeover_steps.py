@@ -13,6 +13,7 @@ from rocksdict import DBCompressionType, Options, Rdict
 from stores.changelog import MemoryChangelog
 from stores.errors import StoreIncompatibleError
 from stores.files.creation import _MARKER_TEXT
+from stores.tasks.directory import replacement
 from stores.tasks.directory.store_places import FORMER_END, PREPARE_END, beside, remove_streams_store
 from stores.tasks.stores import takeover
 from stores.tests.tasks.directory.relocating import failing_at
@@ -55,16 +56,20 @@ def test_the_new_store_is_synced_before_it_counts(
     place = store_folder(tmp_path, backend)
     steps: list[tuple[str, object]] = []
     for name in ("sync_tree", "sync_folder", "reach"):
-        monkeypatch.setattr(takeover, name, noting(steps, name, getattr(takeover, name)))
+        monkeypatch.setattr(replacement, name, noting(steps, name, getattr(replacement, name)))
     with closing(counting_task(tmp_path, log, backend)) as task:
         assert opened(task) == [(False, 0)] * 2
-    moved = [("sync_folder", place.parent), ("reach", takeover.MOVED)] if backend == INDEXED else []
+    moved = [("reach", replacement.RENAMED), ("sync_folder", place.parent)]
     assert steps[: len(steps) // 2] == [
         ("sync_tree", beside(place, PREPARE_END)),
-        ("reach", takeover.COPIED),
+        ("reach", replacement.SYNCED),
+        ("reach", replacement.DECIDED),
+        *(moved if backend == INDEXED else []),
         *moved,
+        ("reach", replacement.PLACED),
+        ("reach", replacement.CLEARED),
         ("sync_folder", place.parent),
-        ("reach", takeover.PLACED),
+        ("reach", replacement.FINISHED),
     ]
 
 
@@ -127,7 +132,7 @@ def test_a_copy_that_was_cut_short_is_made_anew(tmp_path: Path, log: MemoryChang
     path = streams_folder(tmp_path, "left")
     path.rename(tmp_path / "kept")
     leave_store(path, {**expected_state(KEYS), b"deleted": b"1"})
-    with crashing_at(takeover.COPIED):
+    with crashing_at(replacement.SYNCED):
         counting_task(tmp_path, log).open()
     path.rename(tmp_path / "former")
     (tmp_path / "kept").rename(path)

@@ -9,7 +9,8 @@ import pytest
 
 from stores.changelog import SqliteChangelog
 from stores.errors import StoreIncompatibleError
-from stores.tasks.stores import swap, upgrading
+from stores.tasks.directory import replacement as swap
+from stores.tasks.stores import upgrading
 from stores.tests.tasks.setup import DIRECT, INDEXED, checkpoint
 from stores.tests.tasks.typed import feed_times
 from stores.tests.tasks.upgrading import (
@@ -24,7 +25,7 @@ from stores.tests.tasks.upgrading import (
     work,
 )
 
-POINTS = (*upgrading.FAILPOINTS, *swap.FAILPOINTS)
+POINTS = (*upgrading.FAILPOINTS, swap.SYNCED, *swap.FAILPOINTS)
 BACKENDS = [INDEXED, "lmdb-indexed-batch", DIRECT]
 
 
@@ -60,7 +61,7 @@ def test_a_kill_in_an_offline_upgrade(tmp_path: Path, failpoint: str, backend: s
         assert names_beside(tmp_path) == []
 
 
-@pytest.mark.parametrize("failpoint", [upgrading.BEGUN, upgrading.CAUGHT_UP, swap.DECIDED, swap.REMOVED])
+@pytest.mark.parametrize("failpoint", [upgrading.BEGUN, upgrading.CAUGHT_UP, swap.DECIDED, swap.CLEARED])
 def test_the_offset_of_the_old_store_does_not_count_for_the_new_one(tmp_path: Path, failpoint: str) -> None:
     """The checkpoint file alone has the offset of such a store."""
     _begun(tmp_path, DIRECT, 12)
@@ -128,7 +129,7 @@ def test_a_kill_of_a_new_instance_that_rebuilds_disturbs_nobody_and_is_made_up_f
 def test_a_second_kill_while_a_swap_is_completed_changes_nothing(tmp_path: Path) -> None:
     _begun(tmp_path, INDEXED, 12)
     assert run_upgrade_until_killed(tmp_path, swap.DECIDED, 1, "offline", INDEXED)
-    for failpoint in (swap.MOVED, swap.MOVED, swap.PLACED, swap.REMOVED, swap.REMOVED):
+    for failpoint in (swap.RENAMED, swap.RENAMED, swap.PLACED, swap.CLEARED, swap.CLEARED):
         assert run_upgrade_until_killed(tmp_path, failpoint, 1, "offline", INDEXED)
     with SqliteChangelog(tmp_path / "log.sqlite") as log, closing(new_task(tmp_path, log, mode=None)) as task:
         [report] = task.open()

@@ -29,9 +29,9 @@ from stores.settings import Upgrade, UpgradeMode, UpgradeProgress
 from stores.strategies.store import Store
 from stores.tasks import StateDirectory, TaskConfig, TaskContext
 from stores.tasks.directory.names import check_stores
+from stores.tasks.directory.replacement import RENAMED, SYNCED
 from stores.tasks.directory.store_places import PREPARE_END, beside
 from stores.tasks.stores.conversion import VERSION_HEADER
-from stores.tasks.stores.swap import SYNCED
 from stores.tasks.stores.upgrading import files_bytes, kept_version, room_needed_bytes
 from stores.tests.minimal_store import Direct
 from stores.tests.tasks.setup import DIRECT, INDEXED, MEMORY, TASK, Crash, begun, crashing_at
@@ -443,7 +443,7 @@ def test_a_folder_with_an_unfinished_upgrade_is_removed_like_any_other(tmp_path:
     feed_times(log, range(20))
     work(online_task(tmp_path, log), 10)
     work(online_task(tmp_path, log), 0)
-    with crashing_at("upgrade.moved"):
+    with crashing_at(RENAMED):
         new_task(tmp_path, log).open()
     directory = StateDirectory(tmp_path / "state")
     assert directory.clean(0) == [TASK]
