@@ -7,22 +7,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import cast
 
 import pytest
 
 from harness.mutants.registry import LIBRARY_TESTS, patch
 from stores.changelog import MemoryChangelog
 from stores.errors import StoreError
-from stores.failpoints import disarm
 from stores.files.identity import STEPS
 from stores.files.store_directory import STEP_DONE
 from stores.interface import Durability
 from stores.tests.changelog import test_checksums
-from stores.tests.files import test_format
 from stores.tests.strategies import test_dual_store
-from stores.tests.tasks import test_disk_errors
-from stores.tests.tasks.setup import EXACTLY_ONCE, INDEXED
+from stores.tests.tasks import test_change_kills, test_disk_errors
+from stores.tests.tasks.setup import EXACTLY_ONCE, INDEXED, crashing_at
 from stores.tests.tasks.stores import test_restoring
 
 Patch = pytest.MonkeyPatch
@@ -57,13 +54,13 @@ def range_of_512(folder: Path, changes: Patch) -> None:
 
 def migration_noted_first(folder: Path, changes: Patch) -> None:
     steps = list(STEPS)
+    test_change_kills.begin_migration(folder, Durability.PROCESS)
     try:
-        test_format.test_a_migration_that_is_cut_short_is_gone_on_with(
-            folder / "store", cast(list[object], STEPS), STEP_DONE, Durability.PROCESS
-        )
+        with crashing_at(STEP_DONE):
+            test_change_kills.migrate(folder, Durability.PROCESS)
     finally:
         STEPS[:] = steps
-        disarm()
+    test_change_kills.check_migration(folder, test_change_kills.BEFORE, None, Durability.PROCESS)
 
 
 TESTS: Mapping[str, Test] = {

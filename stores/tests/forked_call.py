@@ -54,14 +54,20 @@ def _carry_out(connection: Connection, call: Callable[..., object], arguments: t
         raise SystemExit(1) from None
 
 
-def call_until_killed(call: Callable[[Path], object], folder: Path, failpoint: str, hit: int = 1) -> bool:
+def call_until_killed(
+    call: Callable[..., object], folder: Path, failpoint: str, hit: int = 1, *arguments: object
+) -> bool:
     """Call ``call``, a function of a module, in another process until it is killed at its ``hit``-th ``failpoint``.
+
+    It is called with ``folder`` and ``arguments``, which can be pickled.
 
     Returns whether it was: False where the call has ended before.
     """
-    return was_killed(_call_until, call, folder, failpoint, hit)
+    return was_killed(_call_until, call, folder, failpoint, hit, arguments)
 
 
-def _call_until(call: Callable[[Path], object], folder: Path, failpoint: str, hit: int) -> None:
+def _call_until(
+    call: Callable[..., object], folder: Path, failpoint: str, hit: int, arguments: tuple[object, ...]
+) -> None:
     kill_at(failpoint, hit)
-    call(folder)
+    call(folder, *arguments)

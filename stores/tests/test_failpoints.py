@@ -47,14 +47,18 @@ def test_what_a_recovery_comes_after_is_a_failpoint_of_the_same_backend_at_each_
             assert set(point.options) <= set(backend.options)
 
 
-def test_a_failpoint_of_no_backend_is_in_no_part_of_a_store_s_own_life() -> None:
-    """Else a crash trial that asks for the failpoints of that part would wait for one that no store reaches."""
-    of_backends = {name for backend in backends().values() for name in backend.failpoints}
+def declaring_modules() -> Iterator[tuple[str, str]]:
+    """Yield the name of each failpoint of the library, and its module, which is imported."""
     library = Path(stores.__file__).parent
     for file in library.rglob("*.py"):
         names = re.findall(r"\bdeclare\(\s*\"([\w.]+)\"", file.read_text(encoding="utf-8"))
-        if not names or "tests" in file.parts:
-            continue
-        import_module(".".join(file.with_suffix("").relative_to(library.parent).parts))
-        own = (Part.CREATION, Part.COMMIT, Part.RECOVERY)
-        assert {name for name in names if failpoint(name).part in own} <= of_backends
+        if names and "tests" not in file.parts:
+            module = import_module(".".join(file.with_suffix("").relative_to(library.parent).parts))
+            yield from ((name, module.__name__) for name in names)
+
+
+def test_a_failpoint_of_no_backend_is_in_no_part_of_a_store_s_own_life() -> None:
+    """Else a crash trial that asks for the failpoints of that part would wait for one that no store reaches."""
+    of_backends = {name for backend in backends().values() for name in backend.failpoints}
+    own = (Part.CREATION, Part.COMMIT, Part.RECOVERY)
+    assert {name for name, _ in declaring_modules() if failpoint(name).part in own} <= of_backends

@@ -20,7 +20,6 @@ import pytest
 from rocksdict import AccessType, Options, Rdict
 
 from stores import (
-    Durability,
     StoreCorruptedError,
     StoreTooNewError,
     StoreUnavailableError,
@@ -30,12 +29,11 @@ from stores import (
 from stores.changelog import SqliteChangelog
 from stores.changelog.interface import Record
 from stores.engines.engine import Writes
-from stores.failpoints import arm, disarm
+from stores.failpoints import disarm
 from stores.files import store_directory as directory
 from stores.files.creation import wipe
 from stores.files.identity import STEPS, Identity, OpenEngine, present_version, read_identity
 from stores.files.locks import take
-from stores.files.store_directory import MIGRATION_FAILPOINTS, STEP_NOTED
 from stores.records import INT64, STR, TimestampedKeyValue, Window
 from stores.tasks import StoreConfig, StreamTask, TaskContext, TaskId
 
@@ -268,23 +266,6 @@ def test_an_older_store_is_migrated_step_by_step_on_opening(path: Path, steps: l
         assert store.committed_offset(CHANGELOG) == 7
     assert read_identity(path) == Identity(backend, before + 2)
     assert (path / "data" / "mark").read_text() == "3"
-
-
-@pytest.mark.parametrize("durability", list(Durability))
-@pytest.mark.parametrize("failpoint", MIGRATION_FAILPOINTS)
-def test_a_migration_that_is_cut_short_is_gone_on_with(
-    path: Path, steps: list[object], failpoint: str, durability: Durability
-) -> None:
-    made(path)
-    before = present_version()
-    steps.append(stamp)
-    arm(failpoint, stop)
-    with pytest.raises(Stop):
-        open_store(BACKEND, path, durability=durability)
-    disarm()
-    assert read_identity(path).format_version == before + (failpoint == STEP_NOTED)
-    with open_store(BACKEND, path, durability=durability) as store:
-        assert dict(store.all()) == {key: b"2:" + value for key, value in OLD.items()}
 
 
 def test_a_disk_that_refuses_the_migration_is_reported_and_the_store_stays_as_old_as_it_is(

@@ -12,7 +12,6 @@ from stores.records import INT64, STR, TimestampedKeyValue, ValueAndTimestamp
 from stores.settings import Upgrade
 from stores.tasks import StreamTask, TaskContext
 from stores.tasks.directory.store_places import ENDS, beside
-from stores.tests.forked_call import kill_at, was_killed
 from stores.tests.tasks.setup import INDEXED
 from stores.tests.tasks.typed import sent, store_folder, typed_task
 
@@ -130,20 +129,14 @@ ROLLING = "rolling"
 """The other way: a new instance, below ``new``, rebuilds the store while an old one owns the task."""
 
 
-def run_upgrade_until_killed(folder: Path, failpoint: str, hit: int, which: str, backend: str) -> bool:
-    """Open a task in another process, and work in commits of two records, until it is killed at the ``hit``-th
-    ``failpoint``; False where it came to its end. ``which`` is one of ``WAYS``, or ``ROLLING``: then it
-    only rebuilds."""
-    return was_killed(_upgrade, folder, failpoint, hit, which, backend)
-
-
-def _upgrade(folder: Path, failpoint: str, hit: int, which: str, backend: str) -> None:
+def upgrade(folder: Path, backend: str = INDEXED, *, way: str) -> None:
+    """Open a task, and work in commits of two records. ``way`` is one of ``WAYS``, or ``ROLLING``: then it only
+    rebuilds."""
     log = SqliteChangelog(folder / "log.sqlite")
-    kill_at(failpoint, hit)
-    if which == ROLLING:
+    if way == ROLLING:
         new_task(folder / "new", log, backend, mode="roll_over").rebuild()
         return
-    task = WAYS[which](folder, log, backend, commit_every_records=2)
+    task = WAYS[way](folder, log, backend, commit_every_records=2)
     task.open()
     task.run(6)
     task.close()

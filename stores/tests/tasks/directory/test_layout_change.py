@@ -33,9 +33,7 @@ from stores.tasks import (
 from stores.tasks.directory.checkpoint_file import CheckpointFile
 from stores.tasks.directory.directory_layout import JOURNAL_FILE, LAYOUT_FILE, read_layout
 from stores.tasks.directory.origin_file import Origin, OriginFile
-from stores.tasks.directory.relocation_journal import FAILPOINTS as OWN_FAILPOINTS
-from stores.tasks.directory.replacement import DECIDED, FAILPOINTS, RENAMED
-from stores.tests.forked_call import call_until_killed
+from stores.tasks.directory.replacement import DECIDED, RENAMED
 from stores.tests.tasks.directory.relocating import (
     BACKENDS,
     FORMER,
@@ -48,19 +46,12 @@ from stores.tests.tasks.directory.relocating import (
     lay_out,
     log_topic,
     run_all,
-    task_id,
     task_of,
 )
 from stores.tests.tasks.setup import Crash, crashing_at
 
 OWN = DirectoryLayout.STORE_PARTITION
 BY_TASK = DirectoryLayout.TASK
-POINTS = [
-    *((point, 1) for point in (*FAILPOINTS, *OWN_FAILPOINTS)),
-    (DECIDED, 2),
-    (RENAMED, 2),
-    (RENAMED, len(STORES)),
-]
 
 
 def to_own(folder: Path) -> None:
@@ -136,39 +127,6 @@ def test_each_store_has_one_rename_and_takes_its_entries_along_there_and_back(tm
     change_layout(tmp_path, BY_TASK, topology=PRESENT)
     check_laid_out(tmp_path, inodes)
     assert not (tmp_path / LAYOUT_FILE).exists()
-
-
-@pytest.mark.parametrize(
-    ("failpoint", "hit", "by"),
-    [
-        *((*point, "run") for point in POINTS),
-        *((*point, "task") for point in ((DECIDED, 1), (DECIDED, 2), (RENAMED, 2))),
-    ],
-)
-@pytest.mark.parametrize("back", [False, True])
-def test_a_change_that_is_killed_anywhere_is_completed_by_the_next_run_or_task(
-    tmp_path: Path, log: MemoryChangelog, failpoint: str, hit: int, by: str, back: bool
-) -> None:
-    inodes = lay_out(tmp_path)
-    if back:
-        to_own(tmp_path)
-    change = to_tasks if back else to_own
-    assert call_until_killed(change, tmp_path, failpoint, hit)
-    check_no_entry_is_alone(tmp_path)
-    if by == "task":
-        log.create_topic("input-9", PARTITION + 1)
-        task = task_of(Topology({9: Subtopology()}), 9, tmp_path, {"log": log, "topology": None})
-        task.open()
-        task.close()
-        (tmp_path / str(task_id(9)) / ".lock").unlink()
-        (tmp_path / str(task_id(9))).rmdir()
-        if (failpoint, hit) == (DECIDED, 1):
-            # Nothing was decided yet.
-            (check_own if back else check_by_task)(tmp_path, inodes)
-            return
-    else:
-        change(tmp_path)
-    (check_by_task if back else check_own)(tmp_path, inodes)
 
 
 @pytest.mark.parametrize("back", [False, True])

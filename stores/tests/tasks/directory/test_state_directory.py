@@ -27,13 +27,12 @@ from stores.registry import open_store
 from stores.tasks import StateDirectory, TaskId, most_caught_up_first, offset_sum
 from stores.tasks.directory import state_directory
 from stores.tasks.directory.checkpoint_file import CheckpointFile
-from stores.tasks.directory.state_directory import OFFSET_SUM_MAX, PROCESS_FILE, REMOVING
+from stores.tasks.directory.state_directory import OFFSET_SUM_MAX, PROCESS_FILE
 from stores.tests.tasks.setup import (
     INDEXED,
     LEFT,
     RIGHT,
     counting_task,
-    crashing_at,
     feed,
 )
 
@@ -288,17 +287,6 @@ def test_links_are_foreign(state: StateDirectory, tmp_path: Path) -> None:
     assert state.tasks() == []
     assert state.clean(WEEK_S) == []
     assert (tmp_path / "elsewhere" / ".checkpoint").exists()
-
-
-def test_a_removal_that_is_cut_short_leaves_no_task_and_is_finished_by_the_next(state: StateDirectory) -> None:
-    folder = used(state)
-    with crashing_at(REMOVING):
-        state.clean(WEEK_S)
-    assert state.tasks() == []
-    used(state, long_ago=False)
-    assert state.clean(WEEK_S) == []
-    assert [entry.name for entry in state.path.iterdir() if entry.is_dir()] == [folder.name]
-    assert state.offsets(TASK) == {A: 7}
 
 
 def test_a_task_has_its_folder_from_opening_to_closing(tmp_path: Path, log: MemoryChangelog) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from stores.tasks.stores import log_rewriting, log_start
 from stores.tasks.stores.conversion import VERSION_HEADER
 from stores.tasks.stores.store_group import AFTER_STORE_COMMIT
 from stores.tasks.task_transaction import BEFORE_LOG_COMMIT
+from stores.tests.forked_call import call_until_killed
 from stores.tests.tasks.setup import DIRECT, INDEXED, MEMORY, Crash, checkpoint, crashing_at
 from stores.tests.tasks.typed import STORE, feed_times
 from stores.tests.tasks.upgrading import (
@@ -27,9 +29,9 @@ from stores.tests.tasks.upgrading import (
     new_task,
     old_task,
     rewriting_task,
-    run_upgrade_until_killed,
     shown,
     to_new,
+    upgrade,
     work,
 )
 
@@ -141,38 +143,14 @@ def test_a_new_instance_that_rebuilds_leaves_the_changelog_to_the_one_that_works
     assert list(log.read(STORE)) == before
 
 
-@pytest.mark.parametrize("backend", [INDEXED, DIRECT])
-@pytest.mark.parametrize("failpoint", log_rewriting.FAILPOINTS)
-def test_a_kill_while_a_changelog_is_rewritten_loses_nothing(tmp_path: Path, failpoint: str, backend: str) -> None:
-    with SqliteChangelog(tmp_path / "log.sqlite") as log:
-        feed_times(log, range(20))
-        work(old_task(tmp_path, log, backend), 12)
-    assert run_upgrade_until_killed(tmp_path, failpoint, 1, "rewriting", backend)
-    with SqliteChangelog(tmp_path / "log.sqlite") as log:
-        with closing(new_task(tmp_path / "other", log, backend)) as task:
-            task.open()
-            assert shown(task) == expected(12)
-        with closing(rewriting_task(tmp_path, log, backend)) as task:
-            [report] = task.open()
-            if backend != DIRECT:
-                assert not report.wiped
-            assert shown(task) == expected(12)
-            assert {record.headers for record in log.read(STORE, log.start_offset(STORE))} == {NEW_HEADERS}
-            task.run(commit=True)
-            assert shown(task) == expected(20)
-        with closing(restored(tmp_path / "third", log)) as task:
-            task.open()
-            assert shown(task) == expected(20)
-
-
 def test_a_kill_after_a_changelog_is_rewritten_takes_no_store_back_to_an_offset_that_is_gone(tmp_path: Path) -> None:
     """Without a WAL, what the first kill left to be restored is nowhere but in the changelog."""
     with SqliteChangelog(tmp_path / "log.sqlite") as log:
         feed_times(log, range(20))
         work(old_task(tmp_path, log), 4)
         work(new_task(tmp_path, log), 2)
-    assert run_upgrade_until_killed(tmp_path, AFTER_STORE_COMMIT, 2, "offline", INDEXED)
-    assert run_upgrade_until_killed(tmp_path, BEFORE_LOG_COMMIT, 1, "rewriting", INDEXED)
+    assert call_until_killed(partial(upgrade, way="offline"), tmp_path, AFTER_STORE_COMMIT, 2)
+    assert call_until_killed(partial(upgrade, way="rewriting"), tmp_path, BEFORE_LOG_COMMIT)
     with SqliteChangelog(tmp_path / "log.sqlite") as log, closing(rewriting_task(tmp_path, log)) as task:
         [report] = task.open()
         assert not report.wiped

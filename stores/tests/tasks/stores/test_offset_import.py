@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 
 from stores import failpoints
-from stores.changelog import Changelog, MemoryChangelog, SqliteChangelog
+from stores.changelog import Changelog, MemoryChangelog
 from stores.files.creation import wipe
 from stores.files.identity import STEPS, read_identity
 from stores.interface import Durability, IsolationLevel, TopicPartition
 from stores.registry import open_store
 from stores.tasks import StreamTask
 from stores.tasks.directory.checkpoint_file import CheckpointFile
-from stores.tasks.stores.offset_import import ADOPTED, FAILPOINTS, IMPORTED
+from stores.tasks.stores.offset_import import IMPORTED
 from stores.tests.tasks.setup import (
     AT_LEAST_ONCE,
     DIRECT,
@@ -25,15 +25,12 @@ from stores.tests.tasks.setup import (
     INPUT,
     LEFT,
     RIGHT,
-    Crash,
     checkpoint,
     counting_task,
-    crash,
     crashing_at,
     expected_state,
     feed,
     outputs,
-    run_until_killed,
     state,
     store_folder,
 )
@@ -83,58 +80,34 @@ def test_offsets_and_positions_are_taken_over_and_nothing_is_restored(
         assert read_identity(folder / "rocksdb" / "left").backend == backend
 
 
-@pytest.mark.parametrize(
-    ("backend", "failpoint", "durability"),
-    [
-        *((backend, None, durability) for backend in (INDEXED, DUAL) for durability in Durability),
-        *((INDEXED, IMPORTED, durability) for durability in Durability),
-        (INDEXED, ADOPTED, Durability.CHANGELOG),
-        (DUAL, IMPORTED, Durability.DISK),
-    ],
-)
-def test_offsets_are_imported_at_every_level_also_after_a_kill(
-    tmp_path: Path, backend: str, failpoint: str | None, durability: Durability
-) -> None:
-    """The offsets are imported durably at each of them, and what is committed later is kept as the level says."""
-    with SqliteChangelog(tmp_path / "log.sqlite") as log:
-        folder = used_directly(tmp_path, log, durability=durability)
-        CheckpointFile(folder / "left.position").write({ELSEWHERE: 5})
-    if failpoint is not None:
-        run_until_killed(tmp_path, failpoint, 1, (backend, backend), EXACTLY_ONCE, durability)
-    with SqliteChangelog(tmp_path / "log.sqlite") as log:
-        task = counting_task(tmp_path, log, backend, durability=durability)
-        assert [(report.wiped, report.records) for report in task.open()] == [(False, 0)] * 2
-        assert position_of(task, "left") == {INPUT: 2, ELSEWHERE: 5}
-        feed(log, [1, 3])
-        task.run(1, commit=True)
-        task.run()
-        task.close(clean=False)
-        assert [report.wiped for report in task.open()] == [False] * 2
-        assert state(task, "left") == state(task, "right") == expected_state([1, 2, 1, 1])
-        task.close()
+def leave_to_import(folder: Path, log: Changelog, durability: Durability) -> None:
+    """Leave stores that keep no offsets, and a position file, as Kafka Streams does."""
+    used = used_directly(folder, log, durability=durability)
+    CheckpointFile(used / "left.position").write({ELSEWHERE: 5})
 
 
-@pytest.mark.parametrize("failpoint", FAILPOINTS)
-def test_an_offset_import_that_is_cut_short_is_continued(tmp_path: Path, log: MemoryChangelog, failpoint: str) -> None:
-    folder = used_directly(tmp_path, log)
-    CheckpointFile(folder / "left.position").write({INPUT: 2})
-    for _ in range(2):
-        failpoints.arm(failpoint, crash)
-        task = counting_task(tmp_path, log, INDEXED, DIRECT)
-        try:
-            task.open()
-        except Crash:
-            pass
-        else:
-            # Adopted before the crash: the second time there is nothing to pass.
-            task.close()
-        failpoints.disarm()
-    task = counting_task(tmp_path, log, INDEXED, DIRECT)
+def check_imported(folder: Path, log: Changelog, backend: str, durability: Durability) -> None:
+    """The offsets are imported durably at each level, and what is committed later is kept as the level says."""
+    task = counting_task(folder, log, backend, durability=durability)
     assert [(report.wiped, report.records) for report in task.open()] == [(False, 0)] * 2
-    assert position_of(task, "left") == {INPUT: 2}
-    assert state(task, "left") == expected_state([1, 2, 1])
-    task.close()
+    assert position_of(task, "left") == {INPUT: 2, ELSEWHERE: 5}
     assert list(folder.rglob("*.position")) == []
+    feed(log, [1, 3])
+    task.run(1, commit=True)
+    task.run()
+    task.close(clean=False)
+    assert [report.wiped for report in task.open()] == [False] * 2
+    assert state(task, "left") == state(task, "right") == expected_state([1, 2, 1, 1])
+    task.close()
+
+
+@pytest.mark.parametrize("durability", Durability)
+@pytest.mark.parametrize("backend", [INDEXED, DUAL])
+def test_offsets_are_imported_at_every_level(
+    tmp_path: Path, log: MemoryChangelog, backend: str, durability: Durability
+) -> None:
+    leave_to_import(tmp_path, log, durability)
+    check_imported(tmp_path, log, backend, durability)
 
 
 def test_offsets_that_a_store_has_are_never_overwritten(tmp_path: Path, log: MemoryChangelog) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from stores import failpoints
-from stores.changelog import MemoryChangelog, Record, SqliteChangelog
+from stores.changelog import MemoryChangelog, Record
 from stores.errors import StoreClosedError, StoreError, StoreUnavailableError
 from stores.interface import IsolationLevel, PositionBound
 from stores.records import ValueAndTimestamp
@@ -19,7 +19,7 @@ from stores.tasks import TaskContext
 from stores.tasks.directory import replacement as swap
 from stores.tasks.stores import upgrading
 from stores.tasks.stores.conversion import VERSION_HEADER
-from stores.tests.tasks.setup import DIRECT, INDEXED, INPUT
+from stores.tests.tasks.setup import DIRECT, INPUT
 from stores.tests.tasks.typed import STORE, feed_times, sent, store_folder
 from stores.tests.tasks.upgrading import (
     BACKENDS,
@@ -27,13 +27,10 @@ from stores.tests.tasks.upgrading import (
     names_beside,
     new_task,
     old_task,
-    run_upgrade_until_killed,
     running_task,
     shown,
     work,
 )
-
-POINTS = (upgrading.STEPPED, upgrading.CAUGHT_UP, swap.SYNCED, *swap.FAILPOINTS)
 
 
 @pytest.fixture(autouse=True)
@@ -210,35 +207,3 @@ def test_a_task_that_can_open_neither_store_fails_and_its_next_opening_completes
         [report] = task.open()
         assert (report.wiped, report.records) == (False, 0)
         assert shown(task) == expected(12)
-
-
-@pytest.mark.parametrize(
-    ("failpoint", "backend"),
-    [
-        *((failpoint, INDEXED) for failpoint in POINTS),
-        *((failpoint, DIRECT) for failpoint in (swap.SYNCED, swap.RENAMED)),
-        (swap.PLACED, "sqlite-native"),
-    ],
-)
-def test_a_kill_in_a_swap_of_a_running_task_leaves_one_of_the_stores_whole(
-    tmp_path: Path, failpoint: str, backend: str
-) -> None:
-    with SqliteChangelog(tmp_path / "log.sqlite") as log:
-        feed_times(log, range(20))
-        work(old_task(tmp_path, log, backend), 6)
-    assert run_upgrade_until_killed(tmp_path, failpoint, 1, "running", backend)
-    with SqliteChangelog(tmp_path / "log.sqlite") as log:
-        with closing(running_task(tmp_path, log, backend)) as task:
-            [report] = task.open()
-            if backend != DIRECT:
-                assert not report.wiped
-            assert sum(task.input_offsets().values()) == 8
-            task.run(2, commit=True)
-            task.run(2, commit=True)
-            assert shown(task) == expected(12)
-        with closing(new_task(tmp_path, log, backend)) as task:
-            task.open()
-            assert shown(task) == expected(12)
-            task.run(commit=True)
-            assert shown(task) == expected(20)
-        assert names_beside(tmp_path) == []

@@ -14,17 +14,15 @@ from pathlib import Path
 
 import pytest
 
-from stores.changelog import Changelog, MemoryChangelog, Record, SqliteChangelog
+from stores.changelog import Changelog, MemoryChangelog, Record
 from stores.errors import ChangelogLostError, StoreLockedError
 from stores.interface import IsolationLevel, TopicPartition
 from stores.tasks import DirectoryLayout, StreamTask, TaskContext, change_layout
-from stores.tasks.directory import replacement
 from stores.tasks.directory.store_places import ENDS, beside
 from stores.tasks.stores import takeover
 from stores.tests.tasks.directory.relocating import failing_at
 from stores.tests.tasks.setup import (
     DIRECT,
-    EXACTLY_ONCE,
     INDEXED,
     INPUT,
     LEFT,
@@ -32,13 +30,11 @@ from stores.tests.tasks.setup import (
     RIGHT,
     Crash,
     counting_task,
-    crashing_at,
     expected_outputs,
     expected_state,
     feed,
     logging_all,
     outputs,
-    run_until_killed,
     state,
     store_folder,
 )
@@ -46,7 +42,6 @@ from stores.tests.tasks.streams_folder import all_files, leave_offsets, leave_st
 
 LMDB = "lmdb-indexed-batch"
 BACKENDS = [INDEXED, "rocksdb-dual-store", LMDB, "lmdb-native", "sqlite-native"]
-POINTS = (replacement.SYNCED, *replacement.FAILPOINTS)
 KEYS = [1, 2, 1]
 ELSEWHERE = TopicPartition("elsewhere", 3)
 
@@ -122,39 +117,6 @@ def test_a_store_larger_than_a_piece_is_copied_whole(
     left_by_streams(tmp_path, log)
     monkeypatch.setattr(takeover, "PIECE_BYTES", 1)
     check_and_count_on(tmp_path, log, INDEXED, [(False, 0)] * 2)
-
-
-@pytest.mark.parametrize(
-    ("failpoint", "backend"),
-    [
-        *((point, INDEXED) for point in POINTS),
-        (replacement.SYNCED, LMDB),
-        (replacement.PLACED, LMDB),
-    ],
-)
-def test_a_takeover_that_was_cut_short_is_repeated_or_completed(
-    tmp_path: Path, log: MemoryChangelog, failpoint: str, backend: str
-) -> None:
-    left_by_streams(tmp_path, log)
-    with crashing_at(failpoint):
-        counting_task(tmp_path, log, backend).open()
-    check_and_count_on(tmp_path, log, backend, [(False, 0)] * 2)
-
-
-@pytest.mark.parametrize(
-    ("failpoint", "hit", "backend"),
-    [
-        *((failpoint, hit, INDEXED) for failpoint in (*POINTS, "create.built") for hit in (1, 2)),
-        *((failpoint, 1, LMDB) for failpoint in (replacement.SYNCED, replacement.PLACED, "create.built")),
-    ],
-)
-def test_a_kill_in_a_takeover_leaves_one_complete_store(tmp_path: Path, failpoint: str, hit: int, backend: str) -> None:
-    """The second hit is in the store ``right``, when ``left`` is taken over."""
-    with SqliteChangelog(tmp_path / "log.sqlite") as log:
-        left_by_streams(tmp_path, log)
-    run_until_killed(tmp_path, failpoint, hit, (backend, backend), EXACTLY_ONCE)
-    with SqliteChangelog(tmp_path / "log.sqlite") as log:
-        check_and_count_on(tmp_path, log, backend, [(False, 0)] * 2)
 
 
 @pytest.mark.parametrize("backend", [INDEXED, LMDB])

@@ -9,22 +9,18 @@ from pathlib import Path
 import pytest
 
 from stores import failpoints
-from stores.changelog import MemoryChangelog
 from stores.errors import (
     StoreUnavailableError,
 )
 from stores.interface import TopicPartition
 from stores.tasks import (
-    Subtopology,
-    Topology,
     relocate,
 )
 from stores.tasks.directory import replacement
 from stores.tasks.directory.checkpoint_file import CheckpointFile
 from stores.tasks.directory.directory_layout import JOURNAL_FILE
-from stores.tasks.directory.relocation_journal import ENTRIES_TAKEN, ENTRIES_WRITTEN, Journal
-from stores.tasks.directory.replacement import FAILPOINTS, PLACED, RENAMED
-from stores.tests.forked_call import call_until_killed
+from stores.tasks.directory.relocation_journal import Journal
+from stores.tasks.directory.replacement import PLACED, RENAMED
 from stores.tests.tasks.directory.relocating import (
     FORMER,
     PARTITION,
@@ -35,52 +31,19 @@ from stores.tests.tasks.directory.relocating import (
     cut_short_everywhere,
     lay_out,
     log_topic,
-    relocate_to_present,
     task_id,
-    task_of,
 )
 from stores.tests.tasks.setup import crashing_at
 
 
-@pytest.mark.parametrize(
-    ("failpoint", "hit"),
-    [
-        *((failpoint, 1) for failpoint in (*FAILPOINTS, ENTRIES_TAKEN, ENTRIES_WRITTEN)),
-        (RENAMED, 2),
-        (RENAMED, len(STORES)),
-    ],
-)
-def test_a_relocation_that_is_killed_anywhere_is_completed_by_the_next(
-    tmp_path: Path, failpoint: str, hit: int
-) -> None:
-    inodes = lay_out(tmp_path)
-    assert call_until_killed(relocate_to_present, tmp_path, failpoint, hit)
-    check_entries_are_beside_their_stores(tmp_path)
-    relocate(tmp_path, PRESENT)
-    check_laid_out(tmp_path, inodes)
-
-
-@pytest.mark.parametrize("topology", [None, FORMER])
-def test_a_task_that_knows_nothing_of_it_completes_a_relocation_first(
-    tmp_path: Path, topology: Topology | None
-) -> None:
-    """Else it would restore what is on its way, and have its entries overwritten later."""
+def test_a_relocation_back_completes_the_one_that_was_cut_short_first(tmp_path: Path) -> None:
+    """Else it would leave what is on its way, and have its entries overwritten later."""
     inodes = lay_out(tmp_path)
     with crashing_at(RENAMED):
         relocate(tmp_path, PRESENT)
-    if topology is None:
-        with MemoryChangelog() as log:
-            log.create_topic("input-9", PARTITION + 1)
-            task = task_of(Topology({9: Subtopology()}), 9, tmp_path, {"log": log, "topology": None})
-            task.open()
-            task.close()
-        (tmp_path / str(task_id(9)) / ".lock").unlink()
-        (tmp_path / str(task_id(9))).rmdir()
-        check_laid_out(tmp_path, inodes)
-    else:
-        done = relocate(tmp_path, topology)
-        assert len(done.completed) == len(done.moved) == len(STORES)
-        check_laid_out(tmp_path, inodes, FORMER)
+    done = relocate(tmp_path, FORMER)
+    assert len(done.completed) == len(done.moved) == len(STORES)
+    check_laid_out(tmp_path, inodes, FORMER)
 
 
 def test_a_relocation_cut_short_at_any_call_leaves_no_entry_without_its_store_and_the_next_start_completes_it(
