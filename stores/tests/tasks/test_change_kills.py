@@ -27,7 +27,7 @@ from stores.tasks import StateDirectory, StreamTask, Subtopology, Topology, relo
 from stores.tasks.directory import relocation_journal, replacement, state_directory
 from stores.tasks.directory.replacement import DECIDED, RENAMED, SYNCED
 from stores.tasks.directory.store_places import SWAP_END, beside, is_streams_store
-from stores.tasks.stores import log_rewriting, offset_import, restore, upgrading
+from stores.tasks.stores import log_follower, log_rewriting, offset_import, upgrading
 from stores.tests.files import test_format as formats
 from stores.tests.forked_call import call_until_killed
 from stores.tests.tasks.directory import test_layout_change as layouts
@@ -109,8 +109,8 @@ def cases(
         yield from (Case(change, variant, point, left, hit) for point in points for hit in hits)
 
 
-WRITTEN = restore.AFTER_WRITE
-RESTORED = (restore.BEFORE_WRITE, WRITTEN)
+WRITTEN = log_follower.AFTER_WRITE
+RESTORED = (log_follower.BEFORE_WRITE, WRITTEN)
 BUILT = (upgrading.CAUGHT_UP, SYNCED)
 MOVES = (*replacement.FAILPOINTS, relocation_journal.ENTRIES_TAKEN, relocation_journal.ENTRIES_WRITTEN)
 AT_ONCE = tuple(point for point in replacement.FAILPOINTS if point != RENAMED)
