@@ -21,6 +21,7 @@ from harness import replay
 from harness.budget import NEVER, Deadline
 from harness.grid import Grid
 from harness.profiles import DEFAULT, NIGHT, check_profile
+from harness.report import text
 from stores.errors import ConfigError
 from stores.registry import backend_named
 
@@ -40,6 +41,8 @@ Rows = Mapping[str, Sequence[Mapping[str, Any]]]
 """The rows of a run by kind; a kind without rows may be missing."""
 Figures = Mapping[str, Sequence[Figure]]
 """The figures of a run by kind; a kind without figures has an empty list."""
+FiguresBy = Mapping[str, Callable[[Any], list[Figure]]]
+"""The functions that compute figures from the rows of one kind, by that kind."""
 T = TypeVar("T")
 
 RATIO = "ratio"
@@ -215,8 +218,13 @@ class Experiment(ABC, Generic[T]):
     """Its part of a bench's budget, relative to those of the other experiments."""
     night_share: ClassVar[float] = 0.0
     """Its part of a night's budget, if it is another one: ten minutes are too few for one trial of some."""
-    columns: Mapping[str, Columns]
+    columns: ClassVar[Mapping[str, Columns]]
     """Its kinds of rows with their columns; ``ratio`` is known anyway. A row may have more columns than these."""
+
+    figures_by: ClassVar[FiguresBy] = MappingProxyType({})
+    """Its kinds of figures."""
+    derived_by: ClassVar[Callable[[Sequence[Row]], Iterable[Row]] | None] = None
+    """The function that returns more rows from those of all trials, such as ratios, if there is one."""
 
     @abstractmethod
     def plan(self, request: Request) -> list[T]:
@@ -295,6 +303,8 @@ class Experiment(ABC, Generic[T]):
 
         A trial of a gang is not repeated by this, but run by Spark; see ``harness.repeat``.
         """
+        if reason := self.missing():
+            raise ConfigError(f"no trial of {self.title} can run here: {reason}")
         return self.again(trial, list(self.run(trial, worker)))
 
     def again(self, trial: Any, found: Sequence[Row]) -> Again:
@@ -308,12 +318,13 @@ class Experiment(ABC, Generic[T]):
         return Again(lines, failures, not failures)
 
     def finish(self, trials: Sequence[T], rows: Sequence[Row], claim: Claim) -> list[Row]:
-        """Return the rows for the report, from those of all trials: by default these.
+        """Return the rows for the report, from those of all trials: by default these, and those that are derived.
 
         Rows of a local trial are in the report already: an experiment of local trials returns them as they are, and
         adds others.
         """
-        return list(rows)
+        derived_by = type(self).derived_by
+        return [*rows, *(derived_by(rows) if derived_by is not None else ())]
 
     def subject(self, trial: T) -> str:
         """Return a few words for a trial, with which a problem begins."""
@@ -326,17 +337,21 @@ class Experiment(ABC, Generic[T]):
     def tidy(self, kept: Path, rows: Sequence[Row]) -> None:
         """Remove from ``kept`` what no row needs any more: by default nothing."""
 
-    @abstractmethod
     def figures(self, rows: Rows) -> dict[str, list[Figure]]:
         """Return the figures of each of its kinds, in an order that depends on their content only.
 
         ``rows`` are those of a whole run; the experiment takes its own kinds and ignores the others. Every kind of
         figures that it ever has is in the result, with an empty list if there are none.
         """
+        return {kind: compute(rows.get(kind, ())) for kind, compute in self.figures_by.items()}
 
-    @abstractmethod
     def failures(self, figures: Figures, rows: Rows) -> list[Failure]:
-        """Return each result that fails the run. ``rows`` and ``figures`` are those of a whole run, by kind."""
+        """Return each result that fails the run; by default none, for what is reported only.
+
+        ``rows`` and ``figures`` are those of a whole run, by kind. A missed ratio fails only a run that is asked to be
+        strict.
+        """
+        return []
 
     def tables(self, figures: Figures, rows: Rows) -> list[Table]:
         """Return the tables that a scenario prints; those without rows may be missing."""
@@ -349,6 +364,11 @@ class Experiment(ABC, Generic[T]):
     def closing(self, figures: Figures, rows: Rows, *, all_right: bool) -> str:
         """Return what a bench prints last about it, or "". ``all_right`` is True if nothing failed in the run."""
         return ""
+
+    def absent(self, facts: Mapping[str, Any]) -> str:
+        """Return what a report says where nothing was measured: the reason, if its stage was skipped in the run."""
+        reason = facts.get(f"{self.stage}_skipped")
+        return f"not measured: {reason}" if reason else text.NOT_MEASURED
 
     def page(self, figures: Figures, rows: Rows, facts: Mapping[str, Any]) -> Page | None:
         """Return the page of a report about it, or None if it has none.

@@ -190,7 +190,7 @@ def test_without_the_jars_of_a_broker_the_reason_is_said_and_nothing_is_made(
     try:
         assert BrokerFaults().missing()
         with pytest.raises(ConfigError):
-            BrokerFaults().run(BrokerTrial("task killed", INSIDE), Worker(tmp_path / "trial"))
+            BrokerFaults().repeat(BrokerTrial("task killed", INSIDE), Worker(tmp_path / "trial"))
         assert list(tmp_path.iterdir()) == []
     finally:
         kafka_jars.missing.cache_clear()

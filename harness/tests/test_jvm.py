@@ -167,7 +167,7 @@ def test_without_a_compiler_the_stage_is_skipped_and_the_page_says_why(
         skipped = run.BenchRequest(only=("jvm",)).skipped()
         assert skipped["jvm"].startswith("needs a JDK")
         with pytest.raises(ConfigError):
-            list(Jvm().run(JvmTrial("fresh", 10, 1), Worker(tmp_path)))
+            Jvm().repeat(JvmTrial("fresh", 10, 1), Worker(tmp_path))
     finally:
         theirs.missing.cache_clear()
     page = Jvm().page(Jvm().figures({}), {}, {"jvm_skipped": skipped["jvm"]})

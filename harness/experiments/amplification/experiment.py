@@ -4,12 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from types import MappingProxyType
-from typing import Any
+from typing import Any, ClassVar
 
-from harness.experiment import Columns, Experiment, Failure, Figure, Figures, Placement, Request, Row, Rows, Worker
+from harness.experiment import (
+    Columns,
+    Figures,
+    FiguresBy,
+    Request,
+    Row,
+    Rows,
+    Worker,
+)
 from harness.experiments.amplification.amplification import amplification_rows
 from harness.experiments.amplification.report import amplification, page
+from harness.experiments.stores_alone import StoresAlone
 from harness.report.page import Page
 from stores.registry import StoreBackend, backend_named, backends
 
@@ -22,30 +30,26 @@ class AmplificationTrial:
     seed: int
 
 
-class Amplification(Experiment[AmplificationTrial]):
+class Amplification(StoresAlone[AmplificationTrial]):
     """Lookups per get, and bytes written per byte put."""
 
     name = "amplification"
-    title = "stores by themselves"
     words = "read and write amplification"
-    stage = "store"
     trial = AmplificationTrial
-    placement = Placement.LOCAL
-    columns: Mapping[str, Columns] = MappingProxyType(
-        {
-            "amplification": {
-                "backend": str,
-                "durability": str,
-                "staged_records": int,
-                "lookups_staged": float,
-                "lookups_just_committed": float,
-                "lookups_committed": float,
-                "lookups_absent": float,
-                "bytes_put": int,
-                "bytes_written": int,
-            }
+    figures_by: ClassVar[FiguresBy] = {"amplification": amplification}
+    columns: ClassVar[Mapping[str, Columns]] = {
+        "amplification": {
+            "backend": str,
+            "durability": str,
+            "staged_records": int,
+            "lookups_staged": float,
+            "lookups_just_committed": float,
+            "lookups_committed": float,
+            "lookups_absent": float,
+            "bytes_put": int,
+            "bytes_written": int,
         }
-    )
+    }
 
     def plan(self, request: Request) -> list[AmplificationTrial]:
         """Return a trial for each backend with an engine to count at."""
@@ -59,14 +63,6 @@ class Amplification(Experiment[AmplificationTrial]):
     def run(self, trial: AmplificationTrial, worker: Worker) -> Iterable[Row]:
         """Return two rows. Raises: MeasurementFailedError."""
         return amplification_rows([trial.backend], trial.seed)
-
-    def figures(self, rows: Rows) -> dict[str, list[Figure]]:
-        """Return the counts, each with the bytes written per byte put."""
-        return {"amplification": amplification(rows.get("amplification", ()))}
-
-    def failures(self, figures: Figures, rows: Rows) -> list[Failure]:
-        """Return nothing: the counts are reported only."""
-        return []
 
     def page(self, figures: Figures, rows: Rows, facts: Mapping[str, Any]) -> Page:
         """Return the page about amplification."""

@@ -2,38 +2,28 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from random import Random
 from types import MappingProxyType
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
-from harness import replay
 from harness.experiment import (
-    Claim,
     Columns,
     Each,
-    Experiment,
-    Failure,
-    Figure,
-    Figures,
     Placement,
     Request,
     Row,
-    Rows,
     Worker,
 )
 from harness.experiments.broker_faults.faults import FAULTS, checked, mutant_trials, places_of
 from harness.experiments.broker_faults.trial import AT_LEAST_ONCE, EXACTLY_ONCE, ROUND_S, BrokerTrial
+from harness.experiments.judged import Judged
 from harness.grid import Grid, cut_to, full_names, times
 from harness.mutants.registry import BROKER_TRIALS
 from harness.processes import kafka_jars
-from harness.processes.child import MeasurementFailedError
 from harness.profiles import NIGHT, SMOKE
-from harness.report import text
-from harness.report.page import Page, PageFinding, Table, tables
 from harness.workloads.suggestion import check_known
 from stores.config import StoreConfig
 from stores.errors import ConfigError
@@ -50,49 +40,6 @@ Exactly once, each input has one output, with the count of a model. At least onc
 and stores that are restored whole from the changelogs, are those of the model. A zombie must be fenced, and a task that
 was only delayed must not.
 """
-
-
-def broker_tables(figures: Sequence[Mapping[str, Any]]) -> list[Table]:
-    """Return a table of faults, and one of mutants; without those that have no rows."""
-    sound, mutants = ([row for row in figures if bool(row["mutant"]) is built_in] for built_in in (False, True))
-    made = []
-    if sound:
-        head = ("fault", "place", "guarantee", "backend", "inputs", "outputs", "lost", "repeated", "result")
-        wrong = [number for number, row in enumerate(sound) if row["result"] != row["expected"]]
-        lines = [_line(row) for row in sound]
-        made.append(Table("Tasks over a broker under faults", head, lines, range(4, 8), notable=wrong))
-    if mutants:
-        columns = ("mutant", "fault", "place", "result", "found")
-        made.append(Table("Mutants over a broker, which must be detected", columns, [_mutant(row) for row in mutants]))
-    return made
-
-
-def _line(row: Mapping[str, Any]) -> list[str]:
-    result = row["result"] if row["result"] == row["expected"] else f"{row['result']}, not {row['expected']}"
-    numbers = [text.exact(row[name]) for name in ("inputs", "outputs", "lost", "repeated")]
-    return [row["meaning"], row["place"], row["guarantee"].replace("_", " "), row["backend"], *numbers, result]
-
-
-def _mutant(row: Mapping[str, Any]) -> list[str]:
-    return [f"`{row['mutant']}`", row["fault"], row["place"], row["result"], row["detail"][:200]]
-
-
-def page(figures: Sequence[Mapping[str, Any]], failures: Sequence[str], missing: str) -> Page:
-    """Return the page. ``missing`` is the reason why nothing could be tried, or ""."""
-    good = sum(row["result"] == row["expected"] for row in figures)
-    wrong = text.failures("Trials that did not end as expected", failures) if failures else ""
-    return Page(
-        "broker-faults",
-        "Tasks over a broker under faults",
-        (
-            "Tasks, workers and the broker are killed, stopped or cut off at each step of a commit over Kafka.",
-            "Committed outputs and stores are compared with a model.",
-        ),
-        [*tables(*broker_tables(figures)), wrong] if figures else (),
-        _METHOD,
-        (PageFinding("trials over a broker", len(figures), good, "ended as expected"),),
-        absent=f"not measured: {missing}" if missing else text.NOT_MEASURED,
-    )
 
 
 SECONDS = 25.0
@@ -135,7 +82,7 @@ class BrokerGrid(Grid):
         return found
 
 
-class BrokerFaults(Experiment[BrokerTrial]):
+class BrokerFaults(Judged[BrokerTrial]):
     """Kills, restarts, zombies and a network that hangs, at each step of a commit over a real broker."""
 
     name = "broker_faults"
@@ -146,32 +93,46 @@ class BrokerFaults(Experiment[BrokerTrial]):
     grid = BrokerGrid
     placement = Placement.SPREAD
     share = 2
-    columns: Mapping[str, Columns] = MappingProxyType(
-        {
-            "broker_fault": {
-                "backend": str,
-                "fault": str,
-                "meaning": str,
-                "place": str,
-                "guarantee": str,
-                "mutant": str,
-                "seed": int,
-                "scenario": str,
-                "inputs": int,
-                "outputs": int,
-                "lost": int,
-                "repeated": int,
-                "processes": int,
-                "faults": int,
-                "deaths": int,
-                "result": str,
-                "expected": str,
-                "detail": str,
-                "seconds": float,
-                "repeat_command": str,
-            }
-        }
+    kind = "broker_fault"
+    named_by = ("fault", "place", "guarantee", "backend")
+    shown: ClassVar[Mapping[str, str]] = {
+        "fault": "meaning",
+        **{name: name for name in ("place", "guarantee", "backend", "inputs", "outputs", "lost", "repeated")},
+    }
+    mutant_shown = ("fault", "place")
+    page_name = "broker-faults"
+    page_title = "Tasks over a broker under faults"
+    mutants_title = "Mutants over a broker, which must be detected"
+    shows = (
+        "Tasks, workers and the broker are killed, stopped or cut off at each step of a commit over Kafka.",
+        "Committed outputs and stores are compared with a model.",
     )
+    counted = "trials over a broker"
+    method = _METHOD
+    columns: ClassVar[Mapping[str, Columns]] = {
+        "broker_fault": {
+            "backend": str,
+            "fault": str,
+            "meaning": str,
+            "place": str,
+            "guarantee": str,
+            "mutant": str,
+            "seed": int,
+            "scenario": str,
+            "inputs": int,
+            "outputs": int,
+            "lost": int,
+            "repeated": int,
+            "processes": int,
+            "faults": int,
+            "deaths": int,
+            "result": str,
+            "expected": str,
+            "detail": str,
+            "seconds": float,
+            "repeat_command": str,
+        }
+    }
 
     def plan(self, request: Request) -> list[BrokerTrial]:
         """Return every fault at every place and every mutant in a night, and nothing else.
@@ -207,82 +168,25 @@ class BrokerFaults(Experiment[BrokerTrial]):
         """Return the time of two idle cores."""
         return SECONDS + trial.rounds * ROUND_S
 
-    def run(self, trial: BrokerTrial, worker: Worker) -> Iterable[Row]:
-        """Return the one row of a trial. Its result is "unknown" if it could not be tried."""
-        if not trial.jars and (reason := self.missing()):
-            raise ConfigError(f"no broker can run here: {reason}")
+    def examine(self, trial: BrokerTrial, worker: Worker) -> Row:
+        """Return what the trial finds. Raises: MeasurementFailedError."""
         # It needs the extra kafka.
-        from harness.experiments.broker_faults.run import UNKNOWN, examine
+        from harness.experiments.broker_faults.run import examine
 
-        worker.folder.mkdir()
-        began = time.monotonic()
-        try:
-            found = examine(trial, worker.folder, worker.code)
-        except MeasurementFailedError as error:
-            found = dict.fromkeys(self.columns["broker_fault"]) | {
-                "result": UNKNOWN,
-                "detail": str(error),
-                "seconds": time.monotonic() - began,
-            }
-        return [
-            {
-                **found,
-                "kind": "broker_fault",
-                "backend": trial.backend,
-                "fault": trial.fault,
-                "meaning": FAULTS[trial.fault].meaning,
-                "place": trial.place,
-                "guarantee": trial.guarantee,
-                "mutant": trial.mutant,
-                "seed": trial.seed,
-                "expected": "anomaly" if trial.mutant else "valid",
-                "repeat_command": replay.command(self.name, replace(trial, jars="")),
-            }
-        ]
+        return examine(trial, worker.folder, worker.code)
 
-    def finish(self, trials: Sequence[BrokerTrial], rows: Sequence[Row], claim: Claim) -> list[Row]:
-        """Return the rows, with the reason for their trials."""
-        return [{**row, "scenario": claim.name} for row in rows]
+    def settings(self, trial: BrokerTrial) -> Row:
+        """Return the columns of the trial and of its fault."""
+        return {**super().settings(trial), "meaning": FAULTS[trial.fault].meaning}
 
-    def subject(self, trial: BrokerTrial) -> str:
-        """Return the fault, its place and the backend."""
-        return f"{trial.fault}, {trial.place}, {trial.backend}{trial.mutant and ' with '}{trial.mutant}"
+    def repeated(self, trial: BrokerTrial) -> BrokerTrial:
+        """Return the trial without the folder of this clone's jars."""
+        return replace(trial, jars="")
 
-    def line(self, trial: BrokerTrial, rows: Sequence[Row]) -> str:
-        """Return the result."""
-        return f"{rows[0]['result']}, {rows[0]['seconds']:.0f} s"
-
-    def figures(self, rows: Rows) -> dict[str, list[Figure]]:
-        """Return a figure for each trial, in order."""
-        return {"broker_fault": sorted((dict(row) for row in rows.get("broker_fault", ())), key=_order)}
-
-    def tables(self, figures: Figures, rows: Rows) -> list[Table]:
-        """Return a line for each trial."""
-        return broker_tables(figures["broker_fault"])
-
-    def failures(self, figures: Figures, rows: Rows) -> list[Failure]:
-        """Return every trial with an unexpected result."""
-        return [
-            Failure(
-                f"{row['fault']}, {row['place']}, {row['guarantee']}, {row['backend']}{row['mutant'] and ' with '}"
-                f"{row['mutant']}, seed {row['seed']}: {row['result']}, not {row['expected']} "
-                f"({row['detail'] or 'nothing found'})",
-                row["repeat_command"],
-            )
-            for row in figures["broker_fault"]
-            if row["result"] != row["expected"]
-        ]
-
-    def page(self, figures: Figures, rows: Rows, facts: Mapping[str, Any]) -> Page:
-        """Return the page about faults over a broker."""
-        failures = [str(failure) for failure in self.failures(figures, rows)]
-        return page(figures["broker_fault"], failures, str(facts.get(f"{self.stage}_skipped") or ""))
-
-
-def _order(row: Figure) -> tuple[Any, ...]:
-    """Return the place of a figure among all: sound tasks first, exactly once before at least once."""
-    fault, places = row["fault"], FAULTS[row["fault"]].places
-    # Some mutants have places of their own.
-    place = places.index(row["place"]) if row["place"] in places else len(places)
-    at_least_once = row["guarantee"] != EXACTLY_ONCE
-    return row["mutant"], at_least_once, list(FAULTS).index(fault), place, row["backend"], row["seed"]
+    def order(self, row: Mapping[str, Any]) -> tuple[Any, ...]:
+        """Return the place of a trial among all: sound tasks first, exactly once before at least once."""
+        fault, places = row["fault"], FAULTS[row["fault"]].places
+        # Some mutants have places of their own.
+        place = places.index(row["place"]) if row["place"] in places else len(places)
+        at_least_once = row["guarantee"] != EXACTLY_ONCE
+        return row["mutant"], at_least_once, list(FAULTS).index(fault), place, row["backend"], row["seed"]

@@ -2,26 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
-from types import MappingProxyType
-from typing import Any
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 from harness.experiment import (
     Columns,
-    Experiment,
-    Failure,
-    Figure,
     Figures,
-    Placement,
+    FiguresBy,
     Request,
-    Row,
     Rows,
-    Worker,
     check_counts,
 )
 from harness.experiments.cold_cache import cold_cache
-from harness.processes.child import figures_apart
+from harness.experiments.stores_alone import StoresAlone
 from harness.report import text
 from harness.report.figures import in_order
 from harness.report.page import Page, Table, tables
@@ -42,44 +36,28 @@ class ColdCacheTrial:
         check_counts(records=self.records, repeats=self.repeats)
 
 
-class ColdCache(Experiment[ColdCacheTrial]):
+class ColdCache(StoresAlone[ColdCacheTrial]):
     """The time to open a store and to look up one key, with a warm and with a cold page cache."""
 
     name = "cold_cache"
-    title = "stores by themselves"
     words = "openings with a cold page cache"
-    stage = "store"
     trial = ColdCacheTrial
-    placement = Placement.LOCAL
-    columns: Mapping[str, Columns] = MappingProxyType(
-        {
-            "cold_opening": {
-                "backend": str,
-                "durability": str,
-                "records": int,
-                "cache": str,
-                "open_s": float,
-                "first_get_s": float,
-            }
+    program = cold_cache
+    figures_by: ClassVar[FiguresBy] = {"cold_opening": in_order}
+    columns: ClassVar[Mapping[str, Columns]] = {
+        "cold_opening": {
+            "backend": str,
+            "durability": str,
+            "records": int,
+            "cache": str,
+            "open_s": float,
+            "first_get_s": float,
         }
-    )
+    }
 
     def plan(self, request: Request) -> list[ColdCacheTrial]:
         """Return a trial for each persistent backend."""
         return [ColdCacheTrial(name, request.seed) for name in request.among(backends()) if backends()[name].persistent]
-
-    def run(self, trial: ColdCacheTrial, worker: Worker) -> Iterable[Row]:
-        """Return a row for a warm and one for a cold page cache. Raises: MeasurementFailedError."""
-        found = figures_apart(cold_cache.__name__, "cold-cache", asdict(trial), cold_cache.DEADLINE_S)
-        return [{"kind": "cold_opening", **row} for row in found["rows"]]
-
-    def figures(self, rows: Rows) -> dict[str, list[Figure]]:
-        """Return the openings, in order."""
-        return {"cold_opening": in_order([{**row, "kind": "cold_opening"} for row in rows.get("cold_opening", ())])}
-
-    def failures(self, figures: Figures, rows: Rows) -> list[Failure]:
-        """Return nothing: the times are reported only."""
-        return []
 
     def page(self, figures: Figures, rows: Rows, facts: Mapping[str, Any]) -> Page:
         """Return the page about openings with a cold page cache."""

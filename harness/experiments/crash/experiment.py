@@ -6,8 +6,7 @@ import hashlib
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from types import MappingProxyType
-from typing import Any
+from typing import Any, ClassVar
 
 from harness import replay
 from harness.budget import fair_order
@@ -18,8 +17,8 @@ from harness.experiment import (
     Each,
     Experiment,
     Failure,
-    Figure,
     Figures,
+    FiguresBy,
     Forks,
     Placement,
     Request,
@@ -48,26 +47,25 @@ class Crash(Experiment[CrashTrial]):
     placement = Placement.SPREAD
     share = 10
     forks = Forks.PLAIN
-    columns: Mapping[str, Columns] = MappingProxyType(
-        {
-            "crash": {
-                "trial_id": str,
-                "backend": str,
-                "durability": str,
-                "guarantee": str,
-                "records": str,
-                "scenario": str,
-                "fault": str,
-                "failpoint": str,
-                "seed": int,
-                "checker": str,
-                "result": str,
-                "detail": str,
-                "expected": str,
-                "repeat_command": str,
-            }
+    figures_by: ClassVar[FiguresBy] = {"crash": crash}
+    columns: ClassVar[Mapping[str, Columns]] = {
+        "crash": {
+            "trial_id": str,
+            "backend": str,
+            "durability": str,
+            "guarantee": str,
+            "records": str,
+            "scenario": str,
+            "fault": str,
+            "failpoint": str,
+            "seed": int,
+            "checker": str,
+            "result": str,
+            "detail": str,
+            "expected": str,
+            "repeat_command": str,
         }
-    )
+    }
 
     def plan(self, request: Request) -> list[CrashTrial]:
         """Return the crash matrix of a profile."""
@@ -149,10 +147,6 @@ class Crash(Experiment[CrashTrial]):
             )
             for subject, tried in cells.items()
         ]
-
-    def figures(self, rows: Rows) -> dict[str, list[Figure]]:
-        """Return a figure for each cell of the crash matrix: its trials by result."""
-        return {"crash": crash(rows.get("crash", ()))}
 
     def tables(self, figures: Figures, rows: Rows) -> list[Table]:
         """Return the crash matrix, and that of the mutants."""

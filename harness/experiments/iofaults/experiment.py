@@ -14,7 +14,6 @@ from harness.budget import NEVER, Deadline, fair_order
 from harness.experiment import (
     Again,
     Claim,
-    Columns,
     Each,
     Experiment,
     Failure,
@@ -139,7 +138,7 @@ class IoFaults(Experiment[IoTrial]):
     share = 18
     forks = Forks.RECORDED
     unit = "subsets"
-    columns: Mapping[str, Columns] = KINDS
+    columns = KINDS
 
     def __init__(self, points_per_subset: int | None = None) -> None:
         self._points_per_subset = points_per_subset

@@ -5,17 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from random import Random
-from types import MappingProxyType
-from typing import Any
+from typing import Any, ClassVar
 
 from harness import replay
 from harness.experiment import (
-    Claim,
     Columns,
     Experiment,
     Failure,
-    Figure,
     Figures,
+    FiguresBy,
     Placement,
     Request,
     Row,
@@ -27,7 +25,7 @@ from harness.experiments.jvm import ours, theirs
 from harness.experiments.jvm.load import DISTRIBUTIONS
 from harness.experiments.jvm.report import figures, page, ratios
 from harness.processes.child import figures_apart
-from harness.processes.load import LoadWatch, load_columns
+from harness.processes.load import LOAD_COLUMNS, LoadWatch, load_columns
 from harness.profiles import SMOKE
 from harness.report.page import Page
 from stores.errors import ConfigError
@@ -84,28 +82,25 @@ class Jvm(Experiment[JvmTrial]):
     placement = Placement.LOCAL
     share = 4
     night_share = 20
-    columns: Mapping[str, Columns] = MappingProxyType(
-        {
-            "jvm": {
-                "subject": str,
-                "durability": str,
-                "distribution": str,
-                "records_per_commit": int,
-                "seed": int,
-                "records": int,
-                "seconds": float,
-                "cpu_s": float,
-                "missing": int,
-                "entries": int,
-                "checksum": str,
-                "repeat": str,
-                "cpu_per_wall": float,
-                "load_average": float,
-                "others_share": float,
-                "steal_share": float,
-            }
+    figures_by: ClassVar[FiguresBy] = {"jvm": figures}
+    derived_by = ratios
+    columns: ClassVar[Mapping[str, Columns]] = {
+        "jvm": {
+            "subject": str,
+            "durability": str,
+            "distribution": str,
+            "records_per_commit": int,
+            "seed": int,
+            "records": int,
+            "seconds": float,
+            "cpu_s": float,
+            "missing": int,
+            "entries": int,
+            "checksum": str,
+            "repeat": str,
+            **dict.fromkeys(LOAD_COLUMNS, float),
         }
-    )
+    }
 
     def plan(self, request: Request) -> list[JvmTrial]:
         """Return the repeats of all work in turns; none if the store is left out."""
@@ -120,8 +115,6 @@ class Jvm(Experiment[JvmTrial]):
 
     def run(self, trial: JvmTrial, worker: Worker) -> Iterable[Row]:
         """Return a row for the store and one for each shape. Raises: ConfigError; MeasurementFailedError."""
-        if reason := self.missing():
-            raise ConfigError(f"the JVM beside a store cannot be measured: {reason}")
         arguments = asdict(trial)
         subjects = [OURS, *theirs.SHAPES]
         Random(replay.text_of(trial)).shuffle(subjects)
@@ -135,14 +128,6 @@ class Jvm(Experiment[JvmTrial]):
         """Return the seconds of each."""
         seconds = ", ".join(f"{row['subject']} {row['seconds']:.2f} s" for row in rows)
         return f"{trial.distribution} keys, {trial.records_per_commit:,} per commit: {seconds}"
-
-    def finish(self, trials: Sequence[JvmTrial], rows: Sequence[Row], claim: Claim) -> list[Row]:
-        """Return the rows, and rows of kind "ratio"."""
-        return [*rows, *ratios(rows)]
-
-    def figures(self, rows: Rows) -> dict[str, list[Figure]]:
-        """Return the medians and bests over repeats, in order."""
-        return {"jvm": figures(rows.get("jvm", ()))}
 
     def failures(self, figures: Figures, rows: Rows) -> list[Failure]:
         """Return trials whose end states differ, and those in which a key had no value."""

@@ -5,16 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any
+from typing import Any, ClassVar
 
 from harness.budget import TimeOverError
 from harness.experiment import (
-    Claim,
     Columns,
     Experiment,
     Failure,
-    Figure,
     Figures,
+    FiguresBy,
     Placement,
     Request,
     Row,
@@ -25,11 +24,11 @@ from harness.experiments.kafka.report import SPEEDS, figures, page, partitions_t
 from harness.experiments.kafka.trial import KafkaTrial
 from harness.grid import Grid, cut_to, raised_to, times
 from harness.processes import kafka_jars
+from harness.processes.load import LOAD_COLUMNS
 from harness.profiles import NIGHT, SMOKE
 from harness.report.page import Page, Table
 from harness.report.ratios import ratio_table
 from stores.config import StoreConfig
-from stores.errors import ConfigError
 
 BACKENDS = (StoreConfig().backend, "lmdb-indexed-batch", "sqlite-indexed-batch")
 """The backends that keep their records. The default one is compared with the yardsticks."""
@@ -79,29 +78,26 @@ class Kafka(Experiment[KafkaTrial]):
     share = 6
     night_share = 10
     unit = ""
-    columns: Mapping[str, Columns] = MappingProxyType(
-        {
-            "kafka": {
-                "subject": str,
-                "changelog": str,
-                "workload": str,
-                "partitions": int,
-                "commit_interval_ms": int,
-                "repeat": int,
-                "seed": int,
-                "trial": str,
-                "records": int,
-                "seconds": float,
-                "cpu_s": float,
-                "entries": int,
-                "checksum": str,
-                "cpu_per_wall": float,
-                "load_average": float,
-                "others_share": float,
-                "steal_share": float,
-            }
+    figures_by: ClassVar[FiguresBy] = {"kafka": figures}
+    derived_by = ratios
+    columns: ClassVar[Mapping[str, Columns]] = {
+        "kafka": {
+            "subject": str,
+            "changelog": str,
+            "workload": str,
+            "partitions": int,
+            "commit_interval_ms": int,
+            "repeat": int,
+            "seed": int,
+            "trial": str,
+            "records": int,
+            "seconds": float,
+            "cpu_s": float,
+            "entries": int,
+            "checksum": str,
+            **dict.fromkeys(LOAD_COLUMNS, float),
         }
-    )
+    }
 
     def plan(self, request: Request) -> list[KafkaTrial]:
         """Return the trials of a night, some minutes each; none if the default backend is left out."""
@@ -116,8 +112,6 @@ class Kafka(Experiment[KafkaTrial]):
 
     def run(self, trial: KafkaTrial, worker: Worker) -> Iterable[Row]:
         """Return a row for each measurement. Raises: ConfigError; MeasurementFailedError."""
-        if reason := self.missing():
-            raise ConfigError(f"tasks over Kafka cannot be measured: {reason}")
         # They need the extra kafka.
         from harness.experiments.kafka.rounds import run_rounds
 
@@ -144,14 +138,6 @@ class Kafka(Experiment[KafkaTrial]):
     def tried(self, trial: KafkaTrial, rows: Sequence[Row]) -> int:
         """Return the number of measurements that were made."""
         return len(rows)
-
-    def finish(self, trials: Sequence[KafkaTrial], rows: Sequence[Row], claim: Claim) -> list[Row]:
-        """Return the rows, and rows of kind "ratio"."""
-        return [*rows, *ratios(rows)]
-
-    def figures(self, rows: Rows) -> dict[str, list[Figure]]:
-        """Return the medians over repeats, in order."""
-        return {"kafka": figures(rows.get("kafka", ()))}
 
     def failures(self, figures: Figures, rows: Rows) -> list[Failure]:
         """Return each trial whose subjects do not have the same pairs at the end."""

@@ -5,15 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any
+from typing import Any, ClassVar
 
 from harness.experiment import (
-    Claim,
     Columns,
     Experiment,
-    Failure,
-    Figure,
     Figures,
+    FiguresBy,
     Placement,
     Request,
     Row,
@@ -24,11 +22,11 @@ from harness.experiments.kafka.restart_report import KIND, RESTARTS, figures, ra
 from harness.experiments.kafka.trial import READY_S, RECORDS, RestartTrial
 from harness.grid import Grid, cut_to, raised_to
 from harness.processes import kafka_jars
+from harness.processes.load import LOAD_COLUMNS
 from harness.profiles import NIGHT, SMOKE
-from harness.report.page import Page, Table
+from harness.report.page import Table
 from harness.report.ratios import ratio_table
 from stores.config import StoreConfig
-from stores.errors import ConfigError
 
 RECORDS_PER_S = 30_000
 """The rate of a slow machine, which fills a store of each subject."""
@@ -70,28 +68,24 @@ class KafkaRestart(Experiment[RestartTrial]):
     trial = RestartTrial
     grid = RestartGrid
     placement = Placement.LOCAL
-    unmeasured = "restarts over Kafka were not measured"
     share = 3
     night_share = 28
     unit = ""
-    columns: Mapping[str, Columns] = MappingProxyType(
-        {
-            KIND: {
-                "subject": str,
-                "records": int,
-                "repeat": int,
-                "seed": int,
-                "trial": str,
-                "ready_s": float,
-                "start_s": float,
-                "replayed": int,
-                "cpu_per_wall": float,
-                "load_average": float,
-                "others_share": float,
-                "steal_share": float,
-            }
+    figures_by: ClassVar[FiguresBy] = {KIND: figures}
+    derived_by = ratios
+    columns: ClassVar[Mapping[str, Columns]] = {
+        KIND: {
+            "subject": str,
+            "records": int,
+            "repeat": int,
+            "seed": int,
+            "trial": str,
+            "ready_s": float,
+            "start_s": float,
+            "replayed": int,
+            **dict.fromkeys(LOAD_COLUMNS, float),
         }
-    )
+    }
 
     def plan(self, request: Request) -> list[RestartTrial]:
         """Return the trial of a night; none if the default backend is left out."""
@@ -105,8 +99,6 @@ class KafkaRestart(Experiment[RestartTrial]):
 
     def run(self, trial: RestartTrial, worker: Worker) -> Iterable[Row]:
         """Return a row for each restart. Raises: ConfigError; MeasurementFailedError."""
-        if reason := self.missing():
-            raise ConfigError(f"restarts over Kafka cannot be measured: {reason}")
         # It needs the extra kafka.
         from harness.experiments.kafka.restart_rounds import run_restarts
 
@@ -132,22 +124,6 @@ class KafkaRestart(Experiment[RestartTrial]):
         """Return the number of restarts that were made."""
         return len(rows)
 
-    def finish(self, trials: Sequence[RestartTrial], rows: Sequence[Row], claim: Claim) -> list[Row]:
-        """Return the rows, and rows of kind "ratio"."""
-        return [*rows, *ratios(rows)]
-
-    def figures(self, rows: Rows) -> dict[str, list[Figure]]:
-        """Return the medians over repeats, in order."""
-        return {KIND: figures(rows.get(KIND, ()))}
-
-    def failures(self, figures: Figures, rows: Rows) -> list[Failure]:
-        """Return nothing: a missed ratio fails a run only if it is asked to be strict."""
-        return []
-
     def tables(self, figures: Figures, rows: Rows) -> list[Table]:
         """Return the times, and the ratios with what they decide."""
         return [*RESTARTS.tables(figures), ratio_table(figures)]
-
-    def page(self, figures: Figures, rows: Rows, facts: Mapping[str, Any]) -> Page | None:
-        """Return None: the page about tasks over Kafka has the figures."""
-        return None

@@ -6,15 +6,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
 from types import MappingProxyType
-from typing import Any
+from typing import Any, ClassVar
 
 from harness.experiment import (
     Columns,
-    Experiment,
     Failure,
     Figure,
     Figures,
-    Placement,
+    FiguresBy,
     Request,
     Row,
     Rows,
@@ -25,6 +24,7 @@ from harness.experiments.memory import early_commits, large_steps
 from harness.experiments.memory.report import early_commits as early_commit_figures
 from harness.experiments.memory.report import large_steps as large_step_figures
 from harness.experiments.memory.report import page
+from harness.experiments.stores_alone import StoresAlone
 from harness.profiles import DEFAULT, NIGHT, SMOKE
 from harness.report import text
 from harness.report.page import Page
@@ -51,33 +51,29 @@ class EarlyCommitTrial:
     seed: int
 
 
-class EarlyCommits(Experiment[EarlyCommitTrial]):
+class EarlyCommits(StoresAlone[EarlyCommitTrial]):
     """A task whose commits are all caused by the limit. Only the default backend, except in the profile night."""
 
     name = "early_commits"
-    title = "stores by themselves"
     words = "limits on the memory of uncommitted writes"
-    stage = "store"
     trial = EarlyCommitTrial
-    placement = Placement.LOCAL
-    columns: Mapping[str, Columns] = MappingProxyType(
-        {
-            "early_commit": {
-                "backend": str,
-                "durability": str,
-                "limit_bytes": int,
-                "repeat": int,
-                "records": int,
-                "seconds": float,
-                "records_per_s": float,
-                "commits": int,
-                "predicted": int,
-                "exceeded": int,
-                "uncommitted_max_bytes": int,
-                "peak_memory_bytes": int,
-            }
+    figures_by: ClassVar[FiguresBy] = {"early_commit": early_commit_figures}
+    columns: ClassVar[Mapping[str, Columns]] = {
+        "early_commit": {
+            "backend": str,
+            "durability": str,
+            "limit_bytes": int,
+            "repeat": int,
+            "records": int,
+            "seconds": float,
+            "records_per_s": float,
+            "commits": int,
+            "predicted": int,
+            "exceeded": int,
+            "uncommitted_max_bytes": int,
+            "peak_memory_bytes": int,
         }
-    )
+    }
 
     def plan(self, request: Request) -> list[EarlyCommitTrial]:
         """Return a trial for each backend, limit and repeat. Repeats of one configuration are not adjacent."""
@@ -92,10 +88,6 @@ class EarlyCommits(Experiment[EarlyCommitTrial]):
     def run(self, trial: EarlyCommitTrial, worker: Worker) -> Iterable[Row]:
         """Return one row. Raises: MeasurementFailedError."""
         return [early_commits.measured(trial.backend, trial.limit_bytes, trial.repeat, trial.seed)]
-
-    def figures(self, rows: Rows) -> dict[str, list[Figure]]:
-        """Return medians over repeats, and the largest staged size."""
-        return {"early_commit": early_commit_figures(rows.get("early_commit", ()))}
 
     def failures(self, figures: Figures, rows: Rows) -> list[Failure]:
         """Return a sentence for each task that staged more than its limit."""
@@ -115,36 +107,32 @@ class LargeStepTrial:
         check_counts(step_bytes=self.step_bytes)
 
 
-class LargeSteps(Experiment[LargeStepTrial]):
+class LargeSteps(StoresAlone[LargeStepTrial]):
     """One record whose function stages many times the limit: its memory, and that it is one commit."""
 
     name = "large_steps"
-    title = "stores by themselves"
     words = "steps larger than the limit"
-    stage = "store"
     trial = LargeStepTrial
-    placement = Placement.LOCAL
     share = 2
-    columns: Mapping[str, Columns] = MappingProxyType(
-        {
-            "large_step": {
-                "backend": str,
-                "durability": str,
-                "transactional": bool,
-                "limit_bytes": int,
-                "step_bytes": int,
-                "pairs": int,
-                "uncommitted_bytes": int,
-                "staged_disk_bytes": int,
-                "peak_bytes": int,
-                "bound_bytes": int,
-                "seen_early": int,
-                "commits": int,
-                "state": str,
-                "seconds": float,
-            }
+    figures_by: ClassVar[FiguresBy] = {"large_step": large_step_figures}
+    columns: ClassVar[Mapping[str, Columns]] = {
+        "large_step": {
+            "backend": str,
+            "durability": str,
+            "transactional": bool,
+            "limit_bytes": int,
+            "step_bytes": int,
+            "pairs": int,
+            "uncommitted_bytes": int,
+            "staged_disk_bytes": int,
+            "peak_bytes": int,
+            "bound_bytes": int,
+            "seen_early": int,
+            "commits": int,
+            "state": str,
+            "seconds": float,
         }
-    )
+    }
 
     def plan(self, request: Request) -> list[LargeStepTrial]:
         """Return a trial for each backend and size, and one larger step of the default backend."""
@@ -157,10 +145,6 @@ class LargeSteps(Experiment[LargeStepTrial]):
     def run(self, trial: LargeStepTrial, worker: Worker) -> Iterable[Row]:
         """Return one row. Raises: MeasurementFailedError."""
         return [large_steps.measured(trial.backend, trial.step_bytes, trial.seed)]
-
-    def figures(self, rows: Rows) -> dict[str, list[Figure]]:
-        """Return the steps, each with ``bounded`` and ``atomic``."""
-        return {"large_step": large_step_figures(rows.get("large_step", ()))}
 
     def failures(self, figures: Figures, rows: Rows) -> list[Failure]:
         """Return a sentence for each step that exceeded its memory bound or was not one commit."""

@@ -5,15 +5,22 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
-from types import MappingProxyType
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 from harness import replay
-from harness.experiment import Claim as Reason
-from harness.experiment import Columns, Experiment, Failure, Figure, Figures, Placement, Request, Row, Rows, Worker
+from harness.experiment import (
+    Columns,
+    Figures,
+    FiguresBy,
+    Request,
+    Row,
+    Rows,
+    Worker,
+)
 from harness.experiments.microbench import run as timing
 from harness.experiments.microbench.case import case_named
 from harness.experiments.microbench.report import benchmarks, page
+from harness.experiments.stores_alone import StoresAlone
 from harness.profiles import check_profile
 from harness.report.page import Page
 
@@ -27,33 +34,30 @@ class MicrobenchTrial:
     seed: int
 
 
-class Microbench(Experiment[MicrobenchTrial]):
+class Microbench(StoresAlone[MicrobenchTrial]):
     """Records per second of stores by themselves, and the project's claims about them."""
 
     name = "microbench"
-    title = "stores by themselves"
-    stage = "store"
     trial = MicrobenchTrial
-    placement = Placement.LOCAL
     share = 36
-    columns: Mapping[str, Columns] = MappingProxyType(
-        {
-            "round": {"case": str, "profile": str, "seed": int, "seconds": float},
-            "benchmark": {
-                "suite": str,
-                "name": str,
-                "subject": str,
-                "durability": str,
-                "records_per_commit": int,
-                "distribution": str,
-                "median_s": float,
-                "iqr_s": float,
-                "rounds": int,
-                "records": int,
-                "records_per_s": float,
-            },
-        }
-    )
+    figures_by: ClassVar[FiguresBy] = {"benchmark": benchmarks, "round": lambda _: []}
+    derived_by = timing.summarized
+    columns: ClassVar[Mapping[str, Columns]] = {
+        "round": {"case": str, "profile": str, "seed": int, "seconds": float},
+        "benchmark": {
+            "suite": str,
+            "name": str,
+            "subject": str,
+            "durability": str,
+            "records_per_commit": int,
+            "distribution": str,
+            "median_s": float,
+            "iqr_s": float,
+            "rounds": int,
+            "records": int,
+            "records_per_s": float,
+        },
+    }
 
     def plan(self, request: Request) -> list[MicrobenchTrial]:
         """Return all measurements in shuffled order; those that are compared with each other are adjacent."""
@@ -97,18 +101,6 @@ class Microbench(Experiment[MicrobenchTrial]):
         name = rows[-1]["case"]
         rate = case_named(name, trial.profile).records / median(row["seconds"] for row in rows if row["case"] == name)
         return f"{len({row['case'] for row in rows})} measurements, the last one {name}: {rate:,.0f} records/s"
-
-    def finish(self, trials: Sequence[MicrobenchTrial], rows: Sequence[Row], claim: Reason) -> list[Row]:
-        """Return the rows, one of kind "benchmark" for each case, over all of its rounds, and rows of kind "ratio"."""
-        return [*rows, *timing.summarized(rows)]
-
-    def figures(self, rows: Rows) -> dict[str, list[Figure]]:
-        """Return the cases, in order."""
-        return {"benchmark": benchmarks(rows.get("benchmark", ())), "round": []}
-
-    def failures(self, figures: Figures, rows: Rows) -> list[Failure]:
-        """Return nothing: a missed ratio fails a run only if it is asked to be strict."""
-        return []
 
     def page(self, figures: Figures, rows: Rows, facts: Mapping[str, Any]) -> Page:
         """Return the page about stores by themselves."""

@@ -5,15 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any
+from typing import Any, ClassVar
 
 from harness.experiment import (
-    Claim,
     Columns,
     Experiment,
-    Failure,
-    Figure,
     Figures,
+    FiguresBy,
     Placement,
     Request,
     Row,
@@ -62,25 +60,25 @@ class Opening(Experiment[OpeningTrial]):
     placement = Placement.LOCAL
     share = 14
     unit = ""
-    columns: Mapping[str, Columns] = MappingProxyType(
-        {
-            "opening": {
-                "backend": str,
-                "durability": str,
-                "records": int,
-                "repeat": int,
-                "open_s": float,
-                "restore_s": float,
-                "replayed": int,
-                "alone_s": float,
-                "bare_s": float,
-                "mark_s": float,
-                "whole_restore_s": float,
-                "others_share": float,
-                "steal_share": float,
-            }
+    figures_by: ClassVar[FiguresBy] = {"opening": opening_figures}
+    derived_by = opening.ratios
+    columns: ClassVar[Mapping[str, Columns]] = {
+        "opening": {
+            "backend": str,
+            "durability": str,
+            "records": int,
+            "repeat": int,
+            "open_s": float,
+            "restore_s": float,
+            "replayed": int,
+            "alone_s": float,
+            "bare_s": float,
+            "mark_s": float,
+            "whole_restore_s": float,
+            "others_share": float,
+            "steal_share": float,
         }
-    )
+    }
 
     def plan(self, request: Request) -> list[OpeningTrial]:
         """Return a trial for each size at CHANGELOG, with all persistent backends that a kill does not wipe.
@@ -125,18 +123,6 @@ class Opening(Experiment[OpeningTrial]):
         """Return the longest time until a store was ready."""
         longest_s = max(row["open_s"] + row["restore_s"] for row in rows)
         return f"{self.subject(trial)}: ready after {longest_s:.3f} s at most"
-
-    def finish(self, trials: Sequence[OpeningTrial], rows: Sequence[Row], claim: Claim) -> list[Row]:
-        """Return the rows, and rows of kind "ratio"."""
-        return [*rows, *opening.ratios(rows)]
-
-    def figures(self, rows: Rows) -> dict[str, list[Figure]]:
-        """Return medians over repeats, and the slowest time until ready."""
-        return {"opening": opening_figures(rows.get("opening", ()))}
-
-    def failures(self, figures: Figures, rows: Rows) -> list[Failure]:
-        """Return nothing: a missed ratio fails a run only if it is asked to be strict."""
-        return []
 
     def page(self, figures: Figures, rows: Rows, facts: Mapping[str, Any]) -> Page:
         """Return the page about opening."""

@@ -2,35 +2,25 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any
+from typing import Any, ClassVar
 
-from harness import replay
 from harness.experiment import (
-    Claim,
     Columns,
-    Experiment,
-    Failure,
-    Figure,
-    Figures,
     Placement,
     Request,
     Row,
-    Rows,
     Worker,
 )
+from harness.experiments.judged import Judged
 from harness.experiments.query_faults.faults import FAULTS, FULL_DISKS, KINDS
 from harness.experiments.query_faults.run import examine
 from harness.experiments.query_faults.trial import COUNT, WORKLOADS, QueryTrial
 from harness.grid import Grid, cut_to, full_names, times
 from harness.mutants.registry import QUERY_TRIALS
-from harness.processes.child import MeasurementFailedError
 from harness.profiles import DEFAULT, NIGHT, SMOKE
-from harness.report import text
-from harness.report.page import Page, PageFinding, Table, tables
 from harness.workloads.suggestion import check_known
 from stores.registry import ALIASES, backends
 
@@ -57,45 +47,6 @@ Checkers also see that no store commits a version before its log has it; that a 
 a failed batch only the partition that failed is computed again; and that after the loss of a machine the other one
 restores just the versions that its copies lack.
 """
-
-
-def query_tables(figures: Sequence[Mapping[str, Any]]) -> list[Table]:
-    """Return a table of faults, and one of mutants; without those that have no rows."""
-    sound, mutants = ([row for row in figures if bool(row["mutant"]) is built_in] for built_in in (False, True))
-    made = []
-    if sound:
-        head = ("query", "fault", "backend", *_NUMBERS, "result")
-        numbers = range(3, 3 + len(_NUMBERS))
-        notable = [place for place, row in enumerate(sound) if row["result"] != row["expected"]]
-        lines = [_line(row) for row in sound]
-        made.append(Table("Stateful queries under faults", head, lines, numbers, notable=notable))
-    if mutants:
-        lines = [[f"`{row['mutant']}`", row["fault"], row["result"], row["detail"][:200]] for row in mutants]
-        made.append(Table("Mutants of queries, which must be detected", ("mutant", "fault", "result", "found"), lines))
-    return made
-
-
-def _line(row: Mapping[str, Any]) -> list[str]:
-    result = row["result"] if row["result"] == row["expected"] else f"{row['result']}, not {row['expected']}"
-    numbers = [text.exact(row[name]) for name in _NUMBERS.values()]
-    return [row["workload"], row["meaning"], row["backend"], *numbers, result]
-
-
-def page(figures: Sequence[Mapping[str, Any]], failures: Sequence[str]) -> Page:
-    """Return the page."""
-    good = sum(row["result"] == row["expected"] for row in figures)
-    wrong = text.failures("Trials that did not end as expected", failures) if failures else ""
-    return Page(
-        "query-faults",
-        "Stateful queries under faults",
-        (
-            "Workers, executors and drivers of a stateful query are killed, stalled, or without disk space.",
-            "Its rows and its state are compared with Spark SQL.",
-        ),
-        [*tables(*query_tables(figures)), wrong] if figures else (),
-        _METHOD,
-        (PageFinding("trials of stateful queries", len(figures), good, "ended as expected"),),
-    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -127,7 +78,7 @@ class QueryGrid(Grid):
         return [QueryTrial(QUERY_TRIALS[mutant].fault, full_names(self.backends)[0], seeds[0], mutant)]
 
 
-class QueryFaults(Experiment[QueryTrial]):
+class QueryFaults(Judged[QueryTrial]):
     """Kills, stalls, full disks and lost machines under a stateful query with a file sink."""
 
     name = "query_faults"
@@ -137,32 +88,43 @@ class QueryFaults(Experiment[QueryTrial]):
     trial = QueryTrial
     grid = QueryGrid
     placement = Placement.LOCAL
-    columns: Mapping[str, Columns] = MappingProxyType(
-        {
-            "query_fault": {
-                "backend": str,
-                "fault": str,
-                "workload": str,
-                "meaning": str,
-                "mutant": str,
-                "seed": int,
-                "scenario": str,
-                "batches": int,
-                "rows": int,
-                "drivers": int,
-                "restarts": int,
-                "struck": int,
-                "late": int,
-                "restored_versions": int,
-                "restored_bytes": int,
-                "result": str,
-                "expected": str,
-                "detail": str,
-                "seconds": float,
-                "repeat_command": str,
-            }
-        }
+    kind = "query_fault"
+    named_by = ("fault", "workload", "backend")
+    shown: ClassVar[Mapping[str, str]] = {"query": "workload", "fault": "meaning", "backend": "backend", **_NUMBERS}
+    mutant_shown = ("fault",)
+    page_name = "query-faults"
+    page_title = "Stateful queries under faults"
+    mutants_title = "Mutants of queries, which must be detected"
+    shows = (
+        "Workers, executors and drivers of a stateful query are killed, stalled, or without disk space.",
+        "Its rows and its state are compared with Spark SQL.",
     )
+    counted = "trials of stateful queries"
+    method = _METHOD
+    columns: ClassVar[Mapping[str, Columns]] = {
+        "query_fault": {
+            "backend": str,
+            "fault": str,
+            "workload": str,
+            "meaning": str,
+            "mutant": str,
+            "seed": int,
+            "scenario": str,
+            "batches": int,
+            "rows": int,
+            "drivers": int,
+            "restarts": int,
+            "struck": int,
+            "late": int,
+            "restored_versions": int,
+            "restored_bytes": int,
+            "result": str,
+            "expected": str,
+            "detail": str,
+            "seconds": float,
+            "repeat_command": str,
+        }
+    }
 
     def plan(self, request: Request) -> list[QueryTrial]:
         """Return all trials in a night; two of them by turns in a default run: a count, and another query.
@@ -184,76 +146,22 @@ class QueryFaults(Experiment[QueryTrial]):
         """Return the time on two idle cores, which is that of the fault."""
         return FAULTS[trial.fault].seconds
 
-    def run(self, trial: QueryTrial, worker: Worker) -> Iterable[Row]:
-        """Return the one row of a trial. Its result is "unknown" if it could not be tried."""
-        worker.folder.mkdir()
-        began = time.monotonic()
-        try:
-            row = examine(trial, worker.folder, worker.say)
-        except MeasurementFailedError as error:
-            row = dict.fromkeys(self.columns["query_fault"]) | {
-                "backend": trial.backend,
-                "fault": trial.fault,
-                "workload": trial.workload,
-                "meaning": FAULTS[trial.fault].meaning,
-                "mutant": trial.mutant,
-                "seed": trial.seed,
-                "result": "unknown",
-                "detail": str(error),
-                "seconds": time.monotonic() - began,
-            }
-        expected = "anomaly" if trial.mutant else "valid"
-        return [
-            {**row, "kind": "query_fault", "expected": expected, "repeat_command": replay.command(self.name, trial)}
-        ]
+    def examine(self, trial: QueryTrial, worker: Worker) -> Row:
+        """Return what the trial finds. Raises: MeasurementFailedError."""
+        return examine(trial, worker.folder, worker.say)
 
-    def finish(self, trials: Sequence[QueryTrial], rows: Sequence[Row], claim: Claim) -> list[Row]:
-        """Return the rows, with the reason for their trials."""
-        return [{**row, "scenario": claim.name} for row in rows]
-
-    def subject(self, trial: QueryTrial) -> str:
-        """Return the fault, the query and the backend."""
-        return f"{trial.fault}, {trial.workload}, {trial.backend}{trial.mutant and ' with '}{trial.mutant}"
+    def settings(self, trial: QueryTrial) -> Row:
+        """Return the columns of the trial and of its fault."""
+        return {**super().settings(trial), "meaning": FAULTS[trial.fault].meaning}
 
     def line(self, trial: QueryTrial, rows: Sequence[Row]) -> str:
-        """Return the result."""
-        return f"{self.subject(trial)}: {rows[0]['result']}, {rows[0]['seconds']:.0f} s"
+        """Return the trial, its result and its time."""
+        return f"{self.subject(trial)}: {super().line(trial, rows)}"
 
-    def figures(self, rows: Rows) -> dict[str, list[Figure]]:
-        """Return a figure for each trial, in order."""
-        order, queries = list(FAULTS), list(WORKLOADS)
-        return {
-            "query_fault": sorted(
-                map(dict, rows.get("query_fault", ())),
-                key=lambda row: (
-                    row["mutant"],
-                    queries.index(row["workload"]),
-                    order.index(row["fault"]),
-                    row["backend"],
-                    row["seed"],
-                ),
-            )
-        }
-
-    def tables(self, figures: Figures, rows: Rows) -> list[Table]:
-        """Return a line for each trial."""
-        return query_tables(figures["query_fault"])
-
-    def failures(self, figures: Figures, rows: Rows) -> list[Failure]:
-        """Return every trial with an unexpected result."""
-        return [
-            Failure(
-                f"{row['fault']}, {row['workload']}, {row['backend']}{row['mutant'] and ' with '}{row['mutant']}, "
-                f"seed {row['seed']}: {row['result']}, not {row['expected']} ({row['detail'] or 'nothing found'})",
-                row["repeat_command"],
-            )
-            for row in figures["query_fault"]
-            if row["result"] != row["expected"]
-        ]
-
-    def page(self, figures: Figures, rows: Rows, facts: Mapping[str, Any]) -> Page:
-        """Return the page about stateful queries under faults."""
-        return page(figures["query_fault"], [str(failure) for failure in self.failures(figures, rows)])
+    def order(self, row: Mapping[str, Any]) -> tuple[Any, ...]:
+        """Return the place of a trial among all: sound ones first, by query and fault."""
+        query, fault = list(WORKLOADS).index(row["workload"]), list(FAULTS).index(row["fault"])
+        return row["mutant"], query, fault, row["backend"], row["seed"]
 
 
 def count_trials(backends: Sequence[str], seed: int) -> list[QueryTrial]:

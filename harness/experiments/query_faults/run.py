@@ -83,12 +83,6 @@ def examine(trial: QueryTrial, folder: Path, say: Callable[[str], None]) -> dict
     found = problems(fault, trial, figures, notes, batches, survivor, lost)
     appends = notes.lines("appends")
     return {
-        "backend": trial.backend,
-        "fault": trial.fault,
-        "meaning": fault.meaning,
-        "mutant": trial.mutant,
-        "workload": trial.workload,
-        "seed": trial.seed,
         "batches": batches,
         "rows": figures["rows"],
         "drivers": starts,

@@ -2,31 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 from harness.experiment import (
     Columns,
-    Experiment,
-    Failure,
-    Figure,
-    Figures,
     Placement,
     Request,
     Row,
-    Rows,
     Worker,
     check_counts,
 )
+from harness.experiments.judged import Judged
 from harness.experiments.readers.run import COLUMNS, examine
 from harness.experiments.readers.trial import ReadersTrial
 from harness.grid import Grid, cut_to, full_names, times
 from harness.mutants.registry import fitting
 from harness.profiles import NIGHT, SMOKE
-from harness.report import text
-from harness.report.page import Page, PageFinding, Table, tables
 from harness.typed_maps import check_kind
 from stores.registry import backend_named, backends, checked_durability
 
@@ -35,48 +29,6 @@ Each trial is a process of its own: a writer commits random writes for some seco
 keys up, scan ranges and hold iterators at both isolation levels. The writer records its history. A checker that shares
 no code with the stores compares every answer with it. Mutants must be detected: there `anomaly` is expected.
 """
-
-
-def isolation(rows: Iterable[Mapping[str, Any]]) -> list[Figure]:
-    """Return one figure per trial, unchanged, in order."""
-    return sorted(({**row, "kind": "isolation"} for row in rows), key=lambda figure: str(figure["trial"]))
-
-
-def reader_table(rows: Sequence[Mapping[str, Any]]) -> Table:
-    """Return a line for each trial, with its parameters, and its result with the expected one if they differ."""
-    return Table(
-        "Readers beside a writer; every answer checked against the writer's history",
-        ("backend", "level", "built in", "operations", "commits", "committed answers", "uncommitted answers", "result"),
-        [
-            (
-                str(row["backend"]),
-                str(row["durability"]),
-                str(row["mutant"] or "nothing"),
-                *(f"{row[name]:,}" for name in ("operations", "commits", "committed_answers", "uncommitted_answers")),
-                f"{row['result']}{'' if row['result'] == row['expected'] else ', not ' + str(row['expected'])}",
-            )
-            for row in rows
-        ],
-        right=(3, 4, 5, 6),
-    )
-
-
-def page(figures: Figures, failures: Sequence[str]) -> Page:
-    """Return the page."""
-    own = figures["isolation"]
-    as_expected = sum(figure["result"] == figure["expected"] for figure in own)
-    wrong = text.failures("Trials that did not end as expected", failures) if failures else ""
-    return Page(
-        "isolation",
-        "Isolation of readers",
-        (
-            "Readers on other threads ask a store while it is written, at both isolation levels.",
-            "Every answer is compared with the history of the writer.",
-        ),
-        [*tables(reader_table(own)), wrong] if own else (),
-        _METHOD,
-        (PageFinding("trials of readers", len(own), as_expected, "ended as expected"),),
-    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,7 +64,7 @@ class ReadersGrid(Grid):
         return [ReadersTrial(first.name, level, 10 * self.seconds, seeds[0], self.readers, mutant)]
 
 
-class Readers(Experiment[ReadersTrial]):
+class Readers(Judged[ReadersTrial]):
     """One writer, and readers at each isolation level on other threads. No part of a bench; see the scenario."""
 
     name = "readers"
@@ -120,7 +72,27 @@ class Readers(Experiment[ReadersTrial]):
     trial = ReadersTrial
     grid = ReadersGrid
     placement = Placement.SPREAD
-    columns: Mapping[str, Columns] = MappingProxyType({"isolation": COLUMNS})
+    kind = "isolation"
+    named_by = ("backend", "durability")
+    shown: ClassVar[Mapping[str, str]] = {
+        "backend": "backend",
+        "level": "durability",
+        "operations": "operations",
+        "commits": "commits",
+        "committed answers": "committed_answers",
+        "uncommitted answers": "uncommitted_answers",
+    }
+    mutant_shown = ("backend", "durability")
+    page_name = "isolation"
+    page_title = "Isolation of readers"
+    mutants_title = "Mutants of stores beside readers, which must be detected"
+    shows = (
+        "Readers on other threads ask a store while it is written, at both isolation levels.",
+        "Every answer is compared with the history of the writer.",
+    )
+    counted = "trials of readers"
+    method = _METHOD
+    columns: ClassVar[Mapping[str, Columns]] = {"isolation": COLUMNS}
 
     def plan(self, request: Request) -> list[ReadersTrial]:
         """Return a trial for each backend and level."""
@@ -141,28 +113,10 @@ class Readers(Experiment[ReadersTrial]):
         fitting(trial.mutant, [backend])
         return trial
 
-    def run(self, trial: ReadersTrial, worker: Worker) -> Iterable[Row]:
-        """Return the one row of a trial."""
-        return [{"kind": "isolation", **examine(trial, worker.folder, worker.code)}]
+    def examine(self, trial: ReadersTrial, worker: Worker) -> Row:
+        """Return what the trial finds."""
+        return examine(trial, worker.folder, worker.code)
 
-    def figures(self, rows: Rows) -> dict[str, list[Figure]]:
-        """Return the trials, in order."""
-        return {"isolation": isolation(rows.get("isolation", ()))}
-
-    def tables(self, figures: Figures, rows: Rows) -> list[Table]:
-        """Return a line for each trial."""
-        return [reader_table(rows["isolation"])] if rows.get("isolation") else []
-
-    def failures(self, figures: Figures, rows: Rows) -> list[Failure]:
-        """Return every trial with an unexpected result."""
-        return [
-            Failure(
-                f"{row['trial']}: {row['result']} instead of {row['expected']}. {row['detail']}", row["repeat_command"]
-            )
-            for row in rows.get("isolation", ())
-            if row["result"] != row["expected"]
-        ]
-
-    def page(self, figures: Figures, rows: Rows, facts: Mapping[str, Any]) -> Page:
-        """Return the page about isolation."""
-        return page(figures, [str(failure) for failure in self.failures(figures, rows)])
+    def order(self, row: Mapping[str, Any]) -> tuple[Any, ...]:
+        """Return the name of a trial."""
+        return (str(row["trial"]),)

@@ -5,9 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
-from typing import Any
+from typing import Any, ClassVar
 
-from harness.experiment import Columns, Experiment, Failure, Figure, Figures, Placement, Request, Row, Rows, Worker
+from harness.experiment import (
+    Columns,
+    Experiment,
+    Failure,
+    Figures,
+    FiguresBy,
+    Placement,
+    Request,
+    Row,
+    Rows,
+    Worker,
+)
 from harness.experiments.scale.report import is_cut, page, parts, scale, scale_tables
 from harness.experiments.scale.scale import (
     LIMITED_MEMORY_BYTES,
@@ -100,34 +111,31 @@ class Scale(Experiment[ScaleTrial]):
     share = 5
     night_share = 16
     unit = ""
-    columns: Mapping[str, Columns] = MappingProxyType(
-        {
-            "scale": MappingProxyType(
-                {
-                    **SHARED_COLUMNS,
-                    "state_bytes": int,
-                    "commit_max_s": float,
-                    "gets_old_per_s": float,
-                    "gets_new_per_s": float,
-                    "gets_absent_per_s": float,
-                    "scan_per_s": float,
-                    "whole_scan_per_s": float,
-                    "load_peak_bytes": int,
-                    "read_peak_bytes": int,
-                    "restore_peak_bytes": int,
-                    "bytes_on_disk": int,
-                    "open_s": float,
-                    "restore_s": float,
-                    "restore_per_s": float,
-                    "problem": str,
-                    "unlimited": str,
-                    "others_share": float,
-                    "steal_share": float,
-                }
-            ),
-            "scale_part": MappingProxyType({**SHARED_COLUMNS, "records_there": int}),
-        }
-    )
+    figures_by: ClassVar[FiguresBy] = {"scale": scale, "scale_part": parts}
+    columns: ClassVar[Mapping[str, Columns]] = {
+        "scale": {
+            **SHARED_COLUMNS,
+            "state_bytes": int,
+            "commit_max_s": float,
+            "gets_old_per_s": float,
+            "gets_new_per_s": float,
+            "gets_absent_per_s": float,
+            "scan_per_s": float,
+            "whole_scan_per_s": float,
+            "load_peak_bytes": int,
+            "read_peak_bytes": int,
+            "restore_peak_bytes": int,
+            "bytes_on_disk": int,
+            "open_s": float,
+            "restore_s": float,
+            "restore_per_s": float,
+            "problem": str,
+            "unlimited": str,
+            "others_share": float,
+            "steal_share": float,
+        },
+        "scale_part": {**SHARED_COLUMNS, "records_there": int},
+    }
 
     def plan(self, request: Request) -> list[ScaleTrial]:
         """Return a trial for each size of the profile, with the indexed batch of each engine that has files."""
@@ -164,10 +172,6 @@ class Scale(Experiment[ScaleTrial]):
             f"{self.subject(trial)}: {row['puts_per_s']:,.0f} puts/s, {row['gets_old_per_s']:,.0f} gets/s, "
             f"restored in {row['restore_s']:.1f} s"
         )
-
-    def figures(self, rows: Rows) -> dict[str, list[Figure]]:
-        """Return a figure for each row."""
-        return {"scale": scale(rows.get("scale", ())), "scale_part": parts(rows.get("scale_part", ()))}
 
     def failures(self, figures: Figures, rows: Rows) -> list[Failure]:
         """Return each store that did not show what was put, and each process that failed before its time was over."""

@@ -8,8 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from time import monotonic
-from types import MappingProxyType
-from typing import Any
+from typing import Any, ClassVar
 
 from harness import replay
 from harness.experiment import (
@@ -17,8 +16,8 @@ from harness.experiment import (
     Columns,
     Experiment,
     Failure,
-    Figure,
     Figures,
+    FiguresBy,
     Placement,
     Request,
     Row,
@@ -30,6 +29,7 @@ from harness.experiments.stateful.figures import batches, ratios, restarts
 from harness.experiments.stateful.report import page
 from harness.experiments.stateful.trial import SUBJECTS, StatefulTrial
 from harness.processes.child import figures_apart
+from harness.processes.load import LOAD_COLUMNS
 from harness.profiles import SMOKE
 from harness.report.page import Page
 from stores.errors import ConfigError
@@ -61,46 +61,42 @@ class Stateful(Experiment[StatefulTrial]):
     share = 12
     night_share = 36
     unit = ""
-    columns: Mapping[str, Columns] = MappingProxyType(
-        {
-            "stateful": {
-                "subject": str,
-                "keys": int,
-                "batch_events": int,
-                "partitions": int,
-                "seed": int,
-                "round": int,
-                "seconds": float,
-                "cpu_s": float,
-                "repeat": str,
-                "cpu_per_wall": float,
-                "load_average": float,
-                "others_share": float,
-                "steal_share": float,
-            },
-            "stateful_state": {
-                "subject": str,
-                "keys": int,
-                "num_keys": int,
-                "num_events": int,
-                "checksum": str,
-                "expected": str,
-                "filled_s": float,
-                "repeat": str,
-            },
-            "stateful_restart": {
-                "subject": str,
-                "keys": int,
-                "copies": str,
-                "batch_events": int,
-                "seed": int,
-                "round": int,
-                "ready_s": float,
-                "start_s": float,
-                "first_batch_s": float,
-            },
-        }
-    )
+    figures_by: ClassVar[FiguresBy] = {"stateful": batches, "stateful_restart": restarts}
+    columns: ClassVar[Mapping[str, Columns]] = {
+        "stateful": {
+            "subject": str,
+            "keys": int,
+            "batch_events": int,
+            "partitions": int,
+            "seed": int,
+            "round": int,
+            "seconds": float,
+            "cpu_s": float,
+            "repeat": str,
+            **dict.fromkeys(LOAD_COLUMNS, float),
+        },
+        "stateful_state": {
+            "subject": str,
+            "keys": int,
+            "num_keys": int,
+            "num_events": int,
+            "checksum": str,
+            "expected": str,
+            "filled_s": float,
+            "repeat": str,
+        },
+        "stateful_restart": {
+            "subject": str,
+            "keys": int,
+            "copies": str,
+            "batch_events": int,
+            "seed": int,
+            "round": int,
+            "ready_s": float,
+            "start_s": float,
+            "first_batch_s": float,
+        },
+    }
 
     def plan(self, request: Request) -> list[StatefulTrial]:
         """Return the trials of the profile, by keys; none if none of its backends is chosen."""
@@ -127,8 +123,6 @@ class Stateful(Experiment[StatefulTrial]):
 
     def run(self, trial: StatefulTrial, worker: Worker) -> Iterable[Row]:
         """Return a row for each timed batch, each state and each restart. Raises: MeasurementFailedError."""
-        if reason := self.missing():
-            raise ConfigError(f"stateful queries cannot be measured: {reason}")
         worker.folder.mkdir()
         try:
             return list(_rows(trial, worker))
@@ -153,13 +147,6 @@ class Stateful(Experiment[StatefulTrial]):
     def finish(self, trials: Sequence[StatefulTrial], rows: Sequence[Row], claim: Claim) -> list[Row]:
         """Return the rows, and rows of kind "ratio"."""
         return [*rows, *ratios([row for row in rows if row["kind"] == "stateful"])]
-
-    def figures(self, rows: Rows) -> dict[str, list[Figure]]:
-        """Return medians over rounds, and over restarts."""
-        return {
-            "stateful": batches(rows.get("stateful", ())),
-            "stateful_restart": restarts(rows.get("stateful_restart", ())),
-        }
 
     def failures(self, figures: Figures, rows: Rows) -> list[Failure]:
         """Return each state that is not what Spark SQL computes from the same events."""

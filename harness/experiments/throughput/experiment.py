@@ -4,16 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from types import MappingProxyType
-from typing import Any
+from typing import Any, ClassVar
 
 from harness import replay
 from harness.datasets.new_york_flights import departures
-from harness.experiment import Columns, Experiment, Failure, Figure, Figures, Placement, Request, Row, Rows, Worker
+from harness.experiment import (
+    Columns,
+    Experiment,
+    Failure,
+    Figures,
+    FiguresBy,
+    Placement,
+    Request,
+    Row,
+    Rows,
+    Worker,
+)
 from harness.experiments.throughput import plan
 from harness.experiments.throughput.figures import throughput, wrong_end_lines
 from harness.experiments.throughput.plan import ThroughputGrid, ThroughputTrial, narrowing_trial
 from harness.experiments.throughput.report import THROUGHPUT, page
+from harness.processes.load import LOAD_COLUMNS
 from harness.report.page import Page, Table
 from harness.workloads.event_log import EVENT_LOG
 from harness.workloads.flights import Departures
@@ -33,35 +44,31 @@ class Throughput(Experiment[ThroughputTrial]):
     placement = Placement.GANG
     share = 75
     unit = ""
-    columns: Mapping[str, Columns] = MappingProxyType(
-        {
-            "throughput": {
-                "backend": str,
-                "durability": str,
-                "workload": str,
-                "records_per_commit": int,
-                "partitions": int,
-                "repeat": int,
-                "seed": int,
-                "records": int,
-                "seconds": float,
-                "records_per_s": float,
-                "commit_p50_us": float,
-                "commit_p99_us": float,
-                "commit_max_us": float,
-                "bytes_written": int,
-                "bytes_on_disk": int,
-                "peak_memory_bytes": int,
-                "open_files": int,
-                "open_after_kill_s": float,
-                "end_state": str,
-                "cpu_per_wall": float,
-                "load_average": float,
-                "others_share": float,
-                "steal_share": float,
-            }
+    figures_by: ClassVar[FiguresBy] = {"throughput": throughput}
+    columns: ClassVar[Mapping[str, Columns]] = {
+        "throughput": {
+            "backend": str,
+            "durability": str,
+            "workload": str,
+            "records_per_commit": int,
+            "partitions": int,
+            "repeat": int,
+            "seed": int,
+            "records": int,
+            "seconds": float,
+            "records_per_s": float,
+            "commit_p50_us": float,
+            "commit_p99_us": float,
+            "commit_max_us": float,
+            "bytes_written": int,
+            "bytes_on_disk": int,
+            "peak_memory_bytes": int,
+            "open_files": int,
+            "open_after_kill_s": float,
+            "end_state": str,
+            **dict.fromkeys(LOAD_COLUMNS, float),
         }
-    )
+    }
 
     def plan(self, request: Request) -> list[ThroughputTrial]:
         """Return the measurements of a profile, or those over a user's events."""
@@ -104,10 +111,6 @@ class Throughput(Experiment[ThroughputTrial]):
             check_options(backend, dict(each.options))
         self.check([trial])
         return trial
-
-    def figures(self, rows: Rows) -> dict[str, list[Figure]]:
-        """Return medians over repeats, and the spread of the rate."""
-        return {"throughput": throughput(rows.get("throughput", ()))}
 
     def check(self, trials: Sequence[ThroughputTrial]) -> None:
         """Raise ConfigError if the data set of flights is needed and missing: now, not after the first stages."""

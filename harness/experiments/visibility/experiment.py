@@ -2,27 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any
+from typing import Any, ClassVar
 
 from harness.experiment import (
     Columns,
-    Experiment,
-    Failure,
-    Figure,
     Figures,
-    Placement,
+    FiguresBy,
     Request,
-    Row,
     Rows,
-    Worker,
     check_counts,
 )
+from harness.experiments.stores_alone import StoresAlone
 from harness.experiments.visibility import visibility
 from harness.experiments.visibility.report import lags, page
-from harness.processes.child import figures_apart
 from harness.profiles import DEFAULT, NIGHT, SMOKE
 from harness.report.page import Page
 from stores.config import StoreConfig
@@ -51,48 +46,32 @@ class VisibilityTrial:
         )
 
 
-class Visibility(Experiment[VisibilityTrial]):
+class Visibility(StoresAlone[VisibilityTrial]):
     """The time until a write is seen, at each isolation level. Only the default backend, except in a night."""
 
     name = "visibility"
-    title = "stores by themselves"
     words = "visibility to readers"
-    stage = "store"
     trial = VisibilityTrial
-    placement = Placement.LOCAL
-    columns: Mapping[str, Columns] = MappingProxyType(
-        {
-            "visibility": {
-                "backend": str,
-                "durability": str,
-                "committed_by": str,
-                "isolation_level": str,
-                "commit_interval_s": float,
-                "writes": int,
-                "lag_p50_s": float,
-                "lag_p99_s": float,
-                "lag_max_s": float,
-            }
+    program = visibility
+    figures_by: ClassVar[FiguresBy] = {"visibility": lags}
+    columns: ClassVar[Mapping[str, Columns]] = {
+        "visibility": {
+            "backend": str,
+            "durability": str,
+            "committed_by": str,
+            "isolation_level": str,
+            "commit_interval_s": float,
+            "writes": int,
+            "lag_p50_s": float,
+            "lag_p99_s": float,
+            "lag_max_s": float,
         }
-    )
+    }
 
     def plan(self, request: Request) -> list[VisibilityTrial]:
         """Return a trial for each backend."""
         names = backends() if request.profile == NIGHT else [StoreConfig().backend]
         return [VisibilityTrial(name, *SIZES[request.profile]) for name in request.among(names)]
-
-    def run(self, trial: VisibilityTrial, worker: Worker) -> Iterable[Row]:
-        """Return a row for each interval, committer and isolation level. Raises: MeasurementFailedError."""
-        found = figures_apart(visibility.__name__, self.name, asdict(trial), visibility.DEADLINE_S)
-        return [{"kind": "visibility", **row} for row in found["rows"]]
-
-    def figures(self, rows: Rows) -> dict[str, list[Figure]]:
-        """Return the times, in order."""
-        return {"visibility": lags(rows.get("visibility", ()))}
-
-    def failures(self, figures: Figures, rows: Rows) -> list[Failure]:
-        """Return nothing: the times are reported only."""
-        return []
 
     def page(self, figures: Figures, rows: Rows, facts: Mapping[str, Any]) -> Page:
         """Return the page about readers on other threads."""

@@ -1,0 +1,29 @@
+"""Experiments that measure stores by themselves, in processes of their own before Spark starts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import asdict
+from types import ModuleType
+from typing import Any, TypeVar
+
+from harness.experiment import Experiment, Placement, Row, Worker
+from harness.processes.child import figures_apart
+
+T = TypeVar("T")
+
+
+class StoresAlone(Experiment[T]):
+    """Measurements of one stage of a bench. Each trial is one process of ``program``, unless ``run`` does otherwise."""
+
+    title = "stores by themselves"
+    stage = "store"
+    placement = Placement.LOCAL
+    program: ModuleType
+    """A program whose ``main`` calls ``measure``: it returns the rows of the experiment's only kind."""
+
+    def run(self, trial: Any, worker: Worker) -> Iterable[Row]:
+        """Return the rows of the process. Raises: MeasurementFailedError."""
+        [kind] = self.columns
+        found = figures_apart(self.program.__name__, self.name, asdict(trial), self.program.DEADLINE_S)
+        return [{"kind": kind, **row} for row in found["rows"]]
