@@ -1,14 +1,11 @@
-"""The cases that time one store: a suite, a subject, and the amount of work. Also the cases of each profile."""
+"""The cases that time one store: a suite, a subject, and the amount of work."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 from harness.workloads.ycsb import CORE_WORKLOADS, OperationKind
 from stores import Durability
-from stores.errors import ConfigError
-from stores.registry import backends
 
 PLAIN = "plain"
 """The prefix of the yardsticks: an engine without a store around it, used as well as plain code can."""
@@ -105,7 +102,7 @@ class Case:
         return "-".join([*named, *special])
 
 
-_ROCKSDB = ("rocksdb-indexed-batch", "rocksdb-direct")
+INDEXED, DIRECT = "rocksdb-indexed-batch", "rocksdb-direct"
 CURVE = (100, 1_000, 10_000, 100_000)
 """Records per commit of the curve of every backend."""
 STEPS = (1, 10, 100, 10_000)
@@ -118,9 +115,6 @@ STAGED = (100, 1_000, 10_000, 100_000, 1_000_000)
 """Sizes of an open transaction over which iterators are created."""
 WAITED = (1_000, 1_000_000)
 """Sizes of an open transaction over which a scan makes its first step while others wait."""
-RECORDS = ((PUT, "bytes"), (PUT, "timestamped"), (GET_RECENT, "bytes"), (GET_RECENT, "timestamped"),
-           (PUT, "short-bytes"), (PUT, "text-to-number"))  # fmt: skip
-"""Suites and forms of typed stores that are compared over one engine."""
 RANGES = (1_000, 10_000, 100_000, 1_000_000)
 """Numbers of range deletes in one transaction."""
 OPENED = (200_000, 1_000_000)
@@ -129,93 +123,8 @@ EXPIRED = (1_000, 100_000, 1_000_000)
 """Numbers of records in a segment that expires. The last one is for the profile night alone."""
 LARGEST = 200_000
 """The records of the largest commit."""
-_UPDATES = (("uniform", 1_000), ("uniform", 100_000), ("zipfian", 1_000), ("zipfian", 100_000))
 _SLOW = 10_000
 """The records of a round in slow cases."""
-
-
-def cases(profile: str) -> list[Case]:
-    """Return the cases of ``smoke``, ``default`` or ``night``, each once."""
-    found = {case.id: case for case in _cases(profile)}
-    return list(found.values())
-
-
-def case_named(name: str, profile: str) -> Case:
-    """Return the case of a profile with that id. Raises: ConfigError for an unknown one."""
-    for case in cases(profile):
-        if case.id == name:
-            return case
-    raise ConfigError(f"the profile {profile!r} has no case {name!r}")
-
-
-def _cases(profile: str) -> Iterator[Case]:
-    if profile == "smoke":
-        for subject in (*_ROCKSDB, "rocksdb-dual-store"):
-            yield commits_of(subject, 1_000)
-        for subject in (_ROCKSDB[0], f"{PLAIN}-rocksdb"):
-            yield scans_of(subject)
-        return
-    for subject in _ROCKSDB:
-        yield commits_of(subject, LARGEST)
-    for size in (0, *STEPS):
-        yield steps(_ROCKSDB[0], size)
-    for engine in ENGINES:
-        for subject in (f"{engine}-indexed-batch", f"{PLAIN}-{engine}"):
-            yield steps(subject, 0)
-    if profile == "night":
-        for subject in backends():
-            for size in (0, *STEPS):
-                yield steps(subject, size)
-        for engine in ENGINES:
-            for size in STEPS[2:]:
-                yield steps(f"{PLAIN}-{engine}", size)
-    yield commits_of(f"{PLAIN}-rocksdb", 10_000)
-    for engine in ("lmdb", "sqlite"):
-        for durability in (Durability.PROCESS, Durability.DISK):
-            for subject in (f"{engine}-indexed-batch", f"{PLAIN}-{engine}"):
-                yield commits_of(subject, 1_000, durability)
-    for subject in ("rocksdb-indexed-batch", f"{PLAIN}-rocksdb"):
-        for distribution, keys in _UPDATES if profile == "night" else _UPDATES[:-1]:
-            yield updates_of(subject, distribution, keys)
-    for subject in (_ROCKSDB[0], f"{PLAIN}-rocksdb"):
-        yield scans_of(subject)
-    for staged in STAGED:
-        yield iterators_over(staged)
-        yield first_steps_over(staged)
-    for suite in (WRITER_WAITS, READER_WAITS):
-        for staged in WAITED:
-            yield waits_over(suite, staged)
-    for count in RANGES if profile == "night" else RANGES[:2]:
-        yield range_deletes(count)
-    for subject in backends() if profile == "night" else _ROCKSDB[:1]:
-        for commits_beside in (False, True):
-            yield reads(subject, commits_beside=commits_beside)
-    for watched in (True, False):
-        yield commits_counted(watched=watched)
-    for suite, form in RECORDS:
-        yield records_as(suite, form)
-    for engine in ENGINES:
-        for form in ("bytes", "timestamped"):
-            yield records_as(GET, form, engine)
-    for engine in ENGINES:
-        for form in ("windows", "prefix"):
-            yield fetches(engine, form)
-        for form in ("bytes", "timestamped") if engine == "rocksdb" or profile == "night" else ():
-            for records in OPENED if profile == "night" else OPENED[:-1]:
-                yield openings(engine, form, records)
-        sizes = EXPIRED if profile == "night" else EXPIRED[:-1]
-        for records in sizes if engine == "rocksdb" or profile == "night" else ():
-            yield expiries(engine, records)
-    for engine in CHECKED:
-        for suite in ("commit", "scan"):
-            for checksums in (True, False):
-                yield with_checksums(suite, engine, checksums=checksums)
-        yield with_unchecked_scans(engine)
-    yield from _ycsb("ABCDEF" if profile == "night" else "ACE")
-    for subject, backend in backends().items():
-        for durability in sorted(backend.durabilities) if profile == "night" else (Durability.CHANGELOG,):
-            for size in CURVE:
-                yield commits_of(subject, size, durability)
 
 
 def commits_of(subject: str, records_per_commit: int, durability: Durability = Durability.CHANGELOG) -> Case:
@@ -239,22 +148,22 @@ def steps(subject: str, records_per_commit: int) -> Case:
 
 def iterators_over(staged: int) -> Case:
     """Return the case that creates iterators over so many staged records."""
-    return Case(ITERATORS, _ROCKSDB[0], staged=staged, records=2_000)
+    return Case(ITERATORS, INDEXED, staged=staged, records=2_000)
 
 
 def first_steps_over(staged: int) -> Case:
     """Return the case of the first hundred steps of iterators over so many staged records."""
-    return Case(FIRST_STEPS, _ROCKSDB[0], staged=staged, records=200)
+    return Case(FIRST_STEPS, INDEXED, staged=staged, records=200)
 
 
 def waits_over(suite: str, staged: int) -> Case:
     """Return the case of the longest wait of the writer, or of a reader, for a scan's first step."""
-    return Case(suite, _ROCKSDB[0], staged=staged, records=1)
+    return Case(suite, INDEXED, staged=staged, records=1)
 
 
 def range_deletes(count: int) -> Case:
     """Return the case of so many range deletes in one transaction."""
-    return Case("ranges", _ROCKSDB[0], records_per_commit=count, records=count, rounds=1)
+    return Case("ranges", INDEXED, records_per_commit=count, records=count, rounds=1)
 
 
 def reads(subject: str, *, commits_beside: bool) -> Case:
@@ -288,7 +197,7 @@ def openings(engine: str, form: str, records: int) -> Case:
 def commits_counted(*, watched: bool) -> Case:
     """Return the case of commits of 1,000 records, with or without a collection of the store's metrics."""
     # Each round must contain some collections.
-    return Case("watch", _ROCKSDB[0], watched=watched, records=60_000, rounds=2)
+    return Case("watch", INDEXED, watched=watched, records=60_000, rounds=2)
 
 
 def with_checksums(suite: str, engine: str, *, checksums: bool) -> Case:
@@ -306,10 +215,9 @@ def scans_of(subject: str) -> Case:
     return Case("scan", subject, records_per_commit=10_000, records=50_000)
 
 
-def _ycsb(letters: str) -> Iterator[Case]:
-    for letter in letters:
-        workload = CORE_WORKLOADS[letter]
-        for subject in backends():
-            # An operation of E reads about fifty records, one of the other workloads one.
-            yield Case(f"{YCSB}{letter.lower()}", subject, distribution=workload.distribution, keys=10_000,
-                       records=1_000 if OperationKind.SCAN in workload.mix else 10_000)  # fmt: skip
+def ycsb_of(subject: str, letter: str) -> Case:
+    """Return the case of a core workload of YCSB."""
+    workload = CORE_WORKLOADS[letter]
+    # An operation of E reads about fifty records, one of the other workloads one.
+    records = 1_000 if OperationKind.SCAN in workload.mix else 10_000
+    return Case(f"{YCSB}{letter.lower()}", subject, distribution=workload.distribution, keys=10_000, records=records)

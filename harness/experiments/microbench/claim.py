@@ -1,4 +1,4 @@
-"""The project's claims about the speed of stores: ratios within one run and one durability level."""
+"""The project's claims about the speed of stores: ratios within one run and level. Also the cases of each profile."""
 
 from __future__ import annotations
 
@@ -8,10 +8,12 @@ from dataclasses import dataclass
 from harness.experiments.microbench.case import (
     CHECKED,
     CURVE,
+    DIRECT,
     ENGINES,
     EXPIRED,
     GET,
     GET_RECENT,
+    INDEXED,
     LARGEST,
     OPENED,
     PLAIN,
@@ -39,9 +41,12 @@ from harness.experiments.microbench.case import (
     waits_over,
     with_checksums,
     with_unchecked_scans,
+    ycsb_of,
 )
 from harness.report.ratios import ratio_of
 from stores import Durability
+from stores.errors import ConfigError
+from stores.registry import backends
 
 Seconds = Mapping[str, Mapping[int, float]]
 """The seconds of a round, by case and repeat."""
@@ -58,8 +63,8 @@ class RatioClaim:
     yardstick: Case
     at_least: float | None
     """The threshold; None if the ratio is only reported."""
-    compares_sizes: bool = False
-    """True if the two cases differ in their records per commit: that of the subject is reported."""
+    for_night: bool = False
+    """True if only the profile night has its cases."""
 
 
 @dataclass(frozen=True)
@@ -69,6 +74,43 @@ class Limit:
     text: str
     subject: Case
     most_s: float
+
+
+def cases(profile: str) -> list[Case]:
+    """Return the cases of ``smoke``, ``default`` or ``night``, each once: those of the claims, and some curves."""
+    chosen = _few_cases() if profile == "smoke" else _cases(night=profile == "night")
+    return list({case.id: case for case in chosen}.values())
+
+
+def case_named(name: str, profile: str) -> Case:
+    """Return the case of a profile with that id. Raises: ConfigError for an unknown one."""
+    for case in cases(profile):
+        if case.id == name:
+            return case
+    raise ConfigError(f"the profile {profile!r} has no case {name!r}")
+
+
+def _few_cases() -> Iterator[Case]:
+    for subject in (INDEXED, DIRECT, "rocksdb-dual-store"):
+        yield commits_of(subject, 1_000)
+    for subject in (INDEXED, f"{PLAIN}-rocksdb"):
+        yield scans_of(subject)
+
+
+def _cases(*, night: bool) -> Iterator[Case]:
+    for claim in claims():
+        if night or not claim.for_night:
+            yield from (claim.subject, claim.yardstick)
+    yield from (limit.subject for limit in limits())
+    for staged in STAGED:
+        yield from (iterators_over(staged), first_steps_over(staged))
+    for subject, backend in backends().items():
+        if night:
+            yield from (steps(subject, size) for size in (0, *STEPS))
+            yield from (reads(subject, commits_beside=commits) for commits in (False, True))
+        yield from (ycsb_of(subject, letter) for letter in ("ABCDEF" if night else "ACE"))
+        for durability in sorted(backend.durabilities) if night else (Durability.CHANGELOG,):
+            yield from (commits_of(subject, size, durability) for size in CURVE)
 
 
 _WHOSE_WAITS = ((WRITER_WAITS, "the writer"), (READER_WAITS, "a reader"))
@@ -87,7 +129,7 @@ def limits() -> Iterator[Limit]:
 
 def claims() -> Iterator[RatioClaim]:
     """Yield every claim with a comparison, measured in a run or not."""
-    indexed, direct, plain = "rocksdb-indexed-batch", "rocksdb-direct", f"{PLAIN}-rocksdb"
+    indexed, direct, plain = INDEXED, DIRECT, f"{PLAIN}-rocksdb"
     for size, at_least in ((100, 1.1), (1_000, 1.1), (10_000, 1.1), (LARGEST, 1.0)):
         yield RatioClaim(
             f"put and commit of {size:,} records, against writing them directly",
@@ -108,7 +150,6 @@ def claims() -> Iterator[RatioClaim]:
             steps(indexed, size),
             steps(indexed, STEPS[-1]),
             0.8 if size == 100 else None,
-            compares_sizes=True,
         )
     # Nothing is asked: most of it is the engine's own, as its yardstick shows.
     for subject in (plain, *(name for engine in CHECKED for name in (f"{engine}-indexed-batch", f"{PLAIN}-{engine}"))):
@@ -117,7 +158,7 @@ def claims() -> Iterator[RatioClaim]:
             steps(subject, STEPS[2]),
             steps(subject, STEPS[-1]),
             None,
-            compares_sizes=True,
+            for_night=True,
         )
     yield RatioClaim(
         "puts with a commit each 10,000, against a bare loop of rocksdict's put",
@@ -136,6 +177,7 @@ def claims() -> Iterator[RatioClaim]:
             updates_of(indexed, distribution, keys),
             updates_of(plain, distribution, keys),
             wanted,
+            for_night=wanted is None,
         )
     for engine, best in (("lmdb", "sorted putmulti"), ("sqlite", "sorted executemany")):
         for durability in (Durability.PROCESS, Durability.DISK):
@@ -158,6 +200,7 @@ def claims() -> Iterator[RatioClaim]:
                 commits_of("rocksdb-sst-ingest", size, durability),
                 commits_of(indexed, size, durability),
                 None,
+                for_night=durability is Durability.DISK,
             )
     yield RatioClaim(
         "a scan of committed and staged records, against rocksdict's items()",
@@ -191,7 +234,7 @@ def claims() -> Iterator[RatioClaim]:
             range_deletes(count),
             range_deletes(RANGES[0]),
             0.4 if count == RANGES[1] else None,
-            compares_sizes=True,
+            for_night=count != RANGES[1],
         )
     yield RatioClaim(
         "lookups of committed data while a writer commits 1,000 records every 0.1 s, against the same alone",
@@ -238,6 +281,7 @@ def claims() -> Iterator[RatioClaim]:
                 openings(engine, "bytes", size),
                 openings(engine, "timestamped", size),
                 0.83 if engine == "rocksdb" else None,
+                for_night=engine != "rocksdb" or size == OPENED[-1],
             )
         for size in EXPIRED[1:]:
             yield RatioClaim(
@@ -246,6 +290,7 @@ def claims() -> Iterator[RatioClaim]:
                 expiries(engine, size),
                 expiries(engine, EXPIRED[0]),
                 0.33 if engine == "rocksdb" else None,
+                for_night=engine != "rocksdb" or size == EXPIRED[-1],
             )
 
     for engine in CHECKED:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.experiments.microbench.case import cases
+from harness.experiments.microbench.claim import cases
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -18,7 +18,7 @@ from harness.experiment import (
     Worker,
 )
 from harness.experiments.microbench import run as timing
-from harness.experiments.microbench.case import case_named
+from harness.experiments.microbench.claim import case_named
 from harness.experiments.microbench.report import benchmarks, page
 from harness.experiments.stores_alone import StoresAlone
 from harness.profiles import check_profile

@@ -19,8 +19,8 @@ from typing import Any, NamedTuple
 
 import harness
 from harness.budget import NEVER, Deadline
-from harness.experiments.microbench.case import Case, cases
-from harness.experiments.microbench.claim import claims, limits, ratios
+from harness.experiments.microbench.case import Case
+from harness.experiments.microbench.claim import cases, claims, limits, ratios
 from harness.folders import temporary_folder
 from harness.processes.load import is_busy, median_load
 from harness.profiles import DEFAULT, NIGHT, SMOKE, check_profile
