@@ -7,15 +7,12 @@ declared schema, and errors name the row and the column.
 from __future__ import annotations
 
 from collections import namedtuple
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from stores.errors import ConfigError, StoreError
 from stores.spark.plan import PARTITION_COLUMN
-
-if TYPE_CHECKING:
-    import pyarrow
 
 if TYPE_CHECKING:
     import pyarrow
@@ -187,16 +184,56 @@ def _from_rows(rows: list[Any], before: int, schema: pyarrow.Schema) -> pyarrow.
 
     names = schema.names
     tuples = [_as_tuple(row, before + number, names) for number, row in enumerate(rows, 1)]
-    columns = []
-    for field, values in zip(schema, zip(*tuples, strict=True), strict=True):
-        try:
-            column = pa.array(values, field.type)
-        except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
-            raise _unfit(values, before, field) from error
-        if column.null_count and not field.nullable:
-            raise _null(column.is_null().index(True).as_py() + 1 + before, field)
-        columns.append(column)
+    columns = [
+        _column(field, before, values, partial(pa.array, type=field.type))
+        for field, values in zip(schema, zip(*tuples, strict=True), strict=True)
+    ]
     return pa.record_batch(columns, schema=schema)
+
+
+def _from_batch(batch: pyarrow.RecordBatch, before: int, schema: pyarrow.Schema) -> pyarrow.RecordBatch:
+    import pyarrow as pa
+
+    if set(batch.schema.names) != set(schema.names) or len(batch.schema.names) != len(schema.names):
+        raise ConfigError(
+            f"output row {before + 1} is in a batch with the columns {', '.join(batch.schema.names)}, and the output "
+            f"is declared with {', '.join(schema.names)}: yield these"
+        )
+    columns = [
+        _column(field, before, batch.column(batch.schema.get_field_index(field.name)), partial(_cast, kind=field.type))
+        for field in schema
+    ]
+    return pa.record_batch(columns, schema=schema)
+
+
+def _cast(column: pyarrow.Array, kind: pyarrow.DataType) -> pyarrow.Array:
+    return column if column.type == kind else column.cast(kind)
+
+
+def _column(field: pyarrow.Field, before: int, values: Any, convert: Callable[[Any], pyarrow.Array]) -> pyarrow.Array:
+    """Return the values of a column by ``convert``. Raises: ConfigError with the first row that does not fit."""
+    import pyarrow as pa
+
+    unfit = (pa.ArrowException, TypeError, ValueError, OverflowError)
+    try:
+        column = convert(values)
+    except unfit as error:
+        for at in range(len(values)):
+            try:
+                convert(values[at : at + 1])
+            except unfit:
+                shown = getattr(values[at], "as_py", partial(values.__getitem__, at))()
+                raise ConfigError(
+                    f"output row {before + at + 1} has {shown!r} in column {field.name!r}, which does not fit its type "
+                    f"{field.type}: correct the function, or the declared output"
+                ) from error
+        raise
+    if column.null_count and not field.nullable:
+        raise ConfigError(
+            f"output row {before + 1 + column.is_null().index(True).as_py()} has null in column {field.name!r}, which "
+            "is declared as not null: correct the function, or the declared output"
+        )
+    return column
 
 
 def _as_tuple(row: Any, number: int, names: list[str]) -> tuple[Any, ...]:
@@ -217,61 +254,3 @@ def _as_tuple(row: Any, number: int, names: list[str]) -> tuple[Any, ...]:
             f"{', '.join(names)}"
         )
     return tuple(row)
-
-
-def _unfit(values: tuple[Any, ...], before: int, field: pyarrow.Field) -> ConfigError:
-    import pyarrow as pa
-
-    for number, value in enumerate(values, before + 1):
-        try:
-            pa.array([value], field.type)
-        except (pa.ArrowException, TypeError, ValueError, OverflowError):
-            return ConfigError(
-                f"output row {number} has {value!r} in column {field.name!r}, which does not fit its type "
-                f"{field.type}: correct the function, or the declared output"
-            )
-    raise AssertionError("a column does not fit, although each of its values does")
-
-
-def _null(number: int, field: pyarrow.Field) -> ConfigError:
-    return ConfigError(
-        f"output row {number} has null in column {field.name!r}, which is declared as not null: correct the function, "
-        "or the declared output"
-    )
-
-
-def _from_batch(batch: pyarrow.RecordBatch, before: int, schema: pyarrow.Schema) -> pyarrow.RecordBatch:
-    import pyarrow as pa
-
-    if set(batch.schema.names) != set(schema.names) or len(batch.schema.names) != len(schema.names):
-        raise ConfigError(
-            f"output row {before + 1} is in a batch with the columns {', '.join(batch.schema.names)}, and the output "
-            f"is declared with {', '.join(schema.names)}: yield these"
-        )
-    columns = []
-    for field in schema:
-        column = batch.column(batch.schema.get_field_index(field.name))
-        try:
-            converted = column if column.type == field.type else column.cast(field.type)
-        except pa.ArrowException as error:
-            raise _unfit_in_batch(column, before, field) from error
-        if converted.null_count and not field.nullable:
-            raise _null(before + 1 + converted.is_null().index(True).as_py(), field)
-        columns.append(converted)
-    return pa.record_batch(columns, schema=schema)
-
-
-def _unfit_in_batch(column: pyarrow.Array, before: int, field: pyarrow.Field) -> ConfigError:
-    import pyarrow as pa
-
-    number = before + 1
-    for at in range(len(column)):
-        try:
-            column.slice(at, 1).cast(field.type)
-        except pa.ArrowException:
-            number = before + at + 1
-            break
-    return ConfigError(
-        f"output row {number} has a value of type {column.type} in column {field.name!r}, which does not fit its type "
-        f"{field.type}: correct the function, or the declared output"
-    )
