@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator
 from itertools import islice
 
-from stores.changelog.interface import Changelog, Record
+from stores.changelog.interface import Record
 from stores.errors import ChangelogTimeoutError, OffsetOutOfRangeError, TransactionAbortedError
 from stores.interface import TopicPartition
-from stores.tasks.identifier import TaskId
 from stores.tasks.task_transaction import TaskTransaction
-from stores.tasks.timing import TaskTimeout, Timing
+from stores.tasks.timing import TaskTimeout
 
 _POLL_NS = 20_000_000
 """The interval between two looks for new input while the loop waits."""
@@ -23,27 +22,18 @@ is ended before its records are processed."""
 
 
 class InputLoop:
-    """The loop of one task. It gives each record to ``process``, and calls ``keep_time`` when the timing is due.
-
-    ``idle`` is called after a look at the inputs that has found nothing.
-    """
+    """The loop of one task. It gives each record to ``process``, and calls ``keep_time`` when the timing is due."""
 
     def __init__(
         self,
-        task_id: TaskId,
-        inputs: Sequence[TopicPartition],
-        changelog: Changelog,
         transaction: TaskTransaction,
-        timing: Timing,
         *,
         process: Callable[[TopicPartition, Record], None],
         commit: Callable[[], None],
         keep_time: Callable[[], None],
-        idle: Callable[[], None],
     ) -> None:
-        self._task_id, self._inputs, self._changelog = task_id, inputs, changelog
-        self._transaction, self._timing = transaction, timing
-        self._process, self._commit, self._keep_time, self._idle = process, commit, keep_time, idle
+        self._transaction = transaction
+        self._process, self._commit, self._keep_time = process, commit, keep_time
         self._first = 0
         """The input with which the next round begins."""
 
@@ -53,7 +43,7 @@ class InputLoop:
         After a timeout of the changelog it continues from the last commit, for up to ``timeout_s`` without progress.
         """
         transaction = self._transaction
-        timeout = TaskTimeout(str(self._task_id), timeout_s)
+        timeout = TaskTimeout(str(transaction.task_id), timeout_s)
         began = -1
         while True:
             try:
@@ -72,7 +62,7 @@ class InputLoop:
 
     def _process_input(self, done_at_most: int, wait_ns: int) -> None:
         """Process input until ``done_at_most`` records are done, or there was no input for ``wait_ns``."""
-        timing, transaction = self._timing, self._transaction
+        transaction, timing = self._transaction, self._transaction.timing
         ends_ns = -1
         while True:
             got_on = self._go_over_inputs(done_at_most)
@@ -80,7 +70,7 @@ class InputLoop:
             if now_ns >= timing.due_ns:
                 self._keep_time()
             if not got_on:
-                self._idle()
+                transaction.stores.idle()
             if got_on or ends_ns < 0:
                 ends_ns = now_ns + wait_ns
             if transaction.done >= done_at_most or (not got_on and now_ns >= ends_ns):
@@ -95,7 +85,7 @@ class InputLoop:
         """
         transaction = self._transaction
         got_on = False
-        inputs, first = self._inputs, self._first
+        inputs, first = transaction.inputs, self._first
         for number in (*range(first, len(inputs)), *range(first)):
             partition = inputs[number]
             left = min(done_at_most - transaction.done, _RUN_RECORDS)
@@ -105,7 +95,7 @@ class InputLoop:
             read = self._read(partition)
             try:
                 records: Iterable[Record] = islice(read, left)
-                if self._changelog.reads_hold_snapshots:
+                if transaction.changelog.reads_hold_snapshots:
                     records = list(records)
                     _end(read)
                 for record in records:
@@ -120,7 +110,7 @@ class InputLoop:
         transaction = self._transaction
         for attempt in range(_ATTEMPTS):
             try:
-                yield from self._changelog.read(partition, transaction.next_offsets[partition])
+                yield from transaction.changelog.read(partition, transaction.next_offsets[partition])
                 return
             except OffsetOutOfRangeError:
                 if attempt == _ATTEMPTS - 1:

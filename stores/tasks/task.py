@@ -43,13 +43,12 @@ from stores.tasks.offset_reset import InputStarts, checked_offset_reset
 from stores.tasks.on_error import GuardedFunction, OnError, check_dead_letter_topic, checked_on_error, origin_note
 from stores.tasks.record_undo import RecordUndo
 from stores.tasks.settings import NOTHING_SHARED, SharedResources, TaskSettings, checked_partitioner
-from stores.tasks.standby import StandbyTask
 from stores.tasks.stores.latencies import latencies_of, measured, with_latencies
 from stores.tasks.stores.log_follower import RestoreReport
 from stores.tasks.stores.store_group import StoreGroup
 from stores.tasks.stores.task_store import TaskStore
 from stores.tasks.task_counters import TaskCounters
-from stores.tasks.task_resources import EarlyCommits, TaskResources
+from stores.tasks.task_resources import StandbyTask, TaskResources
 from stores.tasks.task_state import Call, TaskLifecycle
 from stores.tasks.task_transaction import TaskTransaction
 from stores.tasks.timing import (
@@ -141,9 +140,6 @@ class StreamTask:
         self._context = TaskContext(task_id, changelog, timing.punctuation, timing.stream_time, partitioner)
         own_memory = MemoryBudget.of_stores(config.uncommitted_max_bytes for config in stores.values()).share()
         self._memory = own_memory if shared.memory is None else shared.memory
-        self._resources = TaskResources(
-            task_id, input_partitions, changelog, folder, self._memory, self._stores, self._context, files.checkpoint
-        )
         self._lifecycle = TaskLifecycle(task_id)
         self._counters = TaskCounters()
         if self._on_error is not OnError.RAISE:
@@ -165,20 +161,10 @@ class StreamTask:
             starts=InputStarts(task_id, changelog, checked_offset_reset(settings.auto_offset_reset)),
             shared=shared.transaction,
         )
-        self._budgeted = EarlyCommits(
-            task_id, self.uncommitted_memory_bytes, self._commit_early, self._context, self._lifecycle
-        )
+        self._resources = TaskResources(self._transaction, folder, self._memory, files.checkpoint, self._commit_early)
         self._next = self._transaction.next_offsets
         self._input_loop = InputLoop(
-            task_id,
-            input_partitions,
-            changelog,
-            self._transaction,
-            self._timing,
-            process=self.process,
-            commit=self.commit,
-            keep_time=self._keep_time,
-            idle=self._stores.idle,
+            self._transaction, process=self.process, commit=self.commit, keep_time=self._keep_time
         )
 
     def __enter__(self) -> Self:
@@ -211,7 +197,7 @@ class StreamTask:
         self._lifecycle.open()
         try:
             check_dead_letter_topic(self._on_error, self._changelog, self.task_id)
-            self._resources.open_stores(self._budgeted, processes=True)
+            self._resources.open_stores(processes=True)
             self._transaction.open_producer()
             reports = self._stores.restore(self._transaction.committed_position())
             self._stores.rewrite_logs(f"{self.application_id}-{self.task_id}")
@@ -251,7 +237,7 @@ class StreamTask:
 
         Use it while another instance owns the task, and close it before ``open``, which restores the rest.
         """
-        return StandbyTask(self._lifecycle, self._resources, self._stores, self._budgeted)
+        return StandbyTask(self._transaction, self._resources)
 
     def process(self, partition: TopicPartition, record: Record) -> None:
         """Give the function one record of an input partition; may commit.
@@ -298,7 +284,7 @@ class StreamTask:
         memory.bytes_at_most += written_bytes
         stores.log_room -= written_bytes
         if memory.bytes_at_most > memory.check_above or written_bytes > memory.step_bytes:
-            memory.check(self._budgeted, written_bytes)
+            memory.check(self._resources, written_bytes)
         if stores.log_room < memory.step_bytes:
             self._keep_to_replay_bound()
         if transaction.processed >= self._commit_every:
@@ -339,7 +325,7 @@ class StreamTask:
                 context.active = False
             self._memory.bytes_at_most += context.written.num_bytes
             self._stores.log_room -= context.written.num_bytes
-            self._memory.check(self._budgeted, context.written.num_bytes)
+            self._memory.check(self._resources, context.written.num_bytes)
             self._keep_to_replay_bound()
             if context.commit_requested:
                 self._commit_early(EarlyCommitCause.REQUESTED)
@@ -441,7 +427,7 @@ class StreamTask:
 
         This is ``uncommitted_bytes``, the cost of each staged entry, and that of each record held for the changelog.
         """
-        return self._stores.uncommitted_memory_bytes() if self._lifecycle.ready else 0
+        return self._resources.uncommitted_memory_bytes()
 
     @property
     def metrics(self) -> TaskMetrics:
@@ -491,4 +477,4 @@ class StreamTask:
 
     def _close_all(self, *, clean: bool = False) -> None:
         self._lifecycle.close()
-        self._resources.close(self._budgeted, clean=clean, close_producer=self._transaction.close_producer)
+        self._resources.close(clean=clean, processes=True)

@@ -1,45 +1,48 @@
-"""The resources of an open task: its folder, its share of memory, its stores and its producer."""
+"""The resources of an open task: its folder, its share of memory, its stores and its producer; and its standby copy."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 
-from stores.changelog.interface import Changelog
 from stores.errors import ChangelogError
 from stores.interface import TopicPartition
 from stores.metrics import EarlyCommitCause
-from stores.tasks.context import NO_RECORD, TaskContext
+from stores.tasks.context import NO_RECORD
 from stores.tasks.directory.checkpoint_file import CheckpointFile, SplitCheckpoint
 from stores.tasks.directory.origin_file import Origin
 from stores.tasks.directory.task_folder import TaskFolder
 from stores.tasks.first_error import FirstError
-from stores.tasks.identifier import TaskId
 from stores.tasks.memory_budget import BudgetedTask, BudgetShare
-from stores.tasks.stores.store_group import StoreGroup
-from stores.tasks.task_state import TaskLifecycle
+from stores.tasks.task_state import Call
+from stores.tasks.task_transaction import TaskTransaction
 
 
-class EarlyCommits(BudgetedTask):
-    """A task as its share of a ``MemoryBudget`` sees it."""
+class TaskResources(BudgetedTask):
+    """The resources that a task takes when it opens, and gives back when it closes.
+
+    It is the task as its share of a ``MemoryBudget`` sees it.
+    """
 
     def __init__(
         self,
-        task_id: TaskId,
-        staged_bytes: Callable[[], int],
+        transaction: TaskTransaction,
+        folder: TaskFolder,
+        memory: BudgetShare,
+        checkpoint: CheckpointFile | SplitCheckpoint,
         commit: Callable[[EarlyCommitCause], None],
-        context: TaskContext,
-        lifecycle: TaskLifecycle,
     ) -> None:
-        self._task_id, self._staged_bytes, self._commit = task_id, staged_bytes, commit
-        self._context, self._lifecycle = context, lifecycle
+        self._transaction, self._folder, self._memory = transaction, folder, memory
+        self._checkpoint, self._commit = checkpoint, commit
 
     def uncommitted_memory_bytes(self) -> int:
         """Return the memory of the staged writes of all its stores, including the cost of each entry."""
-        return self._staged_bytes()
+        transaction = self._transaction
+        return transaction.stores.uncommitted_memory_bytes() if transaction.lifecycle.ready else 0
 
     def commit_early(self, cause: EarlyCommitCause) -> None:
         """Commit, unless a record is being processed."""
-        if not self._context.active:
+        if not self._transaction.context.active:
             self._commit(cause)
 
     def commit_beside(self, cause: EarlyCommitCause) -> None:
@@ -52,88 +55,129 @@ class EarlyCommits(BudgetedTask):
             self.commit_early(cause)
         except Exception as error:
             error.add_note(
-                f"Task {self._task_id} was committing early to free the memory that the tasks of its thread share."
+                f"Task {self._transaction.task_id} was committing early to free the memory that the tasks of its "
+                "thread share."
             )
-            self._lifecycle.defer(error)
+            self._transaction.lifecycle.defer(error)
 
-
-class TaskResources:
-    """The resources that a task takes when it opens, and gives back when it closes."""
-
-    def __init__(
-        self,
-        task_id: TaskId,
-        inputs: Sequence[TopicPartition],
-        changelog: Changelog,
-        folder: TaskFolder,
-        memory: BudgetShare,
-        stores: StoreGroup,
-        context: TaskContext,
-        checkpoint: CheckpointFile | SplitCheckpoint,
-    ) -> None:
-        self._task_id, self._inputs, self._changelog = task_id, inputs, changelog
-        self._folder, self._memory, self._stores = folder, memory, stores
-        self._context, self._checkpoint = context, checkpoint
-
-    def open_stores(self, task: BudgetedTask, *, processes: bool) -> None:
+    def open_stores(self, *, processes: bool) -> None:
         """Check the inputs, lock the folder, create the changelog topics that do not exist, and open the stores.
 
         The task gets a share of the memory only if it ``processes`` records. Raises: as ``StreamTask.open``.
         """
-        existing = self._changelog.topics()
+        transaction = self._transaction
+        existing = transaction.changelog.topics()
         self._check_inputs(existing)
-        self._folder.acquire(task)
+        self._folder.acquire(self)
         if processes:
-            self._memory.add(task)
+            self._memory.add(self)
         # As many partitions as the largest input topic has, so that each task has its own. Source: Kafka Streams, which
         # takes the largest number of partitions among the inputs of the sub-topology.
-        count = max([self._task_id.partition + 1, *(existing.get(partition.topic, 0) for partition in self._inputs)])
-        self._stores.create_topics(self._changelog, count)
-        self._stores.open()
+        count = max([transaction.task_id.partition + 1, *(existing.get(topic, 0) for topic, _ in transaction.inputs)])
+        transaction.stores.create_topics(transaction.changelog, count)
+        transaction.stores.open()
 
-    def close(
-        self, task: BudgetedTask, *, clean: bool = False, close_producer: Callable[[], None] | None = None
-    ) -> None:
+    def close(self, *, clean: bool = False, processes: bool = False) -> None:
         """Close everything, even after errors; then raise the first error.
 
         If ``clean``, and without an error, write the checkpoint file, and after it the origins: a store may only be
         called clean if it has a checkpoint.
         """
-        self._context.record = NO_RECORD
-        self._memory.discard(task)
+        transaction, stores = self._transaction, self._transaction.stores
+        transaction.context.record = NO_RECORD
+        self._memory.discard(self)
         errors = FirstError()
         offsets: Mapping[TopicPartition, int | None] = {}
         origins: Mapping[str, Origin] = {}
         try:
             if clean:
                 with errors.step():
-                    offsets = self._stores.checkpointable_offsets(running=False)
-                    origins = self._stores.origins(running=False)
+                    offsets = stores.checkpointable_offsets(running=False)
+                    origins = stores.origins(running=False)
             with errors.step():
-                self._stores.close()
-            if close_producer is not None:
+                stores.close()
+            if processes:
                 with errors.step():
-                    close_producer()
+                    transaction.close_producer()
             if clean and not errors.failed:
                 with errors.step():
                     self._checkpoint.write(offsets)
-                    self._stores.write_origins(origins)
+                    stores.write_origins(origins)
         finally:
             self._folder.release()
         errors.reraise()
 
     def _check_inputs(self, existing: Mapping[str, int]) -> None:
         """Check that the changelog can commit the offsets of each input. Raises: ChangelogError."""
-        if self._changelog.takes_inputs_elsewhere:
+        transaction = self._transaction
+        if transaction.changelog.takes_inputs_elsewhere:
             return
-        for topic, number in self._inputs:
+        for topic, number in transaction.inputs:
             count = existing.get(topic, 0)
             if not count:
                 raise ChangelogError(
-                    f"the input topic {topic!r} of task {self._task_id} does not exist: create it, or correct the name"
+                    f"the input topic {topic!r} of task {transaction.task_id} does not exist: create it, or correct "
+                    "the name"
                 )
             if number >= count:
                 raise ChangelogError(
-                    f"the input topic {topic!r} has the partitions 0 to {count - 1}, and task {self._task_id} needs "
-                    f"partition {number}"
+                    f"the input topic {topic!r} has the partitions 0 to {count - 1}, and task {transaction.task_id} "
+                    f"needs partition {number}"
                 )
+
+
+class StandbyTask:
+    """The standby copy of one task, in the task's folder, which is locked while the copy is open. For one thread.
+
+    A standby is a restore that does not end: its stores follow their changelogs while another instance owns the task.
+    It writes committed records only, with their offsets, and no more than that: nothing to the changelog, and no
+    producer that would fence the owner. Killed at any time it continues from its offsets.
+
+    It has the persistent stores of the task: a store in memory would be lost when its owner opens it.
+
+    Source: KIP-441; KIP-892, "Offsets for Consumer Rebalances".
+    """
+
+    def __init__(self, transaction: TaskTransaction, resources: TaskResources) -> None:
+        self._lifecycle, self._stores, self._resources = transaction.lifecycle, transaction.stores, resources
+        self._open = False
+
+    def open(self) -> None:
+        """Lock the folder and open the stores. A store that can't be trusted, or is damaged, is wiped.
+
+        Raises: as ``StreamTask.open``, but for fencing; StoreLockedError if another instance has the folder.
+        """
+        self._lifecycle.check(Call.OPEN)
+        self._lifecycle.rebuild()
+        try:
+            self._resources.open_stores(processes=False)
+        except BaseException:
+            with suppress(Exception):
+                self._close()
+            raise
+        self._open = True
+
+    def follow(self, max_records: int) -> int:
+        """Write up to ``max_records`` further committed records into each store; return the offsets that are left.
+
+        0 is the end of the changelogs, as of this call. Raises: ChangelogTimeoutError, after which it can be called
+        again; after other errors close the copy; ChangelogLostError if a changelog is empty and the store is not.
+        """
+        return self._stores.follow(max_records)
+
+    def offsets(self) -> dict[TopicPartition, int | None]:
+        """Return the changelog offset that each store has, None if unknown. No file is read. For any thread."""
+        return self._stores.offsets()
+
+    def close(self, *, clean: bool = True) -> None:
+        """Close the stores: if ``clean``, with a checkpoint. May be called more than once.
+
+        Raises the first error, after everything is closed.
+        """
+        if self._open:
+            self._close(clean=clean)
+
+    def _close(self, *, clean: bool = False) -> None:
+        self._open = False
+        self._lifecycle.close()
+        self._resources.close(clean=clean)

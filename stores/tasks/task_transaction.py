@@ -94,7 +94,7 @@ class TaskTransaction:
         self.transactional_id = f"{application_id}-{task_id}"
         self._shared, self._starts = shared, starts
         self.stores, self.context, self.lifecycle, self.counters = stores, context, lifecycle, counters
-        self._changelog, self._timing = changelog, timing
+        self.changelog, self.timing = changelog, timing
         self._exactly_once = exactly_once
         self._make_schedules, self._close = make_schedules, close
 
@@ -124,7 +124,7 @@ class TaskTransaction:
             self._open_own_producer()
 
     def _open_own_producer(self) -> None:
-        self.context.producer = self._changelog.producer(self.transactional_id if self._exactly_once else None)
+        self.context.producer = self.changelog.producer(self.transactional_id if self._exactly_once else None)
 
     def close_producer(self) -> None:
         """Release the producer, without a commit. Raises: as ``Producer.close``."""
@@ -135,16 +135,16 @@ class TaskTransaction:
 
     def begin(self) -> None:
         """Begin at the last commit of the changelog: input offsets, stream time and schedules. Then the task runs."""
-        committed = self._changelog.committed_offsets(self.group, self.inputs)
-        topics = self._changelog.topics()
+        committed = self.changelog.committed_offsets(self.group, self.inputs)
+        topics = self.changelog.topics()
         for partition in self.inputs:
             offset = committed.get(partition)
             known = offset is not None or partition.topic in topics
             self.next_offsets[partition] = self._starts.start(partition, offset) if known else 0
         self._begin_next()
         self.moved = self._starts.has_chosen
-        timing = self._timing
-        committed_ms = self._changelog.committed_offsets(timing.stream_time.group, self.inputs)
+        timing = self.timing
+        committed_ms = self.changelog.committed_offsets(timing.stream_time.group, self.inputs)
         timing.begin(committed_ms, self.inputs, self._make_schedules)
         self.lifecycle.run()
 
@@ -165,11 +165,11 @@ class TaskTransaction:
         self.context.commit_requested = False
         self.context.failure = None
         self.processed, self.punctuated, self.moved = 0, False, False
-        self._timing.begin_interval()
+        self.timing.begin_interval()
 
     def committed_position(self) -> Position:
         """Return a position that the changelogs reflect: they are committed with the input offsets, or before them."""
-        committed = self._changelog.committed_offsets(self.group, self.inputs)
+        committed = self.changelog.committed_offsets(self.group, self.inputs)
         return _reached({partition: committed.get(partition, 0) for partition in self.inputs})
 
     def commit(self) -> None:
@@ -230,7 +230,7 @@ class TaskTransaction:
         # At least once these are two commits, in this order: after a crash a punctuator may run twice, but is never
         # skipped.
         self.context.producer.send_offsets(self.group, self.next_offsets)
-        stream_time = self._timing.stream_time
+        stream_time = self.timing.stream_time
         times = stream_time.uncommitted()
         if times:
             self.context.producer.send_offsets(stream_time.group, times)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from stores.tasks.standby import StandbyTask
+from stores.tasks.task_resources import StandbyTask
 
 
 def follow(copy: StandbyTask, max_records: int = 7) -> None:

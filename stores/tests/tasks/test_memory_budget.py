@@ -344,7 +344,7 @@ def test_what_is_counted_by_adding_up_is_never_less_than_what_is_staged(tmp_path
         counted.append(share.bytes_at_most - task.uncommitted_memory_bytes())
         if number % 50 == 49:
             task.commit()
-            share.check(task._budgeted, 0)
+            share.check(task._resources, 0)
             assert share.bytes_at_most == 0
     assert min(counted) == 0
     close(task)

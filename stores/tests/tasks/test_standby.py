@@ -16,9 +16,9 @@ from stores.changelog import Changelog, MemoryChangelog, Record
 from stores.errors import ChangelogLostError, StoreError, StoreLockedError
 from stores.interface import TopicPartition
 from stores.tasks import StreamTask
-from stores.tasks.standby import StandbyTask
 from stores.tasks.stores import task_store
 from stores.tasks.stores.log_follower import AFTER_WRITE, BEFORE_WRITE, Restored, restore
+from stores.tasks.task_resources import StandbyTask
 from stores.tests.tasks import upgrading
 from stores.tests.tasks.followed import follow, kept
 from stores.tests.tasks.setup import (
