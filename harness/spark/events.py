@@ -18,7 +18,6 @@ from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
-from harness.datasets.new_york_flights import archive, arrivals
 from harness.workloads.event_log import (
     EventLog,
     EventLogColumnError,
@@ -30,6 +29,7 @@ from harness.workloads.event_log import (
     EventLogValueError,
 )
 from harness.workloads.event_log_rows import bad_rows, missing_column
+from harness.workloads.new_york_flights import archive, arrivals
 from harness.workloads.workload import EventSource
 from stores.errors import ConfigError
 
@@ -57,7 +57,7 @@ def flights(
 ) -> DataFrame:
     """Return the departures of 2013 from New York, or the first ``count`` of them, keyed by aircraft.
 
-    Each comes late by less than ``late_ms``, depending on ``seed``: see ``harness.datasets.new_york_flights.arrivals``.
+    Each comes late by less than ``late_ms``, depending on ``seed``: see ``new_york_flights.arrivals``.
 
     One executor reads them on its machine, so that they do not use the driver's memory.
     Raises: DatasetMissingError if the driver does not have them; an executor must have them too.

@@ -17,7 +17,6 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from harness.datasets.new_york_flights import departures
 from harness.spark.events import event_log, flights, generated
 from harness.spark.session import session
 from harness.tests.shared_jvm import SharedJvm
@@ -31,6 +30,7 @@ from harness.workloads.event_log import (
     EventLogNotFoundError,
     EventLogValueError,
 )
+from harness.workloads.new_york_flights import departures
 from stores.errors import ConfigError
 
 ROWS = [

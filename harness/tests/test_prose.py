@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.prose.__main__ import main
-from harness.prose.rules import WORDS_MAX, Rules, markdown_passages, python_passages
+from harness.prose import WORDS_MAX, Rules, main, markdown_passages, python_passages
 
 GLOSSARY = """# Glossary
 

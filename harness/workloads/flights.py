@@ -25,7 +25,7 @@ class Departures:
         fewer than ``count``, at the end of the year. Raises: DatasetMissingError.
         """
         # Imported here, because a task does not need pyarrow, which is slow to import.
-        from harness.datasets.new_york_flights import arrivals
+        from harness.workloads.new_york_flights import arrivals
 
         for batch in arrivals(self.late_ms, seed).slice(first, count).to_batches(max_chunksize=10_000):
             columns = (batch.column(name).to_pylist() for name in Event._fields)

@@ -7,7 +7,6 @@ from dataclasses import replace
 from typing import Any, ClassVar
 
 from harness import replay
-from harness.datasets.new_york_flights import departures
 from harness.experiment import (
     Columns,
     Experiment,
@@ -28,6 +27,7 @@ from harness.processes.load import LOAD_COLUMNS
 from harness.report.page import Page, Table
 from harness.workloads.event_log import EVENT_LOG
 from harness.workloads.flights import Departures
+from harness.workloads.new_york_flights import departures
 from harness.workloads.registry import workload
 from stores.errors import ConfigError
 from stores.registry import backend_named, check_options, checked_durability
