@@ -6,18 +6,14 @@ them and opens them all again. If it cannot open another store, it continues wit
 
 from __future__ import annotations
 
-import json
 import os
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
-import harness
-from harness.folders import temporary_folder
-from harness.processes.child import end_with_starter
+from harness.processes.child import MeasurementFailedError, figures_apart
 from harness.report import text
 from harness.report.page import Table
 from stores import KeyValueStore, StoreError, TopicPartition, open_store
@@ -25,7 +21,7 @@ from stores.errors import ConfigError
 from stores.registry import backend_named, backends
 
 _LOG = TopicPartition("changelog", 0)
-_MIB = 1 << 20
+DEADLINE_S = 3_600.0
 
 
 @dataclass(frozen=True)
@@ -52,8 +48,11 @@ def many_stores(names: Sequence[str] | None, count: int, progress: Callable[[str
     chosen = [backend_named(name).name for name in names] if names else sorted(backends())
     rows, fewer = [], []
     for name in chosen:
-        with temporary_folder("many-stores") as folder:
-            costs = _measure(name, count, folder)
+        try:
+            figures = figures_apart(hold, "many-stores", {"backend": name, "count": count}, DEADLINE_S)
+        except MeasurementFailedError as error:
+            raise StoreError(f"many stores of {name}: {error}") from error
+        costs = {when: Cost(**cost) for when, cost in figures.items()}
         for when, cost in costs.items():
             rows.append([name, when, *_shown(cost)])
             if cost.stores < count:
@@ -78,23 +77,10 @@ def _shown(cost: Cost) -> list[str]:
     ]
 
 
-def _measure(backend: str, count: int, folder: Path) -> dict[str, Cost]:
-    root = str(Path(harness.__file__).resolve().parents[1])
-    with subprocess.Popen(
-        [sys.executable, "-P", "-m", "harness.many_stores", backend, str(count)],
-        env={**os.environ, "PYTHONPATH": root}, cwd=folder, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-    ) as process:  # fmt: skip
-        assert process.stdout is not None
-        told = process.stdout.read()
-    if process.returncode:
-        raise StoreError(f"the process with many stores of {backend} has ended with status {process.returncode}")
-    return {when: Cost(**cost) for when, cost in json.loads(told).items()}
-
-
-def hold(backend: str, count: int, folder: Path) -> dict[str, Cost]:
+def hold(backend: str, count: int, folder: Path) -> dict[str, Any]:
     """Create up to ``count`` stores in ``folder``, and open them all again. Return the cost of both in this process."""
     made, opened = _hold(backend, count, folder), _hold(backend, count, folder, again=True)
-    return {"made": made, "reopened": opened}
+    return {"made": asdict(made), "reopened": asdict(opened)}
 
 
 def _hold(backend: str, count: int, folder: Path, *, again: bool = False) -> Cost:
@@ -129,15 +115,3 @@ def _taken() -> tuple[int, int, int, int]:
     status = dict(line.split(":", 1) for line in (proc / "status").read_text().splitlines())
     memory_bytes, address_bytes = (int(status[name].split()[0]) << 10 for name in ("VmRSS", "VmSize"))
     return len(os.listdir(proc / "fd")), int(status["Threads"]), memory_bytes, address_bytes
-
-
-def main() -> None:
-    """Hold stores of a backend in this folder, and print their cost as JSON."""
-    backend, count = sys.argv[1:]
-    costs = hold(backend, int(count), Path.cwd())
-    print(json.dumps({when: asdict(cost) for when, cost in costs.items()}))
-
-
-if __name__ == "__main__":
-    end_with_starter()
-    main()

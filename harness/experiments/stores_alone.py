@@ -20,10 +20,10 @@ class StoresAlone(Experiment[T]):
     stage = "store"
     placement = Placement.LOCAL
     program: ModuleType
-    """A program whose ``main`` calls ``measure``: it returns the rows of the experiment's only kind."""
+    """A module whose ``measured`` returns the rows of the experiment's only kind."""
 
     def run(self, trial: Any, worker: Worker) -> Iterable[Row]:
         """Return the rows of the process. Raises: MeasurementFailedError."""
         [kind] = self.columns
-        found = figures_apart(self.program.__name__, self.name, asdict(trial), self.program.DEADLINE_S)
+        found = figures_apart(self.program.measured, self.name, asdict(trial), self.program.DEADLINE_S)
         return [{"kind": kind, **row} for row in found["rows"]]

@@ -14,10 +14,11 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Callable, Mapping
 from importlib import import_module
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 import harness
 from harness.budget import check_time, seconds_for
@@ -136,63 +137,82 @@ class MeasurementFailedError(Exception):
     """A process of a measurement failed. The message names the process and its last complaint."""
 
 
+Work = Callable[..., dict[str, Any]] | str
+"""A function, or its name as ``module:function``, which returns figures that JSON can hold."""
+
+
 def figures_apart(
-    module: str,
+    work: Work,
     kind: str,
     arguments: Mapping[str, Any],
     deadline_s: float,
     prepare: Callable[[Path], object] = lambda _: None,
 ) -> dict[str, Any]:
-    """Run ``module``, whose ``main`` calls ``measure``, in its own process, and return its figures.
+    """Call ``work`` in its own process, and return its figures; see ``figures_in``.
 
     It works in a temporary folder for this ``kind`` of work, with what ``prepare`` puts there. Raises:
     MeasurementFailedError.
     """
     with temporary_folder(kind) as folder:
         prepare(folder)
-        write_figures(folder / ARGUMENTS_FILE, dict(arguments))
-        return figures_of(module, [str(folder)], folder=folder, deadline_s=deadline_s, status=0, file=FIGURES_FILE)
+        return figures_in(folder, work, arguments, deadline_s)
+
+
+def figures_in(
+    folder: Path,
+    work: Work,
+    arguments: Mapping[str, Any],
+    deadline_s: float,
+    *,
+    code: str | None = None,
+    group: Path | None = None,
+    killed: bool = False,
+) -> dict[str, Any]:
+    """Call ``work`` in its own process with the arguments and the ``folder``, and return its figures.
+
+    ``group`` is a cgroup that the process enters (``harness.processes.memory_limit``). One that is to be ``killed``
+    ends by ``die_with``. Raises: MeasurementFailedError.
+    """
+    name = work if isinstance(work, str) else f"{work.__module__}:{work.__name__}"
+    write_figures(folder / ARGUMENTS_FILE, dict(arguments))
+    (folder / FIGURES_FILE).unlink(missing_ok=True)
+    module, enter = "harness.processes.apart", [name, str(folder)]
+    if group is not None:
+        module, enter = "harness.processes.memory_limit", [str(group), module, *enter]
+    ending = run_child(module, enter, folder, deadline_s, code)
+    return figures_after(ending, name, folder / FIGURES_FILE, deadline_s, -signal.SIGKILL if killed else 0)
 
 
 def measure(work: Callable[..., dict[str, Any]]) -> None:
     """Call ``work`` in that process with the arguments and the ``folder``, and write the figures that it returns."""
     end_with_starter()
-    folder = Path(sys.argv[1])
+    folder = Path(sys.argv[-1])
     write_figures(folder / FIGURES_FILE, work(**read_figures(folder / ARGUMENTS_FILE), folder=folder))
 
 
-def figures_of(
-    module: str,
-    arguments: list[str],
-    *,
-    folder: Path,
-    deadline_s: float,
-    status: int,
-    file: str | None,
-    code: str | None = None,
-) -> dict[str, Any]:
-    """Run a process that must end with ``status``, and return the figures that it writes to ``file``, if any.
-
-    Raises: MeasurementFailedError.
-    """
-    ending = run_child(module, arguments, folder, deadline_s, code)
-    what = " ".join([module, *arguments[:-1]])
-    return figures_after(ending, what, None if file is None else folder / file, deadline_s, status)
+def die_with(figures: dict[str, Any], folder: Path) -> NoReturn:
+    """Write the figures of that process, and end it by SIGKILL, so that no cleanup runs."""
+    write_figures(folder / FIGURES_FILE, figures)
+    os.kill(os.getpid(), signal.SIGKILL)
+    while True:
+        time.sleep(1)
 
 
-def figures_after(ending: Ending, what: str, file: Path | None, deadline_s: float, status: int = 0) -> dict[str, Any]:
-    """Return the figures that a process has written to ``file``, if any; it must have ended with ``status``.
+def figures_after(ending: Ending, what: str, file: Path, deadline_s: float, status: int = 0) -> dict[str, Any]:
+    """Return the figures that a process has written to ``file``; it must have ended with ``status``.
 
     ``what`` names the process in an error. Raises: MeasurementFailedError.
     """
-    if ending.status != status or not (file is None or file.exists()):
+    if ending.status != status or not file.exists():
         raise MeasurementFailedError(f"{what} {_how(ending, deadline_s)}")
-    return {} if file is None else read_figures(file)
+    return read_figures(file)
 
 
 def write_figures(path: Path, figures: dict[str, Any]) -> None:
-    """Write a process's figures for the process that started it."""
-    path.write_text(json.dumps(figures))
+    """Write a process's figures for the process that started it. Once the file exists, it is whole."""
+    part = path.with_name(f"{path.name}.part")
+    part.write_text(json.dumps(figures))
+    part.replace(path)
 
 
 def read_figures(path: Path) -> dict[str, Any]:

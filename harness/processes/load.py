@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import resource
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from random import Random
@@ -35,14 +35,18 @@ class CpuTimes(NamedTuple):
 
 
 class LoadWatch:
-    """Watches the machine, this process and its children that end, from its creation on."""
+    """Watches the machine and this process from its creation on.
 
-    def __init__(self) -> None:
-        self._wall, self._cpu, self._times = perf_counter(), _own_cpu_s(), cpu_times()
+    ``used_cpu_s`` returns CPU seconds so far: of this process and its children that have ended, or ``tree_cpu_s``.
+    """
+
+    def __init__(self, used_cpu_s: Callable[[], float] | None = None) -> None:
+        self._used_cpu_s = used_cpu_s or _own_cpu_s
+        self._wall, self._cpu, self._times = perf_counter(), self._used_cpu_s(), cpu_times()
 
     def figures(self) -> dict[str, Any]:
         """Return the seconds since the creation, by the clock, of this process and of the machine."""
-        wall_s, cpu_s, times = perf_counter() - self._wall, _own_cpu_s() - self._cpu, cpu_times()
+        wall_s, cpu_s, times = perf_counter() - self._wall, self._used_cpu_s() - self._cpu, cpu_times()
         figures: dict[str, Any] = {"wall_s": wall_s, "cpu_s": cpu_s, "load_average": os.getloadavg()[0]}
         if times is not None and self._times is not None:
             passed = (now - before for now, before in zip(times, self._times, strict=True))
@@ -113,22 +117,6 @@ def machine_speed() -> float:
         for key in sorted(made):
             checksum = crc32(made[key], checksum)
     return _TURNS * _PAIRS / (perf_counter() - began)
-
-
-class TreeWatch:
-    """Watches the machine and this process with all processes below it, from its creation on."""
-
-    def __init__(self) -> None:
-        self._wall, self._cpu, self._times = perf_counter(), tree_cpu_s(), cpu_times()
-
-    def figures(self) -> dict[str, Any]:
-        """Return the seconds since the creation, as ``LoadWatch.figures`` does."""
-        wall_s, cpu_s, times = perf_counter() - self._wall, tree_cpu_s() - self._cpu, cpu_times()
-        figures: dict[str, Any] = {"wall_s": wall_s, "cpu_s": cpu_s, "load_average": os.getloadavg()[0]}
-        if times is not None and self._times is not None:
-            passed = (now - before for now, before in zip(times, self._times, strict=True))
-            figures |= zip(("machine_s", "machine_busy_s", "machine_steal_s"), passed, strict=True)
-        return figures
 
 
 def tree_cpu_s() -> float:

@@ -176,12 +176,12 @@ def test_openings_before_the_end_of_the_time_are_kept_and_the_one_that_it_cuts_i
 ) -> None:
     steps = iter(range(100))
 
-    def figures(module: str, arguments: list[str], **more: object) -> dict[str, object]:
+    def figures(*arguments: object, **more: object) -> dict[str, object]:
         if next(steps) == 5:
             raise TimeOverError
         return {"restore_s": 1.0}
 
-    monkeypatch.setattr(opening, "figures_of", figures)
+    monkeypatch.setattr(opening, "figures_in", figures)
     trial = OpeningTrial(("lmdb-indexed-batch",), Durability.DISK, 100, 5, 1)
     # It is filled; its first opening has three steps; the second one ends in its second step.
     assert [row["repeat"] for row in opening.run_opening(trial)] == [0]

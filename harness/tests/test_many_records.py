@@ -18,7 +18,8 @@ from harness.experiments.scale import steps
 from harness.experiments.scale.experiment import Scale, ScaleGrid
 from harness.experiments.scale.report import scale_chart, scale_tables
 from harness.experiments.scale.scale import ScaleTrial, run_scale
-from harness.processes.child import MeasurementFailedError, figures_of, write_figures
+from harness.experiments.store_of_records import STORE, StoreOfRecords
+from harness.processes.child import MeasurementFailedError, figures_in
 from harness.processes.memory_limit import NoMemoryLimitError, memory_limit
 from harness.run import prove
 from harness.scenario import read_scenario, scenario_file
@@ -27,7 +28,7 @@ from stores.errors import ConfigError
 from stores.registry import backends, open_store
 
 RECORDS = 1_000
-ORDER = {"backend": "lmdb", "durability": "CHANGELOG", "records": RECORDS, "value_bytes": 100, "seed": 1}
+ORDER: dict[str, Any] = {"backend": "lmdb", "durability": "CHANGELOG", "records": RECORDS, "seed": 1}
 
 
 def test_a_store_is_filled_read_and_restored_in_processes_of_its_own(tmp_path: Path) -> None:
@@ -50,10 +51,10 @@ def test_a_store_is_filled_read_and_restored_in_processes_of_its_own(tmp_path: P
 @pytest.mark.parametrize("backend", [name for name, each in backends().items() if each.persistent])
 def test_every_backend_with_files_shows_all_that_was_put(tmp_path: Path, backend: str) -> None:
     order = {**ORDER, "backend": backend}
-    loaded = steps.load(tmp_path, order)
+    loaded = steps.load(tmp_path, **order)
     assert sum(count for count, _ in loaded["parts"]) == RECORDS
     assert loaded["bytes_on_disk"] > 100 * RECORDS
-    assert steps.read(tmp_path, order)["read_wrong"] == ""
+    assert steps.read(tmp_path, **order)["read_wrong"] == ""
 
 
 def lost(store: Any, key: bytes) -> None:
@@ -72,28 +73,28 @@ def added(store: Any, key: bytes) -> None:
 def test_a_store_that_shows_other_records_than_were_put_is_found(
     tmp_path: Path, damage: Callable[[Any, bytes], None]
 ) -> None:
-    steps.load(tmp_path, ORDER)
-    with open_store("lmdb", tmp_path / steps.STORE, name=steps.STORE) as store:
+    steps.load(tmp_path, **ORDER)
+    with open_store("lmdb", tmp_path / STORE, name=STORE) as store:
         for key in [key for key, _ in store.all()]:
             damage(store, key)
         store.commit()
-    assert steps.read(tmp_path, ORDER)["read_wrong"] != ""
+    assert steps.read(tmp_path, **ORDER)["read_wrong"] != ""
 
 
 def test_progress_is_told_by_the_process_that_works(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(steps, "SAY_EVERY_S", 0.0)
     (tmp_path / steps.PROGRESS_FILE).touch()
-    steps.load(tmp_path, ORDER)
+    steps.load(tmp_path, **ORDER)
     lines = (tmp_path / steps.PROGRESS_FILE).read_text().splitlines()
     assert len(lines) == 10
     assert lines[-1].startswith("put: 1,000 of 1,000 records")
 
 
 def test_a_restore_of_too_few_records_is_found(tmp_path: Path) -> None:
-    steps.log(tmp_path, {**ORDER, "records": RECORDS - 1})
-    assert steps.restore(tmp_path, ORDER)["restore_wrong"] != ""
+    steps.log(tmp_path, **{**ORDER, "records": RECORDS - 1})
+    assert steps.restore(tmp_path, **ORDER)["restore_wrong"] != ""
     shutil.rmtree(tmp_path / "state-of-task")
-    assert steps.restore(tmp_path, {**ORDER, "records": RECORDS - 1})["restore_wrong"] == ""
+    assert steps.restore(tmp_path, **{**ORDER, "records": RECORDS - 1})["restore_wrong"] == ""
 
 
 def test_a_process_that_fails_leaves_what_was_measured_and_fails_the_run(
@@ -101,12 +102,12 @@ def test_a_process_that_fails_leaves_what_was_measured_and_fails_the_run(
 ) -> None:
     figures: dict[str, dict[str, Any]] = {"load": {"put_s": 2.0, "parts": [[10, 2.0]], "bytes_on_disk": 5_000}}
 
-    def failing(module: str, arguments: list[str], **_: object) -> dict[str, Any]:
-        if arguments[0] in figures:
-            return figures[arguments[0]]
+    def failing(folder: Path, step: Callable[..., Any], *_: object, **__: object) -> dict[str, Any]:
+        if step.__name__ in figures:
+            return figures[step.__name__]
         raise MeasurementFailedError("read was killed by signal 9")
 
-    monkeypatch.setattr(scale_module, "figures_of", failing)
+    monkeypatch.setattr(scale_module, "figures_in", failing)
     row, *parts = Scale().run(ScaleTrial("lmdb", 10, 1), Worker(tmp_path / "trial"))
     assert (row["puts_per_s"], row["bytes_on_disk"], row["restore_s"]) == (5.0, 5_000, None)
     by_kind = {"scale": [row], "scale_part": parts}
@@ -119,12 +120,12 @@ def test_a_process_that_fails_leaves_what_was_measured_and_fails_the_run(
 def test_a_trial_whose_time_is_over_keeps_what_was_measured_counts_as_left_out_and_fails_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def cut(module: str, arguments: list[str], **_: object) -> dict[str, Any]:
-        if arguments[0] == "load":
+    def cut(folder: Path, step: Callable[..., Any], *_: object, **__: object) -> dict[str, Any]:
+        if step is steps.load:
             return {"put_s": 2.0, "parts": [[10, 2.0]], "bytes_on_disk": 5_000}
         raise TimeOverError(TIME_OVER)
 
-    monkeypatch.setattr(scale_module, "figures_of", cut)
+    monkeypatch.setattr(scale_module, "figures_in", cut)
     trial = ScaleTrial("lmdb", 10, 1)
     passed = Deadline(0.0, Clock())
     for deadline, puts in ((NEVER, 5.0), (passed, None)):
@@ -139,11 +140,11 @@ def test_a_trial_whose_time_is_over_keeps_what_was_measured_counts_as_left_out_a
 
 def test_a_commit_has_few_bytes_where_records_are_large() -> None:
     for value_bytes in (100, 4_000, 10**7):
-        order = {"records": 280_000, "value_bytes": value_bytes}
-        size = steps._commit_records(order)
+        subject = StoreOfRecords(Path(), "lmdb", "CHANGELOG", 280_000, 1, value_bytes)
+        size = steps._commit_records(subject)
         assert size == 1 or size * (value_bytes + 16) <= steps.COMMIT_BYTES_MAX
         assert 1 <= size <= steps.COMMIT_RECORDS
-        assert sum(steps._part_records(order)) == 280_000
+        assert sum(steps._part_records(subject)) == 280_000
 
 
 def test_where_no_memory_can_be_limited_the_row_says_why_and_nothing_fails(
@@ -211,15 +212,7 @@ def test_the_processes_of_a_limited_trial_are_in_its_cgroup_from_their_first_imp
     (group / "cgroup.procs").touch()
     folder = tmp_path / "trial"
     folder.mkdir()
-    write_figures(folder / steps.ORDER_FILE, ORDER)
-    found = figures_of(
-        "harness.processes.memory_limit",
-        [str(group), steps.__name__, "load", str(folder)],
-        folder=folder,
-        deadline_s=60,
-        status=0,
-        file=steps.figures_file("load"),
-    )
+    found = figures_in(folder, steps.load, ORDER, 60, group=group)
     assert found["put_s"] > 0
     assert int((group / "cgroup.procs").read_text()) != os.getpid()
 

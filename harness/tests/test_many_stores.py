@@ -27,9 +27,9 @@ def test_a_process_that_can_not_hold_them_goes_on_with_those_that_it_has(tmp_pat
     script = f"""
 import resource
 from pathlib import Path
-from harness.many_stores import hold
+from harness.many_stores import Cost, hold
 resource.setrlimit(resource.RLIMIT_NOFILE, (60, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
-made, again = hold("sqlite-indexed-batch", 40, Path({str(tmp_path)!r})).values()
+made, again = (Cost(**cost) for cost in hold("sqlite-indexed-batch", 40, Path({str(tmp_path)!r})).values())
 print(5 < made.stores < 40, 5 < again.stores <= made.stores, "ulimit" in made.refused)
 """
     root = Path(__file__).parents[2]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +15,7 @@ from harness.experiments.opening.bare import bare_seconds
 from harness.experiments.opening.experiment import Opening
 from harness.experiments.opening.opening import OpeningTrial, ratios, run_opening
 from harness.experiments.opening.steps import TAIL_COMMIT_RECORDS, TAIL_COMMITS
+from harness.experiments.store_of_records import StoreOfRecords
 from harness.tests.test_jvm import options_of
 from stores.engines.sqlite import engine as sqlite_engine
 from stores.errors import ConfigError
@@ -119,7 +119,7 @@ def test_the_bare_rocksdb_is_opened_as_the_store_opens_it(tmp_path: Path) -> Non
 def test_a_killed_store_is_opened_in_its_place_and_by_the_bare_engine_from_a_copy_and_is_then_as_it_was(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    order = {"backend": "lmdb-indexed-batch", "durability": "CHANGELOG", "records": 1, "seed": 1, "repeat": 0}
+    order: dict[str, Any] = {"backend": "lmdb-indexed-batch", "durability": "CHANGELOG", "records": 1, "seed": 1}
     path = tmp_path / "state/store"
     with StoreProcess() as process:
         process.call("open", order["backend"], path, order["durability"], {})
@@ -129,9 +129,9 @@ def test_a_killed_store_is_opened_in_its_place_and_by_the_bare_engine_from_a_cop
     seen = []
     alone, without = steps._alone_seconds, bare.bare_seconds
 
-    def spied(path: Path, given: Mapping[str, Any]) -> float:
+    def spied(path: Path, subject: StoreOfRecords) -> float:
         seen.append(("alone", path.parent.name, (path / "open").exists()))
-        return alone(path, given)
+        return alone(path, subject)
 
     def spied_bare(path: Path, level: Durability, key: bytes) -> float | None:
         seen.append(("bare", path.name, (path / "store/open").exists()))
@@ -140,7 +140,7 @@ def test_a_killed_store_is_opened_in_its_place_and_by_the_bare_engine_from_a_cop
     monkeypatch.setattr(steps, "_alone_seconds", spied)
     monkeypatch.setattr(bare, "bare_seconds", spied_bare)
     for repeat in (0, 1):
-        figures = steps.apart(tmp_path, {**order, "repeat": repeat})
+        figures = steps.apart(tmp_path, repeat, **order)
         assert figures["alone_s"] > 0
         assert figures["bare_s"] > 0
         assert figures["mark_s"] is None
@@ -153,11 +153,11 @@ def test_a_killed_store_is_opened_in_its_place_and_by_the_bare_engine_from_a_cop
 
 
 def test_an_opening_that_writes_a_mark_is_measured_beside_one(tmp_path: Path) -> None:
-    order = {"backend": "rocksdb-indexed-batch", "durability": "CHANGELOG", "records": 1, "seed": 1, "repeat": 0}
+    order: dict[str, Any] = {"backend": "rocksdb-indexed-batch", "durability": "CHANGELOG", "records": 1, "seed": 1}
     with open_store("rocksdb-indexed-batch", tmp_path / "state/store") as store:
         store.put(steps._KEY, b"value")
         store.commit()
-    assert steps.apart(tmp_path, order)["mark_s"] > 0
+    assert steps.apart(tmp_path, 0, **order)["mark_s"] > 0
 
 
 def test_a_trial_fills_each_store_once_from_one_changelog_and_keeps_its_files_for_every_repeat(
@@ -165,7 +165,7 @@ def test_a_trial_fills_each_store_once_from_one_changelog_and_keeps_its_files_fo
 ) -> None:
     done: list[tuple[str, str]] = []
 
-    def stepped(trial: OpeningTrial, folder: Path, code: str | None, repeat: int, step: str) -> dict[str, Any]:
+    def stepped(trial: OpeningTrial, folder: Path, code: str | None, step: str, order: object) -> dict[str, Any]:
         done.append((step, folder.name))
         return {"restore_s": 1.0} if step == "fill" else {}
 
@@ -182,7 +182,7 @@ def test_a_trial_fills_each_store_once_from_one_changelog_and_keeps_its_files_fo
 def test_a_deadline_between_two_stores_leaves_the_openings_of_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [0.0]
 
-    def stepped(trial: OpeningTrial, folder: Path, code: str | None, repeat: int, step: str) -> dict[str, Any]:
+    def stepped(trial: OpeningTrial, folder: Path, code: str | None, step: str, order: object) -> dict[str, Any]:
         now[0] += step == "fill"
         return {"restore_s": 1.0} if step == "fill" else {}
 

@@ -197,7 +197,7 @@ def test_the_cpu_time_of_a_tree_has_that_of_a_process_below_that_still_runs() ->
 
 
 def test_a_driver_that_fails_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(restart, "PROGRAM", "harness.no_such_program")
+    monkeypatch.setattr(restart, "RESTARTED", "harness.no_such_program:run")
     (tmp_path / "query").mkdir()
     (tmp_path / "work").mkdir()
     batches = (tmp_path / "0", tmp_path / "1")

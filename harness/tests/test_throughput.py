@@ -10,9 +10,10 @@ import pytest
 
 from harness import replay
 from harness.experiment import Request
+from harness.experiments.store_of_records import log_durability
 from harness.experiments.throughput.experiment import Throughput
 from harness.experiments.throughput.measurement import histogram
-from harness.experiments.throughput.partition_work import Configuration, log_durability, read_pairs, write_pairs
+from harness.experiments.throughput.partition_work import Configuration, read_pairs, write_pairs
 from harness.experiments.throughput.plan import ThroughputGrid as Grid
 from harness.experiments.throughput.plan import ThroughputTrial, throughput_trials
 from harness.experiments.throughput.run import throughput_row

@@ -7,13 +7,14 @@ import sys
 import time
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from harness.experiments.throughput import measurement
 from harness.experiments.throughput.partition_work import Configuration, PartitionWork, read_pairs, write_pairs
 from harness.experiments.throughput.run import run
-from harness.processes.child import MeasurementFailedError, figures_of
+from harness.processes.child import ARGUMENTS_FILE, MeasurementFailedError, figures_in, write_figures
 from harness.workloads.count import Count
 from stores.interface import Durability
 from stores.registry import backends
@@ -108,18 +109,24 @@ def test_a_process_that_fails_is_reported(tmp_path: Path) -> None:
         run(work_of(tmp_path, "rocksdb-indexed-batch", options=REFUSED_OPTIONS))
 
 
+def asleep(folder: Path) -> dict[str, Any]:
+    """Take longer than the deadline."""
+    time.sleep(60)
+    return {}
+
+
 def test_a_process_that_hangs_is_killed_at_its_deadline(tmp_path: Path) -> None:
     began = time.monotonic()
     with pytest.raises(MeasurementFailedError):
-        figures_of("timeit", ["import time; time.sleep(60)"], folder=tmp_path, deadline_s=0.5, status=0, file=None)
+        figures_in(tmp_path, asleep, {}, 0.5)
     assert time.monotonic() - began < 30
 
 
 def test_a_measured_process_ends_when_its_starter_is_gone(tmp_path: Path) -> None:
     work_of(tmp_path, "rocksdb-indexed-batch", Durability.DISK, events=200_000).write(tmp_path)
-    process = subprocess.Popen(
-        [sys.executable, "-m", measurement.__name__, str(tmp_path)], stdin=subprocess.PIPE, stderr=subprocess.DEVNULL
-    )
+    write_figures(tmp_path / ARGUMENTS_FILE, {})
+    command = [sys.executable, "-m", "harness.processes.apart", f"{measurement.__name__}:measured", str(tmp_path)]
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.DEVNULL)
     try:
         assert process.stdin is not None
         process.stdin.close()

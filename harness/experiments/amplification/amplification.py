@@ -2,8 +2,7 @@
 
 They are counted, not timed, so every run gives the same result. A lookup is one ``get`` of an engine. It may still cost
 several reads of files, or none (Bloom filters, caches). The bytes that engines add in WALs and compactions are part of
-what whole tasks write. Counting changes the engine's class, so each backend has its own process:
-``python -m harness.experiments.amplification.amplification FOLDER``.
+what whole tasks write. Counting changes the engine's class, so each backend has its own process.
 
 Source: KIP-844, the disadvantages of its secondary store.
 """
@@ -16,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from harness.processes.child import figures_apart, measure
+from harness.processes.child import figures_apart
 from harness.workloads.synthetic import Values, keys_of
 from stores.engines.engine import Engine, Transaction, TransactionalEngine, Writes
 from stores.interface import Durability, KeyValueStore
@@ -41,7 +40,7 @@ def amplification_rows(backends: Iterable[str], seed: int) -> list[dict[str, Any
     for backend in backends:
         if isinstance(backend_named(backend), StoreBackend):
             continue
-        found = figures_apart(__name__, "amplification", {"backend": backend, "seed": seed}, DEADLINE_S)
+        found = figures_apart(count, "amplification", {"backend": backend, "seed": seed}, DEADLINE_S)
         rows += [{"kind": "amplification", "seed": seed, **row} for row in found["rows"]]
     return rows
 
@@ -95,7 +94,7 @@ class Counter:
         return (self.lookups - before) / len(keys)
 
 
-def count(backend: str, seed: int, folder: Path) -> list[dict[str, Any]]:
+def count(backend: str, seed: int, folder: Path) -> dict[str, Any]:
     """Return a row for a small transaction and one for a large one, each with its own store in ``folder``."""
     chosen = backend_named(backend)
     options = {name: value for name, value in SMALL_BUFFER.items() if name in chosen.options}
@@ -105,7 +104,7 @@ def count(backend: str, seed: int, folder: Path) -> list[dict[str, Any]]:
         with open_store(chosen.name, folder / str(staged), durability=Durability.CHANGELOG, options=options) as store:
             counted = _counted(store, counter, staged, seed)
         rows.append({"backend": chosen.name, "durability": "CHANGELOG", "staged_records": staged, **counted})
-    return rows
+    return {"rows": rows}
 
 
 def _counted(store: KeyValueStore, counter: Counter, staged: int, seed: int) -> dict[str, float]:
@@ -130,12 +129,3 @@ def _counted(store: KeyValueStore, counter: Counter, staged: int, seed: int) -> 
         "bytes_put": sum(len(key) + len(value) for key, value in pairs[3 * KEYS :]),
         "bytes_written": counter.bytes_written - written,
     }
-
-
-def main() -> None:
-    """Run the measuring process."""
-    measure(lambda **arguments: {"rows": count(**arguments)})
-
-
-if __name__ == "__main__":
-    main()

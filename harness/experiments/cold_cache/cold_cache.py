@@ -1,7 +1,7 @@
 """The time to open a store and to look up its first key, with and without its files in the page cache.
 
 A store is filled and closed cleanly. Before a cold opening its files are synced and dropped from the page cache. Each
-backend has its own process, ``python -m harness.experiments.cold_cache.cold_cache FOLDER``.
+backend has its own process.
 
 Source: posix_fadvise(2), "POSIX_FADV_DONTNEED": pages that are not written back yet are not dropped.
 """
@@ -15,7 +15,6 @@ from statistics import median
 from time import perf_counter
 from typing import Any
 
-from harness.processes.child import measure
 from stores.interface import Durability, TopicPartition
 from stores.registry import open_store
 
@@ -70,7 +69,3 @@ def measured(backend: str, records: int, repeats: int, seed: int, folder: Path) 
         for cache, found in times.items()
     ]
     return {"rows": rows}
-
-
-if __name__ == "__main__":
-    measure(measured)

@@ -149,7 +149,7 @@ def _row(trial: JvmTrial, subject: str, arguments: Mapping[str, Any]) -> Row:
     # The load is that of the whole process, with its start.
     watch = LoadWatch()
     if subject == OURS:
-        found = figures_apart(ours.__name__, "jvm", {**arguments, "backend": OURS}, DEADLINE_S)
+        found = figures_apart(ours.measured, "jvm", {**arguments, "backend": OURS}, DEADLINE_S)
     else:
         found = theirs.measured({**arguments, "shape": subject}, DEADLINE_S)
     load = watch.figures()

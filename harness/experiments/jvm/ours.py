@@ -10,7 +10,6 @@ from time import perf_counter, process_time
 from typing import Any
 
 from harness.experiments.jvm.load import JvmLoad
-from harness.processes.child import measure
 from stores import Durability, KeyValueStore, TopicPartition, open_store
 
 STAGING_BYTES = 1 << 30
@@ -95,7 +94,3 @@ def _update(store: KeyValueStore, batch: Pairs, offset: int) -> int:
 
 def _batches(pairs: Pairs, size: int) -> Iterator[Pairs]:
     return (pairs[at : at + size] for at in range(0, len(pairs), size))
-
-
-if __name__ == "__main__":
-    measure(measured)

@@ -13,7 +13,6 @@ from typing import Any
 from confluent_kafka import Consumer, Producer, TopicPartition
 
 from harness.experiments.kafka.trial import EVENTS_TOPIC, WARM_UP_SHARE, checksum_of, workload_of
-from harness.processes.child import measure
 from stores.changelog.interface import Record
 
 _PIECE = 500
@@ -139,7 +138,3 @@ def measured(
     seconds, cpu_s = perf_counter() - began, process_time() - cpu_began
     pairs = (pair for stores in loop.stores for store in stores.values() for pair in store.pairs.items())
     return {"records": done, "seconds": seconds, "cpu_s": cpu_s, **checksum_of(pairs)}
-
-
-if __name__ == "__main__":
-    measure(measured)

@@ -100,7 +100,7 @@ class KafkaRestart(Experiment[RestartTrial]):
     def run(self, trial: RestartTrial, worker: Worker) -> Iterable[Row]:
         """Return a row for each restart. Raises: ConfigError; MeasurementFailedError."""
         # It needs the extra kafka.
-        from harness.experiments.kafka.restart_rounds import run_restarts
+        from harness.experiments.kafka.rounds import run_restarts
 
         worker.folder.mkdir()
         rows = []

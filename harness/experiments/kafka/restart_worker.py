@@ -5,20 +5,17 @@ It works until it is killed.
 
 from __future__ import annotations
 
-import os
-import sys
 from collections.abc import Collection
 from pathlib import Path
 from time import perf_counter
 
 from harness.experiments.kafka.trial import EVENTS_TOPIC
-from harness.processes.child import end_with_starter, read_figures, write_figures
+from harness.processes.child import FIGURES_FILE, write_figures
 from stores.changelog.interface import Record
 from stores.interface import TopicPartition
 from stores.tasks import StoreConfig, TaskContext
 from stores.worker import Application, Processor, Worker
 
-ARGUMENTS_FILE = "arguments"
 STORE = "latest"
 
 
@@ -40,9 +37,9 @@ def work(
     commit_interval_ms: int,
     session_timeout_ms: int,
     state: str,
-    figures: Path,
+    folder: Path,
 ) -> None:
-    """Keep the latest value of each key; write the figures to a file when the first record is processed."""
+    """Keep the latest value of each key; write the figures to ``folder`` when the first record is processed."""
     noted: list[float] = []
 
     def process(record: Record, context: TaskContext) -> None:
@@ -51,12 +48,10 @@ def work(
         if not noted:
             assert worker.assigned_at is not None
             noted.append(perf_counter() - worker.assigned_at)
-            part = figures.with_suffix(".part")
             task = worker.open_task(context.task_id)
             assert task is not None
             replayed = sum(report.records for report in task.restore_reports())
-            write_figures(part, {"ready_s": noted[0], "replayed": replayed})
-            os.replace(part, figures)  # The harness waits for the file.
+            write_figures(folder / FIGURES_FILE, {"ready_s": noted[0], "replayed": replayed})
 
     worker = NotingWorker(
         Application(application, Processor([EVENTS_TOPIC], process, {STORE: StoreConfig(backend)})),
@@ -69,9 +64,3 @@ def work(
         },
     )
     worker.run()
-
-
-if __name__ == "__main__":
-    end_with_starter()
-    given = Path(sys.argv[1])
-    work(**read_figures(given / ARGUMENTS_FILE), figures=Path(sys.argv[2]))

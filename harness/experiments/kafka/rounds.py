@@ -1,20 +1,27 @@
-"""The measurements of a trial: a broker of its own, topics with the events, and every subject in its turn."""
+"""The measurements of a trial: a broker of its own, topics with the events, and every subject in its turn.
+
+For restarts, subjects are killed and started again.
+"""
 
 from __future__ import annotations
 
 import os
 import shutil
+import time
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from random import Random
+from typing import TYPE_CHECKING, Any
 from zlib import crc32
 
+import numpy as np
 import psutil
 
 from harness import replay
 from harness.budget import Deadline
-from harness.experiments.kafka import bare, tasks
+from harness.experiments.kafka import bare, restart_worker, tasks
 from harness.experiments.kafka.trial import (
     BARE,
     EMBEDDED,
@@ -23,16 +30,24 @@ from harness.experiments.kafka.trial import (
     WARM_UP_SHARE,
     Cell,
     KafkaTrial,
+    RestartTrial,
     workload_of,
 )
 from harness.folders import temporary_folder
-from harness.processes.child import FIGURES_FILE, figures_after, figures_apart, run_program
+from harness.processes.child import FIGURES_FILE, child_environment, figures_after, figures_apart, run_program
 from harness.processes.kafka_jars import JARS
+from harness.processes.lasting import LastingProcess, command_of
 from harness.processes.load import LoadWatch, load_columns
+from harness.workloads.count import START_MS
+from harness.workloads.synthetic import Values, keys_of
 from stores.changelog.interface import Changelog
 from stores.changelog.sqlite import SqliteChangelog
 from stores.interface import Durability, TopicPartition
 from stores.java import find_java
+
+if TYPE_CHECKING:
+    from stores.changelog.kafka import KafkaChangelog
+    from stores.changelog.kafka.testing.broker import Broker
 
 DEADLINE_S = 300.0
 _BROKER_OPTIONS = ("-Xmx1g", "-Xms512m")
@@ -40,34 +55,45 @@ _BROKER_OPTIONS = ("-Xmx1g", "-Xms512m")
 _BROKER_SETTINGS = "log.segment.delete.delay.ms=1000\n"
 _TOPIC_SETTINGS = {"retention.ms": "-1"}
 """The broker would remove events whose own time is long ago."""
+_STREAMS_PROGRAM, _RESTART_PROGRAM = "Streams.java", "Restart.java"
+_STREAMS_HEAP = "-Xmx1g"
 Batch = list[tuple[bytes | None, bytes | None, int]]
 
 
 def run_rounds(trial: KafkaTrial, folder: Path, deadline: Deadline) -> Iterator[dict[str, Any]]:
     """Yield a row for each measurement, until ``deadline``. Raises: MeasurementFailedError, ConfigError."""
-    from stores.changelog.kafka import KafkaChangelog
-    from stores.changelog.kafka.testing.broker import Broker
-
     log_file = folder / tasks.LOG_FILE
     with SqliteChangelog(log_file, Durability.PROCESS) as embedded:
         _fill(trial, embedded)
-    with Broker(folder / "broker", JARS, java_options=_BROKER_OPTIONS, settings=_BROKER_SETTINGS) as broker:
-        with KafkaChangelog({"bootstrap.servers": broker.address}, topic_settings=_TOPIC_SETTINGS) as log:
-            _fill(trial, log)
-            for number, cell in enumerate(trial.cells()):
-                if deadline.passed:
-                    return
-                application = f"measured-{number}"
-                _make_topics(trial, log, application)
-                assert broker.pid is not None
-                watch = LoadWatch()
-                broker_cpu_s = cpu_s(broker.pid)
-                row = _row(trial, cell, broker.address, application, log_file)
-                load = watch.figures()
-                # The broker is no other work. The load is that of the whole process, with its start and its warm-up.
-                load["cpu_s"] += cpu_s(broker.pid) - broker_cpu_s
-                yield {**row, **load_columns([load]), "cpu_per_wall": row["cpu_s"] / row["seconds"]}
-                _empty_topics(log)
+    with _broker(folder, _BROKER_SETTINGS) as (broker, log):
+        _fill(trial, log)
+        for number, cell in enumerate(trial.cells()):
+            if deadline.passed:
+                return
+            application = f"measured-{number}"
+            _make_topics(trial, log, application)
+            assert broker.pid is not None
+            watch = LoadWatch()
+            broker_cpu_s = cpu_s(broker.pid)
+            row = _row(trial, cell, broker.address, application, log_file)
+            load = watch.figures()
+            # The broker is no other work. The load is that of the whole process, with its start and its warm-up.
+            load["cpu_s"] += cpu_s(broker.pid) - broker_cpu_s
+            yield {**row, **load_columns([load]), "cpu_per_wall": row["cpu_s"] / row["seconds"]}
+            _empty_topics(log)
+
+
+@contextmanager
+def _broker(folder: Path, settings: str = "") -> Iterator[tuple[Broker, KafkaChangelog]]:
+    """Yield a broker of its own, and a changelog in it."""
+    from stores.changelog.kafka import KafkaChangelog
+    from stores.changelog.kafka.testing.broker import Broker
+
+    with (
+        Broker(folder / "broker", JARS, java_options=_BROKER_OPTIONS, settings=settings) as broker,
+        KafkaChangelog({"bootstrap.servers": broker.address}, topic_settings=_TOPIC_SETTINGS) as log,
+    ):
+        yield broker, log
 
 
 def _fill(trial: KafkaTrial, log: Changelog) -> None:
@@ -114,7 +140,7 @@ def _row(trial: KafkaTrial, cell: Cell, address: str, application: str, log_file
     if name == STREAMS:
         found = _streams_measured({**arguments, "warm_up": trial.events // WARM_UP_SHARE}, DEADLINE_S)
     elif name == BARE:
-        found = figures_apart(bare.__name__, "kafka", arguments, DEADLINE_S)
+        found = figures_apart(bare.measured, "kafka", arguments, DEADLINE_S)
     else:
 
         def take_log(folder: Path) -> None:
@@ -122,7 +148,7 @@ def _row(trial: KafkaTrial, cell: Cell, address: str, application: str, log_file
                 shutil.copy(log_file, folder)
 
         found = figures_apart(
-            tasks.__name__, "kafka", {**arguments, "name": name, "changelog": changelog}, DEADLINE_S, take_log
+            tasks.measured, "kafka", {**arguments, "name": name, "changelog": changelog}, DEADLINE_S, take_log
         )
     return {
         "kind": "kafka",
@@ -144,20 +170,122 @@ def cpu_s(pid: int) -> float:
     return float(times.user + times.system)
 
 
-_STREAMS_PROGRAM = Path(__file__).with_name("Streams.java")
-STREAMS_HEAP = "-Xmx1g"
-
-
 def _streams_measured(arguments: Mapping[str, Any], deadline_s: float) -> dict[str, Any]:
     """Run the program, and return its figures. Raises: MeasurementFailedError."""
-    from stores.changelog.kafka.testing.jars import STREAMS
-
     with temporary_folder("kafka") as folder:
-        given = folder / "given.properties"
-        given.write_text("".join(f"{name}={value}\n" for name, value in {**arguments, "state": folder}.items()))
-        command = [
-            str(find_java("Kafka Streams").program), STREAMS_HEAP, f"-Djava.io.tmpdir={folder}",
-            "-cp", f"{JARS / STREAMS}/*", str(_STREAMS_PROGRAM), str(given), str(folder / FIGURES_FILE),
-        ]  # fmt: skip
+        command = _streams_command(_STREAMS_PROGRAM, folder, {**arguments, "state": folder})
         ending = run_program(command, folder, deadline_s, dict(os.environ))
-        return figures_after(ending, _STREAMS_PROGRAM.name, folder / FIGURES_FILE, deadline_s)
+        return figures_after(ending, _STREAMS_PROGRAM, folder / FIGURES_FILE, deadline_s)
+
+
+def _streams_command(program: str, folder: Path, arguments: Mapping[str, Any]) -> list[str]:
+    """Return the command of a program for Kafka Streams, which writes its figures into ``folder``."""
+    from stores.changelog.kafka.testing.jars import STREAMS as STREAMS_JARS
+
+    given = folder / "given.properties"
+    given.write_text("".join(f"{name}={value}\n" for name, value in arguments.items()))
+    return [
+        str(find_java("Kafka Streams").program), _STREAMS_HEAP, f"-Djava.io.tmpdir={folder}",
+        "-cp", f"{JARS / STREAMS_JARS}/*", str(Path(__file__).with_name(program)), str(given),
+        str(folder / FIGURES_FILE),
+    ]  # fmt: skip
+
+
+INPUT = TopicPartition(EVENTS_TOPIC, 0)
+MORE = 1_000
+"""The records that are waiting when a subject is started again."""
+SESSION_TIMEOUT_MS = 6_000
+"""The time after which the broker gives the tasks of a killed process away: the least that it allows."""
+STALLED_S = 300.0
+"""The time without any progress after which a measurement has failed. A restore by Kafka Streams shows none."""
+_PIECE = 10_000
+_LOOK_S = 0.02
+_ASK_S = 0.5
+"""The time between two questions to the broker, which has to work for the subject."""
+
+
+def run_restarts(trial: RestartTrial, folder: Path, deadline: Deadline) -> Iterator[dict[str, Any]]:
+    """Yield a row for each restart, until ``deadline``. Raises: MeasurementFailedError, ConfigError."""
+    with _broker(folder) as (broker, log):
+        log.create_topic(EVENTS_TOPIC)
+        subjects = {
+            name: RestartSubject(trial, name, folder / f"{number}", broker.address, log)
+            for number, name in enumerate(trial.subjects)
+        }
+        total = append(log, trial, 0, trial.records)
+        for subject in subjects.values():
+            with subject:
+                subject.await_committed(total)
+        for repeat in range(trial.repeats):
+            total = append(log, trial, total, MORE)
+            for name in Random(f"{trial.seed} {repeat}").sample(trial.subjects, len(trial.subjects)):
+                if deadline.passed:
+                    return
+                assert broker.pid is not None
+                watch, broker_cpu_s = LoadWatch(), cpu_s(broker.pid)
+                with subjects[name] as subject:
+                    figures = subject.await_record()
+                    load = watch.figures()
+                    # Neither the broker nor the subject, which goes on, is other work.
+                    load["cpu_s"] += cpu_s(broker.pid) - broker_cpu_s + cpu_s(subject.pid)
+                    subject.await_committed(total)
+                yield {
+                    "kind": "kafka_restart",
+                    "subject": name,
+                    "records": trial.records,
+                    "repeat": repeat,
+                    "seed": trial.seed,
+                    "trial": replay.command("kafka-restart", trial),
+                    **figures,
+                    **load_columns([load]),
+                }
+
+
+def append(log: KafkaChangelog, trial: RestartTrial, first: int, count: int) -> int:
+    """Append records to the topic; return the number of all. Each of the first ``trial.records`` has its own key."""
+    values = Values(trial.seed)
+    with log.producer() as producer:
+        numbers = iter(range(first, first + count))
+        while chunk := list(islice(numbers, _PIECE)):
+            keys = keys_of(np.asarray(chunk, dtype=np.int64) % trial.records)
+            pairs = zip(keys, chunk, strict=True)
+            # Kafka Streams does not take records without a time.
+            producer.send_all(INPUT, [(key, values.value(key, number), START_MS + number) for key, number in pairs])
+        producer.flush()
+    return first + count
+
+
+class RestartSubject(LastingProcess):
+    """One subject. A ``with`` block starts its process, and kills it at the end."""
+
+    def __init__(self, trial: RestartTrial, name: str, folder: Path, address: str, log: KafkaChangelog) -> None:
+        self._log, self._application = log, f"restarted-{folder.name}"
+        folder.mkdir()
+        arguments = {
+            "address": address,
+            "application": self._application,
+            "commit_interval_ms": trial.commit_interval_ms,
+            "session_timeout_ms": SESSION_TIMEOUT_MS,
+            "state": str(folder / "state"),
+        }
+        if name == STREAMS:
+            super().__init__(name, _streams_command(_RESTART_PROGRAM, folder, arguments), folder, dict(os.environ))
+        else:
+            ours = command_of(f"{restart_worker.__name__}:work", {**arguments, "backend": name}, folder)
+            super().__init__(name, ours, folder, child_environment(None, folder))
+
+    def await_record(self) -> dict[str, Any]:
+        """Wait until it has processed its first record; return its figures. Raises: MeasurementFailedError.
+
+        ``start_s`` is the time since its process was started. It includes the rest of the session of the killed one.
+        """
+        figures = self.await_figures("processed no record", STALLED_S, _LOOK_S)
+        return {"replayed": None, **figures, "start_s": time.monotonic() - self.started_at}
+
+    def await_committed(self, records: int) -> None:
+        """Wait until it has committed so many records. Raises: MeasurementFailedError."""
+
+        def committed() -> int:
+            return self._log.committed_offsets(self._application).get(INPUT, 0)
+
+        self.await_progress(committed, records, "committed nothing", STALLED_S, _ASK_S)

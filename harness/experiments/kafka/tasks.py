@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from harness.experiments.kafka.trial import EMBEDDED, EVENTS_TOPIC, SHARED, WARM_UP_SHARE, checksum_of, workload_of
-from harness.processes.child import MeasurementFailedError, measure
+from harness.processes.child import MeasurementFailedError
 from stores.changelog.interface import Changelog
 from stores.changelog.sqlite import SqliteChangelog
 from stores.interface import Durability, TopicPartition
@@ -142,7 +142,3 @@ class Membership:
         ) as member:
             while not self._ended.is_set():
                 member.poll(_POLL_S)
-
-
-if __name__ == "__main__":
-    measure(measured)

@@ -1,8 +1,7 @@
 """The latency of each put and each commit, timed separately: a store that stages has fast puts and slow commits.
 
-Each backend has its own process, ``python -m harness.experiments.latencies.latencies FOLDER``. It measures a store
-alone at level CHANGELOG, which every backend carries. The times include two reads of the clock per call: about 0.1
-microseconds.
+Each backend has its own process. It measures a store alone at level CHANGELOG, which every backend carries. The times
+include two reads of the clock per call: about 0.1 microseconds.
 
 Source: KIP-892, "Compatibility, Deprecation, and Migration Plan": lower latency of writes, higher latency of commits.
 """
@@ -16,7 +15,6 @@ from random import Random
 from time import perf_counter_ns
 from typing import Any, NamedTuple
 
-from harness.processes.child import measure
 from stores.interface import Durability, KeyValueStore, TopicPartition
 from stores.registry import open_store
 
@@ -66,12 +64,12 @@ def percentiles_us(latencies_ns: Sequence[int]) -> dict[str, float]:
     return {name: histogram.get_value_at_percentile(at) / 1_000 for name, at in PERCENTILES.items()}
 
 
-def measured(backend: str, commits: int, seed: int, folder: Path) -> list[dict[str, Any]]:
+def measured(backend: str, commits: int, seed: int, folder: Path) -> dict[str, Any]:
     """Return a row for the puts, and one for the commits."""
     level = Durability.CHANGELOG
     with open_store(backend, folder / "store", durability=level) as store:
         found = timed(store, commits, seed)
-    return [
+    rows = [
         {
             "backend": backend,
             "durability": str(level),
@@ -82,12 +80,4 @@ def measured(backend: str, commits: int, seed: int, folder: Path) -> list[dict[s
         }
         for operation, latencies_ns in (("put", found.puts_ns), ("commit", found.commits_ns))
     ]
-
-
-def main() -> None:
-    """Run the measuring process."""
-    measure(lambda **arguments: {"rows": measured(**arguments)})
-
-
-if __name__ == "__main__":
-    main()
+    return {"rows": rows}

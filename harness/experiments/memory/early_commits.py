@@ -1,9 +1,8 @@
 """A task without a commit interval: all of its commits are caused by the limit on the memory of staged writes.
 
 The workload is ``count``. All of its records are alike, so the limit must hold exactly. The staged size is largest just
-before a commit, and is read there. Each measurement has its own process,
-``python -m harness.experiments.memory.early_commits FOLDER``. The order is shuffled by the seed; the first records only
-warm up.
+before a commit, and is read there. Each measurement has its own process. The order is shuffled by the seed; the first
+records only warm up.
 
 Source: KIP-892, "In-memory Transaction Buffers" (``statestore.uncommitted.max.bytes``).
 """
@@ -19,7 +18,7 @@ from typing import Any
 
 from harness.experiments.throughput.measurement import peak_memory_bytes
 from harness.experiments.throughput.partition_work import Configuration, PartitionWork, write_pairs
-from harness.processes.child import figures_apart, measure
+from harness.processes.child import figures_apart
 from harness.workloads.count import Count
 from stores import failpoints
 from stores.interface import Durability
@@ -44,8 +43,9 @@ def over_limit(rows: Iterable[Mapping[str, Any]]) -> list[str]:
     ]
 
 
-def bounded(work: PartitionWork, folder: Path, limit_bytes: int) -> dict[str, Any]:
-    """Process the events of ``work`` with a limit of ``limit_bytes``, commit at the end, and return the figures."""
+def bounded(limit_bytes: int, folder: Path) -> dict[str, Any]:
+    """Process the events of the work in ``folder`` with this limit, commit at the end, and return the figures."""
+    work = PartitionWork.read(folder)
     share = MemoryBudget(limit_bytes).share()
     task = work.task(folder, work.changelog(folder), share)
     task.open()
@@ -102,7 +102,7 @@ def measured(backend: str, limit_bytes: int, repeat: int, seed: int) -> dict[str
     """Return a row of kind "early_commit" at level CHANGELOG; no limit (-1) is null. Raises: MeasurementFailedError."""
     asked = Configuration(backend, Durability.CHANGELOG, Count().name, EVENTS, 1, repeat, seed)
     arguments = {"limit_bytes": limit_bytes}
-    figures = figures_apart(__name__, "early-commits", arguments, DEADLINE_S, partial(_put_work, asked))
+    figures = figures_apart(bounded, "early-commits", arguments, DEADLINE_S, partial(_put_work, asked))
     return {
         "kind": "early_commit",
         "backend": backend,
@@ -120,12 +120,3 @@ def _put_work(asked: Configuration, folder: Path) -> None:
     workload = Count()
     events = write_pairs(folder / _EVENTS_FILE, workload.events(asked.seed, WARM_UP_EVENTS + EVENTS))
     PartitionWork(asked, workload, 0, folder / _EVENTS_FILE, events).write(folder)
-
-
-def main() -> None:
-    """Run the measuring process."""
-    measure(lambda folder, limit_bytes: bounded(PartitionWork.read(folder), folder, limit_bytes))
-
-
-if __name__ == "__main__":
-    main()

@@ -1,7 +1,7 @@
 """One record whose function stages many times the limit on the memory of staged writes: its memory and time.
 
 It is a step of a task with an embedded changelog, including its commit, which the limit causes at once. Each backend
-and size has its own process, ``python -m harness.experiments.memory.large_steps FOLDER``. ``OPTIONS`` keeps the other
+and size has its own process. ``OPTIONS`` keeps the other
 memory of the process small, so that a step that is not spilled cannot hide in it. ``bound_bytes`` computes the rest.
 
 Source: KIP-844, "Transactions via Secondary State Store" (transactions that memory does not bound); KIP-892,
@@ -16,17 +16,17 @@ from time import perf_counter
 from typing import Any
 
 from harness.experiments.memory.memory_watch import MemoryWatch
-from harness.experiments.throughput.partition_work import STATE_FOLDER, log_durability
-from harness.experiments.throughput.reopening import bytes_on_disk
-from harness.processes.child import figures_apart, measure
+from harness.experiments.store_of_records import INPUT, LOG_FILE, STORE, log_durability, task_of
+from harness.experiments.throughput.measurement import bytes_on_disk
+from harness.processes.child import figures_apart
 from harness.workloads.synthetic import Values
 from stores import failpoints
 from stores.changelog import SqliteChangelog
 from stores.changelog.interface import Record
 from stores.changelog.producer import PENDING_BYTES_MAX
-from stores.interface import Durability, IsolationLevel, TopicPartition
+from stores.interface import Durability, IsolationLevel
 from stores.registry import Backend, backend_named
-from stores.tasks import NO_INTERVAL, ProcessingGuarantee, StoreConfig, StreamTask, TaskContext, TaskId, TaskSettings
+from stores.tasks import NO_INTERVAL, ProcessingGuarantee, StoreConfig, StreamTask, TaskContext, TaskSettings
 
 LIMIT_BYTES = 16 << 20
 _MIB = 1 << 20
@@ -53,7 +53,6 @@ _LOG_PARTS = 2
 _ALLOCATOR_BYTES = 16 * _MIB
 """Freed memory that allocators keep, some of it per thread."""
 
-_INPUT, _STORE = TopicPartition("steps", 0), "pairs"
 _KEY_BYTES, _SCATTER, _LOOKED_AT_EVERY = 16, 0x9E3779B97F4A7C15, 64
 _WARM_UP_PAIRS = 64
 _BEFORE_COMMIT = "task.before_log_commit"
@@ -66,7 +65,7 @@ def measured(backend: str, step_bytes: int, seed: int, spill_above: int = LIMIT_
     """
     deadline_s = DEADLINE_S + DEADLINE_PER_MIB_S * step_bytes / _MIB
     arguments = {"backend": backend, "step_bytes": step_bytes, "seed": seed, "spill_above": spill_above}
-    figures = figures_apart(__name__, "large-steps", arguments, deadline_s)
+    figures = figures_apart(stepped, "large-steps", arguments, deadline_s)
     chosen = backend_named(backend)
     return {
         "kind": "large_step",
@@ -117,7 +116,7 @@ class _Steps:
         self._values = Values(seed, VALUE_BYTES)
 
     def process(self, record: Record, context: TaskContext) -> None:
-        store = context.store(_STORE)
+        store = context.store(STORE)
         for key, value in self.pairs(*map(int, (record.value or b"").split())):
             store.put(key, value)
 
@@ -142,13 +141,13 @@ def stepped(backend: str, step_bytes: int, seed: int, spill_above: int, folder: 
     steps = _Steps(seed)
     task = _task(backend, folder, steps, spill_above)
     task.open()
-    task.process(_INPUT, Record(0, None, b"0 %d" % _WARM_UP_PAIRS))
+    task.process(INPUT, Record(0, None, b"0 %d" % _WARM_UP_PAIRS))
     task.commit()
     end = _WARM_UP_PAIRS + pairs
     at_commit = _AtCommit(task, folder, [key for key, _ in steps.pairs(_WARM_UP_PAIRS, end)][::_LOOKED_AT_EVERY])
     with MemoryWatch() as watch:
         began = perf_counter()
-        task.process(_INPUT, Record(1, None, b"%d %d" % (_WARM_UP_PAIRS, end)))
+        task.process(INPUT, Record(1, None, b"%d %d" % (_WARM_UP_PAIRS, end)))
         if not at_commit.commits:
             task.commit()
         seconds = perf_counter() - began
@@ -157,7 +156,7 @@ def stepped(backend: str, step_bytes: int, seed: int, spill_above: int, folder: 
     task.close(clean=True)
     task = _task(backend, folder, steps, spill_above)
     task.open()
-    state = steps.state(task.store(_STORE).all(), end)
+    state = steps.state(task.store(STORE).all(), end)
     task.close(clean=True)
     return {
         "pairs": pairs,
@@ -175,8 +174,8 @@ class _AtCommit:
     """The size of a step when its commit begins: on disk, staged, and visible to a reader of committed data."""
 
     def __init__(self, task: StreamTask, folder: Path, keys: Sequence[bytes]) -> None:
-        self._task, self._state, self._keys = task, folder / STATE_FOLDER, keys
-        self._view = task.store(_STORE, IsolationLevel.READ_COMMITTED)
+        self._task, self._state, self._keys = task, folder / STORE, keys
+        self._view = task.store(STORE, IsolationLevel.READ_COMMITTED)
         self._disk_before = bytes_on_disk(self._state)
         self.commits = self.disk_bytes = self.uncommitted_bytes = self.seen = 0
         failpoints.arm(_BEFORE_COMMIT, self._look)
@@ -190,25 +189,9 @@ class _AtCommit:
 
 def _task(backend: str, folder: Path, steps: _Steps, limit_bytes: int) -> StreamTask:
     level = Durability.CHANGELOG
-    changelog = SqliteChangelog(folder / "changelog.sqlite", log_durability(level))
-    changelog.create_topic(_INPUT.topic)
+    changelog = SqliteChangelog(folder / LOG_FILE, log_durability(level))
+    changelog.create_topic(INPUT.topic)
     options = {name: size for name, size in OPTIONS.items() if name in backend_named(backend).options}
-    return StreamTask(
-        "large-steps",
-        TaskId(0, _INPUT.partition),
-        state_dir=folder / STATE_FOLDER,
-        changelog=changelog,
-        stores={_STORE: StoreConfig(backend, level, options=options, uncommitted_max_bytes=limit_bytes)},
-        process=steps.process,
-        inputs=[_INPUT],
-        settings=TaskSettings(commit_interval_ms=NO_INTERVAL, guarantee=ProcessingGuarantee.EXACTLY_ONCE),
-    )
-
-
-def main() -> None:
-    """Run the measuring process."""
-    measure(stepped)
-
-
-if __name__ == "__main__":
-    main()
+    config = StoreConfig(backend, level, options=options, uncommitted_max_bytes=limit_bytes)
+    settings = TaskSettings(commit_interval_ms=NO_INTERVAL, guarantee=ProcessingGuarantee.EXACTLY_ONCE)
+    return task_of("large-steps", folder / STORE, changelog, config, steps.process, settings)

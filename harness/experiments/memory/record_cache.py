@@ -13,6 +13,7 @@ lookup of its key. It prints CPU time per record and the anonymous memory that i
 
 from __future__ import annotations
 
+import os
 import random
 import subprocess
 import sys
@@ -22,6 +23,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from pathlib import Path
 
+from harness.experiments.memory.memory_watch import anonymous_bytes
 from stores import open_store
 
 KEYS, PER_COMMIT, TURNS = 100_000, 1_000, 3
@@ -69,7 +71,7 @@ def work(kind: str, records: int, path: Path) -> tuple[float, float]:
     """Return the microseconds of CPU for a record, and the MiB of the anonymous memory that it added."""
     draw = random.Random(892)
     keys = [b"%016d" % int(KEYS ** draw.random()) for _ in range(records)]
-    before = anonymous_kib()
+    before = anonymous_bytes(os.getpid())
     with open_store("rocksdb-indexed-batch", path, options=SMALL if kind == CACHE else OPTIONS) as store:
         cache = RecordCache()
         begin = time.process_time()
@@ -88,13 +90,7 @@ def work(kind: str, records: int, path: Path) -> tuple[float, float]:
             for key, value in staged.items():
                 cache.put(key, value)
         taken = time.process_time() - begin
-        return taken / records * 1e6, (anonymous_kib() - before) / 1024
-
-
-def anonymous_kib() -> int:
-    """Return the memory of this process that is not part of a file."""
-    status = Path("/proc/self/status").read_text().splitlines()
-    return next(int(line.split()[1]) for line in status if line.startswith("RssAnon:"))
+        return taken / records * 1e6, (anonymous_bytes(os.getpid()) - before) / (1 << 20)
 
 
 def main() -> None:
@@ -106,7 +102,7 @@ def main() -> None:
     figures: dict[str, list[list[float]]] = {BATCH: [], CACHE: []}
     for _ in range(TURNS):
         for kind, turns in figures.items():
-            command = [sys.executable, __file__, sys.argv[1], kind]
+            command = [sys.executable, "-m", __spec__.name, sys.argv[1], kind]
             answer = subprocess.run(command, check=True, capture_output=True, text=True).stdout
             turns.append([float(figure) for figure in answer.split()])
     for kind, turns in figures.items():

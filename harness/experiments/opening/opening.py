@@ -18,7 +18,6 @@ and such a file. The speed of the replay is compared with that of the restore th
 from __future__ import annotations
 
 import random
-import signal
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -28,10 +27,9 @@ from statistics import median
 from typing import Any
 
 from harness.budget import NEVER, Deadline, TimeOverError
-from harness.experiments.opening import steps as opening_steps
-from harness.experiments.opening.steps import ORDER_FILE, figures_file
+from harness.experiments.opening import steps
 from harness.folders import temporary_folder
-from harness.processes.child import figures_of, write_figures
+from harness.processes.child import figures_in
 from harness.processes.load import LoadWatch, is_busy, load_columns
 from harness.report.ratios import ratio_of
 from harness.report.text import duration
@@ -84,23 +82,22 @@ def run_opening(
     filled: dict[str, float] = {}
     # A process that the end of the time has killed measured nothing; the rows of those before it stay.
     with temporary_folder("opening", within) as scratch, suppress(TimeOverError):
-        write_figures(scratch / ORDER_FILE, shared)
-        _step(trial, scratch, code, 0, "log")
+        _step(trial, scratch, code, "log", {"backend": trial.backends[0], **shared})
         for repeat in range(trial.repeats):
-            order = list(trial.backends)
-            random.Random(f"opening {trial.seed} {repeat}").shuffle(order)
-            for backend in order:
+            turns = list(trial.backends)
+            random.Random(f"opening {trial.seed} {repeat}").shuffle(turns)
+            for backend in turns:
                 if deadline.passed:
                     return rows
-                step = partial(_step, trial, scratch / backend, code, repeat)
+                order = {"backend": backend, **shared}
+                step = partial(_step, trial, scratch / backend, code)
                 if backend not in filled:
                     # In its first round: a deadline that comes before the last store is filled leaves rows of others.
                     (scratch / backend).mkdir()
-                    write_figures(scratch / backend / ORDER_FILE, {"backend": backend, **shared})
-                    filled[backend] = step("fill")["restore_s"]
-                step("tail")
+                    filled[backend] = step("fill", order)["restore_s"]
+                step("tail", order)
                 watch = LoadWatch()
-                figures = {**step("apart"), **step("reopen")}
+                figures = {**step("apart", {**order, "repeat": repeat}), **step("reopen", order)}
                 row = {"kind": "opening", "backend": backend, **shared, "repeat": repeat}
                 row["whole_restore_s"] = filled[backend]
                 rows.append({**row, **figures, **load_columns([watch.figures()])})
@@ -189,14 +186,8 @@ def _busy(rows: Iterable[Mapping[str, Any]]) -> int:
     return sum(map(is_busy, rows))
 
 
-def _step(trial: OpeningTrial, folder: Path, code: str | None, repeat: int, step: str) -> dict[str, Any]:
-    dies = step == "tail"
-    return figures_of(
-        opening_steps.__name__,
-        [step, str(repeat), str(folder)],
-        folder=folder,
-        code=code,
-        deadline_s=DEADLINE_S + DEADLINE_PER_RECORD_S * trial.records,
-        status=-signal.SIGKILL if dies else 0,
-        file=None if dies else figures_file(step),
-    )
+def _step(
+    trial: OpeningTrial, folder: Path, code: str | None, step: str, arguments: Mapping[str, Any]
+) -> dict[str, Any]:
+    deadline_s = DEADLINE_S + DEADLINE_PER_RECORD_S * trial.records
+    return figures_in(folder, f"{steps.__name__}:{step}", arguments, deadline_s, code=code, killed=step == "tail")

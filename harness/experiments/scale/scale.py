@@ -12,7 +12,8 @@ from typing import Any
 from harness.budget import NEVER, TIME_OVER, Deadline, TimeOverError
 from harness.experiment import check_counts
 from harness.experiments.scale import steps
-from harness.processes.child import MeasurementFailedError, figures_of, write_figures
+from harness.experiments.store_of_records import STORE
+from harness.processes.child import MeasurementFailedError, figures_in
 from harness.processes.memory_limit import NoMemoryLimitError, memory_limit
 from harness.progress import ProgressFile
 from harness.report import text
@@ -63,34 +64,19 @@ def run_scale(
 
 def _steps(trial: ScaleTrial, folder: Path, group: Path | None, say: Say, code: str | None, deadline: Deadline) -> Any:
     order = {"backend": trial.backend, "durability": str(LEVEL), "records": trial.records}
-    write_figures(folder / steps.ORDER_FILE, {**order, "value_bytes": trial.value_bytes, "seed": trial.seed})
-    module, entered = (steps.__name__, []) if group is None else (memory_limit.__module__, [str(group), steps.__name__])
+    order |= {"value_bytes": trial.value_bytes, "seed": trial.seed}
     memory = f", {text.size(trial.memory_max_bytes)} of memory" if group is not None else ""
+    deadline_s = DEADLINE_S + DEADLINE_PER_RECORD_S * trial.records
     with ProgressFile(
         folder / steps.PROGRESS_FILE, lambda line: say(f"{trial.backend}, {trial.records:,} records{memory}: {line}")
     ):
-        for step in steps.STEPS:
+        for step in (steps.load, steps.read, steps.log, steps.restore):
             if deadline.passed:
                 raise TimeOverError(TIME_OVER)
-            if step == "log":
+            if step is steps.log:
                 # The same records are restored into another store.
-                shutil.rmtree(folder / steps.STORE)
-            try:
-                figures = figures_of(
-                    module,
-                    [*entered, step, str(folder)],
-                    folder=folder,
-                    code=code,
-                    deadline_s=DEADLINE_S + DEADLINE_PER_RECORD_S * trial.records,
-                    status=0,
-                    file=steps.figures_file(step),
-                )
-            except MeasurementFailedError as error:
-                # Without the name of the cgroup, which says nothing to a reader.
-                raise MeasurementFailedError(
-                    str(error).replace(" ".join([module, *entered]), steps.__name__)
-                ) from error
-            yield figures
+                shutil.rmtree(folder / STORE)
+            yield figures_in(folder, step, order, deadline_s, code=code, group=group)
 
 
 def _part_rows(parts: list[list[float]]) -> list[dict[str, Any]]:

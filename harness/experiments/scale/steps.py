@@ -1,4 +1,4 @@
-"""The processes of a trial of scale: ``python -m harness.experiments.scale.steps STEP FOLDER``.
+"""The steps of a trial of scale, each in its own process.
 
 ``load`` puts all records, in commits of 10,000. ``read`` opens the store, looks up keys that were put first and last,
 and scans. ``log`` writes the changelog of the same records, and ``restore`` restores a task's store from it. Each
@@ -7,38 +7,23 @@ checks what it reads.
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from itertools import islice
 from pathlib import Path
 from time import monotonic, perf_counter
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 
-from harness.experiments.throughput.measurement import peak_memory_bytes
-from harness.experiments.throughput.partition_work import log_durability
-from harness.experiments.throughput.reopening import bytes_on_disk
-from harness.processes.child import end_with_starter, read_figures, write_figures
+from harness.experiments.store_of_records import INPUT, STORE, StoreOfRecords
+from harness.experiments.throughput.measurement import bytes_on_disk, peak_memory_bytes
 from harness.progress import note_progress
 from harness.workloads.synthetic import KEY_BYTES, Values, keys_of
-from stores.changelog import SqliteChangelog
-from stores.changelog.interface import Record
-from stores.interface import Durability, KeyValueStore, TopicPartition
-from stores.registry import backend_named, open_store
-from stores.tasks import (
-    NO_INTERVAL,
-    ProcessingGuarantee,
-    RestoreProgress,
-    StoreConfig,
-    StreamTask,
-    TaskContext,
-    TaskId,
-    TaskSettings,
-)
+from stores.interface import KeyValueStore
+from stores.registry import backend_named
+from stores.tasks import RestoreProgress
 
-ORDER_FILE, PROGRESS_FILE = "order", "progress"
+PROGRESS_FILE = "progress"
 COMMIT_RECORDS, COMMIT_BYTES_MAX = 10_000, 4 << 20
 """The records of a commit, or a tenth of all if that is less, or fewer that have so many bytes."""
 PARTS = 10
@@ -47,15 +32,7 @@ LOOKUPS_MAX, LOOKUP_S = 20_000, 20.0
 """Lookups of one kind of keys end after so many, or after so many seconds."""
 SCANS, SCAN_RECORDS = 100, 1_000
 _LOOKUPS_AT_ONCE = 500
-_LOG_TRANSACTION_RECORDS = 50_000
 SAY_EVERY_S = 2.0
-_APPLICATION = "scale"
-STORE = "state"
-"""The store's name, and its folder in that of the trial."""
-_INPUT = TopicPartition("scale-input", 0)
-_CHANGELOG = TopicPartition(f"{_APPLICATION}-{STORE}-changelog", 0)
-Order = Mapping[str, Any]
-"""The parameters of a step: ``backend``, ``durability``, ``records``, ``value_bytes``, ``seed``."""
 
 
 class Progress:
@@ -73,22 +50,22 @@ class Progress:
             note_progress(self._file, f"{self._what}: {done:,} of {of:,} {unit}, {done / (now - self._began):,.0f}/s")
 
 
-def load(folder: Path, order: Order) -> dict[str, Any]:
+def load(folder: Path, **order: Any) -> dict[str, Any]:
     """Put all records into a new store, and close it."""
-    records = order["records"]
-    values, progress = _values(order), Progress(folder, "put")
+    subject, progress = StoreOfRecords(folder, **order), Progress(folder, "put")
+    records = subject.records
     part_s = [0.0] * PARTS
     commit_max_s = 0.0
-    with _open(folder, order) as store:
-        put, size = store.put, _commit_records(order)
+    with subject.open() as store:
+        put, size = store.put, _commit_records(subject)
         for first in range(0, records, size):
             end = min(first + size, records)
-            pairs = _pairs(first, end, values)
+            pairs = subject.pairs(first, end)
             began = perf_counter()
             for key, value in pairs:
                 put(key, value)
             committing = perf_counter()
-            store.commit({_INPUT: end})
+            store.commit({INPUT: end})
             committed = perf_counter()
             commit_max_s = max(commit_max_s, committed - committing)
             part_s[first * PARTS // records] += committed - began
@@ -96,25 +73,25 @@ def load(folder: Path, order: Order) -> dict[str, Any]:
         peak_bytes = peak_memory_bytes()
     return {
         "put_s": sum(part_s),
-        "parts": [[count, seconds] for count, seconds in zip(_part_records(order), part_s, strict=True) if count],
+        "parts": [[count, seconds] for count, seconds in zip(_part_records(subject), part_s, strict=True) if count],
         "commit_max_s": commit_max_s,
         "load_peak_bytes": peak_bytes,
         "bytes_on_disk": bytes_on_disk(folder / STORE),
     }
 
 
-def read(folder: Path, order: Order) -> dict[str, Any]:
+def read(folder: Path, **order: Any) -> dict[str, Any]:
     """Open the store, look keys up, and scan it."""
-    records = order["records"]
-    values, random = _values(order), np.random.default_rng(order["seed"])
-    backend_named(order["backend"]).load()
+    subject = StoreOfRecords(folder, **order)
+    records, values, random = subject.records, subject.values, np.random.default_rng(subject.seed)
+    backend_named(subject.backend).load()
     began = perf_counter()
-    store = _open(folder, order)
+    store = subject.open()
     open_s = perf_counter() - began
     wrong = []
     with store:
-        if store.manages_offsets and store.committed_offset(_INPUT) != records:
-            wrong.append(f"its committed offset is {store.committed_offset(_INPUT)}, not {records}")
+        if store.manages_offsets and store.committed_offset(INPUT) != records:
+            wrong.append(f"its committed offset is {store.committed_offset(INPUT)}, not {records}")
         part = max(1, records // PARTS)
         places = {"old": (0, part), "new": (records - part, records), "absent": (records, records + part)}
         found: dict[str, float] = {}
@@ -134,49 +111,27 @@ def read(folder: Path, order: Order) -> dict[str, Any]:
     return {"open_s": open_s, **found, "read_peak_bytes": peak_bytes, "read_wrong": "; ".join(wrong)}
 
 
-def log(folder: Path, order: Order) -> dict[str, Any]:
+def log(folder: Path, **order: Any) -> dict[str, Any]:
     """Write the changelog."""
-    records = order["records"]
-    values, progress = _values(order), Progress(folder, "changelog")
-    with _log(folder) as changelog:
-        changelog.create_topic(_CHANGELOG.topic)
-        with changelog.producer() as producer:
-            for first in range(0, records, _LOG_TRANSACTION_RECORDS):
-                end = min(first + _LOG_TRANSACTION_RECORDS, records)
-                for key, value in _pairs(first, end, values):
-                    producer.send(_CHANGELOG, key, value)
-                producer.flush()
-                progress.say(end, records)
+    progress, records = Progress(folder, "changelog"), order["records"]
+    StoreOfRecords(folder, **order).write_log(lambda done: progress.say(done, records))
     return {}
 
 
-def restore(folder: Path, order: Order) -> dict[str, Any]:
+def restore(folder: Path, **order: Any) -> dict[str, Any]:
     """Open a task without files, which restores its store from the changelog."""
-    records, progress = order["records"], Progress(folder, "restore")
-    settings = StoreConfig(backend=order["backend"], durability=Durability(order["durability"]))
+    subject, progress = StoreOfRecords(folder, **order), Progress(folder, "restore")
+    records = subject.records
     told: list[RestoreProgress] = []
 
     def on_restore(now: RestoreProgress) -> None:
         told[:] = [now]
         progress.say(now.records, records)
 
-    with _log(folder) as changelog:
-        task = StreamTask(
-            _APPLICATION,
-            TaskId(0, 0),
-            state_dir=folder / "state-of-task",
-            changelog=changelog,
-            stores={STORE: settings},
-            process=_ignore,
-            inputs=[_INPUT],
-            settings=TaskSettings(
-                commit_interval_ms=NO_INTERVAL, guarantee=ProcessingGuarantee.EXACTLY_ONCE, on_restore=on_restore
-            ),
-        )
-        with task:
-            numbers = np.random.default_rng(order["seed"]).integers(0, records, min(1_000, records))
-            _, missed = _looked_up(task.store(STORE), numbers, _values(order), progress)
-            peak_bytes = peak_memory_bytes()
+    with subject.log() as changelog, subject.task(changelog, on_restore, "state-of-task") as task:
+        numbers = np.random.default_rng(subject.seed).integers(0, records, min(1_000, records))
+        _, missed = _looked_up(task.store(STORE), numbers, subject.values, progress)
+        peak_bytes = peak_memory_bytes()
     restored = told[-1].records if told else 0
     wrong = [f"{restored:,} records were restored, not {records:,}"] if restored != records else []
     wrong += [f"{missed:,} lookups after the restore gave another value"] if missed else []
@@ -185,16 +140,6 @@ def restore(folder: Path, order: Order) -> dict[str, Any]:
         "restore_peak_bytes": peak_bytes,
         "restore_wrong": "; ".join(wrong),
     }
-
-
-STEPS: Mapping[str, Callable[[Path, Order], dict[str, Any]]] = MappingProxyType(
-    {"load": load, "read": read, "log": log, "restore": restore}
-)
-
-
-def figures_file(step: str) -> str:
-    """Return the name of the file with a step's figures."""
-    return f"{step}-figures"
 
 
 def _looked_up(store: Any, numbers: Any, values: Values | None, progress: Progress) -> tuple[float, int]:
@@ -243,45 +188,14 @@ def _counted(pairs: Iterable[tuple[bytes, bytes]], progress: Progress, records: 
     return counted, unsorted
 
 
-def _part_records(order: Order) -> Sequence[int]:
+def _part_records(subject: StoreOfRecords) -> Sequence[int]:
     """Return how many records each part has: whole commits, by where they begin."""
-    records, counts, size = order["records"], [0] * PARTS, _commit_records(order)
+    records, counts, size = subject.records, [0] * PARTS, _commit_records(subject)
     for first in range(0, records, size):
         counts[first * PARTS // records] += min(size, records - first)
     return counts
 
 
-def _commit_records(order: Order) -> int:
-    records, value_bytes = int(order["records"]), int(order["value_bytes"])
-    return max(1, min(COMMIT_RECORDS, records // PARTS, COMMIT_BYTES_MAX // (KEY_BYTES + value_bytes)))
-
-
-def _pairs(first: int, end: int, values: Values) -> list[tuple[bytes, bytes]]:
-    return [(key, values.value(key, number)) for number, key in enumerate(keys_of(np.arange(first, end)), first)]
-
-
-def _values(order: Order) -> Values:
-    return Values(order["seed"], order["value_bytes"])
-
-
-def _open(folder: Path, order: Order) -> KeyValueStore:
-    return open_store(order["backend"], folder / STORE, name=STORE, durability=Durability(order["durability"]))
-
-
-def _log(folder: Path) -> SqliteChangelog:
-    return SqliteChangelog(folder / "changelog.sqlite", log_durability(Durability.CHANGELOG))
-
-
-def _ignore(record: Record, context: TaskContext) -> None:
-    """Process nothing: the task only restores."""
-
-
-def main() -> None:
-    """Run one step."""
-    end_with_starter()
-    step, folder = sys.argv[1], Path(sys.argv[2])
-    write_figures(folder / figures_file(step), STEPS[step](folder, read_figures(folder / ORDER_FILE)))
-
-
-if __name__ == "__main__":
-    main()
+def _commit_records(subject: StoreOfRecords) -> int:
+    fitting = COMMIT_BYTES_MAX // (KEY_BYTES + subject.value_bytes)
+    return max(1, min(COMMIT_RECORDS, subject.records // PARTS, fitting))

@@ -35,7 +35,7 @@ from harness.report.page import Page
 from stores.errors import ConfigError
 from stores.java import find_java
 
-PROGRAM = "harness.spark.stateful.measured"
+MEASURED = "harness.spark.stateful.measured:measured"
 DEADLINE_S = 4 * 3600.0
 START_S = 90.0
 """The time in which a slow machine starts Spark and gives each subject its first batches."""
@@ -179,7 +179,7 @@ def _rows(trial: StatefulTrial, worker: Worker) -> Iterator[Row]:
         "seconds": deadline.remaining_s if math.isfinite(deadline.at) else None,
         "kept": str(worker.folder),
     }
-    found = figures_apart(PROGRAM, "stateful", arguments, worker.deadline_s or DEADLINE_S)
+    found = figures_apart(MEASURED, "stateful", arguments, worker.deadline_s or DEADLINE_S)
     repeat = replay.command(Stateful.name, trial)
     same = {"keys": trial.keys, "seed": trial.seed, "repeat": repeat}
     for row in found["rows"]:

@@ -1,30 +1,29 @@
-"""The measured process: works, writes its figures, and dies.
+"""The measured processes: the first one works, writes its figures, and dies. The one after the kill opens the task.
 
-The command is ``python -m harness.experiments.throughput.measurement FOLDER``.
-It processes its partition's events with one task, exactly once, and is killed (SIGKILL) with a transaction open.
+The first one processes its partition's events with one task, exactly once, and is killed (SIGKILL) with a transaction
+open.
 """
 
 from __future__ import annotations
 
+import hashlib
 import os
-import signal
-import sys
 from array import array
 from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
-from time import perf_counter_ns, sleep
-from typing import Any
+from time import perf_counter, perf_counter_ns
+from typing import Any, NoReturn
 
-from harness.experiments.throughput.partition_work import PartitionWork
-from harness.processes.child import end_with_starter, write_figures
+from harness.experiments.throughput.partition_work import DUMP_FILE, STATE_FOLDER, PartitionWork, write_pairs
+from harness.processes.child import die_with
 from harness.processes.load import LoadWatch, machine_speed
+from harness.workloads.workload import plain_pairs, records_of
 from stores import failpoints
 from stores.changelog.interface import Record
 from stores.interface import TopicPartition
 from stores.tasks import StreamTask
 
-FIGURES_FILE = "worked"
 LATENCY_MAX_US = 3_600_000_000
 LATENCY_DIGITS = 3
 """The number of correct digits of percentiles, up to an hour."""
@@ -81,15 +80,16 @@ class Stopwatch:
         self._log_committed_ns = perf_counter_ns()
 
 
-def measure(work: PartitionWork, folder: Path) -> None:
-    """Do ``work`` in ``folder``, leave the figures there, and die in the middle of a transaction."""
+def measured(folder: Path) -> NoReturn:
+    """Do the work in ``folder``, leave the figures there, and die in the middle of a transaction."""
+    work = PartitionWork.read(folder)
     every = work.configuration.records_per_commit
     task = work.task(folder, work.changelog(folder))
     task.open()
-    write_figures(folder / FIGURES_FILE, timed(task, work))
+    figures = timed(task, work)
     for record in islice(work.records(), min(every, _CHUNK_EVENTS)):
         task.process(work.input, record._replace(offset=work.records_number + record.offset))
-    die()
+    die_with(figures, folder)
 
 
 def timed(task: StreamTask, work: PartitionWork) -> dict[str, Any]:
@@ -149,13 +149,6 @@ def histogram(latencies_ns: array[int]) -> str:
     return encoded.decode()
 
 
-def die() -> None:
-    """End this process by SIGKILL, so that no cleanup runs."""
-    os.kill(os.getpid(), signal.SIGKILL)
-    while True:
-        sleep(1)
-
-
 def _number_in(path: str, field: str) -> int:
     for line in Path(path).read_text().splitlines():
         if line.startswith(field):
@@ -163,12 +156,40 @@ def _number_in(path: str, field: str) -> int:
     raise OSError(f"{path} has no {field}")
 
 
-def main() -> None:
-    """Run the measured process."""
-    end_with_starter()
-    folder = Path(sys.argv[1])
-    measure(PartitionWork.read(folder), folder)
+def reopened(folder: Path) -> dict[str, Any]:
+    """Open the killed task, dump its state, close it cleanly, and return the figures."""
+    work = PartitionWork.read(folder)
+    work.load_engine()
+    began = perf_counter()
+    changelog = work.changelog(folder)
+    task = work.task(folder, changelog)
+    reports = task.open()
+    opened = perf_counter()
+    digest = hashlib.sha256()
+    write_pairs(folder / DUMP_FILE, _hashed(_state(task, work), digest))
+    task.close(clean=True)
+    changelog.close()
+    return {
+        "open_after_kill_s": opened - began,
+        "replayed": sum(report.records for report in reports),
+        "bytes_on_disk": bytes_on_disk(folder / STATE_FOLDER),
+        "state_digest": digest.hexdigest(),
+    }
 
 
-if __name__ == "__main__":
-    main()
+def bytes_on_disk(folder: Path) -> int:
+    """Return the disk space of the files below ``folder`` in whole blocks, as ``du`` counts it; 0 without a folder."""
+    return sum((Path(parent) / name).stat().st_blocks * 512 for parent, _, names in os.walk(folder) for name in names)
+
+
+def _state(task: StreamTask, work: PartitionWork) -> Iterator[tuple[bytes, bytes, int]]:
+    kinds = records_of(work.workload)
+    for place, name in enumerate(work.workload.store_names):
+        for key, value in plain_pairs(kinds.get(name), task.store(name)):
+            yield key, value, place
+
+
+def _hashed(pairs: Iterator[tuple[bytes, bytes, int]], digest: hashlib._Hash) -> Iterator[tuple[bytes, bytes, int]]:
+    for key, value, place in pairs:
+        digest.update(b"%d:%d:%d:" % (place, len(key), len(value)) + key + value)
+        yield key, value, place

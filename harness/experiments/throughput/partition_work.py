@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
 
+from harness.experiments.store_of_records import LOG_FILE, log_durability
 from harness.workloads.workload import Workload, records_of
 from stores.changelog import SqliteChangelog
 from stores.changelog.interface import Record
@@ -29,7 +30,6 @@ APPLICATION = "throughput"
 INPUT_TOPIC = "events"
 STATE_FOLDER = "state"
 DUMP_FILE = "dump"
-_LOG_FILE = "changelog.sqlite"
 _WORK_FILE = "work"
 
 
@@ -83,7 +83,7 @@ class PartitionWork:
 
     def changelog(self, folder: Path) -> SqliteChangelog:
         """Open the embedded changelog, with the topics of the input and the output."""
-        changelog = SqliteChangelog(folder / _LOG_FILE, log_durability(self.configuration.durability))
+        changelog = SqliteChangelog(folder / LOG_FILE, log_durability(self.configuration.durability))
         for topic in (INPUT_TOPIC, self.workload.output_topic):
             changelog.create_topic(topic, self.configuration.partitions)
         return changelog
@@ -127,14 +127,6 @@ class Configuration:
     repeat: int
     seed: int
     options: Options = ()
-
-
-def log_durability(durability: Durability) -> Durability:
-    """Return the level of the changelog for stores of a level: it survives a kill, and power loss if they do.
-
-    If the changelog survived less than its stores, they could be ahead of it.
-    """
-    return Durability.DISK if durability is Durability.DISK else Durability.PROCESS
 
 
 _HEAD = struct.Struct("<IIq")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -12,11 +11,10 @@ from typing import Any
 
 from hdrh.histogram import HdrHistogram
 
-from harness.experiments.throughput import measurement, reopening
-from harness.experiments.throughput.measurement import LATENCY_DIGITS, LATENCY_MAX_US
+from harness.experiments.throughput.measurement import LATENCY_DIGITS, LATENCY_MAX_US, measured, reopened
 from harness.experiments.throughput.partition_work import DUMP_FILE, Configuration, PartitionWork
 from harness.folders import temporary_folder
-from harness.processes.child import figures_of
+from harness.processes.child import figures_in
 from harness.processes.load import load_columns
 
 DEADLINE_S = 180
@@ -41,19 +39,19 @@ def run(
     """
     with _started(work, code, within) as (process, folder):
         try:
-            worked = process(measurement.__name__, status=-signal.SIGKILL, file=measurement.FIGURES_FILE)
+            worked = process(measured, killed=True)
         finally:
             meet()
-        reopened = process(reopening.__name__, status=0, file=reopening.FIGURES_FILE)
+        after_kill = process(reopened)
         if keep_dump is not None:
-            keep_dump(reopened["state_digest"], folder / DUMP_FILE)
-        return {**worked, **reopened}
+            keep_dump(after_kill["state_digest"], folder / DUMP_FILE)
+        return {**worked, **after_kill}
 
 
 def work_once(work: PartitionWork, *, code: str | None = None, within: Path | None = None) -> dict[str, Any]:
     """Run the first process of a measurement alone, and return its figures. Raises: MeasurementFailedError."""
     with _started(work, code, within) as (process, _):
-        return process(measurement.__name__, status=-signal.SIGKILL, file=measurement.FIGURES_FILE)
+        return process(measured, killed=True)
 
 
 @contextmanager
@@ -63,7 +61,7 @@ def _started(
     with temporary_folder("throughput", within) as folder:
         work.write(folder)
         deadline_s = DEADLINE_S + DEADLINE_PER_EVENT_S * work.records_number
-        yield partial(figures_of, arguments=[str(folder)], folder=folder, deadline_s=deadline_s, code=code), folder
+        yield partial(figures_in, folder, arguments={}, deadline_s=deadline_s, code=code), folder
 
 
 _SUMMED = ("bytes_written", "bytes_on_disk", "peak_memory_bytes", "open_files", "replayed")

@@ -3,7 +3,7 @@
 A writer numbers its writes to one key, some hundred a second, and commits once per interval. A reader at each level
 looks the key up repeatedly. A write is seen when a reader returns it or a later one. The reader's interval limits the
 resolution to about a millisecond. A task, which commits by its own interval, is measured in the same way. Each backend
-has its own process, ``python -m harness.experiments.visibility.visibility FOLDER``.
+has its own process.
 
 Source: KIP-892, "Interactive Queries": committed writes are visible after at most the commit interval; uncommitted
 ones at once.
@@ -19,13 +19,13 @@ from threading import Event
 from time import perf_counter, sleep
 from typing import Any
 
-from harness.processes.child import measure
+from harness.experiments.store_of_records import INPUT, STORE, task_of
 from stores.changelog.interface import Record
 from stores.changelog.sqlite import SqliteChangelog
 from stores.config import StoreConfig
 from stores.interface import Durability, IsolationLevel, KeyValueStore, KeyValueView, TopicPartition
 from stores.registry import open_store
-from stores.tasks import StreamTask, TaskContext, TaskId, TaskSettings
+from stores.tasks import TaskContext, TaskSettings
 
 SECONDS_AT_LEAST = 1.0
 SEEN_WITHIN_S = 10.0
@@ -33,8 +33,7 @@ SEEN_WITHIN_S = 10.0
 DEADLINE_S = 120
 _WRITE_EVERY_S, _LOOK_EVERY_S = 2e-3, 2e-4
 _KEY = b"latest"
-_CHANGELOG, _INPUT = TopicPartition("changelog", 0), TopicPartition("input", 0)
-_STORE = "store"
+_CHANGELOG = TopicPartition("changelog", 0)
 
 
 class Looker:
@@ -82,32 +81,24 @@ def seen_of_task(backend: str, interval_s: float, commits: int, folder: Path) ->
     written: array[float] = array("d")
 
     def put(record: Record, context: TaskContext) -> None:
-        context.store(_STORE).put(_KEY, record.value)
+        context.store(STORE).put(_KEY, record.value)
 
     with SqliteChangelog(folder / "log.sqlite", Durability.PROCESS) as log:
-        log.create_topic(_INPUT.topic)
-        task = StreamTask(
-            "visibility",
-            TaskId(0, 0),
-            state_dir=folder / "state",
-            changelog=log,
-            stores={_STORE: StoreConfig(backend)},
-            process=put,
-            inputs=[_INPUT],
-            settings=TaskSettings(commit_interval_ms=round(1_000 * interval_s)),
-        )
+        log.create_topic(INPUT.topic)
+        settings = TaskSettings(commit_interval_ms=round(1_000 * interval_s))
+        task = task_of("visibility", folder / STORE, log, StoreConfig(backend), put, settings)
 
         def write() -> None:
             ends = perf_counter() + interval_s * _intervals(interval_s, commits)
             while perf_counter() < ends:
                 written.append(perf_counter())
-                task.process(_INPUT, Record(len(written) - 1, None, b"%d" % len(written)))
+                task.process(INPUT, Record(len(written) - 1, None, b"%d" % len(written)))
                 sleep(_WRITE_EVERY_S)
             task.commit()
 
         task.open()
         try:
-            return _looked_at({level: task.store(_STORE, level) for level in IsolationLevel}, written, write)
+            return _looked_at({level: task.store(STORE, level) for level in IsolationLevel}, written, write)
         finally:
             task.close()
 
@@ -134,7 +125,7 @@ def _looked_at(views: Mapping[IsolationLevel, KeyValueView], written: array[floa
     return {level: looker.lags_s for level, looker in lookers.items()}
 
 
-def measured(backend: str, intervals_s: Sequence[float], commits: int, folder: Path) -> list[dict[str, Any]]:
+def measured(backend: str, intervals_s: Sequence[float], commits: int, folder: Path) -> dict[str, Any]:
     """Return a row per interval, isolation level, and committer: the store's writer or a task."""
     rows = []
     for number, interval_s in enumerate(intervals_s):
@@ -159,13 +150,4 @@ def measured(backend: str, intervals_s: Sequence[float], commits: int, folder: P
                         "lag_max_s": lags_s[-1],
                     }
                 )
-    return rows
-
-
-def main() -> None:
-    """Run the measuring process."""
-    measure(lambda **arguments: {"rows": measured(**arguments)})
-
-
-if __name__ == "__main__":
-    main()
+    return {"rows": rows}

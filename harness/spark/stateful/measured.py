@@ -1,17 +1,21 @@
-"""The process that measures all subjects in one session: it fills their state, then gives them batches in turns."""
+"""The measured processes: one fills the state of all subjects in one session, then gives them batches in turns.
+
+After a kill another one gives a query one batch.
+"""
 
 from __future__ import annotations
 
 import shutil
 from pathlib import Path
 from random import Random
-from time import monotonic
+from threading import Event
+from time import monotonic, time
 from typing import Any
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from harness.processes.child import measure
+from harness.processes.child import FIGURES_FILE, write_figures
 from harness.processes.load import load_columns
 from harness.spark.session import session
 from harness.spark.stateful.arms import state_of
@@ -95,5 +99,13 @@ def _summary(state: DataFrame) -> list[int]:
     return [0 if value is None else int(value) for value in found]
 
 
-if __name__ == "__main__":
-    measure(measured)
+def restarted(subject: str, query: str, batch: str, partitions: int, local: str | None, folder: Path) -> None:
+    """Start Spark and the query, give it ``batch``, write to ``folder`` when things were done, and wait."""
+    with session("stateful", f"local[{partitions}]", settings=settings(partitions)) as spark:
+        begun = time()
+        running = Query(spark, subject, Path(query), partitions, None if local is None else Path(local))
+        running.start()
+        first_batch_s = running.feed(Path(batch))["seconds"]
+        figures = {"session_at": begun, "done_at": time(), "first_batch_s": first_batch_s}
+        write_figures(folder / FIGURES_FILE, figures)
+        Event().wait()

@@ -15,7 +15,7 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from harness.processes.load import TreeWatch
+from harness.processes.load import LoadWatch, tree_cpu_s
 from harness.spark.stateful.arms import CHECKPOINT, counted
 from stores.errors import StoreError
 
@@ -72,7 +72,7 @@ class Query:
         aside = self.folder / NEXT
         shutil.rmtree(aside, ignore_errors=True)
         shutil.copytree(batch, aside, copy_function=os.link)
-        watch = TreeWatch()
+        watch = LoadWatch(tree_cpu_s)
         aside.rename(self.folder / INPUT / batch.name)
         for start in range(STARTS_MAX):
             try:
