@@ -38,9 +38,11 @@ _SLICE_EVENTS = 50_000
 _BATCH_EVENTS = 10_000
 _JSON_OPTIONS = {"ignoreNullFields": "false", "timeZone": "UTC"}
 _Batches = Iterator[pa.RecordBatch]
-_CORRUPT = "__unreadable_line"
+_CORRUPT, _TIME_TEXT = "__unreadable_line", "__time"
 EXAMPLES_SHOWN = 3
 """The number of rows that an error about a log names by their lines."""
+_NO_TIMES_MAX = 1_000
+"""The number of texts that are no times, the first ones of a log, by which such rows are found."""
 _NOT_DECODED = "\ufffd".encode()
 """The replacement of bytes that are not UTF-8 in texts that Spark has read. Keys with it may be confused."""
 _LINE_RULES = {
@@ -139,6 +141,7 @@ def _events(spark: SparkSession, log: EventLog, *, multi_line: bool) -> DataFram
         value.alias("value"),
         time.alias("timestamp_ms"),
         corrupt.alias(_CORRUPT),
+        _time_text(rows, log).alias(_TIME_TEXT),
         *(column.alias(name) for column, name in zip(place, _LOG_ORDER, strict=True)),
     )
 
@@ -241,6 +244,19 @@ def _time(rows: DataFrame, name: str, path: str, columns: list[str]) -> Column:
     return F.unix_millis(_column(name).cast("timestamp"))
 
 
+def _time_text(rows: DataFrame, log: EventLog) -> Column:
+    """Return the text of the time as the log has it; null if the log has no texts there."""
+    if log.time is None or not isinstance(rows.schema[log.time].dataType, T.StringType):
+        return F.lit(None).cast("string")
+    return _column(log.time)
+
+
+def _no_times(events: DataFrame) -> frozenset[str]:
+    """Return the texts of the first rows that have a text for their time which is none."""
+    rows = events.filter(_timeless() & F.col(_TIME_TEXT).isNotNull()).orderBy(*_LOG_ORDER).limit(_NO_TIMES_MAX)
+    return frozenset(row[0] for row in rows.select(_TIME_TEXT).collect())
+
+
 class _Counts(NamedTuple):
     """The rows of a log, and those that cannot be events, by what is wrong with them."""
 
@@ -289,7 +305,8 @@ def _usable(events: DataFrame, counts: _Counts, log: EventLog, say: Callable[[st
     wrong = [each for each in found if each[0]]
     if not wrong:
         return events
-    examples = "".join(f"; {row}" for row in islice(bad_rows(log), EXAMPLES_SHOWN))
+    no_times = _no_times(events) if counts.timeless else ()
+    examples = "".join(f"; {row}" for row in islice(bad_rows(log, no_times), EXAMPLES_SHOWN))
     if not log.drop_bad:
         count, problem, advice, error = wrong[0]
         raise error(

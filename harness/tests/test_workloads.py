@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from harness.tests.fake_task import FakeTask, run
-from harness.workloads.count import Count, KeyChoice
+from harness.workloads.count import Count
 from harness.workloads.event_log import EventLogWorkload
 from harness.workloads.flights import GAP_MS, RECENT_SESSIONS_MS, AircraftSessions, Flights, FlightsByHour
 from harness.workloads.new_york_flights import DEPARTURES, NO_TAILNUM, DatasetMissingError, arrivals, departures
@@ -144,9 +144,8 @@ def test_an_event_log_keeps_the_number_of_events_and_the_latest_one() -> None:
     assert len(task.outputs) == 2
 
 
-@pytest.mark.parametrize("key_choice", KeyChoice)
-def test_generated_events_repeat_for_a_seed_wherever_they_begin(key_choice: KeyChoice) -> None:
-    count = Count(keys=500, key_choice=key_choice)
+def test_generated_events_repeat_for_a_seed_wherever_they_begin() -> None:
+    count = Count(keys=500)
     events = list(count.events(3, 25_000))
     assert events == list(count.events(3, 25_000))
     assert events[9_990:20_020] == list(count.events(3, 10_030, first=9_990))
@@ -155,12 +154,9 @@ def test_generated_events_repeat_for_a_seed_wherever_they_begin(key_choice: KeyC
     assert len({event.value for event in events}) == 25_000
 
 
-def test_zipfian_events_favour_a_few_keys_and_uniform_ones_none() -> None:
-    shares = {}
-    for choice in KeyChoice:
-        keys = [event.key for event in Count(keys=1_000, key_choice=choice).events(1, 20_000)]
-        shares[choice] = keys.count(max(set(keys), key=keys.count)) / 20_000
-    assert shares[KeyChoice.UNIFORM] < 0.005 < 0.03 < shares[KeyChoice.ZIPFIAN]
+def test_generated_events_favour_no_key() -> None:
+    keys = [event.key for event in Count(keys=1_000).events(1, 20_000)]
+    assert keys.count(max(set(keys), key=keys.count)) / 20_000 < 0.005
 
 
 @pytest.mark.parametrize("shape", [{"keys": 0}, {"value_bytes": 15}])

@@ -14,7 +14,7 @@ from harness.spark.expected import differences, expected_state
 from harness.spark.session import session
 from harness.tests.fake_task import run
 from harness.tests.shared_jvm import SharedJvm
-from harness.workloads.count import Count, KeyChoice
+from harness.workloads.count import Count
 from harness.workloads.event_log import EventLog
 from harness.workloads.flights import AircraftSessions, FlightsByHour
 from harness.workloads.registry import workload
@@ -70,7 +70,7 @@ def test_processing_leaves_what_sql_computes_from_the_same_events(
         "flights": lambda: flights(spark, 3, 3_000),
         "flights_by_hour": lambda: flights(spark, 3, 5_000, late_ms=FlightsByHour.late_ms, seed=7),
         "aircraft_sessions": lambda: flights(spark, 3, 5_000, late_ms=AircraftSessions.late_ms, seed=7),
-        "count": lambda: generated(spark, Count(keys=200, key_choice=KeyChoice.ZIPFIAN), 1, 5_000, 3),
+        "count": lambda: generated(spark, Count(keys=200), 1, 5_000, 3),
         "event_log": lambda: event_log(spark, EventLog(str(tmp_path / "log.csv"), "user", "at"), 3),
     }[name]()
     rows = processed(name, events)

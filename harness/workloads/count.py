@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from enum import StrEnum
 
 from harness.workloads.synthetic import (
     KEY_BYTES,
@@ -13,7 +12,6 @@ from harness.workloads.synthetic import (
     Source,
     Values,
     keys_of,
-    scrambled_zipfian,
     uniform,
 )
 from harness.workloads.workload import Context, Event, keyed
@@ -25,19 +23,11 @@ START_MS = 1_700_000_000_000
 _CHUNK_EVENTS = 10_000
 
 
-class KeyChoice(StrEnum):
-    """The distribution of keys."""
-
-    UNIFORM = "uniform"
-    ZIPFIAN = "zipfian"
-
-
 @dataclass(frozen=True)
 class Count:
     """Counts the events of each key. State: the count, eight bytes, big-endian; then the latest event's value."""
 
     keys: int = 100_000
-    key_choice: KeyChoice = KeyChoice.UNIFORM
     key_bytes: int = KEY_BYTES
     value_bytes: int = VALUE_BYTES
     """The length of a value in the store; an event's value is eight bytes shorter."""
@@ -76,5 +66,4 @@ class Count:
 
     def _chunk_keys(self, seed: int, chunk: int) -> list[bytes]:
         # Each chunk has its own random source, so that events from the middle on need no earlier ones.
-        choose = uniform if self.key_choice is KeyChoice.UNIFORM else scrambled_zipfian
-        return keys_of(choose(Source(seed, chunk), self.keys, _CHUNK_EVENTS), self.key_bytes)
+        return keys_of(uniform(Source(seed, chunk), self.keys, _CHUNK_EVENTS), self.key_bytes)

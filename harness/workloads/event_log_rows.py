@@ -7,18 +7,15 @@ what an error has to name: a file, a line, and how the line begins.
 from __future__ import annotations
 
 import bz2
-import calendar
 import csv
 import gzip
 import json
 import re
 import sys
 import zlib
-import zoneinfo
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import cache
 from itertools import islice
 from pathlib import Path
 from typing import IO
@@ -35,6 +32,8 @@ EXCERPT_CHARACTERS = 60
 COLUMNS_SHOWN = 30
 _UNREADABLE = (OSError, EOFError, UnicodeError, zlib.error, csv.Error, ArrowException)
 """The errors that reading a damaged file may raise."""
+_LIKE_A_TIME = re.compile(r"\s*[+-]?T?\d")
+"""The beginning of a number and of a date. Whether the rest is a time only Spark can say."""
 _OPENERS = {".gz": gzip.open, ".bz2": bz2.open}
 
 
@@ -54,7 +53,7 @@ class BadRow:
 def check_columns(log: EventLog) -> None:
     """Check that the log has the columns for key and time, as far as this machine can see without Spark.
 
-    A column for the time is refused if none of the first rows has a time in it.
+    A column for the time is refused if nothing in the first rows begins like a time.
 
     Raises: EventLogColumnError; and as ``EventLog.format``.
     """
@@ -69,7 +68,7 @@ def check_columns(log: EventLog) -> None:
 
 def _check_times(log: EventLog, form: EventLogFormat) -> None:
     found = list(islice(_values(log, str(log.time), form), ROWS_LOOKED_AT))
-    if found and not any(map(is_event_time, found)):
+    if found and not any(_LIKE_A_TIME.match(str(value)) for value in found):
         raise EventLogColumnError(
             f"column {log.time!r} of {log.path} holds no times, but {listed([str(found[0])])}: name a column with "
             "milliseconds since 1970, or with a date and time such as 2013-01-31T15:04:05Z"
@@ -124,17 +123,20 @@ def listed(columns: list[str]) -> str:
     return ", ".join(shown) + (f" and {len(columns) - len(shown):,} more" if len(columns) > len(shown) else "")
 
 
-def bad_rows(log: EventLog) -> Iterator[BadRow]:
-    """Yield the rows of CSV or JSON lines that cannot be events, in the order of the files; none of a remote log."""
+def bad_rows(log: EventLog, no_times: Collection[str] = ()) -> Iterator[BadRow]:
+    """Yield the rows of CSV or JSON lines that cannot be events, in the order of the files; none of a remote log.
+
+    ``no_times`` are texts that Spark does not read as times.
+    """
     form = log.format()
     for file in _files(log):
         if form is EventLogFormat.CSV:
-            yield from _bad_cells(log, file)
+            yield from _bad_cells(log, file, no_times)
         elif form is EventLogFormat.JSON_LINES:
-            yield from _bad_objects(log, file)
+            yield from _bad_objects(log, file, no_times)
 
 
-def _bad_cells(log: EventLog, file: Path) -> Iterator[BadRow]:
+def _bad_cells(log: EventLog, file: Path, no_times: Collection[str]) -> Iterator[BadRow]:
     with _opened(file) as lines:
         reader = csv.reader(lines)
         header = next(reader, [])
@@ -147,12 +149,12 @@ def _bad_cells(log: EventLog, file: Path) -> Iterator[BadRow]:
             if len(row) != len(header):
                 reason = f"it has {len(row):,} cells, and the header has {len(header):,}"
             else:
-                reason = _reason(log, cells)
+                reason = _reason(log, cells, no_times)
             if reason:
                 yield BadRow(str(file), line, _excerpt(",".join(row)), reason)
 
 
-def _bad_objects(log: EventLog, file: Path) -> Iterator[BadRow]:
+def _bad_objects(log: EventLog, file: Path, no_times: Collection[str]) -> Iterator[BadRow]:
     with _opened(file) as lines:
         for number, line in enumerate(lines, 1):
             if not line.strip():
@@ -161,18 +163,19 @@ def _bad_objects(log: EventLog, file: Path) -> Iterator[BadRow]:
                 found = json.loads(line)
             except (ValueError, RecursionError):
                 found = None
-            reason = _reason(log, found) if isinstance(found, dict) else "it is not a JSON object"
+            reason = _reason(log, found, no_times) if isinstance(found, dict) else "it is not a JSON object"
             if reason:
                 yield BadRow(str(file), number, _excerpt(line), reason)
 
 
-def _reason(log: EventLog, row: dict[str, object]) -> str:
+def _reason(log: EventLog, row: dict[str, object], no_times: Collection[str]) -> str:
     key = row.get(log.key)
     if key is None or key == "":
         return f"it has no {log.key!r}"
     if "\N{REPLACEMENT CHARACTER}" in str(key):
         return f"its {log.key!r} is not UTF-8"
-    if log.time is not None and not is_event_time(row.get(log.time)):
+    time = None if log.time is None else row.get(log.time)
+    if log.time is not None and (time in (None, "") or str(time) in no_times):
         return f"its {log.time!r} is not a time"
     return ""
 
@@ -227,82 +230,3 @@ def _excerpt(text: str) -> str:
     line = " ".join(text.split())
     shown = line if len(line) <= EXCERPT_CHARACTERS else f"{line[:EXCERPT_CHARACTERS]}..."
     return shown if shown.isprintable() else ascii(shown)
-
-
-_BLANK = "".join(map(chr, range(0x21))) + "\x7f"
-_LONG = range(-(1 << 63), 1 << 63)
-_YEAR_MAX = 294_246
-"""The last year whose microseconds since 1970 fit into 64 bits."""
-_CLOCK = r"(?P<hour>\d{1,2})(?::(?P<minute>\d{1,2})(?::(?P<second>\d{1,2})(?:\.\d*)?(?P<zone>[^\d.].*)?)?)?"
-_DATED = re.compile(
-    rf"(?P<year>[+-]?\d{{4,6}})(?:-(?P<month>\d{{1,2}})(?:-(?P<day>\d{{1,2}})(?:[ T]{_CLOCK})?)?)?",
-    re.ASCII | re.DOTALL,
-)
-_TIMED = re.compile(rf"(?:T{_CLOCK}|(?=\d+:){_CLOCK.replace('?P<', '?P<plain_')})", re.ASCII | re.DOTALL)
-_OFFSET = re.compile(r"[+-](?:(\d\d?)(?::(\d\d?)|:(\d\d):(\d\d))?|(?P<h>\d\d)(?P<m>\d\d)(?P<s>\d\d)?)", re.ASCII)
-_SHORT_IDS = re.compile(
-    "ACT|AET|AGT|ART|AST|BET|BST|CAT|CNT|CST|CTT|EAT|ECT|EST|HST|IET|IST|JST|MIT|MST|NET|NST|PLT|PNT|PRT|PST|SST|VST"
-)
-"""Java's ``ZoneId.SHORT_IDS``."""
-
-
-def is_event_time(value: object) -> bool:
-    """Return whether Spark reads ``value``, a cell or a value of JSON, as a time: whole milliseconds, or a timestamp.
-
-    This decides without Spark what its SQL would. Source: Spark 4, ``SparkDateTimeUtils.parseTimestampString`` and
-    ``getZoneId``; Java, ``ZoneId.of``.
-    """
-    given = str(value)
-    text = given.strip(_BLANK)
-    if re.fullmatch(r"[+-]?\d+", text, re.ASCII):
-        return len(text) <= 20 and int(text) in _LONG
-    found = _DATED.fullmatch(text)
-    if found:
-        return _is_date(found["year"], found["month"], found["day"]) and _is_clock(
-            found["hour"], found["minute"], found["second"], found["zone"]
-        )
-    found = _TIMED.fullmatch(text)
-    if found is None or given[:1] != text[:1] == "T":
-        return False
-    prefix = "" if found["hour"] else "plain_"
-    return _is_clock(*(found[prefix + part] for part in ("hour", "minute", "second", "zone")))
-
-
-def _is_date(year: str, month: str | None, day: str | None) -> bool:
-    number, in_year = int(year), int(month or 1)
-    if abs(number) > _YEAR_MAX or not 1 <= in_year <= 12:
-        return False
-    # The calendar repeats after 400 years; Python's has no year 0.
-    return 1 <= int(day or 1) <= calendar.monthrange(number % 400 + 2000, in_year)[1]
-
-
-def _is_clock(hour: str | None, minute: str | None, second: str | None, zone: str | None) -> bool:
-    if int(hour or 0) > 23 or int(minute or 0) > 59 or int(second or 0) > 59:
-        return False
-    return zone is None or _is_zone(zone.strip(_BLANK))
-
-
-def _is_zone(name: str) -> bool:
-    if name == "Z" or _SHORT_IDS.fullmatch(name):
-        return True
-    for prefix in ("UTC", "GMT", "UT", ""):
-        rest = name.removeprefix(prefix)
-        if name.startswith(prefix) and (_is_offset(rest) or (prefix and not rest)):
-            return True
-    return name in _regions()
-
-
-def _is_offset(text: str) -> bool:
-    found = _OFFSET.fullmatch(text)
-    if found is None:
-        return False
-    hours, minutes, seconds = (
-        int(next(filter(None, parts), 0))
-        for parts in (found.group(1, "h"), found.group(2, 3, "m"), found.group(4, "s"))
-    )
-    return minutes < 60 and seconds < 60 and 3600 * hours + 60 * minutes + seconds <= 18 * 3600
-
-
-@cache
-def _regions() -> frozenset[str]:
-    return frozenset(zoneinfo.available_timezones())
