@@ -272,7 +272,7 @@ def loaded(monkeypatch: pytest.MonkeyPatch, **fates: tuple[str, ...]) -> tuple[l
     return FAULTS[site.trial.fault].course(site), site
 
 
-def test_a_load_strikes_in_each_round_but_the_first_and_nothing_is_found_if_nobody_dies(
+def test_a_load_kills_in_each_round_after_the_first_and_no_anomaly_is_found_without_kills(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     found, site = loaded(monkeypatch)
@@ -294,7 +294,7 @@ def test_a_worker_that_does_not_end_in_order_after_a_load_is_found(monkeypatch: 
     assert site.deaths == 1
 
 
-def test_workers_that_never_come_to_the_end_are_named_with_what_each_has_logged_last(
+def test_workers_that_do_not_end_are_named_with_their_last_log_line(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     with pytest.raises(BrokenPromiseError) as caught:

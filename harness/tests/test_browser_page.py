@@ -273,7 +273,7 @@ def test_all_can_be_done_with_the_keyboard_and_the_focus_is_seen(browser: Browse
     assert nameless == []
 
 
-def test_a_value_is_told_where_the_pointer_is(browser: Browser) -> None:
+def test_the_page_shows_the_value_under_the_pointer(browser: Browser) -> None:
     browser.point("#plot-throughput .mark-symbol path")
     assert "records/s" in browser.texts("#tip")[0]
     browser.point("h1")

@@ -314,7 +314,7 @@ def test_a_trial_that_cannot_fit_is_left_out_and_shorter_ones_are_taken(tmp_path
     assert list(task) == [0, 2]
 
 
-def test_what_was_left_out_is_told_with_both_numbers() -> None:
+def test_coverage_shows_the_numbers_of_tried_and_planned_cases() -> None:
     extents = {"crash": {"trials": (52, 594)}, "iofaults": {"points": (1_204, 27_275), "mutants": (3, 3)}, "x": {}}
     cut = left_out(extents)
     assert cut == {"crash": {"trials": (52, 594)}, "iofaults": {"points": (1_204, 27_275)}}

@@ -175,7 +175,7 @@ def test_the_version_is_that_of_the_installed_package(capsys: pytest.CaptureFixt
     assert version("txstores") == stores.__version__
 
 
-def test_the_list_names_what_there_is(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_list_names_every_scenario(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["list"]) == 0
     told = capsys.readouterr().out.split()
     assert {"rocksdb-dual-store", "flights", "kill_in_recovery", "task.after_log_commit", "kill_during_commit"} <= set(

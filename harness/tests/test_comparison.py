@@ -131,7 +131,7 @@ def test_a_ratio_lies_in_its_interval_and_a_wider_one_contains_a_narrower_one() 
     assert ratio_interval(above, below, 7) == ratio_interval(above, below, 7)
 
 
-def test_the_bootstrap_leaves_out_half_of_what_is_not_covered_at_each_end() -> None:
+def test_the_bootstrap_interval_leaves_out_equal_shares_at_both_ends() -> None:
     # The median of five draws from five values is the lowest one with a probability of 5.8 %, and the third otherwise
     # often enough: 0.2 ** 5 + 5 * 0.8 * 0.2 ** 4 + 10 * 0.8 ** 2 * 0.2 ** 3.
     found = ratio_interval([1.0, 2.0, 3.0, 4.0, 5.0], [1.0], 7, 0.9)

@@ -97,7 +97,7 @@ def test_the_points_of_a_night_move_on_with_its_seed_and_its_recordings_do_not()
     assert {each.night for each in IoFaults().plan(Request("default", 2)) if isinstance(each, PlannedCase)} == {None}
 
 
-def test_a_night_knows_what_the_nights_before_it_have_tried() -> None:
+def test_a_night_gets_the_coverage_of_earlier_nights() -> None:
     case = next(each.case for each in IoFaults().plan(Request("night", 1)) if isinstance(each, PlannedCase))
     known, earlier = Covered(*covered_key(case), "one", 200, frozenset({3})), Coverage()
     earlier.add([known], "Monday")

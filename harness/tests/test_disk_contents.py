@@ -100,14 +100,14 @@ def test_a_folder_is_renamed_with_everything_below_it() -> None:
     assert files(tree) == {"h/g/a": b"A"}
 
 
-def test_two_links_are_one_file_until_both_are_gone() -> None:
+def test_two_links_are_one_file_until_both_are_removed() -> None:
     script = Script().create("a").link("a", "b").write("b", 0, b"1")
     assert files(played(script)) == {"a": b"1", "b": b"1"}
     assert files(played(script.unlink("a"))) == {"b": b"1"}
     assert files(played(script.unlink("b"))) == {}
 
 
-def test_a_folder_that_was_removed_is_gone() -> None:
+def test_a_removed_folder_is_not_on_the_disk() -> None:
     assert played(Script().mkdir("f").rmdir("f")).paths == ()
 
 

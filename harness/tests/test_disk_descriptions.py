@@ -98,7 +98,7 @@ def test_a_description_rebuilds_the_state_that_it_came_with(model: FolderModel, 
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_a_state_is_the_base_with_what_was_kept_and_without_what_was_lost(seed: int) -> None:
+def test_a_crash_state_is_the_base_plus_the_kept_operations(seed: int) -> None:
     script, before = random_script(seed, 40)
     operations = [operation for operation in script.operations if operation.kind is not Kind.NOTE]
     for state in states(script.operations, before, positions(script.operations), NAMES, seed):

@@ -80,7 +80,7 @@ def test_of_many_writes_every_subset_of_the_last_is_there_over_the_others() -> N
     assert {data for data in found if data.startswith(b"1111")} >= {b"1111" + f"{n:05b}".encode() for n in range(32)}
 
 
-def test_what_nobody_reads_is_always_written_and_leaves_the_others_every_subset() -> None:
+def test_an_unread_file_is_always_whole_and_the_others_have_every_subset() -> None:
     script = Script()
     for place in range(9):
         script.write("f/LOG", place, b"1")

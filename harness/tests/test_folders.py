@@ -28,7 +28,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_a_folder_is_there_for_a_block_and_gone_after_it(place: Path) -> None:
+def test_a_temporary_folder_is_removed_at_the_end_of_its_block(place: Path) -> None:
     with temporary_folder("test") as folder:
         assert folder.parent == place
         (folder / "file").touch()

@@ -53,7 +53,7 @@ def test_a_child_returns_what_its_function_does(fork_server: ForkServer) -> None
     assert (outcome.result, outcome.error, outcome.complaint) == (3, "", "")
 
 
-def test_one_that_raises_tells_its_error_and_what_it_said(fork_server: ForkServer) -> None:
+def test_a_child_that_raises_reports_its_error_and_output(fork_server: ForkServer) -> None:
     outcome = fork_server.run(WORK + "fail", {"message": "of no use"}, deadline_s=10)
     assert (outcome.status, outcome.signal, outcome.timed_out, outcome.result) == (1, None, False, None)
     assert outcome.error == "ValueError: of no use"
@@ -212,7 +212,7 @@ def test_a_stopped_fork_server_is_killed_after_its_deadline(
 
 
 @pytest.mark.parametrize("said", [b"", b'{"function": "half a request', b"no request\n"])
-def test_the_folder_of_a_fork_server_is_removed_whatever_ends_it(tmp_path: Path, said: bytes) -> None:
+def test_the_folder_of_a_fork_server_is_removed_however_it_ends(tmp_path: Path, said: bytes) -> None:
     command = [sys.executable, "-P", "-m", "harness.processes.fork_server_main", str(tmp_path)]
     environment = {**os.environ, "PYTHONPATH": str(Path(harness.__file__).parents[1])}
     done = subprocess.run(command, input=said, env=environment, capture_output=True, timeout=60, check=False)

@@ -223,7 +223,7 @@ def test_of_kills_that_leave_the_same_the_last_is_the_one_whose_recovery_is_kill
     assert points == [{synced.index + 1}] * 2
 
 
-def test_a_recovery_that_dies_by_itself_is_no_planned_kill(
+def test_a_recovery_that_fails_without_a_kill_is_an_error(
     monkeypatch: pytest.MonkeyPatch, fork_server: ForkServer
 ) -> None:
     died = CallOutcome(None, signal.SIGSEGV, False, None, "", "")
@@ -441,7 +441,7 @@ def test_a_recording_that_is_not_whole_or_of_another_writer_is_refused(
         assert capsys.readouterr().err
 
 
-def test_a_recording_with_writes_that_nobody_saw_is_refused() -> None:
+def test_a_recording_of_a_writable_map_of_data_is_refused() -> None:
     check_maps([IoOperation(0, Kind.MAP_WRITABLE, 1, path="store/data/lock.mdb")])
     with pytest.raises(UnseenWritesError):
         check_maps([IoOperation(0, Kind.MAP_WRITABLE, 1, path="store/data/data.mdb")])
@@ -506,7 +506,7 @@ def test_a_bit_that_takes_lmdb_back_by_one_commit_is_detected_when_it_is_opened(
     assert (verdict.found, verdict.detected_at) == (Found.DETECTED, "open")
 
 
-def test_where_no_file_is_left_what_is_opened_must_be_new(fork_server: ForkServer) -> None:
+def test_a_store_without_any_file_opens_empty(fork_server: ForkServer) -> None:
     with Workshop(IoFaultCase(CHECKPOINT, "DISK", "damage", "missing", commits=COMMITS), SEED, fork_server) as shop:
         (row,) = explorer("damage")(shop, range(1), "")
     assert (row["result"], row["state"], row["acknowledged"]) == (Found.VALID, 0, 0)

@@ -53,7 +53,7 @@ def test_calls_fail_first_that_every_commit_makes() -> None:
     assert weights[script.end - 1] <= 1 / COMMITS
 
 
-def test_what_is_met_rarely_has_the_same_share_as_what_is_met_often() -> None:
+def test_rare_operations_get_the_same_share_of_points_as_frequent_ones() -> None:
     """Of the syncs and names within commits, and of those outside: however many kinds there are of them."""
     script = worked()
     told, *shared, _ = groups("power", script.operations)

@@ -286,7 +286,7 @@ def row(**settings: Any) -> dict[str, Any]:
         ({"kind": "mutant", "result": ""}, True),
     ],
 )
-def test_a_broken_promise_fails_a_run_and_what_nobody_promised_does_not(settings: dict[str, Any], wrong: bool) -> None:
+def test_a_broken_promise_fails_a_run_and_an_unpromised_anomaly_does_not(settings: dict[str, Any], wrong: bool) -> None:
     assert is_wrong(row(**settings)) is wrong
 
 

@@ -208,7 +208,7 @@ def test_a_second_set_up_at_the_same_time_waits_for_the_first_one_and_names_it(c
     clone.check_whole()
 
 
-def test_a_set_up_that_was_killed_is_done_again_and_its_lock_blocks_nobody(clone: Clone) -> None:
+def test_a_killed_setup_is_repeated_and_its_lock_does_not_block_it(clone: Clone) -> None:
     clone.hold()
     first = clone.begin()
     clone.await_pip()
@@ -234,7 +234,7 @@ def test_an_install_that_outlives_its_make_is_waited_for(clone: Clone) -> None:
     clone.check_whole()
 
 
-def test_a_lock_file_that_is_left_over_blocks_nobody(clone: Clone) -> None:
+def test_a_leftover_lock_file_does_not_block_a_run(clone: Clone) -> None:
     (clone.folder / ".venv.lock").write_text("process 4194305, since 00:00:00\n")
     assert "Waiting" not in ended(clone.begin())
     clone.check_whole()

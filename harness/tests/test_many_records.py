@@ -81,7 +81,7 @@ def test_a_store_that_shows_other_records_than_were_put_is_found(
     assert steps.read(tmp_path, **ORDER)["read_wrong"] != ""
 
 
-def test_progress_is_told_by_the_process_that_works(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_working_process_reports_progress(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(steps, "SAY_EVERY_S", 0.0)
     (tmp_path / steps.PROGRESS_FILE).touch()
     steps.load(tmp_path, **ORDER)
@@ -198,7 +198,7 @@ def test_a_limit_of_version_2_is_where_the_control_of_memory_is_passed_on(tmp_pa
 @pytest.mark.parametrize(
     ("own", "mounts"), [("", ""), ("4:memory:/\n", "tmpfs /groups tmpfs rw 0 0\n"), ("nonsense\n", "")]
 )
-def test_a_system_without_cgroups_of_memory_is_told(tmp_path: Path, own: str, mounts: str) -> None:
+def test_a_system_without_memory_cgroups_gets_an_error(tmp_path: Path, own: str, mounts: str) -> None:
     with pytest.raises(NoMemoryLimitError), memory_limit(1 << 20, tmp_path / "nothing"):
         pass
     proc(tmp_path, own, mounts)

@@ -105,7 +105,7 @@ def clone(tmp_path: Path) -> Path:
 
 
 @pytest.mark.long
-def test_what_a_test_detects_is_told_from_what_nothing_detects(
+def test_a_detected_change_is_told_from_an_undetected_one(
     clone: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("harness.mutation.__main__.RUNS", clone / "runs")

@@ -123,7 +123,7 @@ def test_a_cut_within_a_message_lets_the_bytes_before_it_through(echo: tuple[int
     assert got == [b"abcdefg", b"z"]
 
 
-def test_a_proxy_without_a_target_refuses_and_a_closed_one_is_gone() -> None:
+def test_a_proxy_without_a_target_or_closed_refuses_connections() -> None:
     proxy = NetworkProxy(1)  # Nobody listens on port 1.
     with connected(proxy) as one:
         assert one.recv(1) == b""

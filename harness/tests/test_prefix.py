@@ -77,9 +77,7 @@ BROKEN: list[tuple[Found, dict[str, Any]]] = [
 
 
 @pytest.mark.parametrize(("found", "changed"), BROKEN)
-def test_each_broken_observation_is_called_what_it_is_and_breaks_the_promise(
-    found: Found, changed: dict[str, Any]
-) -> None:
+def test_each_wrong_observation_gets_its_anomaly_and_breaks_the_promise(found: Found, changed: dict[str, Any]) -> None:
     verdict = verdict_on(seen(2, **changed))
     assert (verdict.found, verdict.expected) == (found, False)
     assert verdict.detail
@@ -89,7 +87,7 @@ def test_every_verdict_has_an_observation_that_leads_to_it() -> None:
     assert {found for found, _ in BROKEN} | {Found.VALID, Found.LOST} == set(Found)
 
 
-def test_a_commit_nobody_attempted_is_a_phantom() -> None:
+def test_a_commit_without_an_attempt_is_a_phantom() -> None:
     assert verdict_on(seen(4)) == (Found.PHANTOM, 4, False, "commit 4; 3 was the last attempted", "")
 
 
@@ -147,7 +145,7 @@ DIRECT = demand("DISK", "kill", transactional=False)
         ({b"a": b"other", b"b": b"2"}, Found.PHANTOM),
     ],
 )
-def test_a_store_that_keeps_nothing_apart_keeps_each_key_by_itself(state: dict[bytes, bytes], found: Found) -> None:
+def test_a_direct_store_is_judged_key_by_key(state: dict[bytes, bytes], found: Found) -> None:
     remains = Remains(state=state, added=ADDED, later={**state, **ADDED})
     assert check_prefix(DIRECT, TOLD, remains, MODELS, GIVEN).found is found
 
@@ -175,7 +173,7 @@ def test_a_reopened_store_may_be_behind_where_the_level_keeps_nothing() -> None:
     assert promised(["attempt 1", "ack 1", "open 0"], keeps=False) == Promised(0, 0)
 
 
-def test_a_note_nobody_understands_is_never_a_promise() -> None:
+def test_an_unknown_note_is_never_a_promise() -> None:
     with pytest.raises(ValueError):
         promised(["acknowledged 3"], keeps=True)
 

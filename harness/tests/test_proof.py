@@ -21,7 +21,7 @@ def test_one_fast_repeat_does_not_save_a_claim_and_a_fast_one_of_the_yardstick_d
     assert len(CLAIM.missed({"throughput": [yardstick, figure("lmdb-indexed-batch", 449.0, 2_000.0)]})) == 1
 
 
-def test_only_what_was_measured_alike_is_compared() -> None:
+def test_only_figures_of_equal_settings_are_compared() -> None:
     yardstick = figure("rocksdb-direct", 900.0, 1_000.0)
     elsewhere = figure("lmdb-indexed-batch", 1.0, 1.0, records_per_commit=100)
     assert CLAIM.missed({"throughput": [yardstick, figure("lmdb-indexed-batch", 800.0, 800.0), elsewhere]}) == []

@@ -171,7 +171,7 @@ def test_what_can_not_be_made_here_is_said_to_be_missing(folder: Path) -> None:
     assert list(folder.iterdir()) == []
 
 
-def test_what_a_sync_made_durable_is_missed_in_what_is_found(fork_server: ForkServer, folder: Path) -> None:
+def test_a_disk_that_lacks_a_synced_write_is_illegal(fork_server: ForkServer, folder: Path) -> None:
     kind = FILE_SYSTEMS[0]
     need(kind, folder)
     made = randomly_written(fork_server, kind, folder, seed=1)

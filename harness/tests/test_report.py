@@ -309,7 +309,7 @@ def test_measurements_that_failed_are_on_the_first_page_and_on_that_for_a_browse
     assert "measurements failed" not in first_page(figures, pages, {**FACTS, "problems": []}, ENVIRONMENT, [])
 
 
-def test_a_busy_machine_is_told_first_and_picks_nothing() -> None:
+def test_a_report_from_a_busy_machine_says_so_first_and_has_no_picks() -> None:
     rows = made_up_rows()
     quiet = first_page(all_figures(rows), [], FACTS, ENVIRONMENT, [])
     assert "The machine was busy" not in quiet
@@ -326,7 +326,7 @@ def test_a_busy_machine_is_told_first_and_picks_nothing() -> None:
     assert notice.strip("*") == busy_notice(list(found.values()), figures)
 
 
-def test_busy_benchmarks_of_stores_by_themselves_are_told_as_well() -> None:
+def test_a_report_names_busy_microbenchmarks_too() -> None:
     rows = made_up_rows()
     for kind in ("throughput", "opening"):
         rows[kind] = []

@@ -101,7 +101,7 @@ def test_a_finished_trial_is_not_run_again_by_a_task_that_is_repeated(tmp_path: 
     assert sorted(path.name for path in tmp_path.iterdir()) == ["finished", "progress"]
 
 
-def test_a_failed_trial_has_no_rows_and_its_failure_is_told(tmp_path: Path) -> None:
+def test_a_failed_trial_has_no_rows_and_reports_its_failure(tmp_path: Path) -> None:
     made = once(Tried(), Trial(fails=True), tmp_path, 0)
     assert (json.loads(made["rows"]), made["failure"]) == ([], "its process failed")
     assert "failed: its process failed" in (tmp_path / "progress").read_text()

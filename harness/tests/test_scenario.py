@@ -91,7 +91,7 @@ def test_a_fault_is_left_out_for_a_backend_that_never_gets_there() -> None:
     assert len(trials) == 4
 
 
-def test_at_least_once_nobody_is_to_die_in_a_transaction_of_the_changelog_that_there_is_not() -> None:
+def test_at_least_once_has_no_kill_in_a_transaction_of_the_changelog() -> None:
     def killed_at(guarantee: str) -> set[str]:
         planned = CrashGrid(faults=(KillAtEach(Part.TASK),), backends=("sqlite",), guarantee=guarantee).plan(1)
         return {trial.fault.failpoint for trial in planned if isinstance(trial.fault, Kill)}

@@ -49,7 +49,7 @@ def test_a_step_that_is_not_spilled_passes_its_bound(backend: str) -> None:
     assert len(wrong(row)) == 1
 
 
-def test_a_bound_has_who_spills_and_it_hardly_grows_with_the_step() -> None:
+def test_only_spilling_backends_have_a_memory_bound_and_it_hardly_grows_with_the_step() -> None:
     unbounded = {name for name, backend in backends().items() if not backend.bounded_memory}
     assert unbounded >= {"lmdb-native", "memory-indexed-batch"}
     for name, backend in backends().items():

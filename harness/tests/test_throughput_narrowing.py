@@ -71,7 +71,7 @@ def test_the_widest_intervals_get_enough_repeats_to_become_narrower() -> None:
     assert (more.workload, more.events, more.partitions, more.work_s) == ("count", 60_000, 2, 2.0)
 
 
-def test_a_later_round_repeats_what_is_widest_then_and_never_the_same_repeat() -> None:
+def test_a_later_round_repeats_the_widest_interval_with_new_repeats() -> None:
     trials = planned()
     rows = rows_of(trials, dict.fromkeys(NAMES, 0.3) | {"lmdb-native": 0.5})
     first = narrowing_trial(trials, rows, TRIAL_S + 4 * trials[0].measurement_s)

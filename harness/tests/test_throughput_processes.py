@@ -122,7 +122,7 @@ def test_a_process_that_hangs_is_killed_at_its_deadline(tmp_path: Path) -> None:
     assert time.monotonic() - began < 30
 
 
-def test_a_measured_process_ends_when_its_starter_is_gone(tmp_path: Path) -> None:
+def test_a_measured_process_ends_with_its_parent(tmp_path: Path) -> None:
     work_of(tmp_path, "rocksdb-indexed-batch", Durability.DISK, events=200_000).write(tmp_path)
     write_figures(tmp_path / ARGUMENTS_FILE, {})
     command = [sys.executable, "-m", "harness.processes.apart", f"{measurement.__name__}:measured", str(tmp_path)]

@@ -222,7 +222,7 @@ def test_a_trial_leaves_nothing_in_the_temporary_folder(tmp_path: Path, monkeypa
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_process_of_a_trial_ends_when_its_starter_is_gone(tmp_path: Path) -> None:
+def test_a_process_of_a_trial_ends_with_its_parent(tmp_path: Path) -> None:
     trial = CrashTrial(SOUND, Stop(200_000), mix=Mix(records=200_000))
     (tmp_path / TRIAL_FILE).write_text(trial.text)
     process = subprocess.Popen(

@@ -94,7 +94,7 @@ def test_both_guarantees_are_planned_for() -> None:
     assert {trial.guarantee for trial in crash_matrix()} == {"exactly_once", "at_least_once"}
 
 
-def test_a_plan_for_what_does_not_exist_is_refused() -> None:
+def test_a_plan_with_an_unknown_backend_profile_or_durability_is_refused() -> None:
     with pytest.raises(ConfigError):
         crash_matrix(["rocksdb-direkt"])
     with pytest.raises(ConfigError):

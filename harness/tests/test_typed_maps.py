@@ -136,7 +136,7 @@ def test_a_value_with_another_time_passes_for_no_value(kind: str, tmp_path: Path
 
 
 @pytest.mark.parametrize("kind", ["window", "session"])
-def test_what_is_older_than_the_retention_is_gone(kind: str, tmp_path: Path) -> None:
+def test_records_older_than_the_retention_are_removed(kind: str, tmp_path: Path) -> None:
     def late(key: bytes) -> int:
         return place(b"old") + (RETENTION_MS if key == b"new" else 0)
 

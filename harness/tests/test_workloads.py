@@ -44,7 +44,7 @@ def test_a_slice_of_the_departures_is_that_part_of_all_of_them() -> None:
     assert some == list(Flights().events(seed=2, count=200, first=336_600))[100:]
 
 
-def test_flights_sum_up_and_keep_what_is_unknown_out_of_the_sums() -> None:
+def test_flights_are_summed_without_unknown_values() -> None:
     task = run(
         Flights(),
         [

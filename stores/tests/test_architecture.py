@@ -408,7 +408,7 @@ ORDERLY = {
         ("harness/profiles.py", "def late():\n    from harness.experiments.crash import report"),
     ],
 )
-def test_each_rule_finds_what_breaks_it(tmp_path: Path, file: str, text: str) -> None:
+def test_each_rule_reports_an_import_that_breaks_it(tmp_path: Path, file: str, text: str) -> None:
     plant(tmp_path, ORDERLY | {file: text})
     found = violations(modules_of(tmp_path))
     assert found

@@ -31,7 +31,7 @@ def test_a_declaration_may_be_repeated_and_not_changed() -> None:
 
 
 @pytest.mark.parametrize("after", ["no.such", {"CHANGELOG": "restore.before_write", "DISK": "no.such"}])
-def test_what_comes_after_a_failpoint_that_nobody_declares_is_refused(after: str | dict[str, str]) -> None:
+def test_a_plan_with_an_undeclared_failpoint_is_refused(after: str | dict[str, str]) -> None:
     with pytest.raises(ValueError):
         declare("made.up", "something is true", part=Part.RECOVERY, after=after)
     assert "made.up" not in declared()

@@ -27,7 +27,7 @@ def clock(*times: float) -> Callable[[], float]:
     return iter(times).__next__
 
 
-def test_a_timer_keeps_the_sum_and_the_longest_of_what_succeeded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_timer_keeps_the_sum_and_the_maximum_of_successful_calls(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("stores.strategies.counters.perf_counter", clock(10, 11, 20, 23, 30, 40, 42))
     timer = Timer()
     for _ in range(2):
@@ -107,7 +107,7 @@ def test_the_oldest_open_iterator_is_the_one_that_was_made_first(monkeypatch: py
 
 
 @pytest.mark.parametrize("kind", [StoreMetrics, TaskStoreMetrics, TaskMetrics])
-def test_every_measure_says_what_it_is_and_how_it_behaves(kind: type[TaskMetrics | StoreMetrics]) -> None:
+def test_every_metric_has_a_description_and_a_kind(kind: type[TaskMetrics | StoreMetrics]) -> None:
     for name, measure in measures(kind).items():
         assert type(measure) is Measure
         assert measure.description

@@ -130,7 +130,7 @@ def test_a_property_that_does_not_exist_or_fit_is_refused(properties: dict[str, 
 
 
 @pytest.mark.parametrize("given", ["rocks", "rocksdbb", "rocksd", "rocksdb-", "rocksdb_indexed_batch"])
-def test_a_store_without_isolation_is_suggested_only_to_those_who_ask_for_it(path: Path, given: str) -> None:
+def test_a_store_without_isolation_is_suggested_only_if_named(path: Path, given: str) -> None:
     with pytest.raises(ConfigError) as refused:
         open_store(given, path)
     suggestion = str(refused.value).split(";")[0]

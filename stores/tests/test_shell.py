@@ -424,7 +424,7 @@ print(main(["inspect", "--tables", sys.argv[1] + "/store"]), main(["inspect", "-
     assert done.stderr.count(b"txstores[inspection]") == 2
 
 
-def test_neither_a_store_nor_a_changelog_imports_what_only_people_need(tmp_path: Path) -> None:
+def test_neither_a_store_nor_a_changelog_imports_packages_for_inspection(tmp_path: Path) -> None:
     script = """
 import sys
 from stores import open_store
@@ -459,7 +459,7 @@ def test_a_damaged_changelog_is_refused_with_a_sentence(tmp_path: Path, capsys: 
     assert str(tmp_path / "log") in capsys.readouterr().err
 
 
-def test_the_version_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_prints_its_version(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         main(["--version"])
     assert (ended.value.code, capsys.readouterr().out) == (0, f"txstores {__version__}\n")

@@ -59,7 +59,7 @@ def test_a_sound_changelog_is_read_and_verified(tmp_path: Path) -> None:
         "checksum = checksum + 1",
     ],
 )
-def test_a_record_that_is_not_what_was_written_is_reported_and_not_shown(tmp_path: Path, damage: str) -> None:
+def test_a_record_that_differs_from_its_checksum_is_an_error_and_is_not_returned(tmp_path: Path, damage: str) -> None:
     fill(tmp_path / "log")
     change(tmp_path / "log", f"update record set {damage} where offset = 7")
     with SqliteChangelog(tmp_path / "log") as log:

@@ -83,7 +83,7 @@ def test_a_pass_begins_when_enough_records_and_a_share_of_all_are_new(tmp_path: 
         assert (run_to_the_end(), log.dirty_share(A)) == (400, 0)
 
 
-def test_what_no_commit_has_decided_is_left_alone_and_what_was_aborted_goes(tmp_path: Path) -> None:
+def test_compaction_keeps_open_transactions_and_removes_aborted_records(tmp_path: Path) -> None:
     with opened(tmp_path) as log, log.producer() as producer, log.producer("id") as other:
         send(producer, [1] * 150)
         begin_open(other)
@@ -99,7 +99,7 @@ def test_what_no_commit_has_decided_is_left_alone_and_what_was_aborted_goes(tmp_
         assert file.execute("select count(*) from record").fetchone() == (1,)
 
 
-def test_a_step_that_fails_leaves_nothing_behind_that_should_have_gone(
+def test_a_failed_compaction_step_leaves_no_superseded_record_behind(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The removed records are there again, so the pass examines them again."""
@@ -149,7 +149,7 @@ def test_records_that_were_truncated_do_not_count_as_kept(tmp_path: Path) -> Non
         assert log.dirty_share(A) == pytest.approx(1 / 2)
 
 
-def test_a_reader_sees_what_was_there_when_it_began(tmp_path: Path) -> None:
+def test_a_reader_sees_the_records_of_its_start_during_compaction(tmp_path: Path) -> None:
     with opened(tmp_path) as log, log.producer() as producer:
         send(producer, [1] * 200)
         reading = log.read(A)

@@ -149,7 +149,7 @@ def test_what_is_in_the_way_of_a_new_file_is_refused_and_left_as_it_is(tmp_path:
     assert {entry.name for entry in tmp_path.iterdir()} == {name}
 
 
-def test_a_lock_on_the_folder_keeps_nobody_from_making_a_file(tmp_path: Path) -> None:
+def test_a_lock_on_the_folder_does_not_block_the_creation_of_a_changelog(tmp_path: Path) -> None:
     above = os.open(tmp_path, os.O_RDONLY | os.O_DIRECTORY)
     try:
         fcntl.flock(above, fcntl.LOCK_EX)

@@ -13,7 +13,7 @@ from stores.errors import ChangelogError, ProducerFencedError, StoreClosedError
 from stores.tests.changelog.records import MANY, A, B, await_sent, marks, pairs, send_many
 
 
-def test_a_new_producer_aborts_what_the_older_one_left_open(log: Changelog) -> None:
+def test_a_new_producer_aborts_the_open_transaction_of_the_older_one(log: Changelog) -> None:
     """Source: KIP-98, initTransactions."""
     old = log.producer("p")
     old.begin()

@@ -95,7 +95,7 @@ def test_compaction_never_lets_an_open_or_aborted_record_replace_a_committed_one
     assert pairs(log) == [(0, b"0", b"committed")]
 
 
-def test_the_lag_of_a_reader_is_0_when_it_has_read_all_records_whatever_follows_them(log: Changelog) -> None:
+def test_the_lag_is_0_after_the_last_record_although_offsets_without_records_follow(log: Changelog) -> None:
     put(log, (b"a", b"1"), (b"b", b"2"))
     with log.producer("p") as producer:
         producer.begin()

@@ -68,7 +68,7 @@ def test_several_records_are_put_or_none_where_a_key_is_refused(times: Times | N
     assert keys(times.all()) == []
 
 
-def test_a_put_of_what_has_expired_already_leaves_the_key_without_a_value(times: Times | None) -> None:
+def test_a_put_of_an_expired_record_leaves_the_key_without_a_value(times: Times | None) -> None:
     if times is None:
         return
     times.put("now", "", 1000)

@@ -240,7 +240,7 @@ def test_a_store_may_be_opened_at_another_level_than_before(case: Case, path: Pa
             store.commit()
 
 
-def test_the_registry_declares_what_an_open_store_says(case: Case, store: KeyValueStore) -> None:
+def test_the_registry_and_an_open_store_declare_the_same_properties(case: Case, store: KeyValueStore) -> None:
     assert backend_named(store.backend) is case.backend
     assert case.backend.name == f"{case.backend.engine}-{case.backend.strategy}"
     assert store.persistent is case.backend.persistent

@@ -249,7 +249,7 @@ def test_closing_the_store_closes_its_iterators(store: KeyValueStore) -> None:
             next(scan)
 
 
-def test_a_store_closes_whatever_number_of_iterators_is_open(
+def test_a_store_closes_with_any_number_of_open_iterators(
     store: KeyValueStore, reopen: Callable[[], KeyValueStore]
 ) -> None:
     fill_in_layers(store)

@@ -101,7 +101,7 @@ def test_sessions_are_found_that_touch_a_time_with_a_gap_around_it(sessions: Sto
     assert found == [(5, 5), (9, 10), (11, 12), (6, 16)]
 
 
-def test_a_removed_session_is_gone_and_the_others_stay(sessions: Store) -> None:
+def test_removing_a_session_keeps_the_others(sessions: Store) -> None:
     sessions.put(Windowed(b"k", 0, 3), b"1")
     sessions.put(Windowed(b"k", 0, 5), b"2")
     sessions.remove(Windowed(b"k", 0, 3))

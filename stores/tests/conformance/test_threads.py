@@ -356,7 +356,7 @@ def test_get_many_shows_one_moment(store: KeyValueStore, level: IsolationLevel) 
     read_beside_rounds(store, keys, level, read, readers=1)
 
 
-def test_get_many_refuses_what_is_no_key(store: KeyValueStore) -> None:
+def test_get_many_refuses_a_value_that_is_no_key(store: KeyValueStore) -> None:
     for level in IsolationLevel:
         wrong: Any = [b"a", "b"]
         with pytest.raises(TypeError):
@@ -401,7 +401,7 @@ CHANGES: list[Callable[[KeyValueStore], object]] = [
 ]
 
 
-def test_a_scan_of_uncommitted_data_stays_as_it_was_made_whatever_the_writer_does(store: KeyValueStore) -> None:
+def test_a_scan_of_uncommitted_data_does_not_change_with_later_writes(store: KeyValueStore) -> None:
     begin(store)
     held: list[tuple[KeyValueIterator, Pairs]] = []
     with ThreadPoolExecutor(1) as pool:

@@ -121,7 +121,9 @@ def test_opening_a_plain_store_as_timestamped_is_the_whole_upgrade(upgraded: Cal
         check(store, OLD)
 
 
-def test_a_lookup_and_a_put_move_what_they_touch_and_a_scan_moves_nothing(upgraded: Callable[[], Timed]) -> None:
+def test_a_lookup_and_a_put_move_a_record_to_the_new_format_and_a_scan_moves_none(
+    upgraded: Callable[[], Timed],
+) -> None:
     store = upgraded()
     assert shown(store.all()) == sorted(OLD.items())
     assert all(key[:1] == b"\x00" for key in places(store.store))
@@ -196,7 +198,7 @@ def files_of(path: Path) -> dict[str, str]:
     }
 
 
-def test_when_the_last_old_record_has_gone_the_next_opening_says_so_and_the_store_is_whole(
+def test_after_the_last_old_record_has_moved_the_next_opening_ends_the_upgrade(
     upgraded: Callable[[], Timed], case: Case, path: Path
 ) -> None:
     store = upgraded()

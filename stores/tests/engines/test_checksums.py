@@ -201,7 +201,7 @@ def test_a_meta_page_that_names_other_pages_is_detected_on_opening(path: Path, b
         open_store("lmdb-indexed-batch", path)
 
 
-def test_databases_of_lmdb_that_are_gone_are_no_new_store(path: Path) -> None:
+def test_lmdb_without_its_databases_is_damage_and_not_a_new_store(path: Path) -> None:
     filled(path, "lmdb-indexed-batch")
     with lmdb.open(str(path / "data"), max_dbs=2) as env, env.begin(write=True) as txn:
         txn.drop(env.open_db(b"data.crc32", txn=txn))
@@ -224,7 +224,7 @@ def test_a_scan_of_all_of_lmdb_notices_that_records_are_missing(path: Path) -> N
 
 
 @pytest.mark.parametrize("statement", ["drop table data", "pragma user_version = 3", "drop table meta"])
-def test_tables_of_sqlite_that_are_gone_are_no_new_store(path: Path, statement: str) -> None:
+def test_sqlite_without_its_tables_is_damage_and_not_a_new_store(path: Path, statement: str) -> None:
     filled(path, "sqlite-indexed-batch")
     with closing(sqlite3.connect(file_of(path), isolation_level=None)) as connection:
         connection.execute(statement)

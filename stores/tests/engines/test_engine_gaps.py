@@ -106,7 +106,7 @@ def test_reading_a_truncated_lmdb_ends_the_process(path: Path) -> None:
     assert done.returncode < 0
 
 
-def test_lmdb_makes_a_new_database_where_the_old_one_has_gone(path: Path) -> None:
+def test_lmdb_creates_an_empty_database_in_place_of_a_removed_one(path: Path) -> None:
     """``database_bytes`` of ``stores.engines.lmdb.file`` need refuse nothing when this raises."""
     with lmdb.open(str(path), map_size=1 << 20) as env, env.begin(write=True) as txn:
         txn.put(b"key", b"value")

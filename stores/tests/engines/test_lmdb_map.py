@@ -84,7 +84,7 @@ def test_a_full_disk_is_distinguished_from_a_full_map(path: Path, monkeypatch: p
         assert store.get(b"000299") == b"v" * 1000
 
 
-def test_others_read_what_is_committed_while_a_write_is_under_way(path: Path) -> None:
+def test_readers_see_the_last_commit_during_a_write(path: Path) -> None:
     """Let in where the write asks for its ranges: its transaction is open then."""
     with open_store(BACKEND, path) as store, ThreadPoolExecutor(1) as pool:
         store.put(b"key", b"old")

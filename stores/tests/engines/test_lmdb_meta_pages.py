@@ -298,7 +298,7 @@ def test_meta_pages_that_are_to_be_kept_are_synced(path: Path, monkeypatch: pyte
     assert (synced, file.read_bytes()) == ([True], content)
 
 
-def test_a_flipped_bit_in_what_never_changes_is_detected_where_no_checksum_covers_it_yet(path: Path) -> None:
+def test_a_flipped_bit_in_a_constant_field_is_detected_before_a_checksum_covers_it(path: Path) -> None:
     """The version, the size of a page and flags: both pages have the same."""
     with killed(path, lacking=True, commits=6) as copy:
         file = copy / "data" / "data.mdb"

@@ -82,7 +82,7 @@ def test_a_mode_that_is_not_taken_is_an_error(tmp_path: Path, monkeypatch: pytes
         "create trigger theirs after insert on data begin delete from data; end",
     ],
 )
-def test_a_store_with_anything_of_somebody_else_is_refused_by_name_and_left_as_it_was(
+def test_a_sqlite_file_with_foreign_tables_is_refused_by_their_names_and_not_changed(
     tmp_path: Path, foreign: str
 ) -> None:
     file = tmp_path / "store" / "data" / "store.db"

@@ -60,7 +60,7 @@ def test_a_kill_during_creation_leaves_a_store_or_none(path: Path, backend: str,
     assert not (path / "unfinished").exists()
 
 
-def test_neither_making_nor_wiping_a_store_touches_what_lies_beside_it(path: Path) -> None:
+def test_creating_and_wiping_a_store_leave_files_beside_it_unchanged(path: Path) -> None:
     """Another store, open or not, whatever it is called; files and folders of anybody's."""
     beside = [path.with_name(f"store{end}") for end in (".new", ".wiped", ".tmp")]
     for folder in beside:
@@ -153,7 +153,7 @@ def test_a_wiping_that_is_cut_short_leaves_no_part_of_the_store(path: Path) -> N
         raise AssertionError("no wiping came to its end")
 
 
-def test_a_lock_on_the_folder_above_keeps_nobody_from_making_a_store(path: Path) -> None:
+def test_a_lock_on_the_parent_folder_does_not_block_the_creation_of_a_store(path: Path) -> None:
     above = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
     try:
         fcntl.flock(above, fcntl.LOCK_EX)
@@ -208,7 +208,7 @@ def test_wiping_removes_a_store_and_its_leftovers_and_nothing_else(path: Path) -
     assert (path / "letter.txt").read_text() == "dear"
 
 
-def test_a_store_folder_holds_what_its_module_says(path: Path) -> None:
+def test_a_store_folder_has_the_files_that_its_module_lists(path: Path) -> None:
     with open_store("rocksdb-dual-store", path):
         assert {entry.name for entry in path.iterdir()} == {"store.json", "lock", "open", "data", "data.tmp"}
     assert {entry.name for entry in path.iterdir()} == {"store.json", "lock", "data", "data.tmp"}
@@ -444,7 +444,7 @@ def test_a_file_that_is_being_replaced_is_never_written_through_a_link(path: Pat
     assert target.read_bytes() == b"dear"
 
 
-def test_a_flipped_bit_in_what_a_store_says_it_is_never_makes_it_another_one(path: Path) -> None:
+def test_a_flipped_bit_in_the_identity_never_makes_a_store_another_one(path: Path) -> None:
     """A caller leaves a store of another backend alone, and restores a corrupted one."""
     open_store("lmdb", path).close()
     identity = path / "store.json"

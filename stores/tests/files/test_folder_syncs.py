@@ -131,7 +131,7 @@ def test_the_name_of_a_new_store_and_the_end_of_its_open_mark_survive_power_loss
         assert path.name in synced.names[path.parent]
 
 
-def test_a_store_that_is_wiped_counts_again_only_once_its_files_are_gone_for_good(
+def test_a_wiped_store_is_created_again_only_after_its_files_are_durably_removed(
     path: Path, synced: Synced, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Else power loss could bring them back without the marker that says that nothing counts."""
@@ -169,14 +169,14 @@ def test_a_store_that_is_wiped_on_a_full_disk_is_none_for_good_before_its_files_
     assert left[:2] == [{"store.json", "data"}, {"unfinished", "data"}]
 
 
-def test_the_name_of_a_store_of_another_package_is_gone_for_good(path: Path, synced: Synced) -> None:
+def test_a_wiped_store_of_another_package_stays_removed_after_power_loss(path: Path, synced: Synced) -> None:
     path.mkdir()
     StoreBackend("theirs", load_store=lambda: KeyValueStore).wipe(path)
     assert path.name not in synced.names[path.parent]
 
 
 @pytest.mark.parametrize("durability", Durability)
-def test_a_new_changelog_gets_its_name_for_good_once_the_log_of_an_older_one_is_gone_for_good(
+def test_a_new_changelog_gets_its_durable_name_after_the_older_wal_is_durably_removed(
     tmp_path: Path, synced: Synced, monkeypatch: pytest.MonkeyPatch, durability: Durability
 ) -> None:
     """SQLite would take the pages of that log for the new file's."""
@@ -266,7 +266,7 @@ def test_the_log_of_sqlite_has_a_spill_for_good_before_the_spill_goes(path: Path
         assert reached
 
 
-def test_a_store_is_written_whole_before_its_identity_says_what_it_is_now(
+def test_a_migration_writes_all_data_before_the_new_identity(
     path: Path, synced: Synced, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     open_store("lmdb", path).close()

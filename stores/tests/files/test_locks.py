@@ -52,7 +52,7 @@ def test_who_only_looks_leaves_no_trace(tmp_path: Path) -> None:
     assert (file.read_text(), file.stat().st_mtime) == ("somebody\n", 1)
 
 
-def test_a_lock_on_a_file_that_has_gone_meanwhile_is_taken_on_that_which_is_there(
+def test_a_lock_whose_file_was_replaced_meanwhile_is_taken_on_the_new_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Else two would have one folder: one by the lock of the old, one by that of the new."""

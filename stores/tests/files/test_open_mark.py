@@ -74,7 +74,7 @@ def test_a_store_that_was_open_at_a_level_that_power_loss_tears_is_corrupt_at_ev
 
 
 @pytest.mark.parametrize("backend", [LMDB, ROCKSDB])
-def test_what_a_process_left_unsynced_is_synced_by_who_opens_it_at_a_level_that_promises_more(
+def test_opening_at_a_stronger_level_syncs_what_the_last_process_left_unsynced(
     path: Path, monkeypatch: pytest.MonkeyPatch, backend: str
 ) -> None:
     """And is then trusted in the next boot, however that one ended."""

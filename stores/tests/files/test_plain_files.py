@@ -38,9 +38,7 @@ def test_a_tree_is_synced_without_its_links(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("durable", [True, False])
-def test_an_atomic_write_that_ends_early_leaves_what_was_there_and_can_be_made_again(
-    tmp_path: Path, durable: bool
-) -> None:
+def test_an_atomic_write_cut_short_leaves_the_old_file_and_can_be_repeated(tmp_path: Path, durable: bool) -> None:
     file = tmp_path / "file"
     atomic_write(file, b"old")
 

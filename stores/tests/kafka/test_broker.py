@@ -140,7 +140,7 @@ def test_without_maven_or_where_it_fails_nothing_is_kept_and_the_reason_is_said(
     assert list((tmp_path / "b").iterdir()) == []
 
 
-def test_other_jars_from_maven_are_not_kept_and_progress_is_told(
+def test_unlisted_jars_from_maven_are_removed_and_progress_is_printed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     jar = next(iter(expected_checksums()))

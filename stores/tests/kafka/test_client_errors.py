@@ -97,7 +97,7 @@ def test_the_page_has_the_decision_for_every_code() -> None:
         ({"fatal": True}, Decision.NEW_PRODUCER),
     ],
 )
-def test_a_code_of_a_newer_client_is_decided_by_what_the_client_says_of_the_error(
+def test_an_unknown_error_code_is_decided_by_the_traits_of_the_error(
     traits: dict[str, bool], decision: Decision
 ) -> None:
     assert decision_of(KafkaError(UNKNOWN_CODE, "new", **traits)) is decision
@@ -122,13 +122,13 @@ def test_the_error_of_an_older_producer_says_that_another_instance_owns_the_task
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_a_refusal_does_not_pass_by_itself(name: str) -> None:
+def test_a_refusal_is_final_and_no_timeout(name: str) -> None:
     assert (is_refused(error(name)), may_pass(error(name))) == (True, False)
     assert type(shown(error(name))) is ChangelogError
 
 
 @pytest.mark.parametrize("name", NEITHER)
-def test_any_other_error_does_not_pass_by_itself(name: str) -> None:
+def test_any_other_error_is_final_and_no_refusal(name: str) -> None:
     given = error(name)
     assert (is_fenced(given), may_pass(given), is_refused(given)) == (False, False, False)
     assert type(shown(given)) is ChangelogError
@@ -145,7 +145,7 @@ def test_a_connection_that_ends_with_a_reason_of_tls_is_a_refusal() -> None:
 
 
 @pytest.mark.parametrize("name", [UNANSWERED[0], FENCED[0], REFUSED[0], NEITHER[0]])
-def test_no_error_shows_a_secret_and_each_says_what_was_tried(name: str) -> None:
+def test_each_error_names_the_operation_and_shows_no_secret(name: str) -> None:
     text = str(shown(error(name, "it is secret")))
     assert text.startswith("reading a-0: ")
     assert "secret" not in text

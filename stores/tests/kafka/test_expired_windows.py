@@ -101,7 +101,7 @@ def test_windows_of_old_event_times_stay_as_long_as_they_live(
 
 
 @pytest.mark.parametrize("guarantee", ["exactly_once", "at_least_once"])
-def test_brokers_delete_what_has_expired_and_a_restore_takes_it_for_that(
+def test_brokers_delete_expired_records_and_a_restore_expects_none_of_them(
     tmp_path: Path, log: KafkaChangelog, guarantee: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(log_start, "INTERVAL_S", 0.0)
@@ -152,7 +152,7 @@ def test_an_existing_topic_gets_the_settings_that_its_store_needs(
     assert changed["segment.ms"] == SMALL["segment.ms"]
 
 
-def test_a_restore_names_what_a_topic_of_the_old_kind_has_lost(
+def test_a_restore_names_the_records_that_an_old_topic_of_windows_has_lost(
     tmp_path: Path, log: KafkaChangelog, eager: Broker, caplog: pytest.LogCaptureFixture
 ) -> None:
     old_topic(eager, OLD)

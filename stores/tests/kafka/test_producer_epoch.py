@@ -328,7 +328,7 @@ def test_a_producer_that_is_fenced_in_an_abort_takes_no_new_epoch(cluster: FakeC
     assert len(cluster.made) == 1
 
 
-def test_the_question_for_the_epoch_is_aborted_and_repeated_if_nobody_answers(cluster: FakeCluster) -> None:
+def test_the_request_for_the_epoch_is_repeated_if_no_broker_answers(cluster: FakeCluster) -> None:
     producer = producer_over(cluster)
     fill(producer, 7)
     cluster.made[0].losses = {"commit_transaction": "FAIL"}
@@ -369,7 +369,7 @@ def test_an_end_of_a_transaction_without_an_answer_is_in_doubt(cluster: FakeClus
         assert "abort_transaction" not in cluster.made[-1].calls
 
 
-def test_the_log_has_what_the_settings_ask_for_and_no_more(caplog: pytest.LogCaptureFixture) -> None:
+def test_the_client_log_has_the_levels_of_the_settings_and_no_others(caplog: pytest.LogCaptureFixture) -> None:
     log = logging.getLogger("stores.tests.lost_requests")
     levels = [logging.DEBUG, logging.INFO, logging.ERROR, logging.CRITICAL]
     for settings, contexts, expected in (

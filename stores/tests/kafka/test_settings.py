@@ -86,7 +86,7 @@ def test_without_a_broker_the_error_names_the_address_and_no_secret(caplog: pyte
 
 
 @pytest.mark.parametrize("expires", [False, True])
-def test_a_new_topic_of_a_store_keeps_what_the_store_needs(expires: bool) -> None:
+def test_a_new_changelog_topic_has_the_retention_that_its_store_needs(expires: bool) -> None:
     assert due_settings("t", store_topic_settings(expires=expires), expires=expires) == {}
 
 
@@ -136,7 +136,7 @@ def test_a_topic_that_its_owner_has_to_change_is_refused_with_the_command(
         ({"cleanup.policy": "compact,delete", "retention.ms": "-1", "retention.bytes": "-1"}, {}, False),
     ],
 )
-def test_a_topic_of_windows_is_changed_so_that_only_the_task_decides_what_is_deleted(
+def test_a_topic_of_windows_gets_settings_with_which_only_the_task_deletes(
     settings: dict[str, str], changes: dict[str, str], loses: bool
 ) -> None:
     assert due_settings("t", settings, expires=True) == changes

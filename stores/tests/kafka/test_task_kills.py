@@ -70,7 +70,7 @@ def test_a_kill_in_a_restore_from_kafka_costs_another_restore(tmp_path: Path, br
     check_exactly_once(tmp_path)
 
 
-def test_a_store_that_is_gone_is_restored_whole_from_the_brokers(tmp_path: Path, broker: Broker) -> None:
+def test_a_removed_store_is_restored_whole_from_the_brokers(tmp_path: Path, broker: Broker) -> None:
     prepared(tmp_path, broker)
     work(tmp_path)
     (tmp_path / "state").rename(tmp_path / "gone")

@@ -91,16 +91,14 @@ def test_the_bytes_of_a_prefix_are_a_prefix(serde: Serde[Any], data: st.DataObje
 @pytest.mark.parametrize(
     ("serde", "prefix"), [(INT64, 1), (FLOAT64, 1.0), (JSON, [1])], ids=["int64", "float64", "json"]
 )
-def test_keys_whose_bytes_begin_with_those_of_no_prefix_are_not_scanned_by_one(
-    tmp_path: Path, serde: Serde[Any], prefix: Any
-) -> None:
+def test_a_serde_without_prefix_order_refuses_a_prefix_scan(tmp_path: Path, serde: Serde[Any], prefix: Any) -> None:
     with KeyValue(serde, STR).over(open_store("memory-indexed-batch", tmp_path)) as store:
         store.put(prefix, "value")
         with pytest.raises(ConfigError, match=serde.name):
             store.prefix_scan(prefix)
 
 
-def test_zero_is_one_key_whatever_its_sign() -> None:
+def test_zero_and_minus_zero_are_one_key() -> None:
     assert FLOAT64.serialize(-0.0) == FLOAT64.serialize(0.0)
     assert math.copysign(1, FLOAT64.deserialize(FLOAT64.serialize(-0.0))) == 1
 

@@ -18,7 +18,7 @@ def test_without_a_change_a_read_is_settled_and_takes_no_lock() -> None:
     assert seqlock.read(lambda: "settled", lambda: "changing") == "settled"
 
 
-def test_during_a_change_a_read_holds_the_lock_and_is_shown_what_stands_for_it() -> None:
+def test_a_read_during_a_change_holds_the_lock_and_gets_the_changing_state() -> None:
     lock = Lock()
     seqlock = Seqlock(lock)
     with seqlock.change():

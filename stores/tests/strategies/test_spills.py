@@ -440,7 +440,7 @@ def test_what_is_written_after_a_commit_was_cut_short_is_not_committed_with_it(
 
 
 @every_backend
-def test_what_an_iterator_kept_of_a_spill_is_gone_with_the_next_commit_after_it(path: Path, backend: str) -> None:
+def test_a_spill_kept_for_an_iterator_is_removed_by_the_commit_after_its_close(path: Path, backend: str) -> None:
     with opened(backend, path) as store:
         store.put_all(SECOND.items())
         held = store.all()
@@ -453,7 +453,7 @@ def test_what_an_iterator_kept_of_a_spill_is_gone_with_the_next_commit_after_it(
 
 
 @every_backend
-def test_a_damaged_name_of_what_was_spilled_makes_the_store_corrupted(path: Path, backend: str) -> None:
+def test_a_damaged_name_of_a_spill_makes_the_store_corrupted(path: Path, backend: str) -> None:
     with opened(backend, path) as store:
         store.staging.engine.write([], {indexed_batch._COPYING: b"\xff\x00"})
     with pytest.raises(StoreCorruptedError):

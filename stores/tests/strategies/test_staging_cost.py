@@ -113,7 +113,7 @@ def deletes_of_the_memory_engine(count: int) -> int:
     "work",
     [only_ranges, ranges_between_writes, ranges_under_a_scan, ranges_merged_by_scans, deletes_of_the_memory_engine],
 )
-def test_each_of_many_deletes_costs_what_each_of_a_few_does(work: Callable[[int], int]) -> None:
+def test_the_cost_of_a_delete_does_not_grow_with_their_number(work: Callable[[int], int]) -> None:
     few, many = work(250) / 250, work(4000) / 4000
     assert many <= 3 * few
 

@@ -86,7 +86,9 @@ def measured(store: KeyValueStore, staging: Callable[[KeyValueStore], None]) -> 
 
 
 @pytest.mark.parametrize("staging", WORK.values(), ids=WORK)
-def test_it_is_what_the_transaction_takes(path: Path, staging: Callable[[KeyValueStore], None]) -> None:
+def test_uncommitted_bytes_are_the_bytes_of_the_transaction(
+    path: Path, staging: Callable[[KeyValueStore], None]
+) -> None:
     with open_store("rocksdb-indexed-batch", path) as store:
         assert 1 / WITHIN <= measured(store, staging) <= WITHIN
         assert store.metrics.uncommitted_memory_bytes == store.uncommitted_memory_bytes()

@@ -19,7 +19,7 @@ def log() -> MemoryChangelog:
     return MemoryChangelog()
 
 
-def test_a_reader_that_is_overtaken_by_a_close_is_told_so(
+def test_a_read_overtaken_by_a_close_raises_store_closed(
     log: MemoryChangelog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The close comes at the worst moment: when the reader has just found the stores open."""

@@ -47,7 +47,7 @@ def test_what_is_given_to_the_task_goes_before_the_property(tmp_path: Path) -> N
     assert task(tmp_path, {"processing.guarantee": "exactly_once"}, guarantee=AT_LEAST_ONCE).guarantee is AT_LEAST_ONCE
 
 
-def test_a_task_is_exactly_once_unless_somebody_says_otherwise(tmp_path: Path) -> None:
+def test_a_task_is_exactly_once_by_default(tmp_path: Path) -> None:
     assert task(tmp_path, {}).guarantee is EXACTLY_ONCE
 
 
@@ -143,7 +143,7 @@ def test_writes_that_at_least_once_kept_are_found_however_many_clean_closes_late
 
 
 @pytest.mark.parametrize("damage", [b"", b"[]", b'{"stores": {"left": "clean"}, "checksum": 0}\n', None])
-def test_a_direct_store_is_not_trusted_where_nothing_says_who_wrote_it(
+def test_a_direct_store_with_a_missing_or_damaged_origin_is_wiped(
     tmp_path: Path, log: MemoryChangelog, damage: bytes | None
 ) -> None:
     switched(tmp_path, log, DIRECT, Durability.CHANGELOG, AT_LEAST_ONCE, clean=False)

@@ -317,7 +317,7 @@ def test_no_limit_is_never_reached(tmp_path: Path, log: MemoryChangelog) -> None
     close(task)
 
 
-def test_what_is_counted_by_adding_up_is_never_less_than_what_is_staged(tmp_path: Path, log: MemoryChangelog) -> None:
+def test_the_running_count_of_bytes_is_never_below_the_staged_bytes(tmp_path: Path, log: MemoryChangelog) -> None:
     rng = Random(7)
 
     def process(record: Record, context: TaskContext) -> None:

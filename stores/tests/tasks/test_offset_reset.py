@@ -94,7 +94,7 @@ def test_a_task_continues_where_the_setting_says_and_commits_that(
 
 
 @over_each_changelog
-def test_records_that_are_removed_while_the_task_runs_are_told_or_left_out(tmp_path: Path, log: Changelog) -> None:
+def test_input_truncated_while_the_task_runs_is_skipped_to_the_reset_offset(tmp_path: Path, log: Changelog) -> None:
     feed(log, KEYS)
     with resetting(tmp_path, log, "earliest") as task:
         assert task.run(2) == 2

@@ -184,7 +184,7 @@ def test_a_skipped_record_leaves_nothing_in_stores_changelogs_and_outputs(
 
 @pytest.mark.parametrize("coalescing", [True, False])
 @pytest.mark.parametrize("backend", sorted(backends()))
-def test_every_kind_of_write_is_undone_as_if_the_record_had_never_been(
+def test_every_kind_of_write_of_a_failed_record_is_undone(
     tmp_path: Path, log: MemoryChangelog, backend: str, coalescing: bool
 ) -> None:
     """Against a task that is not given the poisoned records at all: the same state, changelog and outputs."""

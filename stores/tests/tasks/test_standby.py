@@ -232,7 +232,7 @@ def test_a_standby_keeps_its_files_if_the_changelog_is_lost(tmp_path: Path, log:
     assert take_over(tmp_path, log, INDEXED, KEYS) == [(False, 0)] * 2
 
 
-def test_a_standby_writes_nothing_to_the_changelog_and_fences_nobody(tmp_path: Path, log: MemoryChangelog) -> None:
+def test_a_standby_writes_nothing_to_the_changelog_and_fences_no_producer(tmp_path: Path, log: MemoryChangelog) -> None:
     with active(tmp_path, log, KEYS) as task:
         before = {topic: len(log._log(TopicPartition(topic, 0)).records) for topic in log.topics()}
         epochs = dict(log._epochs)

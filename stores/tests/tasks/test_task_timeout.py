@@ -51,7 +51,7 @@ def pause(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("backend", backends())
-def test_commits_that_time_out_are_made_again_from_the_last_one_and_nobody_has_to_ask(
+def test_a_commit_that_times_out_is_repeated_from_the_last_one_by_run(
     tmp_path: Path, log: SqliteChangelog, backend: str
 ) -> None:
     """Source: KIP-572; KIP-892, "Error Handling"."""

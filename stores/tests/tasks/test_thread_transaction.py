@@ -112,7 +112,9 @@ def test_an_exception_in_one_task_rolls_back_the_others_and_all_records_come_out
     check_exactly_once(tmp_path, log)
 
 
-def test_a_caller_that_gives_records_itself_is_told_once_where_to_continue(tmp_path: Path, log: Changelog) -> None:
+def test_a_caller_that_passes_records_gets_one_error_after_the_failure_of_another_task(
+    tmp_path: Path, log: Changelog
+) -> None:
     first, second = tasks = sharing_tasks(tmp_path, log, process=failing_at({(INPUTS[1], 0)}))
     [given, following] = list(log.read(INPUTS[0]))[:2]
     first.process(INPUTS[0], given)

@@ -71,7 +71,7 @@ def test_a_commit_that_times_out_costs_no_store_its_data_and_the_task_goes_on_fr
 
 @pytest.mark.usefixtures("spilling")
 @pytest.mark.parametrize("backend", [INDEXED, "sqlite-native", DIRECT])
-def test_a_changelog_that_stays_away_is_asked_again_by_the_next_call_and_nothing_shows_meanwhile(
+def test_each_call_tries_an_unreachable_changelog_again_and_shows_nothing_uncommitted(
     tmp_path: Path, log: SqliteChangelog, backend: str
 ) -> None:
     task = begun(counting_task(tmp_path, log, backend, task_timeout_s=0))

@@ -159,7 +159,7 @@ def test_free_partitions_go_to_the_members_whose_copies_are_the_most_caught_up(l
     assert numbers(listeners[2]) == {0, 2}
 
 
-def test_of_equal_copies_a_member_takes_those_first_that_nobody_else_has(log: SqliteChangelog) -> None:
+def test_of_equal_copies_a_member_first_takes_those_without_another_copy(log: SqliteChangelog) -> None:
     first, second, third = Listener(), Listener(), Listener()
     owner = joined(log, first, copies=LocalCopies("a", {}))
     settle(owner)
@@ -173,7 +173,7 @@ def test_of_equal_copies_a_member_takes_those_first_that_nobody_else_has(log: Sq
     assert numbers(third) == {1, 4}
 
 
-def test_a_partition_is_left_to_a_better_copy_however_long_it_had_an_owner(log: SqliteChangelog) -> None:
+def test_a_released_partition_goes_to_the_better_copy_after_any_time_with_its_owner(log: SqliteChangelog) -> None:
     first, second, third = Listener(), Listener(), Listener()
     owner = joined(log, first, copies=LocalCopies("a", {}))
     settle(owner)

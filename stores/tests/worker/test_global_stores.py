@@ -165,7 +165,7 @@ def test_a_changelog_that_does_not_answer_costs_time_only(tmp_path: Path, monkey
     assert thread.join(DEADLINE_S)
 
 
-def test_a_changelog_that_does_not_answer_when_they_are_opened_is_told_once_and_asked_again(
+def test_an_unreachable_changelog_at_opening_is_logged_once_and_tried_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(global_thread, "FOLLOW_S", 0.01)

@@ -27,7 +27,7 @@ def truncated_beyond_the_worker(place: Place) -> None:
         log.truncate(INPUT, PROCESSED + REMOVED)
 
 
-def test_a_worker_whose_next_input_is_gone_ends_with_advice_and_by_it_the_next_one_continues(place: Place) -> None:
+def test_a_worker_whose_next_input_was_deleted_ends_with_advice_that_lets_the_next_continue(place: Place) -> None:
     truncated_beyond_the_worker(place)
     with WorkerProcess(place.folder, "none", place.properties()) as worker:
         assert worker.ended() == 1

@@ -80,7 +80,7 @@ def test_secrets_of_the_kafka_client_are_not_shown() -> None:
     assert not any(secret in repr(settings) for secret in secrets.values())
 
 
-def test_a_worker_has_no_standby_copies_unless_it_is_told_to() -> None:
+def test_a_worker_has_no_standby_copies_by_default() -> None:
     assert WorkerSettings.from_properties(app, EMBEDDED).standby_replicas == 0
 
 
@@ -118,7 +118,7 @@ def test_each_thread_of_each_worker_has_a_transactional_id_of_its_own() -> None:
     assert TransactionScope.TASK.transaction(MemoryChangelog(), tasks, "one", 1) is None
 
 
-def test_stores_take_from_the_properties_what_the_application_leaves_open() -> None:
+def test_properties_fill_the_settings_that_the_application_does_not_set() -> None:
     settings = WorkerSettings.from_properties(app, {**EMBEDDED, "store.backend": "lmdb"})
     kind, own = KeyValue(key=STR, value=INT64), StoreConfig("sqlite")
     stores = settings.stores({"bytes": None, "typed": kind, "own": own})

@@ -89,6 +89,6 @@ def test_a_copy_stays_while_its_partition_has_no_owner() -> None:
     assert standby_partitions([members[0]._replace(partitions=frozenset(ALL))], 1, due) == frozenset()
 
 
-def test_a_worker_that_the_group_does_not_name_keeps_what_it_has() -> None:
+def test_a_worker_missing_from_the_group_keeps_its_standby_partitions() -> None:
     members = peers(["a", "b"])
     assert standby_partitions(members, 1, ALL[:3]) == frozenset(ALL[:3])

@@ -17,7 +17,7 @@ from stores.worker.status import NO_TASKS, NOT_READY, StatusLine, WorkerStatus
 ID, OTHER = TaskId(0, 1), TaskId(0, 2)
 
 
-def test_a_worker_without_tasks_says_who_has_them_and_claims_no_lag() -> None:
+def test_the_status_of_a_worker_without_tasks_names_their_owners_and_no_lag() -> None:
     line = StatusLine("counting", WorkerStatus, MemoryChangelog(), 0).line()
     assert NO_TASKS in line
     assert "lag" not in line

@@ -504,7 +504,7 @@ def test_added_stores_that_are_damaged_or_of_another_log_are_refused(tmp_path: P
         {"description": {"partitions": 2, "stores": []}},
     ],
 )
-def test_a_description_with_what_the_library_never_writes_is_refused(tmp_path: Path, wrong: dict[str, Any]) -> None:
+def test_a_description_with_an_unknown_field_or_type_is_refused(tmp_path: Path, wrong: dict[str, Any]) -> None:
     """Its ID becomes the name of a folder, in which an executor wipes stores."""
     opened(tmp_path)
     content = {**json.loads((tmp_path / "log.json").read_text()), **wrong}

@@ -95,7 +95,7 @@ def test_a_store_that_was_not_used_is_removed_and_its_next_task_restores_it_whol
     assert run_all(FORMER, tmp_path, log, backend, 4) == [3, 0, 0, 0]
 
 
-def test_what_is_old_is_removed_with_its_folders_and_what_is_young_stays(laid_out: Path) -> None:
+def test_old_task_folders_are_removed_and_young_ones_stay(laid_out: Path) -> None:
     (laid_out / "counts" / "14" / "lmdb" / "store.json").touch()
     shutil.copytree(laid_out / "counts" / "14", laid_out / "counts" / "15")
     age(laid_out / "counts" / "15")
@@ -136,7 +136,7 @@ def test_stores_of_an_open_task_stay_however_long_it_has_been_idle(tmp_path: Pat
     assert set(state.clean(WEEK_S)) == {task_id(2), home("counts"), home("names")}
 
 
-def test_a_store_is_of_one_task_at_a_time_whatever_its_sub_topology_is_called(
+def test_a_store_belongs_to_one_task_at_a_time_under_any_name_of_its_sub_topology(
     tmp_path: Path, log: MemoryChangelog
 ) -> None:
     """Its path does not depend on the number, so the locks of the two tasks keep neither out."""
@@ -156,7 +156,7 @@ def test_a_store_is_of_one_task_at_a_time_whatever_its_sub_topology_is_called(
     other.close()
 
 
-def test_an_empty_folder_of_another_engine_is_in_nobody_s_way(tmp_path: Path, log: MemoryChangelog) -> None:
+def test_an_empty_folder_of_another_engine_does_not_block_a_store(tmp_path: Path, log: MemoryChangelog) -> None:
     change_layout(tmp_path, OWN)
     run_all(FORMER, tmp_path, log, "lmdb", 3)
     (tmp_path / "counts" / "14" / "sqlite").mkdir()

@@ -175,7 +175,7 @@ def test_without_automatic_relocation_no_task_opens_and_each_store_is_named(
     check_laid_out(tmp_path, inodes)
 
 
-def test_without_automatic_relocation_a_store_is_refused_whose_right_place_already_has_one_of_its_name(
+def test_without_automatic_relocation_a_store_with_an_occupied_target_is_refused(
     tmp_path: Path, log: MemoryChangelog
 ) -> None:
     lay_out(tmp_path, PRESENT)

@@ -132,7 +132,7 @@ def test_a_relocation_that_was_cut_short_is_not_completed_over_an_open_task(tmp_
     check_laid_out(tmp_path, inodes)
 
 
-def test_a_task_that_holds_the_topology_already_completes_what_was_cut_short(
+def test_a_task_that_holds_the_topology_lock_completes_an_interrupted_change(
     tmp_path: Path, log: MemoryChangelog
 ) -> None:
     topology = Topology({3: Subtopology(("names",)), 5: Subtopology(), 6: Subtopology(("rates",))})
@@ -174,9 +174,7 @@ def test_a_task_that_is_about_to_open_as_others_begin_to_relocate_completes_that
     task.close()
 
 
-def test_what_appears_in_the_right_place_meanwhile_is_not_overwritten(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_store_that_appears_at_the_target_is_not_overwritten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     lay_out(tmp_path)
     target = folder_of(tmp_path, 5) / "rates"
 
@@ -450,7 +448,7 @@ def test_a_store_that_is_missed_since_the_future_is_missed_since_now(tmp_path: P
     assert since <= time.time()
 
 
-def test_folders_like_those_of_the_other_layout_are_nobody_s_stores(tmp_path: Path) -> None:
+def test_folders_that_only_look_like_another_layout_are_no_stores(tmp_path: Path) -> None:
     lay_out(tmp_path, PRESENT)
     open_store("lmdb", tmp_path / "former" / "3" / "lmdb").close()
     done = relocate(tmp_path, PRESENT)

@@ -97,7 +97,7 @@ def test_folders_are_made_for_their_user_alone(state: StateDirectory) -> None:
     assert S_IMODE(state.folder(TASK).stat().st_mode) == 0o700
 
 
-def test_a_task_is_its_owners_as_often_as_that_takes_it_and_nobody_elses(state: StateDirectory) -> None:
+def test_a_task_lock_can_be_taken_again_by_its_owner_and_by_no_other(state: StateDirectory) -> None:
     first = state.lock(TASK, "owner")
     again = StateDirectory(state.path).lock(TASK, "owner")
     for _ in range(2):
@@ -109,7 +109,7 @@ def test_a_task_is_its_owners_as_often_as_that_takes_it_and_nobody_elses(state: 
     state.lock(TASK, "another").release()
 
 
-def test_a_lock_that_was_given_back_can_be_given_back_again_and_is_nobodys(state: StateDirectory) -> None:
+def test_a_released_lock_is_free_and_can_be_released_again(state: StateDirectory) -> None:
     lock = state.lock(TASK, "owner")
     lock.release()
     theirs = state.lock(TASK, "another")
@@ -164,7 +164,7 @@ def test_what_is_in_the_way_is_reported(state: StateDirectory, tmp_path: Path) -
         StateDirectory(state.folder(TASK)).lock(OTHER, "owner")
 
 
-def test_what_is_old_and_nobodys_is_removed_and_nothing_else(state: StateDirectory) -> None:
+def test_only_old_task_folders_without_an_owner_are_removed(state: StateDirectory) -> None:
     """Source: Kafka Streams, ``state.cleanup.delay.ms``; KIP-1259."""
     assert state.clean(0.0) == []
     old, young = used(state), used(state, OTHER, long_ago=False)
@@ -236,7 +236,7 @@ def test_a_folder_with_anything_foreign_in_it_stays_as_it_is(state: StateDirecto
     assert sorted(folder.rglob("*")) == before
 
 
-def test_a_folder_of_somebody_else_with_the_name_of_a_removed_one_stays_and_nothing_is_renamed_over_it(
+def test_a_foreign_folder_with_the_name_of_a_removed_one_keeps_both_folders(
     state: StateDirectory,
 ) -> None:
     folder = used(state)
@@ -407,7 +407,7 @@ def test_all_that_ask_get_the_same_id(state: StateDirectory) -> None:
             (state.path / PROCESS_FILE).unlink()
 
 
-def test_an_id_that_somebody_has_drawn_until_it_could_be_locked_is_kept(
+def test_an_id_that_another_caller_drew_before_the_lock_is_kept(
     state: StateDirectory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     drawn = []

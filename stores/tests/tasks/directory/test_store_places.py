@@ -35,9 +35,7 @@ def test_a_store_of_another_engine_is_refused_and_no_other_is_made_beside_it(
         assert state(task, "left") == expected_state(KEYS)
 
 
-def test_an_empty_folder_of_another_engine_is_no_store_and_in_nobody_s_way(
-    tmp_path: Path, log: MemoryChangelog
-) -> None:
+def test_an_empty_folder_of_another_engine_is_no_store_and_blocks_none(tmp_path: Path, log: MemoryChangelog) -> None:
     """A creation, or a removal, that was cut short has left it."""
     task = closed_task(tmp_path, log)
     folder = checkpoint(tmp_path).path.parent
@@ -60,7 +58,7 @@ def test_what_an_upgrade_keeps_beside_a_store_is_no_store_of_its_own(tmp_path: P
 
 
 @pytest.mark.parametrize("place", ["left", "copies/left"])
-def test_a_store_outside_of_an_engine_s_folder_is_somebody_s_copy_and_stays(
+def test_a_store_outside_the_folder_of_an_engine_is_not_removed(
     tmp_path: Path, log: MemoryChangelog, place: str
 ) -> None:
     copy = tmp_path / "state" / str(TASK) / place

@@ -129,9 +129,7 @@ def test_the_stores_not_the_checkpoint_file_are_the_source_of_truth(tmp_path: Pa
     task.close()
 
 
-def test_a_checkpoint_of_garbage_costs_direct_stores_their_data_and_nobody_else(
-    tmp_path: Path, log: MemoryChangelog
-) -> None:
+def test_a_damaged_checkpoint_makes_only_direct_stores_restore(tmp_path: Path, log: MemoryChangelog) -> None:
     feed(log, [1, 2])
     task = counting_task(tmp_path, log, DIRECT, INDEXED)
     task.open()

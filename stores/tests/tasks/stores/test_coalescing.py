@@ -89,9 +89,7 @@ def count_one(record: Record, context: TaskContext) -> None:
     context.store("s").put(record.key, b"1")
 
 
-def test_the_last_write_of_a_key_counts_whatever_kind_it_is_with_its_timestamp(
-    tmp_path: Path, log: MemoryChangelog
-) -> None:
+def test_the_last_write_of_a_key_decides_its_value_and_timestamp(tmp_path: Path, log: MemoryChangelog) -> None:
     def process(record: Record, context: TaskContext) -> None:
         store = context.store("s")
         if record.offset == 0:

@@ -77,7 +77,7 @@ def outcomes(folder: Path, backend: str, durability: Durability) -> list[dict[st
         for backend in PERSISTENT
     ],
 )
-def test_a_task_opens_with_what_its_changelog_has_whatever_has_become_of_its_stores(
+def test_a_task_opens_with_the_state_of_its_changelog_after_any_damage_to_its_stores(
     path: Path, backend: str, ended: Callable[[Path, str, Durability], None]
 ) -> None:
     """Damage that only reading finds is made good when the function comes upon it."""

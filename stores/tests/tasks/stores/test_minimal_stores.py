@@ -156,7 +156,7 @@ def test_the_defaults_keep_the_contract(tmp_path: Path, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_readers_are_given_what_the_store_can_show(tmp_path: Path, name: str) -> None:
+def test_readers_get_the_isolation_levels_that_the_store_has(tmp_path: Path, name: str) -> None:
     with open_store(name, tmp_path / "s", name="s") as store:
         store.put(b"a", b"1")
         view = store.read_only(IsolationLevel.READ_UNCOMMITTED)

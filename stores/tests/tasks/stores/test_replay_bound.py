@@ -288,7 +288,7 @@ def test_a_record_that_writes_more_than_the_bound_is_one_commit_and_soon_forgott
     assert (5 <= commits <= 14, early) == (True, commits - 1)
 
 
-def test_a_bound_that_is_none_makes_nobody_commit(tmp_path: Path) -> None:
+def test_a_replay_bound_of_minus_one_forces_no_commit(tmp_path: Path) -> None:
     with MemoryChangelog() as log:
         feed(log, range(RECORDS))
         stores = {"s": StoreConfig(INDEXED, restore_max_bytes=-1)}

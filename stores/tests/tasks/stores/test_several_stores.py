@@ -172,7 +172,7 @@ def test_a_kill_between_stores_of_different_kinds_leaves_no_mixture(tmp_path: Pa
 
 @pytest.mark.parametrize("failed", [("left",), ("left", "middle"), ("middle", "right")], ids=str)
 @pytest.mark.parametrize("error", [UnknownError, StoreError])
-def test_a_good_store_commits_although_others_failed_in_a_way_that_nobody_knows_and_the_first_error_is_raised(
+def test_stores_commit_although_others_raise_unknown_errors_and_the_first_error_is_raised(
     tmp_path: Path,
     log: MemoryChangelog,
     monkeypatch: pytest.MonkeyPatch,

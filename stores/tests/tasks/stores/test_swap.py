@@ -89,7 +89,7 @@ def test_a_swap_cut_short_at_any_call_leaves_one_whole_store_and_the_next_openin
         return
 
 
-def test_an_old_store_that_an_earlier_swap_has_left_is_in_nobody_s_way(tmp_path: Path) -> None:
+def test_an_old_store_left_by_an_earlier_swap_does_not_block_the_next(tmp_path: Path) -> None:
     path = pair(tmp_path)
     make(beside(path, FORMER_END), "older")
     swap(path)
@@ -174,7 +174,7 @@ def test_everything_is_durable_before_the_next_step_relies_on_it(
     assert {("sync", path), ("sync", beside(path, FORMER_END))} <= set(letter)
 
 
-def test_after_power_loss_the_note_of_a_swap_is_gone_only_if_the_new_name_is_there(
+def test_after_power_loss_the_journal_of_a_swap_is_missing_only_if_the_new_name_is_durable(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A folder's names survive power loss once it is synced. The note completes a swap whose names are lost."""

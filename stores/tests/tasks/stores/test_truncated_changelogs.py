@@ -47,7 +47,7 @@ def run_two_instances(folder: Path, log: Changelog, backend: str = INDEXED) -> i
 
 @over_each_changelog
 @pytest.mark.parametrize("backend", [INDEXED, "lmdb-native", DIRECT])
-def test_a_store_whose_next_record_is_gone_is_wiped_and_restored_and_its_task_continues(
+def test_a_store_whose_next_record_was_deleted_is_restored_whole_and_its_task_continues(
     tmp_path: Path, log: Changelog, backend: str
 ) -> None:
     run_two_instances(tmp_path, log, backend)

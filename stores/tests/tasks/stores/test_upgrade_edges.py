@@ -133,9 +133,7 @@ def test_a_store_whose_records_are_all_deleted_is_upgraded_like_any_other(tmp_pa
         assert task.metrics.stores["s"].upgrade_total == 1
 
 
-def test_a_store_that_was_opened_and_never_used_is_upgraded_whatever_kind_it_was(
-    tmp_path: Path, log: MemoryChangelog
-) -> None:
+def test_an_unused_store_of_another_kind_is_upgraded(tmp_path: Path, log: MemoryChangelog) -> None:
     feed_times(log, range(4))
     work(old_task(tmp_path, log, store_records=KeyValue(key=INT64, value=STR)), 0)
     with closing(new_task(tmp_path, log)) as task:

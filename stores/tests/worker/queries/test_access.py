@@ -84,7 +84,7 @@ def test_a_request_longer_than_one_read_is_read_whole_over_tls(stage: Stage, cer
         assert client.getresponse().status == 200
 
 
-def test_a_client_without_tls_is_not_answered_and_keeps_nobody_out(stage: Stage, certificate: AccessFiles) -> None:
+def test_a_client_without_tls_gets_no_answer_and_blocks_no_other_client(stage: Stage, certificate: AccessFiles) -> None:
     with served(stage.application, certificate) as address:
         with closing(socket.create_connection((address.host, address.port), timeout=TIMEOUT_S)) as plain:
             plain.sendall(b"GET /stores HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
@@ -180,7 +180,7 @@ def test_files_that_can_not_be_read_are_named(tmp_path: Path, certificate: Acces
             wrong.tls()
 
 
-def test_a_key_with_a_password_is_refused_and_nobody_is_asked_for_it(
+def test_an_encrypted_private_key_is_refused_without_a_prompt(
     tmp_path: Path, certificate: AccessFiles, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Without a password OpenSSL asks on the terminal, if the process has one."""
@@ -234,7 +234,7 @@ def test_what_is_off_is_named_by_its_properties(access: AccessFiles, words: tupl
 
 
 @pytest.mark.parametrize("is_loopback", [True, False])
-def test_a_worker_that_others_can_reach_warns_of_what_is_off(
+def test_a_worker_on_a_public_address_warns_of_missing_protection(
     stage: Stage, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, is_loopback: bool
 ) -> None:
     monkeypatch.setattr(ServerAddress, "is_loopback", is_loopback)

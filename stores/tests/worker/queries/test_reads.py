@@ -28,7 +28,7 @@ def test_a_key_has_its_value_and_the_answer_its_position(stage: Stage) -> None:
     assert stage.ask("counts/get", key="pears").body["value"] is None
 
 
-def test_answers_are_json_that_nobody_keeps(stage: Stage) -> None:
+def test_answers_are_json_and_forbid_caching(stage: Stage) -> None:
     headers = stage.ask("counts/get", key="apples").headers
     assert headers["Content-Type"] == "application/json"
     assert headers["Cache-Control"] == "no-store"
@@ -130,7 +130,7 @@ def test_pages_of_a_prefix_have_its_keys_alone(stage: Stage) -> None:
         assert pages(stage, f"{store}/prefix", prefix="") == [["a", *WORDS, "x"]]
 
 
-def test_a_page_goes_on_where_the_last_one_ended_whatever_was_written_meanwhile(stage: Stage) -> None:
+def test_a_page_continues_after_the_last_one_despite_writes_in_between(stage: Stage) -> None:
     stage.put("counts", *((word, 1) for word in WORDS))
     first = stage.ask("counts/range", limit=10)
     stage.put("counts", ("w00x", 1), ("w09", None), ("w09x", 1), ("w10", None))

@@ -305,7 +305,7 @@ def test_an_error_of_the_group_is_its_sentence(
     "wrong",
     ["", "8080", "host", "host:0", "host:99999", "evil.example:80/path", "a:1\r\nSet-Cookie: x:2", "0.0.0.0:80"],
 )
-def test_clients_are_not_sent_to_what_is_no_address(
+def test_clients_are_not_redirected_to_an_invalid_address(
     stage: Stage, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, wrong: str
 ) -> None:
     """Another program may have joined the group, or written the file of a member."""

@@ -102,7 +102,7 @@ def test_connections_are_bounded_and_the_next_one_waits(stage: Stage, monkeypatc
     assert CONNECTIONS_MAX > 3 * THREADS
 
 
-def test_the_socket_of_a_client_that_is_gone_already_is_closed(monkeypatch: pytest.MonkeyPatch, stage: Stage) -> None:
+def test_the_socket_of_a_client_that_has_disconnected_is_closed(monkeypatch: pytest.MonkeyPatch, stage: Stage) -> None:
     taken: list[socket.socket] = []
 
     def is_gone(self: object, server: object, client: socket.socket, *rest: object, **named: object) -> None:
@@ -139,7 +139,7 @@ def held_slowly(count: int, address: str, *sources: str) -> Iterator[list[socket
 
 
 @pytest.mark.parametrize("sources", [("127.0.0.1",), ("127.0.0.2",), ("127.0.0.2", "127.0.0.3", "127.0.0.4")])
-def test_as_many_slow_connections_as_there_can_be_keep_nobody_out(
+def test_the_maximum_of_slow_connections_blocks_no_other_client(
     stage: Stage, monkeypatch: pytest.MonkeyPatch, sources: tuple[str, ...]
 ) -> None:
     monkeypatch.setattr(server, "REQUEST_S", TIMEOUT_S)
