@@ -24,8 +24,7 @@ from pathlib import Path
 
 from stores.errors import StoreError
 from stores.tasks.directory.directory_layout import RELOCATE, DirectoryLayout
-from stores.tasks.directory.layout_change import change_layout
-from stores.tasks.directory.relocation import Relocation, relocate
+from stores.tasks.directory.relocation import Relocation, change_layout, relocate
 from stores.tasks.topology import Topology
 
 

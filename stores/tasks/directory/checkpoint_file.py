@@ -11,7 +11,6 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Mapping
-from contextlib import suppress
 from pathlib import Path
 from zlib import crc32
 
@@ -78,6 +77,13 @@ class CheckpointFile:
                 raise self._garbage(f"partition {number} and offset {at} can't be")
         return {partition: offset for partition, offset in offsets.items() if offset >= 0}
 
+    def known(self) -> dict[TopicPartition, int]:
+        """Return the offsets as a task reads them: a damaged file has none."""
+        try:
+            return self.read()
+        except StoreCorruptedError:
+            return {}
+
     def write(self, offsets: Mapping[TopicPartition, int | None]) -> None:
         """Replace the file by one with ``offsets``, or remove it if there are none; durable on return.
 
@@ -129,8 +135,7 @@ class SplitCheckpoint:
         """Return the offsets by changelog partition. A damaged file has none; the other files still count."""
         found: dict[TopicPartition, int] = {}
         for partition, file in self._files.items():
-            with suppress(StoreCorruptedError):
-                found |= {key: offset for key, offset in file.read().items() if key == partition}
+            found |= {key: offset for key, offset in file.known().items() if key == partition}
         return found
 
     def write(self, offsets: Mapping[TopicPartition, int | None]) -> None:

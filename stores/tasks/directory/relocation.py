@@ -1,4 +1,4 @@
-"""Relocation: stores follow their sub-topologies when a new topology gives these other numbers.
+"""Relocation: stores follow their sub-topologies when a new topology gives these other numbers, or change their layout.
 
     .relocating      held (flock) while stores are searched and moved; names the process
     .relocation      the journal, while stores are moved (see ``stores.tasks.directory.relocation_journal``)
@@ -7,7 +7,7 @@
 A store's folder is renamed; its files are never read or copied. Its changelog topic does not depend on the
 sub-topology, so the store continues at its offset. Stores that the topology does not name stay until a clean-up.
 
-Source: KIP-816.
+Source: KIP-816; its "Alternative 1", "Migration", for the layout.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Collection, Iterable, Iterator
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, replace
 from os import PathLike
 from pathlib import Path
 
-from stores.errors import StoreMisplacedError, StoreUnavailableError
+from stores.errors import ConfigError, StoreMisplacedError, StoreUnavailableError
 from stores.files.creation import LOCK_FILE as STORE_LOCK_FILE
 from stores.files.creation import remove_empty
 from stores.files.locks import FileLock, take, take_in_time
 from stores.files.plain_files import check_no_link, make_folder, translated_system_errors
 from stores.files.store_directory import checked_path
-from stores.tasks.directory.directory_layout import JOURNAL_FILE, RELOCATING_FILE, relocate_command
-from stores.tasks.directory.placement import Move, Placement, place_stores
+from stores.tasks.directory.directory_layout import JOURNAL_FILE, RELOCATING_FILE, DirectoryLayout, relocate_command
+from stores.tasks.directory.placement import Move, Placement, check_topology, place_in_layout, place_stores
 from stores.tasks.directory.relocation_journal import Journal, planned
 from stores.tasks.directory.state_directory import LOCK_FILE, StateDirectory
 from stores.tasks.directory.store_places import parts
@@ -65,10 +65,8 @@ def relocate(
     tasks, or any task with another topology is open; StoreUnavailableError if there is no such directory, and on a disk
     error, after which the next call completes it; StoreCorruptedError for a damaged journal or note of the layout.
     """
-    state = _checked(state_dir, topology)
-    with translated_system_errors(state.path):
-        if not state.path.is_dir():
-            raise StoreUnavailableError(f"{state.path} does not exist: name an existing state directory")
+    check_topology(topology)
+    with _existing(state_dir) as state:
         if dry_run:
             return _report(state, Journal.read(state.path), place_stores(state, topology))
         with relocating(state) as completed:
@@ -77,6 +75,82 @@ def relocate(
                 return _relocate(state, topology, application_id, completed)
             finally:
                 lock.release()
+
+
+def change_layout(
+    state_dir: str | PathLike[str],
+    layout: DirectoryLayout | str,
+    *,
+    topology: Topology | None = None,
+    application_id: str | None = None,
+    dry_run: bool = False,
+) -> Relocation:
+    """Move all stores of the state directory to their places in ``layout``, and note the layout there for the tasks.
+
+    For a change back to ``task``, the ``topology`` names the task of each store. With ``dry_run`` nothing is changed.
+    An interrupted call is completed by the next one, or by the next task that opens there. ``application_id`` is as for
+    ``relocate``.
+
+    Raises: TypeError; ConfigError for an unknown layout, for a topology that is missing or does not name a store, and
+    for an invalid name of a store; StoreLockedError if a task or a store is open; StoreIncompatibleError if two stores
+    would get one place; StoreCorruptedError for a damaged journal; StoreUnavailableError if there is no such directory,
+    and on a disk error. All of these but the last are raised before anything is moved. After a disk error the next call
+    completes the change.
+    """
+    if topology is not None:
+        check_topology(topology)
+    try:
+        wanted = DirectoryLayout(layout)
+    except ValueError as error:
+        raise ConfigError(f"{layout!r} is not a layout: use {', '.join(DirectoryLayout)}") from error
+    with _existing(state_dir) as state:
+        if dry_run:
+            pending = Journal.read(state.path)
+            return _report(state, pending, place_in_layout(state, wanted, topology))
+        with relocating(state) as completed:
+            found = place_in_layout(state, wanted, topology)
+            # A journal without moves: no task opens as long as it is there.
+            Journal(()).write(state.path)
+            try:
+                with locked(state, found.moves, state.tasks()):
+                    # Another process may have created or removed a store before all was locked.
+                    found = place_in_layout(state, wanted, topology)
+                    _check_devices(state, found.moves)
+                    _move(state, found.moves, {move.store for move in found.moves}, application_id, wanted)
+            except BaseException:
+                _drop_barrier(state.path)
+                raise
+            return _report(state, completed, found)
+
+
+@contextmanager
+def _existing(state_dir: str | PathLike[str]) -> Iterator[StateDirectory]:
+    state = StateDirectory(checked_path(state_dir))
+    with translated_system_errors(state.path):
+        if not state.path.is_dir():
+            raise StoreUnavailableError(f"{state.path} does not exist: name an existing state directory")
+        yield state
+
+
+def _drop_barrier(state: Path) -> None:
+    """Remove the journal, unless it has moves or a layout: then the next call carries it out."""
+    with suppress(Exception):
+        journal = Journal.read(state)
+        if journal is not None and not journal.moves and journal.layout is None:
+            (state / JOURNAL_FILE).unlink()
+
+
+def _move(
+    state: StateDirectory,
+    moves: Iterable[Move],
+    known: Iterable[str],
+    application_id: str | None,
+    layout: DirectoryLayout | None = None,
+) -> None:
+    """Move stores, all of which and whose tasks are locked; ``layout`` is then that of the directory."""
+    journal = replace(planned(state.path, moves, known, application_id), layout=layout)
+    journal.write(state.path)
+    journal.carry_out(state.path)
 
 
 def admit(
@@ -140,14 +214,12 @@ def _relocate(
     found = place_stores(state, topology)
     while found.moves:
         # First: locking a task without a folder creates the folder.
-        check_devices(state, found.moves)
+        _check_devices(state, found.moves)
         with locked(state, found.moves):
             # Another process may have created or removed a store before all was locked.
             again = place_stores(state, topology)
             if again.moves == found.moves:
-                journal = planned(state.path, found.moves, topology.stores, application_id)
-                journal.write(state.path)
-                journal.carry_out(state.path)
+                _move(state, found.moves, topology.stores, application_id)
                 _log.info("moved %d stores of %s to the tasks that have them now", len(found.moves), state.path)
                 found = again
                 break
@@ -208,7 +280,7 @@ def _tasks(moves: Iterable[Move]) -> list[TaskId]:
     return sorted(home for home in homes if isinstance(home, TaskId))
 
 
-def check_devices(state: StateDirectory, moves: Iterable[Move]) -> None:
+def _check_devices(state: StateDirectory, moves: Iterable[Move]) -> None:
     """Check that each store can be renamed. Raises: StoreUnavailableError if its task is on another file system."""
     for move in moves:
         source = move.path(state.path, move.source)
@@ -220,7 +292,7 @@ def check_devices(state: StateDirectory, moves: Iterable[Move]) -> None:
 
 
 def _refuse(state: StateDirectory, found: Placement) -> None:
-    misplaced = [*moved_paths(state, found.moves), *moved_paths(state, found.doubles)]
+    misplaced = [*_moved_paths(state, found.moves), *_moved_paths(state, found.doubles)]
     if misplaced:
         listed = "; ".join(f"{store!r} is in {source} and belongs in {target}" for store, source, target in misplaced)
         raise StoreMisplacedError(
@@ -232,19 +304,13 @@ def _refuse(state: StateDirectory, found: Placement) -> None:
 
 def _report(state: StateDirectory, completed: Journal | None, found: Placement) -> Relocation:
     return Relocation(
-        () if completed is None else moved_paths(state, completed.moves),
-        moved_paths(state, found.moves),
-        moved_paths(state, found.doubles),
+        () if completed is None else _moved_paths(state, completed.moves),
+        _moved_paths(state, found.moves),
+        _moved_paths(state, found.doubles),
         tuple((located.store, located.path(state.path)) for located in found.unnamed),
     )
 
 
-def moved_paths(state: StateDirectory, moves: Iterable[Move]) -> tuple[tuple[str, Path, Path], ...]:
+def _moved_paths(state: StateDirectory, moves: Iterable[Move]) -> tuple[tuple[str, Path, Path], ...]:
     """Return the old and the new path of each store."""
     return tuple((move.store, move.path(state.path, move.source), move.path(state.path, move.target)) for move in moves)
-
-
-def _checked(state_dir: str | PathLike[str], topology: Topology) -> StateDirectory:
-    if not isinstance(topology, Topology):
-        raise TypeError(f"a topology is a Topology, not {type(topology).__name__}")
-    return StateDirectory(checked_path(state_dir))

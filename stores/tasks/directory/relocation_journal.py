@@ -17,7 +17,7 @@ from __future__ import annotations
 import json
 import os
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -29,14 +29,14 @@ from stores.failpoints import Part, declare, reach
 from stores.files.creation import is_plain
 from stores.files.plain_files import StrangeFileError, make_folder, read_json, sync_folder
 from stores.interface import TopicPartition
-from stores.tasks.directory.checkpoint_file import CheckpointFile
 from stores.tasks.directory.directory_layout import JOURNAL_BYTES_MAX, JOURNAL_FILE, DirectoryLayout, write_layout
 from stores.tasks.directory.names import check_stores
-from stores.tasks.directory.origin_file import Origin, OriginFile
+from stores.tasks.directory.origin_file import Origin
 from stores.tasks.directory.placement import Move
 from stores.tasks.directory.replacement import carry_out, decide
-from stores.tasks.directory.state_directory import CHECKPOINT_FILE, LOCK_FILE, ORIGIN_FILE
-from stores.tasks.directory.store_places import parts, places
+from stores.tasks.directory.state_directory import LOCK_FILE
+from stores.tasks.directory.store_entries import StoreEntries
+from stores.tasks.directory.store_places import parts
 from stores.tasks.identifier import Home, StorePartition, TaskId
 
 ENTRIES_TAKEN = declare(
@@ -150,11 +150,10 @@ class Journal:
 
     def _take_entries(self, state: Path, home: Home, moves: Iterable[Move]) -> None:
         """Remove the entries of the moved stores from the files of one task, or of one store's own folder."""
-        folder = state / str(home)
-        if not folder.is_dir():
-            return
-        take_offsets(folder, (TopicPartition(topic, home.partition) for topic in self.taken.get(home, ())))
-        take_origins(folder, {move.store for move in moves}, _names(state, home))
+        entries = StoreEntries(state, home)
+        if entries.folder.is_dir():
+            topics = self.taken.get(home, ())
+            entries.remove({TopicPartition(topic, home.partition) for topic in topics}, {move.store for move in moves})
 
     def _renames(self, state: Path) -> Iterator[tuple[Path, Path]]:
         made: dict[Path, None] = {}
@@ -185,19 +184,14 @@ class Journal:
         return not parts(source) and bool(parts(target))
 
     def _write_entries(self, state: Path, home: Home, moves: Iterable[Move]) -> None:
-        folder = state / str(home)
         arrived = [move for move in moves if move.target == home and self._has_arrived(state, move)]
         offsets = {
             TopicPartition(topic, home.partition): offset
             for move in arrived
             for topic, offset in self.offsets.get(move, {}).items()
         }
-        if offsets:
-            CheckpointFile(folder / CHECKPOINT_FILE).write({**offsets_of(folder), **offsets})
         origins = {move.store: self.origins[move] for move in arrived if move in self.origins}
-        if origins:
-            file = OriginFile(folder / ORIGIN_FILE)
-            file.write({**file.read(_names(state, home) - origins.keys()), **origins})
+        StoreEntries(state, home).add(offsets, origins)
 
 
 def planned(state: Path, moves: Iterable[Move], known: Iterable[str], application_id: str | None = None) -> Journal:
@@ -218,65 +212,18 @@ def planned(state: Path, moves: Iterable[Move], known: Iterable[str], applicatio
     origins: dict[Move, Origin] = {}
     common = set(known)
     for home in journal.homes:
-        folder = state / str(home)
-        here = _names(state, home)
+        entries = StoreEntries(state, home)
         leaving, moving = out[home], out[home].keys() | into[home]
         topics = []
-        for (topic, number), offset in offsets_of(folder).items():
-            stores = [*here] if isinstance(home, StorePartition) else owners(topic, common | here, application_id)
-            if number == home.partition and moving & set(stores):
-                topics.append(topic)
+        for partition, offset in entries.offsets().items():
+            stores = entries.owners(partition, common, application_id)
+            if moving & set(stores):
+                topics.append(partition.topic)
                 if len(stores) == 1 and stores[0] in leaving:
-                    offsets[leaving[stores[0]]][topic] = offset
+                    offsets[leaving[stores[0]]][partition.topic] = offset
         taken[home] = tuple(topics)
-        found = OriginFile(folder / ORIGIN_FILE).read(here) if folder.is_dir() else {}
-        origins |= {move: found[store] for store, move in leaving.items() if store in found}
+        origins |= {leaving[store]: origin for store, origin in entries.origins().items() if store in leaving}
     return Journal(journal.moves, taken, offsets, origins)
-
-
-def owners(topic: str, known: set[str], application_id: str | None) -> list[str]:
-    """Return the stores among ``known`` whose changelog the topic may be: APPLICATION-STORE-changelog."""
-    name = topic.removesuffix("-changelog")
-    if name == topic:
-        return []
-    if application_id is not None:
-        store = name.removeprefix(f"{application_id}-")
-        return [store] if store != name and store in known else []
-    dashes = [place for place, letter in enumerate(name) if letter == "-" and place]
-    return [store for place in dashes if (store := name[place + 1 :]) in known]
-
-
-def take_offsets(folder: Path, partitions: Iterable[TopicPartition]) -> None:
-    """Remove the offsets of ``partitions`` from the checkpoint file in a task's folder."""
-    gone = set(partitions)
-    found = offsets_of(folder)
-    kept = {partition: offset for partition, offset in found.items() if partition not in gone}
-    if kept != found:
-        CheckpointFile(folder / CHECKPOINT_FILE).write(kept)
-
-
-def take_origins(folder: Path, stores: Iterable[str], here: Collection[str]) -> None:
-    """Remove the entries of ``stores`` from the origin file in a folder, whose stores are ``here``."""
-    file = OriginFile(folder / ORIGIN_FILE)
-    gone = set(stores)
-    found = file.read(here)
-    kept = {store: origin for store, origin in found.items() if store not in gone}
-    if kept != found:
-        file.write(kept)
-
-
-def offsets_of(folder: Path) -> dict[TopicPartition, int]:
-    """Return the offsets in the checkpoint file of a task's folder; none if it is damaged, as a task reads it."""
-    try:
-        return CheckpointFile(folder / CHECKPOINT_FILE).read()
-    except StoreCorruptedError:
-        return {}
-
-
-def _names(state: Path, home: Home) -> set[str]:
-    if isinstance(home, StorePartition):
-        return {home.store}
-    return {place.store for place in places(state / str(home))}
 
 
 def _move_of(content: Mapping[str, Any]) -> Move:

@@ -30,7 +30,7 @@ from pathlib import Path
 from stat import S_IMODE
 from uuid import UUID, uuid4
 
-from stores.errors import StoreCorruptedError, StoreIncompatibleError, StoreLockedError
+from stores.errors import StoreIncompatibleError, StoreLockedError
 from stores.failpoints import Part, declare, reach
 from stores.files.creation import foreign_names, is_store, is_unused
 from stores.files.locks import take, take_in_time
@@ -269,10 +269,7 @@ class StateDirectory:
                 f"{self.path} has the layout store-partition, which does not name the task of a store: call "
                 "stored_offsets() with the topology"
             )
-        try:
-            return CheckpointFile(self.folder(task_id) / CHECKPOINT_FILE).read()
-        except StoreCorruptedError:
-            return {}
+        return CheckpointFile(self.folder(task_id) / CHECKPOINT_FILE).known()
 
     def offset_sums(
         self, running: Mapping[TaskId, Mapping[TopicPartition, int | None]] | None = None

@@ -23,9 +23,10 @@ from stores.files.plain_files import read_json, replace_file, translated_system_
 from stores.registry import StoreBackend, backends
 from stores.tasks.directory.directory_layout import JOURNAL_FILE, RELOCATING_FILE
 from stores.tasks.directory.placement import Located, place_stores
-from stores.tasks.directory.relocation_journal import offsets_of, owners, take_offsets, take_origins, tidy
+from stores.tasks.directory.relocation_journal import tidy
 from stores.tasks.directory.state_directory import LOCK_FILE, StateDirectory, Watch, last_used, unused_by
-from stores.tasks.directory.store_places import parts, places
+from stores.tasks.directory.store_entries import StoreEntries
+from stores.tasks.directory.store_places import parts
 from stores.tasks.identifier import Home, StorePartition
 from stores.tasks.topology import Topology
 
@@ -114,7 +115,7 @@ def _remove(state: StateDirectory, located: Located) -> bool:
                 if (part / STORE_LOCK_FILE).is_file():
                     # A locked store is refused here, before its entries are removed.
                     os.close(take(part / STORE_LOCK_FILE, note=False))
-            _forget(folder, located)
+            _forget(state.path, located)
         for part in folders:
             if is_library_s:
                 wipe(part)
@@ -133,18 +134,13 @@ def _remove(state: StateDirectory, located: Located) -> bool:
     return True
 
 
-def _forget(folder: Path, located: Located) -> None:
+def _forget(state: Path, located: Located) -> None:
     """Remove the entries of a store from the files of its task, or from its own files."""
-    home, _, store = located
-    found = offsets_of(folder)
-    if isinstance(home, StorePartition):
-        take_offsets(folder, found)
-        take_origins(folder, [store], {store})
-    else:
-        gone = [key for key in found if key.partition == home.partition and owners(key.topic, {store}, None)]
-        take_offsets(folder, gone)
-        take_origins(folder, [store], {place.store for place in places(folder)})
-    position = folder / f"{store}.position"
+    entries, store = StoreEntries(state, located.home), located.store
+    is_alone = isinstance(located.home, StorePartition)
+    gone = {key for key in entries.offsets() if is_alone or store in entries.owners(key, [store], None)}
+    entries.remove(gone, {store})
+    position = entries.folder / f"{store}.position"
     if position.is_file() and not position.is_symlink():
         position.unlink()
 

@@ -38,8 +38,9 @@ from stores.tasks.directory.checkpoint_file import CheckpointFile, SplitCheckpoi
 from stores.tasks.directory.directory_layout import JOURNAL_FILE, RELOCATING_FILE
 from stores.tasks.directory.origin_file import Origin, OriginFile, SplitOrigins
 from stores.tasks.directory.placement import Move
-from stores.tasks.directory.relocation_journal import Journal, owners
+from stores.tasks.directory.relocation_journal import Journal
 from stores.tasks.directory.replacement import DECIDED, RENAMED
+from stores.tasks.directory.store_entries import owners
 from stores.tasks.directory.task_lock import TaskLock
 from stores.tasks.directory.topology_lock import TOPOLOGY_FILE
 from stores.tasks.directory.unnamed_stores import UNNAMED_FILE, clean_stores
@@ -181,7 +182,7 @@ def test_a_store_that_appears_at_the_target_is_not_overwritten(tmp_path: Path, m
     def late(*given: object) -> None:
         target.mkdir(parents=True, exist_ok=True)
 
-    monkeypatch.setattr(relocation, "check_devices", late)
+    monkeypatch.setattr(relocation, "_check_devices", late)
     done = relocate(tmp_path, PRESENT)
     assert [name for name, _, _ in done.doubles] == ["rates"]
     assert "rates" not in [name for name, _, _ in done.moved]
