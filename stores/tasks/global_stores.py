@@ -36,7 +36,6 @@ from stores.tasks.directory.store_places import places
 from stores.tasks.first_error import FirstError
 from stores.tasks.stores.conversion import VERSION_HEADER, Conversion
 from stores.tasks.stores.log_follower import LogFollower, Piece
-from stores.telemetry import MetricsRegistry
 
 _log = logging.getLogger(__name__)
 
@@ -336,13 +335,9 @@ class GlobalStores(Closeable):
         """Return a view of each store by name. Raises: StoreClosedError."""
         return {name: self.view(name) for name in self._stores}
 
-    def watch(self, metrics: MetricsRegistry) -> None:
-        """Add the stores to a registry, each with its folder as the label ``path``: another process may have its own.
-
-        A store is forgotten there when it is closed. Raises: StoreClosedError.
-        """
-        for copy in self._readable_copies().values():
-            metrics.add(copy.store, {"path": str(copy.path)})
+    def opened(self) -> dict[Path, KeyValueStore]:
+        """Return the stores by their folders: another process may have its own copies. Raises: StoreClosedError."""
+        return {copy.path: copy.store for copy in self._readable_copies().values()}
 
     def close(self) -> None:
         """Close the stores. Their views are closed with them. May be called more than once."""

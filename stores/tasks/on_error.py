@@ -17,7 +17,7 @@ from stores.errors import ChangelogError, ConfigError, StoreError
 from stores.interface import TopicPartition
 from stores.tasks.context import ProcessFunction, TaskContext
 from stores.tasks.record_undo import RecordUndo
-from stores.tasks.task_counters import TaskCounters
+from stores.tasks.task_state import TaskCounters
 
 _TEXT_CHARACTERS_MAX = 16_384
 """The most characters of a header: a broker refuses records that are too large."""

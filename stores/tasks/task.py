@@ -47,9 +47,8 @@ from stores.tasks.stores.latencies import latencies_of, measured, with_latencies
 from stores.tasks.stores.log_follower import RestoreReport
 from stores.tasks.stores.store_group import StoreGroup
 from stores.tasks.stores.task_store import TaskStore
-from stores.tasks.task_counters import TaskCounters
 from stores.tasks.task_resources import StandbyTask, TaskResources
-from stores.tasks.task_state import Call, TaskLifecycle
+from stores.tasks.task_state import Call, TaskCounters, TaskLifecycle
 from stores.tasks.task_transaction import TaskTransaction
 from stores.tasks.timing import (
     Punctuator,

@@ -1,4 +1,4 @@
-"""The states of a task, and one table of the transitions and of the calls that are legal in each.
+"""The states of a task, one table of the transitions and of the calls that are legal in each, and its counters.
 
 A task is restored when it is opened, runs, and rolls back to its last commit after an error. An error that it can't
 roll back from stops it: FAILED until it is closed, or FENCED, which has closed it already.
@@ -10,9 +10,10 @@ fencing.
 from __future__ import annotations
 
 from collections.abc import Mapping, Set
+from dataclasses import dataclass, field
 from enum import StrEnum
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from stores.errors import (
     ChangelogTimeoutError,
@@ -21,6 +22,8 @@ from stores.errors import (
     StoreError,
     StoreRestoringError,
 )
+from stores.metrics import none_early
+from stores.strategies.counters import Counters
 from stores.tasks.identifier import TaskId
 
 
@@ -245,3 +248,34 @@ class TaskLifecycle:
             error.__cause__ = failure
             return error
         return StoreClosedError(f"{task} is not open: open() it first")
+
+
+@dataclass(slots=True)
+class TaskCounters(Counters):
+    """The counters of a task, on its own thread. ``stores.metrics`` is read from them."""
+
+    rollback_records_total: int = 0
+    punctuate_total: int = 0
+    skipped_total: int = 0
+    dead_letter_total: int = 0
+    early_commit_total: dict[str, int] = field(default_factory=none_early)
+
+    def committed_early(self, cause: str) -> None:
+        """Count a commit that came before the interval was up, under its ``EarlyCommitCause``."""
+        self.early_commit_total[cause] += 1
+
+    def rolled_back(self, records: int) -> None:
+        """Count a transaction with ``records`` input records that was rolled back."""
+        self.rollback_total += 1
+        self.rollback_records_total += records
+
+    def read(self) -> dict[str, Any]:
+        """Return the fields of ``TaskMetrics`` that are counted here."""
+        return {
+            **Counters.read(self),
+            "rollback_records_total": self.rollback_records_total,
+            "punctuate_total": self.punctuate_total,
+            "skipped_total": self.skipped_total,
+            "dead_letter_total": self.dead_letter_total,
+            "early_commit_total": dict(self.early_commit_total),
+        }

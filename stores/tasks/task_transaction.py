@@ -27,8 +27,7 @@ from stores.tasks.stores.store_group import (
     BETWEEN_STORES,
     StoreGroup,
 )
-from stores.tasks.task_counters import TaskCounters
-from stores.tasks.task_state import Call, Event, TaskLifecycle, TaskState
+from stores.tasks.task_state import Call, Event, TaskCounters, TaskLifecycle, TaskState
 from stores.tasks.timing import Timing
 
 _log = logging.getLogger(__name__)

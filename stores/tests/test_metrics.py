@@ -20,7 +20,7 @@ from stores.metrics import (
 )
 from stores.strategies import iterator
 from stores.strategies.counters import Timer
-from stores.tasks.task_counters import TaskCounters
+from stores.tasks.task_state import TaskCounters
 
 
 def clock(*times: float) -> Callable[[], float]:

@@ -84,7 +84,8 @@ class GlobalThread:
                 self._try_later(error)
         self.lag, self._told = 0, ""
         if self._metrics is not None:
-            self._stores.watch(self._metrics)
+            for path, store in self._stores.opened().items():
+                self._metrics.add(store, {"path": str(path)})
 
     def _progress(self, left: int) -> None:
         self.lag = left

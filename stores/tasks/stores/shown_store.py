@@ -2,18 +2,191 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import TracebackType
+from typing import Any, ClassVar, NoReturn, cast
 
+from stores.batch.buffer import PAIR_MEMORY_BYTES, RANGE_MEMORY_BYTES
 from stores.changelog.interface import IsExpired
-from stores.interface import KeyValueStore
+from stores.forwarding import LoggedStore
+from stores.interface import KeyValueStore, TopicPartition
 from stores.records.record_kind import TypedStore
-from stores.tasks.context import TaskContext
+from stores.records.staging import RecordStaging, StagedWrite
+from stores.tasks.context import TaskContext, not_processing
 from stores.tasks.directory.task_files import StorePlan
-from stores.tasks.stores.changelogging_store import ChangeloggingStaging, ChangeloggingStore
+from stores.tasks.memory_budget import WrittenBytes
+from stores.tasks.record_undo import HeldLog, StoreUndo, WriteLog
 from stores.tasks.stores.store_counters import TaskStoreCounters
 from stores.tasks.stores.store_format import StoreFormat
 from stores.tasks.stores.store_log import COALESCED_BYTES_MAX, CoalescingLog, StoreLog
+
+_REFUSED = (TypeError, ValueError)
+"""The errors of a refused write: a store raises them before anything is staged."""
+
+
+class RecordWrites:
+    """A context of writes that stage: only while a record is processed, which has failed if one of them fails.
+
+    A write that the store refused is not staged. Any other failed write may be staged in part and is not logged, so
+    that the record must not be committed, even if the user's function catches the error.
+    """
+
+    def __init__(self, context: TaskContext) -> None:
+        self._context = context
+
+    def __enter__(self) -> None:
+        if not self._context.active:
+            raise not_processing(self._context.task_id)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is not None and not isinstance(error, _REFUSED):
+            self._context.failure = error
+
+
+class ChangeloggingStore(LoggedStore):
+    """A change-logging store over ``inner``. It logs each write with the current record's timestamp.
+
+    The task commits, rolls back, restores and closes the store: these calls raise StoreError here. So does a write
+    while no record is being processed.
+    """
+
+    refusals: ClassVar[Mapping[str, str]] = {
+        "commit": "is committed by its task: call context.commit() to request a commit",
+        "rollback": "is rolled back by its task: raise an exception in the function for that",
+        "restore": "is restored by its task: open the task again",
+        "advance_position": "has the position of its task's input: leave out the call",
+        "close": "is closed by its task: close the task",
+    }
+
+    def __init__(self, inner: KeyValueStore, log: WriteLog, context: TaskContext) -> None:
+        super().__init__(inner)
+        self._context = context
+        self._staging = RecordWrites(context)
+        # Writes to a store that is not transactional must not cause an early commit (KIP-892).
+        self._written = context.written if inner.transactional else WrittenBytes()
+        self._log = log if context.undo is None else HeldLog(log, context.undo)
+        self._entry_bytes = PAIR_MEMORY_BYTES + log.entry_bytes
+        self._undo = None if context.undo is None else StoreUndo(inner, context.undo, self._written)
+        self.follow(inner)
+
+    def follow(self, inner: KeyValueStore) -> None:
+        """Continue over ``inner``, which is the same store, opened again."""
+        self.inner = self._target = inner
+        if self._undo is not None:
+            self._undo.inner = inner
+            # It has all writes of a store.
+            self._target = cast(KeyValueStore, self._undo)
+
+    def put(self, key: bytes, value: bytes | None) -> None:
+        context = self._context
+        if not context.active:
+            raise not_processing(context.task_id)
+        # Log after staging: a write that the store refuses is not logged. A write that is staged but not logged must
+        # never be committed, even if the user's function catches the error.
+        try:
+            self._target.put(key, value)
+        except _REFUSED:
+            raise
+        except BaseException as error:
+            context.failure = error
+            raise
+        try:
+            self._log.send(key, value, context.record.timestamp_ms)
+        except BaseException as error:
+            context.failure = error
+            raise
+        self._written.num_bytes += self._entry_bytes + (len(key) if value is None else len(key) + len(value))
+
+    def _log_all(self, pairs: Iterable[tuple[bytes, bytes | None]]) -> None:
+        context, log = self._context, self._log
+        timestamp_ms = context.record.timestamp_ms
+        try:
+            for key, value in pairs:
+                log.send(key, value, timestamp_ms)
+                self._written.num_bytes += self._entry_bytes + (len(key) if value is None else len(key) + len(value))
+        except BaseException as error:
+            context.failure = error
+            raise
+
+    def delete_range(self, start: bytes | None, end: bytes | None) -> None:
+        super().delete_range(start, end)
+        self._written.num_bytes += RANGE_MEMORY_BYTES + len(start or b"") + len(end or b"")
+
+    def set_mark(self, name: str, value: bytes | None) -> None:
+        """Set a mark like ``StateStore.set_mark``. The changelog has no marks: after a restore it must be set again."""
+        with self._staging:
+            self._target.set_mark(name, value)
+
+    def put_with_marks(self, pairs: Iterable[tuple[bytes, bytes | None]], marks: Mapping[str, bytes | None]) -> None:
+        """Set marks with writes like ``KeyValueStore.put_with_marks``, and log the writes."""
+        writes = list(pairs)
+        with self._staging:
+            self._target.put_with_marks(writes, marks)
+        self._log_all(writes)
+
+    def advance_position(self, partition: TopicPartition, offset: int) -> NoReturn:
+        self._refuse("advance_position")
+
+
+class ChangeloggingStaging(RecordStaging):
+    """A staging over a ``ChangeloggingStore``. Timestamps are those of the record that the task processes."""
+
+    def __init__(self, store: ChangeloggingStore, context: TaskContext) -> None:
+        self.store = store
+        self._logged = store
+        self._context = context
+
+    def put(
+        self, key: bytes, kept: bytes | None, log_key: bytes, log_value: bytes | None, timestamp_ms: int | None
+    ) -> None:
+        context, store = self._context, self._logged
+        with store._staging:
+            store._target.put(key, kept)
+        try:
+            store._log.send(log_key, log_value, context.record.timestamp_ms if timestamp_ms is None else timestamp_ms)
+        except BaseException as error:
+            context.failure = error
+            raise
+        store._written.num_bytes += store._entry_bytes + (len(key) if kept is None else len(key) + len(kept))
+
+    def put_all(self, writes: Sequence[StagedWrite], marks: Mapping[str, bytes | None] | None = None) -> None:
+        context, store = self._context, self._logged
+        pairs = [(write.key, write.kept) for write in writes]
+        with store._staging:
+            if marks:
+                store._target.put_with_marks(pairs, marks)
+            else:
+                store._target.put_all(pairs)
+        record_ms = context.record.timestamp_ms
+        try:
+            for key, kept, log_key, log_value, timestamp_ms in writes:
+                entry_bytes = PAIR_MEMORY_BYTES
+                if log_key is not None:
+                    store._log.send(log_key, log_value, record_ms if timestamp_ms is None else timestamp_ms)
+                    entry_bytes = store._entry_bytes
+                store._written.num_bytes += entry_bytes + (len(key) if kept is None else len(key) + len(kept))
+        except BaseException as error:
+            context.failure = error
+            raise
+
+    def delete_range(self, start: bytes | None, end: bytes | None, *, logged: bool = True) -> None:
+        store = self._logged
+        if logged:
+            store.delete_range(start, end)
+            return
+        with store._staging:
+            store._target.delete_range(start, end)
+        store._written.num_bytes += RANGE_MEMORY_BYTES + len(start or b"") + len(end or b"")
+
+    @property
+    def may_stage(self) -> bool:
+        return self._context.active
+
+    @property
+    def timestamp_ms(self) -> int:
+        return self._context.record.timestamp_ms
 
 
 class StoreProxy:

@@ -12,8 +12,7 @@ from stores.interface import Position, TopicPartition
 from stores.tasks import NO_INTERVAL, TaskContext
 from stores.tasks.offset_reset import InputStarts
 from stores.tasks.stores.store_group import StoreGroup
-from stores.tasks.task_counters import TaskCounters
-from stores.tasks.task_state import TaskLifecycle, TaskState
+from stores.tasks.task_state import TaskCounters, TaskLifecycle, TaskState
 from stores.tasks.task_transaction import TaskTransaction
 from stores.tasks.timing import SystemClock, Timing
 from stores.tests.tasks.setup import INPUT, TASK, feed
