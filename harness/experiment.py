@@ -22,12 +22,14 @@ from harness.budget import NEVER, Deadline
 from harness.grid import Grid
 from harness.profiles import DEFAULT, NIGHT, check_profile
 from harness.report import text
+from harness.report.database import lines_of
 from stores.errors import ConfigError
 from stores.registry import backend_named
 
 if TYPE_CHECKING:
     from harness.processes.fork_server import ForkServer
     from harness.report.coverage import Coverage, Covered
+    from harness.report.listing import Report
     from harness.report.page import Page, Table
     from harness.workloads.event_log import EventLog
 
@@ -41,8 +43,8 @@ Rows = Mapping[str, Sequence[Mapping[str, Any]]]
 """The rows of a run by kind; a kind without rows may be missing."""
 Figures = Mapping[str, Sequence[Figure]]
 """The figures of a run by kind; a kind without figures has an empty list."""
-FiguresBy = Mapping[str, Callable[[Any], list[Figure]]]
-"""The functions that compute figures from the rows of one kind, by that kind."""
+FiguresBy = Mapping[str, str | Callable[[Any], list[Figure]]]
+"""The figures by kind: a query over the rows of an experiment, or a function of the rows of the kind."""
 T = TypeVar("T")
 
 RATIO = "ratio"
@@ -223,8 +225,10 @@ class Experiment(ABC, Generic[T]):
 
     figures_by: ClassVar[FiguresBy] = MappingProxyType({})
     """Its kinds of figures."""
-    derived_by: ClassVar[Callable[[Sequence[Row]], Iterable[Row]] | None] = None
-    """The function that returns more rows from those of all trials, such as ratios, if there is one."""
+    derived_by: ClassVar[str | Callable[[Sequence[Row]], Iterable[Row]] | None] = None
+    """A query for rows of kind "ratio", or a function that returns more rows, from those of all trials."""
+    report: ClassVar[Report | None] = None
+    """Its page, if it is data alone."""
 
     @abstractmethod
     def plan(self, request: Request) -> list[T]:
@@ -324,6 +328,9 @@ class Experiment(ABC, Generic[T]):
         adds others.
         """
         derived_by = type(self).derived_by
+        if isinstance(derived_by, str):
+            by_kind = {kind: [row for row in rows if row["kind"] == kind] for kind in self.columns}
+            return [*rows, *self._answers(RATIO, by_kind, derived_by)]
         return [*rows, *(derived_by(rows) if derived_by is not None else ())]
 
     def subject(self, trial: T) -> str:
@@ -343,7 +350,13 @@ class Experiment(ABC, Generic[T]):
         ``rows`` are those of a whole run; the experiment takes its own kinds and ignores the others. Every kind of
         figures that it ever has is in the result, with an empty list if there are none.
         """
-        return {kind: compute(rows.get(kind, ())) for kind, compute in self.figures_by.items()}
+        return {
+            kind: self._answers(kind, rows, by) if isinstance(by, str) else by(rows.get(kind, ()))
+            for kind, by in self.figures_by.items()
+        }
+
+    def _answers(self, kind: str, rows: Rows, sql: str) -> list[dict[str, Any]]:
+        return [{"kind": kind, **line} for line in lines_of(self.columns, rows, sql)]
 
     def failures(self, figures: Figures, rows: Rows) -> list[Failure]:
         """Return each result that fails the run; by default none, for what is reported only.
@@ -376,4 +389,4 @@ class Experiment(ABC, Generic[T]):
         ``figures`` and ``rows`` are those of a whole run, by kind; with none of its own the page says so. ``facts`` are
         the settings of the run, as ``run.json`` keeps them.
         """
-        return None
+        return None if self.report is None else self.report.page(figures, absent=self.absent(facts))

@@ -8,12 +8,15 @@ from __future__ import annotations
 import os
 import re
 import sqlite3
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
+from statistics import median
 from typing import Any
 
+from harness.processes.load import BUSY_SHARE
 from harness.report import text
-from harness.report.figures import Figure, Figures
+from harness.report.figures import Figure, Figures, columns, interval
 from harness.report.rows import Kinds, Row
 from stores.errors import ConfigError
 
@@ -31,22 +34,75 @@ _VIEWS: Mapping[str, tuple[str, str]] = {
 }
 """The views: each with the kind of rows that it needs, and its query."""
 _FUNCTIONS = (text.exact, text.ratio, text.duration, text.size, text.level_place)
-"""The functions that a query of a page may call. No other tool has them."""
+_AGGREGATES: Mapping[str, Callable[[list[float]], float | None]] = {
+    "median": median,
+    "interval_from": lambda repeats: ends.low if (ends := interval(repeats)) else None,
+    "interval_to": lambda repeats: ends.high if (ends := interval(repeats)) else None,
+}
+"""The functions that a query of a report may call. No other tool has them."""
 
 
 def query(figures: Figures, sql: str) -> list[Figure]:
     """Return the lines of a query over figures. There are none if a kind that it names has no figures."""
-    from sqlite_utils import Database
-
     named = sorted(set(re.findall(r"\b(\w+)_figure\b", sql)))
     if not all(figures.get(kind) for kind in named):
         return []
+    return _answer({f"{kind}_figure": ({}, figures[kind]) for kind in named}, sql)
+
+
+def lines_of(kinds: Kinds, rows: Mapping[str, Sequence[Row]], sql: str) -> list[Figure]:
+    """Return the lines of a query over rows: those of each kind are the table of its name."""
+    return _answer({kind: (types, rows.get(kind, ())) for kind, types in kinds.items()}, sql)
+
+
+def busy(table: str) -> str:
+    """Return the condition that the machine was busy with other work during the measurement of a row of a table."""
+    return f"(coalesce({table}.others_share, 0) + coalesce({table}.steal_share, 0) > {BUSY_SHARE})"
+
+
+def medians(*names: str) -> str:
+    """Return the part of a query that selects the median of each column under its name."""
+    return ", ".join(f"median({name}) as {name}" for name in names)
+
+
+def interval_ends(name: str, of: str = "") -> str:
+    """Return the part of a query that selects the interval of the median of a column, or of an expression."""
+    low, high = columns(name)
+    return f"interval_from({of or name}) as {low}, interval_to({of or name}) as {high}"
+
+
+def ratio_columns(ratio: str, is_busy: str) -> str:
+    """Return the part of a query that selects what ``ratio_of`` returns, from expressions for each repeat."""
+    return f"""median({ratio}) as ratio, {interval_ends("ratio", ratio)}, count(*) as repeats, sum({is_busy}) as busy"""
+
+
+class _Aggregate:
+    """The functions that SQLite calls for each value of a group, and at its end."""
+
+    def __init__(self, result: Callable[[list[float]], float | None]) -> None:
+        self._result = result
+        self._values: list[float] = []
+
+    def step(self, value: float | None) -> None:
+        if value is not None:
+            self._values.append(value)
+
+    def finalize(self) -> float | None:
+        return self._result(self._values) if self._values else None
+
+
+def _answer(tables: Mapping[str, tuple[Mapping[str, type], Sequence[Row]]], sql: str) -> list[Figure]:
+    from sqlite_utils import Database
+
     database = Database(memory=True)
+    connection: Any = database.conn
     try:
-        for kind in named:
-            _add_table(database, f"{kind}_figure", {}, figures[kind])
+        for name, (types, lines) in tables.items():
+            _add_table(database, name, types, lines)
         for function in _FUNCTIONS:
-            database.conn.create_function(function.__name__, 1, function, deterministic=True)
+            connection.create_function(function.__name__, 1, function, deterministic=True)
+        for name, result in _AGGREGATES.items():
+            connection.create_aggregate(name, 1, partial(_Aggregate, result))
         return list(database.query(sql))
     finally:
         database.close()
@@ -75,7 +131,7 @@ def _fill(file: Path, kinds: Kinds, rows: Mapping[str, Sequence[Row]], figures: 
     database = Database(file)
     try:
         for kind, of_kind in rows.items():
-            _add_table(database, kind, kinds[kind], of_kind)
+            _add_table(database, kind, kinds.get(kind, {}), of_kind)
         for kind, of_kind in figures.items():
             if of_kind:
                 _add_table(database, f"{kind}_figure", {}, of_kind)

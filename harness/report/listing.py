@@ -1,17 +1,17 @@
-"""Tables and charts of a page as data: a query over the figures of a run, and how each column is shown."""
+"""Pages, their tables and their charts as data: a query over the figures of a run, and how each column is shown."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from harness.report import text
-from harness.report.charts import Mark, Panel
+from harness.report.charts import Chart, Mark, Panel
 from harness.report.database import query
 from harness.report.figures import Figure, Figures, columns, with_interval
-from harness.report.page import Table
+from harness.report.page import Page, PageFinding, Table, tables
 
 _IN_BRACES = re.compile(r"\{(.+?)\}")
 
@@ -117,3 +117,54 @@ def panels(lines: Iterable[Figure]) -> list[Panel]:
         mark = Mark(line["backend"], line["value"], low, high, **words, hollow="low" in line and low is None)
         by_panel.setdefault(properties, []).append(mark)
     return [Panel(**dict(properties), marks=marks) for properties, marks in by_panel.items()]
+
+
+class Plot(NamedTuple):
+    """A chart whose panels are the lines of a query; see ``panels``."""
+
+    chart: Chart
+    sql: str
+
+    def drawn(self, figures: Figures) -> Chart:
+        """Return the chart with its panels."""
+        return replace(self.chart, panels=panels(query(figures, self.sql)))
+
+
+@dataclass(frozen=True)
+class Report:
+    """The page of an experiment as data. Other parts of a page are given to ``page``.
+
+    ``kinds`` are those of its figures: without any, nothing was measured. A sentence of ``shows`` may be a pair: words
+    with SQL expressions in braces, and the source of a query for them.
+    """
+
+    kinds: Sequence[str]
+    name: str
+    title: str
+    shows: Sequence[str | tuple[str, str]]
+    listings: Sequence[Listing]
+    method: str
+    plots: Sequence[Plot] = ()
+
+    def page(
+        self,
+        figures: Figures,
+        *,
+        absent: str = text.NOT_MEASURED,
+        before: Sequence[str] = (),
+        more: Sequence[Table] = (),
+        findings: Sequence[PageFinding] = (),
+        plots: Sequence[Chart] = (),
+    ) -> Page:
+        """Return the page. ``more`` tables follow its own; ``absent`` says why nothing was measured."""
+        made = [table for listing in self.listings for table in listing.tables(figures)]
+        return Page(
+            self.name,
+            self.title,
+            [shown if isinstance(shown, str) else sentence(figures, *shown) for shown in self.shows],
+            [*before, *tables(*made, *more)] if any(figures.get(kind) for kind in self.kinds) else (),
+            self.method,
+            findings,
+            [*(plot.drawn(figures) for plot in self.plots), *plots],
+            absent=absent,
+        )

@@ -7,8 +7,8 @@ from typing import Any
 
 from harness.answer.results import all_figures
 from harness.experiments.crash.report import crash_chart
-from harness.experiments.microbench.report import store_chart
-from harness.experiments.opening.report import opening_chart
+from harness.experiments.microbench.report import REPORT as STORES
+from harness.experiments.opening.report import REPORT as OPENINGS
 from harness.experiments.throughput.report import charts
 from harness.report.charts import Chart, Mark, Panel, Result, printed_chart
 from harness.tests.made_up_rows import SPEEDS, made_up_rows
@@ -94,12 +94,12 @@ def test_the_median_and_the_99th_percentile_have_different_shapes() -> None:
 def test_a_store_without_checksums_has_a_line_of_its_own() -> None:
     row = next(row for row in made_up_rows()["benchmark"] if row["subject"] == "lmdb-indexed-batch")
     rows = [{**row, "name": "commit-lmdb"}, {**row, "name": "commit-lmdb-unchecked", "records_per_s": 1.0}]
-    (panel,) = panels_of(store_chart(all_figures({"benchmark": rows}))).values()
+    (panel,) = panels_of(STORES.plots[0].drawn(all_figures({"benchmark": rows}))).values()
     assert lines_of(panel) == ["lmdb-indexed-batch", "lmdb-indexed-batch, no checksums"]
 
 
 def test_openings_have_a_panel_for_each_number_of_records() -> None:
-    drawn = panels_of(opening_chart(all_figures(made_up_rows())))
+    drawn = panels_of(OPENINGS.plots[0].drawn(all_figures(made_up_rows())))
     assert [title.split()[1] for title in drawn] == ["50,000", "500,000"]
 
 

@@ -20,6 +20,7 @@ def test_there_is_a_row_for_a_warm_and_one_for_a_cold_page_cache(tmp_path: Path)
         assert row["open_s"] > 0
         assert row["first_get_s"] > 0
     page = ColdCache().page(ColdCache().figures({"cold_opening": rows}), {}, {})
+    assert page is not None
     assert "lmdb-indexed-batch" in "".join(page.body)
 
 

@@ -63,7 +63,9 @@ def test_a_store_and_each_shape_of_the_jvm_end_with_the_same_data(tmp_path: Path
     by_kind = {"jvm": rows}
     figures = Jvm().figures(by_kind)
     assert Jvm().failures(figures, by_kind) == []
-    assert "jvm-map-and-batch" in "".join(Jvm().page(figures, by_kind, {}).body)
+    page = Jvm().page(figures, by_kind, {})
+    assert page is not None
+    assert "jvm-map-and-batch" in "".join(page.body)
 
 
 @needs_jdk
@@ -171,4 +173,5 @@ def test_without_a_compiler_the_stage_is_skipped_and_the_page_says_why(
     finally:
         theirs.missing.cache_clear()
     page = Jvm().page(Jvm().figures({}), {}, {"jvm_skipped": skipped["jvm"]})
+    assert page is not None
     assert page.absent == f"not measured: {skipped['jvm']}"

@@ -11,7 +11,7 @@ from harness.answer.results import all_figures
 from harness.experiment import Claim, Request, Worker
 from harness.experiments.kafka.experiment import Kafka
 from harness.experiments.kafka.restart_experiment import KafkaRestart, RestartGrid
-from harness.experiments.kafka.restart_report import KIND, PROMISED, figures, ratios
+from harness.experiments.kafka.restart_report import KIND, PROMISED
 from harness.experiments.kafka.trial import RECORDS, STREAMS, RestartTrial
 from harness.replay import text_of
 from stores.config import StoreConfig
@@ -55,7 +55,7 @@ def test_a_trial_that_cannot_be_run_is_refused(wrong: dict[str, Any]) -> None:
 
 def test_ratios_compare_a_backend_with_the_promised_time_and_with_kafka_streams_in_its_round() -> None:
     rows = [row(DEFAULT, 0.5, repeat) for repeat in range(3)] + [row(STREAMS, 20.0, 1)]
-    found = {ratio["yardstick"]: ratio for ratio in ratios(rows)}
+    found = {ratio["yardstick"]: ratio for ratio in KafkaRestart().finish([], rows, Claim(""))[len(rows) :]}
     assert found.keys() == {PROMISED, STREAMS}
     assert (found[PROMISED]["ratio"], found[PROMISED]["at_least"], found[PROMISED]["repeats"]) == (2.0, 1.0, 3)
     assert (found[STREAMS]["ratio"], found[STREAMS]["at_least"], found[STREAMS]["repeats"]) == (40.0, None, 1)
@@ -64,7 +64,9 @@ def test_ratios_compare_a_backend_with_the_promised_time_and_with_kafka_streams_
 def judged(ready_s: float, records: int) -> list[str]:
     """Return what a scenario misses whose worker is ready after this time, in five rounds."""
     rows = [row(DEFAULT, ready_s, repeat, records) for repeat in range(5)]
-    return RestartGrid().missed(all_figures({KIND: rows, "ratio": ratios(rows)}))
+    return RestartGrid().missed(
+        all_figures({KIND: rows, "ratio": KafkaRestart().finish([], rows, Claim(""))[len(rows) :]})
+    )
 
 
 def test_more_than_a_second_fails_the_scenario_with_the_promised_records_alone() -> None:
@@ -74,8 +76,9 @@ def test_more_than_a_second_fails_the_scenario_with_the_promised_records_alone()
 
 
 def test_the_page_about_kafka_has_the_times_of_restarts() -> None:
-    found = {"kafka": [], KIND: figures([row(DEFAULT, 0.5), row(STREAMS, 20.0)])}
-    page = Kafka().page(found, {}, {})
+    rows = {KIND: [row(DEFAULT, 0.5), row(STREAMS, 20.0)]}
+    page = Kafka().page(all_figures(rows), rows, {})
+    assert page is not None
     assert any("500 ms" in part and "6.5 s" in part and "20 s" in part and "1,230" in part for part in page.body)
 
 

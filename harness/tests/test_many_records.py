@@ -16,7 +16,7 @@ from harness.experiments.registry import grid_of
 from harness.experiments.scale import scale as scale_module
 from harness.experiments.scale import steps
 from harness.experiments.scale.experiment import Scale, ScaleGrid
-from harness.experiments.scale.report import scale_chart, scale_tables
+from harness.experiments.scale.report import REPORT, scale_tables
 from harness.experiments.scale.scale import ScaleTrial, run_scale
 from harness.experiments.store_of_records import STORE, StoreOfRecords
 from harness.processes.child import MeasurementFailedError, figures_in
@@ -43,7 +43,7 @@ def test_a_store_is_filled_read_and_restored_in_processes_of_its_own(tmp_path: P
     assert all(part["puts_per_s"] > 0 for part in parts)
     figures = Scale().figures({"scale": [row], "scale_part": parts})
     assert [len(table.rows) for table in scale_tables(figures)] == [1, 1]
-    (marks,) = [panel.marks for panel in scale_chart(figures).panels]
+    (marks,) = [panel.marks for panel in REPORT.plots[0].drawn(figures).panels]
     assert len(marks) == 10
     assert Scale().failures(figures, {"scale": [row]}) == []
 

@@ -9,7 +9,7 @@ from harness.answer.results import all_figures
 from harness.experiment import Request, Worker
 from harness.experiments.latencies.experiment import COMMITS, Latencies
 from harness.experiments.latencies.latencies import RECORDS_PER_COMMIT, percentiles_us, timed
-from harness.experiments.latencies.report import LATENCIES, page
+from harness.experiments.latencies.report import LATENCIES, REPORT
 from harness.experiments.registry import kinds
 from harness.report.charts import draw
 from stores.registry import open_store
@@ -63,5 +63,7 @@ def test_medians_are_held_against_the_backend_without_isolation(tmp_path: Path) 
         ("commit", "lmdb-native", "3.00"),
         ("commit", "rocksdb-direct", "1.00"),
     ]
-    assert draw(page(figures).plots, ["lmdb-native", "rocksdb-direct"], tmp_path) == ["put-and-commit-latency.svg"]
+    assert draw(REPORT.page(figures).plots, ["lmdb-native", "rocksdb-direct"], tmp_path) == [
+        "put-and-commit-latency.svg"
+    ]
     assert LATENCIES.table(all_figures({"latency": made[:2]})).rows[0][-1] == "-"

@@ -4,21 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from harness.experiment import (
     Columns,
-    Figures,
     FiguresBy,
     Request,
     Row,
-    Rows,
     Worker,
 )
 from harness.experiments.amplification.amplification import amplification_rows
-from harness.experiments.amplification.report import amplification, page
+from harness.experiments.amplification.report import QUERY, REPORT
 from harness.experiments.stores_alone import StoresAlone
-from harness.report.page import Page
 from stores.registry import StoreBackend, backend_named, backends
 
 
@@ -36,7 +33,8 @@ class Amplification(StoresAlone[AmplificationTrial]):
     name = "amplification"
     words = "read and write amplification"
     trial = AmplificationTrial
-    figures_by: ClassVar[FiguresBy] = {"amplification": amplification}
+    figures_by: ClassVar[FiguresBy] = {"amplification": QUERY}
+    report = REPORT
     columns: ClassVar[Mapping[str, Columns]] = {
         "amplification": {
             "backend": str,
@@ -63,7 +61,3 @@ class Amplification(StoresAlone[AmplificationTrial]):
     def run(self, trial: AmplificationTrial, worker: Worker) -> Iterable[Row]:
         """Return two rows. Raises: MeasurementFailedError."""
         return amplification_rows([trial.backend], trial.seed)
-
-    def page(self, figures: Figures, rows: Rows, facts: Mapping[str, Any]) -> Page:
-        """Return the page about amplification."""
-        return page(figures)

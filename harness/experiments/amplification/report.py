@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 from harness.report import text
-from harness.report.figures import Figure, Figures, in_order
-from harness.report.listing import Column, Listing, sentence
-from harness.report.page import Page, tables
-from harness.report.rows import Row
+from harness.report.listing import Column, Listing, Report
 
 _METHOD = """\
 Counted at the engines of a store alone, in a transaction that fits into a buffer of 256 KiB and in one that does not,
@@ -17,13 +12,8 @@ what a task's process has written.
 """
 
 
-def amplification(rows: Iterable[Row]) -> list[Figure]:
-    """Return the counts in order, each with the bytes that an engine was given per byte put into its store."""
-    return in_order(
-        [{**row, "kind": "amplification", "written_per_byte": row["bytes_written"] / row["bytes_put"]} for row in rows]
-    )
-
-
+QUERY = """select *, 1.0 * bytes_written / bytes_put as written_per_byte from amplification
+    order by backend, bytes_put, bytes_written, durability, staged_records"""
 _COUNTS = Listing(
     "Lookups in an engine per get, by where the key is, and bytes given to it",
     "amplification_figure",
@@ -44,16 +34,15 @@ _MOST = (
 )
 
 
-def page(figures: Figures) -> Page:
-    """Return the page."""
-    return Page(
-        "amplification",
-        "Read and write amplification of a store",
-        (
-            "A get of a store may look a key up in its engine more than once, and a commit may write a byte twice.",
-            "The table counts both, for keys that are staged, committed or absent.",
-            sentence(figures, _MOST, "amplification_figure"),
-        ),
-        tables(*_COUNTS.tables(figures)) if figures["amplification"] else (),
-        _METHOD,
-    )
+REPORT = Report(
+    ("amplification",),
+    "amplification",
+    "Read and write amplification of a store",
+    (
+        "A get of a store may look a key up in its engine more than once, and a commit may write a byte twice.",
+        "The table counts both, for keys that are staged, committed or absent.",
+        (_MOST, "amplification_figure"),
+    ),
+    (_COUNTS,),
+    _METHOD,
+)

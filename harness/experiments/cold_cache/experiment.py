@@ -4,21 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from harness.experiment import (
     Columns,
-    Figures,
     FiguresBy,
     Request,
-    Rows,
     check_counts,
 )
 from harness.experiments.cold_cache import cold_cache
 from harness.experiments.stores_alone import StoresAlone
 from harness.report import text
-from harness.report.figures import in_order
-from harness.report.page import Page, Table, tables
+from harness.report.listing import Column, Listing, Report
 from stores.registry import backends
 
 
@@ -43,7 +40,31 @@ class ColdCache(StoresAlone[ColdCacheTrial]):
     words = "openings with a cold page cache"
     trial = ColdCacheTrial
     program = cold_cache
-    figures_by: ClassVar[FiguresBy] = {"cold_opening": in_order}
+    figures_by: ClassVar[FiguresBy] = {"cold_opening": "select * from cold_opening order by backend, cache, durability"}
+    report = Report(
+        ("cold_opening",),
+        "cold-cache",
+        "Opening a store with a cold page cache",
+        (
+            "A store is opened, and one key is looked up.",
+            "Its files are in the page cache of the system, or they were dropped from it.",
+            "So the difference is the reading from the disk.",
+        ),
+        (
+            Listing(
+                "Level CHANGELOG, after a clean close",
+                "cold_opening_figure",
+                (
+                    Column("backend"),
+                    Column("records", "records", text.exact),
+                    Column("page cache", "cache"),
+                    Column("open", "open_s", text.duration),
+                    Column("first lookup", "first_get_s", text.duration),
+                ),
+            ),
+        ),
+        "Files are synced, then dropped with `posix_fadvise`. A file system in memory drops nothing.\n",
+    )
     columns: ClassVar[Mapping[str, Columns]] = {
         "cold_opening": {
             "backend": str,
@@ -58,28 +79,3 @@ class ColdCache(StoresAlone[ColdCacheTrial]):
     def plan(self, request: Request) -> list[ColdCacheTrial]:
         """Return a trial for each persistent backend."""
         return [ColdCacheTrial(name, request.seed) for name in request.among(backends()) if backends()[name].persistent]
-
-    def page(self, figures: Figures, rows: Rows, facts: Mapping[str, Any]) -> Page:
-        """Return the page about openings with a cold page cache."""
-        lines = [
-            [
-                figure["backend"],
-                text.exact(figure["records"]),
-                figure["cache"],
-                text.duration(figure["open_s"]),
-                text.duration(figure["first_get_s"]),
-            ]
-            for figure in figures["cold_opening"]
-        ]
-        head = ("backend", "records", "page cache", "open", "first lookup")
-        return Page(
-            "cold-cache",
-            "Opening a store with a cold page cache",
-            (
-                "A store is opened, and one key is looked up.",
-                "Its files are in the page cache of the system, or they were dropped from it.",
-                "So the difference is the reading from the disk.",
-            ),
-            body=tables(Table("Level CHANGELOG, after a clean close", head, lines, (1, 3, 4))) if lines else (),
-            method="Files are synced, then dropped with `posix_fadvise`. A file system in memory drops nothing.\n",
-        )

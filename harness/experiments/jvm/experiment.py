@@ -23,11 +23,10 @@ from harness.experiment import (
 )
 from harness.experiments.jvm import ours, theirs
 from harness.experiments.jvm.load import DISTRIBUTIONS
-from harness.experiments.jvm.report import figures, page, ratios
+from harness.experiments.jvm.report import QUERY, RATIOS, REPORT
 from harness.processes.child import figures_apart
 from harness.processes.load import LOAD_COLUMNS, LoadWatch, load_columns
 from harness.profiles import SMOKE
-from harness.report.page import Page
 from stores.errors import ConfigError
 
 OURS = "rocksdb-indexed-batch"
@@ -82,8 +81,9 @@ class Jvm(Experiment[JvmTrial]):
     placement = Placement.LOCAL
     share = 4
     night_share = 20
-    figures_by: ClassVar[FiguresBy] = {"jvm": figures}
-    derived_by = ratios
+    figures_by: ClassVar[FiguresBy] = {"jvm": QUERY}
+    derived_by = RATIOS
+    report = REPORT
     columns: ClassVar[Mapping[str, Columns]] = {
         "jvm": {
             "subject": str,
@@ -139,10 +139,6 @@ class Jvm(Experiment[JvmTrial]):
             for command, found in sorted(ends.items())
             if len(found) > 1 or any(missing for _, _, missing in found)
         ]
-
-    def page(self, figures: Figures, rows: Rows, facts: Mapping[str, Any]) -> Page:
-        """Return the page about the JVM beside a store."""
-        return page(figures, str(facts.get(f"{self.stage}_skipped") or ""))
 
 
 def _row(trial: JvmTrial, subject: str, arguments: Mapping[str, Any]) -> Row:

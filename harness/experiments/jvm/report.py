@@ -2,18 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from statistics import median
-from typing import Any
+from collections.abc import Mapping
 
-from harness.experiment import RATIO
-from harness.processes.load import is_busy
 from harness.report import text
-from harness.report.figures import Figure, Figures, grouped, in_order
-from harness.report.listing import Column, Listing
-from harness.report.page import Page, tables
-from harness.report.ratios import ratio_of
-from harness.report.rows import Row
+from harness.report.database import busy, ratio_columns
+from harness.report.listing import Column, Listing, Report
 
 JVM = "jvm-"
 """The prefix of the subjects in the JVM."""
@@ -45,72 +38,34 @@ it says more than the time by the clock.
 """
 
 
-def figures(rows: Iterable[Row]) -> list[Figure]:
-    """Return medians and bests over repeats for each subject and work, with the times of the JVM over the store's."""
-    work = ("distribution", "records_per_commit")
-    made = [_figure(named, repeats) for named, repeats in grouped(rows, (*work, "subject", "durability", "records"))]
-    own = {tuple(map(figure.get, work)): figure for figure in made if not figure["subject"].startswith(JVM)}
-    for figure in made:
-        store = own.get(tuple(map(figure.get, work)))
-        for name in ("median", "best", "cpu"):
-            compared = store is not None and store is not figure
-            figure[f"{name}_ratio"] = figure[f"{name}_s"] / store[f"{name}_s"] if store and compared else None
-    return in_order(made)
-
-
-def ratios(rows: Sequence[Row]) -> list[dict[str, Any]]:
-    """Return rows of kind "ratio": the time of each shape over that of the store in the same repeat, with the goals."""
-    own = {row["repeat"]: row for row in rows if not row["subject"].startswith(JVM)}
-    theirs = [row for row in rows if row["subject"].startswith(JVM) and row["repeat"] in own]
-    found = []
-    for work, repeats in grouped(theirs, ("distribution", "records_per_commit", "subject", "durability")):
-        size, stores = work["records_per_commit"], [own[row["repeat"]] for row in repeats]
-        busy = sum(is_busy(row) or is_busy(store) for row, store in zip(repeats, stores, strict=True))
-        found.append(
-            {
-                "kind": RATIO,
-                "claim": f"{_words(work)}, against {SHAPES[work['subject']]} in the JVM",
-                "subject": stores[0]["subject"],
-                "yardstick": work["subject"],
-                "durability": work["durability"],
-                "records_per_commit": size,
-                "at_least": _LEVEL if size <= _LEVEL_SIZE else _FASTER,
-                **ratio_of(
-                    [row["seconds"] / store["seconds"] for row, store in zip(repeats, stores, strict=True)], busy
-                ),
-            }
-        )
-    return found
-
-
-def page(figures: Figures, missing: str) -> Page:
-    """Return the page. ``missing`` is the reason why nothing could be measured, or ""."""
-    return Page(
-        "jvm",
-        "A store beside RocksDB in the JVM",
-        (
-            "A store does the same work as a Java program that uses RocksDB as Kafka Streams does.",
-            "A ratio above 1 says that the store is faster.",
-            f"The goal is {_LEVEL:g} at {_LEVEL_SIZE} records per commit, and {_FASTER:g} above.",
-        ),
-        tables(*_TIMES.tables(figures)) if figures["jvm"] else (),
-        _METHOD,
-        absent=f"not measured: {missing}" if missing else text.NOT_MEASURED,
+QUERY = f"""with subject as (
+        select distribution, records_per_commit, subject, durability, records, count(*) as repeats,
+            median(seconds) as median_s, min(seconds) as best_s, median(cpu_s) as cpu_s,
+            records / median(seconds) as records_per_s, median(load_average) as load_average
+        from jvm group by distribution, records_per_commit, subject, durability, records
     )
+    select subject.*, subject.median_s / store.median_s as median_ratio, subject.best_s / store.best_s as best_ratio,
+        subject.cpu_s / store.cpu_s as cpu_ratio
+    from subject left join subject as store on subject.subject like '{JVM}%' and store.subject not like '{JVM}%'
+        and (store.distribution, store.records_per_commit) = (subject.distribution, subject.records_per_commit)"""
+"""Medians and bests over repeats of each subject and work, with the times of the JVM over those of the store."""
 
 
-def _figure(named: Figure, repeats: Sequence[Row]) -> Figure:
-    middle = median(row["seconds"] for row in repeats)
-    return {
-        "kind": "jvm",
-        **named,
-        "repeats": len(repeats),
-        "median_s": middle,
-        "best_s": min(row["seconds"] for row in repeats),
-        "cpu_s": median(row["cpu_s"] for row in repeats),
-        "records_per_s": named["records"] / middle,
-        "load_average": median(row["load_average"] for row in repeats),
-    }
+_SHAPE = " ".join(f"when '{name}' then '{shape}'" for name, shape in SHAPES.items())
+RATIOS = f"""select iif(
+            theirs.distribution = 'fresh',
+            'put and commit of ' || exact(theirs.records_per_commit) || ' records',
+            'read-modify-write of ' || theirs.distribution || ' keys, a commit each '
+                || exact(theirs.records_per_commit)
+        ) || ', against ' || case theirs.subject {_SHAPE} end || ' in the JVM' as claim,
+        store.subject as subject, theirs.subject as yardstick, theirs.durability as durability,
+        theirs.records_per_commit as records_per_commit,
+        iif(theirs.records_per_commit <= {_LEVEL_SIZE}, {_LEVEL}, {_FASTER}) as at_least,
+        {ratio_columns("theirs.seconds / store.seconds", f"{busy('theirs')} or {busy('store')}")}
+    from jvm as theirs join jvm as store using (repeat)
+    where theirs.subject like '{JVM}%' and store.subject not like '{JVM}%'
+    group by theirs.distribution, theirs.records_per_commit, theirs.subject, theirs.durability"""
+"""The time of each shape over that of the store in the same repeat, with the goals."""
 
 
 _TIMES = Listing(
@@ -133,8 +88,15 @@ _TIMES = Listing(
 )
 
 
-def _words(figure: Figure) -> str:
-    size, keys = figure["records_per_commit"], figure["distribution"]
-    if keys == "fresh":
-        return f"put and commit of {size:,} records"
-    return f"read-modify-write of {keys} keys, a commit each {size:,}"
+REPORT = Report(
+    ("jvm",),
+    "jvm",
+    "A store beside RocksDB in the JVM",
+    (
+        "A store does the same work as a Java program that uses RocksDB as Kafka Streams does.",
+        "A ratio above 1 says that the store is faster.",
+        f"The goal is {_LEVEL:g} at {_LEVEL_SIZE} records per commit, and {_FASTER:g} above.",
+    ),
+    (_TIMES,),
+    _METHOD,
+)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from harness.budget import TimeOverError
 from harness.experiment import (
@@ -20,13 +20,13 @@ from harness.experiment import (
     Rows,
     Worker,
 )
-from harness.experiments.kafka.report import SPEEDS, figures, page, partitions_text, ratios
+from harness.experiments.kafka.report import QUERY, RATIOS, REPORT, SPEEDS, partitions_text
 from harness.experiments.kafka.trial import KafkaTrial
 from harness.grid import Grid, cut_to, raised_to, times
 from harness.processes import kafka_jars
 from harness.processes.load import LOAD_COLUMNS
 from harness.profiles import NIGHT, SMOKE
-from harness.report.page import Page, Table
+from harness.report.page import Table
 from harness.report.ratios import ratio_table
 from stores.config import StoreConfig
 
@@ -78,8 +78,9 @@ class Kafka(Experiment[KafkaTrial]):
     share = 6
     night_share = 10
     unit = ""
-    figures_by: ClassVar[FiguresBy] = {"kafka": figures}
-    derived_by = ratios
+    figures_by: ClassVar[FiguresBy] = {"kafka": QUERY}
+    derived_by = RATIOS
+    report = REPORT
     columns: ClassVar[Mapping[str, Columns]] = {
         "kafka": {
             "subject": str,
@@ -153,10 +154,6 @@ class Kafka(Experiment[KafkaTrial]):
     def tables(self, figures: Figures, rows: Rows) -> list[Table]:
         """Return a table for each workload, and the ratios with what they decide."""
         return [*SPEEDS.tables(figures), ratio_table(figures)]
-
-    def page(self, figures: Figures, rows: Rows, facts: Mapping[str, Any]) -> Page:
-        """Return the page about tasks over Kafka."""
-        return page(figures, str(facts.get(f"{self.stage}_skipped") or ""))
 
 
 def _line(row: Row) -> str:

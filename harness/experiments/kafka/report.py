@@ -2,26 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from statistics import median
-from typing import Any
+from collections.abc import Mapping
 
-from harness.experiment import RATIO
 from harness.experiments.kafka.restart_report import METHOD as RESTART_METHOD
 from harness.experiments.kafka.restart_report import RESTARTS
 from harness.experiments.kafka.trial import BARE, KAFKA, READY_S, RECORDS, STREAMS
-from harness.processes.load import is_busy, median_load
+from harness.processes.load import LOAD_COLUMNS
 from harness.report import text
-from harness.report.figures import Figure, Figures, grouped, in_order
-from harness.report.listing import Column, Listing
-from harness.report.page import Page, tables
-from harness.report.ratios import ratio_of
-from harness.report.rows import Row
+from harness.report.database import busy, medians, ratio_columns
+from harness.report.listing import Column, Listing, Report
 from stores.config import StoreConfig
 
 AT_LEAST: Mapping[str, float] = {BARE: 0.8, STREAMS: 1.3}
 """The least speed of the default backend over Kafka, relative to each yardstick."""
 _CELL = ("workload", "partitions", "commit_interval_ms")
+_OURS = f"ours.changelog = '{KAFKA}' and ours.subject not in ('{BARE}', '{STREAMS}')"
+_CELL_OF_OURS = "(ours.workload, ours.partitions, ours.commit_interval_ms)"
 
 _METHOD = """\
 A broker of Apache Kafka runs on this machine, with a folder of its own. A topic has the events of a workload. Each
@@ -43,53 +39,37 @@ process alone: the broker's is not in it. The broker has the same cores, so the 
 """
 
 
-def figures(rows: Iterable[Row]) -> list[Figure]:
-    """Return the medians over repeats for each subject and cell, with the ratios of speeds to the yardsticks."""
-    made = [_figure(named, repeats) for named, repeats in grouped(rows, (*_CELL, "subject", "changelog"))]
-    speeds = {(*(figure[name] for name in _CELL), figure["subject"]): figure["records_per_s"] for figure in made}
-    for figure in made:
-        cell = tuple(figure[name] for name in _CELL)
-        for name, yardstick in (("bare", BARE), ("streams", STREAMS)):
-            beside = speeds.get((*cell, yardstick)) if _is_compared(figure) else None
-            figure[f"{name}_ratio"] = figure["records_per_s"] / beside if beside else None
-    return in_order(made)
+QUERY = f"""with subject as (
+        select {", ".join(_CELL)}, subject, changelog, count(*) as repeats, records, {medians("seconds", "cpu_s")},
+            min(seconds) as best_s, max(seconds) as worst_s, records / median(seconds) as records_per_s,
+            {medians(*LOAD_COLUMNS)}
+        from kafka group by {", ".join(_CELL)}, subject, changelog
+    )
+    select ours.*, ours.records_per_s / bare.records_per_s as bare_ratio,
+        ours.records_per_s / streams.records_per_s as streams_ratio
+    from subject as ours
+        left join subject as bare on bare.subject = '{BARE}' and {_OURS}
+            and (bare.workload, bare.partitions, bare.commit_interval_ms) = {_CELL_OF_OURS}
+        left join subject as streams on streams.subject = '{STREAMS}' and {_OURS}
+            and (streams.workload, streams.partitions, streams.commit_interval_ms) = {_CELL_OF_OURS}"""
+"""Medians over repeats for each subject and cell, with the ratios of speeds to the yardsticks.
+
+They are for backends over Kafka only: the embedded changelog does other work than the yardsticks.
+"""
 
 
-def ratios(rows: Sequence[Row]) -> list[dict[str, Any]]:
-    """Return rows of kind "ratio": the speed of each backend over Kafka, relative to each yardstick in its round."""
-    speeds = {yardstick: {_round(row): row for row in rows if row["subject"] == yardstick} for yardstick in AT_LEAST}
-    ours = [row for row in rows if _is_compared(row)]
-    found = []
-    for yardstick, beside in speeds.items():
-        for cell, repeats in grouped([row for row in ours if _round(row) in beside], (*_CELL, "subject")):
-            pairs = [(row, beside[_round(row)]) for row in repeats]
-            busy = sum(is_busy(row) or is_busy(other) for row, other in pairs)
-            found.append(
-                {
-                    "kind": RATIO,
-                    "claim": _words(cell),
-                    "subject": cell["subject"],
-                    "yardstick": yardstick,
-                    "durability": "CHANGELOG",
-                    "records_per_commit": None,
-                    "at_least": AT_LEAST[yardstick] if cell["subject"] == StoreConfig().backend else None,
-                    **ratio_of([_speed(row) / _speed(other) for row, other in pairs], busy),
-                }
-            )
-    return found
-
-
-def _is_compared(row: Mapping[str, Any]) -> bool:
-    """Return True for our backends over Kafka: the embedded changelog does other work than the yardsticks."""
-    return row["subject"] not in AT_LEAST and row["changelog"] == KAFKA
-
-
-def _round(row: Row) -> tuple[Any, ...]:
-    return tuple(row[name] for name in (*_CELL, "seed", "repeat"))
-
-
-def _speed(row: Row) -> float:
-    return float(row["records"] / row["seconds"])
+_SPEED = "ours.records / ours.seconds / (theirs.records / theirs.seconds)"
+RATIOS = f"""select workload || ' over Kafka, '
+            || iif(partitions = 1, 'one partition', exact(partitions) || ' partitions')
+            || ', a commit every ' || duration(commit_interval_ms / 1000.0) as claim,
+        ours.subject as subject, theirs.subject as yardstick, 'CHANGELOG' as durability, null as records_per_commit,
+        iif(ours.subject = '{StoreConfig().backend}',
+            iif(theirs.subject = '{BARE}', {AT_LEAST[BARE]}, {AT_LEAST[STREAMS]}), null) as at_least,
+        {ratio_columns(_SPEED, f"{busy('ours')} or {busy('theirs')}")}
+    from kafka as ours join kafka as theirs using ({", ".join(_CELL)}, seed, repeat)
+    where {_OURS} and theirs.subject in ('{BARE}', '{STREAMS}')
+    group by {", ".join(_CELL)}, ours.subject, theirs.subject"""
+"""The speed of each backend over Kafka, relative to each yardstick in its round."""
 
 
 SPEEDS = Listing(
@@ -112,44 +92,19 @@ SPEEDS = Listing(
 )
 
 
-def page(figures: Figures, missing: str) -> Page:
-    """Return the page. ``missing`` is the reason why nothing could be measured, or ""."""
-    measured = [*SPEEDS.tables(figures), *RESTARTS.tables(figures)]
-    return Page(
-        "kafka",
-        "Tasks over Kafka",
-        (
-            "Tasks process a topic of a real broker exactly once, beside a bare loop and Kafka Streams.",
-            f"The goals are {AT_LEAST[BARE]:g} of the speed of the bare loop, and {AT_LEAST[STREAMS]:g} of that of "
-            "Kafka Streams.",
-            f"After a kill with {RECORDS:,} records in its store, a worker is to be ready in {READY_S:g} s.",
-        ),
-        tables(*measured) if measured else (),
-        _METHOD + RESTART_METHOD,
-        absent=f"not measured: {missing}" if missing else text.NOT_MEASURED,
-    )
-
-
-def _figure(named: Figure, repeats: Sequence[Row]) -> Figure:
-    seconds = median(row["seconds"] for row in repeats)
-    records = repeats[0]["records"]
-    return {
-        "kind": "kafka",
-        **named,
-        "repeats": len(repeats),
-        "records": records,
-        "seconds": seconds,
-        "best_s": min(row["seconds"] for row in repeats),
-        "worst_s": max(row["seconds"] for row in repeats),
-        "cpu_s": median(row["cpu_s"] for row in repeats),
-        "records_per_s": records / seconds,
-        **median_load(repeats),
-    }
-
-
-def _words(figure: Figure) -> str:
-    interval = text.duration(figure["commit_interval_ms"] / 1_000)
-    return f"{figure['workload']} over Kafka, {partitions_text(figure['partitions'])}, a commit every {interval}"
+REPORT = Report(
+    ("kafka", "kafka_restart"),
+    "kafka",
+    "Tasks over Kafka",
+    (
+        "Tasks process a topic of a real broker exactly once, beside a bare loop and Kafka Streams.",
+        f"The goals are {AT_LEAST[BARE]:g} of the speed of the bare loop, and {AT_LEAST[STREAMS]:g} of that of "
+        "Kafka Streams.",
+        f"After a kill with {RECORDS:,} records in its store, a worker is to be ready in {READY_S:g} s.",
+    ),
+    (SPEEDS, RESTARTS),
+    _METHOD + RESTART_METHOD,
+)
 
 
 def partitions_text(number: int) -> str:

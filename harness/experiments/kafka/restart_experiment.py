@@ -18,7 +18,7 @@ from harness.experiment import (
     Rows,
     Worker,
 )
-from harness.experiments.kafka.restart_report import KIND, RESTARTS, figures, ratios
+from harness.experiments.kafka.restart_report import KIND, QUERY, RATIOS, RESTARTS
 from harness.experiments.kafka.trial import READY_S, RECORDS, RestartTrial
 from harness.grid import Grid, cut_to, raised_to
 from harness.processes import kafka_jars
@@ -71,8 +71,8 @@ class KafkaRestart(Experiment[RestartTrial]):
     share = 3
     night_share = 28
     unit = ""
-    figures_by: ClassVar[FiguresBy] = {KIND: figures}
-    derived_by = ratios
+    figures_by: ClassVar[FiguresBy] = {KIND: QUERY}
+    derived_by = RATIOS
     columns: ClassVar[Mapping[str, Columns]] = {
         KIND: {
             "subject": str,

@@ -2,18 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from statistics import median
-from typing import Any
-
-from harness.experiment import RATIO
 from harness.experiments.kafka.trial import READY_S, RECORDS, STREAMS
-from harness.processes.load import is_busy, median_load
+from harness.processes.load import LOAD_COLUMNS
 from harness.report import text
-from harness.report.figures import Figure, grouped, in_order, median_of
+from harness.report.database import busy, medians, ratio_columns
 from harness.report.listing import Column, Listing
-from harness.report.ratios import ratio_of
-from harness.report.rows import Row
 
 KIND = "kafka_restart"
 PROMISED = "one second"
@@ -31,50 +24,24 @@ That restore leaves a checkpoint, and after the later kills Kafka Streams restor
 """
 
 
-def figures(rows: Iterable[Row]) -> list[Figure]:
-    """Return the medians over repeats for each subject and size."""
-    return in_order(
-        {
-            "kind": KIND,
-            **named,
-            "repeats": len(repeats),
-            "ready_s": median(row["ready_s"] for row in repeats),
-            "best_s": min(row["ready_s"] for row in repeats),
-            "worst_s": max(row["ready_s"] for row in repeats),
-            "start_s": median_of(repeats, "start_s"),
-            "replayed": median_of(repeats, "replayed"),
-            **median_load(repeats),
-        }
-        for named, repeats in grouped(rows, ("records", "subject"))
+QUERY = f"""select records, subject, count(*) as repeats, median(ready_s) as ready_s, min(ready_s) as best_s,
+        max(ready_s) as worst_s, {medians("start_s", "replayed", *LOAD_COLUMNS)}
+    from {KIND} group by records, subject order by best_s"""
+
+
+RATIOS = f"""with pair as (
+        select records, subject, '{PROMISED}' as yardstick, {READY_S} / ready_s as faster, {busy(KIND)} as is_busy
+        from {KIND}
+        union all
+        select records, ours.subject, theirs.subject, theirs.ready_s / ours.ready_s, {busy("ours")} or {busy("theirs")}
+        from {KIND} as ours join {KIND} as theirs using (records, seed, repeat) where theirs.subject = '{STREAMS}'
     )
-
-
-def ratios(rows: Sequence[Row]) -> list[dict[str, Any]]:
-    """Return rows of kind "ratio": the promised time, and that of Kafka Streams, over that of each backend."""
-    theirs = {_round(row): row for row in rows if row["subject"] == STREAMS}
-    found = []
-    for named, repeats in grouped([row for row in rows if row["subject"] != STREAMS], ("records", "subject")):
-        at_least = 1.0 if named["records"] >= RECORDS else None
-        own = [(row, row, READY_S) for row in repeats]
-        beside = [(row, other, other["ready_s"]) for row in repeats if (other := theirs.get(_round(row)))]
-        for yardstick, pairs, wanted in ((PROMISED, own, at_least), (STREAMS, beside, None)):
-            if pairs:
-                found.append(
-                    {
-                        "kind": RATIO,
-                        "claim": f"ready over Kafka after a kill, with {named['records']:,} records",
-                        "subject": named["subject"],
-                        "yardstick": yardstick,
-                        "durability": "CHANGELOG",
-                        "records_per_commit": None,
-                        "at_least": wanted,
-                        **ratio_of(
-                            [seconds / row["ready_s"] for row, _, seconds in pairs],
-                            sum(is_busy(row) or is_busy(other) for row, other, _ in pairs),
-                        ),
-                    }
-                )
-    return found
+    select 'ready over Kafka after a kill, with ' || exact(records) || ' records' as claim, subject, yardstick,
+        'CHANGELOG' as durability, null as records_per_commit,
+        iif(yardstick = '{PROMISED}' and records >= {RECORDS}, 1.0, null) as at_least,
+        {ratio_columns("faster", "is_busy")}
+    from pair where subject <> '{STREAMS}' group by records, subject, yardstick"""
+"""The promised time, and that of Kafka Streams, over that of each backend."""
 
 
 RESTARTS = Listing(
@@ -92,7 +59,3 @@ RESTARTS = Listing(
         Column("load", "load_average", text.count),
     ),
 )
-
-
-def _round(row: Mapping[str, Any]) -> tuple[Any, ...]:
-    return row["records"], row["seed"], row["repeat"]

@@ -5,21 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from harness.experiment import (
     Columns,
-    Figures,
     FiguresBy,
     Request,
-    Rows,
     check_counts,
 )
 from harness.experiments.latencies import latencies
-from harness.experiments.latencies.report import latency, page
+from harness.experiments.latencies.report import QUERY, REPORT
 from harness.experiments.stores_alone import StoresAlone
 from harness.profiles import DEFAULT, NIGHT, SMOKE
-from harness.report.page import Page
 from stores.registry import backends
 
 COMMITS: Mapping[str, int] = MappingProxyType({SMOKE: 20, DEFAULT: 100, NIGHT: 500})
@@ -45,7 +42,8 @@ class Latencies(StoresAlone[LatencyTrial]):
     words = "latencies of puts and commits"
     trial = LatencyTrial
     program = latencies
-    figures_by: ClassVar[FiguresBy] = {"latency": latency}
+    figures_by: ClassVar[FiguresBy] = {"latency": QUERY}
+    report = REPORT
     columns: ClassVar[Mapping[str, Columns]] = {
         "latency": {
             "backend": str,
@@ -64,7 +62,3 @@ class Latencies(StoresAlone[LatencyTrial]):
     def plan(self, request: Request) -> list[LatencyTrial]:
         """Return a trial for each backend."""
         return [LatencyTrial(name, COMMITS[request.profile], request.seed) for name in request.among(backends())]
-
-    def page(self, figures: Figures, rows: Rows, facts: Mapping[str, Any]) -> Page:
-        """Return the page about latencies."""
-        return page(figures)

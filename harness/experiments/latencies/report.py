@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 from harness.report import text
 from harness.report.charts import Chart
-from harness.report.database import query
-from harness.report.figures import BASELINE, Figure, Figures
-from harness.report.listing import Column, Listing, panels
-from harness.report.page import Page, tables
-from harness.report.rows import Row
+from harness.report.figures import BASELINE
+from harness.report.listing import Column, Listing, Plot, Report
 
 _METHOD = """\
 A store by itself, with random keys of 16 bytes and values of 100. Puts are timed one by one, and commits of a fixed
@@ -18,20 +13,11 @@ number of puts.
 """
 
 
-def latency(rows: Iterable[Row]) -> list[Figure]:
-    """Return percentiles of puts and of commits, each compared with the backend without isolation at the same level.
-
-    ``against_baseline`` is the ratio of medians, or None if the baseline was not measured.
-    """
-    figures = [{**row, "kind": "latency"} for row in rows]
-    own = [figure for figure in figures if figure["backend"] == BASELINE]
-    medians = {(figure["durability"], figure["operation"]): figure["p50_us"] for figure in own}
-    for figure in figures:
-        baseline = medians.get((figure["durability"], figure["operation"]))
-        figure["against_baseline"] = figure["p50_us"] / baseline if baseline else None
-    return sorted(figures, key=lambda one: (one["durability"], one["operation"] != "put", one["backend"]))
-
-
+QUERY = f"""select latency.*, latency.p50_us / baseline.p50_us as against_baseline
+    from latency left join latency as baseline on baseline.backend = '{BASELINE}'
+        and (baseline.durability, baseline.operation) = (latency.durability, latency.operation)
+    order by latency.durability, latency.operation <> 'put', latency.backend"""
+"""Percentiles of puts and of commits, with the ratio of medians to the backend without isolation at the same level."""
 LATENCIES = Listing(
     "Level {durability}: how long a put and a commit take",
     "latency_figure",
@@ -55,25 +41,30 @@ _PERCENTILES = """with percentile(step) as (values ('50'), ('90'), ('99'), ('99.
     from latency_figure, percentile order by latency_figure.rowid, cast(step as real)"""
 
 
-def latency_chart(figures: Figures) -> Chart:
-    """Return percentiles of puts and of commits: a panel for each and for each level, a line per backend."""
-    title = "Percentiles of the time that a put takes, and a commit"
-    marks = panels(query(figures, _PERCENTILES))
-    return Chart("put-and-commit-latency", title, "lines", marks, "microseconds", "us", "percentile")
-
-
-def page(figures: Figures) -> Page:
-    """Return the page."""
-    return Page(
-        "latency",
-        "Latency of puts and commits",
-        (
-            "The time that a put takes, and a commit, from the median to the longest.",
-            "A store that stages its writes does less in a put and more in a commit than one that writes at once "
-            '(KIP-892, "Compatibility").',
-            "A commit writes all staged records, so its time grows with their number.",
+REPORT = Report(
+    ("latency",),
+    "latency",
+    "Latency of puts and commits",
+    (
+        "The time that a put takes, and a commit, from the median to the longest.",
+        "A store that stages its writes does less in a put and more in a commit than one that writes at once "
+        '(KIP-892, "Compatibility").',
+        "A commit writes all staged records, so its time grows with their number.",
+    ),
+    (LATENCIES,),
+    _METHOD,
+    (
+        Plot(
+            Chart(
+                "put-and-commit-latency",
+                "Percentiles of the time that a put takes, and a commit",
+                "lines",
+                (),
+                "microseconds",
+                "us",
+                "percentile",
+            ),
+            _PERCENTILES,
         ),
-        tables(*LATENCIES.tables(figures)) if figures["latency"] else (),
-        _METHOD,
-        plots=(latency_chart(figures),),
-    )
+    ),
+)

@@ -19,7 +19,7 @@ from harness.experiment import (
 )
 from harness.experiments.microbench import run as timing
 from harness.experiments.microbench.claim import case_named
-from harness.experiments.microbench.report import benchmarks, page
+from harness.experiments.microbench.report import QUERY, REPORT, ycsb_tables
 from harness.experiments.stores_alone import StoresAlone
 from harness.profiles import check_profile
 from harness.report.page import Page
@@ -40,7 +40,7 @@ class Microbench(StoresAlone[MicrobenchTrial]):
     name = "microbench"
     trial = MicrobenchTrial
     share = 36
-    figures_by: ClassVar[FiguresBy] = {"benchmark": benchmarks, "round": lambda _: []}
+    figures_by: ClassVar[FiguresBy] = {"benchmark": QUERY, "round": lambda _: []}
     derived_by = timing.summarized
     columns: ClassVar[Mapping[str, Columns]] = {
         "round": {"case": str, "profile": str, "seed": int, "seconds": float},
@@ -104,4 +104,4 @@ class Microbench(StoresAlone[MicrobenchTrial]):
 
     def page(self, figures: Figures, rows: Rows, facts: Mapping[str, Any]) -> Page:
         """Return the page about stores by themselves."""
-        return page(figures)
+        return REPORT.page(figures, more=ycsb_tables(figures))

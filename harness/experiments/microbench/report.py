@@ -2,30 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 from harness.report import text
 from harness.report.charts import Chart
-from harness.report.database import query
-from harness.report.figures import Figure, Figures, distinct, in_order
-from harness.report.listing import Column, Listing, panels
-from harness.report.page import FIRST_PAGE, Page, Table, tables
-from harness.report.rows import Row
+from harness.report.figures import Figures, distinct
+from harness.report.listing import Column, Listing, Plot, Report
+from harness.report.page import FIRST_PAGE, Table
 
 YARDSTICK = "plain-"
 """The prefix of the names of subjects that are no backends."""
 UNCHECKED = "-unchecked"
 """The end of the names of benchmarks of a store without checksums."""
 _YCSB = "ycsb-"
+QUERY = """select * from benchmark order by distribution, durability, iqr_s, median_s, name, records,
+    records_per_commit, records_per_s, rounds, subject, suite"""
 _METHOD = """\
 A store alone, no task, changelog or Spark, timed with pytest-benchmark, each case in a fresh process. YCSB: each core
 workload on 10,000 records of 1,000 bytes, with a commit after 1,000 operations.
 """
-
-
-def benchmarks(rows: Iterable[Row]) -> list[Figure]:
-    """Return store-level figures unchanged, in order."""
-    return in_order([{**row, "kind": "benchmark"} for row in rows])
 
 
 def ycsb_tables(figures: Figures) -> list[Table]:
@@ -74,35 +67,31 @@ _MARKS = f"""select durability || ', ' || exact(records_per_commit) || ' records
     order by level_place(durability), durability, records_per_commit"""
 
 
-def store_chart(figures: Figures) -> Chart:
-    """Return records per second of puts and commits, a panel for each level and number of records per commit.
-
-    The line of a dot is the interquartile range of its rounds.
-    """
-    return Chart(
-        "store-throughput",
-        "Records per second of a store against records per commit",
-        "dots",
-        panels(query(figures, _MARKS)),
-        "records/s of puts and commits",
-        "records/s",
-        spread="interquartile range of rounds",
-        hollow="a single round",
-    )
-
-
-def page(figures: Figures) -> Page:
-    """Return the page."""
-    own = figures["benchmark"]
-    return Page(
-        "stores",
-        "Throughput of a store by itself",
-        (
-            "Each backend is timed as a store alone: puts and commits, lookups, scans, iterators and YCSB's workloads.",
-            "A suite may have a yardstick: the engine without this library, or another backend.",
-            f"The [ratios]({FIRST_PAGE}#ratios) on the first page compare them.",
+REPORT = Report(
+    ("benchmark",),
+    "stores",
+    "Throughput of a store by itself",
+    (
+        "Each backend is timed as a store alone: puts and commits, lookups, scans, iterators and YCSB's workloads.",
+        "A suite may have a yardstick: the engine without this library, or another backend.",
+        f"The [ratios]({FIRST_PAGE}#ratios) on the first page compare them.",
+    ),
+    (BENCHMARKS,),
+    _METHOD,
+    (
+        # The line of a dot is the interquartile range of its rounds.
+        Plot(
+            Chart(
+                "store-throughput",
+                "Records per second of a store against records per commit",
+                "dots",
+                (),
+                "records/s of puts and commits",
+                "records/s",
+                spread="interquartile range of rounds",
+                hollow="a single round",
+            ),
+            _MARKS,
         ),
-        tables(*BENCHMARKS.tables(figures), *ycsb_tables(figures)) if own else (),
-        _METHOD,
-        plots=(store_chart(figures),),
-    )
+    ),
+)

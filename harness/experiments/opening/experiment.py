@@ -5,25 +5,21 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from harness.experiment import (
     Columns,
     Experiment,
-    Figures,
     FiguresBy,
     Placement,
     Request,
     Row,
-    Rows,
     Worker,
 )
 from harness.experiments.opening import opening
 from harness.experiments.opening.opening import OpeningTrial
-from harness.experiments.opening.report import opening as opening_figures
-from harness.experiments.opening.report import page
+from harness.experiments.opening.report import QUERY, REPORT
 from harness.profiles import DEFAULT, NIGHT, SMOKE
-from harness.report.page import Page
 from stores.config import StoreConfig
 from stores.interface import Durability
 from stores.registry import backends
@@ -60,7 +56,8 @@ class Opening(Experiment[OpeningTrial]):
     placement = Placement.LOCAL
     share = 14
     unit = ""
-    figures_by: ClassVar[FiguresBy] = {"opening": opening_figures}
+    figures_by: ClassVar[FiguresBy] = {"opening": QUERY}
+    report = REPORT
     derived_by = opening.ratios
     columns: ClassVar[Mapping[str, Columns]] = {
         "opening": {
@@ -123,7 +120,3 @@ class Opening(Experiment[OpeningTrial]):
         """Return the longest time until a store was ready."""
         longest_s = max(row["open_s"] + row["restore_s"] for row in rows)
         return f"{self.subject(trial)}: ready after {longest_s:.3f} s at most"
-
-    def page(self, figures: Figures, rows: Rows, facts: Mapping[str, Any]) -> Page:
-        """Return the page about opening."""
-        return page(figures)

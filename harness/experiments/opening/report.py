@@ -4,28 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 
-from harness.processes.load import is_busy
 from harness.report import text
 from harness.report.charts import Chart
-from harness.report.database import query
-from harness.report.figures import (
-    REPEATS_MIN,
-    Figure,
-    Figures,
-    grouped,
-    intervals,
-    median_of,
-)
-from harness.report.listing import Column, Listing, panels, sentence
-from harness.report.page import Page, tables
-from harness.report.rows import Row
+from harness.report.database import busy, interval_ends, medians
+from harness.report.figures import REPEATS_MIN, Figure
+from harness.report.listing import Column, Listing, Plot, Report
 
 KEY = ("durability", "backend", "records")
 
 READY_AFTER_A_KILL = "ready after a kill"
 """The time to open, recover and restore a store whose process was killed in a commit."""
-_TIMES = ("open_s", "restore_s", "replayed", "ready_s", "alone_s", "bare_s", "mark_s")
-_SPEEDS = ("replay_per_s", "restore_per_s")
 _METHOD = """\
 A store is filled, and ten commits of 1,000 records follow. The process is killed in one more commit, when the changelog
 has it and the store does not. A fresh process opens the store. At level CHANGELOG an engine whose WAL is disabled may
@@ -44,30 +32,14 @@ take. *Replay* is the speed of the tail's restore.
 """
 
 
-def opening(rows: Iterable[Row]) -> list[Figure]:
-    """Return one figure per backend, level and size: medians over repeats, and the interval of the time until ready."""
-    timed = [{**row, "ready_s": row["open_s"] + (row["restore_s"] or 0), **_speeds(row)} for row in rows]
-    return [
-        {
-            "kind": "opening",
-            **key,
-            "repeats": len(group),
-            "busy": sum(map(is_busy, group)),
-            **{name: median_of(group, name) for name in (*_TIMES, *_SPEEDS)},
-            **intervals(group, ("ready_s",)),
-            "ready_s_high": max(row["ready_s"] for row in group),
-        }
-        for key, group in grouped(timed, KEY)
-    ]
-
-
-def _speeds(row: Row) -> dict[str, float | None]:
-    """Return the records per second of the replay of the tail, and of the restore that filled the store."""
-    whole_s = row.get("whole_restore_s")
-    return {
-        "replay_per_s": row["replayed"] / row["restore_s"] if row["restore_s"] else None,
-        "restore_per_s": row["records"] / whole_s if whole_s else None,
-    }
+QUERY = f"""select durability, backend, records, count(*) as repeats,
+        sum({busy("timed")}) as busy,
+        {medians("open_s", "restore_s", "replayed", "ready_s", "alone_s", "bare_s", "mark_s")},
+        median(replayed / restore_s) as replay_per_s, median(records / whole_restore_s) as restore_per_s,
+        {interval_ends("ready_s")}, max(ready_s) as ready_s_high
+    from (select *, open_s + coalesce(restore_s, 0) as ready_s from opening) as timed
+    group by durability, backend, records order by durability, backend, records"""
+"""Medians over repeats for each backend, level and size; *replay* is the tail's, *restore* that of the whole store."""
 
 
 def largest_state(
@@ -124,33 +96,29 @@ _MARKS = """select durability || ', ' || exact(records) || ' records in the stor
 _SLOWEST = (
     "The longest median was {duration(ready_s)}, for `{backend}` at level {durability} with {exact(records)} records."
 )
-
-
-def opening_chart(figures: Figures) -> Chart:
-    """Return the seconds until a store is ready, a panel for each level and number of records in the store."""
-    return Chart(
-        "opening",
-        "Seconds until a store is ready after a kill, by the number of records in it",
-        "dots",
-        panels(query(figures, _MARKS)),
-        f"seconds until {READY_AFTER_A_KILL}",
-        "s",
-        more_is_better=False,
-    )
-
-
-def page(figures: Figures) -> Page:
-    """Return the page."""
-    own = figures["opening"]
-    return Page(
-        "opening",
-        "Time to open after a kill",
-        (
-            "A process is killed in a commit, and another one opens its store.",
-            "The store recovers from its own files, and the tail of its changelog is restored.",
-            sentence(figures, _SLOWEST, "opening_figure order by ready_s desc limit 1"),
+REPORT = Report(
+    ("opening",),
+    "opening",
+    "Time to open after a kill",
+    (
+        "A process is killed in a commit, and another one opens its store.",
+        "The store recovers from its own files, and the tail of its changelog is restored.",
+        (_SLOWEST, "opening_figure order by ready_s desc limit 1"),
+    ),
+    (OPENED, _BESIDE_THE_ENGINE),
+    _METHOD,
+    (
+        Plot(
+            Chart(
+                "opening",
+                "Seconds until a store is ready after a kill, by the number of records in it",
+                "dots",
+                (),
+                f"seconds until {READY_AFTER_A_KILL}",
+                "s",
+                more_is_better=False,
+            ),
+            _MARKS,
         ),
-        tables(*OPENED.tables(figures), *_BESIDE_THE_ENGINE.tables(figures)) if own else (),
-        _METHOD,
-        plots=(opening_chart(figures),),
-    )
+    ),
+)

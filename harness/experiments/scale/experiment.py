@@ -19,7 +19,7 @@ from harness.experiment import (
     Rows,
     Worker,
 )
-from harness.experiments.scale.report import is_cut, page, parts, scale, scale_tables
+from harness.experiments.scale.report import REPORT, finding, is_cut, scale, scale_tables
 from harness.experiments.scale.scale import (
     LIMITED_MEMORY_BYTES,
     LIMITED_RECORDS,
@@ -111,7 +111,10 @@ class Scale(Experiment[ScaleTrial]):
     share = 5
     night_share = 16
     unit = ""
-    figures_by: ClassVar[FiguresBy] = {"scale": scale, "scale_part": parts}
+    figures_by: ClassVar[FiguresBy] = {
+        "scale": scale,
+        "scale_part": "select * from scale_part order by backend, records_there, seed",
+    }
     columns: ClassVar[Mapping[str, Columns]] = {
         "scale": {
             **SHARED_COLUMNS,
@@ -187,4 +190,4 @@ class Scale(Experiment[ScaleTrial]):
 
     def page(self, figures: Figures, rows: Rows, facts: Mapping[str, Any]) -> Page:
         """Return the page about stores of many records."""
-        return page(figures)
+        return REPORT.page(figures, findings=[finding(figures["scale"])])

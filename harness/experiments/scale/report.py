@@ -11,10 +11,9 @@ from harness.experiments.scale.steps import COMMIT_BYTES_MAX, COMMIT_RECORDS, LO
 from harness.processes.load import is_busy
 from harness.report import text
 from harness.report.charts import Chart
-from harness.report.database import query
 from harness.report.figures import Figure, Figures, in_order
-from harness.report.listing import Column, Listing, panels
-from harness.report.page import Page, PageFinding, Table, tables
+from harness.report.listing import Column, Listing, Plot, Report
+from harness.report.page import PageFinding, Table
 from harness.report.rows import Row
 
 _METHOD = f"""\
@@ -40,11 +39,6 @@ def scale(rows: Iterable[Row]) -> list[Figure]:
         {**row, "kind": "scale", "busy": is_busy(row), "disk_times": _times(row["bytes_on_disk"], row["state_bytes"])}
         for row in rows
     )
-
-
-def parts(rows: Iterable[Row]) -> list[Figure]:
-    """Return a figure for each part of the puts."""
-    return in_order({**row, "kind": "scale_part"} for row in rows)
 
 
 def is_cut(row: Mapping[str, Any]) -> bool:
@@ -124,25 +118,32 @@ _MARKS = f"""with part as (
     from part where parts = {PARTS} order by memory_max_bytes, value_bytes, records, backend, records_there"""
 
 
-def scale_chart(figures: Figures) -> Chart:
-    """Return puts per second of each tenth of the records: a panel for each size, and for each limit of memory."""
-    title = "Puts per second, by how many of its records a store has"
-    return Chart("scale", title, "lines", panels(query(figures, _MARKS)), "puts/s", "puts/s", "% of the records")
-
-
-def page(figures: Figures) -> Page:
-    """Return the page."""
-    own = [figure for figure in figures["scale"] if figure["puts_per_s"]]
-    most = f"up to {text.exact(max(figure['records'] for figure in own))}" if own else "many"
-    return Page(
-        "scale",
-        "Stores of many records",
+REPORT = Report(
+    ("scale",),
+    "scale",
+    "Stores of many records",
+    (
         (
-            f"Stores are filled with {most} records, whose keys are at random.",
-            "Then they are looked up, scanned, opened and restored.",
+            "Stores are filled with {iif(count(*), 'up to ' || exact(max(records)), 'many')} records, whose keys are "
+            "at random.",
+            "scale_figure where puts_per_s",
         ),
-        tables(*scale_tables(figures)) if figures["scale"] else (),
-        _METHOD,
-        findings=(finding(figures["scale"]),),
-        plots=(scale_chart(figures),),
-    )
+        "Then they are looked up, scanned, opened and restored.",
+    ),
+    (_SPEEDS, _SIZES),
+    _METHOD,
+    (
+        Plot(
+            Chart(
+                "scale",
+                "Puts per second, by how many of its records a store has",
+                "lines",
+                (),
+                "puts/s",
+                "puts/s",
+                "% of the records",
+            ),
+            _MARKS,
+        ),
+    ),
+)

@@ -12,7 +12,6 @@ from typing import Any, ClassVar
 
 from harness import replay
 from harness.experiment import (
-    Claim,
     Columns,
     Experiment,
     Failure,
@@ -25,7 +24,7 @@ from harness.experiment import (
     Worker,
 )
 from harness.experiments.stateful import restart
-from harness.experiments.stateful.figures import batches, ratios, restarts
+from harness.experiments.stateful.figures import QUERIES, RATIOS
 from harness.experiments.stateful.report import page
 from harness.experiments.stateful.trial import SUBJECTS, StatefulTrial
 from harness.processes.child import figures_apart
@@ -61,7 +60,8 @@ class Stateful(Experiment[StatefulTrial]):
     share = 12
     night_share = 36
     unit = ""
-    figures_by: ClassVar[FiguresBy] = {"stateful": batches, "stateful_restart": restarts}
+    figures_by: ClassVar[FiguresBy] = QUERIES
+    derived_by = RATIOS
     columns: ClassVar[Mapping[str, Columns]] = {
         "stateful": {
             "subject": str,
@@ -139,14 +139,10 @@ class Stateful(Experiment[StatefulTrial]):
 
     def line(self, trial: StatefulTrial, rows: Sequence[Row]) -> str:
         """Return the seconds of a batch of each subject."""
-        own = batches([row for row in rows if row["kind"] == "stateful"])
+        own = self.figures({"stateful": [row for row in rows if row["kind"] == "stateful"]})["stateful"]
         smallest = [each for each in own if each["batch_events"] == min(trial.batch_events)]
         seconds = ", ".join(f"{each['subject']} {each['seconds']:.2f} s" for each in smallest)
         return f"{trial.keys:,} keys, {min(trial.batch_events):,} events in a batch: {seconds}"
-
-    def finish(self, trials: Sequence[StatefulTrial], rows: Sequence[Row], claim: Claim) -> list[Row]:
-        """Return the rows, and rows of kind "ratio"."""
-        return [*rows, *ratios([row for row in rows if row["kind"] == "stateful"])]
 
     def failures(self, figures: Figures, rows: Rows) -> list[Failure]:
         """Return each state that is not what Spark SQL computes from the same events."""
@@ -164,7 +160,7 @@ class Stateful(Experiment[StatefulTrial]):
         """Return the page about stateful queries."""
         states = rows.get("stateful_state", ())
         wrong = sum(row["checksum"] != row["expected"] for row in states)
-        return page(figures, len(states), wrong, str(facts.get(f"{self.stage}_skipped") or ""))
+        return page(figures, len(states), wrong, self.absent(facts))
 
 
 def _rows(trial: StatefulTrial, worker: Worker) -> Iterator[Row]:

@@ -8,10 +8,9 @@ from harness.experiments.stateful.figures import GOAL_KEYS, GOALS
 from harness.experiments.stateful.trial import APPLY, IN_ARROW, JVM, OURS, PANDAS, ROWS, SUBJECTS
 from harness.report import text
 from harness.report.charts import Chart
-from harness.report.database import query
 from harness.report.figures import Figure, Figures
-from harness.report.listing import Column, Listing, panels
-from harness.report.page import Page, PageFinding, tables
+from harness.report.listing import Column, Listing, Plot, Report
+from harness.report.page import Page, PageFinding
 
 _METHOD = f"""\
 A streaming query counts events by key, and gives out the new count of each key of the batch. Every subject reads the
@@ -72,45 +71,40 @@ _MARKS = """select exact(keys) || ' keys, ' || exact(batch_events) || ' events i
     from stateful_figure order by keys, batch_events, place"""
 
 
-def _chart(figures: Figures) -> Chart:
-    """Return the seconds of a batch, a panel for each number of keys and size of a batch."""
-    return Chart(
-        "stateful",
-        "Seconds of a batch of a stateful query",
-        "dots",
-        panels(query(figures, _MARKS)),
-        "seconds of a batch",
-        "s",
-        more_is_better=False,
-    )
-
-
-def page(figures: Figures, states: int, wrong: int, missing: str) -> Page:
-    """Return the page. ``wrong`` of ``states`` differ; ``missing`` is why nothing could be measured, or ""."""
-    own = figures["stateful"]
-    placed = {kind: _placed(figures[kind]) for kind in ("stateful", "stateful_restart")}
-    goals = ", ".join(f"{goal:g} against `{subject}`" for subject, goal in GOALS.items())
-    return Page(
-        "stateful",
-        "Stateful queries on Spark",
-        (
-            "Streaming queries count events by key, with the state in our stores and in Spark's own.",
-            f"A ratio above 1 says that `{OURS}` is faster.",
-            f"The goals at {GOAL_KEYS:,} keys are {goals}.",
+_GOALS = ", ".join(f"{goal:g} against `{subject}`" for subject, goal in GOALS.items())
+REPORT = Report(
+    ("stateful",),
+    "stateful",
+    "Stateful queries on Spark",
+    (
+        "Streaming queries count events by key, with the state in our stores and in Spark's own.",
+        f"A ratio above 1 says that `{OURS}` is faster.",
+        f"The goals at {GOAL_KEYS:,} keys are {_GOALS}.",
+    ),
+    (_BATCHES, _RESTARTS),
+    _METHOD,
+    (
+        Plot(
+            Chart(
+                "stateful",
+                "Seconds of a batch of a stateful query",
+                "dots",
+                (),
+                "seconds of a batch",
+                "s",
+                more_is_better=False,
+            ),
+            _MARKS,
         ),
-        tables(*_BATCHES.tables(placed), *_RESTARTS.tables(placed)) if own else (),
-        _METHOD,
-        [
-            PageFinding(
-                "states of stateful queries",
-                states,
-                states - wrong,
-                "equal what Spark SQL computes",
-            )
-        ],
-        (_chart(placed),) if own else (),
-        absent=f"not measured: {missing}" if missing else text.NOT_MEASURED,
-    )
+    ),
+)
+
+
+def page(figures: Figures, states: int, wrong: int, absent: str) -> Page:
+    """Return the page. ``wrong`` of ``states`` differ; ``absent`` says why nothing was measured."""
+    placed = {kind: _placed(figures[kind]) for kind in ("stateful", "stateful_restart")}
+    finding = PageFinding("states of stateful queries", states, states - wrong, "equal what Spark SQL computes")
+    return REPORT.page(placed, absent=absent, findings=[finding])
 
 
 def _placed(figures: Sequence[Figure]) -> list[Figure]:

@@ -9,8 +9,8 @@ from harness.report import text
 from harness.report.charts import Chart
 from harness.report.database import query
 from harness.report.figures import Figure, Figures
-from harness.report.listing import Column, Listing, panels
-from harness.report.page import Page, tables
+from harness.report.listing import Column, Listing, Report, panels
+from harness.report.page import Page
 
 _METHOD = """\
 Spark partitions a workload's events by key and gives each partition to one task, with stores and a changelog of its
@@ -50,22 +50,25 @@ THROUGHPUT = Listing(
 )
 
 
+REPORT = Report(
+    ("throughput",),
+    "throughput",
+    "Throughput of a task",
+    (
+        "Tasks with a changelog process the events of a workload, with each backend and several sizes of a commit.",
+        "The tables show records per second, the time per commit, memory, disk, and the time to open after a kill.",
+    ),
+    (THROUGHPUT,),
+    _METHOD,
+)
+
+
 def page(figures: Figures, failures: Sequence[str]) -> Page:
     """Return the page."""
     own = figures["throughput"]
     wrong = text.failures("Wrong end states", failures) if failures else ""
-    return Page(
-        "throughput",
-        "Throughput of a task",
-        (
-            "Tasks with a changelog process the events of a workload, with each backend and several sizes of a commit.",
-            "The tables show records per second, the time per commit, memory, disk, and the time to open after a kill.",
-        ),
-        [wrong, *(f"{each}\n" for each in width_sentences(own)), *tables(*THROUGHPUT.tables(figures))] if own else (),
-        _METHOD,
-        (end_state_finding(own),),
-        charts(figures),
-    )
+    words = [wrong, *(f"{each}\n" for each in width_sentences(own))]
+    return REPORT.page(figures, before=words, findings=(end_state_finding(own),), plots=charts(figures))
 
 
 def charts(figures: Figures) -> tuple[Chart, ...]:

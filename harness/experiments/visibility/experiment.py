@@ -5,21 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from harness.experiment import (
     Columns,
-    Figures,
     FiguresBy,
     Request,
-    Rows,
     check_counts,
 )
 from harness.experiments.stores_alone import StoresAlone
 from harness.experiments.visibility import visibility
-from harness.experiments.visibility.report import lags, page
+from harness.experiments.visibility.report import REPORT
 from harness.profiles import DEFAULT, NIGHT, SMOKE
-from harness.report.page import Page
 from stores.config import StoreConfig
 from stores.registry import backends
 
@@ -53,7 +50,8 @@ class Visibility(StoresAlone[VisibilityTrial]):
     words = "visibility to readers"
     trial = VisibilityTrial
     program = visibility
-    figures_by: ClassVar[FiguresBy] = {"visibility": lags}
+    figures_by: ClassVar[FiguresBy] = {"visibility": "select * from visibility"}
+    report = REPORT
     columns: ClassVar[Mapping[str, Columns]] = {
         "visibility": {
             "backend": str,
@@ -72,7 +70,3 @@ class Visibility(StoresAlone[VisibilityTrial]):
         """Return a trial for each backend."""
         names = backends() if request.profile == NIGHT else [StoreConfig().backend]
         return [VisibilityTrial(name, *SIZES[request.profile]) for name in request.among(names)]
-
-    def page(self, figures: Figures, rows: Rows, facts: Mapping[str, Any]) -> Page:
-        """Return the page about readers on other threads."""
-        return page(figures)

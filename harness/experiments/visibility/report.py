@@ -2,24 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 from harness.report import text
-from harness.report.figures import Figure, Figures, in_order
-from harness.report.listing import Column, Listing, sentence
-from harness.report.page import Page, tables
-from harness.report.rows import Row
+from harness.report.listing import Column, Listing, Report
 
 _METHOD = """\
 A writer numbers its writes to one key, about a hundred a second, and commits once per interval. A reader at each level
 looks the key up all the time. Lookups beside commits and the cost of iterators are among the ratios and suites of a
 store by itself.
 """
-
-
-def lags(rows: Iterable[Row]) -> list[Figure]:
-    """Return the times until writes were seen, unchanged, in order."""
-    return in_order([{**row, "kind": "visibility"} for row in rows])
 
 
 _LAGS = Listing(
@@ -42,16 +32,15 @@ _LATEST = (
 )
 
 
-def page(figures: Figures) -> Page:
-    """Return the page."""
-    return Page(
-        "readers",
-        "Readers on other threads",
-        (
-            "A reader at READ_COMMITTED sees a write once it is committed, which takes up to one commit interval.",
-            "A reader at READ_UNCOMMITTED sees it at once.",
-            sentence(figures, _LATEST, "visibility_figure where isolation_level = 'READ_COMMITTED'"),
-        ),
-        tables(*_LAGS.tables(figures)) if figures["visibility"] else (),
-        _METHOD,
-    )
+REPORT = Report(
+    ("visibility",),
+    "readers",
+    "Readers on other threads",
+    (
+        "A reader at READ_COMMITTED sees a write once it is committed, which takes up to one commit interval.",
+        "A reader at READ_UNCOMMITTED sees it at once.",
+        (_LATEST, "visibility_figure where isolation_level = 'READ_COMMITTED'"),
+    ),
+    (_LAGS,),
+    _METHOD,
+)
