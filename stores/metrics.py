@@ -18,7 +18,7 @@ from typing import Any, Self
 _MEASURE = "measure"
 
 
-class Kind(StrEnum):
+class MetricKind(StrEnum):
     """The behaviour of a value from one reading to the next."""
 
     TOTAL = "total"
@@ -52,7 +52,7 @@ class LatencyHistogram:
 class Measure:
     """The meaning of a field of the metrics. ``unit`` is UCUM's; ``label`` names the keys of a mapping."""
 
-    kind: Kind
+    kind: MetricKind
     description: str
     unit: str
     label: str | None = None
@@ -77,23 +77,23 @@ def none_early() -> dict[str, int]:
 
 
 def _total(description: str, unit: str) -> Any:
-    return field(default=0, metadata={_MEASURE: Measure(Kind.TOTAL, description, unit)})
+    return field(default=0, metadata={_MEASURE: Measure(MetricKind.TOTAL, description, unit)})
 
 
 def _seconds_total(description: str) -> Any:
-    return field(default=0.0, metadata={_MEASURE: Measure(Kind.TOTAL, description, "s")})
+    return field(default=0.0, metadata={_MEASURE: Measure(MetricKind.TOTAL, description, "s")})
 
 
 def _maximum(description: str) -> Any:
-    return field(default=0.0, metadata={_MEASURE: Measure(Kind.MAXIMUM, description, "s")})
+    return field(default=0.0, metadata={_MEASURE: Measure(MetricKind.MAXIMUM, description, "s")})
 
 
 def _recent(description: str) -> Any:
-    return field(default=0.0, metadata={_MEASURE: Measure(Kind.CURRENT, description, "s")})
+    return field(default=0.0, metadata={_MEASURE: Measure(MetricKind.CURRENT, description, "s")})
 
 
 def _current(description: str, unit: str, default: int | None = 0) -> Any:
-    return field(default=default, metadata={_MEASURE: Measure(Kind.CURRENT, description, unit)})
+    return field(default=default, metadata={_MEASURE: Measure(MetricKind.CURRENT, description, unit)})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,11 +135,11 @@ class CommitMetrics:
         totals: dict[str, Any] = {"seconds": self.seconds + sign * other.seconds}
         for name, measure in measures(type(self)).items():
             mine, others = getattr(self, name), getattr(other, name)
-            if measure.kind is Kind.MAXIMUM and sign > 0:
+            if measure.kind is MetricKind.MAXIMUM and sign > 0:
                 totals[name] = max(mine, others)
-            elif measure.kind is Kind.TOTAL and measure.label is None:
+            elif measure.kind is MetricKind.TOTAL and measure.label is None:
                 totals[name] = mine + sign * others
-            elif measure.kind is Kind.TOTAL:
+            elif measure.kind is MetricKind.TOTAL:
                 totals[name] = {key: value + sign * others.get(key, 0) for key, value in mine.items()}
         return replace(self, **totals)
 
@@ -183,7 +183,7 @@ class TaskStoreMetrics(StoreMetrics):
     )
     operation_latency_seconds: Mapping[str, LatencyHistogram] = field(
         default_factory=dict,
-        metadata={_MEASURE: Measure(Kind.HISTOGRAM, "times of the calls of a task's function", "s", "operation")},
+        metadata={_MEASURE: Measure(MetricKind.HISTOGRAM, "times of the calls of a task's function", "s", "operation")},
     )
     """The times of calls of the task's function and of commits: ``get``, ``put``, ``scan``, ``commit``. Empty unless
     ``metrics.recording.level=DEBUG``; of the whole life of the task. Source: KIP-444."""
@@ -207,7 +207,7 @@ class TaskMetrics(CommitMetrics):
     dead_letter_total: int = _total("those of them that were sent to the dead-letter topic", "{record}")
     early_commit_total: Mapping[str, int] = field(
         default_factory=none_early,
-        metadata={_MEASURE: Measure(Kind.TOTAL, "commits before the interval was up", "{commit}", "cause")},
+        metadata={_MEASURE: Measure(MetricKind.TOTAL, "commits before the interval was up", "{commit}", "cause")},
     )
     standby_lag: int | None = _current("changelog that a standby copy lacks", "{offset}", None)
     stores: Mapping[str, TaskStoreMetrics] = field(default_factory=dict)
@@ -253,9 +253,9 @@ def measures(kind: type[CommitMetrics]) -> Mapping[str, Measure]:
 
 
 _DERIVED: Mapping[str, Measure] = {
-    "commit_rate": Measure(Kind.CURRENT, "commits per second, of the whole life", "{commit}/s"),
-    "commit_latency_avg_seconds": Measure(Kind.CURRENT, "mean time of the commits that succeeded", "s"),
-    "restore_rate": Measure(Kind.CURRENT, "records restored per second of restoring", "{record}/s"),
+    "commit_rate": Measure(MetricKind.CURRENT, "commits per second, of the whole life", "{commit}/s"),
+    "commit_latency_avg_seconds": Measure(MetricKind.CURRENT, "mean time of the commits that succeeded", "s"),
+    "restore_rate": Measure(MetricKind.CURRENT, "records restored per second of restoring", "{record}/s"),
 }
 
 

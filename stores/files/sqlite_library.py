@@ -150,7 +150,7 @@ def error_name(error: BaseException) -> str:
     return next((str(mapping[code]) for mapping in names if code in mapping), "")
 
 
-class Deadline:
+class StatementTimeout:
     """A progress handler that interrupts SQLite when ``timeout_s`` is up."""
 
     def __init__(self, timeout_s: float) -> None:

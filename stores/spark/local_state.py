@@ -15,7 +15,7 @@ from typing import Any
 
 from stores.changelog.files import PartitionLog, StoreChanges
 from stores.changelog.files.format import Record, folder_name
-from stores.changelog.files.partition_log import Piece
+from stores.changelog.files.partition_log import RestorePiece
 from stores.config import StoreConfig
 from stores.errors import (
     StoreCorruptedError,
@@ -201,7 +201,7 @@ class LocalState:
                 return False
         return True
 
-    def _restore(self, piece: Piece) -> None:
+    def _restore(self, piece: RestorePiece) -> None:
         version, own = piece.reached, {} if piece.id is None else {VERSION_ID: piece.id.encode()}
         for name, copy in self._opened.items():
             if version is not None and copy.version is not None and copy.version >= version:

@@ -48,7 +48,7 @@ class TaskState(StrEnum):
     """Its stores are closed and its lock is released. It may be opened again."""
 
 
-class Event(StrEnum):
+class TaskEvent(StrEnum):
     """A reason for a transition."""
 
     OPEN = "open"
@@ -74,7 +74,7 @@ class Row(NamedTuple):
 
     calls: Set[Call]
     """The legal calls. Before WORK, the task tries a pending rollback again, and then asks once more."""
-    next: Mapping[Event, TaskState]
+    next: Mapping[TaskEvent, TaskState]
     """The legal transitions."""
 
 
@@ -82,51 +82,51 @@ TABLE: Mapping[TaskState, Row] = MappingProxyType(
     {
         TaskState.CREATED: Row(
             {Call.OPEN, Call.CLOSE},
-            {Event.OPEN: TaskState.RESTORING, Event.CLOSE: TaskState.CLOSED},
+            {TaskEvent.OPEN: TaskState.RESTORING, TaskEvent.CLOSE: TaskState.CLOSED},
         ),
         TaskState.RESTORING: Row(
             {Call.CLOSE},
-            {Event.RUN: TaskState.RUNNING, Event.CLOSE: TaskState.CLOSED},
+            {TaskEvent.RUN: TaskState.RUNNING, TaskEvent.CLOSE: TaskState.CLOSED},
         ),
         TaskState.RUNNING: Row(
             {Call.WORK, Call.READ, Call.CLOSE},
             {
-                Event.ROLL_BACK: TaskState.ROLLING_BACK,
-                Event.FAIL: TaskState.FAILED,
-                Event.FENCE: TaskState.FENCED,
-                Event.CLOSE: TaskState.CLOSED,
+                TaskEvent.ROLL_BACK: TaskState.ROLLING_BACK,
+                TaskEvent.FAIL: TaskState.FAILED,
+                TaskEvent.FENCE: TaskState.FENCED,
+                TaskEvent.CLOSE: TaskState.CLOSED,
             },
         ),
         TaskState.ROLLING_BACK: Row(
             {Call.CLOSE},
             {
-                Event.RUN: TaskState.RUNNING,
-                Event.TIME_OUT: TaskState.ROLLBACK_PENDING,
-                Event.FAIL: TaskState.FAILED,
-                Event.FENCE: TaskState.FENCED,
-                Event.CLOSE: TaskState.CLOSED,
+                TaskEvent.RUN: TaskState.RUNNING,
+                TaskEvent.TIME_OUT: TaskState.ROLLBACK_PENDING,
+                TaskEvent.FAIL: TaskState.FAILED,
+                TaskEvent.FENCE: TaskState.FENCED,
+                TaskEvent.CLOSE: TaskState.CLOSED,
             },
         ),
         TaskState.ROLLBACK_PENDING: Row(
             {Call.CLOSE},
-            {Event.ROLL_BACK: TaskState.ROLLING_BACK, Event.CLOSE: TaskState.CLOSED},
+            {TaskEvent.ROLL_BACK: TaskState.ROLLING_BACK, TaskEvent.CLOSE: TaskState.CLOSED},
         ),
         TaskState.FAILED: Row(
             {Call.CLOSE},
-            {Event.CLOSE: TaskState.CLOSED},
+            {TaskEvent.CLOSE: TaskState.CLOSED},
         ),
         TaskState.FENCED: Row(
             {Call.OPEN, Call.CLOSE},
-            {Event.OPEN: TaskState.RESTORING, Event.CLOSE: TaskState.FENCED},
+            {TaskEvent.OPEN: TaskState.RESTORING, TaskEvent.CLOSE: TaskState.FENCED},
         ),
         TaskState.CLOSED: Row(
             {Call.OPEN, Call.CLOSE},
             {
-                Event.OPEN: TaskState.RESTORING,
+                TaskEvent.OPEN: TaskState.RESTORING,
                 # A callback may close the task while it is rolling back, which then fails on the closed stores.
-                Event.FAIL: TaskState.CLOSED,
-                Event.FENCE: TaskState.CLOSED,
-                Event.CLOSE: TaskState.CLOSED,
+                TaskEvent.FAIL: TaskState.CLOSED,
+                TaskEvent.FENCE: TaskState.CLOSED,
+                TaskEvent.CLOSE: TaskState.CLOSED,
             },
         ),
     }
@@ -160,44 +160,44 @@ class TaskLifecycle:
         if call not in TABLE[self.state].calls:
             raise self._refusal(call)
 
-    def allows(self, event: Event) -> bool:
+    def allows(self, event: TaskEvent) -> bool:
         """Return whether the current state has a transition for ``event``."""
         return event in TABLE[self.state].next
 
     def open(self) -> None:
         """Begin to restore the stores; forget an earlier failure."""
-        following = self._following(Event.OPEN)
+        following = self._following(TaskEvent.OPEN)
         self._failure = self._rollback = self._deferred = None
         self._enter(following)
 
     def rebuild(self) -> None:
         """Begin to restore the stores; keep an earlier failure until the task is opened."""
-        self._enter(self._following(Event.OPEN))
+        self._enter(self._following(TaskEvent.OPEN))
 
     def run(self) -> None:
         """Note that all stores are at the last commit."""
-        self._enter(self._following(Event.RUN))
+        self._enter(self._following(TaskEvent.RUN))
 
     def roll_back(self) -> None:
         """Begin to return to the last commit."""
-        self._enter(self._following(Event.ROLL_BACK))
+        self._enter(self._following(TaskEvent.ROLL_BACK))
         self._rollback = None
 
     def time_out(self, error: BaseException, *, in_doubt: bool) -> None:
         """Keep the rollback after ``error`` pending, because the changelog does not answer."""
-        following = self._following(Event.TIME_OUT)
+        following = self._following(TaskEvent.TIME_OUT)
         self._rollback = error, in_doubt
         self._enter(following)
 
     def fail(self, error: BaseException) -> None:
         """Stop for ``error``: FENCED after a ProducerFencedError, FAILED after another one."""
-        following = self._following(Event.FENCE if isinstance(error, ProducerFencedError) else Event.FAIL)
+        following = self._following(TaskEvent.FENCE if isinstance(error, ProducerFencedError) else TaskEvent.FAIL)
         self._failure = error
         self._enter(following)
 
     def close(self) -> None:
         """Note that the stores are closed; drop a deferred error and a pending rollback."""
-        following = self._following(Event.CLOSE)
+        following = self._following(TaskEvent.CLOSE)
         self._rollback = self._deferred = None
         self._enter(following)
 
@@ -216,7 +216,7 @@ class TaskLifecycle:
         """True if a clean ``close`` commits first: while RUNNING, and to raise a deferred error."""
         return self.state is TaskState.RUNNING or self._deferred is not None
 
-    def _following(self, event: Event) -> TaskState:
+    def _following(self, event: TaskEvent) -> TaskState:
         following = TABLE[self.state].next.get(event)
         if following is None:
             raise StoreError(

@@ -27,7 +27,7 @@ from stores.tasks.stores.store_group import (
     BETWEEN_STORES,
     StoreGroup,
 )
-from stores.tasks.task_state import Call, Event, TaskCounters, TaskLifecycle, TaskState
+from stores.tasks.task_state import Call, TaskCounters, TaskEvent, TaskLifecycle, TaskState
 from stores.tasks.timing import Timing
 
 _log = logging.getLogger(__name__)
@@ -240,7 +240,7 @@ class TaskTransaction:
 
         Errors of the rollback itself are not raised here: they change the task's state.
         """
-        if self._shared is None or not self.lifecycle.allows(Event.ROLL_BACK):
+        if self._shared is None or not self.lifecycle.allows(TaskEvent.ROLL_BACK):
             self.return_to_commit(error, in_doubt=in_doubt)
         else:
             self.context.active = False
@@ -254,7 +254,7 @@ class TaskTransaction:
         A shared transaction has been ended in the changelog before; ``end_error`` is the error of that.
         """
         self.context.active = False
-        if not self.lifecycle.allows(Event.ROLL_BACK):
+        if not self.lifecycle.allows(TaskEvent.ROLL_BACK):
             return  # The function itself has closed the task, or has called a commit that failed.
         self.lifecycle.roll_back()
         # Not the error's text: it may contain values.

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from stores.extras import advice
-from stores.metrics import Kind
+from stores.metrics import MetricKind
 from stores.telemetry.registry import INSTRUMENTS, Instrument, MetricsRegistry
 
 try:
@@ -28,9 +28,9 @@ def export_metrics(registry: MetricsRegistry, meter_provider: MeterProvider | No
     """
     meter = get_meter("txstores", meter_provider=meter_provider)
     for instrument in INSTRUMENTS:
-        if instrument.measure.kind is Kind.HISTOGRAM:
+        if instrument.measure.kind is MetricKind.HISTOGRAM:
             continue  # The API has no histogram that is read when somebody collects.
-        total = instrument.measure.kind is Kind.TOTAL
+        total = instrument.measure.kind is MetricKind.TOTAL
         create = meter.create_observable_counter if total else meter.create_observable_gauge
         create(
             instrument_name(instrument),

@@ -22,7 +22,7 @@ from urllib.request import Request, urlopen
 
 from stores.errors import ConfigError, StoreError
 from stores.interface import Closeable
-from stores.metrics import LATENCY_BOUNDS_S, Kind, LatencyHistogram
+from stores.metrics import LATENCY_BOUNDS_S, LatencyHistogram, MetricKind
 from stores.telemetry.registry import Instrument, Labels, MetricsRegistry, Value
 
 _log = logging.getLogger(__name__)
@@ -121,9 +121,9 @@ def _metric(
         }
         for labels, value in values
     ]
-    if measure.kind is Kind.HISTOGRAM:
+    if measure.kind is MetricKind.HISTOGRAM:
         data: Mapping[str, Any] = {"histogram": {"dataPoints": points, "aggregationTemporality": _CUMULATIVE}}
-    elif measure.kind is Kind.TOTAL:
+    elif measure.kind is MetricKind.TOTAL:
         data = {"sum": {"dataPoints": points, "aggregationTemporality": _CUMULATIVE, "isMonotonic": True}}
     else:
         data = {"gauge": {"dataPoints": points}}

@@ -14,7 +14,7 @@ from typing import Any
 from stores.errors import StoreUnavailableError
 from stores.extras import advice
 from stores.interface import Closeable
-from stores.metrics import LATENCY_BOUNDS_S, Kind, LatencyHistogram
+from stores.metrics import LATENCY_BOUNDS_S, LatencyHistogram, MetricKind
 from stores.telemetry.registry import Instrument, MetricsRegistry
 
 try:
@@ -24,7 +24,7 @@ try:
 except ImportError as error:
     raise ImportError(f"prometheus-client is missing: {advice('prometheus')}") from error
 
-_KINDS = {Kind.TOTAL: "counter", Kind.HISTOGRAM: "histogram"}
+_KINDS = {MetricKind.TOTAL: "counter", MetricKind.HISTOGRAM: "histogram"}
 PORT = 9464
 """As OpenTelemetry's exporters have it."""
 

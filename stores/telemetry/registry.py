@@ -11,7 +11,7 @@ from typing import Protocol
 from weakref import ReferenceType, ref
 
 from stores.errors import ConfigError, StoreClosedError, StoreError
-from stores.metrics import Kind, LatencyHistogram, Measure, StoreMetrics, TaskMetrics, TaskStoreMetrics, exported
+from stores.metrics import LatencyHistogram, Measure, MetricKind, StoreMetrics, TaskMetrics, TaskStoreMetrics, exported
 
 Labels = Mapping[str, str]
 Value = int | float | LatencyHistogram
@@ -40,7 +40,9 @@ class Instrument:
 
 STORE, TASK = "store", "task"
 ENGINE = Instrument(
-    STORE, "engine", Measure(Kind.CURRENT, "a figure of the store's engine; bytes where its name says so", "1", _FIGURE)
+    STORE,
+    "engine",
+    Measure(MetricKind.CURRENT, "a figure of the store's engine; bytes where its name says so", "1", _FIGURE),
 )
 INSTRUMENTS: tuple[Instrument, ...] = (
     *(Instrument(TASK, name, measure) for name, measure in exported(TaskMetrics).items()),

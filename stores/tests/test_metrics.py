@@ -11,8 +11,8 @@ import pytest
 from stores import open_store
 from stores.metrics import (
     EarlyCommitCause,
-    Kind,
     Measure,
+    MetricKind,
     StoreMetrics,
     TaskMetrics,
     TaskStoreMetrics,
@@ -113,4 +113,4 @@ def test_every_metric_has_a_description_and_a_kind(kind: type[TaskMetrics | Stor
         assert measure.description
         assert (measure.unit == "s") is name.endswith(("_seconds", "_seconds_total"))
         assert (measure.unit == "By") is name.endswith("_bytes")
-        assert (measure.kind is Kind.TOTAL) is name.endswith("_total")
+        assert (measure.kind is MetricKind.TOTAL) is name.endswith("_total")

@@ -159,7 +159,7 @@ class Assignment:
     """True if the task commits when it is closed. False once the task is lost."""
 
 
-class Work(Protocol):
+class TaskWork(Protocol):
     """The work of a thread on a task."""
 
     @property
@@ -167,7 +167,7 @@ class Work(Protocol):
         """The assignment for which it began."""
 
 
-_Work = TypeVar("_Work", bound=Work)
+_Work = TypeVar("_Work", bound=TaskWork)
 
 
 class AssignmentTable(Generic[_Work]):

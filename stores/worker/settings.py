@@ -31,9 +31,9 @@ from stores.telemetry import MetricsRegistry
 from stores.telemetry.otlp import INTERVAL_S, OtlpExporter, checked_endpoint
 from stores.worker.definition import Definition, StoreSetting
 from stores.worker.queries.access import CERTIFICATE, KEY, TOKEN, AccessFiles
-from stores.worker.queries.asked import PARTITIONER
 from stores.worker.queries.instances import PROPERTY as SERVER
 from stores.worker.queries.instances import ServerAddress, server_address
+from stores.worker.queries.query_request import PARTITIONER
 from stores.worker.transaction_scope import TransactionScope
 
 _PORT_MAX = 65_535

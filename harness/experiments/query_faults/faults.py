@@ -23,7 +23,7 @@ from harness.experiments.query_faults.notes import Notes
 from harness.mutants.registry import patch
 from stores import failpoints
 from stores.changelog.files import Header, PartitionLog, StoreChanges, VersionLog
-from stores.changelog.files.partition_log import Piece
+from stores.changelog.files.partition_log import RestorePiece
 from stores.changelog.interface import Record
 from stores.errors import StoreError
 from stores.spark.local_state import RESTORED, LocalState
@@ -185,7 +185,7 @@ def _install(folder: Path, mutant: str) -> None:
     )
     read = {"versions": 0, "bytes": 0, "snapshots": 0}
 
-    def counted(self: PartitionLog, after: int | None, to: int) -> Iterator[Piece]:
+    def counted(self: PartitionLog, after: int | None, to: int) -> Iterator[RestorePiece]:
         for piece in restore(self, after, to):
             read["versions"] += piece.reached is not None
             read["snapshots"] += piece.fresh

@@ -374,7 +374,7 @@ def unique_name(version: int, writer: str, kind: str) -> str:
 
 
 @dataclass
-class Listing:
+class PartitionFiles:
     """The files of a partition: of each version, of each snapshot, rows and files that are not in place yet."""
 
     versions: dict[int, int] = field(default_factory=dict)
@@ -390,9 +390,9 @@ class Listing:
         return max(self.versions, default=None)
 
 
-def listed(files: Mapping[str, int]) -> Listing:
+def listed(files: Mapping[str, int]) -> PartitionFiles:
     """Return what the names in a partition's folder say."""
-    listing = Listing()
+    listing = PartitionFiles()
     for name, size in files.items():
         match = _NAME.fullmatch(name)
         if match is not None:

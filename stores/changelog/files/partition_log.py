@@ -12,7 +12,7 @@ from stores.changelog.files.folder import Folder
 from stores.changelog.files.format import (
     BatchWriter,
     Header,
-    Listing,
+    PartitionFiles,
     Record,
     StoreChanges,
     all_changes_in,
@@ -74,7 +74,7 @@ class Retention:
 
 
 @dataclass(frozen=True)
-class Piece:
+class RestorePiece:
     """A part of a restore. With ``fresh``, the state begins with it: what was there before does not count."""
 
     changes: Mapping[str, StoreChanges]
@@ -137,7 +137,7 @@ class PartitionLog:
             f"is at {newest}. Stop this attempt, because another one has done its work"
         ) from cause
 
-    def snapshot_due(self, listing: Listing) -> bool:
+    def snapshot_due(self, listing: PartitionFiles) -> bool:
         """Return True if a snapshot of the newest version should be written."""
         newest = listing.newest
         if newest is None or newest in listing.snapshots:
@@ -159,7 +159,7 @@ class PartitionLog:
         name = unique_name(header.version, header.id, "rows")
         return RowsFile(name, lambda: self._create(name), header, schema)
 
-    def remove_old(self, listing: Listing) -> int:
+    def remove_old(self, listing: PartitionFiles) -> int:
         """Remove the files that nothing can ask for; return their number.
 
         These are versions and snapshots before the newest snapshot from which each kept version can be restored, rows
@@ -181,7 +181,7 @@ class PartitionLog:
     def _create(self, name: str) -> Any:
         return self._folder.create(self._path(name))
 
-    def listing(self) -> Listing:
+    def listing(self) -> PartitionFiles:
         """Return the files of the partition."""
         return listed(self._folder.names(folder_name(self.partition)))
 
@@ -208,7 +208,7 @@ class PartitionLog:
         with self._opened(version) as (header, reader), translated_system_errors(Path(what)):
             return header, all_changes_in(reader, what)
 
-    def restore(self, after: int | None, to: int) -> Iterator[Piece]:
+    def restore(self, after: int | None, to: int) -> Iterator[RestorePiece]:
         """Return the pieces that bring a state from version ``after`` (None: an empty state) to version ``to``.
 
         They are the versions in between, or the newest snapshot up to ``to`` and the versions after that, if versions
@@ -242,7 +242,7 @@ class PartitionLog:
             first = None
             if header.previous == after and after_id in (None, header.previous_id):
                 after, after_id = chain.pop(0), header.id
-                yield Piece(changes, False, after, after_id)
+                yield RestorePiece(changes, False, after, after_id)
             elif snapshot is not None and (after is None or after < snapshot):
                 # After power loss some files are back that were removed, and others are not.
                 after_id = yield from self._from_snapshot(listing, snapshot)
@@ -273,7 +273,7 @@ class PartitionLog:
                 "removed: only the newest version is given out again"
             ) from error
 
-    def _check_followed(self, version: int, listing: Listing) -> None:
+    def _check_followed(self, version: int, listing: PartitionFiles) -> None:
         """Check that the versions after ``version`` are built on it, up to one with a snapshot, or the newest.
 
         A snapshot is of a version that counts, and its name has the ID of that one.
@@ -293,7 +293,7 @@ class PartitionLog:
             raise self._out_of_range(version, listing)
 
     def _unlinked(
-        self, header: Header, before: int | None, wanted: int, listing: Listing
+        self, header: Header, before: int | None, wanted: int, listing: PartitionFiles
     ) -> OffsetOutOfRangeError | ChangelogLostError:
         """Return the error for a version that is not built on ``before``, when ``wanted`` is asked for."""
         if wanted < min(listing.snapshots, default=wanted):
@@ -316,7 +316,7 @@ class PartitionLog:
         first = self.read(chain[0])
         return first if first[0].previous == after else None
 
-    def _from_snapshot(self, listing: Listing, version: int) -> Generator[Piece, None, str]:
+    def _from_snapshot(self, listing: PartitionFiles, version: int) -> Generator[RestorePiece, None, str]:
         """Yield the pieces of a snapshot; return the ID of its version."""
         name, _ = min(listing.snapshots[version])
         fresh = True
@@ -327,9 +327,9 @@ class PartitionLog:
         with opened as file:
             header, reader = self._header_in(file, name)
             for changes in self._translated(changes_in(reader, self._what(name)), name):
-                yield Piece(changes, fresh, None)
+                yield RestorePiece(changes, fresh, None)
                 fresh = False
-        yield Piece({}, fresh, version, header.id)
+        yield RestorePiece({}, fresh, version, header.id)
         return header.id
 
     def _read_header(self, version: int) -> Header:
@@ -353,7 +353,7 @@ class PartitionLog:
                 )
             yield header, reader
 
-    def _out_of_range(self, version: int, listing: Listing) -> OffsetOutOfRangeError:
+    def _out_of_range(self, version: int, listing: PartitionFiles) -> OffsetOutOfRangeError:
         oldest = min(listing.versions, default=None)
         if version in listing.versions:
             # It was removed, and a late attempt has written a file of its name.
@@ -434,11 +434,11 @@ class RowsFile:
                 raise
 
 
-def _between(listing: Listing, after: int | None, to: int) -> list[int]:
+def _between(listing: PartitionFiles, after: int | None, to: int) -> list[int]:
     return sorted(version for version in listing.versions if (after is None or version > after) and version <= to)
 
 
-def _is_smaller(listing: Listing, snapshot: int, chain: list[int], after: int | None) -> bool:
+def _is_smaller(listing: PartitionFiles, snapshot: int, chain: list[int], after: int | None) -> bool:
     """Return True if the snapshot has fewer bytes than the versions of ``chain`` that it makes unnecessary."""
     if after is not None and snapshot <= after:
         return False

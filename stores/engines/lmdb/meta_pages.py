@@ -83,7 +83,7 @@ class MetaPage(NamedTuple):
     fit: Fit
 
 
-class Opening(NamedTuple):
+class OpeningSteps(NamedTuple):
     """The steps that are needed before a database is used."""
 
     check_structure: bool
@@ -92,7 +92,7 @@ class Opening(NamedTuple):
     """Write the missing checksums."""
 
 
-def check_meta_pages(path: Path) -> Opening:
+def check_meta_pages(path: Path) -> OpeningSteps:
     """Check the meta pages of a database, maybe after a crash.
 
     Raises: StoreCorruptedError if a crash can't be the reason for their state; OSError.
@@ -100,17 +100,17 @@ def check_meta_pages(path: Path) -> Opening:
     file = path / "data.mdb"
     pages = _read(file)
     if pages is None:
-        return Opening(check_structure=False, complete=True)
+        return OpeningSteps(check_structure=False, complete=True)
     older, newer = sorted(pages, key=lambda page: page.transaction_id)
     if newer.transaction_id - older.transaction_id != 1 or newer.fixed != older.fixed or newer.names != older.names:
         raise _damaged(file, "its meta pages are not those of two commits in a row")
     too_short = (newer.last_page + 1) * newer.fixed[1] > file.stat().st_size
     if older.fit is newer.fit is Fit.ABSENT:
-        return Opening(too_short, complete=True)
+        return OpeningSteps(too_short, complete=True)
     if newer.fit in (Fit.MISFITS, Fit.WRONG) or older.fit in (Fit.ONE_BEHIND, Fit.WRONG):
         raise _damaged(file, "a meta page is not what was written")
     unsure = newer.fit is not Fit.FITS or older.fit is Fit.ABSENT
-    return Opening(too_short or unsure, complete=not newer.fit is older.fit is Fit.FITS)
+    return OpeningSteps(too_short or unsure, complete=not newer.fit is older.fit is Fit.FITS)
 
 
 def check_closed_meta_pages(path: Path) -> None:

@@ -48,8 +48,8 @@ from stores.files.sqlite_library import (
     UNCHANGING,
     VERSION_NUMBER,
     Connection,
-    Deadline,
     Error,
+    StatementTimeout,
     connect,
     copy_whole,
     keep_log,
@@ -108,7 +108,7 @@ class SqliteEngine(TransactionalEngine):
                 check_header(file)
             writer = connect(file)
             try:
-                writer.set_progress_handler(Deadline(OPENING_S), STEPS_PER_LOOK)
+                writer.set_progress_handler(StatementTimeout(OPENING_S), STEPS_PER_LOOK)
                 write_ahead(writer, durability)
                 writer.execute(f"pragma cache_size=-{cast(int, options['cache_size_bytes']) >> 10}")
                 writer.execute(_WITHOUT_MAP).fetchall()
@@ -151,7 +151,7 @@ class SqliteEngine(TransactionalEngine):
             access = READ_ONLY if live or _size(file.with_name(f"{FILE}-wal")) else UNCHANGING
             reader = connect(file, access)
             try:
-                reader.set_progress_handler(Deadline(OPENING_S), STEPS_PER_LOOK)
+                reader.set_progress_handler(StatementTimeout(OPENING_S), STEPS_PER_LOOK)
                 found = read_schema(reader)
                 codec = codec_of(checksums=has_checksums(reader, found, file), scans_checked=True)
                 second = has_table(found, SECOND)
@@ -290,7 +290,7 @@ class SqliteEngine(TransactionalEngine):
     def meta(self) -> dict[bytes, bytes]:
         def look(reader: Connection) -> list[tuple[bytes, bytes]]:
             # With a deadline, because opening calls this: a damaged tree may contain a cycle.
-            reader.set_progress_handler(Deadline(OPENING_S), STEPS_PER_LOOK)
+            reader.set_progress_handler(StatementTimeout(OPENING_S), STEPS_PER_LOOK)
             try:
                 return reader.execute("select key, value from meta").fetchall()
             finally:

@@ -43,7 +43,7 @@ class RecordingLevel(Level):
     """As DEBUG."""
 
 
-class Latencies:
+class LatencyHistograms:
     """The histograms of one store, by operation. Written by the task's thread, read on any."""
 
     def __init__(self) -> None:
@@ -87,7 +87,7 @@ class Latencies:
 class MeasuredStore:
     """A store of any kind whose calls are timed. It has all attributes of the store itself."""
 
-    def __init__(self, store: Any, latencies: Latencies) -> None:
+    def __init__(self, store: Any, latencies: LatencyHistograms) -> None:
         self._measured = store
         for operation, names in _CALLS.items():
             for name in names.split():
@@ -106,7 +106,7 @@ class MeasuredStore:
 class MeasuredIterator:
     """An iterator of a store that records its whole time once: when it is used up or closed."""
 
-    def __init__(self, iterator: Any, began: float, latencies: Latencies) -> None:
+    def __init__(self, iterator: Any, began: float, latencies: LatencyHistograms) -> None:
         self._iterator, self._began, self._latencies = iterator, began, latencies
         self._recorded = False
 
@@ -142,7 +142,7 @@ class MeasuredIterator:
             self._latencies.record(SCAN, perf_counter() - self._began)
 
 
-def latencies_of(stores: Iterable[TaskStore], level: RecordingLevel | str) -> dict[str, Latencies]:
+def latencies_of(stores: Iterable[TaskStore], level: RecordingLevel | str) -> dict[str, LatencyHistograms]:
     """Return the histograms of the stores by name, and let each commit be timed; empty unless ``level`` is DEBUG.
 
     There is then nothing on the way of a call. Raises: ConfigError for another level.
@@ -151,18 +151,18 @@ def latencies_of(stores: Iterable[TaskStore], level: RecordingLevel | str) -> di
         return {}
     latencies = {}
     for store in stores:
-        latencies[store.name] = own = Latencies()
+        latencies[store.name] = own = LatencyHistograms()
         store.commit = own.timed(COMMIT, store.commit)  # type: ignore[method-assign]
     return latencies
 
 
-def measured(stores: Mapping[str, Any], latencies: Mapping[str, Latencies]) -> dict[str, Any]:
+def measured(stores: Mapping[str, Any], latencies: Mapping[str, LatencyHistograms]) -> dict[str, Any]:
     """Return the stores as the function gets them, timed if there are histograms."""
     return {name: MeasuredStore(store, latencies[name]) if latencies else store for name, store in stores.items()}
 
 
 def with_latencies(
-    stores: Mapping[str, TaskStoreMetrics], latencies: Mapping[str, Latencies]
+    stores: Mapping[str, TaskStoreMetrics], latencies: Mapping[str, LatencyHistograms]
 ) -> Mapping[str, TaskStoreMetrics]:
     """Return the metrics of stores by name, each with its histograms, if there are any."""
     if not latencies:

@@ -13,7 +13,7 @@ from time import time
 import pytest
 
 from stores import IsolationLevel, KeyValueStore, StoreClosedError, TopicPartition
-from stores.metrics import Kind, StoreMetrics, measures
+from stores.metrics import MetricKind, StoreMetrics, measures
 from stores.strategies.store import Store
 from stores.tests.conformance.cases import Case
 from stores.tests.touched import Touched
@@ -274,7 +274,7 @@ def test_metrics_may_be_read_on_any_thread_and_totals_never_fall(store: KeyValue
         watching.join()
     assert errors == []
     assert figures
-    totals = [name for name, measure in measures(StoreMetrics).items() if measure.kind is not Kind.CURRENT]
+    totals = [name for name, measure in measures(StoreMetrics).items() if measure.kind is not MetricKind.CURRENT]
     for name in totals:
         values = [getattr(metrics, name) for metrics in seen]
         assert values == sorted(values), name

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from stores.changelog.files import Header, PartitionLog, StoreChanges, VersionLog
-from stores.changelog.files.format import Listing
+from stores.changelog.files.format import PartitionFiles
 from stores.errors import StoreError, StoreUnavailableError
 from stores.spark import task
 from stores.spark.local_state import LocalState
@@ -95,7 +95,7 @@ def rows_computed_again(patch: pytest.MonkeyPatch) -> None:
 def old_versions_removed_without_a_snapshot(patch: pytest.MonkeyPatch) -> None:
     remove = PartitionLog.remove_old
 
-    def eager(log: PartitionLog, listing: Listing) -> int:
+    def eager(log: PartitionLog, listing: PartitionFiles) -> int:
         removed = remove(log, listing)
         for version in sorted(listing.versions)[:-2]:
             log._folder.remove(f"p00000/v{version:012d}.arrows")

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pytest
 
 from stores.changelog.files import Header, PartitionLog, Retention, StoreChanges, open_folder
-from stores.changelog.files.partition_log import Piece
+from stores.changelog.files.partition_log import RestorePiece
 from stores.config import StoreConfig
 from stores.errors import StoreCorruptedError, StoreError, StoreIncompatibleError
 from stores.records import INT64, STR, Window
@@ -59,7 +59,7 @@ def test_a_copy_that_has_only_the_marks_of_an_interrupted_restore_is_wiped(tmp_p
     configs = {"windows": StoreConfig("rocksdb", records=Window(STR, INT64, size_ms=10, retention_ms=100))}
     marks: dict[str, bytes | None] = {LOGGED_MARKS: b'["stream_time"]', "stream_time": bytes(8)}
     with closing(LocalState(tmp_path, 0, configs)) as state:
-        state._restore(Piece({"windows": StoreChanges(marks=marks)}, True, None))
+        state._restore(RestorePiece({"windows": StoreChanges(marks=marks)}, True, None))
     with closing(LocalState(tmp_path, 0, configs)) as state:
         assert list(state.records()) != []
         state.bring_to(PartitionLog(open_folder(tmp_path / "log"), 0, Retention()), None)
@@ -69,7 +69,7 @@ def test_a_copy_that_has_only_the_marks_of_an_interrupted_restore_is_wiped(tmp_p
 def test_a_copy_with_a_mark_that_can_t_be_read_is_wiped(tmp_path: Path) -> None:
     configs = {"windows": StoreConfig("rocksdb", records=Window(STR, INT64, size_ms=10, retention_ms=100))}
     with closing(LocalState(tmp_path, 0, configs)) as state:
-        state._restore(Piece({"windows": StoreChanges({b"k": b"v"}, {"stream_time": b"?"})}, True, 0))
+        state._restore(RestorePiece({"windows": StoreChanges({b"k": b"v"}, {"stream_time": b"?"})}, True, 0))
     with closing(LocalState(tmp_path, 0, configs)) as state:
         assert state.version is None
         assert list(state.records()) == []
@@ -78,7 +78,7 @@ def test_a_copy_with_a_mark_that_can_t_be_read_is_wiped(tmp_path: Path) -> None:
 def test_a_copy_with_a_version_id_that_is_no_text_is_not_of_the_log(tmp_path: Path) -> None:
     configs = {"counts": StoreConfig("rocksdb")}
     with closing(LocalState(tmp_path, 0, configs)) as state:
-        state._restore(Piece({"counts": StoreChanges(marks={VERSION_ID: b"\xff"})}, True, 0))
+        state._restore(RestorePiece({"counts": StoreChanges(marks={VERSION_ID: b"\xff"})}, True, 0))
         log = PartitionLog(open_folder(tmp_path / "log"), 0, Retention())
         assert not state._is_of(log, 0, "0" * 16)
 

@@ -13,7 +13,7 @@ from stores.errors import ConfigError
 from stores.metrics import LATENCY_BOUNDS_S
 from stores.records import BYTES, INT64, Session, TimestampedKeyValue, Window, Windowed
 from stores.tasks import StreamTask, TaskConfig, TaskContext
-from stores.tasks.stores.latencies import Latencies, RecordingLevel
+from stores.tasks.stores.latencies import LatencyHistograms, RecordingLevel
 from stores.tests.tasks.setup import MEMORY, Crash, feed, single
 
 
@@ -141,7 +141,7 @@ def test_a_measured_task_rolls_back_what_its_function_wrote(tmp_path: Path, log:
     ("seconds", "bucket"), [(0.0, 0), (1e-6, 0), (1.1e-6, 1), (2.5e-6, 1), (1e-3, 9), (5.0, 20), (5.1, 21), (1e9, 21)]
 )
 def test_a_duration_is_in_the_bucket_whose_bound_it_does_not_exceed(seconds: float, bucket: int) -> None:
-    latencies = Latencies()
+    latencies = LatencyHistograms()
     latencies.record("get", seconds)
     histogram = latencies.read()["get"]
     assert [number for number, count in enumerate(histogram.counts) if count] == [bucket]

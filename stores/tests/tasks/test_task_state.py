@@ -14,16 +14,16 @@ from stores.errors import (
     StoreRestoringError,
 )
 from stores.tasks.identifier import TaskId
-from stores.tasks.task_state import TABLE, Call, Event, TaskLifecycle, TaskState
+from stores.tasks.task_state import TABLE, Call, TaskEvent, TaskLifecycle, TaskState
 
 CREATED, RESTORING, RUNNING, ROLLING_BACK, ROLLBACK_PENDING, FAILED, FENCED, CLOSED = TaskState
-OPEN, RUN, ROLL_BACK, TIME_OUT, FAIL, FENCE, CLOSE = Event
+OPEN, RUN, ROLL_BACK, TIME_OUT, FAIL, FENCE, CLOSE = TaskEvent
 
 CAUSE = ChangelogTimeoutError("the changelog does not answer")
 FAILURE = ValueError("the disk is full")
 FENCING = ProducerFencedError("a newer producer has taken the ID")
 
-APPLY: Mapping[Event, Callable[[TaskLifecycle], None]] = {
+APPLY: Mapping[TaskEvent, Callable[[TaskLifecycle], None]] = {
     OPEN: TaskLifecycle.open,
     RUN: TaskLifecycle.run,
     ROLL_BACK: TaskLifecycle.roll_back,
@@ -32,7 +32,7 @@ APPLY: Mapping[Event, Callable[[TaskLifecycle], None]] = {
     FENCE: lambda lifecycle: lifecycle.fail(FENCING),
     CLOSE: TaskLifecycle.close,
 }
-WAYS: Mapping[TaskState, list[Event]] = {
+WAYS: Mapping[TaskState, list[TaskEvent]] = {
     CREATED: [],
     RESTORING: [OPEN],
     RUNNING: [OPEN, RUN],
@@ -104,9 +104,11 @@ def test_the_table_has_every_state() -> None:
     assert set(TABLE) == set(TaskState)
 
 
-@pytest.mark.parametrize("event", Event)
+@pytest.mark.parametrize("event", TaskEvent)
 @pytest.mark.parametrize("state", TaskState)
-def test_an_event_has_the_expected_transition_or_is_refused_and_changes_nothing(state: TaskState, event: Event) -> None:
+def test_an_event_has_the_expected_transition_or_is_refused_and_changes_nothing(
+    state: TaskState, event: TaskEvent
+) -> None:
     lifecycle = lifecycle_in(state)
     before = [lifecycle.ready, lifecycle.pending_rollback, *(str(refused(lifecycle, call)) for call in Call)]
     following = EXPECTED_TRANSITIONS.get((state, event))

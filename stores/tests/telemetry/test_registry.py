@@ -15,7 +15,7 @@ import stores
 from stores import ConfigError, KeyValueStore, StoreClosedError, StoreUnavailableError, open_store
 from stores.changelog import MemoryChangelog
 from stores.engines.memory import MemoryEngine
-from stores.metrics import Kind, TaskMetrics, TaskStoreMetrics, measures
+from stores.metrics import MetricKind, TaskMetrics, TaskStoreMetrics, measures
 from stores.strategies.store import Store
 from stores.strategies.store_opening import disown
 from stores.telemetry import MetricsRegistry
@@ -47,7 +47,7 @@ def test_every_measure_of_stores_and_tasks_is_an_instrument() -> None:
     assert {name for scope, name in names if scope == TASK} == {*measures(TaskMetrics), *DERIVED}
     assert {name for scope, name in names if scope == STORE} == {*measures(TaskStoreMetrics), *DERIVED, "engine"}
     for each in INSTRUMENTS:
-        assert each.name.endswith("_total") is (each.measure.kind is Kind.TOTAL)
+        assert each.name.endswith("_total") is (each.measure.kind is MetricKind.TOTAL)
 
 
 def test_a_store_is_shown_under_its_name_and_backend_and_labels_given_to_it() -> None:

@@ -24,7 +24,7 @@ from stores.tests.worker.places import EmbeddedPlace, KafkaPlace, Place, expecte
 from stores.tests.worker.queries.asking import ask
 from stores.tests.worker.worker_process import DEADLINE_S, IDLE, WorkerProcess
 from stores.worker.queries import server, store_queries
-from stores.worker.queries.asked import WAIT_MAX_MS
+from stores.worker.queries.query_request import WAIT_MAX_MS
 
 ROOT = Path(stores.__file__).parents[1]
 WORDS = ["to", "be", "or", "not", "to", "be"]

@@ -26,10 +26,10 @@ from stores.errors import (
 from stores.interface import Closeable
 from stores.worker.definition import Definition
 from stores.worker.queries.access import AccessFiles
-from stores.worker.queries.asked import QueriedStore
 from stores.worker.queries.instances import Instances, ServerAddress
 from stores.worker.queries.local_reads import LocalReads, LocalTasks
 from stores.worker.queries.parameters import RETRY_AFTER_S, Refused, shortened
+from stores.worker.queries.query_request import QueriedStore
 from stores.worker.queries.server import Listener, QueryServer
 from stores.worker.queries.store_queries import StoreQueries
 

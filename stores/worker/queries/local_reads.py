@@ -12,8 +12,8 @@ from stores.errors import NotUpToBoundError, StoreClosedError, StoreError
 from stores.interface import IsolationLevel, Position, PositionBound
 from stores.tasks.identifier import TaskId
 from stores.tasks.task import StreamTask
-from stores.worker.queries.asked import Asked, shown_position
 from stores.worker.queries.parameters import Refused, unavailable
+from stores.worker.queries.query_request import QueryRequest, shown_position
 from stores.worker.running_task import TaskStatus
 
 Answer = TypeVar("Answer")
@@ -56,7 +56,7 @@ class LocalReads:
         """Return the state of a task that is here, None if it is elsewhere."""
         return self._tasks.task_status(task_id)
 
-    def read(self, asked: Asked, status: TaskStatus, read: Callable[[Any], Answer]) -> tuple[Answer, Position]:
+    def read(self, request: QueryRequest, status: TaskStatus, read: Callable[[Any], Answer]) -> tuple[Answer, Position]:
         """Return the result of ``read``, called with a view of the store, and the position that it reflects.
 
         The task is here, in the state ``status``. At READ_COMMITTED both are of one commit. At READ_UNCOMMITTED the
@@ -65,41 +65,41 @@ class LocalReads:
         task = self._tasks.open_task(status.task_id)
         if task is None or not status.running:
             raise unavailable(
-                f"store {asked.store.name!r} is being restored from its changelog ({status.restored:.0%} done): ask "
+                f"store {request.store.name!r} is being restored from its changelog ({status.restored:.0%} done): ask "
                 "again later",
-                partition=asked.partition,
+                partition=request.partition,
             )
-        return self._read(asked, task.store(asked.store.name, asked.level, asked.bound), read)
+        return self._read(request, task.store(request.store.name, request.level, request.bound), read)
 
-    def read_global(self, asked: Asked, read: Callable[[Any], Answer]) -> tuple[Answer, Position]:
+    def read_global(self, request: QueryRequest, read: Callable[[Any], Answer]) -> tuple[Answer, Position]:
         """Return the result of ``read``, called with a view of a global store, and the position that it reflects."""
         try:
-            view = self._tasks.global_view(asked.store.name, asked.bound)
+            view = self._tasks.global_view(request.store.name, request.bound)
         except StoreClosedError:
-            raise unavailable(f"global store {asked.store.name!r} is being opened: ask again later") from None
-        return self._read(asked, view, read)
+            raise unavailable(f"global store {request.store.name!r} is being opened: ask again later") from None
+        return self._read(request, view, read)
 
-    def _read(self, asked: Asked, view: Any, read: Callable[[Any], Answer]) -> tuple[Answer, Position]:
+    def _read(self, request: QueryRequest, view: Any, read: Callable[[Any], Answer]) -> tuple[Answer, Position]:
         try:
-            return _at_one_moment(view, asked.level, read)
+            return _at_one_moment(view, request.level, read)
         except NotUpToBoundError as error:
-            if not asked.wait_s:
-                raise _behind(asked, view, error) from None
+            if not request.wait_s:
+                raise _behind(request, view, error) from None
         if not self._waiting.acquire(blocking=False):
             raise unavailable(f"{WAITING_MAX} queries wait for a position already: ask again later")
         try:
-            return self._when_reached(asked, view, read)
+            return self._when_reached(request, view, read)
         finally:
             self._waiting.release()
 
-    def _when_reached(self, asked: Asked, view: Any, read: Callable[[Any], Answer]) -> tuple[Answer, Position]:
-        deadline = time.monotonic() + asked.wait_s
+    def _when_reached(self, request: QueryRequest, view: Any, read: Callable[[Any], Answer]) -> tuple[Answer, Position]:
+        deadline = time.monotonic() + request.wait_s
         while not self._ending.wait(_POLL_S):
             try:
-                return _at_one_moment(view, asked.level, read)
+                return _at_one_moment(view, request.level, read)
             except NotUpToBoundError as error:
                 if time.monotonic() >= deadline:
-                    raise _behind(asked, view, error) from None
+                    raise _behind(request, view, error) from None
         raise unavailable("this worker is ending: ask again later")
 
 
@@ -124,13 +124,13 @@ def _snapshot(view: Any) -> AbstractContextManager[Any]:
     return snapshot
 
 
-def _behind(asked: Asked, view: Any, error: NotUpToBoundError) -> Refused:
-    part = "" if asked.store.is_global else f"partition {asked.partition} of "
+def _behind(request: QueryRequest, view: Any, error: NotUpToBoundError) -> Refused:
+    part = "" if request.store.is_global else f"partition {request.partition} of "
     return Refused(
         409,
-        f"{part}store {asked.store.name!r} has not reached the position of 'bound' at "
-        f"{asked.level}: ask again later, or with wait_ms",
+        f"{part}store {request.store.name!r} has not reached the position of 'bound' at "
+        f"{request.level}: ask again later, or with wait_ms",
         position=shown_position(view.position()),
-        bound=shown_position(asked.bound.position),
+        bound=shown_position(request.bound.position),
         behind=shown_position(error.behind),
     )

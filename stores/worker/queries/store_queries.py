@@ -13,7 +13,6 @@ from typing import Any, TypeVar
 from stores.changelog.partitioners import Partitioner
 from stores.errors import nearest
 from stores.interface import Position
-from stores.worker.queries.asked import Asked, Place, QueriedStore, Reads, Scanned, asked_of, parameters_of
 from stores.worker.queries.instances import Instances
 from stores.worker.queries.local_reads import LocalReads
 from stores.worker.queries.parameters import (
@@ -24,6 +23,15 @@ from stores.worker.queries.parameters import (
     json_text,
     shortened,
     unavailable,
+)
+from stores.worker.queries.query_request import (
+    Place,
+    QueriedStore,
+    QueryRequest,
+    Reads,
+    Scanned,
+    request_of,
+    parameters_of,
 )
 
 Answer = TypeVar("Answer")
@@ -80,7 +88,7 @@ class StoreQueries:
         key, data = forms.key("key", parameters.required("key"))
         if not data:
             raise bad_request("a key has 1 byte or more")
-        request = asked_of(store, parameters, data, self._partitioner)
+        request = request_of(store, parameters, data, self._partitioner)
         value, position = self._read(request, lambda view: reads.get(view, key, parameters))
         return json_text(request.answer(position, key=forms.shown_key(key), **forms.fields(value)))
 
@@ -121,7 +129,7 @@ class StoreQueries:
     ) -> str:
         """Answer with a page. ``operation`` is a name, and the parameters that determine which records there are."""
         limit = parameters.number("limit", LIMIT, 1, LIMIT_MAX)
-        request = asked_of(store, parameters, None, self._partitioner)
+        request = request_of(store, parameters, None, self._partitioner)
         name, *own = operation
         query = json_text([store.name, request.partition, name, *(parameters.text(each) for each in own)])
         after = place_of(query, parameters.text("cursor"), store.reads)
@@ -129,14 +137,14 @@ class StoreQueries:
         head = json_text(request.answer(position, cursor=cursor_of(query, page.last)))
         return f'{head[:-1]}, "records": [{", ".join(page.records)}]}}'
 
-    def _read(self, asked: Asked, read: Callable[[Any], Answer]) -> tuple[Answer, Position]:
+    def _read(self, request: QueryRequest, read: Callable[[Any], Answer]) -> tuple[Answer, Position]:
         """Read here, or refuse with the worker that has the partition."""
-        store, partition = asked.store, asked.partition
+        store, partition = request.store, request.partition
         if store.is_global:
-            return self._local.read_global(asked, read)
+            return self._local.read_global(request, read)
         status = self._local.status(store.task_id(partition))
         if status is not None:
-            return self._local.read(asked, status, read)
+            return self._local.read(request, status, read)
         address = self._instances.addresses().get(store.leading(partition))
         where = f"partition {partition} of store {store.name!r}"
         if address is None or address == self._address:
@@ -169,7 +177,7 @@ def _key_or_none(forms: JsonForms, name: str, parameters: Parameters) -> Any:
 
 
 @dataclass(frozen=True)
-class Page:
+class RecordPage:
     """The records of a page, each as JSON. ``last`` is the place of its last one, None if no record follows.
 
     No iterator stays open between two requests. The cursor of the next one has the place of the last record, and a hash
@@ -180,7 +188,7 @@ class Page:
     last: Place | None
 
 
-def page_of(scanned: Scanned, after: Place | None, limit: int) -> Page:
+def page_of(scanned: Scanned, after: Place | None, limit: int) -> RecordPage:
     """Return the next records of a scan whose place is beyond ``after``. Close the scan.
 
     It takes up to ``limit`` records, and looks at one more. A scan may begin before ``after`` by the records of one
@@ -193,12 +201,12 @@ def page_of(scanned: Scanned, after: Place | None, limit: int) -> Page:
             if after is not None and place <= after:
                 continue
             if len(records) == limit or size > PAGE_BYTES_MAX:
-                return Page(records, last)
+                return RecordPage(records, last)
             text = json_text(record)
             records.append(text)
             size += len(text)
             last = place
-    return Page(records, None)
+    return RecordPage(records, None)
 
 
 def cursor_of(query: str, place: Place | None) -> str | None:

@@ -20,7 +20,7 @@ import pytest
 from stores import failpoints
 from stores.changelog.files import Retention, StoreChanges, VersionLog
 from stores.changelog.files.folder import ASIDE_WRITTEN
-from stores.changelog.files.format import Listing, encoded, read_header, version_name, write_batches
+from stores.changelog.files.format import PartitionFiles, encoded, read_header, version_name, write_batches
 from stores.errors import (
     ChangelogError,
     ChangelogLostError,
@@ -228,7 +228,7 @@ def test_an_attempt_that_was_first_and_slow_keeps_its_version(tmp_path: Path, mo
     listing = log.listing
     with monkeypatch.context() as patch, pytest.raises(ProducerFencedError):
 
-        def overtaken() -> Listing:
+        def overtaken() -> PartitionFiles:
             patch.undo()
             append(log, 1)
             return listing()

@@ -17,10 +17,10 @@ from stores.interface import PositionBound, TopicPartition
 from stores.records import BYTES, FLOAT64, INT64, JSON, STR, KeyValue, RecordKind, Session, TimestampedKeyValue, Window
 from stores.tasks import NO_INTERVAL, StreamTask, TaskContext, TaskId, TaskSettings
 from stores.tests.worker.queries.asking import Reply, call
-from stores.worker.queries.asked import QueriedStore
 from stores.worker.queries.endpoint import routes_of
 from stores.worker.queries.instances import Instances, ServerAddress
 from stores.worker.queries.local_reads import LocalReads
+from stores.worker.queries.query_request import QueriedStore
 from stores.worker.queries.store_queries import StoreQueries
 from stores.worker.running_task import TaskStatus
 

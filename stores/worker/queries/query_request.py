@@ -60,7 +60,7 @@ class QueriedStore:
 
 
 @dataclass(frozen=True)
-class Asked:
+class QueryRequest:
     """The common part of all queries of data. ``wait_s`` is the time in which the bound may still be reached."""
 
     store: QueriedStore
@@ -81,7 +81,9 @@ def parameters_of(query: str, *own: str) -> Parameters:
     return Parameters(query, {*own, *_COMMON}, repeated=("bound",))
 
 
-def asked_of(store: QueriedStore, parameters: Parameters, key: bytes | None, partitioner: Partitioner | None) -> Asked:
+def request_of(
+    store: QueriedStore, parameters: Parameters, key: bytes | None, partitioner: Partitioner | None
+) -> QueryRequest:
     """Return the query that the parameters describe; ``key`` is the bytes of its key. Raises: Refused."""
     text = parameters.text("isolation_level")
     try:
@@ -96,7 +98,7 @@ def asked_of(store: QueriedStore, parameters: Parameters, key: bytes | None, par
     # Sorted, so that of several bounds on one input the highest counts.
     own = {each: offset for each, offset in sorted(bounds) if store.is_global or each.partition == partition}
     bound = PositionBound(own)
-    return Asked(store, partition, level, bound, wait_s)
+    return QueryRequest(store, partition, level, bound, wait_s)
 
 
 def shown_position(position: Position) -> Mapping[str, int]:
