@@ -30,8 +30,8 @@ from stores.worker.queries.query_request import (
     QueryRequest,
     Reads,
     Scanned,
-    request_of,
     parameters_of,
+    request_of,
 )
 
 Answer = TypeVar("Answer")
