@@ -8,6 +8,7 @@ Source: KIP-258, first draft, "In-Place Upgrade".
 
 from __future__ import annotations
 
+import logging
 import os
 import shutil
 from collections.abc import Callable
@@ -32,8 +33,7 @@ from stores.tasks.directory.replacement import replace_store
 from stores.tasks.directory.store_places import PREPARE_END, beside
 from stores.tasks.directory.task_files import StorePlan
 from stores.tasks.stores.conversion import Conversion
-from stores.tasks.stores.log_follower import RestoreProgress, restore
-from stores.tasks.stores.replay_bound import ReplayBound
+from stores.tasks.stores.log_follower import LogFollower, RestoreProgress, restore
 
 BEGUN = declare("upgrade.begun", "the new store is there, marked with its format, with nothing in it", part=Part.CHANGE)
 STEPPED = declare("upgrade.stepped", "the new store has come a step further", part=Part.CHANGE)
@@ -94,20 +94,20 @@ def room_needed_bytes(path: Path, folder: Path) -> int:
     return ROOM_FACTOR * files_bytes(path) + ROOM_BYTES - files_bytes(folder)
 
 
-class StoreBeside:
+class StoreBeside(LogFollower):
     """The store of the newer format that is built beside the one of ``plan``. For the task's thread."""
 
+    _wiped_after = (StoreCorruptedError, StoreIncompatibleError)
+
     def __init__(self, plan: StorePlan, upgrade: Upgrade, records: RecordKind | None, counted: Counted) -> None:
-        self.offset: int | None = None
-        self._name, self._path = plan.name, plan.path
-        self._folder = beside(plan.path, PREPARE_END)
         # The new store has no readers, and all its data is committed in the changelog.
-        self._config = replace(plan.config, records=records, upgrade=None, upgrade_mode=None)
+        config = replace(plan.config, records=records, upgrade=None, upgrade_mode=None)
+        super().__init__(plan.name, beside(plan.path, PREPARE_END), config)
+        self.offset: int | None = None
+        self._place = plan.path
         self._partition, self._changelog = plan.partition, plan.changelog
         self._upgrade, self._counted = upgrade, counted
-        self._bound = ReplayBound(plan.config.restore_max_bytes)
         self._records = 0
-        self._store: KeyValueStore | None = None
         self._has_room = False
 
     def open(self) -> None:
@@ -117,14 +117,19 @@ class StoreBeside:
         """
         self._check_space()
         self._has_room = True
-        try:
-            store = self._opened()
-            resumable = store.manages_offsets and kept_version(store) == self._upgrade.to_version
-            self.offset = store.committed_offset(self._partition) if resumable else None
-            if self.offset is None:
-                self._begin()
-        except (StoreCorruptedError, StoreIncompatibleError):
-            self._begin()
+        self.open_or_wipe()
+
+    def _misfit(self) -> str | None:
+        resumable = self.store.manages_offsets and kept_version(self.store) == self._upgrade.to_version
+        self.offset = self.store.committed_offset(self._partition) if resumable else None
+        return "it has no offset of this upgrade" if self.offset is None else None
+
+    def wipe(self, reason: str, level: int = logging.DEBUG) -> None:
+        """Start over with an empty store of the new format: nothing that counts is lost."""
+        super().wipe(reason, logging.DEBUG)
+        self.offset = None
+        keep_version(self.store, self._upgrade.to_version)
+        reach(BEGUN)
 
     def step(self, max_records: int | None = None) -> bool:
         """Write the next ``max_records`` of the changelog (None: all) into the new store.
@@ -132,15 +137,13 @@ class StoreBeside:
         Return whether it is at the changelog's end. Raises: CommitFailedError, StoreUnavailableError; the errors of the
         upgrade's functions.
         """
-        store = self._store
-        assert store is not None
-        conversion = Conversion(store, self._config.records, self._upgrade)
-        step = (store, self._changelog, self._partition)
+        conversion = Conversion(self.store, self._config.records, self._upgrade)
+        step = (self.store, self._changelog, self._partition)
         try:
-            done = restore(*step, self.offset, {}, self._on_restore, self._bound, conversion, max_records=max_records)
-        except OffsetOutOfRangeError:
-            # The changelog no longer has the next record, or it is another changelog: start over.
-            self._begin()
+            done = restore(*step, self.offset, {}, self._on_restore, self.bound, conversion, max_records=max_records)
+        except OffsetOutOfRangeError as error:
+            # The changelog no longer has the next record, or it is another changelog.
+            self.wipe(str(error))
             return False
         self._records += done.records
         if done.last_offset is not None:
@@ -152,15 +155,9 @@ class StoreBeside:
         """Swap the closed store at ``path`` for the new one, which is at the changelog's end."""
         self.close()
         reach(CAUGHT_UP)
-        replace_store(self._path)
+        replace_store(self._place)
         end = self._changelog.end_offset(self._partition)
         self._report_progress(-1 if self.offset is None else self.offset, end, self._records, swapped=True)
-
-    def close(self) -> None:
-        """Close the new store. The next opening continues it."""
-        store, self._store = self._store, None
-        if store is not None:
-            store.close()
 
     def discard(self) -> None:
         """Close and remove the new store, as far as the disk allows it.
@@ -172,29 +169,15 @@ class StoreBeside:
         with suppress(StoreError):
             self.close()
         with suppress(StoreError):
-            wipe(self._folder)
-
-    def _opened(self) -> KeyValueStore:
-        self._store = self._config.open(self._folder, name=self._name)
-        self._bound.follow(self._store.persistence)
-        if self._config.records is not None:
-            self._config.records.prepare(self._store)
-        return self._store
-
-    def _begin(self) -> None:
-        self.close()
-        wipe(self._folder)
-        self.offset = None
-        keep_version(self._opened(), self._upgrade.to_version)
-        reach(BEGUN)
+            wipe(self.path)
 
     def _check_space(self) -> None:
-        with translated_system_errors(self._path):
-            needed = room_needed_bytes(self._path, self._folder)
-            free = shutil.disk_usage(self._path.parent).free
+        with translated_system_errors(self._place):
+            needed = room_needed_bytes(self._place, self.path)
+            free = shutil.disk_usage(self._place.parent).free
         if free < needed:
             raise StoreUnavailableError(
-                f"the upgrade of {self._path} needs about {needed:,} bytes beside it, and its disk has {free:,} free: "
+                f"the upgrade of {self._place} needs about {needed:,} bytes beside it, and its disk has {free:,} free: "
                 "make room and open the task again. Nothing was changed"
             )
 
@@ -202,7 +185,7 @@ class StoreBeside:
         self._report_progress(progress.offset, progress.to_offset, self._records + progress.records)
 
     def _report_progress(self, offset: int, to_offset: int, records: int, *, swapped: bool = False) -> None:
-        progress = UpgradeProgress(self._name, self._upgrade.to_version, offset, to_offset, records, swapped)
+        progress = UpgradeProgress(self.name, self._upgrade.to_version, offset, to_offset, records, swapped)
         self._counted(progress)
         if self._upgrade.on_upgrade is not None:
             self._upgrade.on_upgrade(progress)
