@@ -15,10 +15,11 @@ import pytest
 from harness.answer.results import all_figures
 from harness.experiment import Request
 from harness.experiments.memory.experiment import STEPS_BYTES, LargeSteps, wrong_step_lines
-from harness.experiments.memory.large_steps import LIMIT_BYTES, bound_bytes, measured
+from harness.experiments.memory.large_steps import DEADLINE_S, LIMIT_BYTES, bound_bytes, measured
 from harness.experiments.memory.memory_watch import MemoryWatch
 from harness.experiments.memory.report import OF_STEPS, memory_findings
 from harness.experiments.registry import kinds
+from harness.processes.child import figures_apart
 from harness.tests.made_up_rows import made_up_rows
 from stores.config import StoreConfig
 from stores.registry import backends
@@ -27,12 +28,19 @@ STEP_BYTES = STEPS_BYTES["default"][0]
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="how much memory a process has is asked of Linux")
 
 
+def step_of(backend: str, **more: int) -> dict[str, Any]:
+    """The row of one step, in a process of its own."""
+    arguments = {"backend": backend, "step_bytes": STEP_BYTES, "seed": 1, **more}
+    (row,) = figures_apart(measured, "large-steps", arguments, DEADLINE_S)["rows"]
+    return {"kind": "large_step", **row}
+
+
 def wrong(row: dict[str, Any]) -> list[str]:
     return wrong_step_lines(all_figures({"large_step": [row]})["large_step"])
 
 
 def test_a_step_that_is_spilled_is_one_commit_and_stays_within_its_bound() -> None:
-    row = measured(StoreConfig().backend, STEP_BYTES, 1)
+    row = step_of(StoreConfig().backend)
     assert set(row) == {*kinds()["large_step"], "kind", "seed"}
     assert wrong(row) == []
     assert row["peak_bytes"] > LIMIT_BYTES
@@ -43,7 +51,7 @@ def test_a_step_that_is_spilled_is_one_commit_and_stays_within_its_bound() -> No
 
 @pytest.mark.parametrize("backend", ["rocksdb-indexed-batch", "lmdb-indexed-batch", "sqlite-indexed-batch"])
 def test_a_step_that_is_not_spilled_passes_its_bound(backend: str) -> None:
-    row = measured(backend, STEP_BYTES, 1, spill_above=-1)
+    row = step_of(backend, spill_above=-1)
     assert row["peak_bytes"] > STEP_BYTES
     assert row["staged_disk_bytes"] < LIMIT_BYTES
     assert len(wrong(row)) == 1

@@ -9,17 +9,16 @@ Source: KIP-844, the disadvantages of its secondary store.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from harness.processes.child import figures_apart
 from harness.workloads.synthetic import Values, keys_of
 from stores.engines.engine import Engine, Transaction, TransactionalEngine, Writes
 from stores.interface import Durability, KeyValueStore
-from stores.registry import StoreBackend, backend_named, open_store
+from stores.registry import backend_named, open_store
 
 KEYS = 1_000
 """The number of keys that are looked up in each place."""
@@ -28,21 +27,6 @@ STAGED = (KEYS, 10 * KEYS)
 SMALL_BUFFER: Mapping[str, int] = {"staging_buffer_bytes": 256 << 10}
 """Options that bound the memory of a transaction, for strategies that have them."""
 DEADLINE_S = 60
-
-
-def amplification_rows(backends: Iterable[str], seed: int) -> list[dict[str, Any]]:
-    """Return rows of kind "amplification", one per backend and size of the open transaction, at level CHANGELOG.
-
-    A backend of another package with its own store class has no engine to count at, and no row. ``lookups_...`` are per
-    get, by the place of the key. Raises: MeasurementFailedError.
-    """
-    rows = []
-    for backend in backends:
-        if isinstance(backend_named(backend), StoreBackend):
-            continue
-        found = figures_apart(count, "amplification", {"backend": backend, "seed": seed}, DEADLINE_S)
-        rows += [{"kind": "amplification", "seed": seed, **row} for row in found["rows"]]
-    return rows
 
 
 class Counter:
@@ -94,8 +78,11 @@ class Counter:
         return (self.lookups - before) / len(keys)
 
 
-def count(backend: str, seed: int, folder: Path) -> dict[str, Any]:
-    """Return a row for a small transaction and one for a large one, each with its own store in ``folder``."""
+def measured(backend: str, seed: int, folder: Path) -> dict[str, Any]:
+    """Return a row for a small transaction and one for a large one, each with its own store in ``folder``.
+
+    They are at level CHANGELOG. ``lookups_...`` are per get, by the place of the key.
+    """
     chosen = backend_named(backend)
     options = {name: value for name, value in SMALL_BUFFER.items() if name in chosen.options}
     counter = Counter(chosen.load_engine())
@@ -103,7 +90,9 @@ def count(backend: str, seed: int, folder: Path) -> dict[str, Any]:
     for staged in STAGED:
         with open_store(chosen.name, folder / str(staged), durability=Durability.CHANGELOG, options=options) as store:
             counted = _counted(store, counter, staged, seed)
-        rows.append({"backend": chosen.name, "durability": "CHANGELOG", "staged_records": staged, **counted})
+        rows.append(
+            {"backend": chosen.name, "durability": "CHANGELOG", "staged_records": staged, "seed": seed, **counted}
+        )
     return {"rows": rows}
 
 

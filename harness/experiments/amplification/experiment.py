@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -10,10 +10,8 @@ from harness.experiment import (
     Columns,
     FiguresBy,
     Request,
-    Row,
-    Worker,
 )
-from harness.experiments.amplification.amplification import amplification_rows
+from harness.experiments.amplification import amplification as program
 from harness.experiments.amplification.report import QUERY, REPORT
 from harness.experiments.stores_alone import StoresAlone
 from stores.registry import StoreBackend, backend_named, backends
@@ -33,6 +31,7 @@ class Amplification(StoresAlone[AmplificationTrial]):
     name = "amplification"
     words = "read and write amplification"
     trial = AmplificationTrial
+    program = program
     figures_by: ClassVar[FiguresBy] = {"amplification": QUERY}
     report = REPORT
     columns: ClassVar[Mapping[str, Columns]] = {
@@ -57,7 +56,3 @@ class Amplification(StoresAlone[AmplificationTrial]):
             for name in request.among(backends())
             if not isinstance(backend_named(name), StoreBackend)
         ]
-
-    def run(self, trial: AmplificationTrial, worker: Worker) -> Iterable[Row]:
-        """Return two rows. Raises: MeasurementFailedError."""
-        return amplification_rows([trial.backend], trial.seed)

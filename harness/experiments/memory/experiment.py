@@ -113,6 +113,7 @@ class LargeSteps(StoresAlone[LargeStepTrial]):
     name = "large_steps"
     words = "steps larger than the limit"
     trial = LargeStepTrial
+    program = large_steps
     share = 2
     figures_by: ClassVar[FiguresBy] = {"large_step": large_step_figures}
     columns: ClassVar[Mapping[str, Columns]] = {
@@ -141,10 +142,6 @@ class LargeSteps(StoresAlone[LargeStepTrial]):
             planned.append((StoreConfig().backend, LARGER_STEP_BYTES))
         Random(request.seed).shuffle(planned)
         return [LargeStepTrial(name, size, request.seed) for name, size in planned if request.among([name])]
-
-    def run(self, trial: LargeStepTrial, worker: Worker) -> Iterable[Row]:
-        """Return one row. Raises: MeasurementFailedError."""
-        return [large_steps.measured(trial.backend, trial.step_bytes, trial.seed)]
 
     def failures(self, figures: Figures, rows: Rows) -> list[Failure]:
         """Return a sentence for each step that exceeded its memory bound or was not one commit."""

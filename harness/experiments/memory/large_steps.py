@@ -18,7 +18,6 @@ from typing import Any
 from harness.experiments.memory.memory_watch import MemoryWatch
 from harness.experiments.store_of_records import INPUT, LOG_FILE, STORE, log_durability, task_of
 from harness.experiments.throughput.measurement import bytes_on_disk
-from harness.processes.child import figures_apart
 from harness.workloads.synthetic import Values
 from stores import failpoints
 from stores.changelog import SqliteChangelog
@@ -39,8 +38,8 @@ OPTIONS: Mapping[str, int] = {
 }
 """Options for the backends that have them. By default RocksDB has write buffers of 48 MiB and a cache of 50 MiB, and
 SQLite a cache of 50 MiB; parts are 4 MiB. A step that is not spilled could hide in these."""
-DEADLINE_S = 120
-DEADLINE_PER_MIB_S = 1.0
+DEADLINE_S = 1_200.0
+"""The time of the largest step of a night, and more."""
 
 _PAIR_BYTES = 200
 """The memory for each pair of the step: a native store keeps its key and the length of its value, a batch some 120
@@ -56,28 +55,6 @@ _ALLOCATOR_BYTES = 16 * _MIB
 _KEY_BYTES, _SCATTER, _LOOKED_AT_EVERY = 16, 0x9E3779B97F4A7C15, 64
 _WARM_UP_PAIRS = 64
 _BEFORE_COMMIT = "task.before_log_commit"
-
-
-def measured(backend: str, step_bytes: int, seed: int, spill_above: int = LIMIT_BYTES) -> dict[str, Any]:
-    """Return the row of one step. With ``spill_above`` -1 the task has no limit, and its store spills nothing.
-
-    Raises: MeasurementFailedError.
-    """
-    deadline_s = DEADLINE_S + DEADLINE_PER_MIB_S * step_bytes / _MIB
-    arguments = {"backend": backend, "step_bytes": step_bytes, "seed": seed, "spill_above": spill_above}
-    figures = figures_apart(stepped, "large-steps", arguments, deadline_s)
-    chosen = backend_named(backend)
-    return {
-        "kind": "large_step",
-        "backend": backend,
-        "durability": str(Durability.CHANGELOG),
-        "transactional": chosen.transactional,
-        "limit_bytes": LIMIT_BYTES,
-        "step_bytes": step_bytes,
-        "bound_bytes": bound_bytes(chosen, figures["pairs"]),
-        "seed": seed,
-        **figures,
-    }
 
 
 def bound_bytes(backend: Backend, pairs: int) -> int | None:
@@ -135,8 +112,11 @@ class _Steps:
         return "equal" if count == end else "different"
 
 
-def stepped(backend: str, step_bytes: int, seed: int, spill_above: int, folder: Path) -> dict[str, Any]:
-    """Process one step with a task in ``folder``, check the state, and return the figures."""
+def measured(backend: str, step_bytes: int, seed: int, folder: Path, spill_above: int = LIMIT_BYTES) -> dict[str, Any]:
+    """Process one step with a task in ``folder``, check the state, and return the row.
+
+    With ``spill_above`` -1 the task has no limit, and its store spills nothing.
+    """
     pairs = step_bytes // (_KEY_BYTES + VALUE_BYTES)
     steps = _Steps(seed)
     task = _task(backend, folder, steps, spill_above)
@@ -158,7 +138,15 @@ def stepped(backend: str, step_bytes: int, seed: int, spill_above: int, folder: 
     task.open()
     state = steps.state(task.store(STORE).all(), end)
     task.close(clean=True)
-    return {
+    chosen = backend_named(backend)
+    row = {
+        "backend": backend,
+        "durability": str(Durability.CHANGELOG),
+        "transactional": chosen.transactional,
+        "limit_bytes": LIMIT_BYTES,
+        "step_bytes": step_bytes,
+        "bound_bytes": bound_bytes(chosen, pairs),
+        "seed": seed,
         "pairs": pairs,
         "peak_bytes": peak,
         "staged_disk_bytes": at_commit.disk_bytes,
@@ -168,6 +156,7 @@ def stepped(backend: str, step_bytes: int, seed: int, spill_above: int, folder: 
         "state": state,
         "seconds": seconds,
     }
+    return {"rows": [row]}
 
 
 class _AtCommit:
