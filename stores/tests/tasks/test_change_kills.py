@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import pytest
 
-from stores.changelog import MemoryChangelog, SqliteChangelog
+from stores.changelog import Changelog, MemoryChangelog, SqliteChangelog
 from stores.errors import StoreIncompatibleError
 from stores.failpoints import Part, failpoint
 from stores.files.creation import is_complete
@@ -23,7 +23,7 @@ from stores.files.identity import STEPS, present_version, read_identity
 from stores.files.store_directory import STEP_DONE, STEP_NOTED
 from stores.interface import Durability
 from stores.registry import open_store
-from stores.tasks import StateDirectory, StreamTask, Subtopology, Topology, relocate
+from stores.tasks import RestoreReport, StateDirectory, StreamTask, Subtopology, Topology, relocate
 from stores.tasks.directory import relocation_journal, replacement, state_directory
 from stores.tasks.directory.replacement import DECIDED, RENAMED, SYNCED
 from stores.tasks.directory.store_places import SWAP_END, beside, is_streams_store
@@ -212,6 +212,18 @@ def check_old(task: StreamTask, *, restored: bool = False) -> int:
     return done
 
 
+def check_new(folder: Path, log: Changelog, backend: str, done: int) -> tuple[RestoreReport, int]:
+    """Check the new store in its place, and that the task goes on; return its report, and the number of upgrades."""
+    with closing(new_task(folder, log, backend)) as task:
+        [report] = task.open()
+        upgrades = task.metrics.stores["s"].upgrade_total
+        assert shown(task) == expected(done)
+        task.run(commit=True)
+        assert shown(task) == expected(20)
+    assert names_beside(folder) == []
+    return report, upgrades
+
+
 def check_offline_upgrade(folder: Path, left: Left, begun: None, backend: str) -> None:
     """The offset of the old store does not count for the new one, if the checkpoint file alone has it."""
     has_offsets = backend != DIRECT
@@ -225,17 +237,12 @@ def check_offline_upgrade(folder: Path, left: Left, begun: None, backend: str) -
         elif has_offsets:
             with closing(old):
                 assert check_old(old) == 12
-        with closing(new_task(folder, log, backend)) as task:
-            [report] = task.open()
-            if has_offsets:
-                assert (report.wiped, report.records) == (False, 0)
-                assert task.metrics.stores["s"].upgrade_total == (left is BEFORE)
-            else:
-                assert report.from_offset == 0
-            assert shown(task) == expected(12)
-            task.run(commit=True)
-            assert shown(task) == expected(20)
-    assert names_beside(folder) == []
+        report, upgrades = check_new(folder, log, backend, 12)
+    if has_offsets:
+        assert (report.wiped, report.records) == (False, 0)
+        assert upgrades == (left is BEFORE)
+    else:
+        assert report.from_offset == 0
 
 
 def check_online_upgrade(folder: Path, left: Left, begun: None) -> None:
@@ -243,12 +250,7 @@ def check_online_upgrade(folder: Path, left: Left, begun: None) -> None:
     with SqliteChangelog(folder / "log.sqlite") as log:
         with closing(online_task(folder, log)) as old:
             done = check_old(old, restored=True)
-        with closing(new_task(folder, log)) as task:
-            task.open()
-            assert shown(task) == expected(done)
-            task.run(commit=True)
-            assert shown(task) == expected(20)
-    assert names_beside(folder) == []
+        check_new(folder, log, INDEXED, done)
 
 
 def check_running_upgrade(folder: Path, left: Left, begun: None, backend: str) -> None:
@@ -261,12 +263,7 @@ def check_running_upgrade(folder: Path, left: Left, begun: None, backend: str) -
             task.run(2, commit=True)
             task.run(2, commit=True)
             assert shown(task) == expected(12)
-        with closing(new_task(folder, log, backend)) as task:
-            task.open()
-            assert shown(task) == expected(12)
-            task.run(commit=True)
-            assert shown(task) == expected(20)
-    assert names_beside(folder) == []
+        check_new(folder, log, backend, 12)
 
 
 def check_rolling_upgrade(folder: Path, left: Left, begun: None, backend: str) -> None:

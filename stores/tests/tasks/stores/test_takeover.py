@@ -18,6 +18,7 @@ from stores.changelog import Changelog, MemoryChangelog, Record
 from stores.errors import ChangelogLostError, StoreLockedError
 from stores.interface import IsolationLevel, TopicPartition
 from stores.tasks import DirectoryLayout, StreamTask, TaskContext, change_layout
+from stores.tasks.directory.replacement import DECIDED
 from stores.tasks.directory.store_places import ENDS, beside
 from stores.tasks.stores import takeover
 from stores.tests.tasks.directory.relocating import failing_at
@@ -30,6 +31,7 @@ from stores.tests.tasks.setup import (
     RIGHT,
     Crash,
     counting_task,
+    crashing_at,
     expected_outputs,
     expected_state,
     feed,
@@ -220,6 +222,21 @@ def test_a_store_that_kafka_streams_has_open_is_refused_unchanged(
         assert {name: after[name] for name in before} == before
         assert {name.split("/")[-1] for name in after.keys() - before.keys()} <= {".lock"}
     check_and_count_on(tmp_path, log, backend, [(False, 0)] * 2)
+
+
+def test_a_decided_takeover_waits_while_kafka_streams_has_its_folder_open_again(
+    tmp_path: Path, log: MemoryChangelog
+) -> None:
+    left_by_streams(tmp_path, log)
+    with crashing_at(DECIDED):
+        counting_task(tmp_path, log).open()
+    path = streams_folder(tmp_path, "left")
+    before = all_files(path)
+    with locked_elsewhere(path / "LOCK"), closing(counting_task(tmp_path, log)) as task:
+        with pytest.raises(StoreLockedError):
+            task.open()
+        assert all_files(path) == before
+    check_and_count_on(tmp_path, log, INDEXED, [(False, 0)] * 2)
 
 
 def test_records_of_kafka_streams_outlive_an_empty_changelog(tmp_path: Path, log: MemoryChangelog) -> None:

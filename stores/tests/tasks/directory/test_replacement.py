@@ -1,4 +1,4 @@
-"""The swap that ends an upgrade: the old store or the new one counts, whole, wherever it was cut short."""
+"""The replacement of a store: the old one or the new one counts, whole, wherever it was cut short."""
 
 from __future__ import annotations
 
@@ -12,9 +12,8 @@ from stores.errors import StoreIncompatibleError, StoreUnavailableError
 from stores.files.creation import create
 from stores.files.locks import take
 from stores.files.plain_files import sync_folder
-from stores.tasks.directory import replacement as swapping
-from stores.tasks.directory.replacement import complete
-from stores.tasks.directory.replacement import replace_store as swap
+from stores.tasks.directory import replacement
+from stores.tasks.directory.replacement import complete, replace_store
 from stores.tasks.directory.store_places import ENDS, FORMER_END, PREPARE_END, SWAP_END, beside
 from stores.tests.tasks.directory.relocating import failing_at
 from stores.tests.tasks.setup import Crash
@@ -54,7 +53,7 @@ def test_the_new_store_takes_the_old_one_s_place_and_foreign_files_stay(tmp_path
     path = pair(tmp_path)
     assert complete(path) is False
     assert text(path) == "old"
-    swap(path)
+    replace_store(path)
     assert (text(path), (path / "letter").read_text(), left(path)) == ("new", "dear", [])
     assert complete(path) is False
 
@@ -69,7 +68,7 @@ def test_a_swap_cut_short_at_any_call_leaves_one_whole_store_and_the_next_openin
         path = pair(tmp_path / str(number))
         try:
             with failing_at(number, []):
-                swap(path)
+                replace_store(path)
         except Crash:
             decided = beside(path, SWAP_END).exists()
             try:
@@ -92,7 +91,7 @@ def test_a_swap_cut_short_at_any_call_leaves_one_whole_store_and_the_next_openin
 def test_an_old_store_left_by_an_earlier_swap_does_not_block_the_next(tmp_path: Path) -> None:
     path = pair(tmp_path)
     make(beside(path, FORMER_END), "older")
-    swap(path)
+    replace_store(path)
     assert (text(path), left(path)) == ("new", [])
 
 
@@ -102,7 +101,7 @@ def test_a_foreign_file_in_the_way_is_reported_before_anything_changes(tmp_path:
     make(former, "older")
     (former / "letter").write_text("theirs")
     with pytest.raises(StoreUnavailableError):
-        swap(path)
+        replace_store(path)
     assert complete(path) is False
     assert (text(path), text(beside(path, PREPARE_END))) == ("old", "new")
     assert (former / "letter").read_text() == "theirs"
@@ -111,7 +110,7 @@ def test_a_foreign_file_in_the_way_is_reported_before_anything_changes(tmp_path:
 def test_a_foreign_file_never_replaces_another_of_its_name(tmp_path: Path) -> None:
     path = pair(tmp_path)
     (beside(path, PREPARE_END) / "letter").write_text("newer")
-    swap(path)
+    replace_store(path)
     assert (text(path), (path / "letter").read_text()) == ("new", "newer")
     assert (beside(path, FORMER_END) / "letter").read_text() == "dear"
 
@@ -161,7 +160,7 @@ def test_everything_is_durable_before_the_next_step_relies_on_it(
     for name, call in (("fsync", synced), ("rename", renamed), ("replace", replaced), ("unlink", unlinked)):
         monkeypatch.setattr(os, name, call)
     files = {prepare, *prepare.rglob("*")}
-    swap(path)
+    replace_store(path)
     noted = done.index(("rename", beside(path, SWAP_END)))
     assert files <= {file for call, file in done[:noted] if call == "sync"}
     assert ("sync", beside(path, SWAP_END + ".new")) in done[:noted]
@@ -197,8 +196,8 @@ def test_after_power_loss_the_journal_of_a_swap_is_missing_only_if_the_new_name_
 
     monkeypatch.setattr(Path, "rename", renamed)
     monkeypatch.setattr(Path, "unlink", unlinked)
-    monkeypatch.setattr(swapping, "sync_folder", synced)
-    swap(path)
+    monkeypatch.setattr(replacement, "sync_folder", synced)
+    replace_store(path)
     names = [event for event in events if event == "synced" or event.split()[-1] in ("s", "s.former", "s.swap")]
     placed, removed = names.index("s.prepare -> s"), names.index("no s.swap")
     assert "synced" in names[names.index("s -> s.former") : placed]
