@@ -48,7 +48,6 @@ class RequestDistribution(StrEnum):
 
     ZIPFIAN = "zipfian"
     LATEST = "latest"
-    UNIFORM = "uniform"
 
 
 class YcsbOperation(NamedTuple):
@@ -139,8 +138,6 @@ class Ycsb:
         count = len(newest)
         if self.workload.distribution is RequestDistribution.LATEST:
             return latest(source, newest)
-        if self.workload.distribution is RequestDistribution.UNIFORM:
-            return source.below(newest + 1, count)
         # Popularity is spread over the keys to be inserted too, twice as many as expected, and a record that does not
         # exist yet is drawn again. So inserts do not move the popular keys. Source: YCSB, CoreWorkload.init,
         # nextKeynum.

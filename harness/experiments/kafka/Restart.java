@@ -1,6 +1,6 @@
 // Kafka Streams keeps the latest value of each key in a store, exactly once, in one thread and without a cache. It works
 // until it is killed. Arguments: a file of properties, and the file for the seconds from the assignment of its
-// partitions to its first processed record, as restart_worker.py measures them.
+// partitions to its first processed record, as tasks.py measures them.
 
 import java.io.IOException;
 import java.io.Reader;

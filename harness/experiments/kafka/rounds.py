@@ -21,7 +21,7 @@ import psutil
 
 from harness import replay
 from harness.budget import Deadline
-from harness.experiments.kafka import bare, restart_worker, tasks
+from harness.experiments.kafka import bare, tasks
 from harness.experiments.kafka.trial import (
     BARE,
     EMBEDDED,
@@ -271,7 +271,7 @@ class RestartSubject(LastingProcess):
         if name == STREAMS:
             super().__init__(name, _streams_command(_RESTART_PROGRAM, folder, arguments), folder, dict(os.environ))
         else:
-            ours = command_of(f"{restart_worker.__name__}:work", {**arguments, "backend": name}, folder)
+            ours = command_of(f"{tasks.__name__}:restarted", {**arguments, "backend": name}, folder)
             super().__init__(name, ours, folder, child_environment(None, folder))
 
     def await_record(self) -> dict[str, Any]:

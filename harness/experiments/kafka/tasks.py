@@ -1,4 +1,7 @@
-"""Our side: tasks over Kafka or over the embedded changelog, in a process of their own."""
+"""Our side: tasks over Kafka or over the embedded changelog, in a process of their own.
+
+For a restart it is a worker that notes the time from its assignment to its first processed record.
+"""
 
 from __future__ import annotations
 
@@ -12,11 +15,12 @@ from types import TracebackType
 from typing import Any, Self
 
 from harness.experiments.kafka.trial import EMBEDDED, EVENTS_TOPIC, SHARED, WARM_UP_SHARE, checksum_of, workload_of
-from harness.processes.child import MeasurementFailedError
-from stores.changelog.interface import Changelog
+from harness.processes.child import FIGURES_FILE, MeasurementFailedError, write_figures
+from stores.changelog.interface import Changelog, Record
 from stores.changelog.sqlite import SqliteChangelog
 from stores.interface import Durability, TopicPartition
-from stores.tasks import SharedResources, StoreConfig, StreamTask, TaskId, TaskSettings, ThreadTransaction
+from stores.tasks import SharedResources, StoreConfig, StreamTask, TaskContext, TaskId, TaskSettings, ThreadTransaction
+from stores.worker import Application, Processor, Worker
 
 LOG_FILE = "changelog.sqlite"
 _TURN_RECORDS = 10_000
@@ -142,3 +146,53 @@ class Membership:
         ) as member:
             while not self._ended.is_set():
                 member.poll(_POLL_S)
+
+
+STORE = "latest"
+
+
+class NotingWorker(Worker):
+    """A worker that notes the time of its first assignment."""
+
+    assigned_at: float | None = None
+
+    def assign(self, partitions: Collection[TopicPartition]) -> None:
+        if self.assigned_at is None:
+            self.assigned_at = perf_counter()
+        super().assign(partitions)
+
+
+def restarted(
+    address: str,
+    application: str,
+    backend: str,
+    commit_interval_ms: int,
+    session_timeout_ms: int,
+    state: str,
+    folder: Path,
+) -> None:
+    """Keep the latest value of each key; write the figures to ``folder`` when the first record is processed."""
+    noted: list[float] = []
+
+    def process(record: Record, context: TaskContext) -> None:
+        assert record.key is not None
+        context.store(STORE).put(record.key, record.value)
+        if not noted:
+            assert worker.assigned_at is not None
+            noted.append(perf_counter() - worker.assigned_at)
+            task = worker.open_task(context.task_id)
+            assert task is not None
+            replayed = sum(report.records for report in task.restore_reports())
+            write_figures(folder / FIGURES_FILE, {"ready_s": noted[0], "replayed": replayed})
+
+    worker = NotingWorker(
+        Application(application, Processor([EVENTS_TOPIC], process, {STORE: StoreConfig(backend)})),
+        {
+            "bootstrap.servers": address,
+            "state.dir": state,
+            "commit.interval.ms": str(commit_interval_ms),
+            "session.timeout.ms": str(session_timeout_ms),
+            "status.interval.ms": "0",
+        },
+    )
+    worker.run()
