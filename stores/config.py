@@ -9,6 +9,7 @@ from functools import partial
 from os import PathLike
 from typing import Any, ClassVar, Self
 
+from stores.contract.arguments import check_number, check_type
 from stores.errors import ConfigError
 from stores.interface import Durability, IsolationLevel, KeyValueStore, ProcessingGuarantee
 from stores.records.record_kind import RecordKind
@@ -72,18 +73,12 @@ class StoreConfig:
             set_to(
                 "processing_guarantee", member(ProcessingGuarantee, "processing guarantee", self.processing_guarantee)
             )
-        checked_uncommitted_max_bytes(self.uncommitted_max_bytes)
-        _check_limit("restore_max_bytes", self.restore_max_bytes)
-        if not isinstance(self.changelog_coalescing, bool):
-            raise TypeError(f"changelog_coalescing is a bool, not {type(self.changelog_coalescing).__name__}")
+        check_limit("uncommitted_max_bytes", self.uncommitted_max_bytes)
+        check_limit("restore_max_bytes", self.restore_max_bytes)
+        check_type(self.changelog_coalescing, bool, "changelog_coalescing is a bool")
         check_options(backend, self.options)
-        if self.records is not None and not isinstance(self.records, RecordKind):
-            raise TypeError(
-                f"records is a kind of stores.records, such as KeyValue(), not {type(self.records).__name__}"
-            )
-
-        if self.upgrade is not None and not isinstance(self.upgrade, Upgrade):
-            raise TypeError(f"upgrade is an Upgrade, not {type(self.upgrade).__name__}")
+        check_type(self.records, RecordKind | None, "records is a kind of stores.records, such as KeyValue(), or None")
+        check_type(self.upgrade, Upgrade | None, "upgrade is an Upgrade or None")
         if self.upgrade_mode is not None:
             member(UpgradeMode, "upgrade mode", self.upgrade_mode)
         if self.upgrade is not None and self.upgrade.online:
@@ -167,17 +162,9 @@ class StoreConfig:
         return {STAGING_BUFFER_OPTION: spill_above, **self.options}
 
 
-def checked_uncommitted_max_bytes(limit: int) -> int:
-    """Return the limit, if it is valid. Raises: TypeError, ConfigError."""
-    _check_limit("uncommitted_max_bytes", limit)
-    return limit
-
-
-def _check_limit(name: str, limit: object) -> None:
-    if not isinstance(limit, int) or isinstance(limit, bool):
-        raise TypeError(f"{name} is an int, not {type(limit).__name__}")
-    if limit < -1:
-        raise ConfigError(f"{name} is -1 (no limit) or more, not {limit}")
+def check_limit(name: str, limit: object) -> None:
+    """Check a number of bytes, -1 for no limit. Raises: TypeError, ConfigError."""
+    check_number(name, limit, "-1 (no limit) or more", -1)
 
 
 def _upgrade_mode(text: str) -> UpgradeMode | None:

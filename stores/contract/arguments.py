@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Mapping, Sequence
+from types import UnionType
 from typing import NoReturn
 
-from stores.errors import ReadOnlyViewError
+from stores.errors import ConfigError, ReadOnlyViewError
 
 WRITES = frozenset(
     {"put", "put_all", "put_if_absent", "put_with_marks", "delete", "delete_range", "remove"}
@@ -14,6 +16,29 @@ WRITES = frozenset(
 """The names of the methods of a store that a view does not have."""
 TIME_BOUND_MS = 1 << 62
 """Above every time, in milliseconds since the Unix epoch."""
+
+
+def check_type(given: object, kind: type | UnionType, rule: str, advice: str = "") -> None:
+    """Check the type of an argument; ``rule`` says what it is. A bool is no number. Raises: TypeError."""
+    if not isinstance(given, kind) or (isinstance(given, bool) and kind is not bool):
+        raise TypeError(f"{rule}, not {type(given).__name__}{advice}")
+
+
+def check_number(name: str, given: object, rule: str, least: int, most: float = sys.float_info.max) -> None:
+    """Check a whole number from ``least`` to ``most``, for which ``rule`` stands. Raises: TypeError, ConfigError."""
+    check_type(given, int, f"{name} is an int")
+    _check_range(name, given, rule, least, most)
+
+
+def check_seconds(name: str, given: object, rule: str = "0 or more seconds") -> None:
+    """Check a finite number of seconds, 0 or more. Raises: TypeError, ConfigError."""
+    check_type(given, int | float, f"{name} is a number of seconds")
+    _check_range(name, given, rule, 0, sys.float_info.max)
+
+
+def _check_range(name: str, given: object, rule: str, least: float, most: float) -> None:
+    if not least <= given <= most:  # type: ignore[operator]
+        raise ConfigError(f"{name} is {rule}, not {given}")
 
 
 def check_pairs(pairs: object) -> None:

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from stores.config import StoreConfig
+from stores.contract.arguments import check_number, check_type
 from stores.errors import ConfigError
 from stores.extras import install_command
 from stores.records.record_kind import RecordKind
@@ -73,11 +74,10 @@ def check_functions(process: object, process_record: object, on_timer: object) -
 
 
 def check_numbers(partitions: object, version: object) -> None:
-    """Check the number of partitions, and the version of a batch job. Raises: ConfigError."""
-    if not _is_number(partitions) or not 1 <= partitions <= _PARTITIONS_MAX:  # type: ignore[operator]
-        raise ConfigError(f"partitions is a number from 1 to {_PARTITIONS_MAX}, not {partitions!r}")
-    if version is not None and (not _is_number(version) or version < 0):  # type: ignore[operator]
-        raise ConfigError(f"version is a number from 0, not {version!r}")
+    """Check the number of partitions, and the version of a batch job. Raises: TypeError, ConfigError."""
+    check_number("partitions", partitions, f"a number from 1 to {_PARTITIONS_MAX}", 1, _PARTITIONS_MAX)
+    if version is not None:
+        check_number("version", version, "a number from 0", 0)
 
 
 def check_records(events: DataFrame, keys: tuple[str, ...]) -> None:
@@ -105,8 +105,7 @@ def check_timers(events: DataFrame, checkpoint: object, *, streaming: bool) -> N
 
 def check_idle(fire_when_idle: object, *, streaming: bool, timers: bool) -> None:
     """Check that batches without rows have a use. Raises: TypeError, ConfigError."""
-    if not isinstance(fire_when_idle, bool):
-        raise TypeError(f"fire_when_idle is a bool, not {type(fire_when_idle).__name__}")
+    check_type(fire_when_idle, bool, "fire_when_idle is a bool")
     if fire_when_idle and not (streaming and timers):
         raise ConfigError(
             "fire_when_idle is for the timers of a streaming query: give stateful() a streaming DataFrame and on_timer"
@@ -118,8 +117,7 @@ def configs_of(stores: Mapping[str, StoreConfig | RecordKind | str], *, times: b
 
     Raises: ConfigError, TypeError.
     """
-    if not isinstance(stores, Mapping):
-        raise TypeError(f"stores has a kind of stores.records for each name, and not {type(stores).__name__}")
+    check_type(stores, Mapping, "stores is a mapping of names to kinds of stores.records")
     if not stores:
         raise ConfigError("stores is empty: give at least one store by its name")
     configs: dict[str, StoreConfig] = {}
@@ -172,10 +170,6 @@ def parsed_output(output: Any, *, records: bool) -> StructType:
     if twice:
         raise ConfigError(f"output has the column {twice[0]!r} more than once: give each another name")
     return parsed
-
-
-def _is_number(given: object) -> bool:
-    return isinstance(given, int) and not isinstance(given, bool)
 
 
 VARIABLE = "PYSPARK_PYTHON"

@@ -8,32 +8,17 @@ from typing import Any
 
 from stores.changelog.interface import Changelog, Record
 from stores.config import StoreConfig
+from stores.contract.arguments import check_type
 from stores.interface import TopicPartition
 from stores.tasks.directory.names import check_inputs
 from stores.tasks.identifier import TaskId
 
 
-def check_class(group: type, name: str, value: object) -> None:
-    """Check that ``value`` is a ``group`` of arguments. Raises: TypeError."""
-    if not isinstance(value, group):
-        raise TypeError(f"{name} is a {group.__name__}, not {type(value).__name__}")
-
-
-def check_task_id(task_id: object) -> None:
-    """Check the ID of a task. Raises: TypeError."""
-    if not isinstance(task_id, TaskId):
-        raise TypeError(
-            f"task_id is a TaskId, not {type(task_id).__name__}: write TaskId(0, 3), or TaskId.parse('0_3')"
-        )
-
-
-def check_configurations(stores: object) -> None:
+def check_configurations(stores: Mapping[str, StoreConfig]) -> None:
     """Check the configurations of a task's stores. Raises: TypeError."""
-    if not isinstance(stores, Mapping):
-        raise TypeError(f"stores is a mapping of names to StoreConfig, not {type(stores).__name__}")
+    check_type(stores, Mapping, "stores is a mapping of names to StoreConfig")
     for name, config in stores.items():
-        if not isinstance(config, StoreConfig):
-            raise TypeError(f"store {name!r} needs a StoreConfig, not {type(config).__name__}")
+        check_type(config, StoreConfig, f"store {name!r} needs a StoreConfig")
 
 
 def checked_inputs(inputs: object) -> tuple[TopicPartition, ...]:
@@ -51,11 +36,7 @@ def checked_inputs(inputs: object) -> tuple[TopicPartition, ...]:
 
 def check_changelog(changelog: object) -> None:
     """Check the changelog of a task. Raises: TypeError."""
-    if not isinstance(changelog, Changelog):
-        raise TypeError(
-            f"changelog is a Changelog, not {type(changelog).__name__}: open one first, for example "
-            "SqliteChangelog(path)"
-        )
+    check_type(changelog, Changelog, "changelog is a Changelog", ": open one first, for example SqliteChangelog(path)")
 
 
 def check_function(name: str, function: object, *arguments: str) -> None:

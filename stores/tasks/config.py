@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Any, Self
 from stores.changelog.interface import Changelog
 from stores.changelog.partitioners import partitioner_named
 from stores.config import STORE_PROPERTIES, StoreConfig
+from stores.contract.arguments import check_seconds
 from stores.errors import ConfigError
 from stores.files.store_directory import checked_path
 from stores.interface import ProcessingGuarantee, TopicPartition
@@ -54,11 +54,7 @@ class TaskConfig(TaskSettings):
         checked_path(self.state_dir)
         member(ProcessingGuarantee, "processing guarantee", self.guarantee)
         super().__post_init__()
-        delay_s = self.state_cleanup_delay_s
-        if not isinstance(delay_s, int | float) or isinstance(delay_s, bool):
-            raise TypeError(f"state_cleanup_delay_s is a number of seconds, not {type(delay_s).__name__}")
-        if not (delay_s >= 0 and math.isfinite(delay_s)):
-            raise ConfigError(f"state_cleanup_delay_s is 0 or more seconds, not {delay_s}")
+        check_seconds("state_cleanup_delay_s", self.state_cleanup_delay_s)
 
     @classmethod
     def from_properties(cls, properties: Properties, topology: Topology | None = None) -> Self:

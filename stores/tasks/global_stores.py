@@ -20,6 +20,7 @@ from typing import Any, Self
 
 from stores.changelog.interface import Changelog, Record
 from stores.config import StoreConfig
+from stores.contract.arguments import check_type
 from stores.errors import ChangelogError, ConfigError, StoreClosedError, StoreIncompatibleError, StoreLockedError
 from stores.files.creation import wipe
 from stores.files.locks import take
@@ -67,11 +68,8 @@ class GlobalStore:
 
     def __post_init__(self) -> None:
         check_topic(self.topic)
-        if self.store is not None and not isinstance(self.store, StoreConfig | RecordKind):
-            raise TypeError(
-                f"the store of a GlobalStore is a StoreConfig, a kind of stores.records or None, not "
-                f"{type(self.store).__name__}"
-            )
+        rule = "the store of a GlobalStore is a StoreConfig, a kind of stores.records or None"
+        check_type(self.store, StoreConfig | RecordKind | None, rule)
         _check(self.config)
 
     @property
@@ -390,14 +388,12 @@ class GlobalStores(Closeable):
         return copies
 
 
-def check_descriptions(stores: object) -> None:
+def check_descriptions(stores: Mapping[str, GlobalStore]) -> None:
     """Check the descriptions of global stores by name. Raises: TypeError, ConfigError."""
-    if not isinstance(stores, Mapping):
-        raise TypeError(f"global stores are a mapping of names to GlobalStore, not {type(stores).__name__}")
+    check_type(stores, Mapping, "global stores are a mapping of names to GlobalStore")
     check_stores(stores)
     for name, described in stores.items():
-        if not isinstance(described, GlobalStore):
-            raise TypeError(f"global store {name!r} needs a GlobalStore, not {type(described).__name__}")
+        check_type(described, GlobalStore, f"global store {name!r} needs a GlobalStore")
 
 
 def check_apart(global_names: Collection[str], names: Collection[str]) -> None:

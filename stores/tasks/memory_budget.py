@@ -21,7 +21,7 @@ from collections.abc import Iterable
 from threading import Lock, get_ident
 from typing import Protocol
 
-from stores.config import UNCOMMITTED_MAX_BYTES, checked_uncommitted_max_bytes
+from stores.config import UNCOMMITTED_MAX_BYTES, check_limit
 from stores.errors import StoreError
 from stores.metrics import EarlyCommitCause
 
@@ -64,7 +64,8 @@ class MemoryBudget:
     """
 
     def __init__(self, uncommitted_max_bytes: int = UNCOMMITTED_MAX_BYTES) -> None:
-        self.uncommitted_max_bytes = checked_uncommitted_max_bytes(uncommitted_max_bytes)
+        check_limit("uncommitted_max_bytes", uncommitted_max_bytes)
+        self.uncommitted_max_bytes = uncommitted_max_bytes
         self.lock = Lock()
         """The lock to hold while shares are resized, and while the size of one is used."""
         self._in_use: list[BudgetShare] = []

@@ -8,6 +8,7 @@ from typing import cast
 
 from stores.changelog.partitioners import partitioner_named
 from stores.config import StoreConfig
+from stores.contract.arguments import check_number, check_seconds, check_type
 from stores.errors import ConfigError
 from stores.interface import ProcessingGuarantee
 from stores.registry import member
@@ -23,9 +24,7 @@ from stores.tasks.task_transaction import ThreadTransaction
 from stores.tasks.timing import (
     TASK_TIMEOUT_S,
     Clock,
-    check_commit_every,
     checked_commit_interval_ms,
-    checked_task_timeout_s,
 )
 from stores.tasks.topology import Topology, check_relocation
 
@@ -78,14 +77,13 @@ class TaskSettings:
             member(ProcessingGuarantee, "processing guarantee", self.guarantee)
         checked_commit_interval_ms(self.commit_interval_ms, ProcessingGuarantee.EXACTLY_ONCE)
         if self.commit_every_records is not None:
-            check_commit_every(self.commit_every_records)
-        checked_task_timeout_s(self.task_timeout_s)
+            check_number("commit_every_records", self.commit_every_records, "1 or more, or None", 1)
+        check_seconds("task_timeout_s", self.task_timeout_s, "0 (never try again) or more seconds")
         checked_on_error(self.on_error, ())
         checked_partitioner(self.partitioner)
         checked_offset_reset(self.auto_offset_reset)
         check_relocation(self.topology, self.automatic_state_relocation)
-        if not isinstance(self.verify_stores, bool):
-            raise TypeError(f"verify_stores is True or False, not {self.verify_stores!r}")
+        check_type(self.verify_stores, bool, "verify_stores is True or False")
         if self.on_restore is not None:
             check_function("on_restore", self.on_restore, "the progress")
         member(RecordingLevel, "recording level", self.recording_level)
@@ -120,12 +118,9 @@ class SharedResources:
     """The clock of commit intervals and punctuators; None for the system's."""
 
     def __post_init__(self) -> None:
-        if self.memory is not None and not isinstance(self.memory, BudgetShare):
-            raise TypeError(f"memory is what MemoryBudget.share() returns, or None, not {type(self.memory).__name__}")
-        if self.transaction is not None and not isinstance(self.transaction, ThreadTransaction):
-            raise TypeError(f"transaction is a ThreadTransaction or None, not {type(self.transaction).__name__}")
-        if self.global_stores is not None and not isinstance(self.global_stores, GlobalStores):
-            raise TypeError(f"global_stores is a GlobalStores or None, not {type(self.global_stores).__name__}")
+        check_type(self.memory, BudgetShare | None, "memory is what MemoryBudget.share() returns, or None")
+        check_type(self.transaction, ThreadTransaction | None, "transaction is a ThreadTransaction or None")
+        check_type(self.global_stores, GlobalStores | None, "global_stores is a GlobalStores or None")
         methods = ("monotonic_ns", "epoch_ms", "sleep")
         lacking = [name for name in methods if not callable(getattr(self.clock, name, None))]
         if self.clock is not None and lacking:

@@ -11,15 +11,14 @@ from typing import Any, Self
 
 from stores.changelog.interface import Changelog, Record
 from stores.config import StoreConfig
+from stores.contract.arguments import check_seconds, check_type
 from stores.files.store_directory import checked_path
 from stores.interface import IsolationLevel, PositionBound, ProcessingGuarantee, TopicPartition
 from stores.metrics import EarlyCommitCause, TaskMetrics
 from stores.tasks.arguments import (
     check_changelog,
-    check_class,
     check_configurations,
     check_function,
-    check_task_id,
     checked_inputs,
     unexpected_record,
 )
@@ -55,7 +54,6 @@ from stores.tasks.timing import (
     SystemClock,
     Timing,
     checked_commit_interval_ms,
-    checked_wait_ns,
 )
 
 _DEFAULTS = TaskSettings()
@@ -97,10 +95,10 @@ class StreamTask:
         settings: TaskSettings = _DEFAULTS,
         shared: SharedResources = NOTHING_SHARED,
     ) -> None:
-        check_class(TaskSettings, "settings", settings)
-        check_class(SharedResources, "shared", shared)
+        check_type(settings, TaskSettings, "settings is a TaskSettings")
+        check_type(shared, SharedResources, "shared is a SharedResources")
         check_configurations(stores)
-        check_task_id(task_id)
+        check_type(task_id, TaskId, "task_id is a TaskId", ": write TaskId(0, 3), or TaskId.parse('0_3')")
         check_changelog(changelog)
         check_function("process", process, "the record", "the context")
         if init is not None:
@@ -348,10 +346,12 @@ class StreamTask:
         """
         if max_records is not None and not (type(max_records) is int and max_records >= 0):
             raise ValueError(f"max_records is 0 or more, or None, not {max_records!r}")
-        wait_ns = checked_wait_ns(wait_s)
+        check_seconds("wait_s", wait_s)
         if self._context.active:
             raise still_processing(self.task_id, "run")
-        return self._input_loop.run(max_records, wait_ns, self._settings.task_timeout_s, commit=commit)
+        return self._input_loop.run(
+            max_records, int(wait_s * 1_000_000_000), self._settings.task_timeout_s, commit=commit
+        )
 
     def input_offsets(self) -> dict[TopicPartition, int]:
         """Return the next offset to process of each input partition."""

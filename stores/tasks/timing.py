@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import logging
-import sys
 import time
 from collections.abc import Callable, Iterable, Mapping
 from enum import StrEnum
 from typing import Protocol
 
-from stores.errors import ChangelogTimeoutError, ConfigError, StoreError
+from stores.contract.arguments import check_number, check_type
+from stores.errors import ChangelogTimeoutError, StoreError
 from stores.interface import ProcessingGuarantee, TopicPartition
 
 NEVER_NS = 1 << 128
@@ -65,23 +65,13 @@ class CommitInterval:
         return self._clock.monotonic_ns() >= self.due_ns
 
 
-def checked_commit_interval_ms(interval_ms: object, guarantee: ProcessingGuarantee) -> int:
+def checked_commit_interval_ms(interval_ms: int | None, guarantee: ProcessingGuarantee) -> int:
     """Return the interval, by default that of the guarantee. Raises: TypeError, ConfigError."""
     if interval_ms is None:
         return COMMIT_INTERVAL_MS[guarantee]
-    if not isinstance(interval_ms, int) or isinstance(interval_ms, bool):
-        raise TypeError(f"commit_interval_ms is an int or None, not {type(interval_ms).__name__}")
-    if not NO_INTERVAL <= interval_ms <= _INTERVAL_MS_MAX:
-        raise ConfigError(f"commit_interval_ms is 0 or more milliseconds, or -1 for none, not {interval_ms}")
+    rule = "0 or more milliseconds, -1 for none, or None for the default"
+    check_number("commit_interval_ms", interval_ms, rule, NO_INTERVAL, _INTERVAL_MS_MAX)
     return interval_ms
-
-
-def check_commit_every(records: object) -> None:
-    """Check a number of records per commit. Raises: TypeError, ConfigError."""
-    if not isinstance(records, int) or isinstance(records, bool):
-        raise TypeError(f"commit_every_records is an int or None, not {type(records).__name__}")
-    if records < 1:
-        raise ConfigError(f"commit_every_records is 1 or more, or None, not {records}")
 
 
 UNKNOWN_MS = -1
@@ -193,12 +183,8 @@ class Punctuation:
                 "a schedule can only be created in the task's init function, which is called again after a crash: "
                 "create it there, and let the punctuator return at once until it is needed"
             )
-        if not isinstance(interval_ms, int) or isinstance(interval_ms, bool):
-            raise TypeError(f"an interval is a number of milliseconds, not {type(interval_ms).__name__}")
-        if not 1 <= interval_ms <= _INTERVAL_MS_MAX:
-            raise ConfigError(f"an interval is 1 or more milliseconds, not {interval_ms}")
-        if not isinstance(kind, PunctuationType):
-            raise TypeError(f"a punctuation is of a PunctuationType, not {kind!r}")
+        check_number("an interval", interval_ms, "1 or more milliseconds", 1, _INTERVAL_MS_MAX)
+        check_type(kind, PunctuationType, "the kind of a schedule is a PunctuationType")
         if not callable(callback):
             raise TypeError(f"a punctuator is a function of a timestamp, not {type(callback).__name__}")
         if kind is PunctuationType.STREAM_TIME:
@@ -270,24 +256,6 @@ PAUSE_S = 0.1
 """The pause between two attempts. Source: Kafka, default of ``retry.backoff.ms``."""
 
 _log = logging.getLogger(__name__)
-
-
-def checked_task_timeout_s(seconds: float) -> float:
-    """Return the time in seconds, if it is valid. Raises: ConfigError, TypeError."""
-    if not isinstance(seconds, int | float) or isinstance(seconds, bool):
-        raise TypeError(f"task_timeout_s is a number of seconds, not {type(seconds).__name__}")
-    if not 0 <= seconds <= sys.float_info.max:
-        raise ConfigError(f"task_timeout_s is 0 (never try again) or more seconds, not {seconds}")
-    return float(seconds)
-
-
-def checked_wait_ns(seconds: object) -> int:
-    """Return the time to wait for input, in nanoseconds. Raises: TypeError, ValueError."""
-    if not isinstance(seconds, int | float) or isinstance(seconds, bool):
-        raise TypeError(f"wait_s is a number of seconds, not {type(seconds).__name__}")
-    if not 0 <= seconds <= sys.float_info.max:
-        raise ValueError(f"wait_s is 0 or more seconds, not {seconds}")
-    return int(seconds * 1_000_000_000)
 
 
 class TaskTimeout:

@@ -17,6 +17,7 @@ from itertools import count
 from os import PathLike
 from typing import Self
 
+from stores.contract.arguments import check_type
 from stores.errors import ConfigError
 from stores.files.plain_files import translated_system_errors
 from stores.files.store_directory import checked_path
@@ -77,14 +78,12 @@ class Topology:
     _numbers: Mapping[str, int] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        if not isinstance(self.subtopologies, Mapping):
-            raise TypeError(f"sub-topologies are a mapping by number, not {type(self.subtopologies).__name__}")
+        check_type(self.subtopologies, Mapping, "sub-topologies are a mapping by number")
         object.__setattr__(self, "subtopologies", dict(self.subtopologies))
         numbers: dict[str, int] = {}
         for number, subtopology in self.subtopologies.items():
             check_subtopology(number)
-            if not isinstance(subtopology, Subtopology):
-                raise TypeError(f"sub-topology {number} is a Subtopology, not {type(subtopology).__name__}")
+            check_type(subtopology, Subtopology, f"sub-topology {number} is a Subtopology")
             for store in subtopology.stores:
                 if numbers.setdefault(store, number) != number:
                     raise ConfigError(
@@ -192,10 +191,8 @@ class Topology:
 
 def check_relocation(topology: object, automatic: object) -> None:
     """Check the types of the two settings. Raises: TypeError."""
-    if topology is not None and not isinstance(topology, Topology):
-        raise TypeError(f"a topology is a Topology, not {type(topology).__name__}")
-    if not isinstance(automatic, bool):
-        raise TypeError(f"automatic_state_relocation is a bool, not {type(automatic).__name__}")
+    check_type(topology, Topology | None, "a topology is a Topology")
+    check_type(automatic, bool, "automatic_state_relocation is a bool")
 
 
 def _number(name: object) -> int:

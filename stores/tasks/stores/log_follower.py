@@ -247,7 +247,10 @@ def restore(
     Source: KIP-892, "Restoring"; KIP-844, step 1.
     """
     began = told = perf_counter()
-    done = _range_of(changelog, partition, offset)
+    done = Restored(0 if offset is None else offset + 1, changelog.end_offset(partition))
+    if offset is None:
+        start, needed = changelog.start_offset(partition), needed_from(changelog, partition)
+        done.from_offset, done.missing = max(start, needed), (needed, start) if needed < start else None
     keeps_marks = store.keeps_marks and not conversion.plain
 
     def write(piece: Piece, position: Position | None = None) -> None:
@@ -291,17 +294,6 @@ def restore(
     elif not done.cut and PositionBound(position).behind(store.position(IsolationLevel.READ_COMMITTED)):
         store.restore([], {}, position)
     return done
-
-
-def _range_of(changelog: Changelog, partition: TopicPartition, offset: int | None) -> Restored:
-    """Return the offsets that a restore reads after ``offset``, and what is missing of a whole changelog (None)."""
-    end = changelog.end_offset(partition)
-    if offset is not None:
-        return Restored(offset + 1, end)
-    start, needed = changelog.start_offset(partition), needed_from(changelog, partition)
-    # An offset beyond the end is that of an earlier changelog of this name.
-    needed = needed if needed <= end else 0
-    return Restored(max(start, needed), end, missing=(needed, start) if needed < start else None)
 
 
 def reported(

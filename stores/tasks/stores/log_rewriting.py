@@ -29,7 +29,7 @@ from stores.failpoints import Part, declare
 from stores.interface import TopicPartition
 from stores.settings import Upgrade
 from stores.tasks.stores.conversion import REPLACED, is_replaced, version_headers, version_of
-from stores.tasks.stores.log_start import needed_from, send_needed_from
+from stores.tasks.stores.log_start import first_needed, send_needed_from
 
 LOGGED = declare(
     "rewrite.logged", "the changelog has everything twice, and a restore begins behind the first copy", part=Part.CHANGE
@@ -42,12 +42,6 @@ FAILPOINTS = (LOGGED, FOLLOWED)
 
 TRANSACTION_S: Final = 900.0
 """The time that a rewriting may take over Kafka. Source: Kafka, default of ``transaction.max.timeout.ms``."""
-
-
-def first_needed(changelog: Changelog, partition: TopicPartition) -> int:
-    """Return the first offset that a restore of the whole store reads."""
-    needed = needed_from(changelog, partition)
-    return max(changelog.start_offset(partition), needed if needed <= changelog.end_offset(partition) else 0)
 
 
 def has_older(changelog: Changelog, partition: TopicPartition, version: int) -> bool:

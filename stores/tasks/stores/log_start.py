@@ -47,7 +47,14 @@ _ENTRY = Struct(">qq")
 
 def needed_from(changelog: Changelog, partition: TopicPartition) -> int:
     """Return the first offset that a restore of the whole store needs; 0 if nothing was dropped or superseded."""
-    return changelog.committed_offsets(_group(partition), [partition]).get(partition, 0)
+    needed = changelog.committed_offsets(_group(partition), [partition]).get(partition, 0)
+    # An offset beyond the end is that of an earlier changelog of this name.
+    return needed if needed <= changelog.end_offset(partition) else 0
+
+
+def first_needed(changelog: Changelog, partition: TopicPartition) -> int:
+    """Return the first offset that a restore of the whole store reads."""
+    return max(changelog.start_offset(partition), needed_from(changelog, partition))
 
 
 def send_needed_from(producer: Producer, partition: TopicPartition, offset: int) -> None:

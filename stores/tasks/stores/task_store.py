@@ -37,8 +37,8 @@ from stores.tasks.stores.log_follower import (
     restore,
     warn_of_missing,
 )
-from stores.tasks.stores.log_rewriting import FOLLOWED, LOGGED, first_needed
-from stores.tasks.stores.log_start import CommittedStreamTime, LogStart
+from stores.tasks.stores.log_rewriting import FOLLOWED, LOGGED
+from stores.tasks.stores.log_start import CommittedStreamTime, LogStart, first_needed
 from stores.tasks.stores.offset_import import PositionFiles, can_import_offsets, import_offsets
 from stores.tasks.stores.shown_store import ShownStore
 from stores.tasks.stores.store_counters import TaskStoreCounters
