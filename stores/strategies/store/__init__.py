@@ -10,12 +10,10 @@ from __future__ import annotations
 
 from typing import final
 
-from stores.errors import StoreUnavailableError
-from stores.interface import IsolationLevel, KeyValueSnapshot, KeyValueView, PositionBound
-from stores.strategies.iterator import Pin
+from stores.interface import IsolationLevel, KeyValueView, PositionBound
 from stores.strategies.store.timestamps import StoreTimestamps
 from stores.strategies.store.transactions import StoreTransactions
-from stores.strategies.store.views import BoundedReader, HeldSnapshot, StoreReader, StoreSnapshot
+from stores.strategies.store.views import BoundedReader, StoreReader
 
 
 @final
@@ -36,23 +34,3 @@ class Store(StoreTransactions):
         if not isinstance(bound, PositionBound):
             raise TypeError(f"a bound is a PositionBound, not {type(bound).__name__}")
         return BoundedReader(self, level, bound)
-
-    def snapshot(self) -> KeyValueSnapshot:
-        """Return a snapshot of the last commit: see ``KeyValueView.snapshot``. May be called on any thread."""
-        self.access.check_open()
-        # First: a commit advances the position after its data.
-        position, is_split = self.position(IsolationLevel.READ_COMMITTED), self.staging.is_split
-        try:
-            held = HeldSnapshot(self.staging.snapshot())
-            num_entries = self.approximate_num_entries()
-        except StoreUnavailableError:
-            self.access.check_open()
-            raise
-        pin = Pin(held.release)
-        self._iterators.add(pin)
-        if not self._writer:
-            # Another thread has closed the store meanwhile and may have missed this pin.
-            pin.close()
-        return StoreSnapshot(
-            self.name, held, pin, self._iterators, position, is_split=is_split, num_entries=num_entries
-        )

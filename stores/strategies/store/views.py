@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
 from threading import RLock
-from typing import Protocol, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from stores.batch.merge import chunks_of
 from stores.contract import marks as kept_marks
@@ -24,59 +23,21 @@ from stores.interface import (
 )
 from stores.ordered.ranges import ScanRange, prefix_bounds
 from stores.position import POSITION, decode, merge
-from stores.strategies.access import Access, as_bytes, check_bounds
+from stores.strategies.access import as_bytes, check_bounds
 from stores.strategies.iterator import OpenIterators, Pin, StoreIterator
-from stores.strategies.staging import Staging
+
+if TYPE_CHECKING:
+    from stores.strategies.store.transactions import StoreTransactions
 
 Answer = TypeVar("Answer")
 _TRIES = 8
 """Number of attempts of a query beside the writer. After that the writer waits for the query."""
 
 
-class Readable(Protocol):
-    """The part of a store that a reader uses."""
-
-    access: Access
-    staging: Staging
-    _turn: int
-
-    @property
-    def name(self) -> str: ...
-
-    @property
-    def _transaction(self) -> object: ...
-
-    def position(self, isolation_level: IsolationLevel) -> Position: ...
-
-    def _mark_at(self, level: IsolationLevel, name: str) -> bytes | None: ...
-
-    def _marks_held(self) -> AbstractContextManager[None]: ...
-
-    def _scan(
-        self,
-        level: IsolationLevel,
-        start: bytes | None,
-        end: bytes | None,
-        *,
-        end_open: bool = False,
-        reverse: bool = False,
-    ) -> KeyValueIterator: ...
-
-    def _scan_many(
-        self, level: IsolationLevel, ranges: Sequence[ScanRange], *, reverse: bool = False
-    ) -> list[KeyValueIterator]: ...
-
-    def _scan_prefix(self, level: IsolationLevel, prefix: bytes, *, reverse: bool = False) -> KeyValueIterator: ...
-
-    def approximate_num_entries(self) -> int: ...
-
-    def snapshot(self) -> KeyValueSnapshot: ...
-
-
 class StoreReader(KeyValueView):
     """A read-only view of a store at one isolation level, for any thread."""
 
-    def __init__(self, store: Readable, level: IsolationLevel) -> None:
+    def __init__(self, store: StoreTransactions, level: IsolationLevel) -> None:
         self._store, self._level = store, level
 
     def __repr__(self) -> str:
@@ -130,7 +91,24 @@ class StoreReader(KeyValueView):
                 f"a snapshot shows a commit, and this view of store {self._store.name!r} reads at {self._level}: use "
                 "read_only(IsolationLevel.READ_COMMITTED).snapshot()"
             )
-        return self._store.snapshot()
+        store = self._store
+        store.access.check_open()
+        # First: a commit advances the position after its data.
+        position, is_split = self.position(), store.staging.is_split
+        try:
+            held = HeldSnapshot(store.staging.snapshot())
+            num_entries = store.approximate_num_entries()
+        except StoreUnavailableError:
+            store.access.check_open()
+            raise
+        pin = Pin(held.release)
+        store._iterators.add(pin)
+        if not store.is_open:
+            # Another thread has closed the store meanwhile and may have missed this pin.
+            pin.close()
+        return StoreSnapshot(
+            store.name, held, pin, store._iterators, position, is_split=is_split, num_entries=num_entries
+        )
 
     def get(self, key: bytes) -> bytes | None:
         try:
@@ -178,7 +156,7 @@ class BoundedReader(ForwardingView, StoreReader):
     Source: KIP-892, "Interactive Query .position Offsets".
     """
 
-    def __init__(self, store: Readable, level: IsolationLevel, bound: PositionBound) -> None:
+    def __init__(self, store: StoreTransactions, level: IsolationLevel, bound: PositionBound) -> None:
         super().__init__(store, level)
         self._bound, self._reader = bound, StoreReader(store, level)
 
