@@ -1,7 +1,7 @@
 """Staged writes in an indexed batch in memory; beyond a size limit they are spilled to disk.
 
 This is the staging of the indexed-batch and dual-store strategies: staging, spilling, and reads that merge three
-levels: memory over the spill over committed data. What a commit does is up to the ``CommitProtocol``.
+levels: memory over the spill over committed data. What a commit does is up to the strategy.
 
 A spilled commit is copied in parts. Readers never see an incomplete copy and do not wait for it: from the commit point
 on, they are shown the spilled writes merged over committed data, which hides the parts that are already copied. Readers
@@ -10,7 +10,7 @@ do not wait for the disk while a spill is written, either. By a seqlock they kno
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from threading import Lock
@@ -75,65 +75,17 @@ _SNAPSHOT_TRIES = 8
 """The number of attempts at a snapshot between two commits. After that it waits for the end of a commit."""
 
 
-class CommitProtocol(ABC):
-    """The steps of a commit of a ``BatchStaging``, which is passed to each method, and their recovery.
-
-    A protocol is made when the store is opened. It may have files of its own.
-    """
-
-    spills: bool = True
-    """False if there is no place to spill to."""
-    mid_copy: ClassVar[str]
-    """The failpoint between two parts of a copy."""
-
-    def __init__(self, opened: Opened) -> None:
-        """Open the protocol's own files. Raises: as ``Engine.open``."""
-
-    @abstractmethod
-    def recover(self, staging: BatchStaging) -> RecoveryOutcome | None:
-        """Complete or discard the commit that the last process left. Return ROLLED_FORWARD if it was completed.
-
-        Raises: StoreCorruptedError, StoreUnavailableError. The protocol's own files are then closed.
-        """
-
-    @abstractmethod
-    def begin_spill(self, staging: BatchStaging) -> Spill:
-        """Return an empty spill for the open transaction. Raises: CommitFailedError."""
-
-    @abstractmethod
-    def commit(self, staging: BatchStaging, meta: Mapping[bytes, bytes | None]) -> None:
-        """Write the staged writes and the meta entries atomically. After an error, everything is as it was before."""
-
-    @abstractmethod
-    def rollback(self, staging: BatchStaging) -> None:
-        """Discard the staged writes and the spill."""
-
-    def write_at_once(
-        self, staging: BatchStaging, layers: Sequence[Writes], meta: Mapping[bytes, bytes | None]
-    ) -> None:
-        """Write directly into the engine, atomically."""
-        staging.engine.write(layers, meta)
-
-    def verify(self) -> None:
-        """Check the protocol's own files for damage. Raises: StoreCorruptedError."""
-
-    def metrics(self) -> Mapping[str, int]:
-        """Return figures of the protocol's own files."""
-        return {}
-
-    @abstractmethod
-    def close(self, staging: BatchStaging) -> None:
-        """Release the spill and close the protocol's own files."""
-
-
 class BatchStaging(Staging):
     """An indexed batch of up to ``staging_buffer_bytes`` in memory, and a spill for more.
 
-    A commit copies spilled writes in parts of about ``copy_part_bytes``.
+    A commit copies spilled writes in parts of about ``copy_part_bytes``. The steps of a commit, and their recovery, are
+    those of a subclass, which may have files of its own.
     """
 
-    protocol_type: ClassVar[type[CommitProtocol]]
-    """The class of the commit protocol."""
+    mid_copy: ClassVar[str]
+    """The failpoint between two parts of a copy."""
+    spills: bool = True
+    """False if there is no place to spill to."""
 
     def __init__(self, opened: Opened) -> None:
         super().__init__(opened)
@@ -150,13 +102,30 @@ class BatchStaging(Staging):
         """
         self._copying = Seqlock(self.batch.lock)
         """A commit that is copied in parts is one change. During it the engine holds a mix of two states."""
-        self.protocol = self.made_protocol(opened)
-        self.outcome = self.protocol.recover(self)
+        self.open_files(opened)
+        self.outcome = self.recover()
 
-    @classmethod
-    def made_protocol(cls, opened: Opened) -> CommitProtocol:
-        """Return a new commit protocol."""
-        return cls.protocol_type(opened)
+    def open_files(self, opened: Opened) -> None:
+        """Open the strategy's own files. Raises: as ``Engine.open``."""
+
+    @abstractmethod
+    def recover(self) -> RecoveryOutcome | None:
+        """Complete or discard the commit that the last process left. Return ROLLED_FORWARD if it was completed.
+
+        Raises: StoreCorruptedError, StoreUnavailableError. The strategy's own files are then closed.
+        """
+
+    @abstractmethod
+    def begin_spill(self) -> Spill:
+        """Return an empty spill for the open transaction. Raises: CommitFailedError."""
+
+    @abstractmethod
+    def discard(self) -> None:
+        """Discard the staged writes and the spill."""
+
+    @abstractmethod
+    def close_files(self) -> None:
+        """Release the spill and close the strategy's own files."""
 
     def use(self, engine: Engine) -> None:
         super().use(engine)
@@ -205,7 +174,7 @@ class BatchStaging(Staging):
     @while_open
     def spill_staged(self) -> None:
         """Move the staged writes from memory to the spill. Raises: CommitFailedError."""
-        if not self.protocol.spills:
+        if not self.spills:
             return
         if self.decided:
             # A new write in this spill would become part of the interrupted commit, which opening completes.
@@ -214,7 +183,7 @@ class BatchStaging(Staging):
                 "on from its committed offset",
                 reopen=True,
             )
-        spill = self.spill or self.protocol.begin_spill(self)
+        spill = self.spill or self.begin_spill()
         with self.batch.lock:
             self.spill = spill
             layers = self.batch.layers()
@@ -235,13 +204,10 @@ class BatchStaging(Staging):
 
     # Ending
 
-    def commit(self, meta: Mapping[bytes, bytes | None]) -> None:
-        self.protocol.commit(self, meta)
-
     def rollback(self) -> None:
         # After a commit that failed in the middle of its copy, opening the store again rolls it forward.
         if not self.decided:
-            self.protocol.rollback(self)
+            self.discard()
 
     @contextmanager
     def shown_as_committed(self) -> Iterator[None]:
@@ -267,27 +233,20 @@ class BatchStaging(Staging):
             num_bytes += len(key) + len(value or b"")
             if num_bytes >= self.part_bytes:
                 self.engine.write([Writes(ranges, part)], {}, durable=False)
-                reach(self.protocol.mid_copy)
+                reach(self.mid_copy)
                 ranges, part, num_bytes = (), {}, 0
         self.engine.write([Writes(ranges, part)], final)
         self.engine.persist()
 
     def write_at_once(self, layers: Sequence[Writes], meta: Mapping[bytes, bytes | None]) -> None:
         self.batch.recent = {}
-        self.protocol.write_at_once(self, layers, meta)
-
-    def verify(self) -> None:
-        super().verify()
-        self.protocol.verify()
-
-    def metrics(self) -> Mapping[str, int]:
-        return {**super().metrics(), **self.protocol.metrics()}
+        super().write_at_once(layers, meta)
 
     def release(self) -> None:
         self.batch.recent = {}
         with self.batch.lock:
             self.batch.clear()
-        self.protocol.close(self)
+        self.close_files()
 
     # Reading
 

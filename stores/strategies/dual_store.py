@@ -32,7 +32,7 @@ from stores.errors import CommitFailedError, StoreCorruptedError, StoreError, St
 from stores.failpoints import Part, declare, reach
 from stores.files.store_directory import StoreDirectory
 from stores.interface import Durability, RecoveryOutcome
-from stores.strategies.batch_staging import BUFFER, PART, BatchStaging, CommitProtocol
+from stores.strategies.batch_staging import BUFFER, PART, BatchStaging
 from stores.strategies.commit_marker import MARKER_SYNCED, MARKER_WRITTEN, DamagedMarkerError, Marker
 from stores.strategies.opening import build_engine, open_engine
 from stores.strategies.spilled import TOKEN_BYTES, Spill, after
@@ -91,168 +91,11 @@ _MARKER = "commit"
 """The name of the marker in the store's folder."""
 
 
-class MarkerFile(CommitProtocol):
-    """The commit point is a marker file. All writes are in the staging store before it, and are copied after it.
-
-    The staging store is a second engine beside the regular one, which stays open.
-    """
-
-    mid_copy: ClassVar[str] = MID_COPY
-
-    def __init__(self, opened: Opened) -> None:
-        super().__init__(opened)
-        directory = opened.directory
-        assert directory is not None
-        opened.access.max_key_bytes -= TOKEN_BYTES
-        self._durability = opened.traits.durability
-        self._marker = directory.path / _MARKER
-        self._sequence = _number(opened.engine.meta().get(_SEQUENCE))
-        self.second = open_engine(type(opened.engine), directory.staging, opened.traits.durability, opened.options)
-        """The staging store."""
-
-    def begin_spill(self, staging: BatchStaging) -> Spill:
-        return Spill(self.second, b"\x00" + token_bytes(TOKEN_BYTES - 1), staging.part_bytes)
-
-    # Committing
-
-    def commit(self, staging: BatchStaging, meta: Mapping[bytes, bytes | None]) -> None:
-        reach(BEFORE_SPILL)
-        in_parts = staging.spill is not None
-        if in_parts:
-            staging.spill_staged()
-        batch = staging.batch
-        with batch.lock:
-            layers = batch.layers()
-        if not in_parts and not layers:
-            # Offsets alone are a single write and need no marker.
-            if meta:
-                self.write_at_once(staging, [], meta)
-            return
-        spill = staging.spill or self.begin_spill(staging)
-        ranges = tuple(spill.ranges) if in_parts else tuple(bounds for layer in layers for bounds in layer.ranges)
-        marker = Marker(self._sequence + 1, spill.token, in_parts, ranges, meta)
-        # Readers do not wait for these steps. Until the staging store is emptied, they are shown staged and spilled
-        # writes merged over committed data. These hide the same keys, copied or not.
-        try:
-            self.second.write(spill.as_writes(layers), {_SEQUENCE: marker.seal})
-            if in_parts:
-                # A part may reach the regular store's files before the rest: the rest must survive a kill as well.
-                self.second.persist()
-            reach(SPILLED)
-            marker.write(self._marker, durable=in_parts or self._durability is Durability.DISK)
-        except OSError as error:
-            self._withdraw(staging, spill, in_parts=in_parts)
-            raise CommitFailedError(f"{error.filename or self._marker}: {error.strerror}: commit again") from error
-        try:
-            if in_parts:
-                # This is past the commit point.
-                with staging.shown_as_committed():
-                    staging.copy(spill, marker.ranges, _final(marker))
-            else:
-                staging.engine.write([layer.as_writes() for layer in layers], _final(marker))
-            reach(COPIED)
-            self._sequence = marker.sequence
-            with batch.lock:
-                staging.spill = None
-            self._empty(staging, spill)
-            reach(TRUNCATED)
-            self._marker.unlink(missing_ok=True)
-        except (CommitFailedError, OSError) as error:
-            raise _marker_stands(error) from error
-        reach(MARKER_REMOVED)
-        with batch.lock:
-            batch.clear()
-
-    def write_at_once(
-        self, staging: BatchStaging, layers: Sequence[Writes], meta: Mapping[bytes, bytes | None]
-    ) -> None:
-        # Numbered like a commit: if a crash loses this write, the marker of a later commit must not be rolled forward.
-        sequence = self._sequence + 1
-        staging.engine.write(layers, {**meta, _SEQUENCE: sequence.to_bytes(8, "big")})
-        self._sequence = sequence
-
-    def _withdraw(self, staging: BatchStaging, spill: Spill, *, in_parts: bool) -> None:
-        """Remove the marker and the staging store's writes of a commit that failed before its commit point.
-
-        Writes that were spilled before the commit stay, because they are still staged.
-        """
-        try:
-            self._marker.unlink(missing_ok=True)
-        except OSError as error:
-            raise _marker_stands(error) from error
-        if not in_parts:
-            self._empty(staging, spill)
-
-    def _empty(self, staging: BatchStaging, spill: Spill) -> None:
-        self.second.write([Writes([(spill.token, after(spill.token))], {})], {_SEQUENCE: None}, durable=False)
-        staging.spill = None
-
-    def rollback(self, staging: BatchStaging) -> None:
-        with staging.batch.lock:
-            staging.batch.clear()
-            if staging.spill is not None:
-                self._empty(staging, staging.spill)
-
-    # Recovering
-
-    def recover(self, staging: BatchStaging) -> RecoveryOutcome | None:
-        try:
-            try:
-                return self._recover(staging)
-            except (CommitFailedError, OSError) as error:
-                raise StoreUnavailableError(
-                    f"recovering {self._marker.parent} was interrupted: {error}. Remove the cause and open the store "
-                    "again"
-                ) from error
-        except BaseException:
-            with suppress(StoreError):
-                self.second.close()
-            raise
-
-    def _recover(self, staging: BatchStaging) -> RecoveryOutcome | None:
-        outcome = None
-        sealed = self.second.meta().get(_SEQUENCE)
-        try:
-            marker = Marker.read(self._marker)
-        except DamagedMarkerError as error:
-            if sealed is not None and sealed[:9] == (self._sequence + 1).to_bytes(8, "big") + b"\x01":
-                raise StoreCorruptedError(
-                    f"{error}, and part of its commit may be in the store: wipe it and restore it from its changelog"
-                ) from error
-            marker = None
-        if marker is not None and marker.sequence == self._sequence + 1:
-            if sealed == marker.seal:
-                reach(RECOVER_BEFORE_COPY)
-                staging.copy(Spill(self.second, marker.token, staging.part_bytes), marker.ranges, _final(marker))
-                reach(RECOVER_COPIED)
-                self._sequence = marker.sequence
-                outcome = RecoveryOutcome.ROLLED_FORWARD
-            elif marker.in_parts:
-                raise StoreCorruptedError(
-                    f"the staged writes of commit {marker.sequence} in {self._marker.parent} are gone, and part of "
-                    "them may be in the store: wipe it and restore it from its changelog"
-                )
-        elif marker is not None and marker.sequence == self._sequence:
-            outcome = RecoveryOutcome.ROLLED_FORWARD
-        if sealed is not None or next(chunks_of(self.second.scan()), None):
-            self.second.write([Writes([(None, None)], {})], {_SEQUENCE: None}, durable=False)
-        reach(RECOVER_TRUNCATED)
-        self._marker.unlink(missing_ok=True)
-        return outcome
-
-    def metrics(self) -> Mapping[str, int]:
-        return {f"staging_{name}": value for name, value in self.second.metrics().items()}
-
-    def verify(self) -> None:
-        self.second.verify()
-
-    def close(self, staging: BatchStaging) -> None:
-        staging.spill = None
-        self.second.close()
-
-
 class DualStoreStaging(BatchStaging):
     """The staging of a store for transactions larger than memory. It writes all data twice.
+
+    All writes are in the staging store before the commit point, which is a marker file, and are copied after it. The
+    staging store is a second engine beside the regular one, which stays open.
 
     Staged writes take up to ``staging_buffer_bytes`` of memory (``uncommitted_memory_bytes``). A commit copies the
     spilled writes in parts of about ``copy_part_bytes``, and takes that much memory for it.
@@ -275,7 +118,7 @@ class DualStoreStaging(BatchStaging):
         RESTORE_BEFORE_WRITE,
         RESTORE_AFTER_WRITE,
     )
-    protocol_type: ClassVar[type[CommitProtocol]] = MarkerFile
+    mid_copy: ClassVar[str] = MID_COPY
 
     @classmethod
     def has_unfinished_commit(cls, folder: Path, meta: Mapping[bytes, bytes]) -> bool:
@@ -289,6 +132,160 @@ class DualStoreStaging(BatchStaging):
     def build(cls, engine: type[Engine], folder: Path, durability: Durability, options: Mapping[str, object]) -> None:
         super().build(engine, folder, durability, options)
         build_engine(engine, folder / "data.tmp", durability, options)
+
+    def open_files(self, opened: Opened) -> None:
+        directory = opened.directory
+        assert directory is not None
+        opened.access.max_key_bytes -= TOKEN_BYTES
+        self._durability = opened.traits.durability
+        self._marker = directory.path / _MARKER
+        self._sequence = _number(opened.engine.meta().get(_SEQUENCE))
+        self.second = open_engine(type(opened.engine), directory.staging, opened.traits.durability, opened.options)
+        """The staging store."""
+
+    def begin_spill(self) -> Spill:
+        return Spill(self.second, b"\x00" + token_bytes(TOKEN_BYTES - 1), self.part_bytes)
+
+    # Committing
+
+    def commit(self, meta: Mapping[bytes, bytes | None]) -> None:
+        reach(BEFORE_SPILL)
+        in_parts = self.spill is not None
+        if in_parts:
+            self.spill_staged()
+        batch = self.batch
+        with batch.lock:
+            layers = batch.layers()
+        if not in_parts and not layers:
+            # Offsets alone are a single write and need no marker.
+            if meta:
+                self._write_numbered([], meta)
+            return
+        spill = self.spill or self.begin_spill()
+        ranges = tuple(spill.ranges) if in_parts else tuple(bounds for layer in layers for bounds in layer.ranges)
+        marker = Marker(self._sequence + 1, spill.token, in_parts, ranges, meta)
+        # Readers do not wait for these steps. Until the staging store is emptied, they are shown staged and spilled
+        # writes merged over committed data. These hide the same keys, copied or not.
+        try:
+            self.second.write(spill.as_writes(layers), {_SEQUENCE: marker.seal})
+            if in_parts:
+                # A part may reach the regular store's files before the rest: the rest must survive a kill as well.
+                self.second.persist()
+            reach(SPILLED)
+            marker.write(self._marker, durable=in_parts or self._durability is Durability.DISK)
+        except OSError as error:
+            self._withdraw(spill, in_parts=in_parts)
+            raise CommitFailedError(f"{error.filename or self._marker}: {error.strerror}: commit again") from error
+        try:
+            if in_parts:
+                # This is past the commit point.
+                with self.shown_as_committed():
+                    self.copy(spill, marker.ranges, _final(marker))
+            else:
+                self.engine.write([layer.as_writes() for layer in layers], _final(marker))
+            reach(COPIED)
+            self._sequence = marker.sequence
+            with batch.lock:
+                self.spill = None
+            self._empty(spill)
+            reach(TRUNCATED)
+            self._marker.unlink(missing_ok=True)
+        except (CommitFailedError, OSError) as error:
+            raise _marker_stands(error) from error
+        reach(MARKER_REMOVED)
+        with batch.lock:
+            batch.clear()
+
+    def write_at_once(self, layers: Sequence[Writes], meta: Mapping[bytes, bytes | None]) -> None:
+        self.batch.recent = {}
+        self._write_numbered(layers, meta)
+
+    def _write_numbered(self, layers: Sequence[Writes], meta: Mapping[bytes, bytes | None]) -> None:
+        # Numbered like a commit: if a crash loses this write, the marker of a later commit must not be rolled forward.
+        sequence = self._sequence + 1
+        self.engine.write(layers, {**meta, _SEQUENCE: sequence.to_bytes(8, "big")})
+        self._sequence = sequence
+
+    def _withdraw(self, spill: Spill, *, in_parts: bool) -> None:
+        """Remove the marker and the staging store's writes of a commit that failed before its commit point.
+
+        Writes that were spilled before the commit stay, because they are still staged.
+        """
+        try:
+            self._marker.unlink(missing_ok=True)
+        except OSError as error:
+            raise _marker_stands(error) from error
+        if not in_parts:
+            self._empty(spill)
+
+    def _empty(self, spill: Spill) -> None:
+        self.second.write([Writes([(spill.token, after(spill.token))], {})], {_SEQUENCE: None}, durable=False)
+        self.spill = None
+
+    def discard(self) -> None:
+        with self.batch.lock:
+            self.batch.clear()
+            if self.spill is not None:
+                self._empty(self.spill)
+
+    # Recovering
+
+    def recover(self) -> RecoveryOutcome | None:
+        try:
+            try:
+                return self._recover()
+            except (CommitFailedError, OSError) as error:
+                raise StoreUnavailableError(
+                    f"recovering {self._marker.parent} was interrupted: {error}. Remove the cause and open the store "
+                    "again"
+                ) from error
+        except BaseException:
+            with suppress(StoreError):
+                self.second.close()
+            raise
+
+    def _recover(self) -> RecoveryOutcome | None:
+        outcome = None
+        sealed = self.second.meta().get(_SEQUENCE)
+        try:
+            marker = Marker.read(self._marker)
+        except DamagedMarkerError as error:
+            if sealed is not None and sealed[:9] == (self._sequence + 1).to_bytes(8, "big") + b"\x01":
+                raise StoreCorruptedError(
+                    f"{error}, and part of its commit may be in the store: wipe it and restore it from its changelog"
+                ) from error
+            marker = None
+        if marker is not None and marker.sequence == self._sequence + 1:
+            if sealed == marker.seal:
+                reach(RECOVER_BEFORE_COPY)
+                self.copy(Spill(self.second, marker.token, self.part_bytes), marker.ranges, _final(marker))
+                reach(RECOVER_COPIED)
+                self._sequence = marker.sequence
+                outcome = RecoveryOutcome.ROLLED_FORWARD
+            elif marker.in_parts:
+                raise StoreCorruptedError(
+                    f"the staged writes of commit {marker.sequence} in {self._marker.parent} are gone, and part of "
+                    "them may be in the store: wipe it and restore it from its changelog"
+                )
+        elif marker is not None and marker.sequence == self._sequence:
+            outcome = RecoveryOutcome.ROLLED_FORWARD
+        if sealed is not None or next(chunks_of(self.second.scan()), None):
+            self.second.write([Writes([(None, None)], {})], {_SEQUENCE: None}, durable=False)
+        reach(RECOVER_TRUNCATED)
+        self._marker.unlink(missing_ok=True)
+        return outcome
+
+    def metrics(self) -> Mapping[str, int]:
+        figures = {f"staging_{name}": value for name, value in self.second.metrics().items()}
+        return {**super().metrics(), **figures}
+
+    def verify(self) -> None:
+        super().verify()
+        self.second.verify()
+
+    def close_files(self) -> None:
+        self.spill = None
+        self.second.close()
 
 
 def _final(marker: Marker) -> dict[bytes, bytes | None]:

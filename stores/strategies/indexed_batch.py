@@ -17,7 +17,7 @@ commits, the name goes with them. So ordinary commits need no number, and no wri
 A spill database has the engine of the store, and a folder for each transaction, so keys need no token: its keys are
 those of the store, of the same maximum length. It is opened at the highest durability level of the engine, whatever the
 store's level is. It is written without a sync until its commit record: recovery needs the complete spill once the
-commit point is durable (``NameInMetaEntries``).
+commit point is durable (``IndexedBatchStaging.commit_spilled``).
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from stores.errors import CommitFailedError, StoreCorruptedError, StoreError, St
 from stores.failpoints import Part, declare, reach
 from stores.files.plain_files import sync_folder, translated_system_errors
 from stores.interface import Durability, RecoveryOutcome
-from stores.strategies.batch_staging import BUFFER, PART, BatchStaging, CommitProtocol
+from stores.strategies.batch_staging import BUFFER, PART, BatchStaging
 from stores.strategies.commit_marker import DamagedMarkerError, Marker
 from stores.strategies.opening import open_engine
 from stores.strategies.spilled import TOKEN_BYTES, Spill
@@ -159,166 +159,11 @@ _COPYING = b"c"
 """Meta entry: the name of the spill that is being copied."""
 
 
-class OneWrite(CommitProtocol):
-    """A commit is one write of the engine. Nothing is spilled, and nothing has to be recovered."""
-
-    spills = False
-
-    def recover(self, staging: BatchStaging) -> RecoveryOutcome | None:
-        return None
-
-    def begin_spill(self, staging: BatchStaging) -> Spill:
-        raise CommitFailedError(f"store {staging.access.name!r} has no folder to spill to: commit what there is")
-
-    def commit(self, staging: BatchStaging, meta: Mapping[bytes, bytes | None]) -> None:
-        reach(BEFORE_WRITE)
-        batch = staging.batch
-        # Without the lock: staged writes hide the same keys before and after the engine has them, and only this thread
-        # changes a layer.
-        layers = batch.as_writes()
-        if layers or meta:
-            staging.engine.write(layers, meta)
-        reach(AFTER_WRITE)
-        if layers:
-            with batch.lock:
-                batch.clear(layers)
-
-    def rollback(self, staging: BatchStaging) -> None:
-        with staging.batch.lock:
-            staging.batch.clear()
-
-    def close(self, staging: BatchStaging) -> None:
-        """Do nothing: there are no other files."""
-
-
-class NameInMetaEntries(OneWrite):
-    """As ``OneWrite``, until a transaction is spilled. Then the commit point is a meta entry that names the spill."""
-
-    spills = True
-    mid_copy: ClassVar[str] = MID_COPY
-
-    def __init__(self, opened: Opened) -> None:
-        super().__init__(opened)
-        assert opened.directory is not None
-        self._parent, self._options = opened.directory.staging, opened.options
-        self._retired: list[SecondStore] = []
-        """Spills of ended transactions that still have open scans."""
-
-    def begin_spill(self, staging: BatchStaging) -> SecondStore:
-        self._remove_retired()
-        return SecondStore.begin(
-            staging.engine.kind, self._parent, self._options, staging.part_bytes, split=staging.is_split
-        )
-
-    # Ending
-
-    def commit(self, staging: BatchStaging, meta: Mapping[bytes, bytes | None]) -> None:
-        if staging.spill is not None:
-            reach(BEFORE_WRITE)
-            self.commit_spilled(staging, cast(SecondStore, staging.spill), meta)
-            return
-        super().commit(staging, meta)
-        if self._retired:
-            self._remove_retired()
-
-    def commit_spilled(self, staging: BatchStaging, spill: SecondStore, meta: Mapping[bytes, bytes | None]) -> None:
-        """Commit a transaction that was spilled."""
-        staging.spill_staged()
-        try:
-            marker = spill.seal(meta)
-        except OSError as error:
-            raise CommitFailedError(f"{error.filename or spill.folder}: {error.strerror}: commit again") from error
-        reach(SEALED)
-        # Readers do not wait for these steps. Before the copy they are shown the spill as staged writes, during the
-        # copy as committed ones.
-        staging.decided = True
-        try:
-            staging.engine.write([], {_COPYING: spill.name})
-        except CommitFailedError as error:
-            # If it is unknown whether the name was written, the spill must stay for the next opening.
-            staging.decided = error.reopen
-            raise
-        try:
-            with staging.shown_as_committed():
-                # Atomicity does not need this sync. With it, a crash leads to a roll forward and not to a replay.
-                staging.engine.persist()
-                reach(DECIDED)
-                staging.copy(spill, marker.ranges, _final(marker))
-        except StoreError as error:
-            # This is past the commit point.
-            raise CommitFailedError(
-                f"{error}. Close the store, open it again and go on from its committed offset", reopen=True
-            ) from error
-        reach(COPIED)
-        with staging.batch.lock:
-            self._forget(staging, ())
-        self._remove_retired()
-        reach(AFTER_WRITE)
-
-    def rollback(self, staging: BatchStaging) -> None:
-        with staging.batch.lock:
-            self._forget(staging)
-        self._remove_retired()
-
-    def _forget(self, staging: BatchStaging, committed: Sequence[Writes] | None = None) -> None:
-        staging.batch.clear(committed)
-        if staging.spill is not None:
-            self._retired.append(cast(SecondStore, staging.spill))
-            staging.spill = None
-
-    def _remove_retired(self) -> None:
-        if self._retired:
-            free = [spill for spill in self._retired if not spill.pins]
-            self._retired = [spill for spill in self._retired if spill.pins]
-            for spill in free:
-                spill.remove()
-
-    def close(self, staging: BatchStaging) -> None:
-        spill, staging.spill = staging.spill, None
-        if spill is not None and staging.decided:
-            cast(SecondStore, spill).close()
-        elif spill is not None:
-            self._retired.append(cast(SecondStore, spill))
-        self._remove_retired()
-
-    # Recovering
-
-    def recover(self, staging: BatchStaging) -> RecoveryOutcome | None:
-        parent = self._parent
-        name = staging.engine.meta().get(_COPYING)
-        try:
-            if name is not None:
-                self._roll_forward(staging, parent / name.hex())
-        except (CommitFailedError, OSError) as error:
-            raise StoreUnavailableError(
-                f"recovering {parent.parent} was interrupted: {error}. Remove the cause and open the store again"
-            ) from error
-        with translated_system_errors(parent):
-            left = parent.exists()
-        if left:
-            shutil.rmtree(parent, ignore_errors=True)
-        return None if name is None else RecoveryOutcome.ROLLED_FORWARD
-
-    def _roll_forward(self, staging: BatchStaging, folder: Path) -> None:
-        try:
-            spill = SecondStore.find(staging.engine.kind, folder, self._options, staging.part_bytes)
-        except (FileNotFoundError, NotADirectoryError) as error:
-            raise _gone(folder, error) from error
-        try:
-            marker = spill.sealed()
-            reach(RECOVER_BEFORE_COPY)
-            staging.copy(spill, marker.ranges, _final(marker))
-        except DamagedMarkerError as error:
-            raise _gone(folder, error) from error
-        finally:
-            spill.close()
-        reach(RECOVER_COPIED)
-
-
 class IndexedBatchStaging(BatchStaging):
     """Keeps up to ``staging_buffer_bytes`` of a transaction in memory and spills the rest to disk.
 
-    It spills only over a persistent engine. The commit copies a spill in parts of about ``copy_part_bytes``.
+    It spills only over a persistent engine. The commit copies a spill in parts of about ``copy_part_bytes``. Its commit
+    point is a meta entry that names the spill. Without a spill a commit is one write of the engine.
 
     The limit is in bytes of memory (``uncommitted_memory_bytes``): a pair takes some 92 in addition to its key and
     value. After a spill each write costs a lookup in it. The limit applies to each store separately.
@@ -336,15 +181,139 @@ class IndexedBatchStaging(BatchStaging):
     )
     persistent_options: ClassVar[Mapping[str, object]] = {BUFFER: 64 << 20, PART: 4 << 20}
     """``staging_buffer_bytes`` follows the limit of uncommitted bytes, if that is set (``StoreConfig``)."""
-    protocol_type: ClassVar[type[CommitProtocol]] = NameInMetaEntries
+    mid_copy: ClassVar[str] = MID_COPY
 
     @classmethod
     def has_unfinished_commit(cls, folder: Path, meta: Mapping[bytes, bytes]) -> bool:
         return _COPYING in meta
 
-    @classmethod
-    def made_protocol(cls, opened: Opened) -> CommitProtocol:
-        return OneWrite(opened) if opened.directory is None else super().made_protocol(opened)
+    def open_files(self, opened: Opened) -> None:
+        self._options = opened.options
+        self._retired: list[SecondStore] = []
+        """Spills of ended transactions that still have open scans."""
+        self.spills = opened.directory is not None
+        if opened.directory is not None:
+            self._parent = opened.directory.staging
+            """The folder of the spills."""
+
+    def begin_spill(self) -> SecondStore:
+        self._remove_retired()
+        return SecondStore.begin(self.engine.kind, self._parent, self._options, self.part_bytes, split=self.is_split)
+
+    # Ending
+
+    def commit(self, meta: Mapping[bytes, bytes | None]) -> None:
+        reach(BEFORE_WRITE)
+        if self.spill is not None:
+            self.commit_spilled(cast(SecondStore, self.spill), meta)
+            return
+        batch = self.batch
+        # Without the lock: staged writes hide the same keys before and after the engine has them, and only this thread
+        # changes a layer.
+        layers = batch.as_writes()
+        if layers or meta:
+            self.engine.write(layers, meta)
+        reach(AFTER_WRITE)
+        if layers:
+            with batch.lock:
+                batch.clear(layers)
+        if self._retired:
+            self._remove_retired()
+
+    def commit_spilled(self, spill: SecondStore, meta: Mapping[bytes, bytes | None]) -> None:
+        """Commit a transaction that was spilled."""
+        self.spill_staged()
+        try:
+            marker = spill.seal(meta)
+        except OSError as error:
+            raise CommitFailedError(f"{error.filename or spill.folder}: {error.strerror}: commit again") from error
+        reach(SEALED)
+        # Readers do not wait for these steps. Before the copy they are shown the spill as staged writes, during the
+        # copy as committed ones.
+        self.decided = True
+        try:
+            self.engine.write([], {_COPYING: spill.name})
+        except CommitFailedError as error:
+            # If it is unknown whether the name was written, the spill must stay for the next opening.
+            self.decided = error.reopen
+            raise
+        try:
+            with self.shown_as_committed():
+                # Atomicity does not need this sync. With it, a crash leads to a roll forward and not to a replay.
+                self.engine.persist()
+                reach(DECIDED)
+                self.copy(spill, marker.ranges, _final(marker))
+        except StoreError as error:
+            # This is past the commit point.
+            raise CommitFailedError(
+                f"{error}. Close the store, open it again and go on from its committed offset", reopen=True
+            ) from error
+        reach(COPIED)
+        with self.batch.lock:
+            self._forget(())
+        self._remove_retired()
+        reach(AFTER_WRITE)
+
+    def discard(self) -> None:
+        with self.batch.lock:
+            self._forget()
+        self._remove_retired()
+
+    def _forget(self, committed: Sequence[Writes] | None = None) -> None:
+        self.batch.clear(committed)
+        if self.spill is not None:
+            self._retired.append(cast(SecondStore, self.spill))
+            self.spill = None
+
+    def _remove_retired(self) -> None:
+        if self._retired:
+            free = [spill for spill in self._retired if not spill.pins]
+            self._retired = [spill for spill in self._retired if spill.pins]
+            for spill in free:
+                spill.remove()
+
+    def close_files(self) -> None:
+        spill, self.spill = self.spill, None
+        if spill is not None and self.decided:
+            cast(SecondStore, spill).close()
+        elif spill is not None:
+            self._retired.append(cast(SecondStore, spill))
+        self._remove_retired()
+
+    # Recovering
+
+    def recover(self) -> RecoveryOutcome | None:
+        if not self.spills:
+            return None
+        parent = self._parent
+        name = self.engine.meta().get(_COPYING)
+        try:
+            if name is not None:
+                self._roll_forward(parent / name.hex())
+        except (CommitFailedError, OSError) as error:
+            raise StoreUnavailableError(
+                f"recovering {parent.parent} was interrupted: {error}. Remove the cause and open the store again"
+            ) from error
+        with translated_system_errors(parent):
+            left = parent.exists()
+        if left:
+            shutil.rmtree(parent, ignore_errors=True)
+        return None if name is None else RecoveryOutcome.ROLLED_FORWARD
+
+    def _roll_forward(self, folder: Path) -> None:
+        try:
+            spill = SecondStore.find(self.engine.kind, folder, self._options, self.part_bytes)
+        except (FileNotFoundError, NotADirectoryError) as error:
+            raise _gone(folder, error) from error
+        try:
+            marker = spill.sealed()
+            reach(RECOVER_BEFORE_COPY)
+            self.copy(spill, marker.ranges, _final(marker))
+        except DamagedMarkerError as error:
+            raise _gone(folder, error) from error
+        finally:
+            spill.close()
+        reach(RECOVER_COPIED)
 
 
 def _final(marker: Marker) -> dict[bytes, bytes | None]:

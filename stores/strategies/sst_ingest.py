@@ -32,8 +32,8 @@ from stores.errors import CommitFailedError, ConfigError
 from stores.failpoints import Part, declare, reach
 from stores.interface import Durability, RecoveryOutcome
 from stores.ordered.ranges import Bounds, KeyRanges, ScanRange
-from stores.strategies.batch_staging import BUFFER, PART, BatchStaging, CommitProtocol
-from stores.strategies.indexed_batch import IndexedBatchStaging, NameInMetaEntries
+from stores.strategies.batch_staging import BUFFER, PART
+from stores.strategies.indexed_batch import IndexedBatchStaging
 from stores.strategies.spilled import TOKEN_BYTES
 from stores.strategies.staging import RESTORE_AFTER_WRITE, RESTORE_BEFORE_WRITE, Opened
 
@@ -59,76 +59,11 @@ _PART_PAIRS = 4096
 """The most pairs of a part of a file."""
 
 
-class IngestedFiles(NameInMetaEntries):
-    """A commit is an ingestion of files. A store with two data families keeps to ``NameInMetaEntries``."""
-
-    def __init__(self, opened: Opened) -> None:
-        super().__init__(opened)
-        self._file_bytes = cast(int, opened.options[FILE])
-
-    def commit(self, staging: BatchStaging, meta: Meta) -> None:
-        if staging.is_split:
-            super().commit(staging, meta)
-            return
-        reach(BEFORE_FILES)
-        if staging.spill is not None:
-            staging.spill_staged()
-        batch = staging.batch
-        layers = batch.as_writes()
-        spill = staging.spill
-        if spill is not None:
-            writes = with_deletes(staging.engine, spill.ranges, spill.writes())
-            self._ingest(staging.engine, _files(writes, self._file_bytes, staging.part_bytes), meta)
-        elif layers or meta:
-            self._ingest(staging.engine, [_parts_of(staging.engine, layers)], meta)
-        reach(INGESTED)
-        with batch.lock:
-            if layers or spill is not None:
-                self._forget(staging, layers)
-        self._remove_retired()
-
-    def write_at_once(self, staging: BatchStaging, layers: Sequence[Writes], meta: Meta) -> None:
-        if staging.is_split:
-            super().write_at_once(staging, layers, meta)
-        else:
-            self._ingest(staging.engine, [_parts_of(staging.engine, layers)], meta)
-
-    def _ingest(self, engine: Engine, files: Iterable[Iterable[FilePart]], meta: Meta) -> None:
-        ingesting = cast(IngestingEngine, engine)
-        written: list[Path] = []
-        try:
-            self._parent.mkdir(exist_ok=True)
-            for parts in files:
-                if len(written) == 1:
-                    reach(FIRST_FILE)
-                path = self._parent / f"{token_bytes(TOKEN_BYTES).hex()}.sst"
-                ingesting.write_file(path, parts, None if written else meta)
-                written.append(path)
-            reach(FILES_WRITTEN)
-            ingesting.ingest(written)
-        except OSError as error:
-            raise CommitFailedError(f"{error.filename}: {error.strerror}: commit again") from error
-        finally:
-            for path in written:
-                with suppress(OSError):
-                    path.unlink(missing_ok=True)
-
-    def close(self, staging: BatchStaging) -> None:
-        super().close(staging)
-        with suppress(OSError):
-            self._parent.rmdir()
-
-    def recover(self, staging: BatchStaging) -> RecoveryOutcome | None:
-        with suppress(OSError):
-            if any(self._parent.glob("*.sst")):
-                reach(RECOVER_BEFORE_REMOVAL)
-        return super().recover(staging)
-
-
 class SstIngestStaging(IndexedBatchStaging):
     """As the indexed batch, but a commit is a file that the engine ingests. It syncs at every level of durability.
 
-    A spilled transaction is ingested as files of about ``ingested_file_bytes``, in one step.
+    A spilled transaction is ingested as files of about ``ingested_file_bytes``, in one step. A store with two data
+    families commits as the indexed batch does.
     """
 
     strategy: ClassVar[str] = "sst-ingest"
@@ -142,7 +77,6 @@ class SstIngestStaging(IndexedBatchStaging):
     )
     persistent_failpoints: ClassVar[tuple[str, ...]] = (FIRST_FILE,)
     persistent_options: ClassVar[Mapping[str, object]] = {**IndexedBatchStaging.persistent_options, FILE: 64 << 20}
-    protocol_type: ClassVar[type[CommitProtocol]] = IngestedFiles
 
     @classmethod
     def check_engine(cls, engine: type[Engine], backend: str) -> None:
@@ -161,6 +95,69 @@ class SstIngestStaging(IndexedBatchStaging):
     @property
     def deletes_ranges_whole(self) -> bool:
         return False
+
+    def open_files(self, opened: Opened) -> None:
+        super().open_files(opened)
+        self._file_bytes = cast(int, opened.options[FILE])
+
+    def commit(self, meta: Meta) -> None:
+        if self.is_split:
+            super().commit(meta)
+            return
+        reach(BEFORE_FILES)
+        if self.spill is not None:
+            self.spill_staged()
+        batch = self.batch
+        layers = batch.as_writes()
+        spill = self.spill
+        if spill is not None:
+            writes = with_deletes(self.engine, spill.ranges, spill.writes())
+            self._ingest(_files(writes, self._file_bytes, self.part_bytes), meta)
+        elif layers or meta:
+            self._ingest([_parts_of(self.engine, layers)], meta)
+        reach(INGESTED)
+        with batch.lock:
+            if layers or spill is not None:
+                self._forget(layers)
+        self._remove_retired()
+
+    def write_at_once(self, layers: Sequence[Writes], meta: Meta) -> None:
+        if self.is_split:
+            super().write_at_once(layers, meta)
+        else:
+            self.batch.recent = {}
+            self._ingest([_parts_of(self.engine, layers)], meta)
+
+    def _ingest(self, files: Iterable[Iterable[FilePart]], meta: Meta) -> None:
+        ingesting = cast(IngestingEngine, self.engine)
+        written: list[Path] = []
+        try:
+            self._parent.mkdir(exist_ok=True)
+            for parts in files:
+                if len(written) == 1:
+                    reach(FIRST_FILE)
+                path = self._parent / f"{token_bytes(TOKEN_BYTES).hex()}.sst"
+                ingesting.write_file(path, parts, None if written else meta)
+                written.append(path)
+            reach(FILES_WRITTEN)
+            ingesting.ingest(written)
+        except OSError as error:
+            raise CommitFailedError(f"{error.filename}: {error.strerror}: commit again") from error
+        finally:
+            for path in written:
+                with suppress(OSError):
+                    path.unlink(missing_ok=True)
+
+    def close_files(self) -> None:
+        super().close_files()
+        with suppress(OSError):
+            self._parent.rmdir()
+
+    def recover(self) -> RecoveryOutcome | None:
+        with suppress(OSError):
+            if any(self._parent.glob("*.sst")):
+                reach(RECOVER_BEFORE_REMOVAL)
+        return super().recover()
 
 
 def with_deletes(engine: Engine, ranges: Iterable[Bounds], writes: Iterable[Staged]) -> Iterator[Staged]:

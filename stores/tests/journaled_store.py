@@ -1,4 +1,4 @@
-"""A package of somebody else, in one file: an engine, and a strategy with a commit protocol and failpoints of its own.
+"""A package of somebody else, in one file: an engine, and a strategy with a commit and failpoints of its own.
 
 Tests install it (``installed``); the library and the harness know nothing of it. A commit is written to a journal
 first and to the engine then; opening carries out a journal that it finds.
@@ -18,8 +18,7 @@ from stores.failpoints import Part, declare, reach
 from stores.files.plain_files import read_file, replace_file, sync_folder
 from stores.interface import Durability, RecoveryOutcome
 from stores.registry import Backend
-from stores.strategies.batch_staging import BatchStaging, CommitProtocol
-from stores.strategies.indexed_batch import IndexedBatchStaging, NameInMetaEntries
+from stores.strategies.indexed_batch import IndexedBatchStaging
 from stores.strategies.staging import Opened
 
 NOTED = declare("their.noted", "the journal has the commit, the engine has not")
@@ -40,27 +39,30 @@ class TheirEngine(SqliteEngine):
     name = "their"
 
 
-class Journal(NameInMetaEntries):
-    """A commit that fits into memory is written to a journal first. Otherwise it is that of an indexed batch."""
+class JournaledStaging(IndexedBatchStaging):
+    """Stages as an indexed batch does. A commit that fits into memory is written to a journal first."""
 
-    def __init__(self, opened: Opened) -> None:
-        super().__init__(opened)
+    strategy: ClassVar[str] = "journaled"
+    failpoints: ClassVar[tuple[str, ...]] = (NOTED, APPLIED, OPENED, REPEATED, *IndexedBatchStaging.failpoints)
+
+    def open_files(self, opened: Opened) -> None:
+        super().open_files(opened)
         assert opened.directory is not None
         self._journal = opened.directory.path / "commit"
         self._is_synced = opened.traits.durability is Durability.DISK
 
-    def commit(self, staging: BatchStaging, meta: Mapping[bytes, bytes | None]) -> None:
-        if staging.spill is not None:
-            super().commit(staging, meta)
+    def commit(self, meta: Mapping[bytes, bytes | None]) -> None:
+        if self.spill is not None:
+            super().commit(meta)
             return
         try:
-            text = json.dumps([[_layer_text(layer) for layer in staging.batch.as_writes()], _pairs_text(meta)])
+            text = json.dumps([[_layer_text(layer) for layer in self.batch.as_writes()], _pairs_text(meta)])
             replace_file(self._journal, text, durable=self._is_synced)
         except OSError as error:
             raise CommitFailedError(f"{self._journal}: {error.strerror}: commit again") from error
         reach(NOTED)
         try:
-            super().commit(staging, meta)
+            super().commit(meta)
         except CommitFailedError as error:
             if not error.reopen:
                 self._remove_journal()
@@ -77,27 +79,19 @@ class Journal(NameInMetaEntries):
         except OSError as error:
             raise CommitFailedError(f"{self._journal}: {error.strerror}: open the store again", reopen=True) from error
 
-    def recover(self, staging: BatchStaging) -> RecoveryOutcome | None:
-        outcome = super().recover(staging)
+    def recover(self) -> RecoveryOutcome | None:
+        outcome = super().recover()
         try:
             with suppress(FileNotFoundError):
                 layers, meta = json.loads(read_file(self._journal, _BYTES_MAX))
                 reach(OPENED)
-                staging.engine.write([_layer(each) for each in layers], _pairs(meta))
+                self.engine.write([_layer(each) for each in layers], _pairs(meta))
                 reach(REPEATED)
                 self._remove_journal()
                 return RecoveryOutcome.ROLLED_FORWARD
         except (CommitFailedError, OSError) as error:
             raise StoreUnavailableError(f"{self._journal} can't be carried out: {error}. Open it again") from error
         return outcome
-
-
-class JournaledStaging(IndexedBatchStaging):
-    """Stages as an indexed batch does, and commits by way of a journal."""
-
-    strategy: ClassVar[str] = "journaled"
-    failpoints: ClassVar[tuple[str, ...]] = (NOTED, APPLIED, OPENED, REPEATED, *IndexedBatchStaging.failpoints)
-    protocol_type: ClassVar[type[CommitProtocol]] = Journal
 
 
 def _layer_text(layer: Writes) -> list[Any]:

@@ -32,7 +32,7 @@ from stores.files import plain_files as files
 from stores.strategies import commit_marker as marker
 from stores.strategies import dual_store
 from stores.strategies.batch_staging import BatchStaging
-from stores.strategies.dual_store import MarkerFile
+from stores.strategies.dual_store import DualStoreStaging
 from stores.strategies.store import Store
 from stores.tests.store_process import StoreProcess
 
@@ -56,8 +56,8 @@ SECOND = {b"%08d" % number: b"old" if number < 50 else b"n" * 50 for number in (
 def second(store: Store) -> Engine:
     """The engine of the staging store."""
     assert isinstance(store.staging, BatchStaging)
-    assert isinstance(store.staging.protocol, MarkerFile)
-    return store.staging.protocol.second
+    assert isinstance(store.staging, DualStoreStaging)
+    return store.staging.second
 
 
 def begin(process: StoreProcess, path: Path, durability: Durability, options: dict[str, object]) -> None:

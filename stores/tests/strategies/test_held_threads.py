@@ -375,7 +375,7 @@ def test_scans_that_are_made_together_show_one_moment_also_where_a_commit_comes_
 
 def test_a_dual_store_is_not_closed_between_the_two_that_it_verifies(path: Path, pool: ThreadPoolExecutor) -> None:
     store: Any = open_store("rocksdb-dual-store", path)
-    verify, closing = store.staging.protocol.second.verify, list[Future[None]]()
+    verify, closing = store.staging.second.verify, list[Future[None]]()
 
     def verified() -> None:
         closing.append(pool.submit(store.close))
@@ -385,6 +385,6 @@ def test_a_dual_store_is_not_closed_between_the_two_that_it_verifies(path: Path,
         wait(closing, 0.2)
         verify()
 
-    store.staging.protocol.second.verify = verified
+    store.staging.second.verify = verified
     store.verify()
     closing[0].result(LONG_S)
