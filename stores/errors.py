@@ -61,6 +61,11 @@ class StoreCorruptedError(StoreError):
     """The local state cannot be trusted. Wipe it and restore it from the changelog."""
 
 
+def damaged(what: str) -> StoreCorruptedError:
+    """Return the error for damage of a store: ``what`` says where and how. The error adds what to do."""
+    return StoreCorruptedError(f"{what}: wipe the store and restore it from its changelog")
+
+
 class StoreMisplacedError(StoreError):
     """Stores lie in the folder of another sub-topology than the topology gives them. Nothing was moved.
 

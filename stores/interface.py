@@ -30,7 +30,7 @@ from stores.contract.reading import (
     reversed_scan,
 )
 from stores.contract.state_store import Recovery, RecoveryOutcome, StateStore
-from stores.errors import StoreCorruptedError, StoreError, StoreIncompatibleError
+from stores.errors import StoreError, StoreIncompatibleError, damaged
 
 __all__ = [
     "Closeable",
@@ -239,10 +239,7 @@ class KeyValueStore(StateStore, ReadOnlyKeyValueStore):
         with self.all() as pairs:
             for key, _ in pairs:
                 if key <= before:
-                    raise StoreCorruptedError(
-                        f"store {self.name!r} has key {key!r} after {before!r}: wipe the store and restore it from its "
-                        "changelog"
-                    )
+                    raise damaged(f"store {self.name!r} has key {key!r} after {before!r}")
                 before = key
 
     def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:

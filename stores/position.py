@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from struct import Struct
 
-from stores.errors import StoreCorruptedError
+from stores.errors import StoreCorruptedError, damaged
 from stores.interface import TopicPartition
 
 OFFSET, POSITION = b"o", b"p"
@@ -62,7 +62,7 @@ def decode(kind: bytes, meta: Mapping[bytes, bytes]) -> dict[TopicPartition, int
 
 
 def _damaged(key: bytes) -> StoreCorruptedError:
-    return StoreCorruptedError(f"offset entry {key!r} is damaged: wipe the store and restore it from its changelog")
+    return damaged(f"offset entry {key!r} is damaged")
 
 
 def merge(older: Mapping[TopicPartition, int], newer: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from stores.errors import StoreCorruptedError
+from stores.errors import damaged
 
 MARK = b"m"
 NAME_CHARACTERS_MAX = 64
@@ -67,9 +67,7 @@ def decode(meta: Mapping[bytes, bytes]) -> dict[str, bytes]:
         name = key[1:-2].decode("ascii", errors="replace")
         found = parts.setdefault(name, [])
         if key[-2:] != bytes([0, len(found)]) or (found and len(found[-1]) != _PART_BYTES):
-            raise StoreCorruptedError(
-                f"mark entry {key!r} is damaged: wipe the store and restore it from its changelog"
-            )
+            raise damaged(f"mark entry {key!r} is damaged")
         found.append(meta[key])
     return {name: b"".join(found) for name, found in parts.items()}
 

@@ -13,7 +13,7 @@ from enum import StrEnum
 
 from stores.contract.levels import AT_ONCE, Durability, Persistence
 from stores.contract.reading import Answer, Closeable, IsolationLevel, Position, TopicPartition
-from stores.errors import StoreCorruptedError, StoreError
+from stores.errors import StoreError, damaged
 from stores.metrics import StoreMetrics
 
 
@@ -177,9 +177,9 @@ class StateStore(Closeable):
         for partition, wanted in ({} if changelog_offsets is None else changelog_offsets).items():
             reached = self.committed_offset(partition)
             if reached is None or reached < wanted:
-                raise StoreCorruptedError(
+                raise damaged(
                     f"store {self.name!r} is at offset {reached} of {partition.topic}-{partition.partition}, behind "
-                    f"its checkpoint {wanted}: wipe the store and restore it from its changelog"
+                    f"its checkpoint {wanted}"
                 )
             offsets[partition] = reached
         return Recovery(RecoveryOutcome.NOTHING_TO_DO, offsets)

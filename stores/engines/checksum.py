@@ -12,7 +12,7 @@ from typing import NoReturn
 from zlib import crc32
 
 from stores.engines.engine import Writes
-from stores.errors import StoreCorruptedError
+from stores.errors import damaged
 
 CHECKSUM_BYTES = 4
 """The size of a checksum."""
@@ -118,7 +118,6 @@ def codec_of(*, checksums: bool, scans_checked: bool) -> ValueCodec:
 
 def _refuse(key: object) -> NoReturn:
     shown = repr(key)
-    raise StoreCorruptedError(
-        f"the record of key {shown[:60]}{'...' if len(shown) > 60 else ''} does not match its checksum: wipe the "
-        "store and restore it from its changelog"
+    raise damaged(
+        f"the record of key {shown[:60]}{'...' if len(shown) > 60 else ''} does not match its checksum"
     ) from None

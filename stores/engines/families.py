@@ -20,7 +20,7 @@ from typing import ClassVar, Final, Self, cast
 
 from stores.contract.levels import Persistence
 from stores.engines.engine import Engine, EngineSnapshot, Scan, Transaction, TransactionalEngine, Writes
-from stores.errors import StoreCorruptedError, StoreIncompatibleError
+from stores.errors import StoreIncompatibleError, damaged
 from stores.interface import Durability
 from stores.ordered.ranges import ScanRange
 
@@ -34,10 +34,7 @@ def families_in_use(entry: bytes | None) -> tuple[int, ...]:
     """Return the families with data, by their place on disk: 0 for the first. Raises: StoreCorruptedError."""
     found: Mapping[bytes | None, tuple[int, ...]] = {None: (0,), BOTH: (0, 1), SECOND: (1,)}
     if entry not in found:
-        raise StoreCorruptedError(
-            f"the meta entry of the data families is invalid, {entry!r}: wipe the store and restore it from its "
-            "changelog"
-        )
+        raise damaged(f"the meta entry of the data families is invalid, {entry!r}")
     return found[entry]
 
 

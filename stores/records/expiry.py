@@ -13,7 +13,7 @@ from typing import Final
 
 from stores.contract.marks import VALUE_BYTES_MAX
 from stores.contract.reading import PlainIterator
-from stores.errors import StoreCorruptedError
+from stores.errors import damaged
 from stores.interface import KeyValueIterator, KeyValueSnapshot, KeyValueStore, KeyValueView, ReadOnlyKeyValueStore
 from stores.records.record_kind import LoggedRecord, TimestampedConverter
 from stores.records.staging import RecordStaging, StagedWrite
@@ -44,9 +44,7 @@ def stream_time_of(mark: bytes | None) -> int:
     if mark is None:
         return -1
     if len(mark) != TIME_BYTES:
-        raise StoreCorruptedError(
-            "the stream time of a store can't be read: wipe the store and restore it from its changelog"
-        )
+        raise damaged("the stream time of a store can't be read")
     return time_of(mark)
 
 

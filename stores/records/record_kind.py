@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import ClassVar, Final, NoReturn, Protocol, Self, TypeVar, cast
 
 from stores.contract.arguments import OnlyReads
-from stores.errors import StoreClosedError, StoreCorruptedError, StoreIncompatibleError
+from stores.errors import StoreClosedError, StoreCorruptedError, StoreIncompatibleError, damaged
 from stores.files.plain_files import parsed_json
 from stores.interface import (
     Closeable,
@@ -127,10 +127,7 @@ class RecordKind(ABC):
         for name in self.number_marks:
             mark = store.mark(name)
             if mark is not None and len(mark) != TIME_BYTES:
-                raise StoreCorruptedError(
-                    f"the mark {name!r} of store {store.name!r} can't be read: wipe the store and restore it from its "
-                    "changelog"
-                )
+                raise damaged(f"the mark {name!r} of store {store.name!r} can't be read")
 
     def _whole_description(self) -> dict[str, object]:
         return {"kind": self.kind, **self.description()}
@@ -164,9 +161,7 @@ def described(mark: bytes, name: str) -> dict[str, object]:
 
 def unreadable(name: str) -> StoreCorruptedError:
     """Return the error for a description that can't be read."""
-    return StoreCorruptedError(
-        f"the description of store {name!r} can't be read: wipe the store and restore it from its changelog"
-    )
+    return damaged(f"the description of store {name!r} can't be read")
 
 
 def check_untyped(store: KeyValueStore) -> None:

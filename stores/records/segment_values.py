@@ -15,7 +15,7 @@ from functools import lru_cache
 from typing import Any, Final, Protocol, Self, cast, overload
 
 from stores.contract.reading import Answer, of_one_moment
-from stores.errors import StoreCorruptedError
+from stores.errors import damaged
 from stores.interface import KeyValueIterator, KeyValueStore, KeyValueView, Position, TopicPartition
 from stores.records.record_kind import RECORDS
 from stores.records.segments import packed, unpacked
@@ -44,9 +44,7 @@ def number(marked: SegmentMarks, name: str) -> int:
     """Return the number in a mark, 0 if it is not set. Raises: StoreCorruptedError."""
     mark = marked.mark(name)
     if mark is not None and len(mark) != TIME_BYTES:
-        raise StoreCorruptedError(
-            f"the mark {name!r} of a store can't be read: wipe the store and restore it from its changelog"
-        )
+        raise damaged(f"the mark {name!r} of a store can't be read")
     return 0 if mark is None else unpacked(mark)
 
 
@@ -56,9 +54,7 @@ def runs_of(mark: bytes | None) -> Runs:
     if mark is None:
         return ()
     if len(mark) % 16:
-        raise StoreCorruptedError(
-            "the list of a store's old segments can't be read: wipe the store and restore it from its changelog"
-        )
+        raise damaged("the list of a store's old segments can't be read")
     return tuple((unpacked(mark[at : at + 8]), unpacked(mark[at + 8 : at + 16])) for at in range(0, len(mark), 16))
 
 

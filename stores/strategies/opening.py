@@ -7,7 +7,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from stores.engines.engine import Engine
-from stores.errors import StoreCorruptedError, StoreError
+from stores.errors import StoreError, damaged
 from stores.files.identity import present_version
 from stores.files.open_probe import probe_open
 from stores.files.plain_files import sync_folder, translated_system_errors
@@ -32,9 +32,7 @@ def open_data(
         missing = not directory.data.is_dir() or not any(directory.data.iterdir())
     if missing:
         # An engine would silently create a new database there.
-        raise StoreCorruptedError(
-            f"{directory.data} is gone or empty: wipe the store and restore it from its changelog"
-        )
+        raise damaged(f"{directory.data} is gone or empty")
     if directory.identity.format_version < present_version() and directory.staging.exists():
         older = open_engine(engine, directory.data, durability, options)
         try:

@@ -33,7 +33,7 @@ from stores.engines.lmdb.meta_pages import check_closed_meta_pages
 from stores.engines.lmdb.scan import LmdbScan, LmdbSnapshot, ReadTransaction, delete_range
 from stores.engines.lmdb.transaction import LmdbTransaction
 from stores.engines.snapshots import Snapshot, Snapshots
-from stores.errors import CommitFailedError, StoreCorruptedError, StoreError, StoreUnavailableError
+from stores.errors import CommitFailedError, StoreError, StoreUnavailableError, damaged
 from stores.files.plain_files import sync_folder, sync_tree
 from stores.interface import Durability
 from stores.ordered.ranges import ScanRange
@@ -170,9 +170,7 @@ class LmdbEngine(TransactionalEngine):
     def select_families(self) -> None:
         places = families_in_use(self.meta().get(FAMILIES))
         if max(places) and self._second is None:
-            raise StoreCorruptedError(
-                f"{self._path} has no database {self._second_name!r}: wipe the store and restore it from its changelog"
-            )
+            raise damaged(f"{self._path} has no database {self._second_name!r}")
         with self._map:
             # A read transaction from before does not know the new database.
             self._drop_reader()
@@ -293,10 +291,7 @@ class LmdbEngine(TransactionalEngine):
     def _short(self, entry: memoryview) -> bytes:
         """Return a copy of a meta entry. A copy of a damaged length could read beyond the map and crash the process."""
         if len(entry) > self._page_bytes:
-            raise StoreCorruptedError(
-                f"{self._path} has a meta entry of {len(entry):,} bytes, more than a page: wipe the store and "
-                "restore it from its changelog"
-            )
+            raise damaged(f"{self._path} has a meta entry of {len(entry):,} bytes, more than a page")
         return bytes(entry)
 
     def write(self, layers: Sequence[Writes], meta: Mapping[bytes, bytes | None], *, durable: bool = True) -> None:

@@ -16,7 +16,7 @@ import lmdb
 from stores.engines.lmdb.errors import damage
 from stores.engines.lmdb.file import are_doubtful, check_length, check_structure, database_bytes, reserve_lock_file
 from stores.engines.lmdb.meta_pages import Checksums, check_meta_pages, keep_meta_pages
-from stores.errors import StoreCorruptedError, StoreError, StoreUnavailableError
+from stores.errors import StoreError, StoreUnavailableError, damaged
 from stores.interface import Durability
 from stores.process import descriptors_lacking
 
@@ -109,7 +109,7 @@ def environment_to_read(path: Path, *, live: bool) -> Iterator[Environment]:
     with _opening(path):
         num_bytes = database_bytes(path)
         if num_bytes is None:
-            raise StoreCorruptedError(f"{path} has no database: wipe the store and restore it from its changelog")
+            raise damaged(f"{path} has no database")
         if not live and check_meta_pages(path).check_structure:
             check_structure(path)
         # A lock file says which pages this process reads. It is not needed if no process writes.
@@ -158,7 +158,4 @@ def _has_checksums(names: Set[bytes], path: Path) -> bool:
     for checksums, expected in _NAMES.items():
         if names - {_SECOND_NAMES[checksums]} == set(expected):
             return checksums
-    raise StoreCorruptedError(
-        f"{path} contains the databases {sorted(names)}, which are not those of a store: wipe the store and restore "
-        "it from its changelog"
-    )
+    raise damaged(f"{path} contains the databases {sorted(names)}, which are not those of a store")

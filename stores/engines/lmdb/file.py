@@ -14,7 +14,7 @@ from typing import Any, cast
 
 from lmdb.verify import VerifyError, verify
 
-from stores.errors import StoreCorruptedError, StoreUnavailableError
+from stores.errors import StoreUnavailableError, damaged
 from stores.files.plain_files import StrangeFileError, open_plain
 
 _READER_BYTES = 64
@@ -32,7 +32,7 @@ def database_bytes(path: Path) -> int | None:
     except FileNotFoundError:
         num_bytes = None
     if not num_bytes and (path / "lock.mdb").exists():
-        raise StoreCorruptedError(f"{file} is missing or empty: wipe the store and restore it from its changelog")
+        raise damaged(f"{file} is missing or empty")
     return num_bytes
 
 
@@ -46,7 +46,7 @@ def reserve_lock_file(path: Path, max_readers: int) -> None:
     try:
         descriptor = open_plain(path / "lock.mdb", os.O_RDWR | os.O_CREAT)
     except StrangeFileError as error:
-        raise StoreCorruptedError(f"{error}: wipe the store and restore it from its changelog") from error
+        raise damaged(str(error)) from error
     try:
         os.posix_fallocate(descriptor, 0, _READER_BYTES * min(max_readers, _RESERVED_READERS_MAX))
     finally:
@@ -62,9 +62,7 @@ def check_structure(path: Path) -> None:
     except OSError as error:
         raise StoreUnavailableError(f"{path} can't be read: {error.strerror}. Make it readable") from error
     if problems:
-        raise StoreCorruptedError(
-            f"{path} is damaged ({problems[0]}): wipe the store and restore it from its changelog"
-        )
+        raise damaged(f"{path} is damaged ({problems[0]})")
 
 
 def check_length(env: Any, path: Path) -> None:

@@ -35,7 +35,7 @@ from threading import Lock
 from typing import NamedTuple
 from zlib import crc32
 
-from stores.errors import StoreCorruptedError, StoreError
+from stores.errors import StoreError, damaged
 
 _HEAD = Struct("=16x I 4s 16x I 2s 42x 6s 42x Q Q")
 """The page's own header; magic number and version; of the free list the size of a page, and flags; padding and flags of
@@ -268,4 +268,4 @@ def _write(descriptor: int, content: bytes, at: int, file: Path) -> None:
 
 
 def _damaged(file: Path, how: str) -> StoreError:
-    return StoreCorruptedError(f"{file} is damaged ({how}): wipe the store and restore it from its changelog")
+    return damaged(f"{file} is damaged ({how})")

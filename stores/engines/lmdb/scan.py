@@ -13,7 +13,7 @@ from stores.engines.checksum import ValueCodec
 from stores.engines.engine import FETCH_FIRST, FETCH_MAX, EngineSnapshot, Scan, take
 from stores.engines.lmdb.errors import reading_error
 from stores.engines.snapshots import MapSnapshot, Snapshot, Snapshots, read_whole
-from stores.errors import StoreCorruptedError
+from stores.errors import damaged
 from stores.ordered.ranges import WHOLE, ScanRange
 
 
@@ -121,9 +121,8 @@ class LmdbScan(Scan):
             if self._due is not None:
                 self._due -= len(chunk)
                 if ended and self._due:
-                    raise StoreCorruptedError(
-                        f"a scan of {self._path} and LMDB's record count differ by {abs(self._due):,} "
-                        "records: wipe the store and restore it from its changelog"
+                    raise damaged(
+                        f"a scan of {self._path} and LMDB's record count differ by {abs(self._due):,} records"
                     )
             if ended:
                 self._release()

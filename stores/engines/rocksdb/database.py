@@ -14,7 +14,7 @@ from rocksdict import AccessType, BlockBasedOptions, Cache, DBCompactionStyle, D
 
 from stores.engines.rocksdb.errors import opening_error, reading_error
 from stores.engines.rocksdb.flushes import SharedMemory, shared_memory
-from stores.errors import StoreCorruptedError
+from stores.errors import damaged
 from stores.files.plain_files import StrangeFileError, read_head
 
 _BLOOM_FILTER_BITS_PER_KEY = 10
@@ -121,9 +121,9 @@ def manifest_of(path: Path) -> Path | None:
     except FileNotFoundError:
         return None
     except StrangeFileError as error:
-        raise StoreCorruptedError(f"{error}: wipe the store and restore it from its changelog") from error
+        raise damaged(str(error)) from error
     if not re.fullmatch(rb"MANIFEST-\d+\n", name):
-        raise StoreCorruptedError(f"{current} names no manifest: wipe the store and restore it from its changelog")
+        raise damaged(f"{current} names no manifest")
     return path / name.decode().strip()
 
 

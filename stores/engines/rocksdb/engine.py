@@ -43,7 +43,7 @@ from stores.engines.rocksdb.errors import reading_error, writing_error
 from stores.engines.rocksdb.flushes import Flushes, SharedMemory
 from stores.engines.rocksdb.ingestion import FIRST_KEY, META_KEY, meta_of, record_of, take_over, write_sst_file
 from stores.engines.rocksdb.scan import RocksDBScan, RocksDBSnapshot, check_end, shared_scans
-from stores.errors import StoreCorruptedError, StoreUnavailableError
+from stores.errors import StoreUnavailableError, damaged
 from stores.interface import Durability
 from stores.ordered.ranges import WHOLE, Bounds, ScanRange
 
@@ -130,9 +130,7 @@ class RocksDBEngine(IngestingEngine):
         # The WAL is empty after a clean close, which flushes.
         manifest = manifest_of(path)
         if manifest is not None and manifest.is_file() and has_cut_record(manifest):
-            raise StoreCorruptedError(
-                f"{manifest} is damaged at its end: wipe the store and restore it from its changelog"
-            )
+            raise damaged(f"{manifest} is damaged at its end")
 
     @classmethod
     def repair_after_crash(cls, path: Path) -> None:
@@ -161,7 +159,7 @@ class RocksDBEngine(IngestingEngine):
     def open_read_only(cls, path: Path, *, live: bool) -> Self:
         cls._refuse_after_fork(path)
         if manifest_of(path) is None:
-            raise StoreCorruptedError(f"{path} has no database: wipe the store and restore it from its changelog")
+            raise damaged(f"{path} has no database")
         # rocksdict writes its own settings anew at each opening, so it gets a folder with links to the files.
         mirror = mirrored(path)
         try:
@@ -228,9 +226,7 @@ class RocksDBEngine(IngestingEngine):
     def select_families(self) -> None:
         places = families_in_use(self.meta().get(FAMILIES))
         if max(places) and self._second_db is None:
-            raise StoreCorruptedError(
-                f"{self._db.path()} has no family {SECOND_FAMILY!r}: wipe the store and restore it from its changelog"
-            )
+            raise damaged(f"{self._db.path()} has no family {SECOND_FAMILY!r}")
         second = None if self._second_db is None else self._db.get_column_family_handle(SECOND_FAMILY)
         self._stored = [(self._db, self._second_db)[place] for place in places]
         self._handles = [(None, second)[place] for place in places]

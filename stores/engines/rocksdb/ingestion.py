@@ -22,7 +22,7 @@ from rocksdict import IngestExternalFileOptions, Options, SstFileWriter
 
 from stores.engines.engine import FilePart
 from stores.engines.rocksdb.errors import file_error, writing_error
-from stores.errors import StoreCorruptedError
+from stores.errors import damaged
 
 META_KEY: Final = b""
 """The key of the record of all meta entries."""
@@ -45,9 +45,7 @@ def meta_of(record: bytes) -> dict[bytes, bytes]:
         at = begin + _LENGTH.unpack_from(record, at)[0]
         fields.append(record[begin:at])
     if at != len(record) or len(fields) % 2:
-        raise StoreCorruptedError(
-            "the record of offsets in the RocksDB database is damaged: wipe the store and restore it from its changelog"
-        )
+        raise damaged("the record of offsets in the RocksDB database is damaged")
     return dict(zip(fields[::2], fields[1::2], strict=True))
 
 

@@ -40,7 +40,7 @@ from stores.engines.sqlite.tables import (
     schema,
 )
 from stores.engines.sqlite.transaction import SqliteTransaction
-from stores.errors import CommitFailedError, StoreCorruptedError, StoreUnavailableError
+from stores.errors import CommitFailedError, StoreUnavailableError, damaged
 from stores.files.sqlite_library import (
     OPENING_S,
     READ_ONLY,
@@ -168,7 +168,7 @@ class SqliteEngine(TransactionalEngine):
         except Error as error:
             raise opening_error(error, file) from error
         except FileNotFoundError as error:
-            raise StoreCorruptedError(f"{file} is missing: wipe the store and restore it from its changelog") from error
+            raise damaged(f"{file} is missing") from error
         except OSError as error:
             raise StoreUnavailableError(f"{file} can't be opened: {error.strerror}. Make it readable") from error
         return opened
@@ -206,9 +206,7 @@ class SqliteEngine(TransactionalEngine):
     def select_families(self) -> None:
         places = families_in_use(self.meta().get(FAMILIES))
         if max(places) and not self._query(lambda reader: has_table(read_schema(reader), SECOND)):
-            raise StoreCorruptedError(
-                f"{self._file} has no table {SECOND}: wipe the store and restore it from its changelog"
-            )
+            raise damaged(f"{self._file} has no table {SECOND}")
         self._tables = [(DATA, RECORDS)[place] for place in places]
         self.num_families = len(places)
 
@@ -377,9 +375,7 @@ class SqliteEngine(TransactionalEngine):
         except Error as error:
             raise reading_error(error, self._file) from error
         if problems != ["ok"]:
-            raise StoreCorruptedError(
-                f"{self._file} is damaged ({problems[0]}): wipe the store and restore it from its changelog"
-            )
+            raise damaged(f"{self._file} is damaged ({problems[0]})")
         super().verify()
 
     def metrics(self) -> Mapping[str, int]:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from stores.engines.checksum import ValueCodec
 from stores.engines.engine import Writes
-from stores.errors import StoreCorruptedError, StoreIncompatibleError
+from stores.errors import StoreIncompatibleError, damaged
 from stores.files.sqlite_library import HEADER_BYTES, Connection, missing_bytes
 from stores.ordered.ranges import ScanRange
 
@@ -59,9 +59,7 @@ def has_checksums(reader: Connection, found: Schema, file: Path) -> bool:
     for checksums, expected in _VERSIONS.items():
         if version == expected and tables.items() >= _TABLES.items():
             return checksums
-    raise StoreCorruptedError(
-        f"{file} does not contain the tables of a store: wipe the store and restore it from its changelog"
-    )
+    raise damaged(f"{file} does not contain the tables of a store")
 
 
 def has_table(found: Schema, name: str) -> bool:
@@ -99,12 +97,10 @@ def check_header(file: Path) -> None:
     with file.open("rb") as opened:
         form = opened.read(HEADER_BYTES)[18:19]
     if form > b"\2":
-        raise StoreCorruptedError(f"{file} is damaged: wipe the store and restore it from its changelog")
+        raise damaged(f"{file} is damaged")
     missing = missing_bytes(file)
     if missing:
-        raise StoreCorruptedError(
-            f"{file} is {missing:,} bytes short: wipe the store and restore it from its changelog"
-        )
+        raise damaged(f"{file} is {missing:,} bytes short")
 
 
 def selection(tables: Sequence[Table], selected: ScanRange, *, reverse: bool) -> tuple[str, list[bytes]]:

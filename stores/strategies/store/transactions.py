@@ -11,7 +11,7 @@ from stores.contract import marks as kept_marks
 from stores.contract.arguments import check_offsets, check_pair, check_pairs
 from stores.contract.levels import Persistence
 from stores.engines.engine import Writes
-from stores.errors import StoreCorruptedError, StoreError, StoreUnavailableError
+from stores.errors import StoreError, StoreUnavailableError
 from stores.failpoints import reach
 from stores.interface import IsolationLevel, Position, PositionBound, Recovery, TopicPartition
 from stores.strategies.access import OFFSET_BOUND, check_bounds, check_offset, check_partition, while_open
@@ -328,13 +328,7 @@ class StoreTransactions(StoreReads):
         for partition, wanted in checkpoint.items():
             check_partition(partition)
             check_offset(wanted)
-        for partition, wanted in checkpoint.items():
-            reached = self._offsets.get(partition)
-            if reached is None or reached < wanted:
-                raise StoreCorruptedError(
-                    f"store {self.name!r} is at offset {reached} of {partition.topic}-{partition.partition}, behind "
-                    f"its checkpoint {wanted}: wipe the store and restore it from its changelog"
-                )
+        super().recover(checkpoint)
         return Recovery(self._outcome, dict(self._offsets))
 
     @while_open
