@@ -110,6 +110,13 @@ class CommitFailedError(StoreError):
         self.reopen = reopen
 
 
+def must_reopen(what: str) -> CommitFailedError:
+    """Return the error for ``what``, after which only opening the store again shows what is committed."""
+    return CommitFailedError(
+        f"{what}. Close the store, open it again and continue from its committed offset", reopen=True
+    )
+
+
 class ChangelogError(StoreError):
     """The changelog refused the call: unknown topic, no open transaction, no changelog file. Nothing was written."""
 

@@ -19,7 +19,7 @@ from typing import ClassVar, TypeVar, TypeVarTuple, cast
 from stores.batch.buffer import MISSING, PAIR_MEMORY_BYTES, RANGE_MEMORY_BYTES, IndexedBatch, Layer, Missing, lookup
 from stores.batch.merge import chunks_of
 from stores.engines.engine import Engine, EngineSnapshot, Writes
-from stores.errors import CommitFailedError, StoreUnavailableError
+from stores.errors import CommitFailedError, StoreUnavailableError, must_reopen
 from stores.failpoints import reach
 from stores.interface import IsolationLevel, RecoveryOutcome
 from stores.ordered.ranges import Bounds, ScanRange
@@ -178,11 +178,7 @@ class BatchStaging(Staging):
             return
         if self.decided:
             # A new write in this spill would become part of the interrupted commit, which opening completes.
-            raise CommitFailedError(
-                f"the last commit of store {self.access.name!r} was cut short. Close the store, open it again and go "
-                "on from its committed offset",
-                reopen=True,
-            )
+            raise must_reopen(f"the last commit of store {self.access.name!r} was cut short")
         spill = self.spill or self.begin_spill()
         with self.batch.lock:
             self.spill = spill

@@ -28,7 +28,7 @@ from typing import ClassVar
 
 from stores.batch.merge import chunks_of
 from stores.engines.engine import Engine, Writes
-from stores.errors import CommitFailedError, StoreCorruptedError, StoreError, StoreUnavailableError
+from stores.errors import CommitFailedError, StoreCorruptedError, StoreError, StoreUnavailableError, must_reopen
 from stores.failpoints import Part, declare, reach
 from stores.files.store_directory import StoreDirectory
 from stores.interface import Durability, RecoveryOutcome
@@ -191,7 +191,8 @@ class DualStoreStaging(BatchStaging):
             reach(TRUNCATED)
             self._marker.unlink(missing_ok=True)
         except (CommitFailedError, OSError) as error:
-            raise _marker_stands(error) from error
+            # The marker may be in place: only opening the store again can complete the commit.
+            raise must_reopen(str(error)) from error
         reach(MARKER_REMOVED)
         with batch.lock:
             batch.clear()
@@ -214,7 +215,8 @@ class DualStoreStaging(BatchStaging):
         try:
             self._marker.unlink(missing_ok=True)
         except OSError as error:
-            raise _marker_stands(error) from error
+            # The marker may be in place: only opening the store again can complete the commit.
+            raise must_reopen(str(error)) from error
         if not in_parts:
             self._empty(spill)
 
@@ -290,13 +292,6 @@ class DualStoreStaging(BatchStaging):
 
 def _final(marker: Marker) -> dict[bytes, bytes | None]:
     return {**marker.meta, _SEQUENCE: marker.sequence.to_bytes(8, "big")}
-
-
-def _marker_stands(cause: Exception) -> CommitFailedError:
-    """Return the error of a commit whose marker may be in place: only opening the store again can complete it."""
-    return CommitFailedError(
-        f"{cause}. Close the store, open it again and go on from its committed offset", reopen=True
-    )
 
 
 def _number(entry: bytes | None) -> int:

@@ -31,7 +31,7 @@ from typing import ClassVar, Self, cast
 
 from stores.engines.engine import Engine, Writes
 from stores.engines.families import BOTH, FAMILIES, split_or_whole
-from stores.errors import CommitFailedError, StoreCorruptedError, StoreError, StoreUnavailableError
+from stores.errors import CommitFailedError, StoreCorruptedError, StoreError, StoreUnavailableError, must_reopen
 from stores.failpoints import Part, declare, reach
 from stores.files.plain_files import sync_folder, translated_system_errors
 from stores.interface import Durability, RecoveryOutcome
@@ -245,9 +245,7 @@ class IndexedBatchStaging(BatchStaging):
                 self.copy(spill, marker.ranges, _final(marker))
         except StoreError as error:
             # This is past the commit point.
-            raise CommitFailedError(
-                f"{error}. Close the store, open it again and go on from its committed offset", reopen=True
-            ) from error
+            raise must_reopen(str(error)) from error
         reach(COPIED)
         with self.batch.lock:
             self._forget(())

@@ -7,7 +7,7 @@ import os
 
 import lmdb
 
-from stores.errors import CommitFailedError, StoreCorruptedError, StoreError, StoreUnavailableError
+from stores.errors import CommitFailedError, StoreCorruptedError, StoreError, StoreUnavailableError, must_reopen
 
 
 def damage(error: Exception, where: object) -> StoreError:
@@ -32,8 +32,5 @@ def writing_error(error: Exception) -> StoreError:
     # After a failed write of its meta page LMDB refuses everything. A failed sync must not be repeated: the kernel may
     # have dropped the pending data and marked its pages clean.
     if isinstance(error, lmdb.PanicError) or os.strerror(errno.EIO) in str(error):
-        return CommitFailedError(
-            f"LMDB can't write: {error}. Close the store, open it again and continue from its committed offset",
-            reopen=True,
-        )
+        return must_reopen(f"LMDB can't write: {error}")
     return CommitFailedError(f"LMDB can't write: {error}. Check the disk, and commit again")

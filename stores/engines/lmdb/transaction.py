@@ -12,7 +12,7 @@ from stores.engines.checksum import ValueCodec
 from stores.engines.engine import Transaction, take
 from stores.engines.lmdb.errors import writing_error
 from stores.engines.lmdb.scan import cut, delete_range, pairs_from
-from stores.errors import CommitFailedError, StoreError
+from stores.errors import CommitFailedError, StoreError, must_reopen
 from stores.ordered.ranges import ScanRange
 
 
@@ -95,8 +95,4 @@ class LmdbTransaction(Transaction):
                 "map_size_bytes, or commit less at once, and continue from its committed offset",
                 reopen=True,
             )
-        return CommitFailedError(
-            f"LMDB has aborted the transaction: {error}. Correct the cause, close the store, open it again and "
-            "continue from its committed offset",
-            reopen=True,
-        )
+        return must_reopen(f"LMDB has aborted the transaction: {error}. Correct the cause")

@@ -40,7 +40,7 @@ from stores.engines.sqlite.tables import (
     schema,
 )
 from stores.engines.sqlite.transaction import SqliteTransaction
-from stores.errors import CommitFailedError, StoreUnavailableError, damaged
+from stores.errors import StoreUnavailableError, damaged, must_reopen
 from stores.files.sqlite_library import (
     OPENING_S,
     READ_ONLY,
@@ -339,11 +339,7 @@ class SqliteEngine(TransactionalEngine):
             try:
                 sync_log(self._file)
             except OSError as error:
-                raise CommitFailedError(
-                    f"{self._file} can't be synced: {error.strerror}. Close the store, open it again and go on from "
-                    "its committed offset",
-                    reopen=True,
-                ) from error
+                raise must_reopen(f"{self._file} can't be synced: {error.strerror}") from error
 
     def approximate_num_entries(self, family: int = 0) -> int:
         table, parts = self._tables[family].name, self.num_families

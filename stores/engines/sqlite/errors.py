@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from stores.errors import CommitFailedError, StoreCorruptedError, StoreError, StoreUnavailableError
+from stores.errors import CommitFailedError, StoreCorruptedError, StoreError, StoreUnavailableError, must_reopen
 from stores.files.sqlite_library import Error, error_name
 from stores.process import descriptors_lacking
 
@@ -40,11 +40,7 @@ def reading_error(error: Exception, file: Path) -> StoreError:
 
 
 def aborted(reason: object, file: Path) -> StoreError:
-    return CommitFailedError(
-        f"SQLite has rolled back the transaction on {file}: {reason}. Correct the cause, close the store, open it "
-        "again and continue from its committed offset",
-        reopen=True,
-    )
+    return must_reopen(f"SQLite has rolled back the transaction on {file}: {reason}. Correct the cause")
 
 
 def writing_error(error: Exception, file: Path) -> StoreError:
@@ -52,8 +48,5 @@ def writing_error(error: Exception, file: Path) -> StoreError:
         return damage(error, file)
     if error_name(error).startswith(_SYNCS):
         # The WAL may still have the commit: it may be there when the store is opened again.
-        return CommitFailedError(
-            f"SQLite can't sync {file}: {error}. Close the store, open it again and continue from its committed offset",
-            reopen=True,
-        )
+        return must_reopen(f"SQLite can't sync {file}: {error}")
     return CommitFailedError(f"SQLite can't write {file}: {error}. Correct the cause and commit again")
