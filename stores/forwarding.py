@@ -5,12 +5,12 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from operator import attrgetter
 from typing import ClassVar, NoReturn
 
 from stores.contract.arguments import check_pairs
 from stores.errors import StoreError
 from stores.interface import (
-    Durability,
     IsolationLevel,
     KeyValueIterator,
     KeyValueStore,
@@ -21,7 +21,6 @@ from stores.interface import (
     Timestamps,
     TopicPartition,
 )
-from stores.metrics import StoreMetrics
 
 
 class ForwardedTimestamps(Timestamps):
@@ -86,44 +85,12 @@ class ForwardingStore(KeyValueStore):
         return self.inner.name
 
     @property
-    def backend(self) -> str:
-        return self.inner.backend
-
-    @property
-    def durability(self) -> Durability:
-        return self.inner.durability
-
-    @property
-    def persistent(self) -> bool:
-        return self.inner.persistent
-
-    @property
-    def transactional(self) -> bool:
-        return self.inner.transactional
-
-    @property
-    def manages_offsets(self) -> bool:
-        return self.inner.manages_offsets
-
-    @property
     def timestamps(self) -> Timestamps:
         return ForwardedTimestamps(self)
 
     @property
-    def keeps_marks(self) -> bool:
-        return self.inner.keeps_marks
-
-    @property
-    def deletes_ranges_whole(self) -> bool:
-        return self.inner.deletes_ranges_whole
-
-    @property
     def is_open(self) -> bool:
         return self.inner.is_open
-
-    @property
-    def max_key_bytes(self) -> int:
-        return self.inner.max_key_bytes
 
     def mark(self, name: str) -> bytes | None:
         return self.inner.mark(name)
@@ -140,10 +107,6 @@ class ForwardingStore(KeyValueStore):
     def position(self, isolation_level: IsolationLevel) -> Position:
         return self.inner.position(isolation_level)
 
-    @property
-    def metrics(self) -> StoreMetrics:
-        return self.inner.metrics
-
     def engine_metrics(self) -> Mapping[str, int]:
         return self.inner.engine_metrics()
 
@@ -152,6 +115,15 @@ class ForwardingStore(KeyValueStore):
 
     def recover(self, changelog_offsets: Mapping[TopicPartition, int] | None = None) -> Recovery:
         return self.inner.recover(changelog_offsets)
+
+
+FACTS = (
+    *("backend", "durability", "persistent", "transactional", "manages_offsets", "keeps_marks"),
+    *("deletes_ranges_whole", "max_key_bytes", "metrics"),
+)
+"""The properties of a forwarding store that are those of the store below."""
+for fact in FACTS:
+    setattr(ForwardingStore, fact, property(attrgetter(f"inner.{fact}")))
 
 
 class LoggedStore(ForwardingStore):

@@ -119,11 +119,6 @@ class Staging(ABC):
         """Return the folders of the store's engines."""
         return (directory.data,)
 
-    @classmethod
-    def over(cls, opened: Opened) -> Staging:
-        """Return the staging over an open engine."""
-        return cls(opened)
-
     def __init__(self, opened: Opened) -> None:
         """Make the staging, and complete a commit that the last process left (roll forward)."""
         self.access = opened.access

@@ -38,7 +38,7 @@ def open_over(
 
     def staged(opened: Engine, directory: StoreDirectory | None) -> Staging:
         access = Access(traits.name, traits.backend, split_or_whole(opened).max_key_bytes, opened.max_value_bytes)
-        return strategy.over(Opened(opened, directory, options, traits, access))
+        return strategy(Opened(opened, directory, options, traits, access))
 
     if not engine.persistent:
         return Store(staged(engine.open(path, durability, options), None), None, traits)
