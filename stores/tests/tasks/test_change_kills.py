@@ -27,7 +27,7 @@ from stores.tasks import RestoreReport, StateDirectory, StreamTask, Subtopology,
 from stores.tasks.directory import relocation_journal, replacement, state_directory
 from stores.tasks.directory.replacement import DECIDED, RENAMED, SYNCED
 from stores.tasks.directory.store_places import SWAP_END, beside, is_streams_store
-from stores.tasks.stores import log_follower, log_rewriting, offset_import, upgrading
+from stores.tasks.stores import log_follower, log_rewriting, offset_import, store_format
 from stores.tests.files import test_format as formats
 from stores.tests.forked_call import call_until_killed
 from stores.tests.tasks.directory import test_layout_change as layouts
@@ -111,7 +111,7 @@ def cases(
 
 WRITTEN = log_follower.AFTER_WRITE
 RESTORED = (log_follower.BEFORE_WRITE, WRITTEN)
-BUILT = (upgrading.CAUGHT_UP, SYNCED)
+BUILT = (store_format.CAUGHT_UP, SYNCED)
 MOVES = (*replacement.FAILPOINTS, relocation_journal.ENTRIES_TAKEN, relocation_journal.ENTRIES_WRITTEN)
 AT_ONCE = tuple(point for point in replacement.FAILPOINTS if point != RENAMED)
 CASES = [
@@ -121,7 +121,7 @@ CASES = [
         for case in cases(
             "offline upgrade",
             backend,
-            before=(*upgrading.FAILPOINTS, SYNCED, *RESTORED),
+            before=(*store_format.FAILPOINTS, SYNCED, *RESTORED),
             after=replacement.FAILPOINTS,
         )
     ),
@@ -132,10 +132,10 @@ CASES = [
         AFTER,
         then=(RENAMED, RENAMED, replacement.PLACED, replacement.CLEARED, replacement.CLEARED),
     ),
-    *cases("online upgrade", before=(upgrading.STEPPED, WRITTEN), hits=(1, 2, 3)),
-    Case("online upgrade", (), upgrading.BEGUN, BEFORE),
-    *(Case("online upgrade", (), upgrading.BEGUN, NEVER, hit) for hit in (2, 3)),
-    *cases("running upgrade", INDEXED, before=(upgrading.STEPPED, *BUILT), after=replacement.FAILPOINTS),
+    *cases("online upgrade", before=(store_format.STEPPED, WRITTEN), hits=(1, 2, 3)),
+    Case("online upgrade", (), store_format.BEGUN, BEFORE),
+    *(Case("online upgrade", (), store_format.BEGUN, NEVER, hit) for hit in (2, 3)),
+    *cases("running upgrade", INDEXED, before=(store_format.STEPPED, *BUILT), after=replacement.FAILPOINTS),
     *cases("running upgrade", DIRECT, before=[SYNCED], after=[RENAMED]),
     *cases("running upgrade", NATIVE, after=[replacement.PLACED]),
     *cases("rolling upgrade", INDEXED, before=[CREATED, *RESTORED]),

@@ -36,8 +36,8 @@ from stores.tasks.directory.origin_file import Origin
 from stores.tasks.directory.replacement import complete
 from stores.tasks.directory.task_files import StorePlan
 from stores.tasks.stores.conversion import version_headers
+from stores.tasks.stores.store_format import kept_version
 from stores.tasks.stores.task_store import TaskStore
-from stores.tasks.stores.upgrading import kept_version
 
 IMPORTS: Mapping[str, tuple[str, str]] = {
     "offset-import": ("lmdb-indexed-batch", "lmdb-direct"),

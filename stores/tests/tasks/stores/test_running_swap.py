@@ -17,7 +17,7 @@ from stores.records import ValueAndTimestamp
 from stores.settings import UpgradeProgress
 from stores.tasks import TaskContext
 from stores.tasks.directory import replacement as swap
-from stores.tasks.stores import upgrading
+from stores.tasks.stores import store_format
 from stores.tasks.stores.conversion import VERSION_HEADER
 from stores.tests.tasks.setup import DIRECT, INPUT
 from stores.tests.tasks.typed import STORE, feed_times, sent, store_folder
@@ -137,7 +137,7 @@ def test_a_damaged_store_is_restored_in_the_format_that_its_changelog_has_come_t
         assert shown(task) == expected(12)
 
 
-@pytest.mark.parametrize("failpoint", [upgrading.CAUGHT_UP, swap.SYNCED])
+@pytest.mark.parametrize("failpoint", [store_format.CAUGHT_UP, swap.SYNCED])
 def test_a_disk_that_refuses_the_swap_leaves_the_old_store_and_its_task_at_work(
     tmp_path: Path, log: MemoryChangelog, failpoint: str
 ) -> None:

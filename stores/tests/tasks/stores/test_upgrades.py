@@ -32,7 +32,7 @@ from stores.tasks.directory.names import check_stores
 from stores.tasks.directory.replacement import RENAMED, SYNCED
 from stores.tasks.directory.store_places import PREPARE_END, beside
 from stores.tasks.stores.conversion import VERSION_HEADER
-from stores.tasks.stores.upgrading import files_bytes, kept_version, room_needed_bytes
+from stores.tasks.stores.store_format import files_bytes, kept_version, room_needed_bytes
 from stores.tests.minimal_store import Direct
 from stores.tests.tasks.setup import DIRECT, INDEXED, MEMORY, TASK, Crash, begun, crashing_at
 from stores.tests.tasks.typed import STORE, feed_times, kept, store_folder
