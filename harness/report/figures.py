@@ -52,22 +52,6 @@ def values(rows: Iterable[Row], name: str) -> list[float]:
     return [row[name] for row in rows if row.get(name) is not None]
 
 
-def median_of(rows: Iterable[Row], name: str) -> float | None:
-    """Return the median of a column; None if all of its values are null."""
-    found = values(rows, name)
-    return median(found) if found else None
-
-
-def intervals(rows: Sequence[Row], names: Iterable[str]) -> dict[str, float | None]:
-    """Return the interval of the median of each column, as ``NAME_from`` and ``NAME_to``; None for too few values."""
-    found: dict[str, float | None] = {}
-    for name in names:
-        of_name = interval(values(rows, name))
-        ends = (None, None) if of_name is None else (of_name.low, of_name.high)
-        found.update(zip(columns(name), ends, strict=True))
-    return found
-
-
 def _sortable(key: tuple[Any, ...]) -> tuple[tuple[bool, Any], ...]:
     return tuple((value is not None, value if value is not None else 0) for value in key)
 

@@ -13,7 +13,8 @@ from typing import Any
 
 from harness.processes.load import BUSY_REPEATS
 from harness.report import text
-from harness.report.figures import Figure, Figures, columns, in_order, interval, with_interval
+from harness.report.figures import Figure, Figures, columns, in_order, interval
+from harness.report.listing import Column, Listing
 from harness.report.page import PageFinding, Table
 from harness.report.rows import Row
 
@@ -39,7 +40,7 @@ def ratios(rows: Iterable[Row]) -> list[Figure]:
 
     ``verdict`` says that in words, and why a run does not decide.
     """
-    made = ({**row, "kind": "ratio"} for row in rows)
+    made = ({"reason": None, **row, "kind": "ratio"} for row in rows)
     return in_order({**row, **dict(zip(("met", "verdict"), _judged(row), strict=True))} for row in made)
 
 
@@ -80,22 +81,23 @@ def undecided_sentence(figures: Figures) -> str:
     return f"{text.exact(why.total())} ratios with a threshold are not decided ({parts})."
 
 
+_RATIOS = Listing(
+    "Ratios within this run, medians of repeats; more than 1 is faster than the yardstick",
+    "ratio_figure",
+    (
+        Column("claim"),
+        Column("level", f"coalesce(nullif(durability, ''), '{text.NONE}')"),
+        Column("records per commit", "records_per_commit", text.exact),
+        Column("backend", "subject"),
+        Column("against", "yardstick"),
+        Column("ratio", "ratio", text.ratio, interval=True),
+        Column("at least", "at_least", lambda least: text.NONE if least is None else f"{least:g}"),
+        Column("reached", "verdict || iif(met = 0 and reason <> '', ': ' || reason, '')", right=False),
+    ),
+    notable="met = 0",
+)
+
+
 def ratio_table(figures: Figures) -> Table:
     """Return each ratio with its threshold and its result. Those that miss their threshold are notable."""
-    rows = [
-        [
-            figure["claim"],
-            figure["durability"] or text.NONE,
-            text.exact(figure["records_per_commit"]),
-            figure["subject"],
-            figure["yardstick"],
-            with_interval(figure, "ratio", text.ratio),
-            text.NONE if figure["at_least"] is None else f"{figure['at_least']:g}",
-            figure["verdict"] + (f": {figure['reason']}" if figure["met"] is False and figure.get("reason") else ""),
-        ]
-        for figure in figures["ratio"]
-    ]
-    head = ("claim", "level", "records per commit", "backend", "against", "ratio", "at least", "reached")
-    caption = "Ratios within this run, medians of repeats; more than 1 is faster than the yardstick"
-    missed = [place for place, figure in enumerate(figures["ratio"]) if figure["met"] is False]
-    return Table(caption, head, rows, (2, 5, 6), (), missed)
+    return _RATIOS.table(figures)

@@ -11,7 +11,7 @@ import pytest
 from harness.budget import Deadline, TimeOverError
 from harness.experiment import Outcome, Request
 from harness.experiments.throughput.experiment import Throughput
-from harness.experiments.throughput.figures import throughput, width_sentences
+from harness.experiments.throughput.figures import width_sentences
 from harness.experiments.throughput.partition_work import Configuration
 from harness.experiments.throughput.plan import (
     CELLS,
@@ -177,11 +177,11 @@ def test_a_width_is_a_share_of_the_median() -> None:
 def test_the_page_says_how_wide_the_intervals_are() -> None:
     trials = planned()
     rows = [{**each, "records": 1_000, "end_state": "equal"} for each in rows_of(trials, {"lmdb-native": 0.5})]
-    figures = throughput(rows)
+    figures = Throughput().figures({"throughput": rows})["throughput"]
     (sentence,) = width_sentences(figures)
     assert sentence.startswith("5 cells have an interval of records/s, from 0.0% to 50.0% ")
     assert "lmdb-native at CHANGELOG" in sentence
-    assert width_sentences(throughput(rows[:4])) == []
+    assert width_sentences(Throughput().figures({"throughput": rows[:4]})["throughput"]) == []
 
 
 @pytest.mark.parametrize("name", ["default", "night"])

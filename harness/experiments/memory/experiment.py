@@ -21,9 +21,8 @@ from harness.experiment import (
     check_counts,
 )
 from harness.experiments.memory import early_commits, large_steps
-from harness.experiments.memory.report import early_commits as early_commit_figures
+from harness.experiments.memory.report import EARLY_COMMITS_QUERY, page
 from harness.experiments.memory.report import large_steps as large_step_figures
-from harness.experiments.memory.report import page
 from harness.experiments.stores_alone import StoresAlone
 from harness.profiles import DEFAULT, NIGHT, SMOKE
 from harness.report import text
@@ -57,7 +56,7 @@ class EarlyCommits(StoresAlone[EarlyCommitTrial]):
     name = "early_commits"
     words = "limits on the memory of uncommitted writes"
     trial = EarlyCommitTrial
-    figures_by: ClassVar[FiguresBy] = {"early_commit": early_commit_figures}
+    figures_by: ClassVar[FiguresBy] = {"early_commit": EARLY_COMMITS_QUERY}
     columns: ClassVar[Mapping[str, Columns]] = {
         "early_commit": {
             "backend": str,

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from harness.processes.load import is_busy
 from harness.report import text
 from harness.report.charts import Chart
-from harness.report.database import query
-from harness.report.figures import Figure, Figures, grouped, in_order, median_of, values
+from harness.report.database import medians, query
+from harness.report.figures import Figure, Figures, in_order
 from harness.report.listing import Column, Listing, panels
 from harness.report.page import Page, PageFinding, Table
 from harness.report.rows import Row
 
-KEY = ("durability", "backend", "limit_bytes")
-_MEDIANS = ("records", "records_per_s", "commits", "predicted", "exceeded", "peak_memory_bytes")
 EARLY_COMMITS = "Commits that only the limit asks for"
 LARGE_STEPS = "One step larger than the limit"
 """The titles of the two parts of the page."""
@@ -58,31 +55,20 @@ If a bound is exceeded, or a step is not one commit, the run fails.
 """
 
 
-def early_commits(rows: Iterable[Row]) -> list[Figure]:
-    """Return one figure per backend and limit: the largest staged size, and medians of the rest.
+EARLY_COMMITS_QUERY = f"""with limited as (
+        select durability, backend, limit_bytes, count(*) as repeats, 0 as busy,
+            max(uncommitted_max_bytes) as uncommitted_max_bytes,
+            {medians("records", "records_per_s", "commits", "predicted", "exceeded", "peak_memory_bytes")}
+        from early_commit group by durability, backend, limit_bytes
+    )
+    select limited.*, limited.records_per_s / free.records_per_s as against_none
+    from limited left join limited as free
+        on (free.durability, free.backend) = (limited.durability, limited.backend) and free.limit_bytes is null
+    order by limited.durability, limited.backend, limited.limit_bytes"""
+"""The largest staged size for each backend and limit, and medians of the rest.
 
-    ``against_none`` is the rate divided by the same backend's rate without a limit, or None if that was not measured.
-    """
-    figures = [
-        {
-            "kind": "early_commit",
-            **key,
-            "repeats": len(group),
-            "busy": sum(map(is_busy, group)),
-            "uncommitted_max_bytes": max(values(group, "uncommitted_max_bytes")),
-            **{name: median_of(group, name) for name in _MEDIANS},
-        }
-        for key, group in grouped(rows, KEY)
-    ]
-    unlimited = {
-        (figure["durability"], figure["backend"]): figure["records_per_s"]
-        for figure in figures
-        if figure["limit_bytes"] is None
-    }
-    for figure in figures:
-        free = unlimited.get((figure["durability"], figure["backend"]))
-        figure["against_none"] = figure["records_per_s"] / free if free else None
-    return figures
+``against_none`` is the rate over that of the same backend without a limit, null if that was not measured.
+"""
 
 
 def large_steps(rows: Iterable[Row]) -> list[Figure]:

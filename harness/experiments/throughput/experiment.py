@@ -20,7 +20,7 @@ from harness.experiment import (
     Worker,
 )
 from harness.experiments.throughput import plan
-from harness.experiments.throughput.figures import throughput, wrong_end_lines
+from harness.experiments.throughput.figures import QUERY, wrong_end_lines
 from harness.experiments.throughput.plan import ThroughputGrid, ThroughputTrial, narrowing_trial
 from harness.experiments.throughput.report import THROUGHPUT, page
 from harness.processes.load import LOAD_COLUMNS
@@ -44,7 +44,7 @@ class Throughput(Experiment[ThroughputTrial]):
     placement = Placement.GANG
     share = 75
     unit = ""
-    figures_by: ClassVar[FiguresBy] = {"throughput": throughput}
+    figures_by: ClassVar[FiguresBy] = {"throughput": QUERY}
     columns: ClassVar[Mapping[str, Columns]] = {
         "throughput": {
             "backend": str,
@@ -60,11 +60,14 @@ class Throughput(Experiment[ThroughputTrial]):
             "commit_p50_us": float,
             "commit_p99_us": float,
             "commit_max_us": float,
+            "store_commit_p50_us": int,
+            "store_commit_p99_us": int,
             "bytes_written": int,
             "bytes_on_disk": int,
             "peak_memory_bytes": int,
             "open_files": int,
             "open_after_kill_s": float,
+            "replayed": int,
             "end_state": str,
             **dict.fromkeys(LOAD_COLUMNS, float),
         }

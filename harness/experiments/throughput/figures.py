@@ -7,11 +7,10 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
-from harness.processes.load import is_busy
 from harness.report import text
-from harness.report.figures import Figure, columns, grouped, intervals, median_of, values
+from harness.report.database import busy, interval_ends, medians
+from harness.report.figures import Figure, columns
 from harness.report.page import PageFinding
-from harness.report.rows import Row
 
 KEY = ("workload", "durability", "backend", "partitions", "records_per_commit")
 REFERENCE_WORKLOADS = ("count", "flights", "event_log", "flights_by_hour", "aircraft_sessions")
@@ -35,30 +34,15 @@ INTERVALS = ("records_per_s", "commit_p50_us", "commit_p99_us", "peak_memory_byt
 _LOAD = ("seconds", "cpu_per_wall", "others_share", "steal_share", "load_average")
 
 
-def throughput(rows: Iterable[Row]) -> list[Figure]:
-    """Return one figure per configuration: medians over repeats, their intervals, and the longest commit.
-
-    ``busy`` is the number of repeats during which the machine was busy with other work.
-    """
-    figures = []
-    for key, group in grouped(rows, KEY):
-        rates = values(group, "records_per_s")
-        figures.append(
-            {
-                "kind": "throughput",
-                **key,
-                "repeats": len(group),
-                **{name: median_of(group, name) for name in _MEDIANS},
-                "records_per_s_low": min(rates, default=None),
-                "records_per_s_high": max(rates, default=None),
-                **intervals(group, INTERVALS),
-                "commit_max_us": max(values(group, "commit_max_us"), default=None),
-                "busy": sum(map(is_busy, group)),
-                **{name: median_of(group, name) for name in _LOAD},
-                "end_state": _end_state({str(row["end_state"]) for row in group}),
-            }
-        )
-    return figures
+QUERY = f"""select {", ".join(KEY)}, count(*) as repeats, {medians(*_MEDIANS, *_LOAD)},
+        min(records_per_s) as records_per_s_low, max(records_per_s) as records_per_s_high,
+        {", ".join(map(interval_ends, INTERVALS))}, max(commit_max_us) as commit_max_us,
+        sum({busy("throughput")}) as busy,
+        case when max(end_state = 'different') then 'different' when max(end_state = 'not compared') then 'not compared'
+            else 'equal' end as end_state
+    from throughput group by {", ".join(KEY)} order by {", ".join(KEY)}"""
+"""A line per configuration: medians over repeats, their intervals, the longest commit, and the number of busy repeats.
+"""
 
 
 def wrong_end_lines(figures: Iterable[Figure]) -> list[str]:
@@ -146,7 +130,3 @@ def reference(figures: Sequence[Figure], durability: str) -> Reference | None:
 def workload_order(workload: str) -> int:
     """Return the place of a workload among those that may represent a level: the first one is the best."""
     return REFERENCE_WORKLOADS.index(workload) if workload in REFERENCE_WORKLOADS else len(REFERENCE_WORKLOADS)
-
-
-def _end_state(found: set[str]) -> str:
-    return next((state for state in ("different", "not compared") if state in found), "equal")
