@@ -152,10 +152,6 @@ def _seconds(text: str) -> float:
     return milliseconds / 1_000
 
 
-def _offset_reset(text: str) -> OffsetReset:
-    return OffsetReset(text.lower())
-
-
 TASK_PROPERTIES: Known = {
     "application.id": ("application_id", str),
     "state.dir": ("state_dir", str),
@@ -163,7 +159,7 @@ TASK_PROPERTIES: Known = {
     "automatic.state.relocation": ("automatic_state_relocation", boolean),
     "partitioner": ("partitioner", partitioner_named),
     "metrics.recording.level": ("recording_level", RecordingLevel),
-    PROPERTY: ("auto_offset_reset", _offset_reset),
+    PROPERTY: ("auto_offset_reset", OffsetReset),
     "task.timeout.ms": ("task_timeout_s", _seconds),
     "state.cleanup.delay.ms": ("state_cleanup_delay_s", _seconds),
     "num.standby.replicas": ("num.standby.replicas", int),

@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from enum import StrEnum
 
 from stores.changelog.interface import Changelog
-from stores.errors import ConfigError, OffsetOutOfRangeError
+from stores.contract.arguments import check_type
+from stores.contract.levels import Level
+from stores.errors import OffsetOutOfRangeError
 from stores.interface import TopicPartition
+from stores.registry import member
 from stores.tasks.identifier import TaskId
 
 _log = logging.getLogger(__name__)
@@ -19,7 +21,7 @@ _log = logging.getLogger(__name__)
 PROPERTY = "auto.offset.reset"
 
 
-class OffsetReset(StrEnum):
+class OffsetReset(Level):
     """The property ``auto.offset.reset``."""
 
     EARLIEST = "earliest"
@@ -30,16 +32,12 @@ class OffsetReset(StrEnum):
     """Raise an error."""
 
 
-def checked_offset_reset(reset: object) -> OffsetReset | None:
+def checked_offset_reset(reset: OffsetReset | str | None) -> OffsetReset | None:
     """Return the choice for a member, its text or None. Raises: TypeError, ConfigError."""
     if reset is None:
         return None
-    if not isinstance(reset, str):
-        raise TypeError(f"auto_offset_reset is 'earliest', 'latest', 'none' or None, not {type(reset).__name__}")
-    try:
-        return OffsetReset(reset.lower())
-    except ValueError:
-        raise ConfigError(f"auto_offset_reset can't be {reset!r}: it is 'earliest', 'latest' or 'none'") from None
+    check_type(reset, str, "auto_offset_reset is 'earliest', 'latest', 'none' or None")
+    return member(OffsetReset, PROPERTY, reset)
 
 
 class InputStarts:
