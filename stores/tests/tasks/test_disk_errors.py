@@ -22,6 +22,8 @@ from stores.interface import TopicPartition
 from stores.registry import backends
 from stores.strategies.access import Access
 from stores.strategies.batch_staging import BatchStaging
+from stores.strategies.dual_store import DualStoreStaging
+from stores.strategies.indexed_batch import IndexedBatchStaging
 from stores.strategies.native import NativeStaging
 from stores.strategies.staging import Staging
 from stores.strategies.store import Store
@@ -141,7 +143,7 @@ class GivenUp:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.fails = False
         self._failed: list[Access] = []
-        for kind in (Staging, BatchStaging, NativeStaging):
+        for kind in (BatchStaging, DualStoreStaging, IndexedBatchStaging, NativeStaging):
             for call in {"commit", "write_at_once"} & set(vars(kind)):
                 monkeypatch.setattr(kind, call, self._wrapped(getattr(kind, call)))
 
