@@ -1,4 +1,4 @@
-"""Rows and figures in SQLite: the file beside a run's rows, and the queries from which pages and charts are made.
+"""Rows and figures in SQLite: the file beside a run's rows, and the queries that make figures, pages and charts.
 
 The rows of kind ``opening`` are the table ``opening``, and its figures ``opening_figure``, each with a line per row.
 """
