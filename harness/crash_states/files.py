@@ -7,7 +7,7 @@ are removed and which one is added, and keeps its meaning if an earlier change w
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from hashlib import blake2b
 from pathlib import Path
 
@@ -83,6 +83,14 @@ class Tree:
                 folders[path] = number
             else:
                 tree.contents[number] = Content.of(path.read_bytes())
+        return tree
+
+    @classmethod
+    def of(cls, recording: Iterable[IoOperation]) -> Tree:
+        """Return the files at the end of a recording that began with none."""
+        tree = cls()
+        for operation in recording:
+            tree.apply(operation)
         return tree
 
     def copy(self) -> Tree:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from harness.experiments.iofaults.case import IoFaultCase
-from harness.experiments.iofaults.subsets import all_points, explorer
-from harness.experiments.iofaults.workshop import Row, Workshop
+from harness.experiments.iofaults.fault import Row
+from harness.experiments.iofaults.workshop import Workshop
 from harness.processes.fork_server import ForkServer
 
 
@@ -15,10 +15,10 @@ def rows_of(
 ) -> Iterator[Row]:
     """The rows of ``points``; ``only`` picks one of the trials at a point."""
     with Workshop(case, seed, fork_server) as shop:
-        yield from explorer(case.fault)(shop, points, only)
+        yield from shop.explore(points, only)
 
 
 def points_of(case: IoFaultCase, seed: int, fork_server: ForkServer | None = None) -> range:
     """Every point there is."""
     with Workshop(case, seed, fork_server) as shop:
-        return all_points(shop)
+        return shop.points()

@@ -80,7 +80,7 @@ def test_points_that_no_night_has_tried_come_first(tmp_path: Path) -> None:
     case = IoFaultCase(CHECKPOINT, "DISK", "kill", commits=2)
     known = Covered(*covered_key(case), "one", 200, frozenset(range(185)))
     item = PlannedCase(case, 1, night=4, covered=known)
-    recorded = {Writer.of(item): Recorded(operations=199, definition="one")}
+    recorded = {Writer.of(item): Recorded({"kill": 200}, definition="one")}
     first, *others = subsets_of([item], recorded, tmp_path)
     assert set(first.points) == set(range(185, 200))
     assert len([point for each in (first, *others) for point in each.points]) == 200
@@ -107,7 +107,7 @@ def test_a_night_gets_the_coverage_of_earlier_nights() -> None:
 
 def test_only_explored_points_are_covered(tmp_path: Path) -> None:
     item = PlannedCase(IoFaultCase(CHECKPOINT, "DISK", "kill", commits=2), 1, night=1)
-    planned = subsets_of([item], {Writer.of(item): Recorded(operations=99, definition="one")}, tmp_path)
+    planned = subsets_of([item], {Writer.of(item): Recorded({"kill": 100}, definition="one")}, tmp_path)
     rows = [row for subset in planned for row in IoFaults().untried(subset)]
     rows[1] |= {"points": 2, "explored": "7,9"}
     [found] = IoFaults().covered([], IoFaults().finish([], rows, Claim("")))

@@ -18,10 +18,12 @@ import pytest
 from harness import replay
 from harness.checkers.prefix import Demand, Found, PrefixFinding, Promised
 from harness.cli import main
+from harness.crash_states.files import Tree
 from harness.experiments.iofaults import workload
 from harness.experiments.iofaults.case import VARIANTS, IoFaultCase, repeat_command
 from harness.experiments.iofaults.command import read_asked
-from harness.experiments.iofaults.damage import Damage, damage, final_tree, plan
+from harness.experiments.iofaults.damage import Damage, damage, plan
+from harness.experiments.iofaults.fault import Plan, Row
 from harness.experiments.iofaults.power import UnseenWritesError, check_maps
 from harness.experiments.iofaults.subjects import (
     CHANGELOG,
@@ -35,8 +37,7 @@ from harness.experiments.iofaults.subjects import (
     shown,
     subjects,
 )
-from harness.experiments.iofaults.subsets import all_points, explorer
-from harness.experiments.iofaults.workshop import Life, Plan, Row, Workshop
+from harness.experiments.iofaults.workshop import Life, Workshop
 from harness.experiments.iofaults.writer import to_plan
 from harness.io_trace.recorder import Fail, IoOperation, Kill, Kind, read_recording
 from harness.processes.fork_server import CallOutcome, ForkServer, ForkServerError
@@ -59,9 +60,9 @@ def kept(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 def explore(fork_server: ForkServer, case: IoFaultCase, places: int, width: int = 1) -> list[Row]:
     """Rows of ``width`` points in a row, at so many ``places``, one of them at the end."""
     with Workshop(case, SEED, fork_server) as shop:
-        points = all_points(shop)
+        points = shop.points()
         subsets = [points[len(points) * (place + 1) // places - width :][:width] for place in range(places)]
-        return [row for some in subsets for row in explorer(case.fault)(shop, some, "")]
+        return [row for some in subsets for row in shop.explore(some)]
 
 
 def broken(rows: list[Row]) -> list[Mapping[str, Any]]:
@@ -105,7 +106,7 @@ def test_a_task_whose_store_is_upgraded_twice_in_its_background_keeps_its_promis
 @pytest.mark.parametrize("name", [RELOCATION, LAYOUT_CHANGE])
 def test_a_missing_file_of_stores_that_move_is_detected_or_harmless(name: str, fork_server: ForkServer) -> None:
     with Workshop(IoFaultCase(name, "DISK", "damage", "missing"), SEED, fork_server) as shop:
-        rows = list(explorer("damage")(shop, all_points(shop), ""))
+        rows = list(shop.explore(shop.points()))
     assert Found.DETECTED in {row["result"] for row in rows}
     assert broken(rows) == []
 
@@ -131,7 +132,7 @@ def test_a_kill_between_the_commit_of_an_offset_import_and_its_checksum_is_no_da
         recording = shop.recording()
         moved = next(operation.index for operation in recording if operation.target.endswith("/005"))
         page = next(operation.index for operation in recording if operation.index > moved and operation.synchronous)
-        rows = list(explorer("kill")(shop, range(page, page + 3), ""))
+        rows = list(shop.explore(range(page, page + 3)))
     assert broken(rows) == []
 
 
@@ -147,7 +148,7 @@ def test_power_that_goes_again_during_recovery_takes_nothing_more(fork_server: F
     case = IoFaultCase("sqlite-indexed-batch", "DISK", "power_twice", commits=2)
     with Workshop(case, SEED, fork_server) as shop:
         acknowledged = next(operation.index for operation in shop.recording() if operation.text == "ack 1")
-        rows = list(explorer("power_twice")(shop, range(acknowledged, acknowledged + 1), ""))
+        rows = list(shop.explore(range(acknowledged, acknowledged + 1)))
     assert len(rows) >= 10
     assert broken(rows) == []
 
@@ -168,14 +169,14 @@ def test_power_that_goes_again_is_repeated_alone_and_held_to_the_same(fork_serve
     """The bounds come from the positions at which the first state is legal, and not from its own position."""
     case = IoFaultCase(CHECKPOINT, "DISK", "power_twice", commits=3)
     with Workshop(case, SEED, fork_server) as shop:
-        points = all_points(shop)
-        rows = list(explorer("power_twice")(shop, points[len(points) // 2 :][:6], ""))
+        points = shop.points()
+        rows = list(shop.explore(points[len(points) // 2 :][:6]))
         row = next(row for row in rows if json.loads(row["only"])[1] + 1 < json.loads(row["only"])[2])
-        alone = list(explorer("power_twice")(shop, range(row["point"], row["point"] + 1), row["only"]))
+        alone = list(shop.explore(range(row["point"], row["point"] + 1), row["only"]))
         assert [each | {"states": 1} for each in alone] == [row | {"states": 1}]
         promises = json.loads(row["only"])
         said_more = json.dumps([promises[0], promises[1], points[-1], promises[3]])
-        (harder,) = explorer("power_twice")(shop, range(row["point"], row["point"] + 1), said_more)
+        (harder,) = shop.explore(range(row["point"], row["point"] + 1), said_more)
     assert (harder["acknowledged"], harder["result"]) == (3, Found.LOST)
     assert row["acknowledged"] < 3
 
@@ -185,7 +186,7 @@ def test_a_store_torn_by_power_loss_says_so_and_is_restored(fork_server: ForkSer
     with Workshop(case, SEED, fork_server) as shop:
         recording = shop.recording()
         opened = next(operation.index for operation in recording if operation.text == "ack 1")
-        rows = list(explorer("power")(shop, range(opened, opened + 4), ""))
+        rows = list(shop.explore(range(opened, opened + 4)))
     assert {row["result"] for row in rows} == {Found.DETECTED}
     assert broken(rows) == []
 
@@ -203,10 +204,10 @@ def test_a_failing_call_at_disk_loses_and_invents_nothing(variant: str, fork_ser
 def test_a_killed_recovery_is_recovered_from_in_turn(fork_server: ForkServer) -> None:
     with Workshop(IoFaultCase("rocksdb-dual-store", "DISK", "kill_twice", commits=2), SEED, fork_server) as shop:
         last = next(operation.index for operation in shop.recording() if operation.text == "attempt 2") + 3
-        rows = list(islice(explorer("kill_twice")(shop, range(last, last + 1), ""), 12))
+        rows = list(islice(shop.explore(range(last, last + 1)), 12))
         again = [int(row["only"]) for row in rows]
         passed_over = next(number for number in range(again[-1]) if number not in again)
-        (alone,) = explorer("kill_twice")(shop, range(last, last + 1), str(passed_over))
+        (alone,) = shop.explore(range(last, last + 1), str(passed_over))
     assert again == sorted(again)
     assert again[0] == 0
     assert broken([*rows, alone]) == []
@@ -219,7 +220,7 @@ def test_of_kills_that_leave_the_same_the_last_is_the_one_whose_recovery_is_kill
     with Workshop(IoFaultCase(CHECKPOINT, "DISK", "kill_twice", commits=2), SEED, fork_server) as shop:
         synced = next(operation for operation in shop.recording() if operation.kind is Kind.SYNC)
         around = range(synced.index, synced.index + 2)
-        points = [{row["point"] for row in explorer("kill_twice")(shop, some, "")} for some in (around[:1], around)]
+        points = [{row["point"] for row in shop.explore(some)} for some in (around[:1], around)]
     assert points == [{synced.index + 1}] * 2
 
 
@@ -244,20 +245,20 @@ def test_a_writer_that_gives_up_though_nothing_failed_breaks_a_promise(fork_serv
         0, None, False, {"gave_up": True, "fired": 0, "operations": 9, "error": "ConfigError: no"}, "", ""
     )
     with Workshop(IoFaultCase(CHECKPOINT, "DISK", "kill", commits=2), SEED, fork_server) as shop:
-        promises = shop.promises(Life(ended, ("open 0",), killed=False), shop.demanded("kill"))
+        promises = shop.promises(Life(ended, ("open 0",), killed=False))
         assert promises.broken is not None
         assert promises.broken[0] is Found.UNUSABLE
-        assert shop.promises(Life(ended, ("open 0",), killed=True), shop.demanded("kill")).broken is None
+        assert shop.promises(Life(ended, ("open 0",), killed=True)).broken is None
 
 
 def test_a_find_in_a_full_folder_is_no_verdict(monkeypatch: pytest.MonkeyPatch, fork_server: ForkServer) -> None:
     case = IoFaultCase(CHECKPOINT, "DISK", "power", commits=2, mutant="unsynced-rename")
     with Workshop(case, SEED, fork_server) as shop:
-        lost = next(row for row in explorer("power")(shop, all_points(shop), "") if row["result"] == Found.LOST)
+        lost = next(row for row in shop.explore(shop.points()) if row["result"] == Found.LOST)
         usage = shutil.disk_usage(shop.root)
         monkeypatch.setattr(shutil, "disk_usage", lambda path: usage._replace(free=4096))
         point = range(lost["point"], lost["point"] + 1)
-        results = [row["result"] for row in explorer("power")(shop, point, lost["only"])]
+        results = [row["result"] for row in shop.explore(point, lost["only"])]
     assert results == [Found.HARNESS_ERROR]
 
 
@@ -285,10 +286,10 @@ def test_a_writer_that_was_too_late_once_is_killed_once_more_before_its_recovery
     writer, lives, often = Workshop.writer, list[Life](), 1
     monkeypatch.setattr(Workshop, "writer", late)
     with Workshop(IoFaultCase(CHECKPOINT, "DISK", "kill_twice", commits=2), SEED, fork_server) as shop:
-        rows = list(explorer("kill_twice")(shop, range(6, 7), ""))
+        rows = list(shop.explore(range(6, 7)))
         assert (len(lives), broken(rows)) == (2, [])
         lives, often = [], 2
-        (row,) = explorer("kill_twice")(shop, range(6, 7), "")
+        (row,) = shop.explore(range(6, 7))
     assert (row["result"], row["only"]) == (Found.HANGING, "")
 
 
@@ -306,7 +307,7 @@ def test_a_store_that_spins_and_one_that_sleeps_for_ever_both_hang(
         shop.undisturbed()
         monkeypatch.setattr(ForkServer, "run", run)
         monkeypatch.setattr(shop, "_deadline_s", 0.1)
-        (row,) = explorer("kill")(shop, range(5, 6), "")
+        (row,) = shop.explore(range(5, 6))
     assert (row["result"], row["expected"]) == (Found.HANGING, False)
 
 
@@ -383,10 +384,10 @@ def test_a_verifier_without_a_verdict_is_a_harness_error(fork_server: ForkServer
     with Workshop(
         IoFaultCase(CHECKPOINT, "DISK", "kill", commits=2, mutant="unsynced-rename"), SEED, fork_server
     ) as shop:
-        promises = shop.promises(shop.writer(["Nothing"]), shop.demanded("kill"))
+        promises = shop.promises(shop.writer(["Nothing"]))
         shop.case = replace(shop.case, mutant="")
         object.__setattr__(shop.case, "mutant", "no such mutant")
-        verdict = shop.verdict(promises, shop.demanded("kill"))
+        verdict = shop.verdict(promises)
     assert (verdict.found, verdict.expected) == (Found.HARNESS_ERROR, False)
 
 
@@ -471,12 +472,12 @@ def test_a_plan_is_given_by_its_name() -> None:
 def test_each_damage_changes_one_file_and_is_checked(variant: str, fork_server: ForkServer) -> None:
     case = IoFaultCase("sqlite-indexed-batch", "DISK", "damage", variant, commits=COMMITS)
     with Workshop(case, SEED, fork_server) as shop:
-        whole, tree = all_points(shop), final_tree(shop)
+        whole, tree = shop.points(), Tree.of(shop.recording())
         for planned in plan(variant, tree, SEED):
             damaged = damage(variant, tree, planned)
             changed = {path for path in tree.files if damaged.files.get(path) != tree.files[path]}
             assert changed == {planned.path}
-        rows = list(explorer("damage")(shop, whole[:3], ""))
+        rows = list(shop.explore(whole[:3]))
     assert len(rows) == min(3, len(whole))
     assert {row["result"] for row in rows} <= {Found.VALID, Found.DETECTED}
     for row in rows:
@@ -492,7 +493,7 @@ def test_a_bit_that_takes_lmdb_back_by_one_commit_is_detected_when_it_is_opened(
     with Workshop(
         IoFaultCase("lmdb-indexed-batch", "DISK", "damage", "flipped", commits=commits), SEED, fork_server
     ) as shop:
-        tree = final_tree(shop)
+        tree = Tree.of(shop.recording())
         [path] = [path for path in tree.files if path.endswith("data.mdb")]
         damaged = damage("flipped", tree, Damage(path, 8 * (page * 4096 + 144) + 1))
         [before, after] = [
@@ -502,13 +503,13 @@ def test_a_bit_that_takes_lmdb_back_by_one_commit_is_detected_when_it_is_opened(
         assert abs(before[0] - before[1]) == abs(after[0] - after[1]) == 1
         assert (before[0] < before[1]) is not (after[0] < after[1])
         shop.place(damaged)
-        verdict = shop.verdict(Promised(commits, commits), shop.demanded("damage"))
+        verdict = shop.verdict(Promised(commits, commits))
     assert (verdict.found, verdict.detected_at) == (Found.DETECTED, "open")
 
 
 def test_a_store_without_any_file_opens_empty(fork_server: ForkServer) -> None:
     with Workshop(IoFaultCase(CHECKPOINT, "DISK", "damage", "missing", commits=COMMITS), SEED, fork_server) as shop:
-        (row,) = explorer("damage")(shop, range(1), "")
+        (row,) = shop.explore(range(1))
     assert (row["result"], row["state"], row["acknowledged"]) == (Found.VALID, 0, 0)
 
 
@@ -518,7 +519,7 @@ def test_what_only_verifying_detects_is_read_without_it_as_well(
     asked = []
 
     def verdict(
-        shop: Workshop, promises: Promised, demanded: Demand, *, boot: str = "", verify: bool = False
+        shop: Workshop, promises: Promised, demanded: Demand | None = None, *, boot: str = "", verify: bool = False
     ) -> PrefixFinding:
         asked.append(verify)
         return (
@@ -529,7 +530,7 @@ def test_what_only_verifying_detects_is_read_without_it_as_well(
 
     monkeypatch.setattr(Workshop, "verdict", verdict)
     with Workshop(IoFaultCase(CHECKPOINT, "DISK", "damage", "flipped", commits=COMMITS), SEED, fork_server) as shop:
-        (row,) = explorer("damage")(shop, range(1), "")
+        (row,) = shop.explore(range(1))
     assert asked == [True, False]
     assert (row["result"], row["expected"], row["noticed"], row["unverified"]) == ("detected", True, "verify", "deadly")
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 from random import Random
 
-from harness.experiments.iofaults.drawing import ALIKE_EVERY, Group, commits, drawn, groups
+from harness.experiments.iofaults.case import IO_FAULTS
+from harness.experiments.iofaults.drawing import ALIKE_EVERY, Group, commits, drawn
 from harness.tests.disk_script import Script
 
 COMMITS = 5
@@ -25,7 +26,7 @@ def worked() -> Script:
 
 def test_the_power_is_cut_first_before_the_sync_behind_each_acknowledgement() -> None:
     script = worked()
-    told, *others = groups("power", script.operations)
+    told, *others = IO_FAULTS["power"].groups(script.operations)
     kinds = {operation.index: operation.kind for operation in script.operations if operation.kind != "note"}
     ends = [commit.stop for commit in commits(script.operations)]
     assert len(ends) == COMMITS
@@ -44,7 +45,7 @@ def test_the_power_is_cut_first_before_the_sync_behind_each_acknowledgement() ->
 
 def test_calls_fail_first_that_every_commit_makes() -> None:
     script = worked()
-    weights = {point: group.weight for group in groups("error", script.operations) for point in group.points}
+    weights = {point: group.weight for group in IO_FAULTS["error"].groups(script.operations) for point in group.points}
     within = commits(script.operations)[0]
     flushed = next(operation.index for operation in script.operations if operation.path == "1.sst")
     assert all(weights[point] == 1 for point in within)
@@ -56,7 +57,7 @@ def test_calls_fail_first_that_every_commit_makes() -> None:
 def test_rare_operations_get_the_same_share_of_points_as_frequent_ones() -> None:
     """Of the syncs and names within commits, and of those outside: however many kinds there are of them."""
     script = worked()
-    told, *shared, _ = groups("power", script.operations)
+    told, *shared, _ = IO_FAULTS["power"].groups(script.operations)
     inside = {at for commit in commits(script.operations) for at in commit}
     within = [group.weight for group in shared if set(group.points) <= inside]
     outside = [group.weight for group in shared if not set(group.points) & inside]
@@ -71,17 +72,17 @@ def test_what_nothing_reads_is_no_role_of_a_commit() -> None:
     unread = {operation.index for operation in script.operations if operation.path == "db/LOG"}
     assert unread
     for fault in ("error", "tear"):
-        assert not unread & {point for group in groups(fault, script.operations) for point in group.points}
+        assert not unread & {point for group in IO_FAULTS[fault].groups(script.operations) for point in group.points}
 
 
 def test_only_writes_are_torn_and_syncs_failed_by_their_numbers() -> None:
     script = worked()
     by_index = [operation for operation in script.operations if operation.kind != "note"]
-    torn = [point for group in groups("tear", script.operations) for point in group.points]
+    torn = [point for group in IO_FAULTS["tear"].groups(script.operations) for point in group.points]
     assert torn
     assert all(by_index[point].kind == "write" for point in torn)
     number = sum(operation.kind in ("sync", "datasync") for operation in by_index)
-    failed = sorted(point for group in groups("failed_sync", script.operations) for point in group.points)
+    failed = sorted(point for group in IO_FAULTS["failed_sync"].groups(script.operations) for point in group.points)
     assert failed == list(range(number))
 
 
@@ -114,7 +115,7 @@ def test_a_commit_counts_from_its_attempt_to_its_acknowledgement_alone() -> None
 
 def test_damage_has_no_points_that_are_drawn_before_others() -> None:
     """Its points number places in files, and no operations."""
-    assert groups("damage", worked().operations) == []
+    assert IO_FAULTS["damage"].groups(worked().operations) == []
 
 
 def test_a_write_that_is_a_sync_by_itself_counts_as_one_of_both_when_the_power_is_cut() -> None:
@@ -122,5 +123,5 @@ def test_a_write_that_is_a_sync_by_itself_counts_as_one_of_both_when_the_power_i
     script = Script().write("log", 0, b"staged").note("attempt 1").write("log", 0, b"1", synchronous=True)
     page = script.operations[-1].index
     script.note("ack 1")
-    drawn_first = {point for group in groups("power", script.operations) for point in group.points}
+    drawn_first = {point for group in IO_FAULTS["power"].groups(script.operations) for point in group.points}
     assert page in drawn_first

@@ -7,14 +7,15 @@ import pytest
 from harness import cli
 from harness.checkers.prefix import Found, Remains
 from harness.experiments.iofaults import detection
+from harness.experiments.iofaults.case import IO_FAULTS as FAULTS
 from harness.experiments.iofaults.case import VARIANTS, is_wrong
 from harness.experiments.iofaults.command import read_asked
 from harness.experiments.iofaults.detection import DetectionResult, detect, detect_fully, in_parts, trials_of
-from harness.experiments.iofaults.drawing import commits, groups
+from harness.experiments.iofaults.drawing import commits
 from harness.experiments.iofaults.experiment import explore
 from harness.experiments.iofaults.plan import PlannedMutant, case_of, in_turn, subjects_with
 from harness.experiments.iofaults.subjects import CHECKPOINT
-from harness.experiments.iofaults.subsets import Subset, all_points, explorer
+from harness.experiments.iofaults.subsets import Subset
 from harness.experiments.iofaults.workshop import Workshop
 from harness.mutants.registry import IO_FAULTS, patch
 from harness.processes.fork_server import ForkServer
@@ -86,9 +87,9 @@ def detected_in(commit: int, mutant: str, subject: str, fork_server: ForkServer)
     with Workshop(item.case, SEED, fork_server) as shop:
         recording = shop.recording()
         within = commits(recording)[commit - 1]
-        drawn = in_turn(item, all_points(shop), groups(item.case.fault, recording))
+        drawn = in_turn(item, shop.points(), FAULTS[item.case.fault].groups(recording))
         parts = in_parts([point for point in drawn if point in within], item.case.fault)
-        rows = (row for part in parts for row in explorer(item.case.fault)(shop, part, ""))
+        rows = (row for part in parts for row in shop.explore(part))
         for number, row in enumerate(rows, 1):
             if not row["expected"]:
                 return DetectionResult(mutant, subject, item.case.fault, number, row)

@@ -15,7 +15,7 @@ import pytest
 from harness.budget import Deadline, TimeOverError
 from harness.checkers.prefix import Found
 from harness.experiment import Claim, Request
-from harness.experiments.iofaults import detection, subsets
+from harness.experiments.iofaults import detection
 from harness.experiments.iofaults.case import VARIANTS, Asked, IoFaultCase, is_wrong
 from harness.experiments.iofaults.command import read_asked
 from harness.experiments.iofaults.detection import trials_of
@@ -26,8 +26,8 @@ from harness.experiments.iofaults.plan import (
     PlannedMutant,
     cut,
     in_rounds,
+    in_turn,
     measured_seeds,
-    picked,
     planned_cases,
     planned_mutants,
     subjects_with,
@@ -35,9 +35,15 @@ from harness.experiments.iofaults.plan import (
 from harness.experiments.iofaults.report import PROMISES, fault_findings, in_words, mutants
 from harness.experiments.iofaults.subjects import CHECKPOINT, OFFSET_IMPORTS, TASKS, subjects
 from harness.experiments.iofaults.subsets import Recorded, Subset, Writer, make_recording, subsets_of
+from harness.experiments.iofaults.workshop import Workshop
 from harness.mutants.registry import IO_FAULTS
 from harness.typed_maps import IN_TURN
 from stores.registry import backends
+
+
+def recorded_points(number: int) -> Recorded:
+    return Recorded(dict.fromkeys(("kill", "power names"), number))
+
 
 PROFILES = ("smoke", "default", "night")
 EVERYWHERE = set(subjects())
@@ -194,12 +200,16 @@ def test_who_chooses_backends_gets_no_other() -> None:
 def test_no_more_points_are_drawn_than_asked_for_and_the_seed_draws_them(fault: str, most: int) -> None:
     points = range(101)
     case = IoFaultCase(CHECKPOINT, "DISK", fault)
-    drawn = picked(PlannedCase(case, 1, most), points)
+    drawn = sorted(in_turn(PlannedCase(case, 1, most), points))
     assert 0 < len(drawn) <= most
     assert drawn == sorted(set(drawn) & set(points))
-    assert drawn == picked(PlannedCase(case, 1, most), points)
-    assert any(drawn != picked(PlannedCase(case, seed, most), points) for seed in range(2, 9))
-    assert picked(PlannedCase(case, 1), points) == picked(PlannedCase(case, 1, 101), points) == list(points)
+    assert drawn == sorted(in_turn(PlannedCase(case, 1, most), points))
+    assert any(drawn != sorted(in_turn(PlannedCase(case, seed, most), points)) for seed in range(2, 9))
+    assert (
+        sorted(in_turn(PlannedCase(case, 1), points))
+        == sorted(in_turn(PlannedCase(case, 1, 101), points))
+        == list(points)
+    )
 
 
 @pytest.mark.parametrize(("number", "width"), [(0, 5), (1, 5), (5, 5), (6, 5), (101, 7), (100, 1)])
@@ -213,7 +223,7 @@ def test_subsets_hold_every_point_once_and_are_of_about_one_size(number: int, wi
 
 def test_each_subset_names_the_recording_that_its_fault_needs(tmp_path: Path) -> None:
     wanted = [PlannedCase(IoFaultCase(CHECKPOINT, "DISK", fault, commits=2), 1) for fault in ("kill", "power")]
-    recorded = {Writer.of(wanted[0]): Recorded(operations=9)}
+    recorded = {Writer.of(wanted[0]): recorded_points(10)}
     assert Writer.of(wanted[0]) == Writer.of(wanted[1])
     kill, power = subsets_of(wanted, recorded, tmp_path)
     assert list(kill.points) == list(power.points) == list(range(10))
@@ -227,7 +237,7 @@ def test_a_writer_that_can_not_be_recorded_is_no_verdict_and_fails(
     def refuse(*_: object) -> None:
         raise OSError("no room")
 
-    monkeypatch.setattr(subsets, "record", refuse)
+    monkeypatch.setattr(Workshop, "recording", refuse)
     item = PlannedCase(IoFaultCase(CHECKPOINT, "DISK", "power", commits=2), 1)
     writer = Writer.of(item)
     recorded = make_recording(writer, tmp_path / writer.name)
@@ -304,14 +314,14 @@ class Steps:
 def test_a_slice_whose_time_is_over_says_how_many_points_it_explored(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def two_at_each(shop: object, points: Sequence[int], only: str) -> Iterator[dict[str, Any]]:
+    def two_at_each(shop: Workshop, points: Sequence[int]) -> Iterator[dict[str, Any]]:
         for point in points:
             for state in "ab":
                 yield {"point": point, "only": state, "expected": True, "states": 1, "seed": 1}
 
-    monkeypatch.setattr(subsets, "explorer", {"kill": two_at_each}.__getitem__)
+    monkeypatch.setattr(Workshop, "explore", two_at_each)
     item = PlannedCase(IoFaultCase(CHECKPOINT, "DISK", "kill", commits=2), 1)
-    (subset,) = subsets_of([item], {Writer.of(item): Recorded(operations=9)}, tmp_path, 100)
+    (subset,) = subsets_of([item], {Writer.of(item): recorded_points(10)}, tmp_path, 100)
     *tried, counts = explore(subset, deadline=Deadline(3.5, Steps()))
     # The fourth row came when the time was over. Its point may have more, so it counts as left out.
     assert [row["point"] for row in tried] == [0, 0, 1, 1]
@@ -324,15 +334,15 @@ def test_a_slice_whose_time_is_over_says_how_many_points_it_explored(
 def test_a_trial_that_the_end_of_the_time_has_killed_has_no_row_and_is_no_failure(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def killed_at_the_third(shop: object, points: Sequence[int], only: str) -> Iterator[dict[str, Any]]:
+    def killed_at_the_third(shop: Workshop, points: Sequence[int]) -> Iterator[dict[str, Any]]:
         for point in points:
             if point == 2:
                 raise TimeOverError
             yield {"point": point, "only": "", "expected": True, "states": 1, "seed": 1}
 
-    monkeypatch.setattr(subsets, "explorer", {"kill": killed_at_the_third}.__getitem__)
+    monkeypatch.setattr(Workshop, "explore", killed_at_the_third)
     item = PlannedCase(IoFaultCase(CHECKPOINT, "DISK", "kill", commits=2), 1)
-    (subset,) = subsets_of([item], {Writer.of(item): Recorded(operations=9)}, tmp_path, 100)
+    (subset,) = subsets_of([item], {Writer.of(item): recorded_points(10)}, tmp_path, 100)
     *tried, counts = explore(subset)
     assert ([row["point"] for row in tried], counts["explored"]) == ([0, 1], "0")
     assert not any(map(is_wrong, tried))
@@ -351,7 +361,7 @@ def test_a_mutant_whose_time_is_over_is_not_tried_and_no_failure(tmp_path: Path)
 
 def test_a_fault_of_which_nothing_was_tried_is_not_measured_and_never_held(tmp_path: Path) -> None:
     item = PlannedCase(IoFaultCase(CHECKPOINT, "DISK", "kill", commits=2), 1)
-    planned = subsets_of([item], {Writer.of(item): Recorded(operations=500)}, tmp_path)
+    planned = subsets_of([item], {Writer.of(item): recorded_points(501)}, tmp_path)
     rows = IoFaults().finish([], [row for subset in planned for row in IoFaults().untried(subset)], Claim(""))
     figures = IoFaults().figures({"operation_slice": rows})
     assert [(figure["points"], figure["points_in_all"]) for figure in figures["operation"]] == [(0, 501)]
@@ -373,7 +383,7 @@ def test_a_run_tries_each_case_and_each_mutant_once_before_any_twice(tmp_path: P
     wanted = experiment.plan(Request("default", 1))
 
     def recorded(function: object, writers: Sequence[Writer]) -> list[Any]:
-        return [astuple(Recorded(operations=300)) for _ in writers]
+        return [astuple(recorded_points(301)) for _ in writers]
 
     prepared = [each for each in experiment.prepare(wanted, tmp_path, recorded) if isinstance(each, Subset)]
     cases = len({subset.case for subset in prepared if subset.planned_mutant is None})

@@ -17,10 +17,10 @@ from harness.cli import main
 from harness.experiment import Claim
 from harness.experiments.iofaults.case import IoFaultCase
 from harness.experiments.iofaults.experiment import IoFaults
+from harness.experiments.iofaults.fault import Row
 from harness.experiments.iofaults.plan import PlannedCase, PlannedMutant
 from harness.experiments.iofaults.subjects import CHECKPOINT
 from harness.experiments.iofaults.subsets import Writer
-from harness.experiments.iofaults.workshop import Row
 from harness.io_trace import library as recorder
 from harness.spark.runner import finished_trials, run_trials
 from harness.spark.session import SHIPPED_SUFFIXES, session

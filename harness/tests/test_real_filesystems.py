@@ -102,12 +102,13 @@ def store_checked(
         arguments = {"name": case.subject, "level": case.level, "mutant": case.mutant, "commits": case.commits}
         arguments |= {"seed": seed, "plan": plan, "account": str(shop.scratch("account"))}
         made = crash(fork_server, kind, folder, seed, "harness.experiments.iofaults.writer:run", arguments, CUTS)
-        demanded = shop.demanded("power")
-        promises = folded([operation.text for operation in made.recording if operation.kind is Kind.NOTE], demanded)
+        promises = folded(
+            [operation.text for operation in made.recording if operation.kind is Kind.NOTE], shop.demanded
+        )
         verdicts = []
         for tree in {tree.digest(): tree for tree in made.found}.values():
             shop.place(tree)
-            verdicts.append(shop.verdict(promises, demanded, boot=NEXT_BOOT))
+            verdicts.append(shop.verdict(promises, boot=NEXT_BOOT))
             counts[verdicts[-1].found] += 1
     return objections_to(made, counts, f"{case.subject} at {case.level}, seed {seed}, {plan}"), verdicts
 

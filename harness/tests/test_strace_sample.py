@@ -20,7 +20,8 @@ import pytest
 import harness
 from harness.checkers.prefix import PrefixFinding
 from harness.experiments.iofaults.case import IoFaultCase
-from harness.experiments.iofaults.workshop import NOTHING, Workshop
+from harness.experiments.iofaults.fault import NOTHING
+from harness.experiments.iofaults.workshop import Workshop
 from harness.experiments.iofaults.writer import folded, read_account
 
 SEED = 4
@@ -90,15 +91,14 @@ def calls_made(log: Path) -> list[tuple[str, int]]:
 def sample(case: IoFaultCase, kills: int) -> Generator[tuple[str, PrefixFinding], None, None]:
     """Kill a writer of ``case`` at so many calls, drawn by the seed, and verify its files each time."""
     with Workshop(case, SEED) as shop:
-        demanded = shop.demanded("kill")
         log = shop.scratch("log")
         assert traced(shop, log) == 0
         for call, number in Random(SEED).sample(calls_made(log), kills):
             inject = f"inject={call}:signal=SIGKILL:when={number}"
             ended = traced(shop, shop.scratch("log of the kill"), inject)
-            promises = folded(read_account(shop.scratch("account")), demanded)
+            promises = folded(read_account(shop.scratch("account")), shop.demanded)
             words = f"{inject}: {'killed' if ended else 'not reached'}, {promises.acknowledged} acknowledged"
-            verdict = shop.verdict(promises, demanded)
+            verdict = shop.verdict(promises)
             print(f"{case.subject}, seed {SEED}, {words}: {verdict.found}, commit {verdict.number}")
             yield words, verdict
 

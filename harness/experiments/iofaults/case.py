@@ -1,20 +1,22 @@
 """The I/O faults, and one case of them as a plain value: subject, durability level and fault.
 
-A fault is what it is called, its variants, its trials, and the function that explores its points. A new fault is an
-entry here and its function. Subsets, commands, tables and the page follow. ``repeat_command`` is the command that
-repeats the trials of a case. ``is_wrong`` says which of their rows fail a run.
+``repeat_command`` is the command that repeats the trials of a case. ``is_wrong`` says which of their rows fail a run.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from enum import Enum
 from types import MappingProxyType
 from typing import Any
 
 from harness import replay
 from harness.checkers.prefix import Found
+from harness.experiments.iofaults.damage import AtRest
+from harness.experiments.iofaults.failed_syncs import FailedSync
+from harness.experiments.iofaults.fault import STRICT, InjectedFault
+from harness.experiments.iofaults.kills import FailingCall, KillBefore, KillTwice, TornWrite
+from harness.experiments.iofaults.power import TORN_SECTORS, PowerLoss, PowerLossTwice
 from harness.experiments.iofaults.subjects import check_subject
 from harness.experiments.iofaults.workload import COMMITS
 from harness.mutants.registry import IO_FAULTS as IO_MUTANTS
@@ -22,101 +24,19 @@ from harness.typed_maps import PLAIN
 from harness.workloads.suggestion import unknown
 from stores.errors import ConfigError
 
-STRICT = "strict"
-"""The persistence model that promises less than file systems in use do."""
-TORN_SECTORS = "torn-sectors"
-"""The variant of power loss that goes beyond the model of disks."""
-
-
-class Loss(Enum):
-    """The bytes that a fault takes from the files: none, those not synced, or some at rest."""
-
-    NOTHING = "process"
-    UNSYNCED = "power"
-    AT_REST = "damage"
-
-
-@dataclass(frozen=True, slots=True)
-class InjectedFault:
-    """A kind of fault. ``explore`` names the function ``module.function`` of this package that explores points.
-
-    That function gets a workshop, ascending points and the trials that a command asks for. It yields a row for each
-    trial. ``points_per_subset`` points make a task of some seconds. The first of ``variants`` is the default.
-    ``several_at_a_point`` is False if each point is one trial. ``from_recording`` says that the trials are derived from
-    a recording. ``promise`` is the fault whose promise at each level it must keep. ``model_suffix`` follows the name of
-    the persistence model in tables.
-    """
-
-    words: str
-    explore: str
-    points_per_subset: int
-    variants: tuple[str, ...] = ("",)
-    loss: Loss = Loss.NOTHING
-    promise: str = "kill"
-    several_at_a_point: bool = False
-    from_recording: bool = False
-    model_suffix: str = ""
-
-
 IO_FAULTS: Mapping[str, InjectedFault] = MappingProxyType(
     {
-        "kill": InjectedFault("killed before each I/O operation", "kills.kills", 120),
-        "tear": InjectedFault("killed inside a write", "kills.tears", 60, several_at_a_point=True, from_recording=True),
-        "kill_twice": InjectedFault(
-            "killed, and again in its recovery", "kills.kills_twice", 6, several_at_a_point=True, from_recording=True
-        ),
-        "error": InjectedFault(
-            "a call fails",
-            "kills.errors",
-            60,
-            (
-                *(f"{error} {how}" for error in ("EIO", "ENOSPC", "EDQUOT") for how in ("once", "lasting")),
-                "SHORT once",
-                "SHORT lasting",
-            ),
-            promise="error",
-        ),
-        "power": InjectedFault(
-            "power lost",
-            "power.power_losses",
-            96,
-            ("names", "journal", STRICT, TORN_SECTORS),
-            Loss.UNSYNCED,
-            "power",
-            several_at_a_point=True,
-            from_recording=True,
-        ),
-        "power_twice": InjectedFault(
-            "power lost, and again in its recovery",
-            "power.power_losses_twice",
-            4,
-            ("names",),
-            Loss.UNSYNCED,
-            "power",
-            several_at_a_point=True,
-            from_recording=True,
-            model_suffix=", twice",
-        ),
-        "failed_sync": InjectedFault(
-            "a sync fails, a kill, and power lost later",
-            "failed_syncs.failed_syncs",
-            4,
-            ("names", STRICT),
-            Loss.UNSYNCED,
-            "power",
-            several_at_a_point=True,
-            from_recording=True,
-            model_suffix=", a sync failed earlier",
-        ),
-        "damage": InjectedFault(
-            "corrupted at rest",
-            "damage.damages",
-            60,
-            ("flipped", "truncated", "missing"),
-            Loss.AT_REST,
-            "damage",
-            from_recording=True,
-        ),
+        fault.name: fault
+        for fault in (
+            KillBefore(),
+            TornWrite(),
+            KillTwice(),
+            FailingCall(),
+            PowerLoss(),
+            PowerLossTwice(),
+            FailedSync(),
+            AtRest(),
+        )
     }
 )
 """Every fault by its name, in the order of the tables."""
@@ -163,7 +83,6 @@ class IoFaultCase:
     states_per_position: int | None = None
 
     def __post_init__(self) -> None:
-        self._check_types()
         if self.fault not in VARIANTS:
             raise unknown("I/O fault called", self.fault, VARIANTS)
         if not self.variant:
@@ -178,15 +97,10 @@ class IoFaultCase:
             raise ConfigError(f"states_per_position is 2 or more, not {self.states_per_position}")
         check_subject(self.subject, self.level, self.records)
 
-    def _check_types(self) -> None:
-        for name in ("subject", "level", "fault", "variant", "mutant", "recording", "records"):
-            value = getattr(self, name)
-            if not isinstance(value, str):
-                raise ConfigError(f"{name} of a case is a text, not {value!r}")
-        for name in ("commits", "states_per_position"):
-            value = getattr(self, name)
-            if not (isinstance(value, int) or (value is None and name != "commits")) or isinstance(value, bool):
-                raise ConfigError(f"{name} of a case is a number, not {value!r}")
+    @property
+    def fault_and_variant(self) -> str:
+        """The fault, with its variant after a blank, if it has some."""
+        return f"{self.fault} {self.variant}".rstrip()
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,9 +8,9 @@ from pathlib import Path
 from harness import replay
 from harness.experiment import Again
 from harness.experiments.iofaults.case import IO_FAULTS, Asked
+from harness.experiments.iofaults.fault import Row
 from harness.experiments.iofaults.power import UnseenWritesError
-from harness.experiments.iofaults.subsets import all_points, explorer
-from harness.experiments.iofaults.workshop import Row, Workshop
+from harness.experiments.iofaults.workshop import Workshop
 from harness.folders import ROOT
 from harness.io_trace.library import recorder_library
 from harness.processes.fork_server import ForkServerError
@@ -58,12 +58,12 @@ def run(asked: Asked) -> list[Row]:
     with Workshop(case, asked.seed) as shop:
         points = range(0) if asked.point is None else range(asked.point, asked.point + 1)
         if asked.point is None or IO_FAULTS[case.fault].from_recording:
-            there = all_points(shop)
+            there = shop.points()
             if asked.point is not None and asked.point not in there:
                 raise ConfigError(f"{case.fault} of {case.subject} has points 0 to {there.stop - 1}, not {asked.point}")
             points = points or there
         try:
-            rows = list(explorer(case.fault)(shop, points, asked.only))
+            rows = list(shop.explore(points, asked.only))
         except ValueError as error:
             raise ConfigError(f"only {asked.only!r}: {error}") from error
     if not rows:

@@ -9,13 +9,18 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator, Sequence
 from functools import partial
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from harness.checkers.prefix import Found, PrefixFinding, Promised
 from harness.crash_states.changes import Content
 from harness.crash_states.files import Tree
+from harness.experiments.iofaults.drawing import Group
+from harness.experiments.iofaults.fault import InjectedFault, Loss, Row
 from harness.experiments.iofaults.power import MAPS_THAT_DO_NOT_MATTER, check_maps
-from harness.experiments.iofaults.workshop import Row, Workshop
+from harness.io_trace.recorder import IoOperation
+
+if TYPE_CHECKING:
+    from harness.experiments.iofaults.workshop import Workshop
 
 _PER_FILE, _PER_LARGE_FILE = 8, 64
 _LARGE_BYTES = 64 << 10
@@ -30,43 +35,51 @@ class Damage(NamedTuple):
     at: int = 0
 
 
-def damages(shop: Workshop, points: Sequence[int], only: str = "") -> Iterator[Row]:
-    """Apply the corruptions that ``points`` number to a subject that was closed after all commits of a recording."""
-    tree = final_tree(shop)
-    planned = plan(shop.case.variant, tree, shop.seed)
-    closed, nothing = Promised(shop.case.commits, shop.case.commits), Promised()
-    # Another recording of the same case may have had more files.
-    for point in (point for point in points if point < len(planned)):
-        damaged = damage(shop.case.variant, tree, planned[point])
-        # If no file is left, no store can know that there was one: opening creates a new store.
-        promises = closed if damaged.files else nothing
+class AtRest(InjectedFault):
+    """The corruption ``point`` of a subject that was closed after all commits of a recording."""
 
-        def trial(
-            damaged: Tree = damaged, promises: Promised = promises, *, verify: bool = True
-        ) -> tuple[Promised, PrefixFinding]:
-            shop.place(damaged)
-            return promises, shop.verdict(promises, shop.demanded("damage"), verify=verify)
+    name = "damage"
+    words = "corrupted at rest"
+    points_per_subset = 60
+    variants = ("flipped", "truncated", "missing")
+    loss = Loss.AT_REST
+    promise = "damage"
+    from_recording = True
 
-        told_then, verdict = shop.patiently(trial)
-        path, at = planned[point]
-        row = shop.row(point, "", f"{path} {shop.case.variant} at {at}", told_then, verdict)
-        if verdict.detected_at == "verify":
-            _, unverified = shop.patiently(partial(trial, verify=False))
-            if unverified.detected_at in ("open", "read"):
-                row["noticed"] = unverified.detected_at
-            elif unverified.found not in (Found.VALID, Found.DETECTED, Found.REFUSED):
-                row["unverified"] = str(unverified.found)
-        yield row
+    def explore(self, shop: Workshop, points: Sequence[int], only: str) -> Iterator[Row]:
+        recording = shop.recording()
+        check_maps(recording)
+        tree = Tree.of(recording)
+        planned = plan(shop.case.variant, tree, shop.seed)
+        closed, nothing = Promised(shop.case.commits, shop.case.commits), Promised()
+        # Another recording of the same case may have had more files.
+        for point in (point for point in points if point < len(planned)):
+            damaged = damage(shop.case.variant, tree, planned[point])
+            # If no file is left, no store can know that there was one: opening creates a new store.
+            promises = closed if damaged.files else nothing
 
+            def trial(
+                damaged: Tree = damaged, promises: Promised = promises, *, verify: bool = True
+            ) -> tuple[Promised, PrefixFinding]:
+                shop.place(damaged)
+                return promises, shop.verdict(promises, verify=verify)
 
-def final_tree(shop: Workshop) -> Tree:
-    """Return the files below the root at the end of the recording."""
-    tree = Tree()
-    recording = shop.recording()
-    check_maps(recording)
-    for operation in recording:
-        tree.apply(operation)
-    return tree
+            path, at = planned[point]
+            row = shop.tried(point, "", f"{path} {shop.case.variant} at {at}", trial)
+            if row["noticed"] == "verify":
+                _, unverified = shop.patiently(partial(trial, verify=False))
+                if unverified.detected_at in ("open", "read"):
+                    row["noticed"] = unverified.detected_at
+                elif unverified.found not in (Found.VALID, Found.DETECTED, Found.REFUSED):
+                    row["unverified"] = str(unverified.found)
+            yield row
+
+    def points(self, recording: Sequence[IoOperation], variant: str, seed: int) -> range:
+        return range(len(plan(variant, Tree.of(recording), seed)))
+
+    def groups(self, recording: Sequence[IoOperation]) -> list[Group]:
+        """Return none: the points number places in files, and no operations."""
+        return []
 
 
 def plan(variant: str, tree: Tree, seed: int) -> list[Damage]:

@@ -7,7 +7,7 @@ are not counted, so the true rate is this one or higher.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -15,8 +15,8 @@ from typing import NamedTuple
 
 from harness.budget import NEVER, Deadline, TimeOverError
 from harness.checkers.prefix import Found
-from harness.experiments.iofaults.case import ENOUGH, NOT_TRIED, is_wrong, repeat_command
-from harness.experiments.iofaults.drawing import groups
+from harness.experiments.iofaults.case import ENOUGH, IO_FAULTS, NOT_TRIED, IoFaultCase, is_wrong, repeat_command
+from harness.experiments.iofaults.fault import Row
 from harness.experiments.iofaults.plan import (
     LEVEL,
     PlannedCase,
@@ -27,11 +27,12 @@ from harness.experiments.iofaults.plan import (
     subjects_with,
 )
 from harness.experiments.iofaults.subjects import subject_named
-from harness.experiments.iofaults.subsets import all_points, case_columns, explorer
-from harness.experiments.iofaults.workshop import Row, Workshop
+from harness.experiments.iofaults.subsets import case_columns
+from harness.experiments.iofaults.workshop import Workshop
 from harness.folders import quick_folder
 from harness.io_trace.library import recorder_library
-from harness.mutants.registry import IO_FAULTS, MUTANTS
+from harness.mutants.registry import IO_FAULTS as IO_MUTANTS
+from harness.mutants.registry import MUTANTS
 from harness.processes.fork_server import ForkServer, fork_server
 from harness.profiles import DEFAULT
 from harness.workloads.suggestion import check_known
@@ -69,21 +70,46 @@ def detect_fully(
 
     At most ``points_max`` points are tried, in the order in which a run draws them. A harness error detects no mutant.
 
-    Raises: as ``Workshop``, ``all_points`` and ``in_parts``.
+    Raises: as ``Workshop`` and ``in_parts``.
     """
     case = case_of(mutant, subject, fault)
-    states, trouble = 0, ""
-    with Workshop(case, seed, fork_server) as shop:
-        order = in_turn(PlannedCase(case, seed, points_max), all_points(shop), groups(case.fault, shop.recording()))
-        for points in in_parts(order, case.fault, deadline):
-            for row in in_time(explorer(case.fault)(shop, points, ""), deadline):
+    planned = [PlannedCase(case, seed, points_max)]
+    return _searched(case, planned, lambda row: not row["expected"], fork_server, deadline)
+
+
+def _searched(
+    of: IoFaultCase,
+    planned: Iterable[PlannedCase],
+    shows: Callable[[Row], bool],
+    fork_server: ForkServer | None,
+    deadline: Deadline,
+) -> DetectionResult:
+    """Make the trials of the ``planned`` cases, in the order in which a run draws them, until one shows the mutant."""
+    result = DetectionResult(of.mutant, of.subject, of.fault, 0, None)
+    with TemporaryDirectory(prefix="detection-", dir=quick_folder()) as folder:
+        for item in planned:
+            # One recording is for all variants of the fault, as in a run.
+            case = replace(item.case, recording=str(Path(folder) / "recording"))
+            for row in _rows(replace(item, case=case), fork_server, deadline):
                 if row["result"] == Found.HARNESS_ERROR:
-                    trouble = trouble or row["detail"] or "no verdict"
+                    result = result._replace(trouble=result.trouble or row["detail"] or "no verdict")
                     continue
-                states += 1
-                if not row["expected"]:
-                    return DetectionResult(mutant, subject, case.fault, states, row, trouble)
-    return DetectionResult(mutant, subject, case.fault, states, None, trouble)
+                result = result._replace(states=result.states + 1)
+                if shows(row):
+                    again = repeat_command(item.case, row["point"], item.seed, row["only"])
+                    return result._replace(row=row | {"repeat": again})
+    return result
+
+
+def _rows(item: PlannedCase, fork_server: ForkServer | None, deadline: Deadline) -> Iterator[Row]:
+    """Yield the rows of a case in the order of its points. Raises: TimeOverError when ``deadline`` has passed."""
+    with Workshop(item.case, item.seed, fork_server) as shop:
+        order = in_turn(item, shop.points(), IO_FAULTS[item.case.fault].groups(shop.recording()))
+        for points in in_parts(order, item.case.fault, deadline):
+            for row in shop.explore(points):
+                yield row
+                if deadline.passed:
+                    raise TimeOverError
 
 
 def in_parts(points: Sequence[int], fault: str, deadline: Deadline = NEVER) -> Iterator[list[int]]:
@@ -98,20 +124,12 @@ def in_parts(points: Sequence[int], fault: str, deadline: Deadline = NEVER) -> I
         yield sorted(points[at : at + width])
 
 
-def in_time(rows: Iterator[Row], deadline: Deadline = NEVER) -> Iterator[Row]:
-    """Yield the rows of trials until ``deadline``. Raises: TimeOverError then."""
-    for row in rows:
-        yield row
-        if deadline.passed:
-            raise TimeOverError
-
-
 def trials_of(profile_name: str, mutant: str, subject: str, seed: int) -> list[PlannedCase]:
     """Return the cases of ``profile_name`` in ``subject`` with the fault of ``mutant``, which is built in.
 
     They use a store of the kind that the mutant needs. If the mutant has a variant of the fault, its cases come first.
     """
-    by = IO_FAULTS[mutant]
+    by = IO_MUTANTS[mutant]
     made = [
         replace(item, case=replace(item.case, mutant=mutant, records=by.records or item.case.records))
         for item in planned_cases(profile_name, seed, [subject])
@@ -130,29 +148,11 @@ def detect(
 ) -> DetectionResult:
     """Run the trials that ``profile_name`` has for ``subject`` at ``seed``, until one fails the run.
 
-    They run in the order in which they are drawn. A harness error detects no mutant. Raises: as ``Workshop``,
-    ``all_points`` and ``in_parts``.
+    They run in the order in which they are drawn. A harness error detects no mutant. Raises: as ``Workshop`` and
+    ``in_parts``.
     """
-    trials, trouble = 0, ""
     planned = trials_of(profile_name, mutant, subject, seed)
-    with TemporaryDirectory(prefix="detection-", dir=quick_folder()) as folder:
-        for item in planned:
-            # One recording is for all variants of the fault, as in a run.
-            case = replace(item.case, recording=str(Path(folder) / "recording"))
-            with Workshop(case, seed, fork_server) as shop:
-                order = in_turn(item, all_points(shop), groups(case.fault, shop.recording()))
-                for points in in_parts(order, case.fault, deadline):
-                    for row in in_time(explorer(case.fault)(shop, points, ""), deadline):
-                        if row["result"] == Found.HARNESS_ERROR:
-                            trouble = trouble or row["detail"] or "no verdict"
-                            continue
-                        trials += 1
-                        if is_wrong({"kind": "operation", **row}):
-                            again = repeat_command(item.case, row["point"], seed, row["only"])
-                            return DetectionResult(
-                                mutant, subject, case.fault, trials, row | {"repeat": again}, trouble
-                            )
-    return DetectionResult(mutant, subject, IO_FAULTS[mutant].fault, trials, None, trouble)
+    return _searched(case_of(mutant, subject), planned, is_wrong, fork_server, deadline)
 
 
 def mutant_row(wanted: PlannedMutant, fork_server: ForkServer | None, deadline: Deadline = NEVER) -> Row:
@@ -220,11 +220,11 @@ def measure(mutants: Sequence[str] | None, backends: Sequence[str] | None, seeds
     ``mutants`` None means all, and ``backends`` None all that a mutant fits. Raises: ConfigError for an unknown name,
     and if there is nothing to measure.
     """
-    check_known("mutant", IO_FAULTS, *(mutants or ()))
+    check_known("mutant", IO_MUTANTS, *(mutants or ()))
     chosen = None if backends is None else [subject_named(name) for name in backends]
     pairs = [
         (mutant, subject)
-        for mutant in mutants or IO_FAULTS
+        for mutant in mutants or IO_MUTANTS
         for subject in subjects_with(mutant)
         if chosen is None or subject in chosen
     ]

@@ -19,13 +19,13 @@ from typing import NamedTuple
 
 from harness.crash_states.changes import matches
 from harness.crash_states.model import numbered
-from harness.experiments.iofaults.failed_syncs import syncs
-from harness.experiments.iofaults.workshop import NEVER_READ
 from harness.io_trace.recorder import IoOperation, Kind
 
 ALIKE_EVERY = 4
 """One of this many points is drawn from all points with equal probability."""
 
+NEVER_READ = ("*/LOG",)
+"""Files that engines write for people and never read. States that differ only in these files are equal."""
 _SYNCS = (Kind.SYNC, Kind.DATASYNC, Kind.SYNC_ALL)
 _NAMES = (Kind.RENAME, Kind.LINK, Kind.UNLINK, Kind.RMDIR)
 _NUMBER = re.compile(r"[0-9a-f]*\d[0-9a-f]*")
@@ -36,22 +36,6 @@ class Group(NamedTuple):
 
     weight: float
     points: Sequence[int]
-
-
-def groups(fault: str, recording: Sequence[IoOperation]) -> list[Group]:
-    """Return the points of ``fault`` that are drawn before others. Each point is in at most one group."""
-    operations = numbered(recording)
-    if fault in ("power", "power_twice"):
-        return _unsynced(recording, operations)
-    if fault == "failed_sync":
-        return _by_role(recording, list(enumerate(syncs(recording))), operations)
-    if fault == "tear":
-        return _by_role(
-            recording, [(each.index, each.index) for each in operations if each.kind is Kind.WRITE], operations
-        )
-    if fault == "damage":
-        return []
-    return _by_role(recording, [(each.index, each.index) for each in operations], operations)
 
 
 def definition(recording: Sequence[IoOperation]) -> str:
@@ -97,11 +81,12 @@ def commits(recording: Sequence[IoOperation]) -> list[range]:
     ]
 
 
-def _unsynced(recording: Sequence[IoOperation], operations: Sequence[IoOperation]) -> list[Group]:
+def unsynced(recording: Sequence[IoOperation]) -> list[Group]:
     """Return the positions just before a sync or a change of names, and those after a change of names.
 
     The largest weights go to positions before the first sync after an acknowledgement, and to those within a commit.
     """
+    operations = numbered(recording)
     before_syncs = [each.index for each in operations if _is_sync(each)] + [len(operations)]
     told = {before_syncs[bisect_left(before_syncs, commit.stop)] for commit in commits(recording)} | {len(operations)}
     inside = {point for commit in commits(recording) for point in commit}
@@ -127,14 +112,13 @@ def _shared_out(weight: float, operations: Sequence[IoOperation]) -> list[Group]
     return [Group(weight / len(roles), points) for points in roles.values()]
 
 
-def _by_role(
-    recording: Sequence[IoOperation], struck: Sequence[tuple[int, int]], operations: Sequence[IoOperation]
-) -> list[Group]:
+def by_role(recording: Sequence[IoOperation], struck: Sequence[tuple[int, int]]) -> list[Group]:
     """Return the points of ``struck``, grouped by the role of the operation that each one strikes.
 
     An operation of every commit has weight 1, one of every fifth commit weight 1/5. All before the first commit
     share weight 1/2, all other operations outside commits 1/5.
     """
+    operations = numbered(recording)
     first = next((operation.index for operation in recording if operation.text.startswith("attempt")), 0)
     within = {at: number for number, commit in enumerate(commits(recording)) for at in commit}
     roles: dict[tuple[str, ...], list[int]] = {}

@@ -15,15 +15,20 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from random import Random
+from typing import TYPE_CHECKING
 
-from harness.checkers.prefix import Found, PrefixFinding, Promised
+from harness.checkers.prefix import Found, PrefixFinding, Promised, demand
 from harness.crash_states.choices import Depth
 from harness.crash_states.files import ROOT, Tree
 from harness.crash_states.model import FolderModel, numbered
 from harness.crash_states.states import State, states
-from harness.experiments.iofaults.power import BOOT_AFTER_THAT, check_maps, promised_between
-from harness.experiments.iofaults.workshop import NEVER_READ, NOTHING, Plan, Row, Workshop
+from harness.experiments.iofaults.drawing import NEVER_READ, Group, by_role
+from harness.experiments.iofaults.fault import NOTHING, STRICT, InjectedFault, Loss, Plan, Row
+from harness.experiments.iofaults.power import check_maps, promised_between
 from harness.io_trace.recorder import NOT_COUNTED, IoOperation, Kind, read_recording
+
+if TYPE_CHECKING:
+    from harness.experiments.iofaults.workshop import Workshop
 
 _DEPTH = Depth(states_per_position=3, unread=NEVER_READ)
 _OPENING_POSITIONS = 8
@@ -41,23 +46,41 @@ def syncs(recording: Sequence[IoOperation]) -> list[int]:
     ]
 
 
-def failed_syncs(shop: Workshop, points: Sequence[int], only: str = "") -> Iterator[Row]:
-    """Fail the syncs that ``points`` number. Cut the power at acknowledgements of the process that continues."""
-    planned = syncs(shop.recording())
-    for point in (point for point in points if point < len(planned)):
-        at = planned[point]
-        first, second = shop.scratch("failed"), shop.scratch("went-on")
-        lives = _Lives(shop, at, first, second)
-        promises, verdict = shop.patiently(lives.trial)
-        if not lives.reached or not verdict.expected:
-            words = _words(at) if lives.reached else f"operation {at} was to fail, and was not reached"
-            yield shop.row(point, "", words, promises, verdict)
-            continue
-        recording = joined(read_recording(first), lives.promises_of(read_recording(second)))
-        check_maps(recording)
-        for state in _states(recording, len(numbered(read_recording(first))), shop):
-            if only in ("", state.description.to_json()):
-                yield _checked(shop, recording, point, at, state)
+class FailedSync(InjectedFault):
+    """The sync ``point`` fails. The power is cut at acknowledgements of the process that continues."""
+
+    name = "failed_sync"
+    words = "a sync fails, a kill, and power lost later"
+    points_per_subset = 4
+    variants = ("names", STRICT)
+    loss = Loss.UNSYNCED
+    promise = "power"
+    several_at_a_point = True
+    from_recording = True
+    model_suffix = ", a sync failed earlier"
+
+    def explore(self, shop: Workshop, points: Sequence[int], only: str) -> Iterator[Row]:
+        planned = syncs(shop.recording())
+        for point in (point for point in points if point < len(planned)):
+            at = planned[point]
+            first, second = shop.scratch("failed"), shop.scratch("went-on")
+            lives = _Lives(shop, at, first, second)
+            promises, verdict = shop.patiently(lives.trial)
+            if not lives.reached or not verdict.expected:
+                words = _words(at) if lives.reached else f"operation {at} was to fail, and was not reached"
+                yield shop.row(point, "", words, promises, verdict)
+                continue
+            recording = joined(read_recording(first), lives.promises_of(read_recording(second)))
+            check_maps(recording)
+            for state in _states(recording, len(numbered(read_recording(first))), shop):
+                if only in ("", state.description.to_json()):
+                    yield _checked(shop, recording, point, at, state)
+
+    def points(self, recording: Sequence[IoOperation], variant: str, seed: int) -> range:
+        return range(len(syncs(recording)))
+
+    def groups(self, recording: Sequence[IoOperation]) -> list[Group]:
+        return by_role(recording, list(enumerate(syncs(recording))))
 
 
 class _Lives:
@@ -76,19 +99,19 @@ class _Lives:
         for made in (self._first, self._second):
             made.unlink(missing_ok=True)
         before = shop.writer(["FailThenKill", self._at, errno.EIO], self._first)
-        demanded = shop.demanded("power")
-        promises = shop.promises(before, demanded)
+        promises = shop.promises(before)
         self.reached = before.killed
         if not self.reached:
             # The process completed its work, so its store is checked as it is.
-            return promises, shop.verdict(promises, shop.demanded("error"))
+            error = demand(shop.case.level, "error", transactional=shop.demanded.transactional)
+            return promises, shop.verdict(promises, error)
         self._refused = shop.case.variant == "names" and _failed_a_folder(read_recording(self._first))
         plan: Plan = ["Fail", 0, errno.EROFS, True] if self._refused else NOTHING
         after = shop.writer(plan, self._second, go_on_from=promises.acknowledged)
         notes = [note for note in after.notes if self._is_promise(note)]
-        promises = shop.promises(after._replace(notes=(*before.notes, *notes)), demanded)
+        promises = shop.promises(after._replace(notes=(*before.notes, *notes)))
         if promises.broken or promises.trouble:
-            return promises, shop.verdict(promises, demanded)
+            return promises, shop.verdict(promises)
         return promises, PrefixFinding(Found.VALID, None, True)
 
     def promises_of(self, recording: Sequence[IoOperation]) -> list[IoOperation]:
@@ -146,17 +169,9 @@ def _states(recording: Sequence[IoOperation], begin: int, shop: Workshop) -> Ite
 
 
 def _checked(shop: Workshop, recording: Sequence[IoOperation], point: int, at: int, state: State) -> Row:
-    demanded = shop.demanded("power")
-    promised = promised_between(recording, state.said_by, state.said_before, demanded)
-
-    def trial() -> tuple[Promised, PrefixFinding]:
-        shop.place(state.tree)
-        return promised, shop.verdict(promised, demanded, boot=BOOT_AFTER_THAT)
-
-    promises, verdict = shop.patiently(trial)
+    promises = promised_between(recording, state.said_by, state.said_before, shop.demanded)
     words = f"{_words(at)}; and the power lost before operation {state.description.position}: {state.description.kind}"
-    row = shop.row(point, state.description.to_json(), words, promises, verdict)
-    return row | {"digest": state.tree.digest(NEVER_READ).hex()}
+    return shop.of_crash_state(point, state.description.to_json(), words, promises, state.tree)
 
 
 def _words(at: int) -> str:

@@ -8,65 +8,158 @@ import signal
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import count
+from typing import TYPE_CHECKING
 
-from harness.checkers.prefix import DETECTING, Demand, Found, PrefixFinding, Promised
+from harness.checkers.prefix import DETECTING, Found, PrefixFinding, Promised
 from harness.crash_states.changes import matches
 from harness.crash_states.files import Tree
-from harness.experiments.iofaults.workshop import NEVER_READ, NOTHING, Life, Plan, Row, Workshop
+from harness.experiments.iofaults.drawing import NEVER_READ, Group, by_role
+from harness.experiments.iofaults.fault import NOTHING, InjectedFault, Plan, Row
 from harness.io_trace.recorder import IoOperation, Kind, read_recording
 from harness.processes.fork_server import ForkServerError
 
+if TYPE_CHECKING:
+    from harness.experiments.iofaults.workshop import Life, Workshop
+
 _TEARS = 2
 _SECTOR_BYTES = 512
+_SHORT_BYTES, _ALWAYS_SHORT_BYTES = 7, 505
+"""The bytes that a short write transfers: if it happens once, and if every write is short, so that a retry ends."""
 
 
-def kills(shop: Workshop, points: Sequence[int], only: str = "") -> Iterator[Row]:
-    """Kill before I/O operation ``point``, for each of ``points``. Behind the last one the writer process ends."""
-    for point in points:
-        yield _killed(shop, point, "", ["Kill", point], f"killed before operation {point}")
+class _InWriter(InjectedFault):
+    """A fault that strikes the writer process, whose store is then checked."""
+
+    def _row(self, shop: Workshop, point: int, only: str, plan: Plan, description: str) -> Row:
+        """Run a writer process under ``plan``, and return the row of the trial."""
+        lives: list[Life] = []
+
+        def trial() -> tuple[Promised, PrefixFinding]:
+            lives.append(shop.writer(plan))
+            promises = self.promised(shop, lives[-1])
+            return promises, shop.verdict(promises)
+
+        row = shop.tried(point, only, description, trial)
+        if lives and not self.has_struck(lives[-1]):
+            row["description"] += ", which was not reached"
+        return row
+
+    def promised(self, shop: Workshop, life: Life) -> Promised:
+        """Return what the process was promised, and any anomaly that it found itself."""
+        return shop.promises(life)
+
+    def has_struck(self, life: Life) -> bool:
+        """Return False if the process did not come to the fault."""
+        return life.killed
 
 
-def tears(shop: Workshop, points: Sequence[int], only: str = "") -> Iterator[Row]:
-    """Kill inside each write among ``points``, after some of its bytes.
+class KillBefore(_InWriter):
+    """A kill before I/O operation ``point``. Behind the last one the writer process ends."""
+
+    name = "kill"
+    words = "killed before each I/O operation"
+    points_per_subset = 120
+
+    def explore(self, shop: Workshop, points: Sequence[int], only: str) -> Iterator[Row]:
+        for point in points:
+            yield self._row(shop, point, "", ["Kill", point], f"killed before operation {point}")
+
+
+class TornWrite(_InWriter):
+    """A kill inside the write ``point``, after some of its bytes.
 
     The length of the write is that of a recording. With background threads, the operation may differ this time.
     """
-    operations = {operation.index: operation for operation in shop.recording() if operation.kind is Kind.WRITE}
-    for point in points:
-        if point in operations:
-            for length in _lengths(operations[point], shop.seed):
-                if only in ("", str(length)):
-                    description = f"killed {length} bytes into operation {point}"
-                    yield _killed(shop, point, str(length), ["Tear", point, length], description)
+
+    name = "tear"
+    words = "killed inside a write"
+    points_per_subset = 60
+    several_at_a_point = True
+    from_recording = True
+
+    def explore(self, shop: Workshop, points: Sequence[int], only: str) -> Iterator[Row]:
+        operations = {operation.index: operation for operation in shop.recording() if operation.kind is Kind.WRITE}
+        for point in points:
+            if point in operations:
+                for length in _lengths(operations[point], shop.seed):
+                    if only in ("", str(length)):
+                        description = f"killed {length} bytes into operation {point}"
+                        yield self._row(shop, point, str(length), ["Tear", point, length], description)
+
+    def groups(self, recording: Sequence[IoOperation]) -> list[Group]:
+        return by_role(recording, [(each.index, each.index) for each in recording if each.kind is Kind.WRITE])
 
 
-def kills_twice(shop: Workshop, points: Sequence[int], only: str = "") -> Iterator[Row]:
-    """Kill before I/O operation ``point``, then kill the recovering process before each of its own operations.
+class FailingCall(_InWriter):
+    """The call that would be operation ``point`` fails as the case's variant says."""
+
+    name = "error"
+    words = "a call fails"
+    points_per_subset = 60
+    variants = (
+        *(f"{error} {how}" for error in ("EIO", "ENOSPC", "EDQUOT") for how in ("once", "lasting")),
+        "SHORT once",
+        "SHORT lasting",
+    )
+    promise = "error"
+
+    def explore(self, shop: Workshop, points: Sequence[int], only: str) -> Iterator[Row]:
+        error, how = shop.case.variant.split(" ")
+        for point in points:
+            if error == "SHORT":
+                lasting = how == "lasting"
+                plan: Plan = ["Short", point, _ALWAYS_SHORT_BYTES if lasting else _SHORT_BYTES, lasting]
+            else:
+                plan = ["Fail", point, getattr(errno, error), how == "lasting"]
+            yield self._row(shop, point, "", plan, f"{error} at operation {point}, {how}")
+
+    def promised(self, shop: Workshop, life: Life) -> Promised:
+        """After a single error, a process that follows the advice completes its work."""
+        promises = shop.promises(life)
+        result = life.outcome.result
+        if shop.case.variant.endswith("lasting") or promises.broken or result is None or not result["gave_up"]:
+            return promises
+        if shop.demanded.may_detect and result["error"].split(":")[0] in DETECTING:
+            return promises
+        return replace(promises, broken=(Found.UNUSABLE, f"one call failed, and this stays: {result['error']}"))
+
+    def has_struck(self, life: Life) -> bool:
+        return life.outcome.result is None or bool(life.outcome.result["fired"])
+
+
+class KillTwice(InjectedFault):
+    """A kill before I/O operation ``point``, and a kill of the recovering process before each of its own operations.
 
     Operations that change no data (a sync, or a line of a log that is never read) leave the same crash state as the
     next operation, when more may have been acknowledged. So only the last of such a run is tried, both times.
     """
-    demanded = shop.demanded("kill")
-    idle = _idle(shop.recording())
-    for point in points if only else _worthwhile(points, idle):
-        promises, so_far = _crashed(shop, demanded, point)
-        if not so_far.expected:
-            yield shop.row(point, "", f"killed before operation {point}", promises, so_far)
-            continue
-        crashed = Tree.read(shop.root)
-        again = int(only or 0)
-        if again < 0:
-            raise ValueError("the first operation is 0")
-        passed_over = frozenset[int]() if only else _idle(_recovery(shop, crashed))
-        killed = True
-        while killed:
-            if again not in passed_over:
-                killed, told_again, verdict = _killed_again(shop, crashed, promises, demanded, again)
-                description = f"killed before operation {point}, and its recovery before operation {again}"
-                yield shop.row(point, str(again), description, told_again, verdict)
-            again += 1
-            if only:
-                break
+
+    name = "kill_twice"
+    words = "killed, and again in its recovery"
+    points_per_subset = 6
+    several_at_a_point = True
+    from_recording = True
+
+    def explore(self, shop: Workshop, points: Sequence[int], only: str) -> Iterator[Row]:
+        idle = _idle(shop.recording())
+        for point in points if only else _worthwhile(points, idle):
+            promises, so_far = _crashed(shop, point)
+            if not so_far.expected:
+                yield shop.row(point, "", f"killed before operation {point}", promises, so_far)
+                continue
+            crashed = Tree.read(shop.root)
+            again = int(only or 0)
+            if again < 0:
+                raise ValueError("the first operation is 0")
+            passed_over = frozenset[int]() if only else _idle(_recovery(shop, crashed))
+            killed = True
+            while killed:
+                if again not in passed_over:
+                    killed, row = _killed_again(shop, crashed, promises, point, again)
+                    yield row
+                again += 1
+                if only:
+                    break
 
 
 def _worthwhile(points: Sequence[int], idle: frozenset[int]) -> list[int]:
@@ -98,27 +191,11 @@ def _recovery(shop: Workshop, crashed: Tree) -> Sequence[IoOperation]:
     return read_recording(recording) if recovered.status == 0 else ()
 
 
-def _killed(shop: Workshop, point: int, only: str, plan: Plan, description: str) -> Row:
-    demanded = shop.demanded("kill")
-    life: Life | None = None
-
-    def trial() -> tuple[Promised, PrefixFinding]:
-        nonlocal life
-        life = shop.writer(plan)
-        promises = shop.promises(life, demanded)
-        return promises, shop.verdict(promises, demanded)
-
-    promises, verdict = shop.patiently(trial)
-    if life is not None and not life.killed:
-        description += ", which was not reached"
-    return shop.row(point, only, description, promises, verdict)
-
-
-def _crashed(shop: Workshop, demanded: Demand, point: int) -> tuple[Promised, PrefixFinding]:
+def _crashed(shop: Workshop, point: int) -> tuple[Promised, PrefixFinding]:
     """Kill before operation ``point``. Return what was acknowledged, and any problem found before a verifier runs."""
 
     def trial() -> tuple[Promised, PrefixFinding]:
-        promises = shop.promises(shop.writer(["Kill", point]), demanded)
+        promises = shop.promises(shop.writer(["Kill", point]))
         if promises.trouble:
             return promises, PrefixFinding(Found.HARNESS_ERROR, None, False, promises.trouble)
         if promises.broken is not None:
@@ -128,9 +205,8 @@ def _crashed(shop: Workshop, demanded: Demand, point: int) -> tuple[Promised, Pr
     return shop.patiently(trial)
 
 
-def _killed_again(
-    shop: Workshop, crashed: Tree, promises: Promised, demanded: Demand, again: int
-) -> tuple[bool, Promised, PrefixFinding]:
+def _killed_again(shop: Workshop, crashed: Tree, promises: Promised, point: int, again: int) -> tuple[bool, Row]:
+    """Kill the recovery from ``crashed`` before its operation ``again``. Return False if it ended, and the row."""
     killed = False
 
     def trial() -> tuple[Promised, PrefixFinding]:
@@ -138,20 +214,22 @@ def _killed_again(
         shop.place(crashed)
         recovery = shop.recover(["Kill", again], boot="")
         killed = recovery.signal == signal.SIGKILL and not recovery.timed_out
+        wrong: tuple[Found, str] | None = None
         if recovery.timed_out:
-            return promises, PrefixFinding(Found.HANGING, None, False, "the recovery did not come to an end")
-        if not killed and recovery.signal is not None:
-            return promises, PrefixFinding(
-                Found.DEADLY, None, False, f"the recovery was ended by signal {recovery.signal}"
-            )
-        if recovery.error:
-            return promises, PrefixFinding(Found.HARNESS_ERROR, None, False, f"the recovery raised {recovery.error}")
-        if not killed and recovery.result["leaked"]:
-            return promises, PrefixFinding(Found.LEAKED_EXCEPTION, None, False, recovery.result["leaked"])
-        return promises, shop.verdict(promises, demanded)
+            wrong = Found.HANGING, "the recovery did not come to an end"
+        elif not killed and recovery.signal is not None:
+            wrong = Found.DEADLY, f"the recovery was ended by signal {recovery.signal}"
+        elif recovery.error:
+            wrong = Found.HARNESS_ERROR, f"the recovery raised {recovery.error}"
+        elif not killed and recovery.result["leaked"]:
+            wrong = Found.LEAKED_EXCEPTION, recovery.result["leaked"]
+        if wrong is not None:
+            return promises, PrefixFinding(wrong[0], None, False, wrong[1])
+        return promises, shop.verdict(promises)
 
-    told_again, verdict = shop.patiently(trial)
-    return killed, told_again, verdict
+    description = f"killed before operation {point}, and its recovery before operation {again}"
+    row = shop.tried(point, str(again), description, trial)
+    return killed, row
 
 
 def _lengths(operation: IoOperation, seed: int) -> list[int]:
@@ -161,47 +239,3 @@ def _lengths(operation: IoOperation, seed: int) -> list[int]:
     anywhere = {choose.randrange(1, size) for _ in range(_TEARS - 1)} if size > 1 else set()
     sectors = range(_SECTOR_BYTES - operation.offset % _SECTOR_BYTES, size, _SECTOR_BYTES)
     return sorted(anywhere | ({choose.choice(sectors)} if sectors else set()))
-
-
-_SHORT_BYTES, _ALWAYS_SHORT_BYTES = 7, 505
-"""The bytes that a short write transfers: if it happens once, and if every write is short, so that a retry ends."""
-
-
-def errors(shop: Workshop, points: Sequence[int], only: str = "") -> Iterator[Row]:
-    """Let the call that would be operation ``point`` fail as the case's variant says, for each of ``points``."""
-    error, how = shop.case.variant.split(" ")
-    for point in points:
-        if error == "SHORT":
-            lasting = how == "lasting"
-            plan: Plan = ["Short", point, _ALWAYS_SHORT_BYTES if lasting else _SHORT_BYTES, lasting]
-        else:
-            plan = ["Fail", point, getattr(errno, error), how == "lasting"]
-        yield _failed(shop, point, plan, f"{error} at operation {point}, {how}")
-
-
-def _failed(shop: Workshop, point: int, plan: Plan, description: str) -> Row:
-    demanded = shop.demanded("error")
-    life: Life | None = None
-
-    def trial() -> tuple[Promised, PrefixFinding]:
-        nonlocal life
-        life = shop.writer(plan)
-        promises = shop.promises(life, demanded)
-        if not shop.case.variant.endswith("lasting"):
-            promises = _went_on(life, promises, demanded)
-        return promises, shop.verdict(promises, demanded)
-
-    promises, verdict = shop.patiently(trial)
-    if life is not None and life.outcome.result is not None and not life.outcome.result["fired"]:
-        description += ", which was not reached"
-    return shop.row(point, "", description, promises, verdict)
-
-
-def _went_on(life: Life, promises: Promised, demanded: Demand) -> Promised:
-    """After a single error, a process that follows the advice completes its work."""
-    result = life.outcome.result
-    if promises.broken or result is None or not result["gave_up"]:
-        return promises
-    if demanded.may_detect and result["error"].split(":")[0] in DETECTING:
-        return promises
-    return replace(promises, broken=(Found.UNUSABLE, f"one call failed, and this stays: {result['error']}"))

@@ -301,11 +301,6 @@ def kind_in_turn(subject: str, level: str, fault: str, seed: int) -> str:
     return IN_TURN[(turn + seed) % len(IN_TURN)]
 
 
-def picked(item: PlannedCase, points: Sequence[int], groups: Iterable[Group] = ()) -> list[int]:
-    """Return the points to explore, ascending: ``points_max`` of ``points``, or all; see ``in_turn``."""
-    return sorted(in_turn(item, points, groups))
-
-
 def in_turn(item: PlannedCase, points: Sequence[int], groups: Iterable[Group] = ()) -> list[int]:
     """Return the points to explore, in the order in which the seed draws them."""
     case = item.case

@@ -8,75 +8,101 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
-from harness.checkers.prefix import Demand, Found, PrefixFinding, Promised
+from harness.checkers.prefix import Demand, Promised
 from harness.crash_states.choices import Depth
 from harness.crash_states.files import Tree
 from harness.crash_states.model import FolderModel
 from harness.crash_states.states import Description, Distinct, distinct, positions, rebuild, said
-from harness.experiments.iofaults.case import TORN_SECTORS
-from harness.experiments.iofaults.workshop import NEVER_READ, NOTHING, Row, Workshop
+from harness.experiments.iofaults.drawing import NEVER_READ, Group, unsynced
+from harness.experiments.iofaults.fault import NOTHING, STRICT, InjectedFault, Loss, Row
 from harness.experiments.iofaults.writer import folded
 from harness.io_trace.recorder import IoOperation, Kind, read_recording
 from harness.processes.fork_server import ForkServerError
 
-NEXT_BOOT, BOOT_AFTER_THAT = "the next boot", "the boot after that"
+if TYPE_CHECKING:
+    from harness.experiments.iofaults.workshop import Workshop
+
+NEXT_BOOT = "the next boot"
+TORN_SECTORS = "torn-sectors"
+"""The variant of power loss that goes beyond the model of disks."""
 MAPS_THAT_DO_NOT_MATTER = ("-shm", "lock.mdb")
 """Files that engines map writable and shared, and rebuild after a crash: SQLite's WAL index, LMDB's reader table."""
 _FIRST_STATES = Depth(states_per_position=2, unread=NEVER_READ)
 _SECOND_STATES = Depth(states_per_position=4, unread=NEVER_READ)
-_SILENT = (Found.LOST, Found.TORN, Found.PHANTOM)
 
 
-def power_losses(shop: Workshop, points: Sequence[int], only: str = "") -> Iterator[Row]:
-    """Cut the power at each of ``points``, positions of the recording; equal crash states are checked once."""
-    recording = shop.recording()
-    check_maps(recording)
-    torn_sectors = shop.case.variant == TORN_SECTORS
-    model = FolderModel.NAMES if torn_sectors else FolderModel(shop.case.variant)
-    if only:
-        alone, _ = _read(only)
-        yield _checked(shop, recording, alone, rebuild(recording, Tree(), alone.description))
-        return
-    depth = Depth(beyond_model=torn_sectors, states_per_position=shop.case.states_per_position, unread=NEVER_READ)
-    for state in distinct(recording, Tree(), _within(recording, points), model, shop.seed, depth):
-        yield _checked(shop, recording, _Cut.of(state), state.tree) | {"states": state.states}
+class PowerLoss(InjectedFault):
+    """The power is cut at positions of the recording; equal crash states are checked once."""
+
+    name = "power"
+    words = "power lost"
+    points_per_subset = 96
+    variants: ClassVar[tuple[str, ...]] = ("names", "journal", STRICT, TORN_SECTORS)
+    loss = Loss.UNSYNCED
+    promise = "power"
+    several_at_a_point = True
+    from_recording = True
+
+    def explore(self, shop: Workshop, points: Sequence[int], only: str) -> Iterator[Row]:
+        recording = shop.recording()
+        check_maps(recording)
+        torn_sectors = shop.case.variant == TORN_SECTORS
+        model = FolderModel.NAMES if torn_sectors else FolderModel(shop.case.variant)
+        if only:
+            alone, _ = _read(only)
+            yield _checked(shop, recording, alone, rebuild(recording, Tree(), alone.description))
+            return
+        depth = Depth(beyond_model=torn_sectors, states_per_position=shop.case.states_per_position, unread=NEVER_READ)
+        for state in distinct(recording, Tree(), _within(recording, points), model, shop.seed, depth):
+            yield _checked(shop, recording, _Cut.of(state), state.tree) | {"states": state.states}
+
+    def groups(self, recording: Sequence[IoOperation]) -> list[Group]:
+        return unsynced(recording)
 
 
-def power_losses_twice(shop: Workshop, points: Sequence[int], only: str = "") -> Iterator[Row]:
-    """Cut the power at each of ``points``, and from some of the states again at every position of the recovery."""
-    recording = shop.recording()
-    check_maps(recording)
-    model = FolderModel(shop.case.variant)
-    wanted = ""
-    firsts: Iterator[tuple[_Cut, Tree]]
-    if only:
-        alone, wanted = _read(only)
-        firsts = iter([(alone, rebuild(recording, Tree(), alone.description))])
-    else:
-        found = distinct(recording, Tree(), _within(recording, points), model, shop.seed, _FIRST_STATES)
-        firsts = ((_Cut.of(state), state.tree) for state in found)
-    for first, tree in firsts:
-        shop.place(tree)
-        # Read the tree again, with file numbers that the recovery's recording does not use.
-        base = Tree.read(shop.root)
-        again = shop.scratch("recovery")
-        again.unlink(missing_ok=True)
-        try:
-            recovered = shop.recover(NOTHING, boot=NEXT_BOOT, recording=again)
-        except ForkServerError:
-            recovered = None
-            shop.renew()
-        if recovered is None or recovered.status != 0:
-            # The verifier opens the same state, and reports a hang, a crash or an error.
-            yield _checked(shop, recording, first, base)
-            continue
-        recovery = read_recording(again)
-        check_maps(recovery)
-        for state in distinct(recovery, base, positions(recovery), model, shop.seed, _SECOND_STATES):
-            if wanted in ("", state.description.to_json()):
-                yield _checked(shop, recording, first, state.tree, state.description) | {"states": state.states}
+class PowerLossTwice(PowerLoss):
+    """The power is cut at positions, and from some of the states again at every position of the recovery."""
+
+    name = "power_twice"
+    words = "power lost, and again in its recovery"
+    points_per_subset = 4
+    variants = ("names",)
+    model_suffix = ", twice"
+
+    def explore(self, shop: Workshop, points: Sequence[int], only: str) -> Iterator[Row]:
+        recording = shop.recording()
+        check_maps(recording)
+        model = FolderModel(shop.case.variant)
+        wanted = ""
+        firsts: Iterator[tuple[_Cut, Tree]]
+        if only:
+            alone, wanted = _read(only)
+            firsts = iter([(alone, rebuild(recording, Tree(), alone.description))])
+        else:
+            found = distinct(recording, Tree(), _within(recording, points), model, shop.seed, _FIRST_STATES)
+            firsts = ((_Cut.of(state), state.tree) for state in found)
+        for first, tree in firsts:
+            shop.place(tree)
+            # Read the tree again, with file numbers that the recovery's recording does not use.
+            base = Tree.read(shop.root)
+            again = shop.scratch("recovery")
+            again.unlink(missing_ok=True)
+            try:
+                recovered = shop.recover(NOTHING, boot=NEXT_BOOT, recording=again)
+            except ForkServerError:
+                recovered = None
+                shop.renew()
+            if recovered is None or recovered.status != 0:
+                # The verifier opens the same state, and reports a hang, a crash or an error.
+                yield _checked(shop, recording, first, base)
+                continue
+            recovery = read_recording(again)
+            check_maps(recovery)
+            for state in distinct(recovery, base, positions(recovery), model, shop.seed, _SECOND_STATES):
+                if wanted in ("", state.description.to_json()):
+                    yield _checked(shop, recording, first, state.tree, state.description) | {"states": state.states}
 
 
 def _within(recording: Sequence[IoOperation], points: Sequence[int]) -> list[int]:
@@ -120,18 +146,9 @@ def promised_between(recording: Sequence[IoOperation], said_by: int, said_before
 def _checked(
     shop: Workshop, recording: Sequence[IoOperation], cut: _Cut, tree: Tree, second: Description | None = None
 ) -> Row:
-    promises = promised_between(recording, cut.said_by, cut.said_before, shop.demanded("power"))
-
-    def trial() -> tuple[Promised, PrefixFinding]:
-        shop.place(tree)
-        return promises, shop.verdict(promises, shop.demanded("power"), boot=BOOT_AFTER_THAT)
-
-    promises, verdict = shop.patiently(trial)
-    if shop.case.variant == TORN_SECTORS and verdict.found not in (*_SILENT, Found.HARNESS_ERROR):
-        verdict = verdict._replace(expected=True)
+    promises = promised_between(recording, cut.said_by, cut.said_before, shop.demanded)
     description = cut.description
-    row = shop.row(description.position, cut.to_json(second), _words(description, second), promises, verdict)
-    return row | {"digest": tree.digest(NEVER_READ).hex()}
+    return shop.of_crash_state(description.position, cut.to_json(second), _words(description, second), promises, tree)
 
 
 def _words(description: Description, second: Description | None) -> str:

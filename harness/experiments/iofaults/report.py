@@ -11,10 +11,10 @@ from harness.experiments.iofaults.case import (
     IO_FAULTS,
     NOT_TRIED,
     SILENT,
-    Loss,
     is_promised,
     is_wrong,
 )
+from harness.experiments.iofaults.fault import Loss
 from harness.report import text
 from harness.report.figures import Figure, Figures
 from harness.report.listing import Column, Listing

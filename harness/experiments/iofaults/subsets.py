@@ -1,6 +1,6 @@
-"""The subsets of a run: each is the work of one task, some points of a case, explored by the function of its fault.
+"""The subsets of a run: each is the work of one task, some points of a case.
 
-Given ascending points of a case, that function returns a row for each trial. A row depends on the case, the point and
+A fault explores ascending points of a case, and returns a row for each trial. A row depends on the case, the point and
 the seed alone (and, in engines with threads, on their schedule). So rows do not depend on the subsets into which points
 were divided.
 """
@@ -8,20 +8,15 @@ were divided.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from importlib import import_module
 from pathlib import Path
 
 from harness.budget import NEVER, Deadline, TimeOverError
 from harness.checkers.prefix import Found
-from harness.crash_states.files import Tree
-from harness.crash_states.states import positions
-from harness.experiments.iofaults.case import IO_FAULTS, VARIANTS, IoFaultCase, repeat_command
-from harness.experiments.iofaults.damage import final_tree
-from harness.experiments.iofaults.damage import plan as damage_plan
-from harness.experiments.iofaults.drawing import Group, definition, groups
-from harness.experiments.iofaults.failed_syncs import syncs
+from harness.experiments.iofaults.case import IO_FAULTS, IoFaultCase, repeat_command
+from harness.experiments.iofaults.drawing import Group, definition
+from harness.experiments.iofaults.fault import Row
 from harness.experiments.iofaults.plan import (
     PlannedCase,
     PlannedMutant,
@@ -30,19 +25,10 @@ from harness.experiments.iofaults.plan import (
     in_rounds,
     in_turn,
 )
-from harness.experiments.iofaults.workshop import Row, Workshop
+from harness.experiments.iofaults.workshop import Workshop
 from harness.folders import ROOT
-from harness.io_trace.recorder import Kind, read_recording
+from harness.io_trace.recorder import Kind
 from harness.processes.fork_server import ForkServer
-
-Explore = Callable[[Workshop, Sequence[int], str], Iterator[Row]]
-
-
-def explorer(fault: str) -> Explore:
-    """Return the function that explores points of ``fault``."""
-    module, _, function = IO_FAULTS[fault].explore.rpartition(".")
-    explore: Explore = getattr(import_module(f"harness.experiments.iofaults.{module}"), function)
-    return explore
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,30 +59,18 @@ class Writer:
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """A summary of a recording: the number of operations, of corruptions that its end allows, and the writes it misses.
+    """A summary of a recording: the points of each fault, and the writes that it misses.
 
-    ``error`` is the reason why there is no recording, or "". ``syncs`` is the number of operations that sync one file
-    or folder. ``groups`` holds, by fault, the points that are drawn first.
+    ``error`` is the reason why there is no recording, or "". ``points`` is the number of points by fault and variant.
+    ``groups`` holds, by fault, the points that are drawn first.
     """
 
-    operations: int = 0
-    damages: Mapping[str, int] | None = None
+    points: Mapping[str, int] = field(default_factory=dict)
+    groups: Mapping[str, Sequence[Group]] = field(default_factory=dict)
     blind_spots: str = ""
     error: str = ""
-    syncs: int = 0
-    groups: Mapping[str, Sequence[Group]] = field(default_factory=dict)
     definition: str = ""
     """A digest of the I/O operations that the points count, in any order: threads of an engine change the order."""
-
-    def points(self, case: IoFaultCase) -> range:
-        """Return every point of ``case``: one before each operation, one after the last. None without a recording."""
-        if self.error:
-            return range(0)
-        if case.fault == "damage":
-            return range((self.damages or {}).get(case.variant, 0))
-        if case.fault == "failed_sync":
-            return range(self.syncs)
-        return range(self.operations + 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,24 +94,6 @@ class Subset:
     definition: str = ""
 
 
-def all_points(shop: Workshop) -> range:
-    """Return every point of the workshop's case. Raises: ForkServerError if the writer fails without a fault."""
-    if shop.case.fault == "damage":
-        return range(len(damage_plan(shop.case.variant, final_tree(shop), shop.seed)))
-    if shop.case.fault == "failed_sync":
-        return range(len(syncs(shop.recording())))
-    if shop.case.fault in ("power", "power_twice"):
-        return positions(shop.recording())
-    return range(shop.undisturbed() + 1)
-
-
-def record(case: IoFaultCase, seed: int, path: str, fork_server: ForkServer | None = None) -> IoFaultCase:
-    """Record ``case`` in the file ``path``. Return the case that uses it. Raises: as ``Workshop.recording``."""
-    with Workshop(replace(case, recording=path), seed, fork_server) as shop:
-        shop.recording()
-        return shop.case
-
-
 def make_recording(writer: Writer, file: Path, fork_server: ForkServer | None = None) -> Recorded:
     """Record a writer process without faults in ``file``. Return a summary of the recording."""
     beside = file.with_name(f"{file.name}.{os.getpid()}.new")
@@ -145,37 +101,36 @@ def make_recording(writer: Writer, file: Path, fork_server: ForkServer | None = 
     beside.unlink(missing_ok=True)
     try:
         case = IoFaultCase(
-            writer.subject, writer.level, "kill", commits=writer.commits, mutant=writer.mutant, records=writer.records
+            writer.subject,
+            writer.level,
+            "kill",
+            commits=writer.commits,
+            mutant=writer.mutant,
+            recording=str(beside),
+            records=writer.records,
         )
-        record(case, writer.seed, str(beside), fork_server)
+        with Workshop(case, writer.seed, fork_server) as shop:
+            recording = shop.recording()
         beside.replace(file)
-        recording = read_recording(file)
     except Exception as error:
         # Any error becomes a row of this subject; the rows of other subjects are kept.
         return Recorded(error=f"{type(error).__name__}: {error}")
     finally:
         beside.unlink(missing_ok=True)
-    tree = Tree()
-    for operation in recording:
-        tree.apply(operation)
     unseen = sorted({Path(operation.path).name for operation in recording if operation.kind is Kind.MAP_WRITABLE})
-    numbers = {variant: len(damage_plan(variant, tree, writer.seed)) for variant in VARIANTS["damage"]}
-    first = {fault: groups(fault, recording) for fault in VARIANTS}
-    return Recorded(
-        len(positions(recording)) - 1,
-        numbers,
-        ", ".join(unseen),
-        "",
-        len(syncs(recording)),
-        first,
-        definition(recording),
-    )
+    points = {
+        f"{name} {variant}".rstrip(): len(fault.points(recording, variant, writer.seed))
+        for name, fault in IO_FAULTS.items()
+        for variant in fault.variants
+    }
+    first = {name: fault.groups(recording) for name, fault in IO_FAULTS.items()}
+    return Recorded(points, first, ", ".join(unseen), "", definition(recording))
 
 
 def covered_key(case: IoFaultCase) -> tuple[str, str, str]:
     """Return the experiment, the subject and the fault under which the points of a case are counted over nights."""
     kind = f", {case.records}" if case.records else ""
-    return "iofaults", f"{case.subject} at {case.level}{kind}", f"{case.fault} {case.variant}".rstrip()
+    return "iofaults", f"{case.subject} at {case.level}{kind}", case.fault_and_variant
 
 
 def subsets_of(
@@ -201,7 +156,7 @@ def subsets_of(
                 recording = str(file.relative_to(ROOT) if file.is_relative_to(ROOT) else file)
             of = recorded[writer]
             width = points_per_subset or IO_FAULTS[case.fault].points_per_subset
-            in_all = of.points(case)
+            in_all = range(0 if of.error else of.points[case.fault_and_variant])
             order = in_turn(each, in_all, of.groups.get(case.fault, ()))
             if each.night is not None:
                 known = each.covered
@@ -240,7 +195,7 @@ def trial_rows(subset: Subset, fork_server: ForkServer | None, deadline: Deadlin
     if not trouble:
         try:
             with Workshop(case, subset.seed, fork_server) as shop:
-                for row in explorer(case.fault)(shop, subset.points, ""):
+                for row in shop.explore(subset.points):
                     rows.append(row)
                     if deadline.passed:
                         raise TimeOverError
@@ -252,7 +207,6 @@ def trial_rows(subset: Subset, fork_server: ForkServer | None, deadline: Deadlin
             trouble = f"{type(error).__name__}: {error}"
     shown = replace(case, recording="" if subset.error else subset.recording)
     for row in rows:
-        row["kind"] = "operation"
         row["repeat"] = "" if row["expected"] else repeat_command(shown, row["point"], row["seed"], row["only"])
     if trouble:
         rows.append(_no_verdict(case, trouble, subset.points) | {"repeat": repeat_command(shown, None, subset.seed)})

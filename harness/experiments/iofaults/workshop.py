@@ -9,17 +9,20 @@ from __future__ import annotations
 import os
 import shutil
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from hashlib import blake2b
 from pathlib import Path
 from types import TracebackType
-from typing import Any, NamedTuple, Self
+from typing import NamedTuple, Self
 
 from harness.checkers.prefix import Demand, Found, PrefixFinding, Promised, Remains, check_prefix, demand
 from harness.crash_states.files import Tree
-from harness.experiments.iofaults.case import IoFaultCase, repeat_command
+from harness.experiments.iofaults.case import IO_FAULTS, SILENT, IoFaultCase, repeat_command
+from harness.experiments.iofaults.drawing import NEVER_READ
+from harness.experiments.iofaults.fault import NOTHING, Plan, Row
+from harness.experiments.iofaults.power import TORN_SECTORS
 from harness.experiments.iofaults.subjects import is_transactional, shown
 from harness.experiments.iofaults.verifier import remains
 from harness.experiments.iofaults.workload import PASSING_KINDS, models, passing_ever, values_ever
@@ -33,20 +36,16 @@ DEADLINE_S = 10.0
 """The CPU time that a writer or a verifier may use; they use between a hundredth of a second and two seconds."""
 PATIENCE = 4
 """The factor by which the deadline grows when a trial that was too late is repeated."""
-
-NEVER_READ = ("*/LOG",)
-"""Files that engines write for people and never read. States that differ only in these files are equal."""
 _ROOM_LEFT_BYTES = 16 << 20
 """The free space that the working folder must keep. With less, an anomaly proves nothing."""
 
 KEPT = RUNS / "recordings"
 """The folder for the recordings of anomalies found outside a run; "make clean" removes it."""
 
-Row = dict[str, Any]
-Plan = list[Any]
-"""A plan of fault injection, as its name and its arguments."""
-NOTHING: Plan = ["Nothing"]
+BOOT_AFTER_THAT = "the boot after that"
 _KILLING = ("Kill", "Tear", "FailThenKill")
+Trial = Callable[[], tuple[Promised, PrefixFinding]]
+"""A trial: what was promised, and the verdict."""
 
 
 class Life(NamedTuple):
@@ -77,6 +76,8 @@ class Workshop:
         self._is_own = fork_server is None
         self._deadline_s = DEADLINE_S
         self._prepare()
+        self.demanded = demand(case.level, IO_FAULTS[case.fault].promise, transactional=is_transactional(case.subject))
+        """The guarantees of the subject after the case's fault."""
         states = models(seed, case.commits)
         self._models = [shown(case.subject, state, case.records) for state in states]
         self._given = {
@@ -172,16 +173,17 @@ class Workshop:
             self._fork_server.retire()
         return remains(outcome.result)
 
-    def verdict(self, promises: Promised, demanded: Demand, *, boot: str = "", verify: bool = False) -> PrefixFinding:
-        """Check the subject below the root against what was promised."""
-        return check_prefix(
-            demanded, promises, self.look(promises, boot=boot, verify=verify), self._models, self._given
-        )
+    def verdict(
+        self, promises: Promised, demanded: Demand | None = None, *, boot: str = "", verify: bool = False
+    ) -> PrefixFinding:
+        """Check the subject below the root against what was promised; other guarantees may be ``demanded``."""
+        remaining = self.look(promises, boot=boot, verify=verify)
+        return check_prefix(demanded or self.demanded, promises, remaining, self._models, self._given)
 
-    def promises(self, life: Life, demanded: Demand) -> Promised:
+    def promises(self, life: Life) -> Promised:
         """Return what a writer process was promised, and any anomaly that it found itself."""
         outcome = life.outcome
-        promises = folded(life.notes, demanded)
+        promises = folded(life.notes, self.demanded)
         if life.killed:
             return promises
         if outcome.status == 0:
@@ -199,9 +201,29 @@ class Workshop:
             )
         return replace(promises, broken=(Found.DEADLY, f"the writer was ended by signal {outcome.signal}"))
 
-    def demanded(self, fault: str) -> Demand:
-        """Return what the case's subject must guarantee after ``fault``."""
-        return demand(self.case.level, fault, transactional=is_transactional(self.case.subject))
+    def explore(self, points: Sequence[int], only: str = "") -> Iterator[Row]:
+        """Yield a row for each trial of the case at the ascending ``points``, or for the trial ``only`` at each."""
+        return IO_FAULTS[self.case.fault].explore(self, points, only)
+
+    def points(self) -> range:
+        """Return every point of the case. Raises: as ``recording``."""
+        return IO_FAULTS[self.case.fault].points(self.recording(), self.case.variant, self.seed)
+
+    def tried(self, point: int, only: str, description: str, trial: Trial) -> Row:
+        """Run a trial, and return its row."""
+        return self.row(point, only, description, *self.patiently(trial))
+
+    def of_crash_state(self, point: int, only: str, description: str, promises: Promised, tree: Tree) -> Row:
+        """Check the crash state ``tree`` after a power loss, and return the row of the trial."""
+
+        def trial() -> tuple[Promised, PrefixFinding]:
+            self.place(tree)
+            verdict = self.verdict(promises, boot=BOOT_AFTER_THAT)
+            if self.case.variant == TORN_SECTORS and str(verdict.found) not in (*SILENT, Found.HARNESS_ERROR):
+                verdict = verdict._replace(expected=True)
+            return promises, verdict
+
+        return self.tried(point, only, description, trial) | {"digest": tree.digest(NEVER_READ).hex()}
 
     def row(self, point: int, only: str, description: str, promises: Promised, verdict: PrefixFinding) -> Row:
         """Return the row of one trial."""
@@ -209,6 +231,7 @@ class Workshop:
         if not verdict.expected and not (case.recording or case.mutant) and self.scratch("recording").exists():
             case = replace(case, recording=str(self._keep_recording()))
         return {
+            "kind": "operation",
             "backend": case.subject,
             "durability": case.level,
             "fault": case.fault,
@@ -232,7 +255,7 @@ class Workshop:
             "repeat": repeat_command(case, point, self.seed, only),
         }
 
-    def patiently(self, trial: Callable[[], tuple[Promised, PrefixFinding]]) -> tuple[Promised, PrefixFinding]:
+    def patiently(self, trial: Trial) -> tuple[Promised, PrefixFinding]:
         """Run ``trial``, and run the whole trial once more with a longer deadline if a process was too late."""
         try:
             promises, verdict = trial()
