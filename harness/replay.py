@@ -17,8 +17,7 @@ from dataclasses import MISSING, fields, is_dataclass
 from enum import Enum
 from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from harness import faults
-from harness.faults import Fault
+from harness.faults import FAULTS, Fault
 from harness.workloads.suggestion import check_known
 from stores.errors import ConfigError
 
@@ -28,9 +27,7 @@ _HINTS: dict[type, dict[str, Any]] = {}
 
 def to_json(trial: Any) -> dict[str, Any]:
     """Return a dataclass as plain JSON values, without the fields that have their defaults."""
-    if isinstance(trial, Fault):
-        return faults.to_json(trial)
-    given = {}
+    given = {"fault": trial.name} if isinstance(trial, Fault) else {}
     hints = _hints(type(trial))
     for setting in fields(trial):
         value = getattr(trial, setting.name)
@@ -74,6 +71,25 @@ def from_json(kind: type[T], row: object, what: str = "a trial") -> T:
     return kind(**{name: _read(value, hints[name], f"{name!r} of {what}") for name, value in row.items()})
 
 
+def read_fault(row: object, hint: Any = Fault) -> Fault:
+    """Return the fault that ``to_json`` wrote: of the class ``hint``, or of one of a union.
+
+    Raises: ConfigError for an unknown or another fault, and as ``from_json`` for its settings.
+    """
+    if not isinstance(row, Mapping) or not isinstance(row.get("fault"), str):
+        raise ConfigError(f"a fault is an object with its name under 'fault', not {row!r}")
+    name = row["fault"]
+    check_known("fault", FAULTS, name)
+    if not issubclass(FAULTS[name], hint):
+        raise ConfigError(f"the fault {name!r} is none of those that are possible here")
+    try:
+        return from_json(FAULTS[name], {key: value for key, value in row.items() if key != "fault"}, f"fault {name!r}")
+    except ConfigError:
+        raise
+    except ValueError as error:
+        raise ConfigError(f"fault {name!r}: {error}") from error
+
+
 def from_text(kind: type[T], text: str, what: str = "a trial") -> T:
     """Return the dataclass of one line of JSON. Raises: ConfigError, as ``from_json``."""
     try:
@@ -115,7 +131,7 @@ def _is_pairs(hint: Any) -> bool:
 
 def _read(value: Any, hint: Any, what: str) -> Any:
     if _is_fault(hint):
-        return faults.from_json(value)
+        return read_fault(value, hint)
     if get_origin(hint) in (Union, types.UnionType):
         return _read_one_of(value, get_args(hint), what)
     if is_dataclass(hint):

@@ -9,14 +9,12 @@ is 1.
 from __future__ import annotations
 
 from collections.abc import Mapping, Set
-from dataclasses import MISSING, Field, dataclass, fields
+from dataclasses import dataclass
 from random import Random
 from types import MappingProxyType
-from typing import Any, ClassVar, NoReturn, Protocol
+from typing import ClassVar, NoReturn, Protocol
 
-from harness.workloads.suggestion import check_known
 from stores import failpoints
-from stores.errors import ConfigError
 
 AFTERWARDS = ("close", "kill", "go_on")
 ENDS = ("close", "kill")
@@ -376,6 +374,8 @@ class KillInRecovery(Fault):
     def __post_init__(self) -> None:
         if not self.again:
             raise ValueError("a kill in recovery needs one further kill or more")
+        if isinstance(self.first, KillInRecovery):
+            raise ValueError("'first' cannot be another 'kill_in_recovery'")
 
     @classmethod
     def planned(cls, choose: Random) -> Mapping[str, Fault]:
@@ -409,70 +409,11 @@ class KillInRecovery(Fault):
 FAULTS: Mapping[str, type[Fault]] = MappingProxyType(
     {kind.name: kind for kind in (Kill, KillAfter, Abort, Stop, Timeout, Fence, Truncate, KillInRecovery)}
 )
-_PLAIN: Mapping[Any, type] = MappingProxyType({"int": int, "str": str, "bool": bool})
 
 
 def inside(choose: Random) -> int:
     """Return a number of records after which a transaction is open, in the default shape of a planned trial."""
     return choose.randrange(_PLANNED_COMMITS) * _PLANNED_COMMIT_EVERY + choose.randint(1, _PLANNED_COMMIT_EVERY - 1)
-
-
-def to_json(fault: Fault) -> dict[str, Any]:
-    """Return a fault as plain JSON values. Settings at their defaults are left out."""
-    row: dict[str, Any] = {"fault": fault.name}
-    if isinstance(fault, KillInRecovery):
-        return row | {"first": to_json(fault.first), "again": [to_json(step) for step in fault.again]}
-    for setting in _settings(fault):
-        value = getattr(fault, setting.name)
-        if setting.default is MISSING or value != setting.default:
-            row[setting.name] = value
-    return row
-
-
-def from_json(row: object) -> Fault:
-    """Return the fault that ``to_json`` wrote.
-
-    Raises: ConfigError for an unknown fault or setting, a missing setting, or a count below 1.
-    """
-    if not isinstance(row, Mapping) or not isinstance(row.get("fault"), str):
-        raise ConfigError(f"a fault is an object with its name under 'fault', not {row!r}")
-    name = row["fault"]
-    check_known("fault", FAULTS, name)
-    settings = {key: value for key, value in row.items() if key != "fault"}
-    known = [setting.name for setting in _settings(FAULTS[name])]
-    check_known(f"setting of fault {name!r} called", known, *settings)
-    if name == "kill_in_recovery":
-        settings = _nested(settings)
-    for setting in _settings(FAULTS[name]):
-        if (
-            setting.name in settings
-            and setting.type in _PLAIN
-            and type(settings[setting.name]) is not _PLAIN[setting.type]
-        ):
-            raise ConfigError(f"fault {name!r}: {setting.name!r} is of type {setting.type}")
-    try:
-        return FAULTS[name](**settings)
-    except (TypeError, ValueError) as error:
-        raise ConfigError(f"fault {name!r}: {error}") from error
-
-
-def _settings(fault: Fault | type[Fault]) -> tuple[Field[Any], ...]:
-    # Every class of a fault is a dataclass, except the base.
-    return fields(fault)  # type: ignore[arg-type]
-
-
-def _nested(settings: Mapping[str, Any]) -> dict[str, Any]:
-    again = settings.get("again", ())
-    if not isinstance(again, list | tuple):
-        raise ConfigError("fault 'kill_in_recovery': 'again' is a list of kills")
-    inner: dict[str, Any] = {"again": tuple(from_json(step) for step in again)}
-    if not all(isinstance(step, Kill | KillAfter) for step in inner["again"]):
-        raise ConfigError("fault 'kill_in_recovery': 'again' takes 'kill' and 'kill_after' only")
-    if "first" in settings:
-        inner["first"] = from_json(settings["first"])
-        if isinstance(inner["first"], KillInRecovery):
-            raise ConfigError("fault 'kill_in_recovery': 'first' cannot be another 'kill_in_recovery'")
-    return inner
 
 
 def _require_positive(name: str, value: object) -> None:

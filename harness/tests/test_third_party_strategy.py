@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from harness.faults import Kill, KillInRecovery
-from harness.faults import from_json as fault_of
+from harness.replay import read_fault
 from harness.tests.shared_jvm import SharedJvm
 from stores.tests import journaled_store
 from stores.tests.installed import install
@@ -61,14 +61,14 @@ def planned(python: Path, tmp_path_factory: pytest.TempPathFactory) -> list[str]
 
 
 def test_the_crash_matrix_kills_a_strategy_at_each_failpoint_that_it_declares(planned: list[str]) -> None:
-    faults = [fault_of(json.loads(text)["fault"]) for text in planned]
+    faults = [read_fault(json.loads(text)["fault"]) for text in planned]
     killed = {step.failpoint for fault in faults for step in fault.steps if isinstance(step, Kill)}
     assert killed >= {NOTED, APPLIED, OPENED, REPEATED}
     assert not {name for name in killed if name.startswith(("dual_store.", "native."))}
 
 
 def test_a_recovery_is_killed_twice_where_its_declaration_says_so(planned: list[str]) -> None:
-    faults = [fault_of(json.loads(text)["fault"]) for text in planned]
+    faults = [read_fault(json.loads(text)["fault"]) for text in planned]
     for failpoint in (OPENED, REPEATED):
         [fault] = [fault for fault in faults if isinstance(fault, KillInRecovery) and Kill(failpoint) in fault.again]
         assert isinstance(fault.first, Kill)

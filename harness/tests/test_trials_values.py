@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from harness import faults, replay
+from harness import replay
 from harness.experiments.crash.observation import History, read_history
 from harness.experiments.crash.operations import Mix, decoded, encoded, expected, inputs
 from harness.experiments.crash.trial import CrashTrial
-from harness.faults import Abort, Fault, Fence, Kill, KillAfter, KillInRecovery, Stop, Timeout, Truncate
+from harness.faults import FAULTS, Abort, Fault, Fence, Kill, KillAfter, KillInRecovery, Stop, Timeout, Truncate
 from stores.errors import ConfigError
 
 EVERY_KIND: list[Fault] = [
@@ -29,11 +29,11 @@ EVERY_KIND: list[Fault] = [
 
 @pytest.mark.parametrize("fault", EVERY_KIND, ids=str)
 def test_a_fault_is_the_same_after_a_round_trip_through_json(fault: Fault) -> None:
-    assert faults.from_json(faults.to_json(fault)) == fault
+    assert replay.read_fault(replay.to_json(fault)) == fault
 
 
 def test_every_registered_fault_is_tried_here() -> None:
-    assert {fault.name for fault in EVERY_KIND} == set(faults.FAULTS)
+    assert {fault.name for fault in EVERY_KIND} == set(FAULTS)
 
 
 @pytest.mark.parametrize(
@@ -63,12 +63,12 @@ def test_every_registered_fault_is_tried_here() -> None:
 )
 def test_a_fault_that_is_none_is_refused(row: object) -> None:
     with pytest.raises(ConfigError):
-        faults.from_json(row)
+        replay.read_fault(row)
 
 
 def test_an_unknown_fault_gets_the_nearest_name_suggested() -> None:
     with pytest.raises(ConfigError) as caught:
-        faults.from_json({"fault": "kill_aftr", "records": 1})
+        replay.read_fault({"fault": "kill_aftr", "records": 1})
     assert "'kill_after'" in str(caught.value)
 
 

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import groupby
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -76,6 +77,8 @@ class QueryFault:
     """A fault, and the Spark that it needs."""
 
     meaning: str
+    kind: str
+    """The other queries meet one fault of each kind, by turns."""
     master: str = "local"
     max_failures: int = 1
     cores: int = 1
@@ -360,6 +363,7 @@ FAULTS: Mapping[str, QueryFault] = MappingProxyType(
     {
         "worker killed": QueryFault(
             "a Python worker is killed at each failpoint of a batch",
+            "killed",
             max_failures=4,
             partitions=2,
             kills=True,
@@ -369,6 +373,7 @@ FAULTS: Mapping[str, QueryFault] = MappingProxyType(
         ),
         "executor killed": QueryFault(
             "an executor's JVM is killed at each failpoint of a batch; its Python worker lives on",
+            "killed",
             CLUSTER,
             max_failures=12,
             partitions=2,
@@ -379,6 +384,7 @@ FAULTS: Mapping[str, QueryFault] = MappingProxyType(
         ),
         "driver killed in a batch": QueryFault(
             "the driver is killed at each failpoint of a batch, and restarted from its checkpoint",
+            "killed",
             partitions=2,
             kills=True,
             starts_max=16,
@@ -387,12 +393,14 @@ FAULTS: Mapping[str, QueryFault] = MappingProxyType(
         ),
         "driver killed between batches": QueryFault(
             "the driver is killed after every second batch, and restarted from its checkpoint",
+            "killed",
             starts_max=8,
             seconds=80,
             between=_kill_driver,
         ),
         "stalled attempt": QueryFault(
             "with speculation, the first attempt at a batch stalls and goes on two batches later",
+            "stalled",
             CLUSTER,
             max_failures=4,
             cores=2,
@@ -408,6 +416,7 @@ FAULTS: Mapping[str, QueryFault] = MappingProxyType(
         ),
         "batch fails halfway": QueryFault(
             "a batch fails after all partitions but one have finished, and is repeated",
+            "failed",
             fails=1,
             error="this partition fails on purpose",
             seconds=35,
@@ -417,6 +426,7 @@ FAULTS: Mapping[str, QueryFault] = MappingProxyType(
         ),
         "local disk full": QueryFault(
             "the disk with the local copies is full, until the query has failed",
+            "full",
             max_failures=2,
             fails=1,
             may_go_on=True,
@@ -427,6 +437,7 @@ FAULTS: Mapping[str, QueryFault] = MappingProxyType(
         ),
         "log disk full": QueryFault(
             "the disk with the log is full, until the query has failed",
+            "full",
             max_failures=2,
             fails=1,
             error=_FULL,
@@ -436,6 +447,7 @@ FAULTS: Mapping[str, QueryFault] = MappingProxyType(
         ),
         "machine lost": QueryFault(
             "one of two machines is lost for good between two batches",
+            "lost",
             CLUSTER,
             max_failures=4,
             partitions=4,
@@ -449,12 +461,6 @@ FAULTS: Mapping[str, QueryFault] = MappingProxyType(
     }
 )
 
-KINDS = (
-    ("worker killed", "executor killed", "driver killed in a batch", "driver killed between batches"),
-    ("stalled attempt",),
-    ("batch fails halfway",),
-    ("local disk full", "log disk full"),
-    ("machine lost",),
-)
+KINDS = tuple(tuple(names) for _, names in groupby(FAULTS, key=lambda name: FAULTS[name].kind))
 """The faults by their kind."""
-FULL_DISKS = KINDS[3]
+FULL_DISKS = tuple(name for name, fault in FAULTS.items() if fault.kind == "full")
