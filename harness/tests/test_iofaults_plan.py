@@ -317,7 +317,7 @@ def test_a_slice_whose_time_is_over_says_how_many_points_it_explored(
     def two_at_each(shop: Workshop, points: Sequence[int]) -> Iterator[dict[str, Any]]:
         for point in points:
             for state in "ab":
-                yield {"point": point, "only": state, "expected": True, "states": 1, "seed": 1}
+                yield {"kind": "operation", "point": point, "only": state, "expected": True, "states": 1, "seed": 1}
 
     monkeypatch.setattr(Workshop, "explore", two_at_each)
     item = PlannedCase(IoFaultCase(CHECKPOINT, "DISK", "kill", commits=2), 1)
@@ -338,7 +338,7 @@ def test_a_trial_that_the_end_of_the_time_has_killed_has_no_row_and_is_no_failur
         for point in points:
             if point == 2:
                 raise TimeOverError
-            yield {"point": point, "only": "", "expected": True, "states": 1, "seed": 1}
+            yield {"kind": "operation", "point": point, "only": "", "expected": True, "states": 1, "seed": 1}
 
     monkeypatch.setattr(Workshop, "explore", killed_at_the_third)
     item = PlannedCase(IoFaultCase(CHECKPOINT, "DISK", "kill", commits=2), 1)
