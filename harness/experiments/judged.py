@@ -22,7 +22,7 @@ ANOMALY, UNKNOWN, VALID = "anomaly", "unknown", "valid"
 class Judged(Experiment[T]):
     """Trials whose result should be ``valid``, or ``anomaly`` with a mutant; any other one fails the run.
 
-    Rows have the columns ``mutant``, ``seed``, ``result``, ``expected``, ``detail`` and ``repeat_command``.
+    Rows have the columns ``mutant``, ``seed``, ``result``, ``expected``, ``detail``, ``seconds`` and ``repeat_command``.
     """
 
     kind: ClassVar[str]
@@ -64,8 +64,9 @@ class Judged(Experiment[T]):
         try:
             found = self.examine(trial, worker)
         except MeasurementFailedError as error:
-            found = {"result": UNKNOWN, "detail": str(error), "seconds": time.monotonic() - began}
+            found = {"result": UNKNOWN, "detail": str(error)}
         row = {**dict.fromkeys(self.columns[self.kind]), **self.settings(trial), **found, "kind": self.kind}
+        row["seconds"] = time.monotonic() - began
         row["expected"] = ANOMALY if row["mutant"] else VALID
         row["repeat_command"] = replay.command(self.name, self.repeated(trial))
         return [row]
@@ -80,8 +81,7 @@ class Judged(Experiment[T]):
 
     def line(self, trial: T, rows: Sequence[Row]) -> str:
         """Return the result and the time."""
-        seconds = rows[0].get("seconds")
-        return f"{rows[0]['result']}" + ("" if seconds is None else f", {seconds:.0f} s")
+        return f"{rows[0]['result']}, {rows[0]['seconds']:.0f} s"
 
     def figures(self, rows: Rows) -> dict[str, list[Figure]]:
         """Return a figure for each trial, in order."""

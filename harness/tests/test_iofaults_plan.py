@@ -42,7 +42,7 @@ from stores.registry import backends
 
 
 def recorded_points(number: int) -> Recorded:
-    return Recorded(dict.fromkeys(("kill", "power names"), number))
+    return Recorded({f"{fault} {each}".rstrip(): number for fault, variants in VARIANTS.items() for each in variants})
 
 
 PROFILES = ("smoke", "default", "night")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +10,10 @@ from harness.experiments.broker_faults.faults import FAULTS, ZOMBIE_STATE
 from harness.experiments.broker_faults.processes import BrokenPromiseError
 from harness.experiments.broker_faults.site import FRESH, STATE, Site, site
 from harness.experiments.broker_faults.trial import EXACTLY_ONCE, BrokerTrial
+from harness.experiments.judged import ANOMALY, UNKNOWN, VALID
 from harness.mutants.registry import BROKER_TRIALS
 from harness.processes.child import MeasurementFailedError
 from stores.errors import StoreError
-
-VALID, ANOMALY, UNKNOWN = "valid", "anomaly", "unknown"
 
 
 def examine(trial: BrokerTrial, folder: Path, code: str | None) -> dict[str, Any]:
@@ -23,7 +21,7 @@ def examine(trial: BrokerTrial, folder: Path, code: str | None) -> dict[str, Any
 
     ``code`` is the import path of its processes; None is that of this process.
     """
-    began, fault = time.monotonic(), FAULTS[trial.fault]
+    fault = FAULTS[trial.fault]
     try:
         with site(trial, fault.partitions, fault.records_per_commit, folder, code) as place:
             found, outputs = _examined(place)
@@ -41,7 +39,6 @@ def examine(trial: BrokerTrial, folder: Path, code: str | None) -> dict[str, Any
         "processes": place.processes,
         "faults": place.faults if trial.rounds else None,
         "deaths": place.deaths if trial.rounds else None,
-        "seconds": time.monotonic() - began,
     }
 
 

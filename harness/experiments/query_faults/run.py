@@ -14,6 +14,7 @@ from typing import Any
 
 import harness
 from harness.checkers.query import leading_stores
+from harness.experiments.judged import ANOMALY, VALID
 from harness.experiments.query_faults.faults import CLUSTER, FAULTS, Course, QueryFault
 from harness.experiments.query_faults.notes import Notes
 from harness.experiments.query_faults.trial import QueryTrial
@@ -33,8 +34,11 @@ PROGRAM = "harness.experiments.query_faults.program"
 
 
 def examine(trial: QueryTrial, folder: Path, say: Callable[[str], None]) -> dict[str, Any]:
-    """Run a trial in ``folder``; return its row. Raises: MeasurementFailedError if a driver fails by itself."""
-    fault, began = FAULTS[trial.fault], time.monotonic()
+    """Run a trial in ``folder``, and return the results of its row.
+
+    Raises: MeasurementFailedError if a driver fails by itself.
+    """
+    fault = FAULTS[trial.fault]
     batches = len(KILLED_AT) + 2 if fault.kills else fault.batches
     for name in ("events", "local", "state", "nothing"):
         (folder / name).mkdir(parents=True)
@@ -91,9 +95,8 @@ def examine(trial: QueryTrial, folder: Path, say: Callable[[str], None]) -> dict
         "late": sum(each["result"] != "first" for each in appends),
         "restored_versions": sum(each["versions"] for each in notes.lines("restores")),
         "restored_bytes": sum(each["bytes"] for each in notes.lines("restores")),
-        "result": "anomaly" if found else "valid",
+        "result": ANOMALY if found else VALID,
         "detail": "; ".join(found),
-        "seconds": time.monotonic() - began,
     }
 
 

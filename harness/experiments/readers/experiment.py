@@ -16,7 +16,7 @@ from harness.experiment import (
     check_counts,
 )
 from harness.experiments.judged import Judged
-from harness.experiments.readers.run import COLUMNS, examine
+from harness.experiments.readers.run import COUNTS, examine
 from harness.experiments.readers.trial import ReadersTrial
 from harness.grid import Grid, cut_to, full_names, times
 from harness.mutants.registry import fitting
@@ -92,7 +92,14 @@ class Readers(Judged[ReadersTrial]):
     )
     counted = "trials of readers"
     method = _METHOD
-    columns: ClassVar[Mapping[str, Columns]] = {"isolation": COLUMNS}
+    columns: ClassVar[Mapping[str, Columns]] = {
+        "isolation": {
+            **dict.fromkeys(("trial", "backend", "durability", "mutant", "scenario"), str),
+            **dict.fromkeys(("expected", "result", "detail", "repeat_command"), str),
+            **dict.fromkeys(("seed", *COUNTS), int),
+            "seconds": float,
+        }
+    }
 
     def plan(self, request: Request) -> list[ReadersTrial]:
         """Return a trial for each backend and level."""
@@ -114,8 +121,12 @@ class Readers(Judged[ReadersTrial]):
         return trial
 
     def examine(self, trial: ReadersTrial, worker: Worker) -> Row:
-        """Return what the trial finds."""
+        """Return what the trial finds. Raises: MeasurementFailedError if its process does not end as it must."""
         return examine(trial, worker.folder, worker.code)
+
+    def settings(self, trial: ReadersTrial) -> Row:
+        """Return the columns of the trial, and its name."""
+        return {**super().settings(trial), "trial": trial.id}
 
     def order(self, row: Mapping[str, Any]) -> tuple[Any, ...]:
         """Return the name of a trial."""
