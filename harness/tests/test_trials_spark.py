@@ -157,7 +157,7 @@ def test_readers_beside_a_writer_come_back_as_one_row_each(spark: SparkSession, 
     ]
     rows = runner.run_trials(spark, Readers(), trials, tmp_path).rows
     assert [(row["trial"], row["result"]) for row in rows] == [(trials[0].id, "valid"), (trials[1].id, "anomaly")]
-    assert Readers().failures({}, {"isolation": rows}) == []
+    assert Readers().failures({"isolation": rows}, {}) == []
     assert rows[0]["committed_answers"] > 0
     assert [path.name for path in tmp_path.iterdir()] == ["trials.parquet"]
     with pytest.raises(ConfigError):
