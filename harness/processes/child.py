@@ -15,7 +15,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
@@ -25,6 +25,7 @@ from harness.budget import check_time, seconds_for
 from harness.folders import temporary_folder
 from harness.processes.fork_server import ForkServer
 
+COMPLAINTS_FILE = "complaints"
 ORPHANED = 86
 """The exit status of a process whose starter has died."""
 _SIGNAL_WITH_STARTER = 1
@@ -44,9 +45,39 @@ def run_child(module: str, arguments: list[str], work: Path, deadline_s: float, 
 
     ``code`` is its PYTHONPATH; None is that of this process.
     """
-    return run_program(
-        [sys.executable, "-P", "-m", module, *arguments], work, deadline_s, child_environment(code, work)
-    )
+    return run_program(python(module, *arguments), work, deadline_s, child_environment(code, work))
+
+
+def python(module: str, *arguments: str) -> list[str]:
+    """Return the command ``python -m module`` with this interpreter."""
+    return [sys.executable, "-P", "-m", module, *arguments]
+
+
+def start(
+    command: Sequence[str], folder: Path, environment: Mapping[str, str], *, leads_session: bool = False
+) -> subprocess.Popen[bytes]:
+    """Start a command in ``folder``, where the file ``complaints`` gets what it writes to its standard error.
+
+    Its standard input ends with this process, or with ``end``.
+    """
+    with (folder / COMPLAINTS_FILE).open("wb") as complaints:
+        return subprocess.Popen(
+            command,
+            cwd=folder,
+            env=environment,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=complaints,
+            start_new_session=leads_session,
+        )
+
+
+def end(process: subprocess.Popen[bytes]) -> None:
+    """Kill a process that ``start`` has started, if it runs, and wait for its end."""
+    process.kill()
+    process.wait()
+    assert process.stdin is not None
+    process.stdin.close()
 
 
 def run_program(command: list[str], work: Path, deadline_s: float, environment: Mapping[str, str]) -> Ending:
@@ -54,27 +85,15 @@ def run_program(command: list[str], work: Path, deadline_s: float, environment: 
 
     Its standard input ends with this process. Raises: TimeOverError, see ``ended_by``.
     """
-    complaints = work / "complaints"
-    with complaints.open("wb") as stderr:
-        process = subprocess.Popen(
-            command,
-            cwd=work,
-            env=environment,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.DEVNULL,
-            stderr=stderr,
-        )
-        try:
-            status: int | None = process.wait(seconds_for(deadline_s))
-        except subprocess.TimeoutExpired:
-            check_time()
-            status = None
-        finally:
-            process.kill()
-            process.wait()
-            assert process.stdin is not None
-            process.stdin.close()
-    return Ending(status, complaint_in(complaints.read_text(errors="replace")).replace(str(work), "WORK"))
+    process = start(command, work, environment)
+    try:
+        status: int | None = process.wait(seconds_for(deadline_s))
+    except subprocess.TimeoutExpired:
+        check_time()
+        status = None
+    finally:
+        end(process)
+    return Ending(status, last_complaint(work).replace(str(work), "WORK"))
 
 
 def run_forked(fork_server: ForkServer, module: str, number: int, work: Path, deadline_s: float) -> Ending:
@@ -115,6 +134,11 @@ def killed_with_starter() -> None:
         ctypes.CDLL(None).prctl(_SIGNAL_WITH_STARTER, signal.SIGKILL)
 
 
+def last_complaint(folder: Path) -> str:
+    """Return the last complaint of the process that ``start`` has started in ``folder``."""
+    return complaint_in((folder / COMPLAINTS_FILE).read_text(errors="replace"))
+
+
 def complaint_in(text: str) -> str:
     """Return the line that names the error, if there is one; lines after it are notes."""
     lines = text.strip().splitlines()
@@ -125,7 +149,9 @@ def complaint_in(text: str) -> str:
 def child_environment(code: str | None, work: Path) -> dict[str, str]:
     """Return the environment of a process of a trial, whose temporary folder is ``work``."""
     # Pass only those variables that the interpreter may need to start.
-    kept = {name: os.environ[name] for name in ("PATH", "LD_LIBRARY_PATH", "SYSTEMROOT") if name in os.environ}
+    kept = {
+        name: os.environ[name] for name in ("PATH", "LD_LIBRARY_PATH", "SYSTEMROOT", "JAVA_HOME") if name in os.environ
+    }
     path = code or str(Path(harness.__file__).parents[1])
     return kept | {"PYTHONPATH": path, "TMPDIR": str(work), "PYTHONHASHSEED": "0", "LC_ALL": "C.UTF-8", "TZ": "UTC"}
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -17,8 +16,11 @@ from harness.processes.child import (
     ARGUMENTS_FILE,
     FIGURES_FILE,
     MeasurementFailedError,
-    complaint_in,
+    end,
+    last_complaint,
+    python,
     read_figures,
+    start,
     write_figures,
 )
 
@@ -37,15 +39,7 @@ class LastingProcess:
     def __enter__(self) -> Self:
         (self._folder / FIGURES_FILE).unlink(missing_ok=True)
         self.started_at = time.monotonic()
-        with self._complaints.open("wb") as stderr:
-            self._process = subprocess.Popen(
-                self._command,
-                cwd=self._folder,
-                env=self._environment,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.DEVNULL,
-                stderr=stderr,
-            )
+        self._process = start(self._command, self._folder, self._environment)
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -54,9 +48,7 @@ class LastingProcess:
             for process in (own, *own.children(recursive=True)):
                 with suppress(psutil.NoSuchProcess):
                     process.kill()
-        self._process.wait()
-        assert self._process.stdin is not None
-        self._process.stdin.close()
+        end(self._process)
 
     @property
     def pid(self) -> int:
@@ -81,7 +73,7 @@ class LastingProcess:
         while (now := reached()) < wanted:
             check_time()
             if self._process.poll() is not None:
-                complaint = complaint_in(self._complaints.read_text(errors="replace"))
+                complaint = last_complaint(self._folder)
                 raise MeasurementFailedError(f"{self._name} ended with status {self._process.returncode}: {complaint}")
             if now > furthest:
                 furthest, since = now, time.monotonic()
@@ -89,12 +81,8 @@ class LastingProcess:
                 raise MeasurementFailedError(f"{self._name} has {failing} for {stalled_s:.0f} s")
             time.sleep(pause_s)
 
-    @property
-    def _complaints(self) -> Path:
-        return self._folder / "complaints"
-
 
 def command_of(work: str, arguments: Mapping[str, Any], folder: Path) -> list[str]:
     """Return the command of a function, ``module:function``, that gets the arguments and the ``folder``."""
     write_figures(folder / ARGUMENTS_FILE, dict(arguments))
-    return [sys.executable, "-P", "-m", "harness.processes.apart", work, str(folder)]
+    return python("harness.processes.apart", work, str(folder))

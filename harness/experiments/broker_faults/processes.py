@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -20,8 +18,11 @@ from harness.processes.child import (
     FIGURES_FILE,
     MeasurementFailedError,
     child_environment,
-    complaint_in,
+    end,
+    last_complaint,
+    python,
     read_figures,
+    start,
     write_figures,
 )
 
@@ -29,7 +30,6 @@ DEADLINE_S = 120.0
 """The time for which a trial waits for one thing. A task tries for 30 s by default; several may do so in a row."""
 _WORKERS = 2
 _DEATHS_NAMED = 3
-_COMPLAINTS = "complaints"
 _COMPLAINT_MAX = 300
 """The characters of a complaint that a finding has."""
 
@@ -54,15 +54,7 @@ class TrialProcess:
         write_figures(folder / ARGUMENTS_FILE, dict(arguments))
         self._folder = folder
         self._count = 0
-        with (folder / _COMPLAINTS).open("wb") as complaints:
-            self._process = subprocess.Popen(
-                [sys.executable, "-P", "-m", module, str(folder)],
-                cwd=folder,
-                env=child_environment(code, folder),
-                stdin=subprocess.PIPE,
-                stdout=subprocess.DEVNULL,
-                stderr=complaints,
-            )
+        self._process = start(python(module, str(folder)), folder, child_environment(code, folder))
 
     def __enter__(self) -> Self:
         return self
@@ -70,10 +62,7 @@ class TrialProcess:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._process.kill()
-        self._process.wait()
-        assert self._process.stdin is not None
-        self._process.stdin.close()
+        end(self._process)
 
     def await_reached(self, hit: int) -> None:
         """Wait until it waits at its place, for the ``hit``-th time. Raises: MeasurementFailedError if it ends."""
@@ -161,8 +150,7 @@ class TrialProcess:
         return f"{self._name} logged last: {self._complaint() or 'nothing'}"
 
     def _complaint(self) -> str:
-        text = (self._folder / _COMPLAINTS).read_text(errors="replace")
-        return complaint_in(text).replace(str(self._folder.parent), "WORK")[:_COMPLAINT_MAX]
+        return last_complaint(self._folder).replace(str(self._folder.parent), "WORK")[:_COMPLAINT_MAX]
 
     @property
     def _name(self) -> str:
@@ -181,9 +169,9 @@ class TrialProcess:
         return int(self._process.returncode)
 
     def _await(self, what: str, happened: Callable[[], bool]) -> None:
-        end = time.monotonic() + seconds_for(DEADLINE_S)
+        deadline = time.monotonic() + seconds_for(DEADLINE_S)
         while not happened():
-            if time.monotonic() > end:
+            if time.monotonic() > deadline:
                 check_time()
                 raise BrokenPromiseError(f"{self._name} did not {what} within {DEADLINE_S:.0f} s")
             time.sleep(POLL_S)
@@ -216,13 +204,13 @@ class Workers:
 
         Raises: BrokenPromiseError if that takes too long.
         """
-        end = time.monotonic() + seconds_for(DEADLINE_S)
+        deadline = time.monotonic() + seconds_for(DEADLINE_S)
         while True:
             self.replace_dead()
             statuses = [worker.status() for worker in self._living]
             if (sum(each[0] for each in statuses), sum(each[1] for each in statuses)) == (running, done):
                 return
-            if time.monotonic() > end:
+            if time.monotonic() > deadline:
                 check_time()
                 said = "; ".join(worker.last_complaint() for worker in self._living)
                 raise BrokenPromiseError(

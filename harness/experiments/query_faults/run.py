@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
-import harness
 from harness.checkers.query import leading_stores
 from harness.experiments.judged import ANOMALY, VALID
 from harness.experiments.query_faults.faults import CLUSTER, FAULTS, Course, QueryFault
 from harness.experiments.query_faults.notes import Notes
 from harness.experiments.query_faults.trial import QueryTrial
-from harness.processes.child import MeasurementFailedError
+from harness.processes.child import MeasurementFailedError, child_environment, end, last_complaint, python, start
 from harness.processes.spark_cluster import Cluster, end_session
 from stores.changelog.files.partition_log import FAILPOINTS
 from stores.spark import local_state
@@ -71,7 +68,9 @@ def examine(trial: QueryTrial, folder: Path, say: Callable[[str], None]) -> dict
         while not (folder / "figures.json").exists():
             starts += 1
             if starts > fault.starts_max:
-                raise MeasurementFailedError(f"the driver of {trial.fault!r} ended: {_complaint(folder)}")
+                raise MeasurementFailedError(
+                    f"the driver of {trial.fault!r} ended: {last_complaint(folder) or 'it said nothing'}"
+                )
             say(f"{trial.fault}: driver {starts}")
             with _driver(folder) as process:
                 deadline = time.monotonic() + DEADLINE_S
@@ -127,30 +126,12 @@ def problems(
 @contextmanager
 def _driver(folder: Path) -> Iterator[subprocess.Popen[bytes]]:
     """Start a driver; at the end it and all that it started are killed, also Python workers that outlived it."""
-    code = str(Path(harness.__file__).parents[1])
-    kept = {name: os.environ[name] for name in ("PATH", "JAVA_HOME", "LD_LIBRARY_PATH") if name in os.environ}
-    environment = {**kept, "PYTHONPATH": code, "TMPDIR": str(folder), "LC_ALL": "C.UTF-8", "TZ": "UTC"}
-    with (folder / "complaints").open("wb") as complaints:
-        process = subprocess.Popen(
-            [sys.executable, "-P", "-m", PROGRAM, str(folder)],
-            cwd=folder,
-            env=environment,
-            stdin=subprocess.PIPE,
-            stdout=complaints,
-            stderr=complaints,
-            start_new_session=True,
-        )
-        try:
-            yield process
-        finally:
-            end_session(process)
-            assert process.stdin is not None
-            process.stdin.close()
-
-
-def _complaint(folder: Path) -> str:
-    lines = (folder / "complaints").read_text(errors="replace").strip().splitlines()
-    return lines[-1] if lines else "it said nothing"
+    process = start(python(PROGRAM, str(folder)), folder, child_environment(None, folder), leads_session=True)
+    try:
+        yield process
+    finally:
+        end_session(process)
+        end(process)
 
 
 @contextmanager
