@@ -330,7 +330,6 @@ def _mutants(given: argparse.Namespace) -> int:
 
 def _list(given: argparse.Namespace) -> int:
     from harness.experiments.registry import experiments
-    from harness.faults import FAULTS
     from harness.scenario import scenario_names
     from harness.workloads.registry import workloads
     from stores.registry import backends
@@ -341,7 +340,9 @@ def _list(given: argparse.Namespace) -> int:
         print(f"  {name:24} levels {', '.join(sorted(backend.durabilities))}")
     print("experiments:", *(f"  {name}" for name in experiments()), sep="\n")
     print("workloads:", *(f"  {name}" for name in workloads()), sep="\n")
-    print("faults:", *(f"  {name}" for name in FAULTS), sep="\n")
+    for experiment in experiments().values():
+        if experiment.faults:
+            print(f"faults of {experiment.name}:", *(f"  {name}" for name in experiment.faults), sep="\n")
     reached = dict.fromkeys(
         (*task_transaction.FAILPOINTS, *(point for backend in backends().values() for point in backend.failpoints))
     )

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar
 
 from harness import replay
 from harness.budget import NEVER, Deadline
@@ -194,6 +194,15 @@ Each = Callable[[Callable[[Any, "ForkServer | None"], Any], Sequence[Any]], list
 that JSON can hold; tuples become lists."""
 
 
+class Described(Protocol):
+    """A fault: its act, its evidence and its trials are those of its experiment."""
+
+    @property
+    def words(self) -> str:
+        """The fault in a few words."""
+        raise NotImplementedError
+
+
 class Experiment(ABC, Generic[T]):
     """A kind of measurement or test. Its methods are pure but for ``prepare``, ``run`` and ``tidy``."""
 
@@ -209,6 +218,8 @@ class Experiment(ABC, Generic[T]):
     """The name in the rows of a bench for the reason why its trials run, where they name one."""
     trial: type[T]
     """The type of its trials: a frozen dataclass."""
+    faults: ClassVar[Mapping[str, Described]] = MappingProxyType({})
+    """The faults that its trials inject, by their names."""
     grid: ClassVar[type[Grid] | None] = None
     """The settings of a scenario about it, if there can be one."""
     placement: ClassVar[Placement]

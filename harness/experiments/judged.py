@@ -22,7 +22,8 @@ ANOMALY, UNKNOWN, VALID = "anomaly", "unknown", "valid"
 class Judged(Experiment[T]):
     """Trials whose result should be ``valid``, or ``anomaly`` with a mutant; any other one fails the run.
 
-    Rows have the columns ``mutant``, ``seed``, ``result``, ``expected``, ``detail``, ``seconds`` and ``repeat_command``.
+    Rows have the columns ``mutant``, ``seed``, ``result``, ``expected``, ``detail``, ``seconds`` and
+    ``repeat_command``.
     """
 
     kind: ClassVar[str]
@@ -50,8 +51,9 @@ class Judged(Experiment[T]):
         """Return the place of a trial among all."""
 
     def settings(self, trial: Any) -> Row:
-        """Return the columns that are known before a trial runs."""
-        return {name: value for name, value in asdict(trial).items() if name in self.columns[self.kind]}
+        """Return the columns that are known before a trial runs, with the words for its fault."""
+        columns = {name: value for name, value in asdict(trial).items() if name in self.columns[self.kind]}
+        return columns | ({"meaning": self.faults[trial.fault].words} if self.faults else {})
 
     def repeated(self, trial: T) -> T:
         """Return the trial that its command repeats: by default itself."""

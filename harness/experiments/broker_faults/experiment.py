@@ -91,6 +91,7 @@ class BrokerFaults(Judged[BrokerTrial]):
     claim = "faults over a broker"
     trial = BrokerTrial
     grid = BrokerGrid
+    faults = FAULTS
     placement = Placement.SPREAD
     share = 2
     kind = "broker_fault"
@@ -174,10 +175,6 @@ class BrokerFaults(Judged[BrokerTrial]):
         from harness.experiments.broker_faults.run import examine
 
         return examine(trial, worker.folder, worker.code)
-
-    def settings(self, trial: BrokerTrial) -> Row:
-        """Return the columns of the trial and of its fault."""
-        return {**super().settings(trial), "meaning": FAULTS[trial.fault].meaning}
 
     def repeated(self, trial: BrokerTrial) -> BrokerTrial:
         """Return the trial without the folder of this clone's jars."""

@@ -74,7 +74,7 @@ Strike = Callable[["Site"], None]
 class BrokerFault:
     """A fault, the places in a commit or a rebalance at which it may strike, and its course."""
 
-    meaning: str
+    words: str
     places: tuple[str, ...]
     course: Course
     partitions: int = 1

@@ -31,6 +31,7 @@ from harness.experiments.crash.plan import SIZES, crash_matrix
 from harness.experiments.crash.report import crash, crash_tables, crash_trials, page
 from harness.experiments.crash.run import DEADLINE_S, CrashOutcome, examine
 from harness.experiments.crash.trial import CrashTrial, admitted
+from harness.faults import FAULTS
 from harness.report.coverage import Covered
 from harness.report.page import Page, Table
 
@@ -44,6 +45,7 @@ class Crash(Experiment[CrashTrial]):
     claim = "crash matrix"
     trial = CrashTrial
     grid = CrashGrid
+    faults = FAULTS
     placement = Placement.SPREAD
     share = 10
     forks = Forks.PLAIN

@@ -27,7 +27,7 @@ from harness.experiment import (
     Worker,
 )
 from harness.experiments.iofaults import plan
-from harness.experiments.iofaults.case import NOT_TRIED, Asked, IoFaultCase, is_wrong
+from harness.experiments.iofaults.case import IO_FAULTS, NOT_TRIED, Asked, IoFaultCase, is_wrong
 from harness.experiments.iofaults.command import read_asked, repeat
 from harness.experiments.iofaults.detection import mutant_row, untried_row
 from harness.experiments.iofaults.plan import PlannedCase, PlannedMutant
@@ -133,6 +133,7 @@ class IoFaults(Experiment[IoTrial]):
     title = "I/O faults"
     stage = "iofaults"
     trial: type[IoTrial] = Subset
+    faults = IO_FAULTS
     grid = plan.IoFaultGrid
     placement = Placement.SPREAD
     share = 18

@@ -87,6 +87,7 @@ class QueryFaults(Judged[QueryTrial]):
     claim = "faults of queries"
     trial = QueryTrial
     grid = QueryGrid
+    faults = FAULTS
     placement = Placement.LOCAL
     kind = "query_fault"
     named_by = ("fault", "workload", "backend")
@@ -149,10 +150,6 @@ class QueryFaults(Judged[QueryTrial]):
     def examine(self, trial: QueryTrial, worker: Worker) -> Row:
         """Return what the trial finds. Raises: MeasurementFailedError."""
         return examine(trial, worker.folder, worker.say)
-
-    def settings(self, trial: QueryTrial) -> Row:
-        """Return the columns of the trial and of its fault."""
-        return {**super().settings(trial), "meaning": FAULTS[trial.fault].meaning}
 
     def line(self, trial: QueryTrial, rows: Sequence[Row]) -> str:
         """Return the trial, its result and its time."""

@@ -76,7 +76,7 @@ def _nothing_between(notes: Notes, number: int, batches: int, end_driver: Callab
 class QueryFault:
     """A fault, and the Spark that it needs."""
 
-    meaning: str
+    words: str
     kind: str
     """The other queries meet one fault of each kind, by turns."""
     master: str = "local"
