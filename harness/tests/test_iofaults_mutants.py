@@ -92,8 +92,8 @@ def detected_in(commit: int, mutant: str, subject: str, fork_server: ForkServer)
         rows = (row for part in parts for row in shop.explore(part))
         for number, row in enumerate(rows, 1):
             if not row["expected"]:
-                return DetectionResult(mutant, subject, item.case.fault, number, row)
-    return DetectionResult(mutant, subject, item.case.fault, 0, None)
+                return DetectionResult(number, row)
+    return DetectionResult()
 
 
 LONG = {"swapped-without-note", "layout-noted-last", "import-noted-first"}
@@ -160,7 +160,7 @@ def test_the_rate_of_detection_is_measured_by_a_command(capsys: pytest.CaptureFi
 
 
 def test_a_mutant_that_is_found_too_rarely_fails_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
-    unseen = DetectionResult("unsynced-rename", CHECKPOINT, "power", 9, None)
+    unseen = DetectionResult(9)
     monkeypatch.setattr(detection, "detect", lambda *given: unseen)
     assert cli.main(["mutants", "--mutants", "unsynced-rename", "--seeds", "3"]) == 1
 

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from harness.budget import NEVER, Deadline, TimeOverError
 from harness.checkers.prefix import Found
-from harness.experiments.iofaults.case import ENOUGH, IO_FAULTS, NOT_TRIED, IoFaultCase, is_wrong, repeat_command
+from harness.experiments.iofaults.case import ENOUGH, IO_FAULTS, NOT_TRIED, is_wrong, repeat_command
 from harness.experiments.iofaults.fault import Row
 from harness.experiments.iofaults.plan import (
     LEVEL,
@@ -43,17 +43,14 @@ POSITIONS_AT_ONCE = 4
 
 
 class DetectionResult(NamedTuple):
-    """The result for a mutant of ``subject`` under ``fault``: the row that detected it, or None.
+    """The result for a mutant: the row that detected it, or None.
 
     ``states`` counts the checked states, with the one that detected the mutant. ``trouble`` is the first harness error
     among the trials, or "". If there was one and no row detected the mutant, the result is no verdict.
     """
 
-    mutant: str
-    subject: str
-    fault: str
-    states: int
-    row: Row | None
+    states: int = 0
+    row: Row | None = None
     trouble: str = ""
 
 
@@ -74,18 +71,17 @@ def detect_fully(
     """
     case = case_of(mutant, subject, fault)
     planned = [PlannedCase(case, seed, points_max)]
-    return _searched(case, planned, lambda row: not row["expected"], fork_server, deadline)
+    return _searched(planned, lambda row: not row["expected"], fork_server, deadline)
 
 
 def _searched(
-    of: IoFaultCase,
     planned: Iterable[PlannedCase],
     shows: Callable[[Row], bool],
     fork_server: ForkServer | None,
     deadline: Deadline,
 ) -> DetectionResult:
     """Make the trials of the ``planned`` cases, in the order in which a run draws them, until one shows the mutant."""
-    result = DetectionResult(of.mutant, of.subject, of.fault, 0, None)
+    result = DetectionResult()
     with TemporaryDirectory(prefix="detection-", dir=quick_folder()) as folder:
         for item in planned:
             # One recording is for all variants of the fault, as in a run.
@@ -152,7 +148,7 @@ def detect(
     ``in_parts``.
     """
     planned = trials_of(profile_name, mutant, subject, seed)
-    return _searched(case_of(mutant, subject), planned, is_wrong, fork_server, deadline)
+    return _searched(planned, is_wrong, fork_server, deadline)
 
 
 def mutant_row(wanted: PlannedMutant, fork_server: ForkServer | None, deadline: Deadline = NEVER) -> Row:

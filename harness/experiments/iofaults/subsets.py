@@ -35,26 +35,21 @@ from harness.processes.fork_server import ForkServer
 class Writer:
     """The parameters of a writer process that is recorded once, for all cases that need the recording."""
 
-    subject: str
-    level: str
-    commits: int
+    case: IoFaultCase
+    """Without a fault that strikes."""
     seed: int
-    mutant: str = ""
-    records: str = ""
 
     @classmethod
     def of(cls, item: PlannedCase) -> Writer:
         """Return the writer process that the trials of ``item`` run."""
-        return cls(
-            item.case.subject, item.case.level, item.case.commits, item.seed, item.case.mutant, item.case.records
-        )
+        return cls(replace(item.case, fault="kill", variant="", recording="", states_per_position=None), item.seed)
 
     @property
     def name(self) -> str:
         """The name of the recording's file."""
-        mutant = f"-{self.mutant}" if self.mutant else ""
-        records = f"-{self.records}" if self.records else ""
-        return f"{self.subject}{records}-{self.level}-{self.commits}-{self.seed}{mutant}"
+        case = self.case
+        kind = filter(None, (case.subject, case.records))
+        return "-".join([*kind, case.level, str(case.commits), str(self.seed), *filter(None, [case.mutant])])
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,16 +95,7 @@ def make_recording(writer: Writer, file: Path, fork_server: ForkServer | None = 
     # A killed process with the same ID may have left a file, which would be taken for the recording.
     beside.unlink(missing_ok=True)
     try:
-        case = IoFaultCase(
-            writer.subject,
-            writer.level,
-            "kill",
-            commits=writer.commits,
-            mutant=writer.mutant,
-            recording=str(beside),
-            records=writer.records,
-        )
-        with Workshop(case, writer.seed, fork_server) as shop:
+        with Workshop(replace(writer.case, recording=str(beside)), writer.seed, fork_server) as shop:
             recording = shop.recording()
         beside.replace(file)
     except Exception as error:

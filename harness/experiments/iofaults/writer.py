@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 from harness.checkers.prefix import DETECTING, Demand, Promised, promised
 from harness.experiments.iofaults.subjects import Subject, is_transactional, shown, subject
@@ -20,6 +21,7 @@ from harness.io_trace import recorder
 from harness.mutants.registry import patch
 from stores.errors import StoreError
 
+T = TypeVar("T")
 OPENINGS_MAX = 4
 """The number of times a writer process opens its subject before it gives up: once, and again after errors."""
 TRIES_MAX = 2
@@ -159,16 +161,13 @@ class _Writer:
                 return True
             except _ReopenError as reopen:
                 self.error = f"{type(reopen.__cause__).__name__}: {reopen.__cause__}"
-                self._close_after_error()
+                with suppress(_ReopenError):
+                    # The next opening reports the error.
+                    self._call("close", self._subject.close)
         return False
 
     def _open(self) -> None:
-        try:
-            reached = self._subject.open()
-        except StoreError as error:
-            raise _ReopenError from error
-        except Exception as error:
-            raise _leak("open", error) from error
+        reached = self._call("open", self._subject.open)
         if reached is not None:
             self._notes.note(f"open {reached}")
             self._reached = reached
@@ -194,31 +193,17 @@ class _Writer:
         """Check that the last commit is still visible after an error that says "changed nothing, commit again"."""
         if not is_transactional(self._name):
             return
-        try:
-            state, offset, _ = self._subject.read()
-        except StoreError as error:
-            raise _ReopenError from error
-        except Exception as error:
-            raise _leak("read", error) from error
+        state, offset, _ = self._call("read", self._subject.read)
         if (offset or 0) != number - 1 or state != shown(self._name, model(self._seed, number - 1), self._records):
             self._notes.note(f"visible commit {number} failed, was to be tried again, and can be read")
 
-    def _call(self, stage: str, function: Any, *arguments: Any) -> None:
+    def _call(self, stage: str, function: Callable[..., T], *arguments: Any) -> T:
         try:
-            function(*arguments)
+            return function(*arguments)
         except StoreError as error:
             raise _ReopenError from error
         except Exception as error:
             raise _leak(stage, error) from error
-
-    def _close_after_error(self) -> None:
-        try:
-            self._subject.close()
-        except StoreError:
-            # The next opening reports the error.
-            pass
-        except Exception as error:
-            raise _leak("close", error) from error
 
 
 def _leak(stage: str, error: Exception) -> _LeakedError:

@@ -43,18 +43,10 @@ class ChangelogSubject(Subject):
 
     def stage(self, made: Sequence[IoChange], after: State) -> None:
         before = self.read()[0]
-        keys = sorted(key for key in before.keys() | after.keys() if before.get(key) != after.get(key))
-        self._send({key: after.get(key) for key in keys})
-
-    def _send(self, records: Mapping[bytes, bytes | None]) -> None:
         assert self._producer is not None
         self._producer.begin()
-        for key, value in records.items():
-            self._producer.send(self._LOG, key, value)
-
-    def add(self, pairs: State, number: int) -> None:
-        self._send(pairs)
-        self.commit(number)
+        for key in sorted(key for key in before.keys() | after.keys() if before.get(key) != after.get(key)):
+            self._producer.send(self._LOG, key, after.get(key))
 
     def commit(self, number: int) -> None:
         assert self._producer is not None
@@ -90,8 +82,7 @@ class ChangelogSubject(Subject):
 
     def restore(self, state: State, number: int) -> None:
         self._neighbours.check()
-        self.stage((), state)
-        self.commit(number)
+        super().restore(state, number)
 
     def must_reopen(self, error: StoreError) -> bool:
         # After an error the outcome is read by opening a new producer.
@@ -154,10 +145,6 @@ class VersionLogSubject(Subject):
             self._maintain(header)
         self._checkpoint.write({COMMITS: number})
 
-    def add(self, pairs: State, number: int) -> None:
-        self._staged = pairs
-        self.commit(number)
-
     def read(self) -> tuple[dict[bytes, bytes], int | None, int | None]:
         newest = self._newest()
         state: dict[bytes, bytes] = {}
@@ -187,7 +174,7 @@ class VersionLogSubject(Subject):
 
     def restore(self, state: State, number: int) -> None:
         self._neighbours.check()
-        self.add(state, number)
+        super().restore(state, number)
 
     @property
     def _opened(self) -> PartitionLog:

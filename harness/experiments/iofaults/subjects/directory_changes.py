@@ -92,10 +92,6 @@ class CheckpointSubject(Subject):
     def wipe(self) -> None:
         self.path.unlink(missing_ok=True)
 
-    def restore(self, state: State, number: int) -> None:
-        self.stage((), state)
-        self.commit(number)
-
     def _offsets_of(self, state: State) -> dict[TopicPartition, int]:
         return {TopicPartition(key.decode(), 0): int(value) for key, value in self.expected(state).items()}
 

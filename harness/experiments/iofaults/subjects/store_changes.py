@@ -208,15 +208,6 @@ class LazyUpgradeSubject(ChangeSubject):
         self._timed = None
         super().close()
 
-    def restore(self, state: State, number: int) -> None:
-        if self._timed is None:
-            super().restore(state, number)
-            return
-        self._neighbours.check()
-        converter = _TIMESTAMPED.converter(self._open)
-        pairs = [pair for key, value in state.items() for pair in converter.convert(Record(number, key, value, 1))]
-        self._open.restore(pairs, {COMMITS: number})
-
 
 class UpgradeSubject(ChangeSubject):
     """Each opening upgrades the store to the next format, whose number its values begin with."""

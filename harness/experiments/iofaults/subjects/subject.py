@@ -81,9 +81,10 @@ class Subject(ABC):
     def commit(self, number: int) -> None:
         """Commit the staged changes as commit ``number``."""
 
-    @abstractmethod
     def add(self, pairs: State, number: int) -> None:
         """Make commit ``number``, which adds ``pairs`` to the state."""
+        self.stage([IoChange(key, value) for key, value in pairs.items()], {**self.read()[0], **pairs})
+        self.commit(number)
 
     @abstractmethod
     def read(self) -> tuple[dict[bytes, bytes], int | None, int | None]:
@@ -100,9 +101,10 @@ class Subject(ABC):
     def wipe(self) -> None:
         """Remove it, as an error that reports corruption asks for."""
 
-    @abstractmethod
     def restore(self, state: State, number: int) -> None:
-        """Fill the new, open subject with ``state``, as from its changelog."""
+        """Fill the new, open subject with ``state``, as from its changelog: by default in one commit."""
+        self.stage([IoChange(key, value) for key, value in state.items()], state)
+        self.commit(number)
 
     def must_reopen(self, error: StoreError) -> bool:
         """Return True if ``error`` of a commit asks to close and open the subject before the next commit."""
