@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from types import TracebackType
 from typing import Self
 from weakref import WeakKeyDictionary
@@ -45,10 +46,10 @@ class NetworkProxy:
         """The port to which clients connect."""
         self._wake, self._woken = socket.socketpair()
         self._changed = threading.Condition()
-        self._stalled = self._silent = self._cutting = self._closed = False
-        self._half_closing: bool | None = None
+        self._stalled = self._silent = self._closed = False
         self._piece_bytes, self._pause_s = _PIECE_BYTES, 0.0
-        self._orders = self._obeyed = 0
+        self._orders: list[Callable[[], None]] = []
+        """The orders that the proxy's thread has not carried out."""
         self._cut_after: int | None = None
         self.cuts = 0
         """The number of connections that were cut."""
@@ -69,16 +70,19 @@ class NetworkProxy:
 
     def stall(self) -> None:
         """Stop all bytes, from those on that the proxy has not read yet."""
-        self._tell(stalled=True)
+        self._stalled = True
+        self._tell()
 
     def stall_answers(self) -> None:
         """Stop the bytes of the broker only: it gets requests, and their clients do not learn it."""
-        self._tell(silent=True)
+        self._silent = True
+        self._tell()
 
     def resume(self) -> None:
         """Pass bytes on again, those first that have waited."""
         self._piece_bytes, self._pause_s = _PIECE_BYTES, 0.0
-        self._tell(stalled=False, silent=False)
+        self._stalled = self._silent = False
+        self._tell()
 
     def slow(self, bytes_per_s: int) -> None:
         """Pass on so many bytes in a second at most, of all connections together."""
@@ -87,14 +91,14 @@ class NetworkProxy:
 
     def cut(self) -> None:
         """End all connections. Clients may connect again at once."""
-        self._tell(cutting=True)
+        self._tell(self._end_all)
 
     def half_close(self, *, of_clients: bool) -> None:
         """End one direction of all connections: the clients, or else the broker, read their end (FIN).
 
         Each side still sends, until it closes its own end.
         """
-        self._tell(half_closing=of_clients)
+        self._tell(partial(self._half_close_all, of_clients=of_clients))
 
     def cut_after(self, num_bytes: int) -> None:
         """Cut once, when clients have sent so many more bytes: within a request, if it falls there.
@@ -106,31 +110,21 @@ class NetworkProxy:
 
     def close(self) -> None:
         """Cut, and end the proxy. May be called more than once."""
-        self._tell(closed=True)
+        self._tell(self._shut)
         self._thread.join()
 
-    def _tell(
-        self,
-        *,
-        stalled: bool | None = None,
-        silent: bool | None = None,
-        cutting: bool = False,
-        half_closing: bool | None = None,
-        closed: bool = False,
-    ) -> None:
-        """Give an order to the proxy's thread, and wait until it is obeyed."""
+    def _tell(self, order: Callable[[], None] = lambda: None) -> None:
+        """Have the proxy's thread carry out an order, and serve by the present settings; wait until it does."""
         with self._changed:
             if self._closed:
                 return
-            self._stalled = self._stalled if stalled is None else stalled
-            self._silent = self._silent if silent is None else silent
-            self._cutting |= cutting
-            self._half_closing = half_closing
-            self._closed |= closed
-            self._orders += 1
-            order = self._orders
+            self._orders.append(order)
             self._wake.send(b"x")
-            self._changed.wait_for(lambda: self._obeyed >= order)
+            self._changed.wait_for(lambda: order not in self._orders)
+
+    def _shut(self) -> None:
+        self._closed = True
+        self._end_all()
 
     def _run(self) -> None:
         try:
@@ -145,15 +139,11 @@ class NetworkProxy:
     def _obey(self) -> bool:
         """Do what was ordered; return False if the proxy is to end."""
         with self._changed:
-            if self._cutting or self._closed:
-                self._end_all()
-            self._cutting = False
-            if self._half_closing is not None:
-                self._half_close_all(of_clients=self._half_closing)
-            self._half_closing = None
+            for order in self._orders:
+                order()
             if not self._closed:
                 self._watch()
-            self._obeyed = self._orders
+            self._orders.clear()
             self._changed.notify_all()
             return not self._closed
 
