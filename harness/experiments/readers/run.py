@@ -1,7 +1,4 @@
-"""A trial as a row: it runs in its own process, is checked, and has the command that repeats it.
-
-The process is ``python -m harness.experiments.readers.run TRIAL`` in the trial's work folder.
-"""
+"""A trial in a process of its own, and trials of many stores one after the other in this process."""
 
 from __future__ import annotations
 
@@ -16,7 +13,7 @@ from harness.experiments.judged import ANOMALY, VALID
 from harness.experiments.readers.trial import ReadersTrial, run
 from harness.folders import quick_folder, temporary_folder
 from harness.mutants.registry import fitting
-from harness.processes.child import end_with_starter, figures_of, write_figures
+from harness.processes.child import figures_in
 from harness.progress import Progress
 from stores.interface import Durability
 from stores.registry import backend_named, backends, checked_durability
@@ -25,7 +22,6 @@ Row = dict[str, Any]
 
 COUNTS = ("rounds", "operations", "commits", "committed_answers", "uncommitted_answers")
 """The columns of a row that count."""
-OUTCOME_FILE = "outcome.json"
 DEADLINE_S = 120.0
 """The time that a process may take in addition to the seconds of its trial."""
 
@@ -35,15 +31,8 @@ def examine(trial: ReadersTrial, work: Path, code: str | None = None) -> Row:
 
     Raises: MeasurementFailedError if its process did not end in order.
     """
-    outcome = figures_of(
-        "harness.experiments.readers.run",
-        [replay.text_of(trial)],
-        folder=work,
-        deadline_s=trial.seconds + DEADLINE_S,
-        status=0,
-        file=OUTCOME_FILE,
-        code=code,
-    )
+    arguments = {"trial": replay.text_of(trial)}
+    outcome = figures_in(work, outcome_of, arguments, trial.seconds + DEADLINE_S, code=code)
     anomalies, answers = outcome.pop("anomalies"), outcome.pop("answers")
     return {
         **outcome,
@@ -54,11 +43,9 @@ def examine(trial: ReadersTrial, work: Path, code: str | None = None) -> Row:
     }
 
 
-def main() -> None:
-    """Run the trial, and write its outcome to ``OUTCOME_FILE``."""
-    work = Path.cwd()
-    outcome = run(replay.from_text(ReadersTrial, sys.argv[1]), work / "stores")
-    write_figures(work / OUTCOME_FILE, asdict(outcome))
+def outcome_of(trial: str, folder: Path) -> dict[str, Any]:
+    """Run a trial, and return its outcome as plain values."""
+    return asdict(run(replay.from_text(ReadersTrial, trial), folder / "stores"))
 
 
 def soak(names: Sequence[str] | None, durability: str | None, seconds: float, seed: int, mutant: str = "") -> int:
@@ -97,8 +84,3 @@ def soak(names: Sequence[str] | None, durability: str | None, seconds: float, se
         print(f"{trial.id}: {anomaly}\n  repeat it with: {replay.command('readers', trial)}", file=sys.stderr)
     print(f"{answers:,} answers checked in {len(planned)} stores, {len(failed)} wrong.")
     return 1 if failed else 0
-
-
-if __name__ == "__main__":
-    end_with_starter()
-    main()
