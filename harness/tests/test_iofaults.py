@@ -20,9 +20,10 @@ from harness.checkers.prefix import Demand, Found, PrefixFinding, Promised
 from harness.cli import main
 from harness.crash_states.files import Tree
 from harness.experiments.iofaults import workload
-from harness.experiments.iofaults.case import VARIANTS, IoFaultCase, repeat_command
+from harness.experiments.iofaults.case import IoFaultCase, repeat_command
 from harness.experiments.iofaults.command import read_asked
 from harness.experiments.iofaults.damage import Damage, damage, plan
+from harness.experiments.iofaults.fault import IO_FAULTS as FAULTS
 from harness.experiments.iofaults.fault import Plan, Row
 from harness.experiments.iofaults.power import UnseenWritesError, check_maps
 from harness.experiments.iofaults.subjects import (
@@ -372,8 +373,8 @@ def test_what_is_no_trial_is_refused_with_a_sentence(text: str, capsys: pytest.C
 
 
 def test_a_case_comes_back_from_its_json() -> None:
-    for fault, variants in VARIANTS.items():
-        for variant in variants:
+    for fault, kind in FAULTS.items():
+        for variant in kind.variants:
             case = IoFaultCase(CHECKPOINT, "DISK", fault, variant, commits=4, states_per_position=5)
             assert replay.from_text(IoFaultCase, replay.text_of(case)) == case
     with pytest.raises(ConfigError):
@@ -468,7 +469,7 @@ def test_a_plan_is_given_by_its_name() -> None:
     assert to_plan(["Fail", 3, 5, True]) == Fail(3, 5, True)
 
 
-@pytest.mark.parametrize("variant", VARIANTS["damage"])
+@pytest.mark.parametrize("variant", FAULTS["damage"].variants)
 def test_each_damage_changes_one_file_and_is_checked(variant: str, fork_server: ForkServer) -> None:
     case = IoFaultCase("sqlite-indexed-batch", "DISK", "damage", variant, commits=COMMITS)
     with Workshop(case, SEED, fork_server) as shop:

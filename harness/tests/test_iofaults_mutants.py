@@ -7,12 +7,12 @@ import pytest
 from harness import cli
 from harness.checkers.prefix import Found, Remains
 from harness.experiments.iofaults import detection
-from harness.experiments.iofaults.case import IO_FAULTS as FAULTS
-from harness.experiments.iofaults.case import VARIANTS, is_wrong
+from harness.experiments.iofaults.case import is_wrong
 from harness.experiments.iofaults.command import read_asked
 from harness.experiments.iofaults.detection import DetectionResult, detect, detect_fully, in_parts, trials_of
 from harness.experiments.iofaults.drawing import commits
 from harness.experiments.iofaults.experiment import explore
+from harness.experiments.iofaults.fault import IO_FAULTS as FAULTS
 from harness.experiments.iofaults.plan import PlannedMutant, case_of, in_turn, subjects_with
 from harness.experiments.iofaults.subjects import CHECKPOINT
 from harness.experiments.iofaults.subsets import Subset
@@ -27,8 +27,8 @@ SEED = 3
 def test_every_mutant_has_a_subject_and_a_fault_that_exists() -> None:
     for name, mutant in IO_FAULTS.items():
         assert subjects_with(name), name
-        assert mutant.fault in VARIANTS
-        assert not mutant.variant or mutant.variant in VARIANTS[mutant.fault]
+        assert mutant.fault in FAULTS
+        assert not mutant.variant or mutant.variant in FAULTS[mutant.fault].variants
 
 
 RESULTS: dict[str, set[Found]] = {

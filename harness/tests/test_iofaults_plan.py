@@ -16,10 +16,11 @@ from harness.budget import Deadline, TimeOverError
 from harness.checkers.prefix import Found
 from harness.experiment import Claim, Request
 from harness.experiments.iofaults import detection
-from harness.experiments.iofaults.case import VARIANTS, Asked, IoFaultCase, is_wrong
+from harness.experiments.iofaults.case import Asked, IoFaultCase, is_wrong
 from harness.experiments.iofaults.command import read_asked
 from harness.experiments.iofaults.detection import trials_of
 from harness.experiments.iofaults.experiment import KINDS, IoFaults, explore
+from harness.experiments.iofaults.fault import IO_FAULTS as FAULTS
 from harness.experiments.iofaults.plan import (
     LEVEL,
     PlannedCase,
@@ -42,7 +43,7 @@ from stores.registry import backends
 
 
 def recorded_points(number: int) -> Recorded:
-    return Recorded({f"{fault} {each}".rstrip(): number for fault, variants in VARIANTS.items() for each in variants})
+    return Recorded({f"{fault} {each}".rstrip(): number for fault, kind in FAULTS.items() for each in kind.variants})
 
 
 PROFILES = ("smoke", "default", "night")
@@ -80,15 +81,15 @@ def test_the_default_has_the_fault_and_the_variant_of_each_mutant_wherever_it_fi
     }
     for mutant, by in IO_FAULTS.items():
         for subject in subjects_with(mutant):
-            assert (subject, LEVEL, by.fault, by.variant or VARIANTS[by.fault][0]) in tried, mutant
+            assert (subject, LEVEL, by.fault, by.variant or FAULTS[by.fault].variants[0]) in tried, mutant
 
 
 def test_full_leaves_out_no_fault_and_draws_no_points_but_of_a_second_power_loss() -> None:
-    for fault, variants in VARIANTS.items():
-        for variant in variants:
+    for fault, kind in FAULTS.items():
+        for variant in kind.variants:
             if fault != "power_twice":
                 assert covered("night", fault, variant) == EVERYWHERE - VARIATIONS
-    assert {item.case.fault for item in planned_cases("night", 1)} == set(VARIANTS)
+    assert {item.case.fault for item in planned_cases("night", 1)} == set(FAULTS)
 
 
 @pytest.mark.parametrize("name", PROFILES)
@@ -195,7 +196,7 @@ def test_who_chooses_backends_gets_no_other() -> None:
     assert {each.subject for each in planned_mutants("default", 1, ["lmdb-indexed-batch"])} == {"lmdb-indexed-batch"}
 
 
-@pytest.mark.parametrize("fault", VARIANTS)
+@pytest.mark.parametrize("fault", FAULTS)
 @pytest.mark.parametrize("most", [1, 3, 24, 100])
 def test_no_more_points_are_drawn_than_asked_for_and_the_seed_draws_them(fault: str, most: int) -> None:
     points = range(101)

@@ -7,42 +7,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import Any
 
 from harness import replay
 from harness.checkers.prefix import Found
-from harness.experiments.iofaults.damage import AtRest
-from harness.experiments.iofaults.failed_syncs import FailedSync
-from harness.experiments.iofaults.fault import STRICT, InjectedFault
-from harness.experiments.iofaults.kills import FailingCall, KillBefore, KillTwice, TornWrite
-from harness.experiments.iofaults.power import TORN_SECTORS, PowerLoss, PowerLossTwice
+from harness.experiments.iofaults.fault import IO_FAULTS, STRICT, TORN_SECTORS
 from harness.experiments.iofaults.subjects import check_subject
 from harness.experiments.iofaults.workload import COMMITS
 from harness.mutants.registry import IO_FAULTS as IO_MUTANTS
 from harness.typed_maps import PLAIN
 from harness.workloads.suggestion import unknown
 from stores.errors import ConfigError
-
-IO_FAULTS: Mapping[str, InjectedFault] = MappingProxyType(
-    {
-        fault.name: fault
-        for fault in (
-            KillBefore(),
-            TornWrite(),
-            KillTwice(),
-            FailingCall(),
-            PowerLoss(),
-            PowerLossTwice(),
-            FailedSync(),
-            AtRest(),
-        )
-    }
-)
-"""Every fault by its name, in the order of the tables."""
-VARIANTS: Mapping[str, tuple[str, ...]] = MappingProxyType({name: each.variants for name, each in IO_FAULTS.items()})
-"""Every fault with its variants."""
-
 
 _NUMBER_MAX = (1 << 63) - 1
 """The largest number that the recorder can hold."""
@@ -83,12 +58,12 @@ class IoFaultCase:
     states_per_position: int | None = None
 
     def __post_init__(self) -> None:
-        if self.fault not in VARIANTS:
-            raise unknown("I/O fault called", self.fault, VARIANTS)
+        if self.fault not in IO_FAULTS:
+            raise unknown("I/O fault called", self.fault, IO_FAULTS)
         if not self.variant:
-            object.__setattr__(self, "variant", VARIANTS[self.fault][0])
-        if self.variant not in VARIANTS[self.fault]:
-            raise unknown(f"variant of {self.fault} called", self.variant, VARIANTS[self.fault])
+            object.__setattr__(self, "variant", IO_FAULTS[self.fault].variants[0])
+        if self.variant not in IO_FAULTS[self.fault].variants:
+            raise unknown(f"variant of {self.fault} called", self.variant, IO_FAULTS[self.fault].variants)
         if self.mutant and self.mutant not in IO_MUTANTS:
             raise unknown("mutant", self.mutant, IO_MUTANTS)
         if not 1 <= self.commits <= COMMITS_MAX:

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from harness import replay
 from harness.experiment import Again
-from harness.experiments.iofaults.case import IO_FAULTS, Asked
-from harness.experiments.iofaults.fault import Row
+from harness.experiments.iofaults.case import Asked
+from harness.experiments.iofaults.fault import IO_FAULTS, Row
 from harness.experiments.iofaults.power import UnseenWritesError
 from harness.experiments.iofaults.workshop import Workshop
 from harness.folders import ROOT

@@ -9,7 +9,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from harness.checkers.prefix import Found, PrefixFinding, Promised
 from harness.crash_states.changes import Content
@@ -17,10 +17,8 @@ from harness.crash_states.files import Tree
 from harness.experiments.iofaults.drawing import Group
 from harness.experiments.iofaults.fault import InjectedFault, Loss, Row
 from harness.experiments.iofaults.power import MAPS_THAT_DO_NOT_MATTER, check_maps
+from harness.experiments.iofaults.workshop import Workshop
 from harness.io_trace.recorder import IoOperation
-
-if TYPE_CHECKING:
-    from harness.experiments.iofaults.workshop import Workshop
 
 _PER_FILE, _PER_LARGE_FILE = 8, 64
 _LARGE_BYTES = 64 << 10

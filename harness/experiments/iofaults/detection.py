@@ -15,8 +15,8 @@ from typing import NamedTuple
 
 from harness.budget import NEVER, Deadline, TimeOverError
 from harness.checkers.prefix import Found
-from harness.experiments.iofaults.case import ENOUGH, IO_FAULTS, NOT_TRIED, is_wrong, repeat_command
-from harness.experiments.iofaults.fault import Row
+from harness.experiments.iofaults.case import ENOUGH, NOT_TRIED, is_wrong, repeat_command
+from harness.experiments.iofaults.fault import IO_FAULTS, Row
 from harness.experiments.iofaults.plan import (
     LEVEL,
     PlannedCase,

@@ -27,9 +27,10 @@ from harness.experiment import (
     Worker,
 )
 from harness.experiments.iofaults import plan
-from harness.experiments.iofaults.case import IO_FAULTS, NOT_TRIED, Asked, IoFaultCase, is_wrong
+from harness.experiments.iofaults.case import NOT_TRIED, Asked, IoFaultCase, is_wrong
 from harness.experiments.iofaults.command import read_asked, repeat
 from harness.experiments.iofaults.detection import mutant_row, untried_row
+from harness.experiments.iofaults.fault import IO_FAULTS
 from harness.experiments.iofaults.plan import PlannedCase, PlannedMutant
 from harness.experiments.iofaults.report import (
     PROMISES,

@@ -15,7 +15,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from random import Random
-from typing import TYPE_CHECKING
 
 from harness.checkers.prefix import Found, PrefixFinding, Promised, demand
 from harness.crash_states.choices import Depth
@@ -25,10 +24,8 @@ from harness.crash_states.states import State, states
 from harness.experiments.iofaults.drawing import NEVER_READ, Group, by_role
 from harness.experiments.iofaults.fault import NOTHING, STRICT, InjectedFault, Loss, Plan, Row
 from harness.experiments.iofaults.power import check_maps, promised_between
+from harness.experiments.iofaults.workshop import Workshop
 from harness.io_trace.recorder import NOT_COUNTED, IoOperation, Kind, read_recording
-
-if TYPE_CHECKING:
-    from harness.experiments.iofaults.workshop import Workshop
 
 _DEPTH = Depth(states_per_position=3, unread=NEVER_READ)
 _OPENING_POSITIONS = 8

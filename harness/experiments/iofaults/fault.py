@@ -3,24 +3,22 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from enum import Enum
-from typing import TYPE_CHECKING, Any, ClassVar
+from types import MappingProxyType
+from typing import Any, ClassVar
 
 from harness.crash_states.model import numbered
 from harness.crash_states.states import positions
 from harness.experiments.iofaults.drawing import Group, by_role
 from harness.io_trace.recorder import IoOperation
 
-if TYPE_CHECKING:
-    from harness.experiments.iofaults.workshop import Workshop
-
 Row = dict[str, Any]
 Plan = list[Any]
 """A plan of fault injection, as its name and its arguments."""
 NOTHING: Plan = ["Nothing"]
-STRICT = "strict"
-"""The persistence model that promises less than file systems in use do."""
+STRICT, TORN_SECTORS = "strict", "torn-sectors"
+"""The persistence model that promises less than file systems in use do, and that which goes beyond disks."""
 
 
 class Loss(Enum):
@@ -31,8 +29,13 @@ class Loss(Enum):
     AT_REST = "damage"
 
 
+_DECLARED: dict[str, InjectedFault] = {}
+IO_FAULTS: Mapping[str, InjectedFault] = MappingProxyType(_DECLARED)
+"""Every fault by its name, in the order of the tables, once the package is imported."""
+
+
 class InjectedFault(ABC):
-    """A kind of fault. A new one is a subclass in a module of this package, and its place in ``case.IO_FAULTS``."""
+    """A kind of fault. A new one is a subclass, in a module that the package imports."""
 
     name: ClassVar[str]
     words: ClassVar[str]
@@ -49,9 +52,16 @@ class InjectedFault(ABC):
     model_suffix: ClassVar[str] = ""
     """Follows the name of the persistence model in tables."""
 
+    def __init_subclass__(cls) -> None:
+        if "name" in vars(cls):
+            _DECLARED[cls.name] = cls()
+
     @abstractmethod
-    def explore(self, shop: Workshop, points: Sequence[int], only: str) -> Iterator[Row]:
-        """Yield a row for each trial at the ascending ``points``, or for the trial ``only`` at each of them."""
+    def explore(self, shop: Any, points: Sequence[int], only: str) -> Iterator[Row]:
+        """Yield a row for each trial at the ascending ``points``, or for the trial ``only`` at each of them.
+
+        ``shop`` is the workshop of the case, which runs them.
+        """
 
     def points(self, recording: Sequence[IoOperation], variant: str, seed: int) -> range:
         """Return every point of a recorded writer process: one before each operation, one after the last."""

@@ -8,18 +8,15 @@ import signal
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import count
-from typing import TYPE_CHECKING
 
 from harness.checkers.prefix import DETECTING, Found, PrefixFinding, Promised
 from harness.crash_states.changes import matches
 from harness.crash_states.files import Tree
 from harness.experiments.iofaults.drawing import NEVER_READ, Group, by_role
 from harness.experiments.iofaults.fault import NOTHING, InjectedFault, Plan, Row
+from harness.experiments.iofaults.workshop import Life, Workshop
 from harness.io_trace.recorder import IoOperation, Kind, read_recording
 from harness.processes.fork_server import ForkServerError
-
-if TYPE_CHECKING:
-    from harness.experiments.iofaults.workshop import Life, Workshop
 
 _TEARS = 2
 _SECTOR_BYTES = 512
@@ -90,6 +87,41 @@ class TornWrite(_InWriter):
         return by_role(recording, [(each.index, each.index) for each in recording if each.kind is Kind.WRITE])
 
 
+class KillTwice(InjectedFault):
+    """A kill before I/O operation ``point``, and a kill of the recovering process before each of its own operations.
+
+    Operations that change no data (a sync, or a line of a log that is never read) leave the same crash state as the
+    next operation, when more may have been acknowledged. So only the last of such a run is tried, both times.
+    """
+
+    name = "kill_twice"
+    words = "killed, and again in its recovery"
+    points_per_subset = 6
+    several_at_a_point = True
+    from_recording = True
+
+    def explore(self, shop: Workshop, points: Sequence[int], only: str) -> Iterator[Row]:
+        idle = _idle(shop.recording())
+        for point in points if only else _worthwhile(points, idle):
+            promises, so_far = _crashed(shop, point)
+            if not so_far.expected:
+                yield shop.row(point, "", f"killed before operation {point}", promises, so_far)
+                continue
+            crashed = Tree.read(shop.root)
+            again = int(only or 0)
+            if again < 0:
+                raise ValueError("the first operation is 0")
+            passed_over = frozenset[int]() if only else _idle(_recovery(shop, crashed))
+            killed = True
+            while killed:
+                if again not in passed_over:
+                    killed, row = _killed_again(shop, crashed, promises, point, again)
+                    yield row
+                again += 1
+                if only:
+                    break
+
+
 class FailingCall(_InWriter):
     """The call that would be operation ``point`` fails as the case's variant says."""
 
@@ -125,41 +157,6 @@ class FailingCall(_InWriter):
 
     def has_struck(self, life: Life) -> bool:
         return life.outcome.result is None or bool(life.outcome.result["fired"])
-
-
-class KillTwice(InjectedFault):
-    """A kill before I/O operation ``point``, and a kill of the recovering process before each of its own operations.
-
-    Operations that change no data (a sync, or a line of a log that is never read) leave the same crash state as the
-    next operation, when more may have been acknowledged. So only the last of such a run is tried, both times.
-    """
-
-    name = "kill_twice"
-    words = "killed, and again in its recovery"
-    points_per_subset = 6
-    several_at_a_point = True
-    from_recording = True
-
-    def explore(self, shop: Workshop, points: Sequence[int], only: str) -> Iterator[Row]:
-        idle = _idle(shop.recording())
-        for point in points if only else _worthwhile(points, idle):
-            promises, so_far = _crashed(shop, point)
-            if not so_far.expected:
-                yield shop.row(point, "", f"killed before operation {point}", promises, so_far)
-                continue
-            crashed = Tree.read(shop.root)
-            again = int(only or 0)
-            if again < 0:
-                raise ValueError("the first operation is 0")
-            passed_over = frozenset[int]() if only else _idle(_recovery(shop, crashed))
-            killed = True
-            while killed:
-                if again not in passed_over:
-                    killed, row = _killed_again(shop, crashed, promises, point, again)
-                    yield row
-                again += 1
-                if only:
-                    break
 
 
 def _worthwhile(points: Sequence[int], idle: frozenset[int]) -> list[int]:

@@ -7,8 +7,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
-from harness.experiments.iofaults.case import VARIANTS, IoFaultCase
+from harness.experiments.iofaults.case import IoFaultCase
+from harness.experiments.iofaults.damage import AtRest
 from harness.experiments.iofaults.drawing import Group, drawn
+from harness.experiments.iofaults.kills import FailingCall
 from harness.experiments.iofaults.subjects import (
     OFFSET_IMPORTS,
     ONLINE_UPGRADE,
@@ -158,8 +160,8 @@ def _tried(
 
 
 _DISK, _BELOW_DISK = ("DISK",), ("CHANGELOG", "PROCESS")
-_ERRORS = tuple(f"error {variant}" for variant in VARIANTS["error"])
-_DAMAGES = tuple(f"damage {variant}" for variant in VARIANTS["damage"])
+_ERRORS = tuple(f"error {variant}" for variant in FailingCall.variants)
+_DAMAGES = tuple(f"damage {variant}" for variant in AtRest.variants)
 SIZES: Mapping[str, IoFaultSize] = MappingProxyType(
     {
         SMOKE: IoFaultSize(

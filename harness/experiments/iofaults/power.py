@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple
 
 from harness.checkers.prefix import Demand, Promised
 from harness.crash_states.choices import Depth
@@ -16,17 +16,13 @@ from harness.crash_states.files import Tree
 from harness.crash_states.model import FolderModel
 from harness.crash_states.states import Description, Distinct, distinct, positions, rebuild, said
 from harness.experiments.iofaults.drawing import NEVER_READ, Group, unsynced
-from harness.experiments.iofaults.fault import NOTHING, STRICT, InjectedFault, Loss, Row
+from harness.experiments.iofaults.fault import NOTHING, STRICT, TORN_SECTORS, InjectedFault, Loss, Row
+from harness.experiments.iofaults.workshop import Workshop
 from harness.experiments.iofaults.writer import folded
 from harness.io_trace.recorder import IoOperation, Kind, read_recording
 from harness.processes.fork_server import ForkServerError
 
-if TYPE_CHECKING:
-    from harness.experiments.iofaults.workshop import Workshop
-
 NEXT_BOOT = "the next boot"
-TORN_SECTORS = "torn-sectors"
-"""The variant of power loss that goes beyond the model of disks."""
 MAPS_THAT_DO_NOT_MATTER = ("-shm", "lock.mdb")
 """Files that engines map writable and shared, and rebuild after a crash: SQLite's WAL index, LMDB's reader table."""
 _FIRST_STATES = Depth(states_per_position=2, unread=NEVER_READ)

@@ -8,13 +8,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from harness.checkers.prefix import Found, demand
 from harness.experiments.iofaults.case import (
     ENOUGH,
-    IO_FAULTS,
     NOT_TRIED,
     SILENT,
     is_promised,
     is_wrong,
 )
-from harness.experiments.iofaults.fault import Loss
+from harness.experiments.iofaults.fault import IO_FAULTS, Loss
 from harness.report import text
 from harness.report.figures import Figure, Figures
 from harness.report.listing import Column, Listing

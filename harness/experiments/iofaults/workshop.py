@@ -19,10 +19,9 @@ from typing import NamedTuple, Self
 
 from harness.checkers.prefix import Demand, Found, PrefixFinding, Promised, Remains, check_prefix, demand
 from harness.crash_states.files import Tree
-from harness.experiments.iofaults.case import IO_FAULTS, SILENT, IoFaultCase, repeat_command
+from harness.experiments.iofaults.case import SILENT, IoFaultCase, repeat_command
 from harness.experiments.iofaults.drawing import NEVER_READ
-from harness.experiments.iofaults.fault import NOTHING, Plan, Row
-from harness.experiments.iofaults.power import TORN_SECTORS
+from harness.experiments.iofaults.fault import IO_FAULTS, NOTHING, TORN_SECTORS, Plan, Row
 from harness.experiments.iofaults.subjects import is_transactional, shown
 from harness.experiments.iofaults.verifier import remains
 from harness.experiments.iofaults.workload import PASSING_KINDS, models, passing_ever, values_ever

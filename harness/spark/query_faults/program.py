@@ -1,7 +1,7 @@
 """The driver of a stateful query under a fault: it feeds batches in turn, and compares rows and state at the end.
 
-The command is ``python -m harness.experiments.query_faults.program FOLDER``; the trial's folder has its arguments. A
-driver that is killed is started again with the same ones, and continues.
+The command is ``python -m harness.spark.query_faults.program FOLDER``; the trial's folder has its arguments. A driver
+that is killed is started again with the same ones, and continues.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from harness.experiments.query_faults.faults import BALLAST, FAULTS
 from harness.experiments.query_faults.notes import Notes
-from harness.experiments.query_faults.queries import WORKLOADS, Found, Given
 from harness.processes.child import end_with_starter
+from harness.spark.query_faults.queries import WORKLOADS, Found, Given
 from harness.spark.session import session
 from stores.changelog.files import VersionLog
 from stores.spark.table import StateTable

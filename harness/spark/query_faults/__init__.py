@@ -1,0 +1,1 @@
+"""Stateful queries under faults: their functions, which break on purpose, and the process that runs them."""
