@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from harness.processes.fork_server import ForkServer
     from harness.report.coverage import Coverage, Covered
     from harness.report.listing import Report
-    from harness.report.page import Page, Table
+    from harness.report.page import Page, TextTable
     from harness.workloads.event_log import EventLog
 
 Row = dict[str, Any]
@@ -67,7 +67,7 @@ RATIO_COLUMNS: Columns = MappingProxyType(
 )
 
 
-class Placement(StrEnum):
+class TrialPlacement(StrEnum):
     """The place in which the trials of an experiment run."""
 
     LOCAL = "local"
@@ -130,7 +130,7 @@ def _say_nothing(line: str) -> None:
 
 
 @dataclass(frozen=True)
-class Worker:
+class TrialWorker:
     """The surroundings of a trial.
 
     ``folder`` does not exist yet and is the trial's own: it may create it, and it is removed afterwards. ``code`` is
@@ -222,7 +222,7 @@ class Experiment(ABC, Generic[T]):
     """The faults that its trials inject, by their names."""
     grid: ClassVar[type[Grid] | None] = None
     """The settings of a scenario about it, if there can be one."""
-    placement: ClassVar[Placement]
+    placement: ClassVar[TrialPlacement]
     forks: ClassVar[Forks | None] = None
     """The kind of fork server that its trials share in a Spark task, if any."""
     unit: ClassVar[str] = "trials"
@@ -300,7 +300,7 @@ class Experiment(ABC, Generic[T]):
         return 1
 
     @abstractmethod
-    def run(self, trial: T, worker: Worker) -> Iterable[Row]:
+    def run(self, trial: T, worker: TrialWorker) -> Iterable[Row]:
         """Run one trial, and return its rows, each with its ``kind``."""
 
     def read(self, text: str) -> Any:
@@ -313,7 +313,7 @@ class Experiment(ABC, Generic[T]):
             backend_named(backend)
         return trial
 
-    def repeat(self, trial: Any, worker: Worker) -> Again:
+    def repeat(self, trial: Any, worker: TrialWorker) -> Again:
         """Run one trial that ``read`` has returned. Raises: ConfigError if that is not possible here.
 
         A trial of a gang is not repeated by this, but run by Spark; see ``harness.repeat``.
@@ -377,7 +377,7 @@ class Experiment(ABC, Generic[T]):
         """
         return []
 
-    def tables(self, figures: Figures, rows: Rows) -> list[Table]:
+    def tables(self, figures: Figures, rows: Rows) -> list[TextTable]:
         """Return the tables that a scenario prints; those without rows may be missing."""
         return []
 

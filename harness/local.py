@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from harness.budget import NEVER, Deadline, TimeOverError, ended_by
-from harness.experiment import Experiment, Outcome, Row, Worker
+from harness.experiment import Experiment, Outcome, Row, TrialWorker
 from harness.folders import temporary_folder
 from harness.processes.child import MeasurementFailedError
 from harness.processes.load import LoadWatch, load_columns
@@ -42,7 +42,7 @@ def run_local(
                     continue
                 watch = LoadWatch()
                 try:
-                    found = list(experiment.run(trial, Worker(folder / f"{number}", deadline=deadline, say=say)))
+                    found = list(experiment.run(trial, TrialWorker(folder / f"{number}", deadline=deadline, say=say)))
                 except TimeOverError:
                     continue
                 except (MeasurementFailedError, RuntimeError, subprocess.TimeoutExpired) as error:

@@ -15,7 +15,7 @@ from typing import Any
 
 from harness.processes.child import MeasurementFailedError, figures_apart
 from harness.report import text
-from harness.report.page import Table
+from harness.report.page import TextTable
 from stores import KeyValueStore, StoreError, TopicPartition, open_store
 from stores.errors import ConfigError
 from stores.registry import backend_named, backends
@@ -59,7 +59,7 @@ def many_stores(names: Sequence[str] | None, count: int, progress: Callable[[str
                 fewer.append(f"{name} held {cost.stores:,} stores ({when}): {cost.refused}")
         progress(f"{name}: {' and '.join(f'{cost.stores:,} {when}' for when, cost in costs.items())}")
     head = ("backend", "", "stores", "descriptors", "threads", "memory each", "addresses each", "time each")
-    print(Table(f"{count:,} stores in one process", head, rows, range(2, 8)).plain())
+    print(TextTable(f"{count:,} stores in one process", head, rows, range(2, 8)).plain())
     for line in fewer:
         print(line)
     return 1 if fewer else 0

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from harness.experiment import Again, Experiment, Placement, Worker
+from harness.experiment import Again, Experiment, TrialPlacement, TrialWorker
 from harness.experiments.registry import experiment_named
 from harness.processes.child import MeasurementFailedError
 from stores.errors import ConfigError
@@ -33,10 +33,10 @@ def main(argv: Sequence[str]) -> int:
         _make_empty(given.keep)
     try:
         if given.keep is not None:
-            again = _again(experiment, trial, Worker(given.keep.absolute(), deadline_s=given.deadline))
+            again = _again(experiment, trial, TrialWorker(given.keep.absolute(), deadline_s=given.deadline))
         else:
             with tempfile.TemporaryDirectory(prefix=f"{experiment.name}-", ignore_cleanup_errors=True) as folder:
-                again = _again(experiment, trial, Worker(Path(folder) / "trial", deadline_s=given.deadline))
+                again = _again(experiment, trial, TrialWorker(Path(folder) / "trial", deadline_s=given.deadline))
     except (MeasurementFailedError, subprocess.TimeoutExpired) as error:
         print(f"{experiment.name}: {error}", file=sys.stderr)
         return 1
@@ -47,8 +47,8 @@ def main(argv: Sequence[str]) -> int:
     return 0 if again.ok else 1
 
 
-def _again(experiment: Experiment[Any], trial: Any, worker: Worker) -> Again:
-    if experiment.placement is not Placement.GANG:
+def _again(experiment: Experiment[Any], trial: Any, worker: TrialWorker) -> Again:
+    if experiment.placement is not TrialPlacement.GANG:
         return experiment.repeat(trial, worker)
     from harness.progress import Progress
     from harness.spark.gang import run_gangs

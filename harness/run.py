@@ -19,7 +19,7 @@ from harness.answer.document import summary_table
 from harness.answer.results import all_failures, all_figures
 from harness.answer.write import check_results, publish
 from harness.budget import NEVER, Budget, Deadline, budget_text, end_of
-from harness.experiment import Claim, Experiment, Outcome, Placement, Request, Row, Rows
+from harness.experiment import Claim, Experiment, Outcome, Request, Row, Rows, TrialPlacement
 from harness.experiments.registry import experiments, grid_of, kinds, stages
 from harness.folders import RUNS, SOURCE
 from harness.local import run_local
@@ -165,7 +165,7 @@ def shortened(problem: str) -> str:
 
 def _titles(plan: Plan) -> list[str]:
     """Return the stages of a plan in progress lines, in the order in which they run: the local ones first."""
-    names = sorted(plan, key=lambda name: experiments()[name].placement is not Placement.LOCAL)
+    names = sorted(plan, key=lambda name: experiments()[name].placement is not TrialPlacement.LOCAL)
     return [title for title, _ in groupby(experiments()[name].title for name in names)]
 
 
@@ -184,7 +184,7 @@ def _measure(
     problems: list[str] = []
     extents: dict[str, Mapping[str, Sequence[int]]] = {}
     budget = budget_of(request.profile, plan, end)
-    local = [name for name in plan if experiments()[name].placement is Placement.LOCAL]
+    local = [name for name in plan if experiments()[name].placement is TrialPlacement.LOCAL]
 
     def run(names: Sequence[str], spark: Session | None) -> None:
         for title, group in groupby(names, key=lambda name: experiments()[name].title):
@@ -234,7 +234,7 @@ def _outcome(
         kept = set(map(id, done.rows))
         _keep(run_folder, [row for row in rows if id(row) not in kept])
         return replace(done, rows=rows)
-    if experiment.placement is Placement.GANG:
+    if experiment.placement is TrialPlacement.GANG:
         done = run_gangs(spark, experiment, trials, request.seed, request.log, say, deadline)
     else:
         done = run_trials(spark, experiment, trials, run_folder / "trials" / name, say, deadline, salvage)
@@ -336,7 +336,7 @@ def _session_for(
     experiment: Experiment[Any], trials: Sequence[Any], name: str, master: str | None, folder: Path, progress: Progress
 ) -> Iterator[Session | None]:
     """Yield a session of Spark; None for an experiment whose trials run before Spark starts."""
-    if experiment.placement is Placement.LOCAL:
+    if experiment.placement is TrialPlacement.LOCAL:
         yield None
         return
     progress.step("starting Spark")

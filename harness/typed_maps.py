@@ -64,15 +64,15 @@ class TypedMap(ABC):
     def logged(key: bytes, place: Place) -> bytes:
         """Return the map's key for the key of a changelog record."""
 
-    def range(self, start: bytes | None, end: bytes | None, *, reverse: bool = False) -> Scan:
+    def range(self, start: bytes | None, end: bytes | None, *, reverse: bool = False) -> PairScan:
         """Return the pairs from ``start`` to ``end``, both included, None for open, by key."""
-        return Scan(self._scan(start, end, reverse=reverse), self._pair)
+        return PairScan(self._scan(start, end, reverse=reverse), self._pair)
 
-    def of_key(self, key: bytes, first_ms: int, last_ms: int, *, reverse: bool = False) -> Scan:
+    def of_key(self, key: bytes, first_ms: int, last_ms: int, *, reverse: bool = False) -> PairScan:
         """Return the pair of ``key`` if its window starts, or its session is, between these times, both included."""
         raise NotImplementedError
 
-    def of_times(self, first_ms: int, last_ms: int, *, reverse: bool = False) -> Scan:
+    def of_times(self, first_ms: int, last_ms: int, *, reverse: bool = False) -> PairScan:
         """Return the pairs between these times, both included, by time, then by key."""
         raise NotImplementedError
 
@@ -81,7 +81,7 @@ class TypedMap(ABC):
         """Return True if ``of_key`` must find ``key`` if it exists."""
         return first_ms <= place(key) <= last_ms
 
-    def all(self) -> Scan:
+    def all(self) -> PairScan:
         """Return every pair."""
         return self.range(None, None)
 
@@ -120,7 +120,7 @@ class TypedMap(ABC):
         return bool(self.typed.store.transactional)
 
 
-class Scan(Iterator[tuple[bytes, bytes]]):
+class PairScan(Iterator[tuple[bytes, bytes]]):
     """A scan of a typed store as pairs of the map; use it in ``with``, or close it."""
 
     def __init__(self, pairs: Any, pair: Callable[[Any, Any], tuple[bytes, bytes]]) -> None:
@@ -133,7 +133,7 @@ class Scan(Iterator[tuple[bytes, bytes]]):
         """Close the scan of the store."""
         self._pairs.close()
 
-    def __enter__(self) -> Scan:
+    def __enter__(self) -> PairScan:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -188,14 +188,16 @@ class _WindowMap(TypedMap):
         fetch = self.typed.backward_fetch_range if reverse else self.typed.fetch_range
         return fetch(start, end, 0, _LAST_MS)
 
-    def of_key(self, key: bytes, first_ms: int, last_ms: int, *, reverse: bool = False) -> Scan:
+    def of_key(self, key: bytes, first_ms: int, last_ms: int, *, reverse: bool = False) -> PairScan:
         fetch = self.typed.backward_fetch if reverse else self.typed.fetch
         place = self._place(key)
-        return Scan(fetch(key, first_ms, last_ms), lambda start_ms, value: (_placed(key, (start_ms,), (place,)), value))
+        return PairScan(
+            fetch(key, first_ms, last_ms), lambda start_ms, value: (_placed(key, (start_ms,), (place,)), value)
+        )
 
-    def of_times(self, first_ms: int, last_ms: int, *, reverse: bool = False) -> Scan:
+    def of_times(self, first_ms: int, last_ms: int, *, reverse: bool = False) -> PairScan:
         fetch = self.typed.backward_fetch_all if reverse else self.typed.fetch_all
-        return Scan(fetch(first_ms, last_ms), self._pair)
+        return PairScan(fetch(first_ms, last_ms), self._pair)
 
     def _pair(self, key: Any, value: Any) -> tuple[bytes, bytes]:
         at = self._place(key.key)
@@ -222,9 +224,9 @@ class _SessionMap(TypedMap):
     def _scan(self, start: bytes | None, end: bytes | None, *, reverse: bool) -> Any:
         return (self.typed.backward_fetch_range if reverse else self.typed.fetch_range)(start, end)
 
-    def of_key(self, key: bytes, first_ms: int, last_ms: int, *, reverse: bool = False) -> Scan:
+    def of_key(self, key: bytes, first_ms: int, last_ms: int, *, reverse: bool = False) -> PairScan:
         find = self.typed.backward_find_sessions if reverse else self.typed.find_sessions
-        return Scan(find(key, first_ms, last_ms), self._pair)
+        return PairScan(find(key, first_ms, last_ms), self._pair)
 
     @staticmethod
     def lies_in(key: bytes, first_ms: int, last_ms: int, place: Place = place) -> bool:

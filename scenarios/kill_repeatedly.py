@@ -11,9 +11,13 @@ SCENARIO = Scenario(
     faults=(
         KillInRecovery(KillAfter(61), (KillAfter(31), KillAfter(7), KillAfter(1))),
         KillInRecovery(
-            Kill("task.after_log_commit", 2), (Kill("task.between_stores"), Kill("task.after_store_commit"))
+            Kill("task.after_log_commit", 2),
+            (Kill("task.between_stores"), Kill("task.after_store_commit")),
         ),
-        KillInRecovery(Kill("task.between_stores"), (Kill("task.restore.after_write"), KillAfter(50), KillAfter(1))),
+        KillInRecovery(
+            Kill("task.between_stores"),
+            (Kill("task.restore.after_write"), KillAfter(50), KillAfter(1)),
+        ),
     ),
     seeds=3,
 )

@@ -19,14 +19,14 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from harness.answer.history import MEASURES, Measure
+from harness.answer.history import MEASURES, HistoryColumn
 from harness.experiments.opening.report import KEY as OPENING_KEY
 from harness.experiments.registry import kinds
 from harness.experiments.throughput.figures import KEY as THROUGHPUT_KEY
 from harness.processes.load import BUSY_REPEATS, is_busy
 from harness.report import text
 from harness.report.figures import CONFIDENCE, REPEATS_MIN, Interval, grouped, log_deviations, ratio_interval, values
-from harness.report.page import Table
+from harness.report.page import TextTable
 from harness.report.rows import FACTS_FILE, Row, missing_columns, read_facts, read_rows
 from stores.errors import ConfigError
 
@@ -42,7 +42,7 @@ _KEYS: Mapping[str, Sequence[str]] = {"throughput": THROUGHPUT_KEY, "opening": O
 class Compared:
     """One measure of one cell in both runs. ``ratio`` is above 1 where B is better."""
 
-    measure: Measure
+    measure: HistoryColumn
     cell: Cell
     a: float
     b: float
@@ -151,7 +151,7 @@ def _drift(a: Sequence[Row], b: Sequence[Row]) -> float:
     return median(after) / median(before) if before and after else 1.0
 
 
-def comparison_table(found: Sequence[Compared], a: str, b: str) -> Table:
+def comparison_table(found: Sequence[Compared], a: str, b: str) -> TextTable:
     """Return the figures of both runs with their ratios: those that differ first, the worst of them at the top."""
     ordered = sorted(found, key=lambda each: (not each.differs, each.ratio.median if each.differs else 0))
     rows = [
@@ -167,7 +167,7 @@ def comparison_table(found: Sequence[Compared], a: str, b: str) -> Table:
         for each in ordered
     ]
     caption = f"A is {a}, B is {b}; a ratio above 1 says that B is better"
-    return Table(caption, ("cell", "figure", "A", "B", "ratio", "interval", "B is"), rows, range(2, 6))
+    return TextTable(caption, ("cell", "figure", "A", "B", "ratio", "interval", "B is"), rows, range(2, 6))
 
 
 def _named(each: Compared) -> str:

@@ -12,7 +12,7 @@ from harness.experiments.opening.report import READY_AFTER_A_KILL, largest_state
 from harness.experiments.throughput.figures import reference
 from harness.report import text
 from harness.report.figures import REPEATS_MIN, Figures, with_interval
-from harness.report.page import BROWSER_PAGE, Page, Table, anchor, images
+from harness.report.page import BROWSER_PAGE, Page, TextTable, anchor, images
 from harness.report.ratios import ratio_sentence, ratio_table
 from harness.report.text import MEANING
 
@@ -87,7 +87,7 @@ def _page_table(pages: Sequence[Page]) -> str:
     return text.table(("page", "what it shows"), rows)
 
 
-def choice_table(found: Sequence[Choice]) -> Table:
+def choice_table(found: Sequence[Choice]) -> TextTable:
     """Return the picks: need, level, backend or why there is none, figures, the next best, and a note."""
     rows = [
         [
@@ -100,7 +100,7 @@ def choice_table(found: Sequence[Choice]) -> Table:
         ]
         for choice in found
     ]
-    return Table(
+    return TextTable(
         "Worked out from the figures below; in brackets, the interval of the median",
         ("need", "level", "pick", "why: median and interval", "next best", "note"),
         rows,
@@ -113,7 +113,7 @@ def summary_table(
     durability: str = "CHANGELOG",
     *,
     intervals: bool = True,
-) -> Table:
+) -> TextTable:
     """Return one line per backend at one level: the table of README, without ``intervals``, and of the terminal."""
     at = reference(figures["throughput"], durability)
     rates = {figure["backend"]: figure for figure in figures["throughput"] if at is not None and at.holds(figure)}
@@ -149,7 +149,7 @@ def summary_table(
         "on disk",
         "crash trials as expected",
     )
-    return Table(f"Level {durability}{what}", head, rows, range(2, 8))
+    return TextTable(f"Level {durability}{what}", head, rows, range(2, 8))
 
 
 def _median(figure: Mapping[str, Any], name: str, unit: Callable[[float | None], str]) -> str:

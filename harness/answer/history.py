@@ -141,7 +141,7 @@ def _entries(figures: Figures) -> Iterator[_Entry]:
                     yield _Entry(*what, value or 0.0, low, high, is_too_busy([row]))
 
 
-def _timeline(runs: Sequence[Line], measure: Measure) -> Chart:
+def _timeline(runs: Sequence[Line], measure: HistoryColumn) -> Chart:
     panels: dict[tuple[str, str], list[Mark]] = {}
     for line in runs:
         step = _step(line)
@@ -180,7 +180,7 @@ def _step(line: Line) -> str:
 
 
 @dataclass(frozen=True)
-class Measure:
+class HistoryColumn:
     """A column of a kind of rows and figures. ``same_work`` is True if it depends on the number of records."""
 
     kind: str
@@ -197,11 +197,13 @@ class Measure:
 
 
 MEASURES = (
-    Measure(
+    HistoryColumn(
         "throughput", "records_per_s", "records/s", text.count, more_is_better=True, is_time=True, unit="records/s"
     ),
-    Measure("throughput", "commit_p99_us", "commit, p99", text.latency, is_time=True, unit="ms", scale=1e3),
-    Measure("throughput", "peak_memory_bytes", "peak memory", text.size, same_work=True, unit="MiB", scale=2.0**20),
-    Measure("throughput", "bytes_on_disk", "on disk", text.size, same_work=True, unit="MiB", scale=2.0**20),
-    Measure("opening", "ready_s", READY_AFTER_A_KILL, text.duration, is_time=True, unit="ms", scale=1e-3),
+    HistoryColumn("throughput", "commit_p99_us", "commit, p99", text.latency, is_time=True, unit="ms", scale=1e3),
+    HistoryColumn(
+        "throughput", "peak_memory_bytes", "peak memory", text.size, same_work=True, unit="MiB", scale=2.0**20
+    ),
+    HistoryColumn("throughput", "bytes_on_disk", "on disk", text.size, same_work=True, unit="MiB", scale=2.0**20),
+    HistoryColumn("opening", "ready_s", READY_AFTER_A_KILL, text.duration, is_time=True, unit="ms", scale=1e-3),
 )

@@ -58,7 +58,7 @@ class Acknowledged:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class FoundStore:
     """A store as a fresh process found it, recovered but not yet restored, and what kind of store it says it is."""
 
     state: State
@@ -70,7 +70,7 @@ class Found:
 
 
 @dataclass(frozen=True, slots=True)
-class Restored:
+class RestoredStore:
     """A store after its changelog's tail was replayed: ``records`` of it, from scratch where ``wiped``."""
 
     state: State
@@ -90,12 +90,12 @@ class FellBack:
 
     next_input: int
     acknowledged: int
-    stores: Mapping[str, Restored]
+    stores: Mapping[str, RestoredStore]
     transactional: frozenset[str]
 
 
 @dataclass(frozen=True, slots=True)
-class Life:
+class LaterProcess:
     """One process after the first: the log before it started, and its observations.
 
     ``acknowledged`` are the acknowledged commits of the processes before it, in order. If ``truncated``, the log was
@@ -104,8 +104,8 @@ class Life:
 
     log: Log
     acknowledged: Sequence[Acknowledged] = ()
-    found: Mapping[str, Found] = field(default_factory=dict)
-    restored: Mapping[str, Restored] = field(default_factory=dict)
+    found: Mapping[str, FoundStore] = field(default_factory=dict)
+    restored: Mapping[str, RestoredStore] = field(default_factory=dict)
     truncated: bool = False
 
 
@@ -120,7 +120,7 @@ class Evidence:
     exactly_once: bool
     durability: str
     expected: Expected
-    lives: Sequence[Life]
+    lives: Sequence[LaterProcess]
     final: Mapping[str, State]
     final_log: Log
     missing: str = ""

@@ -17,7 +17,7 @@ Pair = tuple[bytes, bytes]
 
 
 @dataclass(frozen=True, slots=True)
-class Query:
+class ReadQuery:
     """One read: ``get``, ``get_many``, ``range`` (open ends are None), ``prefix``, or ``pairs`` of ``keys`` in their
     order. Scans may be reversed."""
 
@@ -54,7 +54,7 @@ class Query:
 class Several:
     """Reads of one snapshot: all their answers are of one version."""
 
-    queries: tuple[Query, ...]
+    queries: tuple[ReadQuery, ...]
 
     def answer(self, state: State) -> list[object]:
         """Return the result of each read for a store in ``state``."""
@@ -94,7 +94,7 @@ class Versions:
 
 
 @dataclass(frozen=True, slots=True)
-class Window:
+class VersionWindow:
     """The versions that a read may show: first and last number, included, and the least position."""
 
     first: int
@@ -102,7 +102,7 @@ class Window:
     bound: int = -1
 
 
-def shown(versions: Versions, query: Query | Several, answer: object, window: Window) -> int | None:
+def shown(versions: Versions, query: ReadQuery | Several, answer: object, window: VersionWindow) -> int | None:
     """Return the number of the first version in the window that ``answer`` shows, or None."""
     for number in range(window.first, window.last + 1):
         version = versions.all[number]
@@ -111,7 +111,7 @@ def shown(versions: Versions, query: Query | Several, answer: object, window: Wi
     return None
 
 
-def explained(versions: Versions, query: Query | Several, answer: object, window: Window) -> str:
+def explained(versions: Versions, query: ReadQuery | Several, answer: object, window: VersionWindow) -> str:
     """Return the reason why an answer for which ``shown`` found no version is wrong."""
     said = f"{query} at versions {window.first} to {window.last}"
     known = [number for number, version in enumerate(versions.all) if query.answer(version.state) == answer]
@@ -126,7 +126,7 @@ def explained(versions: Versions, query: Query | Several, answer: object, window
     return f"{said}: it {back} version {nearest}"
 
 
-def refusal(versions: Versions, window: Window, behind: int) -> str:
+def refusal(versions: Versions, window: VersionWindow, behind: int) -> str:
     """Return the reason why an error "``behind`` the window's bound" is wrong; empty if it is right."""
     reached = window.bound - behind
     positions = [versions.all[number].position for number in range(window.first, window.last + 1)]

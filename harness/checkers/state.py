@@ -12,10 +12,10 @@ from harness.checkers.evidence import (
     Evidence,
     Expected,
     FellBack,
-    Found,
-    Life,
+    FoundStore,
+    LaterProcess,
     LogRecord,
-    Restored,
+    RestoredStore,
     State,
     Verdict,
     verdict,
@@ -47,7 +47,7 @@ def _not_atomic(evidence: Evidence) -> Iterator[str]:
                     yield f"store {store}: {anomaly}"
 
 
-def _anomaly(found: Found, records: Sequence[LogRecord]) -> str:
+def _anomaly(found: FoundStore, records: Sequence[LogRecord]) -> str:
     if not found.persistent and (found.state or found.committed_offset is not None):
         return "kept something although it says that it keeps nothing"
     if found.committed_offset is not None and (not records or found.committed_offset > records[-1].offset):
@@ -56,7 +56,7 @@ def _anomaly(found: Found, records: Sequence[LogRecord]) -> str:
     return f"not the model at its committed offset {found.committed_offset}: {wrong}" if wrong else ""
 
 
-def _between_commits(found: Found, life: Life, store: str) -> str:
+def _between_commits(found: FoundStore, life: LaterProcess, store: str) -> str:
     """Return an error if the committed offset is not that of an acknowledged commit or of the log's last record."""
     records = life.log.stores.get(store, ())
     commits = {last_acknowledged(records, done.log_ends.get(store, 0)) for done in life.acknowledged}
@@ -65,7 +65,7 @@ def _between_commits(found: Found, life: Life, store: str) -> str:
     return "" if offset in commits else f"its committed offset {offset} lies inside a commit"
 
 
-def _wrong_position(found: Found, expected: Expected, store: str) -> str:
+def _wrong_position(found: FoundStore, expected: Expected, store: str) -> str:
     if found.position is None:
         return ""
     wrong = difference(found.state, after(expected, store, found.position + 1))
@@ -93,7 +93,7 @@ def _not_durable(evidence: Evidence) -> Iterator[str]:
             yield from _lost(evidence.durability, life, life.acknowledged[-1])
 
 
-def _lost(level: str, life: Life, acknowledged: Acknowledged) -> Iterator[str]:
+def _lost(level: str, life: LaterProcess, acknowledged: Acknowledged) -> Iterator[str]:
     if life.log.next_input < acknowledged.next_input:
         yield f"input up to {acknowledged.next_input} was acknowledged, the log has {life.log.next_input}"
     for store, found in sorted(life.found.items()):
@@ -160,7 +160,7 @@ def _not_converged(evidence: Evidence) -> Iterator[str]:
                 yield f"store {store}, at the end: not the model at the changelog's end: {wrong}"
 
 
-def _after_restore(evidence: Evidence, life: Life) -> Iterator[str]:
+def _after_restore(evidence: Evidence, life: LaterProcess) -> Iterator[str]:
     for store, restored in sorted(life.restored.items()):
         kept_apart = store in life.found and life.found[store].transactional
         if evidence.exactly_once or kept_apart:
@@ -277,14 +277,14 @@ def _not_bounded(evidence: Evidence) -> Iterator[str]:
                 yield f"store {store}: {restored.records} records were replayed, {in_doubt} were in doubt"
 
 
-def _not_anew(store: str, restored: Restored, keys: int) -> Iterator[str]:
+def _not_anew(store: str, restored: RestoredStore, keys: int) -> Iterator[str]:
     if not restored.wiped:
         yield f"store {store}: kept, although its changelog no longer reaches back to it"
     if restored.records > keys:
         yield f"store {store}: {restored.records} records were replayed, the changelog has {keys}"
 
 
-def _in_doubt(level: str, life: Life, store: str, found: Found) -> int:
+def _in_doubt(level: str, life: LaterProcess, store: str, found: FoundStore) -> int:
     records = life.log.stores.get(store, ())
     reached = -1 if found.committed_offset is None else found.committed_offset
     if level in KEPT_BY_STORES and found.persistent and life.acknowledged:

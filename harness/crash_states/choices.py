@@ -8,7 +8,7 @@ from itertools import chain
 from random import Random
 from typing import NamedTuple
 
-from harness.crash_states.changes import Change, DataChange, NameChange, Rest, Tear
+from harness.crash_states.changes import Change, DataChange, NameChange, Rest, TornWrite
 from harness.io_trace.recorder import Kind
 
 SECTOR_BYTES = 512
@@ -43,15 +43,15 @@ class Depth:
     states_per_position: int | None = None
 
 
-class Choice(NamedTuple):
+class KeptChanges(NamedTuple):
     """The changes ``kept``, as bits by operation, some of them torn. ``kind`` names the rule that chose them."""
 
     kind: str
     kept: int
-    tears: tuple[Tear, ...] = ()
+    tears: tuple[TornWrite, ...] = ()
 
 
-def choices(pending: Sequence[Change], names_in_order: bool, rng: Random, depth: Depth) -> list[Choice]:
+def choices(pending: Sequence[Change], names_in_order: bool, rng: Random, depth: Depth) -> list[KeptChanges]:
     """Return the selections to try if the changes ``pending`` are pending, each once.
 
     With ``names_in_order``, only prefixes of the name changes are kept.
@@ -62,7 +62,7 @@ def choices(pending: Sequence[Change], names_in_order: bool, rng: Random, depth:
         if depth.beyond_model
         else chain(_kept(pending, names, rng, depth), _torn(pending, rng, depth))
     )
-    found: dict[tuple[int, tuple[Tear, ...]], Choice] = {}
+    found: dict[tuple[int, tuple[TornWrite, ...]], KeptChanges] = {}
     for choice in tried:
         found.setdefault((choice.kept, choice.tears), choice)
     chosen = list(found.values())
@@ -73,7 +73,7 @@ def choices(pending: Sequence[Change], names_in_order: bool, rng: Random, depth:
     return chosen
 
 
-def _shared_out(choices: Sequence[Choice], most: int, rng: Random) -> list[Choice]:
+def _shared_out(choices: Sequence[KeptChanges], most: int, rng: Random) -> list[KeptChanges]:
     """Return ``most`` of the choices, the same number of each kind where possible; later changes are preferred."""
     kinds: dict[str, list[int]] = {}
     for place, choice in enumerate(choices):
@@ -86,44 +86,44 @@ def _shared_out(choices: Sequence[Choice], most: int, rng: Random) -> list[Choic
     return [choices[place] for place in sorted(drawn[:most])]
 
 
-def _kept(pending: Sequence[Change], names: Sequence[NameChange], rng: Random, depth: Depth) -> Iterator[Choice]:
+def _kept(pending: Sequence[Change], names: Sequence[NameChange], rng: Random, depth: Depth) -> Iterator[KeptChanges]:
     everything = _bits(pending)
-    yield Choice("none", 0)
-    yield Choice("all", everything)
+    yield KeptChanges("none", 0)
+    yield KeptChanges("all", everything)
     if len(pending) <= depth.subset_operations_max:
         yield from _subsets("subset", 0, pending, names)
         return
     kept = 0
     for change in pending:
         kept |= change.bit
-        yield Choice("prefix", kept)
+        yield KeptChanges("prefix", kept)
     for change in pending:
-        yield Choice("missing", _without_gaps(everything ^ change.bit, names))
+        yield KeptChanges("missing", _without_gaps(everything ^ change.bit, names))
     for change in pending:
-        yield Choice("alone", _with_earlier(change.bit, names))
+        yield KeptChanges("alone", _with_earlier(change.bit, names))
     recent = pending[max(0, len(pending) - depth.recent_operations) :]
     yield from _subsets("recent", everything & ~_bits(recent), recent, names)
     data = [change for change in pending if isinstance(change, DataChange)]
     for file in dict.fromkeys(change.file for change in data):
         own = _bits(change for change in data if change.file == file)
-        yield Choice("file missing", everything ^ own)
-        yield Choice("file alone", _bits(names) | own)
+        yield KeptChanges("file missing", everything ^ own)
+        yield KeptChanges("file alone", _bits(names) | own)
     for _ in range(depth.random_subsets):
         share = rng.choice((0.25, 0.5, 0.75))
         drawn = _bits(change for change in pending if rng.random() < share)
         named = rng.randrange(len(names) + 1)
-        yield Choice("random", drawn & ~_bits(names) | _bits(names[:named]))
+        yield KeptChanges("random", drawn & ~_bits(names) | _bits(names[:named]))
 
 
-def _subsets(kind: str, others: int, of: Sequence[Change], names: Sequence[NameChange]) -> Iterator[Choice]:
+def _subsets(kind: str, others: int, of: Sequence[Change], names: Sequence[NameChange]) -> Iterator[KeptChanges]:
     """Yield every subset ``of`` these changes, with the ``others`` kept."""
     for number in range(1 << len(of)):
         kept = others | _bits(change for place, change in enumerate(of) if number >> place & 1)
         if _without_gaps(kept, names) == kept:
-            yield Choice(kind, kept)
+            yield KeptChanges(kind, kept)
 
 
-def _torn(pending: Sequence[Change], rng: Random, depth: Depth) -> Iterator[Choice]:
+def _torn(pending: Sequence[Change], rng: Random, depth: Depth) -> Iterator[KeptChanges]:
     """Yield choices that keep everything, but tear one write, or keep only the size of some writes."""
     everything = _bits(pending)
     last: dict[int, DataChange] = {}
@@ -141,14 +141,16 @@ def _torn(pending: Sequence[Change], rng: Random, depth: Depth) -> Iterator[Choi
             else:
                 rests = (Rest.MISSING, Rest.BEFORE, *((Rest.ZEROS,) if change.grows else ()))
             for rest in rests:
-                yield Choice("torn", everything, (Tear(change.index, at, rest),))
+                yield KeptChanges("torn", everything, (TornWrite(change.index, at, rest),))
         if not depth.beyond_model:
             for short in _shortfalls(change, rng, depth):
-                yield Choice("torn", everything, (Tear(change.index, -short, Rest.MISSING),))
+                yield KeptChanges("torn", everything, (TornWrite(change.index, -short, Rest.MISSING),))
         rest = Rest.NOISE if depth.beyond_model else Rest.ZEROS
         if longer := grown.get(file):
-            yield Choice(f"{rest} at the end", everything, (Tear(longer[-1].index, 0, rest),))
-            yield Choice(f"{rest} for all", everything, tuple(Tear(change.index, 0, rest) for change in longer))
+            yield KeptChanges(f"{rest} at the end", everything, (TornWrite(longer[-1].index, 0, rest),))
+            yield KeptChanges(
+                f"{rest} for all", everything, tuple(TornWrite(change.index, 0, rest) for change in longer)
+            )
 
 
 def _tears_at(change: DataChange, rng: Random, depth: Depth) -> list[int]:

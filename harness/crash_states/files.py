@@ -19,7 +19,7 @@ EMPTY = Content()
 _FOLDER = b"/" * len(EMPTY.digest)
 
 
-class Listing:
+class PathListing:
     """Every path below the root with the number of its file or folder, in order, for the present ``names``.
 
     Entries of a lost folder are not included.
@@ -62,7 +62,7 @@ class Tree:
         self,
         names: dict[Entry, int] | None = None,
         contents: dict[int, Content] | None = None,
-        listing: Listing | None = None,
+        listing: PathListing | None = None,
     ) -> None:
         self.names = {} if names is None else names
         self.contents = {} if contents is None else contents
@@ -100,10 +100,10 @@ class Tree:
         return other
 
     @property
-    def listing(self) -> Listing:
+    def listing(self) -> PathListing:
         """Every path with its number, in order."""
         if self._listing is None:
-            self._listing = Listing(self.names)
+            self._listing = PathListing(self.names)
         return self._listing
 
     @property

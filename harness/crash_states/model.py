@@ -48,8 +48,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from enum import StrEnum
 
-from harness.crash_states.changes import Change, Entry, File, NameChange, Tear
-from harness.crash_states.files import EMPTY, ROOT, Listing, Tree
+from harness.crash_states.changes import Change, Entry, File, NameChange, TornWrite
+from harness.crash_states.files import EMPTY, ROOT, PathListing, Tree
 from harness.io_trace.recorder import NOT_COUNTED, IoOperation, Kind
 
 
@@ -82,7 +82,7 @@ class Disk:
         self._changed: dict[int, File] = {}
         self._resized: dict[int, int] = {}
         self._named: dict[int, int] = {}
-        self._listings: dict[int, tuple[dict[Entry, int], Listing]] = {}
+        self._listings: dict[int, tuple[dict[Entry, int], PathListing]] = {}
         self._started: IoOperation | None = None
         # Syncs that failed, by the position after them; and by file, the changes that they lost for good.
         self._failed: dict[int, list[IoOperation]] = {}
@@ -157,7 +157,7 @@ class Disk:
         """Return file ``number`` with its pending changes, or None if it has none. It must not be changed."""
         return self._changed.get(number)
 
-    def tree(self, kept: int, tears: tuple[Tear, ...] = ()) -> Tree:
+    def tree(self, kept: int, tears: tuple[TornWrite, ...] = ()) -> Tree:
         """Return the state with all durable changes and those whose bits are in ``kept``. It must not be changed."""
         names, listing = self._listed((kept | self._durable_names) & self._name_bits)
         contents = self._contents.copy()
@@ -165,14 +165,14 @@ class Disk:
             contents[number] = file.with_kept(kept, tears)
         return Tree(names, contents, listing)
 
-    def _listed(self, bits: int) -> tuple[dict[Entry, int], Listing]:
+    def _listed(self, bits: int) -> tuple[dict[Entry, int], PathListing]:
         found = self._listings.get(bits)
         if found is None:
             names = dict(self._names)
             for change in self._name_changes:
                 if change.bit & bits:
                     change.apply(names)
-            found = self._listings[bits] = names, Listing(names)
+            found = self._listings[bits] = names, PathListing(names)
         return found
 
     def _start_names(self, operation: IoOperation, change: NameChange) -> None:

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from itertools import islice, pairwise
 from random import Random
 
-from harness.crash_states.changes import DataChange, Rest, Tear
-from harness.crash_states.choices import Choice, Depth, choices
+from harness.crash_states.changes import DataChange, Rest, TornWrite
+from harness.crash_states.choices import Depth, KeptChanges, choices
 from harness.crash_states.files import Tree
 from harness.crash_states.model import Disk, FolderModel, numbered
 from harness.io_trace.recorder import IoOperation, Kind
@@ -32,7 +32,7 @@ class Description:
     position: int
     kind: str
     kept: tuple[int, ...]
-    tears: tuple[Tear, ...] = ()
+    tears: tuple[TornWrite, ...] = ()
 
     def to_json(self) -> str:
         """Return one line of text for a row or a command line."""
@@ -44,7 +44,7 @@ class Description:
         """Return the description that ``to_json`` wrote. Raises: ValueError if the text is none."""
         try:
             folder_model, position, kind, kept, tears = json.loads(text)
-            torn = tuple(Tear(int(operation), int(at), Rest(rest)) for operation, at, rest in tears)
+            torn = tuple(TornWrite(int(operation), int(at), Rest(rest)) for operation, at, rest in tears)
             kept = tuple(int(operation) for operation in kept)
             return cls(FolderModel(folder_model), int(position), str(kind), kept, torn)
         except (TypeError, ValueError) as error:
@@ -168,7 +168,7 @@ class _Point:
     """A selection at a position. It is made into a state while the disk is still at that position."""
 
     disk: Disk
-    choice: Choice
+    choice: KeptChanges
     said_before: int
     said_by: int
 
@@ -204,7 +204,7 @@ def _points(
                     yield _Point(disk, choice, position, position)
 
 
-def _choices(disk: Disk, rng: Random, depth: Depth) -> Iterator[Choice]:
+def _choices(disk: Disk, rng: Random, depth: Depth) -> Iterator[KeptChanges]:
     """Yield the selections to try, with all bytes of the files that are never read."""
     pending = disk.pending()
     unread = [change for change in pending if isinstance(change, DataChange) and change.is_of(depth.unread)]

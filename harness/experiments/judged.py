@@ -9,10 +9,10 @@ from dataclasses import asdict
 from typing import Any, ClassVar, TypeVar
 
 from harness import replay
-from harness.experiment import Claim, Experiment, Failure, Figure, Figures, Row, Rows, Worker
+from harness.experiment import Claim, Experiment, Failure, Figure, Figures, Row, Rows, TrialWorker
 from harness.processes.child import MeasurementFailedError
 from harness.report import text
-from harness.report.page import Page, PageFinding, Table, tables
+from harness.report.page import Page, PageFinding, TextTable, tables
 
 T = TypeVar("T")
 
@@ -43,7 +43,7 @@ class Judged(Experiment[T]):
     method: ClassVar[str]
 
     @abstractmethod
-    def examine(self, trial: T, worker: Worker) -> Row:
+    def examine(self, trial: T, worker: TrialWorker) -> Row:
         """Run a trial, and return the columns that it finds. Raises: MeasurementFailedError if it can't be tried."""
 
     @abstractmethod
@@ -59,7 +59,7 @@ class Judged(Experiment[T]):
         """Return the trial that its command repeats: by default itself."""
         return trial
 
-    def run(self, trial: T, worker: Worker) -> Iterable[Row]:
+    def run(self, trial: T, worker: TrialWorker) -> Iterable[Row]:
         """Return the one row of a trial. Its result is "unknown" if it could not be tried."""
         worker.folder.mkdir()
         began = time.monotonic()
@@ -101,7 +101,7 @@ class Judged(Experiment[T]):
             if row["result"] != row["expected"]
         ]
 
-    def tables(self, figures: Figures, rows: Rows) -> list[Table]:
+    def tables(self, figures: Figures, rows: Rows) -> list[TextTable]:
         """Return a line for each trial: a table of sound ones, and one of mutants, without those that have no rows."""
         own = figures[self.kind]
         sound, mutants = ([row for row in own if bool(row["mutant"]) is built_in] for built_in in (False, True))
@@ -111,14 +111,14 @@ class Judged(Experiment[T]):
             numbers = [place for place, name in enumerate(names) if self.columns[self.kind][name] is int]
             notable = [place for place, row in enumerate(sound) if row["result"] != row["expected"]]
             lines = [[*map(_cell, (row[name] for name in names)), _result(row)] for row in sound]
-            found.append(Table(self.page_title, (*self.shown, "result"), lines, numbers, notable=notable))
+            found.append(TextTable(self.page_title, (*self.shown, "result"), lines, numbers, notable=notable))
         if mutants:
             head = ("mutant", *self.mutant_shown, "result", "found")
             lines = [
                 [f"`{row['mutant']}`", *(row[name] for name in self.mutant_shown), _result(row), row["detail"][:200]]
                 for row in mutants
             ]
-            found.append(Table(self.mutants_title, head, lines))
+            found.append(TextTable(self.mutants_title, head, lines))
         return found
 
     def page(self, figures: Figures, rows: Rows, facts: Mapping[str, Any]) -> Page:

@@ -7,7 +7,7 @@ from dataclasses import asdict
 from types import ModuleType
 from typing import Any, TypeVar
 
-from harness.experiment import Experiment, Placement, Row, Worker
+from harness.experiment import Experiment, Row, TrialPlacement, TrialWorker
 from harness.processes.child import figures_apart
 
 T = TypeVar("T")
@@ -18,11 +18,11 @@ class StoresAlone(Experiment[T]):
 
     title = "stores by themselves"
     stage = "store"
-    placement = Placement.LOCAL
+    placement = TrialPlacement.LOCAL
     program: ModuleType
     """A module whose ``measured`` returns the rows of the experiment's only kind."""
 
-    def run(self, trial: Any, worker: Worker) -> Iterable[Row]:
+    def run(self, trial: Any, worker: TrialWorker) -> Iterable[Row]:
         """Return the rows of the process. Raises: MeasurementFailedError."""
         [kind] = self.columns
         found = figures_apart(self.program.measured, self.name, asdict(trial), self.program.DEADLINE_S)

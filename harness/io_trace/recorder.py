@@ -156,7 +156,7 @@ class Nothing:
 
 
 @dataclass(frozen=True, slots=True)
-class Kill:
+class KillAt:
     """The process is killed before operation ``at``: exactly the first ``at`` operations have been performed."""
 
     at: int
@@ -166,7 +166,7 @@ class Kill:
 class Tear:
     """The first ``num_bytes`` of the write that is operation ``at`` are done, then the process is killed.
 
-    If operation ``at`` is not a write: as ``Kill``.
+    If operation ``at`` is not a write: as ``KillAt``.
     """
 
     at: int
@@ -209,7 +209,7 @@ class FailThenKill:
     errno: int
 
 
-Plan = Nothing | Kill | Tear | Fail | Short | FailThenKill
+Plan = Nothing | KillAt | Tear | Fail | Short | FailThenKill
 
 
 def begin(root: Path, recording: Path | None = None, plan: Plan | None = None) -> None:
@@ -254,7 +254,7 @@ def _arguments_of(plan: Plan) -> tuple[int, int, int, int]:
     if plan.at < 0:
         raise ConfigError(f"{plan}: the first operation is 0")
     match plan:
-        case Kill(at):
+        case KillAt(at):
             return 1, at, 0, 0
         case Tear(at, num_bytes) if num_bytes >= 0:
             return 2, at, num_bytes, 0

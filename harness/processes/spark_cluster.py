@@ -39,7 +39,7 @@ class ClusterError(ConfigError):
     """The cluster does not do what was asked within its time. The message holds the end of the log concerned."""
 
 
-class Cluster:
+class SparkCluster:
     """One master and ``workers`` workers of ``cores`` cores each, for the length of a ``with`` block.
 
     Each is a process group with its own work folder. At the end, and after any error, all of them are killed, with the

@@ -25,7 +25,7 @@ _WORDS_WIDTH, _SHAPE_WIDTH, _KEY_WIDTH = 6.3, 34, 720
 """The width of a character, of a shape with its margins, and of a line of the key, in pixels."""
 
 
-class Result(StrEnum):
+class CellResult(StrEnum):
     """The result of a cell of a matrix, from the best to the worst."""
 
     NO_STEP = "the backend has no such step"
@@ -162,7 +162,7 @@ class Chart:
     def _key(self, values: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
         """Return the explanations of shapes and colours, each with its ``text``."""
         if self.kind == "matrix":
-            return [{"shape": "square", "rank": rank, "text": result} for rank, result in enumerate(Result)]
+            return [{"shape": "square", "rank": rank, "text": result} for rank, result in enumerate(CellResult)]
         if self.kind == "dots":
             measures = dict.fromkeys((value["measure"], value["shape"]) for value in values if "measure" in value)
             key: list[dict[str, Any]] = [{"shape": shape, "text": measure} for measure, shape in measures]

@@ -11,7 +11,7 @@ from harness.report import text
 from harness.report.charts import Chart, Mark, Panel
 from harness.report.database import query
 from harness.report.figures import Figure, Figures, columns, with_interval
-from harness.report.page import Page, PageFinding, Table, tables
+from harness.report.page import Page, PageFinding, TextTable, tables
 
 _IN_BRACES = re.compile(r"\{(.+?)\}")
 
@@ -45,7 +45,7 @@ class Listing:
     """A table of a page, or several with the same columns.
 
     ``source`` is a query from its FROM on. ``caption`` may have SQL expressions in braces: the lines of each caption
-    are a table. ``shown_once`` is as for ``Table``; a line with something wrong fulfills the condition ``notable``.
+    are a table. ``shown_once`` is as for ``TextTable``; a line with something wrong fulfills the condition ``notable``.
     """
 
     caption: str
@@ -54,7 +54,7 @@ class Listing:
     notable: str = "false"
     shown_once: Sequence[int] = ()
 
-    def tables(self, figures: Figures) -> list[Table]:
+    def tables(self, figures: Figures) -> list[TextTable]:
         """Return the tables, in the order of their first lines; none without lines."""
         selected = [part for name, column in self._named() for part in column.selected(name)]
         by_caption: dict[str, list[Figure]] = {}
@@ -62,7 +62,7 @@ class Listing:
             by_caption.setdefault(caption, []).append(line)
         return [self._table(caption, lines) for caption, lines in by_caption.items()]
 
-    def table(self, figures: Figures) -> Table:
+    def table(self, figures: Figures) -> TextTable:
         """Return the only table, which may have no lines."""
         (table,) = self.tables(figures) or [self._table(self.caption, ())]
         return table
@@ -71,7 +71,7 @@ class Listing:
         # Names of their own: in an ORDER BY, SQL takes a head that is also a column of the figures for the head.
         return [(f"cell_{place}", column) for place, column in enumerate(self.columns)]
 
-    def _table(self, caption: str, lines: Sequence[Figure]) -> Table:
+    def _table(self, caption: str, lines: Sequence[Figure]) -> TextTable:
         right = [
             place
             for place, column in enumerate(self.columns)
@@ -79,7 +79,7 @@ class Listing:
         ]
         rows = [[column.cell(line, name) for name, column in self._named()] for line in lines]
         notable = [place for place, line in enumerate(lines) if line["notable"]]
-        return Table(caption, [column.head for column in self.columns], rows, right, self.shown_once, notable)
+        return TextTable(caption, [column.head for column in self.columns], rows, right, self.shown_once, notable)
 
 
 def filled(figures: Figures, words: str, source: str, *selected: str) -> list[tuple[str, Figure]]:
@@ -152,7 +152,7 @@ class Report:
         *,
         absent: str = text.NOT_MEASURED,
         before: Sequence[str] = (),
-        more: Sequence[Table] = (),
+        more: Sequence[TextTable] = (),
         findings: Sequence[PageFinding] = (),
         plots: Sequence[Chart] = (),
     ) -> Page:

@@ -83,7 +83,7 @@ def images(plots: Sequence[Chart], drawn: Collection[str]) -> list[str]:
     return [f"![{plot.title}]({file})\n" for plot in plots for file in drawn if file.partition(".")[0] == plot.name]
 
 
-def tables(*made: Table) -> list[str]:
+def tables(*made: TextTable) -> list[str]:
     """Return tables as Markdown, the long ones folded; or a sentence if there are none."""
     return [table.folded() for table in made] or [f"{text.NOT_MEASURED.capitalize()}.\n"]
 
@@ -97,7 +97,7 @@ ROWS_SHOWN = 24
 """A table with more rows is folded in a report."""
 
 
-class Table(NamedTuple):
+class TextTable(NamedTuple):
     """A table with its cells as text. Columns whose places are in ``right`` hold numbers.
 
     ``shown_once`` are the places of columns that a terminal need not show if all their cells are equal: the value then

@@ -15,7 +15,7 @@ from harness.processes.load import BUSY_REPEATS
 from harness.report import text
 from harness.report.figures import Figure, Figures, columns, in_order, interval
 from harness.report.listing import Column, Listing
-from harness.report.page import PageFinding, Table
+from harness.report.page import PageFinding, TextTable
 from harness.report.rows import Row
 
 
@@ -98,6 +98,6 @@ _RATIOS = Listing(
 )
 
 
-def ratio_table(figures: Figures) -> Table:
+def ratio_table(figures: Figures) -> TextTable:
     """Return each ratio with its threshold and its result. Those that miss their threshold are notable."""
     return _RATIOS.table(figures)

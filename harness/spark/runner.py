@@ -25,7 +25,7 @@ from pyspark import TaskContext
 from pyspark.sql import SparkSession
 
 from harness.budget import NEVER, Deadline, TimeOverError, ended_by
-from harness.experiment import Experiment, Outcome, Row, Worker
+from harness.experiment import Experiment, Outcome, Row, TrialWorker
 from harness.folders import temporary_folder
 from harness.processes.child import MeasurementFailedError
 from harness.processes.fork_server import ForkServer, fork_server
@@ -161,7 +161,9 @@ def _run(
             for batch in batches:
                 for place in batch.column(0).to_pylist():
                     for number in taken_by(place, taken, costs_s, deadline):
-                        worker = Worker(work / f"{number}-{task}", site.child_code(), attempt, server, None, deadline)
+                        worker = TrialWorker(
+                            work / f"{number}-{task}", site.child_code(), attempt, server, None, deadline
+                        )
                         made = _once(experiment, trials[number], number, worker, finished, site.progress)
                         if made is not None:
                             yield pa.RecordBatch.from_pylist([made], schema=SCHEMA)
@@ -202,7 +204,7 @@ def _surroundings(experiment: Experiment[Any], site: SparkSite) -> Iterator[tupl
 
 
 def _once(
-    experiment: Experiment[Any], trial: Any, number: int, worker: Worker, finished: Path, progress: Path
+    experiment: Experiment[Any], trial: Any, number: int, worker: TrialWorker, finished: Path, progress: Path
 ) -> dict[str, Any] | None:
     """Return the rows of a trial as one row: that of an earlier attempt if it finished, else run the trial.
 

@@ -25,7 +25,7 @@ from harness.checkers.counting import (
     wrong_outputs,
     wrong_stores,
 )
-from harness.experiment import Claim, Request, Worker
+from harness.experiment import Claim, Request, TrialWorker
 from harness.experiments.broker_faults import faults, processes
 from harness.experiments.broker_faults.application import COMMITS, INSIDE, RECORDS_PER_COMMIT, inputs
 from harness.experiments.broker_faults.experiment import BrokerFaults, BrokerGrid
@@ -190,7 +190,7 @@ def test_without_the_jars_of_a_broker_the_reason_is_said_and_nothing_is_made(
     try:
         assert BrokerFaults().missing()
         with pytest.raises(ConfigError):
-            BrokerFaults().repeat(BrokerTrial("task killed", INSIDE), Worker(tmp_path / "trial"))
+            BrokerFaults().repeat(BrokerTrial("task killed", INSIDE), TrialWorker(tmp_path / "trial"))
         assert list(tmp_path.iterdir()) == []
     finally:
         kafka_jars.missing.cache_clear()
@@ -359,7 +359,7 @@ def test_tasks_over_a_broker_keep_exactly_once_under_a_fault(tmp_path: Path, fau
     """Source: KIP-129; KIP-447; KIP-588."""
     skip_without_kafka()
     experiment, trial = BrokerFaults(), BrokerTrial(fault, place, jars=str(FOLDER))
-    [found] = experiment.finish([trial], list(experiment.run(trial, Worker(tmp_path / "trial"))), Claim("test"))
+    [found] = experiment.finish([trial], list(experiment.run(trial, TrialWorker(tmp_path / "trial"))), Claim("test"))
     assert (found["result"], found["detail"]) == ("valid", "")
     assert found["outputs"] == found["inputs"]
     assert found.keys() - {"kind"} == BrokerFaults.columns["broker_fault"].keys()
@@ -371,5 +371,5 @@ def test_tasks_over_a_broker_keep_exactly_once_under_a_fault(tmp_path: Path, fau
 def test_a_mutant_is_detected_as_what_it_declares(tmp_path: Path, mutant: str, fault: str, place: str) -> None:
     skip_without_kafka()
     trial = BrokerTrial(fault, place, mutant=mutant, jars=str(FOLDER))
-    [found] = BrokerFaults().run(trial, Worker(tmp_path / "trial"))
+    [found] = BrokerFaults().run(trial, TrialWorker(tmp_path / "trial"))
     assert found["result"] == "anomaly", found["detail"]

@@ -31,7 +31,7 @@ from harness.budget import (
     fair_order,
 )
 from harness.cli import main
-from harness.experiment import Experiment, Failure, Figure, Figures, Placement, Request, Row, Rows, Worker
+from harness.experiment import Experiment, Failure, Figure, Figures, Request, Row, Rows, TrialPlacement, TrialWorker
 from harness.experiments.opening import opening
 from harness.experiments.opening.opening import OpeningTrial
 from harness.experiments.registry import experiments
@@ -60,7 +60,7 @@ class Slow(Experiment[Trial]):
 
     name = title = "slow"
     trial = Trial
-    placement = Placement.LOCAL
+    placement = TrialPlacement.LOCAL
     columns = MappingProxyType({"slow": MappingProxyType({"name": str})})
 
     def __init__(self, clock: Clock, more: int = 0) -> None:
@@ -71,7 +71,7 @@ class Slow(Experiment[Trial]):
     def plan(self, request: Request) -> list[Trial]:
         return []
 
-    def run(self, trial: Trial, worker: Worker) -> Iterable[Row]:
+    def run(self, trial: Trial, worker: TrialWorker) -> Iterable[Row]:
         self.clock.now += trial.seconds
         return [{"kind": "slow", "name": trial.name}]
 
@@ -134,7 +134,7 @@ def test_a_process_is_killed_when_the_time_is_over(tmp_path: Path, monkeypatch: 
 
 def test_a_trial_that_the_end_of_the_time_has_cut_is_left_out_and_no_failure() -> None:
     class Endless(Slow):
-        def run(self, trial: Trial, worker: Worker) -> Iterable[Row]:
+        def run(self, trial: Trial, worker: TrialWorker) -> Iterable[Row]:
             found = list(super().run(trial, worker))
             check_time()
             return found
@@ -150,7 +150,7 @@ def test_a_trial_that_the_end_of_the_time_has_cut_is_left_out_and_no_failure() -
 
 
 class Failing(Slow):
-    def run(self, trial: Trial, worker: Worker) -> Iterable[Row]:
+    def run(self, trial: Trial, worker: TrialWorker) -> Iterable[Row]:
         if trial.name == "b":
             raise MeasurementFailedError("it failed")
         return super().run(trial, worker)
@@ -249,7 +249,7 @@ def test_further_rounds_run_within_the_time_that_remains_and_are_no_part_of_the_
 
 def test_each_row_of_a_local_trial_has_the_load_unless_it_has_measured_its_own() -> None:
     class Watched(Slow):
-        def run(self, trial: Trial, worker: Worker) -> Iterable[Row]:
+        def run(self, trial: Trial, worker: TrialWorker) -> Iterable[Row]:
             return [{"kind": "slow", "name": "a"}, {"kind": "slow", "name": "b", "cpu_per_wall": 7.0}]
 
     first, second = run_local(Watched(Clock()), [Trial("a")], quiet).rows

@@ -10,7 +10,7 @@ from harness.experiments.crash.report import crash_chart
 from harness.experiments.microbench.report import REPORT as STORES
 from harness.experiments.opening.report import REPORT as OPENINGS
 from harness.experiments.throughput.report import charts
-from harness.report.charts import Chart, Mark, Panel, Result, printed_chart
+from harness.report.charts import CellResult, Chart, Mark, Panel, printed_chart
 from harness.tests.made_up_rows import SPEEDS, made_up_rows
 from stores.registry import backends
 
@@ -109,6 +109,8 @@ def test_a_step_that_was_not_tried_differs_from_one_that_the_backend_does_not_ha
     assert left_out[1] in backends()[left_out[0]].failpoints
     rows = [row for row in rows if (row["backend"], row["failpoint"]) != left_out]
     (panel,) = panels_of(crash_chart(all_figures({"crash": rows})["crash"])).values()
-    results = {(value["backend"], value["subject"]): list(Result)[value["rank"]] for value in panel["data"]["values"]}
-    assert results[left_out] == Result.NOT_TRIED
-    assert results["lmdb-indexed-batch", "direct.commit"] == Result.NO_STEP
+    results = {
+        (value["backend"], value["subject"]): list(CellResult)[value["rank"]] for value in panel["data"]["values"]
+    }
+    assert results[left_out] == CellResult.NOT_TRIED
+    assert results["lmdb-indexed-batch", "direct.commit"] == CellResult.NO_STEP

@@ -12,11 +12,11 @@ from harness.checkers.evidence import (
     Evidence,
     Expected,
     FellBack,
-    Found,
-    Life,
+    FoundStore,
+    LaterProcess,
     Log,
     LogRecord,
-    Restored,
+    RestoredStore,
     Result,
     State,
     Verdict,
@@ -44,18 +44,20 @@ THIRD: State = {b"a": b"1", b"c": b"2"}
 LAST = LogRecord(6, b"c", b"2")
 
 
-def found(state: State = FIRST, committed_offset: int | None = 1, **claims: bool) -> Found:
+def found(state: State = FIRST, committed_offset: int | None = 1, **claims: bool) -> FoundStore:
     defaults = {"transactional": True, "manages_offsets": True, "persistent": True}
-    return Found(state, committed_offset, **(defaults | claims))
+    return FoundStore(state, committed_offset, **(defaults | claims))
 
 
-def evidence(found_store: Found | None = None, restored: Restored | None = None, **changed: object) -> Evidence:
+def evidence(
+    found_store: FoundStore | None = None, restored: RestoredStore | None = None, **changed: object
+) -> Evidence:
     """A process was killed between changelog and store: the log has two inputs, of which one was acknowledged."""
-    life = Life(
+    life = LaterProcess(
         Log({"left": RECORDS}, (), 2),
         (Acknowledged(1, {"left": 2}),),
         {"left": found_store or found()},
-        {"left": restored or Restored(SECOND, 2, False)},
+        {"left": restored or RestoredStore(SECOND, 2, False)},
     )
     outputs = tuple(LogRecord(at, key, value) for at, (key, value) in enumerate(OUTPUTS))
     sound = Evidence(
@@ -94,19 +96,19 @@ def test_a_committed_offset_inside_a_commit_is_not_atomic() -> None:
 
 
 def test_a_store_may_be_inside_a_commit_once_a_restore_was_cut_short() -> None:
-    sound = evidence(found({b"a": b"1", b"b": b"0"}, 3), Restored(SECOND, 1, False))
+    sound = evidence(found({b"a": b"1", b"b": b"0"}, 3), RestoredStore(SECOND, 1, False))
     cut_short = replace(sound.lives[0], found={"left": found()})
     assert anomalies(replace(sound, lives=(cut_short, *sound.lives))) == set()
 
 
 def test_a_store_that_leads_its_changelog_is_not_atomic() -> None:
-    assert anomalies(evidence(found(SECOND, 6), Restored(SECOND, 0, False))) == {"atomicity"}
+    assert anomalies(evidence(found(SECOND, 6), RestoredStore(SECOND, 0, False))) == {"atomicity"}
 
 
 def test_a_store_that_keeps_nothing_must_come_back_empty() -> None:
     memory = {"persistent": False}
-    assert anomalies(evidence(found({}, None, **memory), Restored(SECOND, 4, False))) == set()
-    assert "atomicity" in anomalies(evidence(found(FIRST, 1, **memory), Restored(SECOND, 2, False)))
+    assert anomalies(evidence(found({}, None, **memory), RestoredStore(SECOND, 4, False))) == set()
+    assert "atomicity" in anomalies(evidence(found(FIRST, 1, **memory), RestoredStore(SECOND, 2, False)))
 
 
 def test_a_position_that_the_state_does_not_reflect_is_not_atomic() -> None:
@@ -116,7 +118,7 @@ def test_a_position_that_the_state_does_not_reflect_is_not_atomic() -> None:
 
 def test_a_store_that_lost_an_acknowledged_commit_is_not_durable() -> None:
     """Source: KIP-892, ``commit``, at the levels that promise it."""
-    lost = evidence(found({}, None), Restored(SECOND, 2, False))
+    lost = evidence(found({}, None), RestoredStore(SECOND, 2, False))
     assert anomalies(lost) == {"durability"}
     assert anomalies(replace(lost, durability="DISK")) == {"durability"}
     assert anomalies(replace(lost, durability="CHANGELOG")) == set()
@@ -136,12 +138,12 @@ def test_a_direct_store_may_hold_uncommitted_writes_until_it_is_restored() -> No
     """Source: KAFKA-20685, a background flush before an abort."""
     direct = {"transactional": False, "manages_offsets": False}
     dirty = found({**FIRST, b"c": b"2"}, None, **direct)
-    assert anomalies(evidence(dirty, Restored(SECOND, 4, True))) == set()
-    assert anomalies(evidence(dirty, Restored(THIRD, 4, False))) == {"uncommitted", "convergence"}
+    assert anomalies(evidence(dirty, RestoredStore(SECOND, 4, True))) == set()
+    assert anomalies(evidence(dirty, RestoredStore(THIRD, 4, False))) == {"uncommitted", "convergence"}
 
 
 def test_a_restore_that_skips_a_record_does_not_converge() -> None:
-    assert anomalies(evidence(restored=Restored({b"a": b"1", b"b": b"0"}, 1, False))) == {"convergence"}
+    assert anomalies(evidence(restored=RestoredStore({b"a": b"1", b"b": b"0"}, 1, False))) == {"convergence"}
 
 
 def test_a_final_state_that_the_input_does_not_lead_to_does_not_converge() -> None:
@@ -171,16 +173,16 @@ def test_at_least_once_may_repeat_outputs_but_not_lose_one() -> None:
 
 def test_a_restore_that_replays_more_than_is_in_doubt_is_detected() -> None:
     """Source: KIP-892, "Motivation"."""
-    assert anomalies(evidence(restored=Restored(SECOND, 4, False))) == {"bounded_restore"}
+    assert anomalies(evidence(restored=RestoredStore(SECOND, 4, False))) == {"bounded_restore"}
 
 
 def test_a_store_that_lost_an_acknowledged_commit_may_not_make_up_for_it_by_replaying_more() -> None:
-    assert "bounded_restore" in anomalies(evidence(found({}, None), Restored(SECOND, 4, False)))
+    assert "bounded_restore" in anomalies(evidence(found({}, None), RestoredStore(SECOND, 4, False)))
 
 
 def test_a_transactional_store_that_is_wiped_is_detected() -> None:
     """Source: KIP-844, transactional stores keep their data after a crash."""
-    assert anomalies(evidence(found({}, None), Restored(SECOND, 4, True), durability="CHANGELOG")) == {
+    assert anomalies(evidence(found({}, None), RestoredStore(SECOND, 4, True), durability="CHANGELOG")) == {
         "bounded_restore"
     }
 
@@ -208,7 +210,7 @@ def test_anomaly_outweighs_unknown_which_outweighs_valid() -> None:
 
 def fell_back(state: State = FIRST, next_input: int = 1, *, wiped: bool = False, reason: str = "") -> Evidence:
     """A process had one commit acknowledged, and returned to it."""
-    kept = Restored(state, 0, wiped, reason)
+    kept = RestoredStore(state, 0, wiped, reason)
     return replace(evidence(), fallen_back=(FellBack(next_input, 1, {"left": kept}, frozenset({"left"})),))
 
 
@@ -239,11 +241,15 @@ def test_a_store_that_its_changelog_no_longer_reaches_must_be_wiped_with_a_reaso
 ):
     """Source: KIP-892, "Error Handling", 2."""
 
-    def left_behind(restored: Restored) -> Evidence:
+    def left_behind(restored: RestoredStore) -> Evidence:
         sound = evidence(restored=restored)
         return replace(sound, lives=(replace(sound.lives[0], truncated=True),))
 
-    assert anomalies(left_behind(Restored(SECOND, 1, True, "out of range"))) == set()
-    for wrong in (Restored(SECOND, 1, False), Restored(SECOND, 1, True), Restored(SECOND, 2, True, "out of range")):
+    assert anomalies(left_behind(RestoredStore(SECOND, 1, True, "out of range"))) == set()
+    for wrong in (
+        RestoredStore(SECOND, 1, False),
+        RestoredStore(SECOND, 1, True),
+        RestoredStore(SECOND, 2, True, "out of range"),
+    ):
         assert anomalies(left_behind(wrong)) == {"bounded_restore"}
-    assert anomalies(evidence(restored=Restored(SECOND, 1, True, "out of range"))) == {"bounded_restore"}
+    assert anomalies(evidence(restored=RestoredStore(SECOND, 1, True, "out of range"))) == {"bounded_restore"}

@@ -6,14 +6,16 @@ from pathlib import Path
 
 import pytest
 
-from harness.experiment import Request, Worker
+from harness.experiment import Request, TrialWorker
 from harness.experiments.cold_cache import cold_cache
 from harness.experiments.cold_cache.experiment import ColdCache, ColdCacheTrial
 from stores.registry import backends
 
 
 def test_there_is_a_row_for_a_warm_and_one_for_a_cold_page_cache(tmp_path: Path) -> None:
-    rows = list(ColdCache().run(ColdCacheTrial("lmdb-indexed-batch", 1, records=1_000, repeats=1), Worker(tmp_path)))
+    rows = list(
+        ColdCache().run(ColdCacheTrial("lmdb-indexed-batch", 1, records=1_000, repeats=1), TrialWorker(tmp_path))
+    )
     assert [(row["cache"], row["records"]) for row in rows] == [("warm", 1_000), ("cold", 1_000)]
     for row in rows:
         assert set(row) == {*ColdCache.columns["cold_opening"], "kind"}

@@ -18,7 +18,7 @@ from harness.experiments.iofaults.case import IoFaultCase
 from harness.experiments.iofaults.experiment import IoFaults
 from harness.experiments.iofaults.plan import PlannedCase
 from harness.experiments.iofaults.subjects import CHECKPOINT
-from harness.experiments.iofaults.subsets import Recorded, Writer, covered_key, subsets_of
+from harness.experiments.iofaults.subsets import Recorded, RecordedWriter, covered_key, subsets_of
 from harness.report.coverage import Coverage, Covered, numbers, ranges
 from harness.spark.runner import _rows_in
 from stores.errors import ConfigError
@@ -80,11 +80,11 @@ def test_points_that_no_night_has_tried_come_first(tmp_path: Path) -> None:
     case = IoFaultCase(CHECKPOINT, "DISK", "kill", commits=2)
     known = Covered(*covered_key(case), "one", 200, frozenset(range(185)))
     item = PlannedCase(case, 1, night=4, covered=known)
-    recorded = {Writer.of(item): Recorded({"kill": 200}, definition="one")}
+    recorded = {RecordedWriter.of(item): Recorded({"kill": 200}, definition="one")}
     first, *others = subsets_of([item], recorded, tmp_path)
     assert set(first.points) == set(range(185, 200))
     assert len([point for each in (first, *others) for point in each.points]) == 200
-    changed = {Writer.of(item): replace(recorded[Writer.of(item)], definition="two")}
+    changed = {RecordedWriter.of(item): replace(recorded[RecordedWriter.of(item)], definition="two")}
     assert set(subsets_of([item], changed, tmp_path)[0].points) != set(range(185, 200))
 
 
@@ -92,7 +92,7 @@ def test_the_points_of_a_night_move_on_with_its_seed_and_its_recordings_do_not()
     nights = [
         [each for each in IoFaults().plan(Request("night", seed)) if isinstance(each, PlannedCase)] for seed in (1, 2)
     ]
-    assert [Writer.of(each) for each in nights[0]] == [Writer.of(each) for each in nights[1]]
+    assert [RecordedWriter.of(each) for each in nights[0]] == [RecordedWriter.of(each) for each in nights[1]]
     assert {each.night for each in nights[1]} == {2}
     assert {each.night for each in IoFaults().plan(Request("default", 2)) if isinstance(each, PlannedCase)} == {None}
 
@@ -107,7 +107,7 @@ def test_a_night_gets_the_coverage_of_earlier_nights() -> None:
 
 def test_only_explored_points_are_covered(tmp_path: Path) -> None:
     item = PlannedCase(IoFaultCase(CHECKPOINT, "DISK", "kill", commits=2), 1, night=1)
-    planned = subsets_of([item], {Writer.of(item): Recorded({"kill": 100}, definition="one")}, tmp_path)
+    planned = subsets_of([item], {RecordedWriter.of(item): Recorded({"kill": 100}, definition="one")}, tmp_path)
     rows = [row for subset in planned for row in IoFaults().untried(subset)]
     rows[1] |= {"points": 2, "explored": "7,9"}
     [found] = IoFaults().covered([], IoFaults().finish([], rows, Claim("")))

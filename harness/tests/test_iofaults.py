@@ -40,7 +40,7 @@ from harness.experiments.iofaults.subjects import (
 )
 from harness.experiments.iofaults.workshop import Life, Workshop
 from harness.experiments.iofaults.writer import to_plan
-from harness.io_trace.recorder import Fail, IoOperation, Kill, Kind, read_recording
+from harness.io_trace.recorder import Fail, IoOperation, KillAt, Kind, read_recording
 from harness.processes.fork_server import CallOutcome, ForkServer, ForkServerError
 from harness.tests.exploring import points_of, rows_of
 from stores.errors import ConfigError
@@ -465,7 +465,7 @@ def test_what_a_subject_shows_differs_wherever_the_model_does() -> None:
 
 
 def test_a_plan_is_given_by_its_name() -> None:
-    assert to_plan(["Kill", 3]) == Kill(3)
+    assert to_plan(["KillAt", 3]) == KillAt(3)
     assert to_plan(["Fail", 3, 5, True]) == Fail(3, 5, True)
 
 

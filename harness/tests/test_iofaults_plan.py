@@ -35,7 +35,7 @@ from harness.experiments.iofaults.plan import (
 )
 from harness.experiments.iofaults.report import PROMISES, fault_findings, in_words, mutants
 from harness.experiments.iofaults.subjects import CHECKPOINT, OFFSET_IMPORTS, TASKS, subjects
-from harness.experiments.iofaults.subsets import Recorded, Subset, Writer, make_recording, subsets_of
+from harness.experiments.iofaults.subsets import Recorded, RecordedWriter, Subset, make_recording, subsets_of
 from harness.experiments.iofaults.workshop import Workshop
 from harness.mutants.registry import IO_FAULTS
 from harness.typed_maps import IN_TURN
@@ -224,12 +224,12 @@ def test_subsets_hold_every_point_once_and_are_of_about_one_size(number: int, wi
 
 def test_each_subset_names_the_recording_that_its_fault_needs(tmp_path: Path) -> None:
     wanted = [PlannedCase(IoFaultCase(CHECKPOINT, "DISK", fault, commits=2), 1) for fault in ("kill", "power")]
-    recorded = {Writer.of(wanted[0]): recorded_points(10)}
-    assert Writer.of(wanted[0]) == Writer.of(wanted[1])
+    recorded = {RecordedWriter.of(wanted[0]): recorded_points(10)}
+    assert RecordedWriter.of(wanted[0]) == RecordedWriter.of(wanted[1])
     kill, power = subsets_of(wanted, recorded, tmp_path)
     assert list(kill.points) == list(power.points) == list(range(10))
     assert kill.case.recording == ""
-    assert power.case.recording == power.recording == str(tmp_path / Writer.of(wanted[0]).name)
+    assert power.case.recording == power.recording == str(tmp_path / RecordedWriter.of(wanted[0]).name)
 
 
 def test_a_writer_that_can_not_be_recorded_is_no_verdict_and_fails(
@@ -240,7 +240,7 @@ def test_a_writer_that_can_not_be_recorded_is_no_verdict_and_fails(
 
     monkeypatch.setattr(Workshop, "recording", refuse)
     item = PlannedCase(IoFaultCase(CHECKPOINT, "DISK", "power", commits=2), 1)
-    writer = Writer.of(item)
+    writer = RecordedWriter.of(item)
     recorded = make_recording(writer, tmp_path / writer.name)
     (only,) = subsets_of([item], {writer: recorded}, tmp_path)
     operation, counts = explore(only)
@@ -322,7 +322,7 @@ def test_a_slice_whose_time_is_over_says_how_many_points_it_explored(
 
     monkeypatch.setattr(Workshop, "explore", two_at_each)
     item = PlannedCase(IoFaultCase(CHECKPOINT, "DISK", "kill", commits=2), 1)
-    (subset,) = subsets_of([item], {Writer.of(item): recorded_points(10)}, tmp_path, 100)
+    (subset,) = subsets_of([item], {RecordedWriter.of(item): recorded_points(10)}, tmp_path, 100)
     *tried, counts = explore(subset, deadline=Deadline(3.5, Steps()))
     # The fourth row came when the time was over. Its point may have more, so it counts as left out.
     assert [row["point"] for row in tried] == [0, 0, 1, 1]
@@ -343,7 +343,7 @@ def test_a_trial_that_the_end_of_the_time_has_killed_has_no_row_and_is_no_failur
 
     monkeypatch.setattr(Workshop, "explore", killed_at_the_third)
     item = PlannedCase(IoFaultCase(CHECKPOINT, "DISK", "kill", commits=2), 1)
-    (subset,) = subsets_of([item], {Writer.of(item): recorded_points(10)}, tmp_path, 100)
+    (subset,) = subsets_of([item], {RecordedWriter.of(item): recorded_points(10)}, tmp_path, 100)
     *tried, counts = explore(subset)
     assert ([row["point"] for row in tried], counts["explored"]) == ([0, 1], "0")
     assert not any(map(is_wrong, tried))
@@ -362,7 +362,7 @@ def test_a_mutant_whose_time_is_over_is_not_tried_and_no_failure(tmp_path: Path)
 
 def test_a_fault_of_which_nothing_was_tried_is_not_measured_and_never_held(tmp_path: Path) -> None:
     item = PlannedCase(IoFaultCase(CHECKPOINT, "DISK", "kill", commits=2), 1)
-    planned = subsets_of([item], {Writer.of(item): recorded_points(501)}, tmp_path)
+    planned = subsets_of([item], {RecordedWriter.of(item): recorded_points(501)}, tmp_path)
     rows = IoFaults().finish([], [row for subset in planned for row in IoFaults().untried(subset)], Claim(""))
     figures = IoFaults().figures({"operation_slice": rows})
     assert [(figure["points"], figure["points_in_all"]) for figure in figures["operation"]] == [(0, 501)]
@@ -383,7 +383,7 @@ def test_a_run_tries_each_case_and_each_mutant_once_before_any_twice(tmp_path: P
     experiment = IoFaults()
     wanted = experiment.plan(Request("default", 1))
 
-    def recorded(function: object, writers: Sequence[Writer]) -> list[Any]:
+    def recorded(function: object, writers: Sequence[RecordedWriter]) -> list[Any]:
         return [astuple(recorded_points(301)) for _ in writers]
 
     prepared = [each for each in experiment.prepare(wanted, tmp_path, recorded) if isinstance(each, Subset)]

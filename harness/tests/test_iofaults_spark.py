@@ -20,7 +20,7 @@ from harness.experiments.iofaults.experiment import IoFaults
 from harness.experiments.iofaults.fault import Row
 from harness.experiments.iofaults.plan import PlannedCase, PlannedMutant
 from harness.experiments.iofaults.subjects import CHECKPOINT
-from harness.experiments.iofaults.subsets import Writer
+from harness.experiments.iofaults.subsets import RecordedWriter
 from harness.io_trace import library as recorder
 from harness.spark.runner import finished_trials, run_trials
 from harness.spark.session import SHIPPED_SUFFIXES, session
@@ -121,7 +121,7 @@ def test_what_a_killed_driver_has_left_is_not_taken_for_this_run(spark: SparkSes
     (tmp_path / "finished").mkdir()
     (tmp_path / "finished" / "0.json").write_text("[]")
     (tmp_path / "recordings").mkdir()
-    (tmp_path / "recordings" / Writer.of(POWER).name).write_bytes(b"operations1")
+    (tmp_path / "recordings" / RecordedWriter.of(POWER).name).write_bytes(b"operations1")
     rows = run_cases(spark, [POWER], tmp_path, points_per_subset=1000)
     assert len(of_kind(rows, "operation")) > 10
     assert [row for row in of_kind(rows, "operation") if not row["expected"]] == []

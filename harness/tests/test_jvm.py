@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from harness import run
-from harness.experiment import Claim, Request, Worker
+from harness.experiment import Claim, Request, TrialWorker
 from harness.experiments.jvm import ours, theirs
 from harness.experiments.jvm.experiment import DEADLINE_S, OURS, WORK, Jvm, JvmTrial
 from harness.experiments.jvm.load import JvmLoad
@@ -51,7 +51,7 @@ def _quick_jvm(monkeypatch: pytest.MonkeyPatch) -> None:
 @needs_jdk
 def test_a_store_and_each_shape_of_the_jvm_end_with_the_same_data(tmp_path: Path) -> None:
     trial = JvmTrial("zipf", 30, **SMALL)
-    rows = list(Jvm().run(trial, Worker(tmp_path)))
+    rows = list(Jvm().run(trial, TrialWorker(tmp_path)))
     assert {row["subject"] for row in rows} == {OURS, *(f"jvm-{shape}" for shape in theirs.SHAPES)}
     assert len({row["checksum"] for row in rows}) == 1
     for row in rows:
@@ -169,7 +169,7 @@ def test_without_a_compiler_the_stage_is_skipped_and_the_page_says_why(
         skipped = run.BenchRequest(only=("jvm",)).skipped()
         assert skipped["jvm"].startswith("needs a JDK")
         with pytest.raises(ConfigError):
-            Jvm().repeat(JvmTrial("fresh", 10, 1), Worker(tmp_path))
+            Jvm().repeat(JvmTrial("fresh", 10, 1), TrialWorker(tmp_path))
     finally:
         theirs.missing.cache_clear()
     page = Jvm().page(Jvm().figures({}), {}, {"jvm_skipped": skipped["jvm"]})

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from harness.answer.results import all_figures
-from harness.experiment import Claim, Request, Worker
+from harness.experiment import Claim, Request, TrialWorker
 from harness.experiments.kafka.experiment import BACKENDS, Kafka, KafkaGrid
 from harness.experiments.kafka.trial import BARE, EMBEDDED, KAFKA, SHARED, STREAMS, KafkaTrial, checksum_of
 from harness.processes import kafka_jars
@@ -135,7 +135,7 @@ def test_a_task_a_bare_loop_and_kafka_streams_process_one_topic_and_end_alike(tm
         pytest.skip(reason)
     experiment = Kafka()
     trial = KafkaTrial("count", 2, seed=1, events=3_000, commit_intervals_ms=(100,))
-    rows = list(experiment.run(trial, Worker(tmp_path / "work")))
+    rows = list(experiment.run(trial, TrialWorker(tmp_path / "work")))
     assert [(each["subject"], each["changelog"]) for each in rows] == [cell.subject for cell in trial.cells()]
     assert {each["records"] for each in rows} == {2_400}
     found = experiment.figures({"kafka": rows})

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from harness.answer.results import all_figures
-from harness.experiment import Claim, Request, Worker
+from harness.experiment import Claim, Request, TrialWorker
 from harness.experiments.kafka.experiment import Kafka
 from harness.experiments.kafka.restart_experiment import KafkaRestart, RestartGrid
 from harness.experiments.kafka.restart_report import KIND, PROMISED
@@ -89,7 +89,7 @@ def test_a_killed_worker_and_a_killed_instance_of_kafka_streams_process_records_
     if reason := experiment.missing():
         pytest.skip(reason)
     trial = RestartTrial(2_000, seed=1, repeats=2)
-    rows = list(experiment.run(trial, Worker(tmp_path / "work")))
+    rows = list(experiment.run(trial, TrialWorker(tmp_path / "work")))
     assert sorted((each["subject"], each["repeat"]) for each in rows) == [
         (subject, repeat) for subject in sorted(trial.subjects) for repeat in range(2)
     ]

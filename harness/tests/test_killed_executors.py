@@ -15,7 +15,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
-from harness.processes.spark_cluster import Cluster
+from harness.processes.spark_cluster import SparkCluster
 from harness.spark.session import session
 from harness.tests import test_iofaults_spark as spread
 from harness.tests import test_trials_spark as trials
@@ -44,9 +44,9 @@ def work(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 
 @pytest.fixture(scope="module")
-def cluster(work: Path) -> Iterator[Cluster]:
+def cluster(work: Path) -> Iterator[SparkCluster]:
     """A cluster of two workers, of which nothing is left at the end, not even where a worker was killed."""
-    with Cluster(workers=2) as running:
+    with SparkCluster(workers=2) as running:
         folder = running.folder
         assert running_below(folder)
         yield running
@@ -56,7 +56,7 @@ def cluster(work: Path) -> Iterator[Cluster]:
 
 
 @pytest.fixture(scope="module")
-def spark(joined_jvm: SharedJvm, cluster: Cluster) -> Iterator[SparkSession]:
+def spark(joined_jvm: SharedJvm, cluster: SparkCluster) -> Iterator[SparkSession]:
     with session("killed executors", cluster.master, max_failures=4) as started:
         yield started
 
@@ -74,7 +74,7 @@ def who_runs_it(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             yield pa.RecordBatch.from_pydict(row)
 
 
-def test_a_job_runs_on_executors_and_survives_the_loss_of_one(cluster: Cluster, spark: SparkSession) -> None:
+def test_a_job_runs_on_executors_and_survives_the_loss_of_one(cluster: SparkCluster, spark: SparkSession) -> None:
     before = spark.range(0, 4, 1, 4).mapInArrow(who_runs_it, SCHEMA).collect()
     writer = cluster.kill_executor()
     after = spark.range(0, 4, 1, 4).mapInArrow(who_runs_it, SCHEMA).collect()
@@ -87,7 +87,7 @@ def test_a_job_runs_on_executors_and_survives_the_loss_of_one(cluster: Cluster, 
 
 
 def test_a_killed_executor_neither_loses_nor_doubles_a_trial(
-    cluster: Cluster, spark: SparkSession, tmp_path: Path, work: Path
+    cluster: SparkCluster, spark: SparkSession, tmp_path: Path, work: Path
 ) -> None:
     rows = trials.run_while(cluster.kill_executor, spark, tmp_path)
     trials.assert_one_valid_row_each(rows)
@@ -95,7 +95,7 @@ def test_a_killed_executor_neither_loses_nor_doubles_a_trial(
 
 
 def test_a_killed_executor_neither_loses_nor_doubles_a_row_of_an_io_fault(
-    cluster: Cluster, spark: SparkSession, tmp_path: Path
+    cluster: SparkCluster, spark: SparkSession, tmp_path: Path
 ) -> None:
     rows = spread.run_while(cluster.kill_executor, spark, tmp_path)
     case = spread.KILLS.case

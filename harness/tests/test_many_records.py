@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from harness.budget import NEVER, TIME_OVER, Deadline, TimeOverError
-from harness.experiment import Request, Worker
+from harness.experiment import Request, TrialWorker
 from harness.experiments.registry import grid_of
 from harness.experiments.scale import scale as scale_module
 from harness.experiments.scale import steps
@@ -108,7 +108,7 @@ def test_a_process_that_fails_leaves_what_was_measured_and_fails_the_run(
         raise MeasurementFailedError("read was killed by signal 9")
 
     monkeypatch.setattr(scale_module, "figures_in", failing)
-    row, *parts = Scale().run(ScaleTrial("lmdb", 10, 1), Worker(tmp_path / "trial"))
+    row, *parts = Scale().run(ScaleTrial("lmdb", 10, 1), TrialWorker(tmp_path / "trial"))
     assert (row["puts_per_s"], row["bytes_on_disk"], row["restore_s"]) == (5.0, 5_000, None)
     by_kind = {"scale": [row], "scale_part": parts}
     (failure,) = Scale().failures(Scale().figures(by_kind), by_kind)
@@ -129,7 +129,7 @@ def test_a_trial_whose_time_is_over_keeps_what_was_measured_counts_as_left_out_a
     trial = ScaleTrial("lmdb", 10, 1)
     passed = Deadline(0.0, Clock())
     for deadline, puts in ((NEVER, 5.0), (passed, None)):
-        row, *parts = rows = list(Scale().run(trial, Worker(tmp_path / f"trial {puts}", deadline=deadline)))
+        row, *parts = rows = list(Scale().run(trial, TrialWorker(tmp_path / f"trial {puts}", deadline=deadline)))
         assert row.get("puts_per_s") == puts
         by_kind = {"scale": [row], "scale_part": parts}
         assert Scale().failures(Scale().figures(by_kind), by_kind) == []
@@ -154,7 +154,7 @@ def test_where_no_memory_can_be_limited_the_row_says_why_and_nothing_fails(
         raise NoMemoryLimitError("no cgroup can be made")
 
     monkeypatch.setattr(scale_module, "memory_limit", refuse)
-    row, *parts = Scale().run(ScaleTrial("lmdb", 1_000, 1, memory_max_bytes=10), Worker(tmp_path / "trial"))
+    row, *parts = Scale().run(ScaleTrial("lmdb", 1_000, 1, memory_max_bytes=10), TrialWorker(tmp_path / "trial"))
     assert row["unlimited"] == "no cgroup can be made"
     assert not parts
     found = {"scale": [row]}
@@ -273,5 +273,5 @@ def test_the_scenario_runs_without_spark_and_prints_its_tables(
 
 
 def test_a_trial_of_the_experiment_makes_its_folder_and_has_a_line(tmp_path: Path) -> None:
-    rows = list(Scale().run(ScaleTrial("rocksdb", RECORDS, 1), Worker(tmp_path / "trial")))
+    rows = list(Scale().run(ScaleTrial("rocksdb", RECORDS, 1), TrialWorker(tmp_path / "trial")))
     assert "restored in" in Scale().line(ScaleTrial("rocksdb", RECORDS, 1), rows)

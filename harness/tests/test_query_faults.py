@@ -11,7 +11,7 @@ import pytest
 
 from harness import profiles
 from harness.checkers.query import leading_stores, wrong_restores, wrong_rows, wrong_state, wrong_timers
-from harness.experiment import Request, Worker
+from harness.experiment import Request, TrialWorker
 from harness.experiments.query_faults import faults as query_faults
 from harness.experiments.query_faults import notes as notes_module
 from harness.experiments.query_faults.experiment import QueryFaults, QueryGrid
@@ -160,7 +160,7 @@ def test_a_mistake_in_a_scenario_is_refused(wrong: dict[str, Any]) -> None:
 def test_a_query_under_a_fault_gives_the_answer_of_spark_sql(fault: str, workload: str, tmp_path: Path) -> None:
     names = list(ALIASES.values())[:3]
     trial = QueryTrial(fault, names[TRIED.index((fault, workload)) % len(names)], workload=workload)
-    [row] = QueryFaults().run(trial, Worker(tmp_path / "trial"))
+    [row] = QueryFaults().run(trial, TrialWorker(tmp_path / "trial"))
     assert (row["result"], row["detail"]) == ("valid", "")
 
 
@@ -168,7 +168,7 @@ def test_a_query_under_a_fault_gives_the_answer_of_spark_sql(fault: str, workloa
 @pytest.mark.timeout(1800)
 def test_a_store_that_commits_before_its_log_is_detected(tmp_path: Path) -> None:
     trial = QueryTrial("worker killed", "rocksdb-indexed-batch", 1, "state-before-log")
-    [row] = QueryFaults().run(trial, Worker(tmp_path / "trial"))
+    [row] = QueryFaults().run(trial, TrialWorker(tmp_path / "trial"))
     assert row["result"] == "anomaly"
     assert "before its log had it" in row["detail"]
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from harness.checkers.isolation import Query, Versions, Window, explained, refusal, shown
+from harness.checkers.isolation import ReadQuery, Versions, VersionWindow, explained, refusal, shown
 from harness.cli import main
 from harness.experiments.readers.trial import OPERATIONS_AT_LEAST, ROUNDS_OF_A_MUTANT, ReadersTrial, run
 from harness.experiments.registry import grid_of
@@ -25,7 +25,7 @@ from stores.records.segment_scans import SegmentScans
 from stores.records.session import SessionReads
 from stores.registry import backend_named, backends, open_store
 
-ALL = Query("range")
+ALL = ReadQuery("range")
 SUBJECTS = ("memory-indexed-batch", "rocksdb-dual-store", "rocksdb-sst-ingest", "sqlite-native")
 """The backends that mutants are built into."""
 MISTAKES = ("AttributeError", "NameError", "RecursionError", "TypeError")
@@ -121,34 +121,34 @@ def test_a_trial_of_a_mutant_reads_some_rounds_in_full_however_short_its_time(
 
 def test_an_answer_is_right_if_some_version_of_its_window_gives_it() -> None:
     versions = versions_of({b"a": b"1"}, {b"a": b"2", b"b": b"2"}, {b"b": b"2"})
-    assert shown(versions, ALL, [(b"a", b"2"), (b"b", b"2")], Window(1, 3)) == 2
-    assert shown(versions, ALL, [(b"a", b"1")], Window(2, 3)) is None
-    assert shown(versions, ALL, [(b"a", b"1"), (b"b", b"2")], Window(0, 3)) is None
-    assert shown(versions, Query("get", (b"b",)), b"2", Window(0, 3)) == 2
-    assert shown(versions, Query("get_many", (b"a", b"b", b"a")), [None, b"2", None], Window(0, 3)) == 3
-    assert shown(versions, Query("range", (), None, b"a", True), [], Window(1, 3)) == 3
-    assert shown(versions, Query("prefix", (b"b",)), [(b"b", b"2")], Window(0, 1)) is None
-    assert shown(versions, Query("range", reverse=True), [(b"b", b"2"), (b"a", b"2")], Window(2, 2)) == 2
-    assert shown(versions, ALL, [(b"a", b"1")], Window(0, 3, bound=11)) is None
+    assert shown(versions, ALL, [(b"a", b"2"), (b"b", b"2")], VersionWindow(1, 3)) == 2
+    assert shown(versions, ALL, [(b"a", b"1")], VersionWindow(2, 3)) is None
+    assert shown(versions, ALL, [(b"a", b"1"), (b"b", b"2")], VersionWindow(0, 3)) is None
+    assert shown(versions, ReadQuery("get", (b"b",)), b"2", VersionWindow(0, 3)) == 2
+    assert shown(versions, ReadQuery("get_many", (b"a", b"b", b"a")), [None, b"2", None], VersionWindow(0, 3)) == 3
+    assert shown(versions, ReadQuery("range", (), None, b"a", True), [], VersionWindow(1, 3)) == 3
+    assert shown(versions, ReadQuery("prefix", (b"b",)), [(b"b", b"2")], VersionWindow(0, 1)) is None
+    assert shown(versions, ReadQuery("range", reverse=True), [(b"b", b"2"), (b"a", b"2")], VersionWindow(2, 2)) == 2
+    assert shown(versions, ALL, [(b"a", b"1")], VersionWindow(0, 3, bound=11)) is None
 
 
 def test_the_error_of_a_wrong_answer_says_what_is_wrong() -> None:
     versions = versions_of({b"a": b"1"}, {b"a": b"2"})
     told = {
-        explained(versions, ALL, [(b"a", b"3")], Window(0, 2)),
-        explained(versions, ALL, [(b"a", b"1")], Window(2, 2)),
-        explained(versions, ALL, [(b"a", b"2")], Window(1, 1)),
-        explained(versions, ALL, [(b"a", b"1")], Window(0, 2, bound=20)),
+        explained(versions, ALL, [(b"a", b"3")], VersionWindow(0, 2)),
+        explained(versions, ALL, [(b"a", b"1")], VersionWindow(2, 2)),
+        explained(versions, ALL, [(b"a", b"2")], VersionWindow(1, 1)),
+        explained(versions, ALL, [(b"a", b"1")], VersionWindow(0, 2, bound=20)),
     }
     assert len(told) == 4
 
 
 def test_a_refusal_is_right_only_where_the_store_may_be_that_far_behind() -> None:
     versions = versions_of({b"a": b"1"}, {b"a": b"2"})
-    assert refusal(versions, Window(1, 2, bound=25), 5) == ""
-    assert refusal(versions, Window(1, 2, bound=25), 15) == ""
-    assert refusal(versions, Window(2, 2, bound=25), 15)
-    assert refusal(versions, Window(1, 2, bound=20), 0)
+    assert refusal(versions, VersionWindow(1, 2, bound=25), 5) == ""
+    assert refusal(versions, VersionWindow(1, 2, bound=25), 15) == ""
+    assert refusal(versions, VersionWindow(2, 2, bound=25), 15)
+    assert refusal(versions, VersionWindow(1, 2, bound=20), 0)
 
 
 def test_the_command_shares_the_time_out_and_fails_where_something_is_wrong(tmp_path: Path) -> None:

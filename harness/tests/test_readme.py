@@ -17,7 +17,7 @@ from pyspark.find_spark_home import _find_spark_home
 
 from harness.answer.document import summary_table
 from harness.answer.write import ENVIRONMENT_FILE, FIGURES_FILE, RESULTS, with_table
-from harness.processes.spark_cluster import Cluster
+from harness.processes.spark_cluster import SparkCluster
 
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), ROOT / "results/README.md"])
@@ -112,7 +112,7 @@ def test_the_program_on_spark_has_fifteen_lines_and_runs_on_a_cluster(tmp_path: 
     spark_input(tmp_path)
     (tmp_path / "count.py").write_text(code)
     submit = Path(_find_spark_home()) / "bin" / "spark-submit"
-    with Cluster(workers=1) as cluster:
+    with SparkCluster(workers=1) as cluster:
         run = subprocess.run(
             [submit, "--master", cluster.master, "count.py"],
             cwd=tmp_path,

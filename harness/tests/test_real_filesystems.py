@@ -58,7 +58,7 @@ def need(kind: FileSystem, folder: Path) -> None:
 
 def randomly_written(fork_server: ForkServer, kind: FileSystem, folder: Path, seed: int) -> Crash:
     """A process that makes plain calls, killed at one of the first 100 operations, and the power cut three times."""
-    plan = ["Kill", Random(f"kill {seed}").randrange(5, 100)]
+    plan = ["KillAt", Random(f"kill {seed}").randrange(5, 100)]
     arguments = {"seed": seed, "calls": CALLS, "plan": plan, "beside": ""}
     return crash(fork_server, kind, folder, seed, "harness.tests.filesystems.random_writer:run", arguments, CUTS)
 
@@ -98,7 +98,7 @@ def store_checked(
 ) -> tuple[list[str], list[PrefixFinding]]:
     """The subject of ``case`` on a file system whose power is cut: objections to its files, and verdicts on it."""
     with Workshop(case, seed) as shop:
-        plan = ["Kill", Random(f"kill {seed} {case}").randrange(shop.undisturbed())]
+        plan = ["KillAt", Random(f"kill {seed} {case}").randrange(shop.undisturbed())]
         arguments = {"name": case.subject, "level": case.level, "mutant": case.mutant, "commits": case.commits}
         arguments |= {"seed": seed, "plan": plan, "account": str(shop.scratch("account"))}
         made = crash(fork_server, kind, folder, seed, "harness.experiments.iofaults.writer:run", arguments, CUTS)

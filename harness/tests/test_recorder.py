@@ -114,7 +114,7 @@ def test_a_store_killed_at_an_operation_leaves_exactly_the_operations_before_it(
     for number, at in enumerate(range(3, len(counted(whole)) - 5, len(counted(whole)) // 6)):
         fresh = root.with_name(f"case {number}") / "root"
         fresh.mkdir(parents=True)
-        outcome, operations = run(fork_server, "fill_store", fresh, **arguments, plan=["Kill", at])
+        outcome, operations = run(fork_server, "fill_store", fresh, **arguments, plan=["KillAt", at])
         assert outcome.signal == signal.SIGKILL
         assert not outcome.timed_out
         assert len(counted(operations)) == at
@@ -183,7 +183,7 @@ def test_a_kill_leaves_exactly_the_first_operations_at_every_place(fork_server: 
     for at in range(len(whole)):
         fresh = root.with_name(f"case {at}") / "root"
         fresh.mkdir(parents=True)
-        outcome, operations = run(fork_server, "write_some", fresh, plan=["Kill", at])
+        outcome, operations = run(fork_server, "write_some", fresh, plan=["KillAt", at])
         assert outcome.signal == signal.SIGKILL
         assert operations == whole[:at]
         assert on_disk(fresh) == replayed(whole[:at], fresh)
@@ -389,7 +389,13 @@ def test_a_recordings_torn_tail_is_dropped(fork_server: ForkServer, root: Path, 
 
 @pytest.mark.parametrize(
     "plan",
-    [recorder.Kill(-1), recorder.Tear(0, -1), recorder.Fail(0, 0), recorder.Short(0, 0), recorder.FailThenKill(0, 0)],
+    [
+        recorder.KillAt(-1),
+        recorder.Tear(0, -1),
+        recorder.Fail(0, 0),
+        recorder.Short(0, 0),
+        recorder.FailThenKill(0, 0),
+    ],
 )
 def test_a_plan_that_cannot_be_done_is_refused(fork_server: ForkServer, root: Path, plan: recorder.Plan) -> None:
     told = [type(plan).__name__, *(getattr(plan, name) for name in plan.__dataclass_fields__)]

@@ -11,7 +11,18 @@ from typing import Any
 import pytest
 
 from harness.answer import results, write
-from harness.experiment import Columns, Experiment, Failure, Figure, Figures, Placement, Request, Row, Rows, Worker
+from harness.experiment import (
+    Columns,
+    Experiment,
+    Failure,
+    Figure,
+    Figures,
+    Request,
+    Row,
+    Rows,
+    TrialPlacement,
+    TrialWorker,
+)
 from harness.experiments.registry import experiments, kinds
 from harness.report import text
 from harness.report.charts import Chart, Mark, Panel
@@ -26,13 +37,13 @@ class Dust(Experiment[str]):
     name = "dust"
     title = "counting dust"
     trial = str
-    placement = Placement.LOCAL
+    placement = TrialPlacement.LOCAL
     columns = KIND
 
     def plan(self, request: Request) -> list[str]:
         return ["rocksdb-direct"]
 
-    def run(self, trial: str, worker: Worker) -> Iterable[Row]:
+    def run(self, trial: str, worker: TrialWorker) -> Iterable[Row]:
         return [{"kind": "dust", "backend": trial, "grains": 3}]
 
     def figures(self, rows: Rows) -> dict[str, list[Figure]]:

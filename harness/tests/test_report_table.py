@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from harness.report.page import ROWS_SHOWN, Table
+from harness.report.page import ROWS_SHOWN, TextTable
 
-TABLE = Table(
+TABLE = TextTable(
     "Level `DISK`",
     ("backend", "model", "torn", "held"),
     [["`lmdb`", "gate", "0", "yes"], ["`sqlite`", "gate", "12", "yes"]],
@@ -36,7 +36,7 @@ def test_a_table_of_one_line_is_shown_whole() -> None:
     ]
 
 
-def long_table(notable: tuple[int, ...] = ()) -> Table:
+def long_table(notable: tuple[int, ...] = ()) -> TextTable:
     rows = [[f"`{number}`", "gate", str(number), "yes"] for number in range(ROWS_SHOWN + 1)]
     return TABLE._replace(rows=rows, notable=notable)
 

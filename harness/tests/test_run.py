@@ -15,7 +15,18 @@ import pytest
 from harness import run
 from harness.answer.write import publish
 from harness.budget import TimeOverError
-from harness.experiment import Experiment, Failure, Figure, Figures, Outcome, Placement, Request, Row, Rows, Worker
+from harness.experiment import (
+    Experiment,
+    Failure,
+    Figure,
+    Figures,
+    Outcome,
+    Request,
+    Row,
+    Rows,
+    TrialPlacement,
+    TrialWorker,
+)
 from harness.experiments.cold_cache.experiment import ColdCache, ColdCacheTrial
 from harness.experiments.microbench import run as timing
 from harness.experiments.microbench.claim import claims
@@ -55,7 +66,7 @@ class Tried(Experiment[Trial]):
 
     name = title = "tried"
     trial = Trial
-    placement = Placement.SPREAD
+    placement = TrialPlacement.SPREAD
     columns = MappingProxyType({"tried": MappingProxyType({"attempt": int})})
 
     def __init__(self) -> None:
@@ -64,7 +75,7 @@ class Tried(Experiment[Trial]):
     def plan(self, request: Request) -> list[Trial]:
         return []
 
-    def run(self, trial: Trial, worker: Worker) -> Iterable[Row]:
+    def run(self, trial: Trial, worker: TrialWorker) -> Iterable[Row]:
         self.ran.append(trial)
         worker.folder.mkdir()
         if trial.fails:
@@ -87,7 +98,7 @@ def once(tried: Tried, trial: Trial, folder: Path, attempt: int) -> dict[str, An
 def tried_once(tried: Tried, trial: Trial, folder: Path, attempt: int) -> dict[str, Any] | None:
     (folder / "finished").mkdir(exist_ok=True)
     (folder / "progress").touch()
-    worker = Worker(folder / f"0-{attempt}", attempt=attempt)
+    worker = TrialWorker(folder / f"0-{attempt}", attempt=attempt)
     return _once(tried, trial, 0, worker, folder / "finished", folder / "progress")
 
 
@@ -109,7 +120,7 @@ def test_a_failed_trial_has_no_rows_and_reports_its_failure(tmp_path: Path) -> N
 
 def test_a_trial_whose_time_is_over_has_no_result_and_leaves_no_file(tmp_path: Path) -> None:
     class Late(Tried):
-        def run(self, trial: Trial, worker: Worker) -> Iterable[Row]:
+        def run(self, trial: Trial, worker: TrialWorker) -> Iterable[Row]:
             raise TimeOverError
 
     assert tried_once(Late(), Trial(), tmp_path, 0) is None
@@ -122,7 +133,7 @@ def test_rows_of_trials_before_spark_are_written_when_each_ends(
     """The third trial finds the rows of two on disk. The run is then interrupted, and keeps them."""
     found: list[int] = []
 
-    def measured(experiment: ColdCache, trial: ColdCacheTrial, worker: Worker) -> Iterable[Row]:
+    def measured(experiment: ColdCache, trial: ColdCacheTrial, worker: TrialWorker) -> Iterable[Row]:
         found.append(len(read_rows(tmp_path, "cold_opening", kinds())))
         if len(found) == 3:
             raise KeyboardInterrupt

@@ -11,13 +11,13 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from harness.experiment import Worker
+from harness.experiment import TrialWorker
 from harness.experiments.stateful.experiment import Stateful
 from harness.experiments.stateful.trial import JVM, OURS, OURS_IN_ARROW, SUBJECTS, StatefulTrial
 from harness.spark.session import session
 from harness.spark.stateful import measured, query
 from harness.spark.stateful.arms import state_of
-from harness.spark.stateful.query import Batches, Query, keys_in
+from harness.spark.stateful.query import Batches, StatefulQuery, keys_in
 from stores.errors import StoreError
 
 KEYS, PARTITIONS = 30, 2
@@ -51,7 +51,7 @@ def test_a_query_goes_on_where_it_was_stopped_and_its_state_has_every_event(
     batches = Batches(tmp_path / "batches", KEYS, 3, PARTITIONS)
     batches.fill()
     batches.next(100)
-    asked = Query(spark, subject, tmp_path / "query", PARTITIONS)
+    asked = StatefulQuery(spark, subject, tmp_path / "query", PARTITIONS)
     for number, batch in enumerate(batches.made):
         asked.start()
         found = asked.feed(batch)
@@ -71,7 +71,7 @@ def test_a_query_that_gives_out_too_few_rows_is_refused(
         return events.groupBy("key").count().where("key <> 'key-000000003'")
 
     monkeypatch.setattr(query, "counted", lossy)
-    asked = Query(spark, JVM, tmp_path / "query", PARTITIONS)
+    asked = StatefulQuery(spark, JVM, tmp_path / "query", PARTITIONS)
     asked.start()
     try:
         with pytest.raises(StoreError):
@@ -97,7 +97,7 @@ def test_a_query_is_started_again_only_if_its_first_python_process_was_late(
 
     monkeypatch.setattr(query, "counted", late)
     batches = Batches(tmp_path / "batches", KEYS, 3, 1)
-    asked = Query(spark, JVM, tmp_path / "query", PARTITIONS)
+    asked = StatefulQuery(spark, JVM, tmp_path / "query", PARTITIONS)
     asked.start()
     try:
         if goes_on:
@@ -120,7 +120,7 @@ def test_the_summary_of_a_state_tells_counts_apart_that_have_the_same_sum(spark:
 @pytest.mark.timeout(900)
 def test_every_subject_counts_the_same_events(tmp_path: Path) -> None:
     trial = StatefulTrial(KEYS, 5, (40, 60), rounds=1)
-    rows = list(Stateful().run(trial, Worker(tmp_path / "work")))
+    rows = list(Stateful().run(trial, TrialWorker(tmp_path / "work")))
     timed = [row for row in rows if row["kind"] == "stateful"]
     assert {(row["subject"], row["batch_events"]) for row in timed} == {
         (subject, events) for subject in SUBJECTS for events in (40, 60)
@@ -137,7 +137,7 @@ def test_every_subject_counts_the_same_events(tmp_path: Path) -> None:
 @pytest.mark.timeout(900)
 def test_a_query_goes_on_after_its_driver_was_killed(tmp_path: Path) -> None:
     trial = StatefulTrial(KEYS, 5, (40,), rounds=2, restarts=1, subjects=(OURS, JVM))
-    rows = list(Stateful().run(trial, Worker(tmp_path / "work")))
+    rows = list(Stateful().run(trial, TrialWorker(tmp_path / "work")))
     assert [row["round"] for row in rows if row["kind"] == "stateful" and row["subject"] == OURS] == [0, 1]
     restarts = [row for row in rows if row["kind"] == "stateful_restart"]
     assert [(row["subject"], row["copies"]) for row in restarts] == [(OURS, "lost"), (OURS, "kept"), (JVM, None)]

@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import pytest
 
-from harness.experiment import Request, Worker
+from harness.experiment import Request, TrialWorker
 from harness.experiments.amplification.amplification import STAGED
 from harness.experiments.amplification.experiment import Amplification, AmplificationTrial
 from harness.experiments.registry import kinds
@@ -17,7 +17,7 @@ from stores.tests.minimal_store import DirectWithOffsets
 
 def rows_of(backend: str) -> list[dict[str, Any]]:
     """The rows of a small transaction and of a large one."""
-    return list(Amplification().run(AmplificationTrial(backend, 1), Worker(Path())))
+    return list(Amplification().run(AmplificationTrial(backend, 1), TrialWorker(Path())))
 
 
 def lookups(row: dict[str, object]) -> list[object]:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from harness.answer.results import all_figures
-from harness.experiment import Request, Worker
+from harness.experiment import Request, TrialWorker
 from harness.experiments.memory import early_commits
 from harness.experiments.memory.early_commits import over_limit
 from harness.experiments.memory.experiment import EarlyCommits
@@ -26,7 +26,7 @@ def test_a_task_without_an_interval_commits_before_each_limit_and_only_for_it(tm
     """Source: KIP-892, "In-memory Transaction Buffers"; the commit before the limit is beyond it."""
     experiment = EarlyCommits()
     planned = experiment.plan(Request("smoke"))
-    rows = [row for trial in planned for row in experiment.run(trial, Worker(tmp_path))]
+    rows = [row for trial in planned for row in experiment.run(trial, TrialWorker(tmp_path))]
     assert set(rows[0]) == {*kinds()["early_commit"], "kind", "seed"}
     found = {row["limit_bytes"]: row for row in rows}
     free, bounded = found[None], found[LIMIT_BYTES]

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from harness.answer.results import all_figures
-from harness.experiment import Request, Worker
+from harness.experiment import Request, TrialWorker
 from harness.experiments.latencies.experiment import COMMITS, Latencies
 from harness.experiments.latencies.latencies import RECORDS_PER_COMMIT, percentiles_us, timed
 from harness.experiments.latencies.report import LATENCIES, REPORT
@@ -32,7 +32,7 @@ def test_percentiles_are_right_to_three_digits() -> None:
 
 def test_there_is_a_row_for_the_puts_and_one_for_the_commits_of_a_backend(tmp_path: Path) -> None:
     (trial,) = Latencies().plan(Request("smoke", backends=("memory-indexed-batch",)))
-    rows = list(Latencies().run(trial, Worker(tmp_path)))
+    rows = list(Latencies().run(trial, TrialWorker(tmp_path)))
     number = COMMITS["smoke"]
     assert [(row["operation"], row["operations"]) for row in rows] == [
         ("put", number * RECORDS_PER_COMMIT),

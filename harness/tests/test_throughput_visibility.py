@@ -7,7 +7,7 @@ from statistics import median
 
 import pytest
 
-from harness.experiment import Request, Worker
+from harness.experiment import Request, TrialWorker
 from harness.experiments.registry import kinds
 from harness.experiments.visibility.experiment import SIZES, Visibility
 from harness.experiments.visibility.visibility import seen, seen_of_task
@@ -42,7 +42,7 @@ def test_what_a_task_writes_is_seen_with_the_commit_by_its_interval_or_at_once(t
 
 def test_there_is_a_row_for_each_interval_and_level(tmp_path: Path) -> None:
     (trial,) = Visibility().plan(Request("smoke"))
-    rows = list(Visibility().run(trial, Worker(tmp_path)))
+    rows = list(Visibility().run(trial, TrialWorker(tmp_path)))
     assert [(row["commit_interval_s"], row["committed_by"], row["isolation_level"]) for row in rows] == [
         (interval_s, committed_by, str(level))
         for interval_s in SIZES["smoke"][0]

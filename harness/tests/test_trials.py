@@ -79,7 +79,8 @@ def test_a_backend_killed_between_changelog_and_stores_and_again_while_restored_
 ) -> None:
     """Source: KIP-844, "crash between 3 and 4a"."""
     fault = KillInRecovery(
-        AFTER_LOG, (Kill("task.restore.before_write"), Kill("task.restore.after_write"), KillAfter(30))
+        AFTER_LOG,
+        (Kill("task.restore.before_write"), Kill("task.restore.after_write"), KillAfter(30)),
     )
     assert_valid(examine(CrashTrial(backend, fault), fork_server=fork_server))
 
@@ -98,7 +99,10 @@ def test_typed_stores_killed_between_two_of_a_task_keep_every_promise(
     kind: str, fork_server: ForkServer | None
 ) -> None:
     assert_valid(
-        examine(CrashTrial("sqlite-native", Kill("task.between_stores", 4), records=kind), fork_server=fork_server)
+        examine(
+            CrashTrial("sqlite-native", Kill("task.between_stores", 4), records=kind),
+            fork_server=fork_server,
+        )
     )
 
 

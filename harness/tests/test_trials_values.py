@@ -10,7 +10,18 @@ from harness import replay
 from harness.experiments.crash.observation import History, read_history
 from harness.experiments.crash.operations import Mix, decoded, encoded, expected, inputs
 from harness.experiments.crash.trial import CrashTrial
-from harness.faults import FAULTS, Abort, Fault, Fence, Kill, KillAfter, KillInRecovery, Stop, Timeout, Truncate
+from harness.faults import (
+    FAULTS,
+    Abort,
+    Fault,
+    Fence,
+    Kill,
+    KillAfter,
+    KillInRecovery,
+    Stop,
+    Timeout,
+    Truncate,
+)
 from stores.errors import ConfigError
 
 EVERY_KIND: list[Fault] = [

@@ -14,7 +14,7 @@ from harness.workloads.synthetic import (
     keys_of,
     uniform,
 )
-from harness.workloads.workload import Context, Event, keyed
+from harness.workloads.workload import Event, WorkloadContext, keyed
 from stores.changelog.interface import Record
 from stores.errors import ConfigError
 
@@ -44,7 +44,7 @@ class Count:
                 f"ask for {COUNT_BYTES + VALUE_BYTES_MIN} or more"
             )
 
-    def process(self, record: Record, context: Context) -> None:
+    def process(self, record: Record, context: WorkloadContext) -> None:
         """Add one to the count of the record's key, and forward the new value."""
         key, value = keyed(record)
         store = context.store("counts")

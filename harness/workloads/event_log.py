@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
-from harness.workloads.workload import Context, keyed
+from harness.workloads.workload import WorkloadContext, keyed
 from stores.changelog.interface import Record
 from stores.errors import ConfigError, nearest
 
@@ -146,7 +146,7 @@ class EventLogWorkload:
     store_names: tuple[str, ...] = ("events",)
     output_topic: str = "events-out"
 
-    def process(self, record: Record, context: Context) -> None:
+    def process(self, record: Record, context: WorkloadContext) -> None:
         """Count the record under its key, keep it as the latest, and forward the new value."""
         key, value = keyed(record)
         store = context.store("events")

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, ClassVar
 
-from harness.workloads.workload import Context, Event, keyed
+from harness.workloads.workload import Event, WorkloadContext, keyed
 from stores.changelog.interface import Record
 from stores.records import INT64, JSON, STR, KeyValue, RecordKind, Session, ValueAndTimestamp, Window, Windowed
 
@@ -49,7 +49,7 @@ class Flights(Departures):
     store_names: tuple[str, ...] = ("aircraft", "routes")
     output_topic: str = "flights-out"
 
-    def process(self, record: Record, context: Context) -> None:
+    def process(self, record: Record, context: WorkloadContext) -> None:
         """Add one departure to its aircraft and its route, and forward the aircraft."""
         key, value = keyed(record)
         _, _, origin, dest, dep_time, dep_delay, arr_delay, air_time, distance = value.split(b",")
@@ -123,7 +123,7 @@ class FlightsByHour(Departures):
             }
         )
 
-    def process(self, record: Record, context: Context) -> None:
+    def process(self, record: Record, context: WorkloadContext) -> None:
         """Count one departure in its window, and forward the new value."""
         _, value = keyed(record)
         _, _, origin, _, dep_time, dep_delay, *_ = value.decode().split(",")
@@ -179,7 +179,7 @@ class AircraftSessions(Departures):
             }
         )
 
-    def process(self, record: Record, context: Context) -> None:
+    def process(self, record: Record, context: WorkloadContext) -> None:
         """Merge one flight with the sessions within its reach, and forward the resulting session."""
         key, value = keyed(record)
         *_, dep_time, _, _, _, distance = value.split(b",")

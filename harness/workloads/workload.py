@@ -18,7 +18,7 @@ class Event(NamedTuple):
     timestamp_ms: int
 
 
-class Context(Protocol):
+class WorkloadContext(Protocol):
     """The methods of a task that a workload uses."""
 
     def store(self, name: str) -> Any: ...
@@ -38,7 +38,7 @@ class Workload(Protocol):
     @property
     def output_topic(self) -> str: ...
 
-    def process(self, record: Record, context: Context) -> None:
+    def process(self, record: Record, context: WorkloadContext) -> None:
         """Change the stores as ``record`` asks, and forward one output."""
 
 

@@ -12,10 +12,10 @@ from typing import Any, ClassVar, cast
 from harness.experiment import (
     Columns,
     Each,
-    Placement,
     Request,
     Row,
-    Worker,
+    TrialPlacement,
+    TrialWorker,
 )
 from harness.experiments.broker_faults.faults import FAULTS, checked, mutant_trials, places_of
 from harness.experiments.broker_faults.trial import AT_LEAST_ONCE, EXACTLY_ONCE, ROUND_S, BrokerTrial
@@ -92,7 +92,7 @@ class BrokerFaults(Judged[BrokerTrial]):
     trial = BrokerTrial
     grid = BrokerGrid
     faults = FAULTS
-    placement = Placement.SPREAD
+    placement = TrialPlacement.SPREAD
     share = 2
     kind = "broker_fault"
     named_by = ("fault", "place", "guarantee", "backend")
@@ -169,7 +169,7 @@ class BrokerFaults(Judged[BrokerTrial]):
         """Return the time of two idle cores."""
         return SECONDS + trial.rounds * ROUND_S
 
-    def examine(self, trial: BrokerTrial, worker: Worker) -> Row:
+    def examine(self, trial: BrokerTrial, worker: TrialWorker) -> Row:
         """Return what the trial finds. Raises: MeasurementFailedError."""
         # It needs the extra kafka.
         from harness.experiments.broker_faults.run import examine

@@ -20,11 +20,11 @@ from harness.experiment import (
     Figures,
     FiguresBy,
     Forks,
-    Placement,
     Request,
     Row,
     Rows,
-    Worker,
+    TrialPlacement,
+    TrialWorker,
 )
 from harness.experiments.crash.grid import CrashGrid
 from harness.experiments.crash.plan import SIZES, crash_matrix
@@ -33,7 +33,7 @@ from harness.experiments.crash.run import DEADLINE_S, CrashOutcome, examine
 from harness.experiments.crash.trial import CrashTrial, admitted
 from harness.faults import FAULTS
 from harness.report.coverage import Covered
-from harness.report.page import Page, Table
+from harness.report.page import Page, TextTable
 
 
 class Crash(Experiment[CrashTrial]):
@@ -46,7 +46,7 @@ class Crash(Experiment[CrashTrial]):
     trial = CrashTrial
     grid = CrashGrid
     faults = FAULTS
-    placement = Placement.SPREAD
+    placement = TrialPlacement.SPREAD
     share = 10
     forks = Forks.PLAIN
     figures_by: ClassVar[FiguresBy] = {"crash": crash}
@@ -82,7 +82,7 @@ class Crash(Experiment[CrashTrial]):
         texts = {trial.text: trial for trial in trials}
         return fair_order((texts[name] for name in sorted(texts)), _strata, seed=len(texts))
 
-    def run(self, trial: CrashTrial, worker: Worker) -> Iterable[Row]:
+    def run(self, trial: CrashTrial, worker: TrialWorker) -> Iterable[Row]:
         """Return the one row of a trial, with the verdicts of all checkers."""
         return [row(self._outcome(trial, worker), worker.attempt)]
 
@@ -90,14 +90,14 @@ class Crash(Experiment[CrashTrial]):
         """Return the trial, with its backend's full name. Raises: ConfigError for an unknown name in it."""
         return admitted(replay.from_text(CrashTrial, text))
 
-    def repeat(self, trial: CrashTrial, worker: Worker) -> Again:
+    def repeat(self, trial: CrashTrial, worker: TrialWorker) -> Again:
         """Run the trial, and return its verdicts."""
         outcome = self._outcome(trial, worker)
         verdicts = [f"  {each.checker:16} {each.result:8} {each.detail}".rstrip() for each in outcome.verdicts]
         first = f"trial {trial.id}, seed {trial.seed}: {outcome.result}, {outcome.seconds:.1f} s"
         return Again([first, *verdicts], failures([row(outcome)]), outcome.result == "valid")
 
-    def _outcome(self, trial: CrashTrial, worker: Worker) -> CrashOutcome:
+    def _outcome(self, trial: CrashTrial, worker: TrialWorker) -> CrashOutcome:
         return examine(
             trial,
             work=worker.folder,
@@ -150,7 +150,7 @@ class Crash(Experiment[CrashTrial]):
             for subject, tried in cells.items()
         ]
 
-    def tables(self, figures: Figures, rows: Rows) -> list[Table]:
+    def tables(self, figures: Figures, rows: Rows) -> list[TextTable]:
         """Return the crash matrix, and that of the mutants."""
         return [*crash_tables(figures, expected="valid"), *crash_tables(figures, expected="anomaly")]
 

@@ -17,7 +17,17 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from harness.checkers.evidence import Acknowledged, Evidence, FellBack, Found, Life, Log, LogRecord, Restored, State
+from harness.checkers.evidence import (
+    Acknowledged,
+    Evidence,
+    FellBack,
+    FoundStore,
+    LaterProcess,
+    Log,
+    LogRecord,
+    RestoredStore,
+    State,
+)
 from harness.experiments.crash.operations import STORES, expected, inputs
 from harness.experiments.crash.trial import APPLICATION, INPUT_TOPIC, OUTPUT_TOPIC, CrashTrial, changelog_topic
 from harness.faults import NOTHING
@@ -172,20 +182,20 @@ def state(pairs: Mapping[str, str]) -> State:
     return {key.encode("latin-1"): value.encode("latin-1") for key, value in pairs.items()}
 
 
-def _life(events: Sequence[Event], log: Log, acknowledged: Sequence[Acknowledged]) -> Life:
-    found: dict[str, Found] = {}
-    restored: dict[str, Restored] = {}
+def _life(events: Sequence[Event], log: Log, acknowledged: Sequence[Acknowledged]) -> LaterProcess:
+    found: dict[str, FoundStore] = {}
+    restored: dict[str, RestoredStore] = {}
     for event in events:
         if event["event"] == "found":
             found = {store: _found(reported) for store, reported in event["stores"].items()}
         elif event["event"] == "restored":
             restored = _restored(event)
-    return Life(log, acknowledged, found, restored)
+    return LaterProcess(log, acknowledged, found, restored)
 
 
-def _restored(event: Event) -> dict[str, Restored]:
+def _restored(event: Event) -> dict[str, RestoredStore]:
     return {
-        store: Restored(state(reported["state"]), reported["records"], reported["wiped"], reported["reason"] or "")
+        store: RestoredStore(state(reported["state"]), reported["records"], reported["wiped"], reported["reason"] or "")
         for store, reported in event["stores"].items()
     }
 
@@ -194,8 +204,8 @@ def _fell_back(event: Event, acknowledged: int) -> FellBack:
     return FellBack(event["next_input"], acknowledged, _restored(event), frozenset(event["transactional"]))
 
 
-def _found(reported: Mapping[str, Any]) -> Found:
-    return Found(
+def _found(reported: Mapping[str, Any]) -> FoundStore:
+    return FoundStore(
         state(reported["state"]),
         reported["committed_offset"],
         reported["transactional"],

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from harness.report import text
-from harness.report.charts import Chart, Mark, Panel, Result
+from harness.report.charts import CellResult, Chart, Mark, Panel
 from harness.report.figures import Figure, Figures, distinct, grouped
-from harness.report.page import Page, PageFinding, Table, tables
+from harness.report.page import Page, PageFinding, TextTable, tables
 from harness.report.rows import Row
 from harness.report.text import level_order
 from stores.registry import backends
@@ -83,7 +83,7 @@ def crash_count(figures: Figures, backend: str, durability: str) -> str:
     return f"{sum(cell['as_expected'] for cell in cells)} of {sum(cell['trials'] for cell in cells)}"
 
 
-def crash_tables(figures: Figures, *, expected: str) -> list[Table]:
+def crash_tables(figures: Figures, *, expected: str) -> list[TextTable]:
     """Return one table per scenario, guarantee and level: backends by failpoint, with counts by result."""
     cells = [figure for figure in figures["crash"] if figure["expected"] == expected]
     tables = []
@@ -105,7 +105,7 @@ def crash_tables(figures: Figures, *, expected: str) -> list[Table]:
                 wrong.append(len(rows))
             rows.append([f"`{place}`", *counts])
         caption = f"`{scenario}`, {guarantee.replace('_', ' ')}, level {durability}"
-        tables.append(Table(caption, ("failpoint or fault", *names), rows, range(1, 1 + len(names)), (), wrong))
+        tables.append(TextTable(caption, ("failpoint or fault", *names), rows, range(1, 1 + len(names)), (), wrong))
     return tables
 
 
@@ -177,7 +177,12 @@ def crash_chart(figures: Sequence[Figure]) -> Chart:
     ]
     tried = {(cell.subject, cell.backend) for cell in cells}
     blank = [
-        Mark(backend, 0, subject=place, rank=_rank(Result.NOT_TRIED if _has_step(backend, place) else Result.NO_STEP))
+        Mark(
+            backend,
+            0,
+            subject=place,
+            rank=_rank(CellResult.NOT_TRIED if _has_step(backend, place) else CellResult.NO_STEP),
+        )
         for place in sorted({cell.subject for cell in cells})
         for backend in sorted({cell.backend for cell in cells})
         if (place, backend) not in tried
@@ -194,14 +199,14 @@ def crash_chart(figures: Sequence[Figure]) -> Chart:
     )
 
 
-def _rank(result: Result) -> int:
-    return list(Result).index(result)
+def _rank(result: CellResult) -> int:
+    return list(CellResult).index(result)
 
 
-def _worst_of_cells(cells: Sequence[Row]) -> Result:
+def _worst_of_cells(cells: Sequence[Row]) -> CellResult:
     if any(cell["anomaly"] for cell in cells):
-        return Result.ANOMALY
-    return Result.UNKNOWN if any(cell["unknown"] for cell in cells) else Result.VALID
+        return CellResult.ANOMALY
+    return CellResult.UNKNOWN if any(cell["unknown"] for cell in cells) else CellResult.VALID
 
 
 def _has_step(backend: str, place: str) -> bool:

@@ -20,11 +20,11 @@ from harness.experiment import (
     Figure,
     Figures,
     Forks,
-    Placement,
     Request,
     Row,
     Rows,
-    Worker,
+    TrialPlacement,
+    TrialWorker,
 )
 from harness.experiments.iofaults import plan
 from harness.experiments.iofaults.case import NOT_TRIED, Asked, IoFaultCase, is_wrong
@@ -45,8 +45,8 @@ from harness.experiments.iofaults.report import (
 )
 from harness.experiments.iofaults.subsets import (
     Recorded,
+    RecordedWriter,
     Subset,
-    Writer,
     case_columns,
     covered_key,
     make_recording,
@@ -57,7 +57,7 @@ from harness.io_trace.library import recorder_library
 from harness.processes.fork_server import ForkServer
 from harness.profiles import NIGHT
 from harness.report.coverage import Coverage, Covered, numbers, ranges
-from harness.report.page import Page, Table
+from harness.report.page import Page, TextTable
 from stores.errors import ConfigError
 
 _CASE: Mapping[str, type] = {
@@ -136,7 +136,7 @@ class IoFaults(Experiment[IoTrial]):
     trial: type[IoTrial] = Subset
     faults = IO_FAULTS
     grid = plan.IoFaultGrid
-    placement = Placement.SPREAD
+    placement = TrialPlacement.SPREAD
     share = 18
     forks = Forks.RECORDED
     unit = "subsets"
@@ -168,13 +168,13 @@ class IoFaults(Experiment[IoTrial]):
     def prepare(self, trials: Sequence[IoTrial], kept: Path, each: Each) -> list[IoTrial]:
         """Record each writer process once, and return the points of each case in parts of some seconds."""
         wanted = [trial for trial in dict.fromkeys(trials) if not isinstance(trial, Subset)]
-        writers = list(dict.fromkeys(Writer.of(trial) for trial in wanted if isinstance(trial, PlannedCase)))
+        writers = list(dict.fromkeys(RecordedWriter.of(trial) for trial in wanted if isinstance(trial, PlannedCase)))
         made = each(partial(_record, kept), writers)
         recorded = {writer: Recorded(*fields) for writer, fields in zip(writers, made, strict=True)}
         subsets: list[IoTrial] = [*subsets_of(wanted, recorded, kept, self._points_per_subset)]
         return fair_order(subsets, _strata, seed=len(subsets))
 
-    def run(self, trial: IoTrial, worker: Worker) -> Iterable[Row]:
+    def run(self, trial: IoTrial, worker: TrialWorker) -> Iterable[Row]:
         """Return the rows of some points of a case, or of a mutant."""
         assert isinstance(trial, Subset)
         return [row | {"attempt": worker.attempt} for row in explore(trial, worker.fork_server, worker.deadline)]
@@ -238,7 +238,7 @@ class IoFaults(Experiment[IoTrial]):
         """Return the trials that a command asks for. Raises: ConfigError if it asks for none that exists."""
         return read_asked(text)
 
-    def repeat(self, trial: Asked, worker: Worker) -> Again:
+    def repeat(self, trial: Asked, worker: TrialWorker) -> Again:
         """Run one trial, all trials at a point, or all trials of a case. Raises: ConfigError if it cannot run here."""
         return repeat(trial)
 
@@ -251,7 +251,7 @@ class IoFaults(Experiment[IoTrial]):
             "detection": detections(tried),
         }
 
-    def tables(self, figures: Figures, rows: Rows) -> list[Table]:
+    def tables(self, figures: Figures, rows: Rows) -> list[TextTable]:
         """Return all tables that have rows."""
         return operation_tables(figures)
 
@@ -342,5 +342,5 @@ def _failure(row: Mapping[str, Any]) -> Failure:
     return Failure(f"{trial}: {row['fault']} {expectation}; the result is: {result} {row['detail']}".rstrip(), repeat)
 
 
-def _record(kept: Path, writer: Writer, fork_server: ForkServer | None) -> tuple[Any, ...]:
+def _record(kept: Path, writer: RecordedWriter, fork_server: ForkServer | None) -> tuple[Any, ...]:
     return astuple(make_recording(writer, kept / writer.name, fork_server))

@@ -59,7 +59,7 @@ class KillBefore(_InWriter):
 
     def explore(self, shop: Workshop, points: Sequence[int], only: str) -> Iterator[Row]:
         for point in points:
-            yield self._row(shop, point, "", ["Kill", point], f"killed before operation {point}")
+            yield self._row(shop, point, "", ["KillAt", point], f"killed before operation {point}")
 
 
 class TornWrite(_InWriter):
@@ -192,7 +192,7 @@ def _crashed(shop: Workshop, point: int) -> tuple[Promised, PrefixFinding]:
     """Kill before operation ``point``. Return what was acknowledged, and any problem found before a verifier runs."""
 
     def trial() -> tuple[Promised, PrefixFinding]:
-        promises = shop.promises(shop.writer(["Kill", point]))
+        promises = shop.promises(shop.writer(["KillAt", point]))
         if promises.trouble:
             return promises, PrefixFinding(Found.HARNESS_ERROR, None, False, promises.trouble)
         if promises.broken is not None:
@@ -209,7 +209,7 @@ def _killed_again(shop: Workshop, crashed: Tree, promises: Promised, point: int,
     def trial() -> tuple[Promised, PrefixFinding]:
         nonlocal killed
         shop.place(crashed)
-        recovery = shop.recover(["Kill", again], boot="")
+        recovery = shop.recover(["KillAt", again], boot="")
         killed = recovery.signal == signal.SIGKILL and not recovery.timed_out
         wrong: tuple[Found, str] | None = None
         if recovery.timed_out:

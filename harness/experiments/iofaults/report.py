@@ -17,7 +17,7 @@ from harness.experiments.iofaults.fault import IO_FAULTS, Loss
 from harness.report import text
 from harness.report.figures import Figure, Figures
 from harness.report.listing import Column, Listing
-from harness.report.page import Page, PageFinding, Table
+from harness.report.page import Page, PageFinding, TextTable
 from harness.report.rows import Row
 
 KEY = ("durability", "fault", "variant", "backend")
@@ -294,7 +294,7 @@ DETECTIONS = Listing(
 )
 
 
-def operation_tables(figures: Figures) -> list[Table]:
+def operation_tables(figures: Figures) -> list[TextTable]:
     """Return all tables that have rows."""
     told = in_words(figures)
     return [table for each in (PROMISES, POWER, PROCESSES, DAMAGE, MUTANT_STATES) for table in each.tables(told)]

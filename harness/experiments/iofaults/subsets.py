@@ -32,7 +32,7 @@ from harness.processes.fork_server import ForkServer
 
 
 @dataclass(frozen=True, slots=True)
-class Writer:
+class RecordedWriter:
     """The parameters of a writer process that is recorded once, for all cases that need the recording."""
 
     case: IoFaultCase
@@ -40,7 +40,7 @@ class Writer:
     seed: int
 
     @classmethod
-    def of(cls, item: PlannedCase) -> Writer:
+    def of(cls, item: PlannedCase) -> RecordedWriter:
         """Return the writer process that the trials of ``item`` run."""
         return cls(replace(item.case, fault="kill", variant="", recording="", states_per_position=None), item.seed)
 
@@ -89,7 +89,7 @@ class Subset:
     definition: str = ""
 
 
-def make_recording(writer: Writer, file: Path, fork_server: ForkServer | None = None) -> Recorded:
+def make_recording(writer: RecordedWriter, file: Path, fork_server: ForkServer | None = None) -> Recorded:
     """Record a writer process without faults in ``file``. Return a summary of the recording."""
     beside = file.with_name(f"{file.name}.{os.getpid()}.new")
     # A killed process with the same ID may have left a file, which would be taken for the recording.
@@ -121,7 +121,7 @@ def covered_key(case: IoFaultCase) -> tuple[str, str, str]:
 
 def subsets_of(
     planned: Iterable[PlannedCase | PlannedMutant],
-    recorded: Mapping[Writer, Recorded],
+    recorded: Mapping[RecordedWriter, Recorded],
     recordings: Path,
     points_per_subset: int | None = None,
 ) -> list[Subset]:
@@ -134,7 +134,7 @@ def subsets_of(
             found.append(Subset(len(found), each.scenario, each.seed, mutant, planned_mutant=each))
     for each in wanted:
         if isinstance(each, PlannedCase):
-            writer = Writer.of(each)
+            writer = RecordedWriter.of(each)
             case, recording = each.case, ""
             if IO_FAULTS[case.fault].from_recording:
                 file = recordings / writer.name

@@ -42,7 +42,7 @@ KEPT = RUNS / "recordings"
 """The folder for the recordings of anomalies found outside a run; "make clean" removes it."""
 
 BOOT_AFTER_THAT = "the boot after that"
-_KILLING = ("Kill", "Tear", "FailThenKill")
+_KILLING = ("KillAt", "Tear", "FailThenKill")
 Trial = Callable[[], tuple[Promised, PrefixFinding]]
 """A trial: what was promised, and the verdict."""
 

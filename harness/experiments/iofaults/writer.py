@@ -119,7 +119,7 @@ def signature(name: str, level: str, mutant: str, seed: int, commits: int, recor
 
 def to_plan(told: list[Any]) -> recorder.Plan:
     """Return the plan for its name and arguments."""
-    kinds: dict[str, Any] = {kind.__name__: kind for kind in (recorder.Kill, recorder.Tear, recorder.Fail)}
+    kinds: dict[str, Any] = {kind.__name__: kind for kind in (recorder.KillAt, recorder.Tear, recorder.Fail)}
     kinds |= {kind.__name__: kind for kind in (recorder.Nothing, recorder.Short, recorder.FailThenKill)}
     name, *numbers = told
     plan: recorder.Plan = kinds[name](*numbers)

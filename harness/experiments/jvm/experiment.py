@@ -14,11 +14,11 @@ from harness.experiment import (
     Failure,
     Figures,
     FiguresBy,
-    Placement,
     Request,
     Row,
     Rows,
-    Worker,
+    TrialPlacement,
+    TrialWorker,
     check_counts,
 )
 from harness.experiments.jvm import ours, theirs
@@ -78,7 +78,7 @@ class Jvm(Experiment[JvmTrial]):
     title = "stores beside the JVM"
     stage = "jvm"
     trial = JvmTrial
-    placement = Placement.LOCAL
+    placement = TrialPlacement.LOCAL
     share = 4
     night_share = 20
     figures_by: ClassVar[FiguresBy] = {"jvm": QUERY}
@@ -113,7 +113,7 @@ class Jvm(Experiment[JvmTrial]):
         """Return the reason why the JVM's program cannot run here, or ""."""
         return theirs.missing()
 
-    def run(self, trial: JvmTrial, worker: Worker) -> Iterable[Row]:
+    def run(self, trial: JvmTrial, worker: TrialWorker) -> Iterable[Row]:
         """Return a row for the store and one for each shape. Raises: ConfigError; MeasurementFailedError."""
         arguments = asdict(trial)
         subjects = [OURS, *theirs.SHAPES]

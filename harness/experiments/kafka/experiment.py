@@ -14,11 +14,11 @@ from harness.experiment import (
     Failure,
     Figures,
     FiguresBy,
-    Placement,
     Request,
     Row,
     Rows,
-    Worker,
+    TrialPlacement,
+    TrialWorker,
 )
 from harness.experiments.kafka.report import QUERY, RATIOS, REPORT, SPEEDS, partitions_text
 from harness.experiments.kafka.trial import KafkaTrial
@@ -26,7 +26,7 @@ from harness.grid import Grid, cut_to, raised_to, times
 from harness.processes import kafka_jars
 from harness.processes.load import LOAD_COLUMNS
 from harness.profiles import NIGHT, SMOKE
-from harness.report.page import Table
+from harness.report.page import TextTable
 from harness.report.ratios import ratio_table
 from stores.config import StoreConfig
 
@@ -74,7 +74,7 @@ class Kafka(Experiment[KafkaTrial]):
     stage = "kafka"
     trial = KafkaTrial
     grid = KafkaGrid
-    placement = Placement.LOCAL
+    placement = TrialPlacement.LOCAL
     share = 6
     night_share = 10
     unit = ""
@@ -111,7 +111,7 @@ class Kafka(Experiment[KafkaTrial]):
         """Return the reason why no broker or no Kafka Streams can run here, or ""."""
         return kafka_jars.missing(streams=True)
 
-    def run(self, trial: KafkaTrial, worker: Worker) -> Iterable[Row]:
+    def run(self, trial: KafkaTrial, worker: TrialWorker) -> Iterable[Row]:
         """Return a row for each measurement. Raises: ConfigError; MeasurementFailedError."""
         # They need the extra kafka.
         from harness.experiments.kafka.rounds import run_rounds
@@ -151,7 +151,7 @@ class Kafka(Experiment[KafkaTrial]):
             if len(found) > 1
         ]
 
-    def tables(self, figures: Figures, rows: Rows) -> list[Table]:
+    def tables(self, figures: Figures, rows: Rows) -> list[TextTable]:
         """Return a table for each workload, and the ratios with what they decide."""
         return [*SPEEDS.tables(figures), ratio_table(figures)]
 

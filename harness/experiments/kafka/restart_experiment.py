@@ -12,11 +12,11 @@ from harness.experiment import (
     Experiment,
     Figures,
     FiguresBy,
-    Placement,
     Request,
     Row,
     Rows,
-    Worker,
+    TrialPlacement,
+    TrialWorker,
 )
 from harness.experiments.kafka.restart_report import KIND, QUERY, RATIOS, RESTARTS
 from harness.experiments.kafka.trial import READY_S, RECORDS, RestartTrial
@@ -24,7 +24,7 @@ from harness.grid import Grid, cut_to, raised_to
 from harness.processes import kafka_jars
 from harness.processes.load import LOAD_COLUMNS
 from harness.profiles import NIGHT, SMOKE
-from harness.report.page import Table
+from harness.report.page import TextTable
 from harness.report.ratios import ratio_table
 from stores.config import StoreConfig
 
@@ -67,7 +67,7 @@ class KafkaRestart(Experiment[RestartTrial]):
     stage = "kafka"
     trial = RestartTrial
     grid = RestartGrid
-    placement = Placement.LOCAL
+    placement = TrialPlacement.LOCAL
     share = 3
     night_share = 28
     unit = ""
@@ -97,7 +97,7 @@ class KafkaRestart(Experiment[RestartTrial]):
         """Return the reason why no broker or no Kafka Streams can run here, or ""."""
         return kafka_jars.missing(streams=True)
 
-    def run(self, trial: RestartTrial, worker: Worker) -> Iterable[Row]:
+    def run(self, trial: RestartTrial, worker: TrialWorker) -> Iterable[Row]:
         """Return a row for each restart. Raises: ConfigError; MeasurementFailedError."""
         # It needs the extra kafka.
         from harness.experiments.kafka.rounds import run_restarts
@@ -124,6 +124,6 @@ class KafkaRestart(Experiment[RestartTrial]):
         """Return the number of restarts that were made."""
         return len(rows)
 
-    def tables(self, figures: Figures, rows: Rows) -> list[Table]:
+    def tables(self, figures: Figures, rows: Rows) -> list[TextTable]:
         """Return the times, and the ratios with what they decide."""
         return [*RESTARTS.tables(figures), ratio_table(figures)]

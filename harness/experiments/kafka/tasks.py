@@ -44,7 +44,7 @@ def measured(
         log = stack.enter_context(_changelog(changelog, address, folder))
         transaction = None
         if changelog == SHARED:
-            stack.enter_context(Membership(log, application, partitions))
+            stack.enter_context(GroupMembership(log, application, partitions))
             transaction = ThreadTransaction(log, f"{application}/tasks")
         tasks = [
             stack.enter_context(
@@ -97,7 +97,7 @@ _JOINED_S = 60.0
 _POLL_S = 0.1
 
 
-class Membership:
+class GroupMembership:
     """A member of the group of ``application``. A ``with`` block waits for all partitions, and leaves at its end.
 
     Like a worker it takes part in the group on a thread of its own. Tasks that share a transaction are fenced by it.

@@ -17,7 +17,7 @@ from harness.experiment import (
     Request,
     Row,
     Rows,
-    Worker,
+    TrialWorker,
     check_counts,
 )
 from harness.experiments.memory import early_commits, large_steps
@@ -84,7 +84,7 @@ class EarlyCommits(StoresAlone[EarlyCommitTrial]):
             planned += [EarlyCommitTrial(name, limit, repeat, request.seed) for name, limit in round_]
         return planned
 
-    def run(self, trial: EarlyCommitTrial, worker: Worker) -> Iterable[Row]:
+    def run(self, trial: EarlyCommitTrial, worker: TrialWorker) -> Iterable[Row]:
         """Return one row. Raises: MeasurementFailedError."""
         return [early_commits.measured(trial.backend, trial.limit_bytes, trial.repeat, trial.seed)]
 

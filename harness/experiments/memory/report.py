@@ -9,7 +9,7 @@ from harness.report.charts import Chart
 from harness.report.database import medians, query
 from harness.report.figures import Figure, Figures, in_order
 from harness.report.listing import Column, Listing, panels
-from harness.report.page import Page, PageFinding, Table
+from harness.report.page import Page, PageFinding, TextTable
 from harness.report.rows import Row
 
 EARLY_COMMITS = "Commits that only the limit asks for"
@@ -173,7 +173,7 @@ def _body(figures: Figures, failures: Sequence[str]) -> list[str]:
     ]
 
 
-def _part(words: str, made: Sequence[Table]) -> list[str]:
+def _part(words: str, made: Sequence[TextTable]) -> list[str]:
     return [words, *(table.folded() for table in made)] if made else [f"{text.NOT_MEASURED.capitalize()}.\n"]
 
 

@@ -15,7 +15,7 @@ from harness.experiment import (
     Request,
     Row,
     Rows,
-    Worker,
+    TrialWorker,
 )
 from harness.experiments.microbench import run as timing
 from harness.experiments.microbench.claim import case_named
@@ -76,7 +76,7 @@ class Microbench(StoresAlone[MicrobenchTrial]):
         """Return the number of cases that were measured before the time was over."""
         return len({row["case"] for row in rows})
 
-    def run(self, trial: MicrobenchTrial, worker: Worker) -> Iterable[Row]:
+    def run(self, trial: MicrobenchTrial, worker: TrialWorker) -> Iterable[Row]:
         """Return a row for each round of each case. Raises: RuntimeError with the command that repeats it."""
         try:
             found = timing.measure(trial.cases, trial.profile, trial.seed, worker.deadline)

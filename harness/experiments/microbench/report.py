@@ -6,7 +6,7 @@ from harness.report import text
 from harness.report.charts import Chart
 from harness.report.figures import Figures, distinct
 from harness.report.listing import Column, Listing, Plot, Report
-from harness.report.page import FIRST_PAGE, Table
+from harness.report.page import FIRST_PAGE, TextTable
 
 YARDSTICK = "plain-"
 """The prefix of the names of subjects that are no backends."""
@@ -21,7 +21,7 @@ workload on 10,000 records of 1,000 bytes, with a commit after 1,000 operations.
 """
 
 
-def ycsb_tables(figures: Figures) -> list[Table]:
+def ycsb_tables(figures: Figures) -> list[TextTable]:
     """Return one table per level: a line per backend, a column per core workload."""
     measured = [figure for figure in figures["benchmark"] if figure["suite"].startswith(_YCSB)]
     suites = sorted({figure["suite"] for figure in measured})
@@ -30,7 +30,7 @@ def ycsb_tables(figures: Figures) -> list[Table]:
         for figure in measured
     }
     return [
-        Table(
+        TextTable(
             f"YCSB's core workloads, level {durability}, operations/s",
             ["backend", *(suite.removeprefix(_YCSB).upper() for suite in suites)],
             [

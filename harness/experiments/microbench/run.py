@@ -34,14 +34,14 @@ _ROOT = Path(harness.__file__).parent.parent
 _SUITES = f"{_ROOT}/harness/experiments/microbench/bench_stores.py"
 
 
-class Batch(NamedTuple):
+class CaseBatch(NamedTuple):
     """The cases of one process in their order, and the repeat."""
 
     cases: tuple[Case, ...]
     repeat: int
 
 
-def planned(profile: str, seed: int, backends: Collection[str] | None = None) -> list[Batch]:
+def planned(profile: str, seed: int, backends: Collection[str] | None = None) -> list[CaseBatch]:
     """Return every measurement of a profile, in the order in which they are made.
 
     ``backends``, if given, excludes the cases of other backends. Raises: ConfigError for an unknown profile.
@@ -77,7 +77,7 @@ def summarized(rounds: Iterable[Mapping[str, Any]]) -> list[dict[str, object]]:
     return rows + ratios(seconds, busy)
 
 
-def _plan(chosen: Sequence[Case], repeats: int, others_repeats: int, random: Random) -> list[Batch]:
+def _plan(chosen: Sequence[Case], repeats: int, others_repeats: int, random: Random) -> list[CaseBatch]:
     """Return all measurements: first those that are compared, with all of their repeats, batch by batch.
 
     So a run that is cut short has complete intervals of some ratios. The order in a batch differs from repeat to
@@ -91,7 +91,7 @@ def _plan(chosen: Sequence[Case], repeats: int, others_repeats: int, random: Ran
     for some, times in ((needed, repeats), (others, others_repeats)):
         random.shuffle(some)
         for batch in _batches(some):
-            plan += [Batch(_in_order(batch, random), repeat) for repeat in range(times)]
+            plan += [CaseBatch(_in_order(batch, random), repeat) for repeat in range(times)]
     return plan
 
 

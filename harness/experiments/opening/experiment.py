@@ -11,10 +11,10 @@ from harness.experiment import (
     Columns,
     Experiment,
     FiguresBy,
-    Placement,
     Request,
     Row,
-    Worker,
+    TrialPlacement,
+    TrialWorker,
 )
 from harness.experiments.opening import opening
 from harness.experiments.opening.opening import OpeningTrial
@@ -53,7 +53,7 @@ class Opening(Experiment[OpeningTrial]):
     title = "opening after a kill"
     stage = "opening"
     trial = OpeningTrial
-    placement = Placement.LOCAL
+    placement = TrialPlacement.LOCAL
     share = 14
     unit = ""
     figures_by: ClassVar[FiguresBy] = {"opening": QUERY}
@@ -100,7 +100,7 @@ class Opening(Experiment[OpeningTrial]):
         """Return the time until the first store is filled. It is then measured before another one is filled."""
         return trial.records / RECORDS_PER_S
 
-    def run(self, trial: OpeningTrial, worker: Worker) -> Iterable[Row]:
+    def run(self, trial: OpeningTrial, worker: TrialWorker) -> Iterable[Row]:
         """Return a row for each repeat. Raises: MeasurementFailedError."""
         return opening.run_opening(trial, code=worker.code, within=worker.folder.parent, deadline=worker.deadline)
 

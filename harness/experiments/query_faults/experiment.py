@@ -9,10 +9,10 @@ from typing import Any, ClassVar
 
 from harness.experiment import (
     Columns,
-    Placement,
     Request,
     Row,
-    Worker,
+    TrialPlacement,
+    TrialWorker,
 )
 from harness.experiments.judged import Judged
 from harness.experiments.query_faults.faults import FAULTS, FULL_DISKS, KINDS
@@ -88,7 +88,7 @@ class QueryFaults(Judged[QueryTrial]):
     trial = QueryTrial
     grid = QueryGrid
     faults = FAULTS
-    placement = Placement.LOCAL
+    placement = TrialPlacement.LOCAL
     kind = "query_fault"
     named_by = ("fault", "workload", "backend")
     shown: ClassVar[Mapping[str, str]] = {"query": "workload", "fault": "meaning", "backend": "backend", **_NUMBERS}
@@ -147,7 +147,7 @@ class QueryFaults(Judged[QueryTrial]):
         """Return the time on two idle cores, which is that of the fault."""
         return FAULTS[trial.fault].seconds
 
-    def examine(self, trial: QueryTrial, worker: Worker) -> Row:
+    def examine(self, trial: QueryTrial, worker: TrialWorker) -> Row:
         """Return what the trial finds. Raises: MeasurementFailedError."""
         return examine(trial, worker.folder, worker.say)
 

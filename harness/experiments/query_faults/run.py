@@ -16,7 +16,7 @@ from harness.experiments.query_faults.faults import CLUSTER, FAULTS, Course, Que
 from harness.experiments.query_faults.notes import Notes
 from harness.experiments.query_faults.trial import QueryTrial
 from harness.processes.child import MeasurementFailedError, child_environment, end, last_complaint, python, start
-from harness.processes.spark_cluster import Cluster, end_session
+from harness.processes.spark_cluster import SparkCluster, end_session
 from stores.changelog.files.partition_log import FAILPOINTS
 from stores.spark import local_state
 
@@ -45,7 +45,7 @@ def examine(trial: QueryTrial, folder: Path, say: Callable[[str], None]) -> dict
             stack.enter_context(_small_disk(folder / fault.full))
         cluster = None
         if fault.master == CLUSTER:
-            cluster = stack.enter_context(Cluster(2, cores=fault.cores))
+            cluster = stack.enter_context(SparkCluster(2, cores=fault.cores))
         arguments = {
             "master": "local[2]" if cluster is None else cluster.master,
             "max_failures": fault.max_failures,

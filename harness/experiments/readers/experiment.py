@@ -9,10 +9,10 @@ from typing import Any, ClassVar, cast
 
 from harness.experiment import (
     Columns,
-    Placement,
     Request,
     Row,
-    Worker,
+    TrialPlacement,
+    TrialWorker,
     check_counts,
 )
 from harness.experiments.judged import Judged
@@ -71,7 +71,7 @@ class Readers(Judged[ReadersTrial]):
     title = "readers beside a writer"
     trial = ReadersTrial
     grid = ReadersGrid
-    placement = Placement.SPREAD
+    placement = TrialPlacement.SPREAD
     kind = "isolation"
     named_by = ("backend", "durability")
     shown: ClassVar[Mapping[str, str]] = {
@@ -120,7 +120,7 @@ class Readers(Judged[ReadersTrial]):
         fitting(trial.mutant, [backend])
         return trial
 
-    def examine(self, trial: ReadersTrial, worker: Worker) -> Row:
+    def examine(self, trial: ReadersTrial, worker: TrialWorker) -> Row:
         """Return what the trial finds. Raises: MeasurementFailedError if its process does not end as it must."""
         return examine(trial, worker.folder, worker.code)
 

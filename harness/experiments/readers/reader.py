@@ -11,9 +11,9 @@ from random import Random
 from threading import Event
 from typing import Any
 
-from harness.checkers.isolation import Query, Several, Versions, Window, explained, refusal, shown
+from harness.checkers.isolation import ReadQuery, Several, Versions, VersionWindow, explained, refusal, shown
 from harness.experiments.readers.writer import INPUT, KEYS
-from harness.typed_maps import KINDS, PLAIN, Scan, place, view_as_map
+from harness.typed_maps import KINDS, PLAIN, PairScan, place, view_as_map
 from stores.errors import NotUpToBoundError
 from stores.interface import (
     IsolationLevel,
@@ -38,7 +38,7 @@ _TIMES = sorted({place(key) + beside for key in KEYS for beside in (-1, 0, 1)})
 class Question:
     """A query of a map, and the function that asks it of a view of a store."""
 
-    query: Query
+    query: ReadQuery
     ask: Callable[[KeyValueView], Any]
 
 
@@ -54,18 +54,18 @@ def question(kind: str, random: Random) -> Question:
     return Question(typed, lambda view: _typed_answer(kind, view, typed))
 
 
-def _query(kind: str, choose: Random) -> Query:
+def _query(kind: str, choose: Random) -> ReadQuery:
     reverse = choose.random() < 0.5
     if kind == "get":
-        return Query("get", (choose.choice(KEYS),))
+        return ReadQuery("get", (choose.choice(KEYS),))
     if kind == "get_many":
-        return Query("get_many", tuple(choose.choices(KEYS, k=6)))
+        return ReadQuery("get_many", tuple(choose.choices(KEYS, k=6)))
     if kind == "prefix":
-        return Query("prefix", (choose.choice(_PREFIXES),), reverse=reverse)
+        return ReadQuery("prefix", (choose.choice(_PREFIXES),), reverse=reverse)
     if kind == "all":
-        return Query("range", reverse=reverse)
+        return ReadQuery("range", reverse=reverse)
     start, end = sorted(choose.choices(KEYS, k=2))
-    return Query("range", (), choose.choice((start, None)), choose.choice((end, None)), reverse)
+    return ReadQuery("range", (), choose.choice((start, None)), choose.choice((end, None)), reverse)
 
 
 def _timed(kind: str, asked: str, choose: Random) -> Question:
@@ -78,24 +78,24 @@ def _timed(kind: str, asked: str, choose: Random) -> Question:
     if asked == "of_key":
         keys: tuple[bytes, ...] = (key,) if KINDS[kind].lies_in(key, first_ms, last_ms) else ()
         return Question(
-            Query("pairs", keys, reverse=reverse),
+            ReadQuery("pairs", keys, reverse=reverse),
             lambda view: view_as_map(kind, view).of_key(key, first_ms, last_ms, reverse=reverse),
         )
     keys = tuple(sorted((key for key in KEYS if first_ms <= place(key) <= last_ms), key=lambda key: (place(key), key)))
     return Question(
-        Query("pairs", keys, reverse=reverse),
+        ReadQuery("pairs", keys, reverse=reverse),
         lambda view: view_as_map(kind, view).of_times(first_ms, last_ms, reverse=reverse),
     )
 
 
-def _typed_answer(kind: str, view: KeyValueView, query: Query) -> object:
+def _typed_answer(kind: str, view: KeyValueView, query: ReadQuery) -> object:
     typed = view_as_map(kind, view)
     return (
         typed.get(query.keys[0]) if query.kind == "get" else typed.range(query.start, query.end, reverse=query.reverse)
     )
 
 
-def _answer(view: KeyValueView, query: Query) -> object:
+def _answer(view: KeyValueView, query: ReadQuery) -> object:
     if query.kind == "get":
         return view.get(query.keys[0])
     if query.kind == "get_many":
@@ -132,7 +132,7 @@ class Reader:
         self.sight, self._random, self._over = sight, random, over
         self._seen = 0
         """The first version that the last answer may have shown. No later answer may show an earlier one."""
-        self._held: list[tuple[KeyValueIterator | Scan, list[tuple[bytes, bytes]], Query, Window]] = []
+        self._held: list[tuple[KeyValueIterator | PairScan, list[tuple[bytes, bytes]], ReadQuery, VersionWindow]] = []
         self.answers = 0
         self.anomaly = ""
 
@@ -168,17 +168,17 @@ class Reader:
         try:
             if pins:
                 snapshot = view.snapshot()
-                self._ask_snapshot(snapshot, Window(first, versions.begun, max(bound, reached)))
+                self._ask_snapshot(snapshot, VersionWindow(first, versions.begun, max(bound, reached)))
                 return
             answer = asked.ask(view)
         except NotUpToBoundError as error:
             self.answers += 1
             # A position advances after its data, so it may still be that of the version before.
-            self.anomaly = refusal(versions, Window(there, versions.begun, bound), error.behind[INPUT])
+            self.anomaly = refusal(versions, VersionWindow(there, versions.begun, bound), error.behind[INPUT])
             return
         # A reported position is a promise: later reads must show at least its data.
-        window = Window(first, versions.begun, max(bound, reached))
-        if not isinstance(answer, KeyValueIterator | Scan):
+        window = VersionWindow(first, versions.begun, max(bound, reached))
+        if not isinstance(answer, KeyValueIterator | PairScan):
             self._check(query, answer, window, remember=True)
         elif choose.random() < 0.3 and len(self._held) < _HELD_AT_MOST:
             self._held.append((answer, list(islice(answer, choose.randrange(4))), query, window))
@@ -188,7 +188,7 @@ class Reader:
         if self._held and choose.random() < 0.1:
             self._drain(*self._held.pop(0))
 
-    def _ask_snapshot(self, snapshot: KeyValueSnapshot, window: Window) -> None:
+    def _ask_snapshot(self, snapshot: KeyValueSnapshot, window: VersionWindow) -> None:
         """Ask some queries of ``snapshot``, with pauses in which the writer may commit. All must show one version."""
         queries, answers = [], []
         with closing(snapshot):
@@ -196,17 +196,21 @@ class Reader:
                 asked = question(self.sight.kind, self._random)
                 answer = asked.ask(snapshot)
                 queries.append(asked.query)
-                answers.append(list(answer) if isinstance(answer, KeyValueIterator | Scan) else answer)
+                answers.append(list(answer) if isinstance(answer, KeyValueIterator | PairScan) else answer)
                 time.sleep(self._random.random() * 1e-3)
         self._check(Several(tuple(queries)), answers, window, remember=True)
 
     def _drain(
-        self, scan: KeyValueIterator | Scan, begun: list[tuple[bytes, bytes]], query: Query, window: Window
+        self,
+        scan: KeyValueIterator | PairScan,
+        begun: list[tuple[bytes, bytes]],
+        query: ReadQuery,
+        window: VersionWindow,
     ) -> None:
         with scan:
             self._check(query, [*begun, *scan], window, remember=False)
 
-    def _check(self, query: Query | Several, answer: object, window: Window, *, remember: bool) -> None:
+    def _check(self, query: ReadQuery | Several, answer: object, window: VersionWindow, *, remember: bool) -> None:
         self.answers += 1
         found = shown(self.sight.versions, query, answer, window)
         if found is None:

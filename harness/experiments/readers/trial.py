@@ -19,7 +19,7 @@ from threading import Event
 
 from harness.checkers.isolation import Versions
 from harness.experiments.readers.reader import Reader, Sight
-from harness.experiments.readers.writer import TypedWriter, Writer
+from harness.experiments.readers.writer import ReadersWriter, TypedWriter
 from harness.mutants.registry import READER_TRIALS, patch
 from harness.typed_maps import IN_TURN, KINDS, PLAIN, as_map
 from harness.workloads.suggestion import check_known
@@ -110,7 +110,7 @@ def _round(trial: ReadersTrial, path: Path, outcome: ReadersOutcome, until: floa
         typed = kind and KINDS[kind].kind.over(store)
         uncommitted = Versions()
         committed = Versions() if store.transactional else uncommitted
-        writer_type = TypedWriter if kind else Writer
+        writer_type = TypedWriter if kind else ReadersWriter
         written = as_map(kind, typed or store)
         writer = writer_type(store, written, committed, uncommitted, Random(random.random()))
         sights = [

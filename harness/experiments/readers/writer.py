@@ -18,7 +18,7 @@ KEYS = [bytes([first, second]) for first in b"\x00aA\xfe\xff" for second in b"\x
 _WEIGHTS = {"put": 55, "delete": 10, "delete_range": 6, "put_all": 8, "commit": 12, "rollback": 4, "pause": 5}
 
 
-class Writer:
+class ReadersWriter:
     """Writes to ``store`` in the thread that opened it; ``position`` counts its operations like input records.
 
     Keys and values are written to ``written``: ``store`` itself, or a typed store over it, as a map.
@@ -112,7 +112,7 @@ class Writer:
         self._uncommitted.end()
 
 
-class TypedWriter(Writer):
+class TypedWriter(ReadersWriter):
     """Writes to a typed store, and commits the store below it. A range is deleted key by key."""
 
     def _begin_removal(self, position: int) -> None:

@@ -13,11 +13,11 @@ from harness.experiment import (
     Failure,
     Figures,
     FiguresBy,
-    Placement,
     Request,
     Row,
     Rows,
-    Worker,
+    TrialPlacement,
+    TrialWorker,
 )
 from harness.experiments.scale.report import REPORT, finding, is_cut, scale, scale_tables
 from harness.experiments.scale.scale import (
@@ -29,7 +29,7 @@ from harness.experiments.scale.scale import (
 )
 from harness.grid import Grid, cut_to, full_names, set_to
 from harness.profiles import DEFAULT, NIGHT, SMOKE
-from harness.report.page import Page, Table
+from harness.report.page import Page, TextTable
 from stores.registry import ALIASES, backends
 
 RECORDS_PER_S = 40_000
@@ -107,7 +107,7 @@ class Scale(Experiment[ScaleTrial]):
     stage = "scale"
     trial = ScaleTrial
     grid = ScaleGrid
-    placement = Placement.LOCAL
+    placement = TrialPlacement.LOCAL
     share = 5
     night_share = 16
     unit = ""
@@ -150,7 +150,7 @@ class Scale(Experiment[ScaleTrial]):
         """Return the time of a slow machine."""
         return trial.records / RECORDS_PER_S * (1 + trial.value_bytes / 1_000)
 
-    def run(self, trial: ScaleTrial, worker: Worker) -> Iterable[Row]:
+    def run(self, trial: ScaleTrial, worker: TrialWorker) -> Iterable[Row]:
         """Return a row, with None for what was not measured, and one for each part of the puts."""
         worker.folder.mkdir()
         found = run_scale(trial, worker.folder, say=worker.say, code=worker.code, deadline=worker.deadline)
@@ -184,7 +184,7 @@ class Scale(Experiment[ScaleTrial]):
             if row["problem"] and not is_cut(row)
         ]
 
-    def tables(self, figures: Figures, rows: Rows) -> list[Table]:
+    def tables(self, figures: Figures, rows: Rows) -> list[TextTable]:
         """Return the tables of the page."""
         return scale_tables(figures)
 

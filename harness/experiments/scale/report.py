@@ -13,7 +13,7 @@ from harness.report import text
 from harness.report.charts import Chart
 from harness.report.figures import Figure, Figures, in_order
 from harness.report.listing import Column, Listing, Plot, Report
-from harness.report.page import PageFinding, Table
+from harness.report.page import PageFinding, TextTable
 from harness.report.rows import Row
 
 _METHOD = f"""\
@@ -102,7 +102,7 @@ _SIZES = Listing(
 )
 
 
-def scale_tables(figures: Figures) -> list[Table]:
+def scale_tables(figures: Figures) -> list[TextTable]:
     """Return a table of speeds and one of sizes."""
     return [*_SPEEDS.tables(figures), *_SIZES.tables(figures)]
 

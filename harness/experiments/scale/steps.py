@@ -35,7 +35,7 @@ _LOOKUPS_AT_ONCE = 500
 SAY_EVERY_S = 2.0
 
 
-class Progress:
+class ProgressWriter:
     """Appends lines to the file of the process that prints them, one in two seconds."""
 
     def __init__(self, folder: Path, what: str) -> None:
@@ -52,7 +52,7 @@ class Progress:
 
 def load(folder: Path, **order: Any) -> dict[str, Any]:
     """Put all records into a new store, and close it."""
-    subject, progress = StoreOfRecords(folder, **order), Progress(folder, "put")
+    subject, progress = StoreOfRecords(folder, **order), ProgressWriter(folder, "put")
     records = subject.records
     part_s = [0.0] * PARTS
     commit_max_s = 0.0
@@ -98,11 +98,13 @@ def read(folder: Path, **order: Any) -> dict[str, Any]:
         for kind, (low, high) in places.items():
             numbers = random.integers(low, high, min(LOOKUPS_MAX, 4 * part))
             expected = None if kind == "absent" else values
-            found[f"gets_{kind}_per_s"], missed = _looked_up(store, numbers, expected, Progress(folder, f"get {kind}"))
+            found[f"gets_{kind}_per_s"], missed = _looked_up(
+                store, numbers, expected, ProgressWriter(folder, f"get {kind}")
+            )
             wrong += [f"{missed:,} lookups of {kind} keys gave another value"] if missed else []
         found["scan_per_s"], unsorted = _short_scans(store, random.integers(0, records, SCANS))
         began = perf_counter()
-        counted, also_unsorted = _counted(store.all(), Progress(folder, "scan"), records)
+        counted, also_unsorted = _counted(store.all(), ProgressWriter(folder, "scan"), records)
         found["whole_scan_per_s"] = counted / (perf_counter() - began)
         if counted != records:
             wrong.append(f"a scan shows {counted:,} records, not {records:,}")
@@ -113,14 +115,14 @@ def read(folder: Path, **order: Any) -> dict[str, Any]:
 
 def log(folder: Path, **order: Any) -> dict[str, Any]:
     """Write the changelog."""
-    progress, records = Progress(folder, "changelog"), order["records"]
+    progress, records = ProgressWriter(folder, "changelog"), order["records"]
     StoreOfRecords(folder, **order).write_log(lambda done: progress.say(done, records))
     return {}
 
 
 def restore(folder: Path, **order: Any) -> dict[str, Any]:
     """Open a task without files, which restores its store from the changelog."""
-    subject, progress = StoreOfRecords(folder, **order), Progress(folder, "restore")
+    subject, progress = StoreOfRecords(folder, **order), ProgressWriter(folder, "restore")
     records = subject.records
     told: list[RestoreProgress] = []
 
@@ -142,7 +144,7 @@ def restore(folder: Path, **order: Any) -> dict[str, Any]:
     }
 
 
-def _looked_up(store: Any, numbers: Any, values: Values | None, progress: Progress) -> tuple[float, int]:
+def _looked_up(store: Any, numbers: Any, values: Values | None, progress: ProgressWriter) -> tuple[float, int]:
     """Look up the keys of ``numbers``. Return lookups per second, and how many gave another value than ``values``."""
     seconds, done, missed = 0.0, 0, 0
     get = store.get
@@ -177,7 +179,7 @@ def _short_scans(store: KeyValueStore, numbers: Any) -> tuple[float, bool]:
     return scanned / seconds, unsorted
 
 
-def _counted(pairs: Iterable[tuple[bytes, bytes]], progress: Progress, records: int) -> tuple[int, bool]:
+def _counted(pairs: Iterable[tuple[bytes, bytes]], progress: ProgressWriter, records: int) -> tuple[int, bool]:
     """Return the number of pairs, and whether any key was out of order."""
     last, counted, unsorted = b"", 0, False
     for counted, (key, _) in enumerate(pairs, 1):

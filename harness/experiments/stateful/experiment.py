@@ -17,11 +17,11 @@ from harness.experiment import (
     Failure,
     Figures,
     FiguresBy,
-    Placement,
     Request,
     Row,
     Rows,
-    Worker,
+    TrialPlacement,
+    TrialWorker,
 )
 from harness.experiments.stateful import restart
 from harness.experiments.stateful.figures import QUERIES, RATIOS
@@ -56,7 +56,7 @@ class Stateful(Experiment[StatefulTrial]):
     title = "stateful queries on Spark"
     stage = "stateful"
     trial = StatefulTrial
-    placement = Placement.LOCAL
+    placement = TrialPlacement.LOCAL
     share = 12
     night_share = 36
     unit = ""
@@ -121,7 +121,7 @@ class Stateful(Experiment[StatefulTrial]):
         """Return the time in which a slow machine fills the states."""
         return START_S + trial.keys / SLOW_KEYS_PER_S
 
-    def run(self, trial: StatefulTrial, worker: Worker) -> Iterable[Row]:
+    def run(self, trial: StatefulTrial, worker: TrialWorker) -> Iterable[Row]:
         """Return a row for each timed batch, each state and each restart. Raises: MeasurementFailedError."""
         worker.folder.mkdir()
         try:
@@ -163,7 +163,7 @@ class Stateful(Experiment[StatefulTrial]):
         return page(figures, len(states), wrong, self.absent(facts))
 
 
-def _rows(trial: StatefulTrial, worker: Worker) -> Iterator[Row]:
+def _rows(trial: StatefulTrial, worker: TrialWorker) -> Iterator[Row]:
     deadline = worker.deadline
     arguments = {
         "keys": trial.keys,
@@ -196,7 +196,7 @@ def _rows(trial: StatefulTrial, worker: Worker) -> Iterator[Row]:
     yield from _restarts(trial, worker, tuple(Path(batch) for batch in found["more"]))
 
 
-def _restarts(trial: StatefulTrial, worker: Worker, batches: tuple[Path, ...]) -> Iterator[Row]:
+def _restarts(trial: StatefulTrial, worker: TrialWorker, batches: tuple[Path, ...]) -> Iterator[Row]:
     ways = [
         (subject, keeps_copies)
         for subject in trial.subjects

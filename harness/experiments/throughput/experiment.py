@@ -13,18 +13,18 @@ from harness.experiment import (
     Failure,
     Figures,
     FiguresBy,
-    Placement,
     Request,
     Row,
     Rows,
-    Worker,
+    TrialPlacement,
+    TrialWorker,
 )
 from harness.experiments.throughput import plan
 from harness.experiments.throughput.figures import QUERY, wrong_end_lines
 from harness.experiments.throughput.plan import ThroughputGrid, ThroughputTrial, narrowing_trial
 from harness.experiments.throughput.report import THROUGHPUT, page
 from harness.processes.load import LOAD_COLUMNS
-from harness.report.page import Page, Table
+from harness.report.page import Page, TextTable
 from harness.workloads.event_log import EVENT_LOG
 from harness.workloads.flights import Departures
 from harness.workloads.new_york_flights import departures
@@ -41,7 +41,7 @@ class Throughput(Experiment[ThroughputTrial]):
     stage = "throughput"
     trial = ThroughputTrial
     grid = ThroughputGrid
-    placement = Placement.GANG
+    placement = TrialPlacement.GANG
     share = 75
     unit = ""
     figures_by: ClassVar[FiguresBy] = {"throughput": QUERY}
@@ -88,7 +88,7 @@ class Throughput(Experiment[ThroughputTrial]):
         more = narrowing_trial(trials, rows, remaining_s)
         return [] if more is None else [more]
 
-    def run(self, trial: ThroughputTrial, worker: Worker) -> Iterable[Row]:
+    def run(self, trial: ThroughputTrial, worker: TrialWorker) -> Iterable[Row]:
         """Raise TypeError: the partitions of a trial run together, see ``harness.spark.gang``."""
         raise TypeError("a measurement of throughput needs the events of Spark's partitions")
 
@@ -124,7 +124,7 @@ class Throughput(Experiment[ThroughputTrial]):
         """Return the largest number of partitions: they run at the same time."""
         return max((trial.partitions for trial in trials), default=1)
 
-    def tables(self, figures: Figures, rows: Rows) -> list[Table]:
+    def tables(self, figures: Figures, rows: Rows) -> list[TextTable]:
         """Return one table per workload, level and number of partitions."""
         return THROUGHPUT.tables(figures)
 

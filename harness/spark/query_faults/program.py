@@ -22,7 +22,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from harness.experiments.query_faults.faults import BALLAST, FAULTS
 from harness.experiments.query_faults.notes import Notes
 from harness.processes.child import end_with_starter
-from harness.spark.query_faults.queries import WORKLOADS, Found, Given
+from harness.spark.query_faults.queries import WORKLOADS, Comparison, Given
 from harness.spark.session import session
 from stores.changelog.files import VersionLog
 from stores.spark.table import StateTable
@@ -96,7 +96,7 @@ class Driver:
         try:
             found = self._workload.examine(spark, self._folder, versions)
         except (PySparkException, Py4JError) as error:
-            found = Found(0, [f"the sink or the state cannot be read: {error}"])
+            found = Comparison(0, [f"the sink or the state cannot be read: {error}"])
         return {"rows": found.rows, "wrong": [each for each in found.wrong if each], "versions": versions}
 
 

@@ -72,7 +72,7 @@ class Given:
 
 
 @dataclass(frozen=True)
-class Found:
+class Comparison:
     """The comparison of a query's rows and states with the answer: the rows of the answer, and what is wrong.
 
     An empty text is a comparison that found nothing.
@@ -82,7 +82,7 @@ class Found:
     wrong: list[str]
 
 
-class Workload(ABC):
+class QueryWorkload(ABC):
     """A query whose faults are tried. Its folder has ``events``, ``state`` and ``sink``."""
 
     @abstractmethod
@@ -94,7 +94,7 @@ class Workload(ABC):
         """Return the query with its fault."""
 
     @abstractmethod
-    def examine(self, spark: SparkSession, folder: Path, versions: list[int]) -> Found:
+    def examine(self, spark: SparkSession, folder: Path, versions: list[int]) -> Comparison:
         """Compare the sink, and the state as a table at each of ``versions``, with the answer of Spark SQL."""
 
 
@@ -141,7 +141,7 @@ COUNTS_ANSWER = """
 """The rows that the sink must have, and the state: the count of each name after each of its batches, by Spark SQL."""
 
 
-class Counting(Workload):
+class Counting(QueryWorkload):
     """Counts in the store ``counts``. The store ``batches`` has the number of batches of each partition."""
 
     def write_batches(self, folder: Path, batches: int, seed: int) -> None:
@@ -158,13 +158,13 @@ class Counting(Workload):
             order_by="at",
         )
 
-    def examine(self, spark: SparkSession, folder: Path, versions: list[int]) -> Found:
+    def examine(self, spark: SparkSession, folder: Path, versions: list[int]) -> Comparison:
         spark.read.schema(SCHEMA).parquet(str(folder / "events")).createOrReplaceTempView("events")
         answer = answer_rows(spark.sql(COUNTS_ANSWER))
         found = [wrong_rows(answer, answer_rows(spark.read.parquet(str(folder / "sink"))))]
         for version in versions:
             found.append(wrong_state(answer, *state_rows(spark, folder, version), version))
-        return Found(len(answer), found)
+        return Comparison(len(answer), found)
 
 
 def stores_of(backend: str, durability: str) -> Mapping[str, StoreConfig]:
@@ -212,7 +212,7 @@ TIMERS_ANSWER = f"""
 watermark of a batch is the latest time in the batches before it, less the delay."""
 
 
-class Timing(Workload):
+class TimerQuery(QueryWorkload):
     """Counts in the store ``fired`` how many timers of a name have fired."""
 
     def write_batches(self, folder: Path, batches: int, seed: int) -> None:
@@ -230,14 +230,14 @@ class Timing(Workload):
             checkpoint=given.folder / "checkpoint",
         )
 
-    def examine(self, spark: SparkSession, folder: Path, versions: list[int]) -> Found:
+    def examine(self, spark: SparkSession, folder: Path, versions: list[int]) -> Comparison:
         spark.read.schema(SCHEMA).parquet(str(folder / "events")).createOrReplaceTempView("events")
         answer, registered = answer_rows(spark.sql(TIMERS_ANSWER)), answer_rows(spark.sql(REGISTERED))
         found = [wrong_rows(answer, answer_rows(spark.read.parquet(str(folder / "sink"))))]
         for version in versions:
             rows, _ = state_rows(spark, folder, version)
             found.append(wrong_timers(answer, registered, rows, version))
-        return Found(len(answer), found)
+        return Comparison(len(answer), found)
 
 
 def register(rows: Rows, context: Context) -> None:
@@ -258,7 +258,7 @@ _EVENTS = 150
 _SHOWN = 3
 
 
-class TaskWorkload(Workload):
+class TaskWorkload(QueryWorkload):
     """The workload of tasks with this name."""
 
     def __init__(self, name: str) -> None:
@@ -282,7 +282,7 @@ class TaskWorkload(Workload):
             **given.places(),
         )
 
-    def examine(self, spark: SparkSession, folder: Path, versions: list[int]) -> Found:
+    def examine(self, spark: SparkSession, folder: Path, versions: list[int]) -> Comparison:
         rows = stateful_queries.wrong_rows(spark, self._name, folder)
         found = [f"{len(rows)} rows of the sink differ, first {rows[:_SHOWN]}" if rows else ""]
         for version in versions:
@@ -290,13 +290,13 @@ class TaskWorkload(Workload):
             if different:
                 found.append(f"{len(different)} keys differ after batch {version}, first {different[:_SHOWN]}")
         files = (folder / "events").glob("*.parquet")
-        return Found(sum(_EVENTS for _ in files), found)
+        return Comparison(sum(_EVENTS for _ in files), found)
 
 
-WORKLOADS: Mapping[str, Workload] = MappingProxyType(
+WORKLOADS: Mapping[str, QueryWorkload] = MappingProxyType(
     {
         "count": Counting(),
-        "timers": Timing(),
+        "timers": TimerQuery(),
         "flights_by_hour": TaskWorkload("flights_by_hour"),
         "aircraft_sessions": TaskWorkload("aircraft_sessions"),
     }

@@ -19,7 +19,7 @@ from harness.processes.child import FIGURES_FILE, write_figures
 from harness.processes.load import load_columns
 from harness.spark.session import session
 from harness.spark.stateful.arms import state_of
-from harness.spark.stateful.query import INPUT, SCHEMA, Batches, Query, settings
+from harness.spark.stateful.query import INPUT, SCHEMA, Batches, StatefulQuery, settings
 
 WARM_BATCHES = 3
 """Batches of each subject after its state is filled, in which the JVM compiles what it calls often."""
@@ -47,7 +47,7 @@ def measured(
     began = monotonic()
     batches = Batches(Path(kept) / "batches", keys, seed, partitions)
     with session("stateful", f"local[{partitions}]", settings=settings(partitions)) as spark:
-        queries = [Query(spark, subject, Path(kept) / subject, partitions) for subject in subjects]
+        queries = [StatefulQuery(spark, subject, Path(kept) / subject, partitions) for subject in subjects]
         fill = batches.fill()
         warm = [batches.next(min(batch_events)) for _ in range(WARM_BATCHES)]
         filled_s = {}
@@ -74,7 +74,7 @@ def measured(
 
 
 def _round(
-    random: Random, queries: list[Query], batches: Batches, batch_events: list[int], number: int
+    random: Random, queries: list[StatefulQuery], batches: Batches, batch_events: list[int], number: int
 ) -> list[dict[str, Any]]:
     """Give each query, in a random order, the same batches: one that is not timed, then one of each size."""
     first, timed = batches.next(min(batch_events)), [batches.next(events) for events in batch_events]
@@ -103,7 +103,7 @@ def restarted(subject: str, query: str, batch: str, partitions: int, local: str 
     """Start Spark and the query, give it ``batch``, write to ``folder`` when things were done, and wait."""
     with session("stateful", f"local[{partitions}]", settings=settings(partitions)) as spark:
         begun = time()
-        running = Query(spark, subject, Path(query), partitions, None if local is None else Path(local))
+        running = StatefulQuery(spark, subject, Path(query), partitions, None if local is None else Path(local))
         running.start()
         first_batch_s = running.feed(Path(batch))["seconds"]
         figures = {"session_at": begun, "done_at": time(), "first_batch_s": first_batch_s}

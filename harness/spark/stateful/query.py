@@ -39,7 +39,7 @@ def settings(partitions: int) -> dict[str, str]:
     }
 
 
-class Query:
+class StatefulQuery:
     """The query of ``subject`` in ``folder``, which outlives it: ``start`` begins where the last one ended."""
 
     def __init__(
