@@ -211,7 +211,7 @@ class Rest(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class TornWrite:
+class WriteTear:
     """A tear of write ``operation``, ``at`` so many of its bytes.
 
     A negative ``at`` with ``MISSING``: nothing of the write was written, nor so many of the zeros before it.
@@ -222,7 +222,7 @@ class TornWrite:
     rest: Rest
 
 
-def torn(content: Content, change: DataChange, tear: TornWrite) -> Content:
+def torn(content: Content, change: DataChange, tear: WriteTear) -> Content:
     """Return ``content`` with the part of the write that reached the disk."""
     operation = change.operation
     head, end = operation.data[: max(tear.at, 0)], operation.offset + len(operation.data)
@@ -265,7 +265,7 @@ class File:
         if self._made:
             self._made_before, self._made = self._made, {}
 
-    def with_kept(self, kept: int, tears: tuple[TornWrite, ...] = ()) -> Content:
+    def with_kept(self, kept: int, tears: tuple[WriteTear, ...] = ()) -> Content:
         """Return the content with the changes whose bits are ``kept``, and all durable ones."""
         kept = (kept | self.durable_bits) & self.bits
         torn_ones = {1 << tear.operation: tear for tear in tears if kept >> tear.operation & 1} if tears else None

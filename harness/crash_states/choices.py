@@ -8,7 +8,7 @@ from itertools import chain
 from random import Random
 from typing import NamedTuple
 
-from harness.crash_states.changes import Change, DataChange, NameChange, Rest, TornWrite
+from harness.crash_states.changes import Change, DataChange, NameChange, Rest, WriteTear
 from harness.io_trace.recorder import Kind
 
 SECTOR_BYTES = 512
@@ -48,7 +48,7 @@ class KeptChanges(NamedTuple):
 
     kind: str
     kept: int
-    tears: tuple[TornWrite, ...] = ()
+    tears: tuple[WriteTear, ...] = ()
 
 
 def choices(pending: Sequence[Change], names_in_order: bool, rng: Random, depth: Depth) -> list[KeptChanges]:
@@ -62,7 +62,7 @@ def choices(pending: Sequence[Change], names_in_order: bool, rng: Random, depth:
         if depth.beyond_model
         else chain(_kept(pending, names, rng, depth), _torn(pending, rng, depth))
     )
-    found: dict[tuple[int, tuple[TornWrite, ...]], KeptChanges] = {}
+    found: dict[tuple[int, tuple[WriteTear, ...]], KeptChanges] = {}
     for choice in tried:
         found.setdefault((choice.kept, choice.tears), choice)
     chosen = list(found.values())
@@ -141,15 +141,15 @@ def _torn(pending: Sequence[Change], rng: Random, depth: Depth) -> Iterator[Kept
             else:
                 rests = (Rest.MISSING, Rest.BEFORE, *((Rest.ZEROS,) if change.grows else ()))
             for rest in rests:
-                yield KeptChanges("torn", everything, (TornWrite(change.index, at, rest),))
+                yield KeptChanges("torn", everything, (WriteTear(change.index, at, rest),))
         if not depth.beyond_model:
             for short in _shortfalls(change, rng, depth):
-                yield KeptChanges("torn", everything, (TornWrite(change.index, -short, Rest.MISSING),))
+                yield KeptChanges("torn", everything, (WriteTear(change.index, -short, Rest.MISSING),))
         rest = Rest.NOISE if depth.beyond_model else Rest.ZEROS
         if longer := grown.get(file):
-            yield KeptChanges(f"{rest} at the end", everything, (TornWrite(longer[-1].index, 0, rest),))
+            yield KeptChanges(f"{rest} at the end", everything, (WriteTear(longer[-1].index, 0, rest),))
             yield KeptChanges(
-                f"{rest} for all", everything, tuple(TornWrite(change.index, 0, rest) for change in longer)
+                f"{rest} for all", everything, tuple(WriteTear(change.index, 0, rest) for change in longer)
             )
 
 

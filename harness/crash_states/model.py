@@ -48,7 +48,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from enum import StrEnum
 
-from harness.crash_states.changes import Change, Entry, File, NameChange, TornWrite
+from harness.crash_states.changes import Change, Entry, File, NameChange, WriteTear
 from harness.crash_states.files import EMPTY, ROOT, PathListing, Tree
 from harness.io_trace.recorder import NOT_COUNTED, IoOperation, Kind
 
@@ -157,7 +157,7 @@ class Disk:
         """Return file ``number`` with its pending changes, or None if it has none. It must not be changed."""
         return self._changed.get(number)
 
-    def tree(self, kept: int, tears: tuple[TornWrite, ...] = ()) -> Tree:
+    def tree(self, kept: int, tears: tuple[WriteTear, ...] = ()) -> Tree:
         """Return the state with all durable changes and those whose bits are in ``kept``. It must not be changed."""
         names, listing = self._listed((kept | self._durable_names) & self._name_bits)
         contents = self._contents.copy()

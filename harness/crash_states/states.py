@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from itertools import islice, pairwise
 from random import Random
 
-from harness.crash_states.changes import DataChange, Rest, TornWrite
+from harness.crash_states.changes import DataChange, Rest, WriteTear
 from harness.crash_states.choices import Depth, KeptChanges, choices
 from harness.crash_states.files import Tree
 from harness.crash_states.model import Disk, FolderModel, numbered
@@ -32,7 +32,7 @@ class Description:
     position: int
     kind: str
     kept: tuple[int, ...]
-    tears: tuple[TornWrite, ...] = ()
+    tears: tuple[WriteTear, ...] = ()
 
     def to_json(self) -> str:
         """Return one line of text for a row or a command line."""
@@ -44,7 +44,7 @@ class Description:
         """Return the description that ``to_json`` wrote. Raises: ValueError if the text is none."""
         try:
             folder_model, position, kind, kept, tears = json.loads(text)
-            torn = tuple(TornWrite(int(operation), int(at), Rest(rest)) for operation, at, rest in tears)
+            torn = tuple(WriteTear(int(operation), int(at), Rest(rest)) for operation, at, rest in tears)
             kept = tuple(int(operation) for operation in kept)
             return cls(FolderModel(folder_model), int(position), str(kind), kept, torn)
         except (TypeError, ValueError) as error:

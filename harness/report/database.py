@@ -14,7 +14,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from harness.processes.load import BUSY_SHARE
+from harness.processes.load import BUSY_SHARE, LOAD_COLUMNS
 from harness.report import text
 from harness.report.figures import Figure, Figures, columns, interval
 from harness.report.rows import Kinds, Row
@@ -51,8 +51,12 @@ def query(figures: Figures, sql: str) -> list[Figure]:
 
 
 def lines_of(kinds: Kinds, rows: Mapping[str, Sequence[Row]], sql: str) -> list[Figure]:
-    """Return the lines of a query over rows: those of each kind are the table of its name."""
-    return _answer({kind: (types, rows.get(kind, ())) for kind, types in kinds.items()}, sql)
+    """Return the lines of a query over rows: those of each kind are the table of its name.
+
+    Each has the columns of the machine's load, which a run adds to rows (``harness.local``).
+    """
+    load = dict.fromkeys(LOAD_COLUMNS, float)
+    return _answer({kind: ({**load, **types}, rows.get(kind, ())) for kind, types in kinds.items()}, sql)
 
 
 def busy(table: str) -> str:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from harness.crash_states.changes import Rest, TornWrite
+from harness.crash_states.changes import Rest, WriteTear
 from harness.crash_states.choices import Depth
 from harness.crash_states.files import Tree
 from harness.crash_states.model import FolderModel
@@ -165,7 +165,7 @@ def test_garbage_and_small_tears_are_there_only_when_asked_for() -> None:
     )
     assert all(state.description.tears for state in beyond)
     assert {tear.at for state in beyond for tear in state.description.tears} == set(range(0, 600, 64))
-    noisy = [state for state in beyond if state.description.tears[0] == TornWrite(0, 64, Rest.NOISE)]
+    noisy = [state for state in beyond if state.description.tears[0] == WriteTear(0, 64, Rest.NOISE)]
     data = files(noisy[0].tree)["a"]
     assert len(data) == 600
     assert data.startswith(b"n" * 64 + b"o" * 36)

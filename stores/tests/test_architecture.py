@@ -59,12 +59,13 @@ RESULTS = re.compile(r"(\./)?results(/|$)")
 
 @dataclass(frozen=True)
 class Module:
-    """One file: its dotted name, what it imports, the strings (docstrings left out) and names in its code."""
+    """One file: its dotted name, what it imports, its public classes, the strings (no docstrings) and names in it."""
 
     name: str
     imports: frozenset[str]
     strings: tuple[str, ...]
     names: frozenset[str]
+    classes: tuple[str, ...]
 
     def within(self, *parts: str) -> bool:
         return any(is_within(self.name, part) for part in parts)
@@ -89,7 +90,8 @@ def name_of(file: Path) -> str:
 
 
 def read_module(name: str, file: Path, known: Mapping[str, Path]) -> Module:
-    nodes = list(ast.walk(ast.parse(file.read_text(encoding="utf-8"), filename=str(file))))
+    tree = ast.parse(file.read_text(encoding="utf-8"), filename=str(file))
+    nodes = list(ast.walk(tree))
     package = name if file.name == "__init__.py" else name.rpartition(".")[0]
     documentation = set(docstrings(nodes))
     constants = [node for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str)]
@@ -101,6 +103,7 @@ def read_module(name: str, file: Path, known: Mapping[str, Path]) -> Module:
             {node.id for node in nodes if isinstance(node, ast.Name)}
             | {node.attr for node in nodes if isinstance(node, ast.Attribute)}
         ),
+        tuple(node.name for node in tree.body if isinstance(node, ast.ClassDef) and not node.name.startswith("_")),
     )
 
 
@@ -142,6 +145,7 @@ def violations(modules: Mapping[str, Module]) -> list[str]:
         *rooms_of_the_report(modules),
         *below_experiments(modules),
         *rooms_of_tasks(modules),
+        *namesakes(modules),
     ]
 
 
@@ -320,6 +324,16 @@ def rooms_of_tasks(modules: Mapping[str, Module]) -> Iterator[str]:
                     yield f"{module.name} imports {target}: stores.tasks.directory is below stores.tasks.stores"
 
 
+def namesakes(modules: Mapping[str, Module]) -> Iterator[str]:
+    """A public class has a name of its own: only imports distinguish two of one name."""
+    homes: dict[str, list[str]] = {}
+    for module in modules.values():
+        if not module.is_test():
+            for name in module.classes:
+                homes.setdefault(name, []).append(module.name)
+    yield from (f"the class {name} is in {' and in '.join(of)}" for name, of in homes.items() if len(of) > 1)
+
+
 def test_every_import_of_the_project_follows_the_arrows() -> None:
     modules = modules_of(ROOT)
     assert {"stores.interface", "stores.errors"} <= set(modules)
@@ -406,6 +420,7 @@ ORDERLY = {
         ("harness/experiments/crash/report.py", "from harness.answer import write"),
         ("harness/scenario.py", "from harness.experiments.crash import report"),
         ("harness/profiles.py", "def late():\n    from harness.experiments.crash import report"),
+        ("harness/history.py", "class Store: ..."),
     ],
 )
 def test_each_rule_reports_an_import_that_breaks_it(tmp_path: Path, file: str, text: str) -> None:

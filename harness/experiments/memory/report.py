@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from harness.report import text
 from harness.report.charts import Chart
-from harness.report.database import medians, query
+from harness.report.database import busy, medians, query
 from harness.report.figures import Figure, Figures, in_order
 from harness.report.listing import Column, Listing, panels
 from harness.report.page import Page, PageFinding, TextTable
@@ -56,7 +56,7 @@ If a bound is exceeded, or a step is not one commit, the run fails.
 
 
 EARLY_COMMITS_QUERY = f"""with limited as (
-        select durability, backend, limit_bytes, count(*) as repeats, 0 as busy,
+        select durability, backend, limit_bytes, count(*) as repeats, sum({busy("early_commit")}) as busy,
             max(uncommitted_max_bytes) as uncommitted_max_bytes,
             {medians("records", "records_per_s", "commits", "predicted", "exceeded", "peak_memory_bytes")}
         from early_commit group by durability, backend, limit_bytes
