@@ -16,6 +16,7 @@ import pytest
 from pyspark.find_spark_home import _find_spark_home
 
 from harness.answer.document import summary_table
+from harness.answer.results import all_figures, all_pages
 from harness.answer.write import ENVIRONMENT_FILE, FIGURES_FILE, RESULTS, with_table
 from harness.processes.spark_cluster import SparkCluster
 
@@ -226,8 +227,7 @@ def test_the_tables_of_results_list_each_file_that_is_there_and_no_other_one() -
     plots = {name for name in files if name.endswith(".svg")}
     assert there - {"*.svg"} == files - plots
     assert missing & files == set()
-    sources = [path.read_text(encoding="utf-8") for path in (ROOT / "harness").glob("experiments/**/*.py")]
-    pages = {f"{name}.md" for source in sources for name in re.findall(r'\bPage\(\s*"([\w-]+)"', source)}
+    pages = {page.file for page in all_pages(all_figures({}), {}, {})}
     assert {name for name in there | missing if name.endswith(".md")} - {"report.md", "machine.md"} == pages
 
 
