@@ -2,15 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
 
-from harness.experiment import (
-    Columns,
-    FiguresBy,
-    Request,
-)
+from harness.experiment import Request
 from harness.experiments.amplification import amplification as program
 from harness.experiments.amplification.report import QUERY, REPORT
 from harness.experiments.stores_alone import StoresAlone
@@ -32,9 +26,9 @@ class Amplification(StoresAlone[AmplificationTrial]):
     words = "read and write amplification"
     trial = AmplificationTrial
     program = program
-    figures_by: ClassVar[FiguresBy] = {"amplification": QUERY}
+    figures_by = {"amplification": QUERY}
     report = REPORT
-    columns: ClassVar[Mapping[str, Columns]] = {
+    columns = {
         "amplification": {
             "backend": str,
             "durability": str,

@@ -7,10 +7,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from random import Random
 from types import MappingProxyType
-from typing import Any, ClassVar, cast
+from typing import Any, cast
 
 from harness.experiment import (
-    Columns,
     Each,
     Request,
     Row,
@@ -96,7 +95,7 @@ class BrokerFaults(Judged[BrokerTrial]):
     share = 2
     kind = "broker_fault"
     named_by = ("fault", "place", "guarantee", "backend")
-    shown: ClassVar[Mapping[str, str]] = {
+    shown = {
         "fault": "meaning",
         **{name: name for name in ("place", "guarantee", "backend", "inputs", "outputs", "lost", "repeated")},
     }
@@ -110,7 +109,7 @@ class BrokerFaults(Judged[BrokerTrial]):
     )
     counted = "trials over a broker"
     method = _METHOD
-    columns: ClassVar[Mapping[str, Columns]] = {
+    columns = {
         "broker_fault": {
             "backend": str,
             "fault": str,

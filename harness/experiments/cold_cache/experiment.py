@@ -2,16 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
 
-from harness.experiment import (
-    Columns,
-    FiguresBy,
-    Request,
-    check_counts,
-)
+from harness.experiment import Request, check_counts
 from harness.experiments.cold_cache import cold_cache
 from harness.experiments.stores_alone import StoresAlone
 from harness.report import text
@@ -40,7 +33,7 @@ class ColdCache(StoresAlone[ColdCacheTrial]):
     words = "openings with a cold page cache"
     trial = ColdCacheTrial
     program = cold_cache
-    figures_by: ClassVar[FiguresBy] = {"cold_opening": "select * from cold_opening order by backend, cache, durability"}
+    figures_by = {"cold_opening": "select * from cold_opening order by backend, cache, durability"}
     report = Report(
         ("cold_opening",),
         "cold-cache",
@@ -65,7 +58,7 @@ class ColdCache(StoresAlone[ColdCacheTrial]):
         ),
         "Files are synced, then dropped with `posix_fadvise`. A file system in memory drops nothing.\n",
     )
-    columns: ClassVar[Mapping[str, Columns]] = {
+    columns = {
         "cold_opening": {
             "backend": str,
             "durability": str,

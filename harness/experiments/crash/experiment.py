@@ -6,19 +6,17 @@ import hashlib
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 from harness import replay
 from harness.budget import fair_order
 from harness.experiment import (
     Again,
     Claim,
-    Columns,
     Each,
     Experiment,
     Failure,
     Figures,
-    FiguresBy,
     Forks,
     Request,
     Row,
@@ -49,8 +47,8 @@ class Crash(Experiment[CrashTrial]):
     placement = TrialPlacement.SPREAD
     share = 10
     forks = Forks.PLAIN
-    figures_by: ClassVar[FiguresBy] = {"crash": crash}
-    columns: ClassVar[Mapping[str, Columns]] = {
+    figures_by = {"crash": crash}
+    columns = {
         "crash": {
             "trial_id": str,
             "backend": str,

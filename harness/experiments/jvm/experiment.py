@@ -5,15 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from random import Random
-from typing import Any, ClassVar
+from typing import Any
 
 from harness import replay
 from harness.experiment import (
-    Columns,
     Experiment,
     Failure,
     Figures,
-    FiguresBy,
     Request,
     Row,
     Rows,
@@ -81,10 +79,10 @@ class Jvm(Experiment[JvmTrial]):
     placement = TrialPlacement.LOCAL
     share = 4
     night_share = 20
-    figures_by: ClassVar[FiguresBy] = {"jvm": QUERY}
+    figures_by = {"jvm": QUERY}
     derived_by = RATIOS
     report = REPORT
-    columns: ClassVar[Mapping[str, Columns]] = {
+    columns = {
         "jvm": {
             "subject": str,
             "durability": str,

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import ClassVar
 
 from harness.budget import TimeOverError
 from harness.experiment import (
-    Columns,
     Experiment,
     Failure,
     Figures,
-    FiguresBy,
     Request,
     Row,
     Rows,
@@ -78,10 +75,10 @@ class Kafka(Experiment[KafkaTrial]):
     share = 6
     night_share = 10
     unit = ""
-    figures_by: ClassVar[FiguresBy] = {"kafka": QUERY}
+    figures_by = {"kafka": QUERY}
     derived_by = RATIOS
     report = REPORT
-    columns: ClassVar[Mapping[str, Columns]] = {
+    columns = {
         "kafka": {
             "subject": str,
             "changelog": str,

@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, ClassVar
+from typing import Any
 
 from harness.experiment import (
-    Columns,
     Experiment,
     Figures,
-    FiguresBy,
     Request,
     Row,
     Rows,
@@ -71,9 +69,9 @@ class KafkaRestart(Experiment[RestartTrial]):
     share = 3
     night_share = 28
     unit = ""
-    figures_by: ClassVar[FiguresBy] = {KIND: QUERY}
+    figures_by = {KIND: QUERY}
     derived_by = RATIOS
-    columns: ClassVar[Mapping[str, Columns]] = {
+    columns = {
         KIND: {
             "subject": str,
             "records": int,

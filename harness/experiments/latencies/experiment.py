@@ -5,14 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import ClassVar
 
-from harness.experiment import (
-    Columns,
-    FiguresBy,
-    Request,
-    check_counts,
-)
+from harness.experiment import Request, check_counts
 from harness.experiments.latencies import latencies
 from harness.experiments.latencies.report import QUERY, REPORT
 from harness.experiments.stores_alone import StoresAlone
@@ -42,9 +36,9 @@ class Latencies(StoresAlone[LatencyTrial]):
     words = "latencies of puts and commits"
     trial = LatencyTrial
     program = latencies
-    figures_by: ClassVar[FiguresBy] = {"latency": QUERY}
+    figures_by = {"latency": QUERY}
     report = REPORT
-    columns: ClassVar[Mapping[str, Columns]] = {
+    columns = {
         "latency": {
             "backend": str,
             "durability": str,

@@ -6,14 +6,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
 from types import MappingProxyType
-from typing import Any, ClassVar
+from typing import Any
 
 from harness.experiment import (
-    Columns,
     Failure,
     Figure,
     Figures,
-    FiguresBy,
     Request,
     Row,
     Rows,
@@ -56,8 +54,8 @@ class EarlyCommits(StoresAlone[EarlyCommitTrial]):
     name = "early_commits"
     words = "limits on the memory of uncommitted writes"
     trial = EarlyCommitTrial
-    figures_by: ClassVar[FiguresBy] = {"early_commit": EARLY_COMMITS_QUERY}
-    columns: ClassVar[Mapping[str, Columns]] = {
+    figures_by = {"early_commit": EARLY_COMMITS_QUERY}
+    columns = {
         "early_commit": {
             "backend": str,
             "durability": str,
@@ -114,8 +112,8 @@ class LargeSteps(StoresAlone[LargeStepTrial]):
     trial = LargeStepTrial
     program = large_steps
     share = 2
-    figures_by: ClassVar[FiguresBy] = {"large_step": large_step_figures}
-    columns: ClassVar[Mapping[str, Columns]] = {
+    figures_by = {"large_step": large_step_figures}
+    columns = {
         "large_step": {
             "backend": str,
             "durability": str,

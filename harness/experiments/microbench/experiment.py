@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
-from typing import Any, ClassVar, cast
+from typing import Any, cast
 
 from harness import replay
 from harness.experiment import (
-    Columns,
     Figures,
-    FiguresBy,
     Request,
     Row,
     Rows,
@@ -40,9 +38,9 @@ class Microbench(StoresAlone[MicrobenchTrial]):
     name = "microbench"
     trial = MicrobenchTrial
     share = 36
-    figures_by: ClassVar[FiguresBy] = {"benchmark": QUERY, "round": lambda _: []}
+    figures_by = {"benchmark": QUERY, "round": lambda _: []}
     derived_by = timing.summarized
-    columns: ClassVar[Mapping[str, Columns]] = {
+    columns = {
         "round": {"case": str, "profile": str, "seed": int, "seconds": float},
         "benchmark": {
             "suite": str,

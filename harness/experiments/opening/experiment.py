@@ -5,12 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import ClassVar
 
 from harness.experiment import (
-    Columns,
     Experiment,
-    FiguresBy,
     Request,
     Row,
     TrialPlacement,
@@ -56,10 +53,10 @@ class Opening(Experiment[OpeningTrial]):
     placement = TrialPlacement.LOCAL
     share = 14
     unit = ""
-    figures_by: ClassVar[FiguresBy] = {"opening": QUERY}
+    figures_by = {"opening": QUERY}
     report = REPORT
     derived_by = opening.ratios
-    columns: ClassVar[Mapping[str, Columns]] = {
+    columns = {
         "opening": {
             "backend": str,
             "durability": str,

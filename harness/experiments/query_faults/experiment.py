@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, ClassVar
+from typing import Any
 
 from harness.experiment import (
-    Columns,
     Request,
     Row,
     TrialPlacement,
@@ -91,7 +90,7 @@ class QueryFaults(Judged[QueryTrial]):
     placement = TrialPlacement.LOCAL
     kind = "query_fault"
     named_by = ("fault", "workload", "backend")
-    shown: ClassVar[Mapping[str, str]] = {"query": "workload", "fault": "meaning", "backend": "backend", **_NUMBERS}
+    shown = {"query": "workload", "fault": "meaning", "backend": "backend", **_NUMBERS}
     mutant_shown = ("fault",)
     page_name = "query-faults"
     page_title = "Stateful queries under faults"
@@ -102,7 +101,7 @@ class QueryFaults(Judged[QueryTrial]):
     )
     counted = "trials of stateful queries"
     method = _METHOD
-    columns: ClassVar[Mapping[str, Columns]] = {
+    columns = {
         "query_fault": {
             "backend": str,
             "fault": str,

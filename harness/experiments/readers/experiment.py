@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, ClassVar, cast
+from typing import Any, cast
 
 from harness.experiment import (
-    Columns,
     Request,
     Row,
     TrialPlacement,
@@ -74,7 +73,7 @@ class Readers(Judged[ReadersTrial]):
     placement = TrialPlacement.SPREAD
     kind = "isolation"
     named_by = ("backend", "durability")
-    shown: ClassVar[Mapping[str, str]] = {
+    shown = {
         "backend": "backend",
         "level": "durability",
         "operations": "operations",
@@ -92,7 +91,7 @@ class Readers(Judged[ReadersTrial]):
     )
     counted = "trials of readers"
     method = _METHOD
-    columns: ClassVar[Mapping[str, Columns]] = {
+    columns = {
         "isolation": {
             **dict.fromkeys(("trial", "backend", "durability", "mutant", "scenario"), str),
             **dict.fromkeys(("expected", "result", "detail", "repeat_command"), str),

@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
-from typing import Any, ClassVar
+from typing import Any
 
 from harness.experiment import (
     Columns,
     Experiment,
     Failure,
     Figures,
-    FiguresBy,
     Request,
     Row,
     Rows,
@@ -111,11 +110,11 @@ class Scale(Experiment[ScaleTrial]):
     share = 5
     night_share = 16
     unit = ""
-    figures_by: ClassVar[FiguresBy] = {
+    figures_by = {
         "scale": scale,
         "scale_part": "select * from scale_part order by backend, records_there, seed",
     }
-    columns: ClassVar[Mapping[str, Columns]] = {
+    columns = {
         "scale": {
             **SHARED_COLUMNS,
             "state_bytes": int,

@@ -8,15 +8,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from time import monotonic
-from typing import Any, ClassVar
+from typing import Any
 
 from harness import replay
 from harness.experiment import (
-    Columns,
     Experiment,
     Failure,
     Figures,
-    FiguresBy,
     Request,
     Row,
     Rows,
@@ -60,9 +58,9 @@ class Stateful(Experiment[StatefulTrial]):
     share = 12
     night_share = 36
     unit = ""
-    figures_by: ClassVar[FiguresBy] = QUERIES
+    figures_by = QUERIES
     derived_by = RATIOS
-    columns: ClassVar[Mapping[str, Columns]] = {
+    columns = {
         "stateful": {
             "subject": str,
             "keys": int,

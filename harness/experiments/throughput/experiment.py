@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, ClassVar
+from typing import Any
 
 from harness import replay
 from harness.experiment import (
-    Columns,
     Experiment,
     Failure,
     Figures,
-    FiguresBy,
     Request,
     Row,
     Rows,
@@ -44,8 +42,8 @@ class Throughput(Experiment[ThroughputTrial]):
     placement = TrialPlacement.GANG
     share = 75
     unit = ""
-    figures_by: ClassVar[FiguresBy] = {"throughput": QUERY}
-    columns: ClassVar[Mapping[str, Columns]] = {
+    figures_by = {"throughput": QUERY}
+    columns = {
         "throughput": {
             "backend": str,
             "durability": str,

@@ -5,14 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import ClassVar
 
-from harness.experiment import (
-    Columns,
-    FiguresBy,
-    Request,
-    check_counts,
-)
+from harness.experiment import Request, check_counts
 from harness.experiments.stores_alone import StoresAlone
 from harness.experiments.visibility import visibility
 from harness.experiments.visibility.report import REPORT
@@ -50,9 +44,9 @@ class Visibility(StoresAlone[VisibilityTrial]):
     words = "visibility to readers"
     trial = VisibilityTrial
     program = visibility
-    figures_by: ClassVar[FiguresBy] = {"visibility": "select * from visibility"}
+    figures_by = {"visibility": "select * from visibility"}
     report = REPORT
-    columns: ClassVar[Mapping[str, Columns]] = {
+    columns = {
         "visibility": {
             "backend": str,
             "durability": str,
