@@ -121,7 +121,7 @@ def summary_table(
     names = sorted({*rates, *(figure["backend"] for figure in figures["crash"] if figure["durability"] == durability)})
     shown = with_interval if intervals else _median
     rows = []
-    for name in sorted(names, key=lambda name: -(rates[name]["records_per_s"] if name in rates else 0)):
+    for name in sorted(names, key=lambda name: -(rates.get(name, {}).get("records_per_s") or 0)):
         figure = rates.get(name, {})
         facts = backends.get(name, {})
         rows.append(

@@ -61,7 +61,7 @@ class Judged(Experiment[T]):
 
     def run(self, trial: T, worker: TrialWorker) -> Iterable[Row]:
         """Return the one row of a trial. Its result is "unknown" if it could not be tried."""
-        worker.folder.mkdir()
+        worker.folder.mkdir(exist_ok=True)
         began = time.monotonic()
         try:
             found = self.examine(trial, worker)

@@ -147,7 +147,7 @@ class Chart:
 
         def place(mark: Mark) -> tuple[float, str]:
             subject = mark.subject or mark.backend
-            return sign * first.get(subject, 0), subject
+            return sign * (first.get(subject) or 0), subject
 
         return sorted(marks, key=place)
 

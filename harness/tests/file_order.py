@@ -42,7 +42,7 @@ LONG_FILES: Final = (
     "stores/tests/test_third_party_backend.py",
     "harness/tests/test_trials.py",
     "harness/tests/test_readers.py",
-    "stores/tests/tasks/stores/test_upgrade_kills.py",
+    "stores/tests/tasks/test_change_kills.py",
     "stores/tests/tasks/test_memory_budget.py",
     "stores/tests/tasks/test_kills.py",
     "stores/tests/tasks/test_on_error.py",

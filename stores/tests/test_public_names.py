@@ -107,7 +107,7 @@ def test_an_unknown_level_is_answered_with_all_of_them(tmp_path: Path) -> None:
 @pytest.mark.parametrize("backend", ["memory", "rocksdb", "lmdb-native", "sqlite"])
 def test_a_store_has_the_names_of_the_interface_and_no_others(tmp_path: Path, backend: str) -> None:
     with open_store(backend, tmp_path / "s") as store:
-        assert _public_names(type(store)) == _public_names(KeyValueStore) | {"snapshot"}
+        assert _public_names(type(store)) == _public_names(KeyValueStore)
         with store.read_only(IsolationLevel.READ_COMMITTED).snapshot() as snapshot:
             assert _public_names(type(snapshot)) == _public_names(KeyValueSnapshot)
         for view in (store.read_only(), store.read_only(bound=PositionBound())):

@@ -97,7 +97,7 @@ def test_folders_are_made_for_their_user_alone(state: StateDirectory) -> None:
     assert S_IMODE(state.folder(TASK).stat().st_mode) == 0o700
 
 
-def test_a_task_lock_can_be_taken_again_by_its_owner_and_by_no_other(state: StateDirectory) -> None:
+def test_the_lock_of_a_task_can_be_taken_again_by_its_owner_alone(state: StateDirectory) -> None:
     first = state.lock(TASK, "owner")
     again = StateDirectory(state.path).lock(TASK, "owner")
     for _ in range(2):
