@@ -33,6 +33,8 @@ PROFILES := smoke default night
 BIN := .venv/bin
 VENV_PYTHON := $(BIN)/python
 STAMP := .venv/.complete
+# How many files are tested at a time, as an expression of $(WORKERS), which may also be a word of pytest-xdist.
+at_a_time = -n $(if $(filter-out auto logical,$(WORKERS)),$$(($(1))),$(WORKERS))
 PYTEST = $(VENV_PYTHON) -m pytest --durations 15 --durations-min 1 -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 # A venv is tied to its folder and to the interpreter that it was made with: where either has gone, it is made anew.
@@ -61,8 +63,9 @@ help: ## list these targets
 
 setup: $(STAMP) ## make .venv with exactly the versions of constraints.txt
 
-test: $(STAMP) java ## test stores and harness, two files at a time; ARGS="-k name" passes on to pytest
-	@$(PYTEST) -m "not long and not kafka and not spark" $(ARGS)
+# Tests sync files and start processes, so two processors are idle for a third of the time with two files at a time.
+test: $(STAMP) java ## test stores and harness, three files at a time; ARGS="-k name" passes on to pytest
+	@$(PYTEST) $(call at_a_time,3 * $(WORKERS) / 2) -m "not long and not kafka and not spark" $(ARGS)
 
 test-long: $(STAMP) java ## run the tests that make test leaves out: a cluster, real file systems, whole suites of packages
 	@$(PYTEST) -m long $(ARGS)
@@ -70,7 +73,7 @@ test-long: $(STAMP) java ## run the tests that make test leaves out: a cluster, 
 # The file that takes longest is in the harness: begun last, it would keep one of two processors idle. These tests wait
 # for brokers more than they compute, so twice as many files as elsewhere run at a time.
 test-kafka: $(STAMP) ## run the tests that need a Kafka broker, four files at a time, on brokers that they start; needs Java and Maven; ARGS as above
-	@$(PYTEST) -n $(if $(filter-out auto logical,$(WORKERS)),$$((2 * $(WORKERS))),$(WORKERS)) -o testpaths="harness/tests stores/tests" -m kafka $(ARGS)
+	@$(PYTEST) $(call at_a_time,2 * $(WORKERS)) -o testpaths="harness/tests stores/tests" -m kafka $(ARGS)
 
 test-spark: $(STAMP) java ## run the tests in sessions of Spark; ARGS as above
 	@$(PYTEST) -m "spark and not long" $(ARGS)

@@ -179,6 +179,9 @@ def test_a_standby_copy_at_the_end_of_its_changelog_leaves_no_replay_to_a_kill(t
                 assert other.metrics.stores["s"].unpersisted_bytes == 0
 
 
+KILLS_MAX = 5
+
+
 def killed_after(folder: Path, bound: int, backend: str) -> None:
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     arguments = [str(folder), str(bound), backend]
@@ -198,14 +201,21 @@ def killed_after(folder: Path, bound: int, backend: str) -> None:
 def test_a_successor_of_a_killed_process_replays_no_more_than_the_bound(
     tmp_path: Path, backend: str, at_least: int, at_most: int
 ) -> None:
+    """Some kill leaves a part to replay; by chance the engine may have persisted all before one."""
     name, bound = backend.split()
-    killed_after(tmp_path, int(bound), name)
-    with SqliteChangelog(tmp_path / "log.sqlite") as log:
-        task = single(tmp_path, log, put, stores={"s": StoreConfig(name)})
-        [report] = task.open()
-        assert (report.wiped, at_least <= report.bytes <= at_most) == (False, True)
-        assert state(task, "s") == {b"%06d" % number: bytes(VALUE_BYTES) for number in range(RECORDS)}
-        task.close()
+    for attempt in range(KILLS_MAX):
+        folder = tmp_path / str(attempt)
+        folder.mkdir()
+        killed_after(folder, int(bound), name)
+        with SqliteChangelog(folder / "log.sqlite") as log:
+            task = single(folder, log, put, stores={"s": StoreConfig(name)})
+            [report] = task.open()
+            assert (report.wiped, report.bytes <= at_most) == (False, True)
+            assert state(task, "s") == {b"%06d" % number: bytes(VALUE_BYTES) for number in range(RECORDS)}
+            task.close()
+        if report.bytes >= at_least:
+            return
+    pytest.fail(f"none of {KILLS_MAX} kills left {at_least} bytes or more to replay")
 
 
 def test_a_commit_waits_for_a_flush_that_is_slow_before_the_changelog_has_it(
