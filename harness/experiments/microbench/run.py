@@ -130,7 +130,7 @@ def _compared(chosen: Iterable[Case]) -> list[list[Case]]:
     compared = set().union(*together)
     together += [
         {case.id for case in chosen if case.fill == fill and (case.id in compared) == is_compared}
-        for fill in {case.fill for case in chosen if case.fill is not None}
+        for fill in dict.fromkeys(case.fill for case in chosen if case.fill is not None)
         for is_compared in (True, False)
     ]
     for ids in together:
