@@ -200,7 +200,6 @@ class Described(Protocol):
     @property
     def words(self) -> str:
         """The fault in a few words."""
-        raise NotImplementedError
 
 
 class Experiment(ABC, Generic[T]):

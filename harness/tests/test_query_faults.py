@@ -271,3 +271,14 @@ def test_after_the_loss_of_a_machine_the_first_restore_of_each_partition_counts(
     notes.add("restores", {"path": "/b/p00001/0", "partition": 1, "versions": 2})
     notes.add("restores", {"path": "/b/p00001/0", "partition": 1, "versions": 0})
     assert found("machine lost", notes, figures()) == []
+
+
+@pytest.mark.parametrize(("mutant", "expected"), [("", "valid"), (next(iter(QUERY_TRIALS)), "anomaly")])
+def test_a_trial_of_a_mutant_expects_an_anomaly_and_any_other_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mutant: str, expected: str
+) -> None:
+    monkeypatch.setattr(QueryFaults, "examine", lambda *given: {"result": "valid"})
+    trial = QueryTrial("machine lost", "rocksdb-indexed-batch", mutant=mutant)
+    [row] = QueryFaults().run(trial, TrialWorker(tmp_path))
+    assert (row["result"], row["expected"]) == ("valid", expected)
+    assert mutant in row["repeat_command"]

@@ -174,3 +174,21 @@ def test_restoring_ends_where_aborted_records_and_gaps_are_all_that_is_left(
         assert report.to_offset == log.end_offset(partition) > 3
         assert dict(task.store("s").all()) == {b"a": b"committed", b"b": b"committed"}
         task.close()
+
+
+def test_a_restore_counts_records_with_a_key_only_and_moves_past_the_others(
+    tmp_path: Path, log: MemoryChangelog
+) -> None:
+    task = counting_task(tmp_path, log, INDEXED)
+    task.open()
+    task.close()
+    with log.producer() as producer:
+        for key in (None, b"1", None, b"2", None):
+            producer.send(LEFT, key, b"9")
+        producer.flush()
+    left, _ = task.open()
+    assert (left.records, left.bytes, left.to_offset) == (2, 4, 5)
+    assert state(task, "left") == {b"1": b"9", b"2": b"9"}
+    task.close()
+    assert [(report.wiped, report.records) for report in task.open()] == [(False, 0)] * 2
+    task.close()
