@@ -10,8 +10,8 @@ import contextlib
 import importlib.util
 import json
 import os
+import re
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -55,12 +55,11 @@ class SparkCluster:
         self._timeout_s = timeout_s
         self._cleanup = contextlib.ExitStack()
         self._workers: list[subprocess.Popen[bytes]] = []
-        self._port, self._ui_port = _free_ports(2)
 
     @property
     def master(self) -> str:
         """The address for a session or for ``spark-submit --master``."""
-        return f"spark://{HOST}:{self._port}"
+        return f"spark://{HOST}:{self._port_of('sparkMaster')}"
 
     @property
     def folder(self) -> Path:
@@ -71,8 +70,9 @@ class SparkCluster:
         find_java()
         with self._cleanup:
             self._folder = Path(self._cleanup.enter_context(_temporary_folder()))
-            master = ["org.apache.spark.deploy.master.Master", "--host", HOST, "--port", str(self._port)]
-            self._start("master", [*master, "--webui-port", str(self._ui_port)])
+            # It takes free ports itself: one that was free before it starts may be another process's by then.
+            any_port = ["--host", HOST, "--port", "0", "--webui-port", "0"]
+            self._start("master", ["org.apache.spark.deploy.master.Master", *any_port])
             self._wait(lambda: self._state() is not None, "the master to answer", "master")
             for number in range(self._workers_wanted):
                 self._workers.append(self._start_worker(number))
@@ -155,13 +155,22 @@ class SparkCluster:
 
     def _state(self) -> dict[str, Any] | None:
         """Return the state that the master reports; None while it does not answer."""
+        port = self._port_of("MasterUI")
+        if port is None:
+            return None
         opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
         try:
-            with opener.open(f"http://{HOST}:{self._ui_port}/json/", timeout=5) as answer:
+            with opener.open(f"http://{HOST}:{port}/json/", timeout=5) as answer:
                 state = json.load(answer)
         except (OSError, ValueError):
             return None
         return state if isinstance(state, dict) else None
+
+    def _port_of(self, service: str) -> str | None:
+        """Return the port that a service of the master listens on, from the master's log; None before it listens."""
+        log = self._log("master").read_text(errors="replace")
+        started = re.search(rf"Successfully started service '{service}' on port (\d+)\.\n", log)
+        return started and started[1]
 
     def _wait(self, condition: Callable[[], bool], what: str, log: str) -> None:
         deadline = time.monotonic() + self._timeout_s
@@ -195,12 +204,6 @@ def _session_of(leader: int) -> list[psutil.Process]:
 
 def _temporary_folder() -> tempfile.TemporaryDirectory[str]:
     return tempfile.TemporaryDirectory(prefix="harness-cluster-", ignore_cleanup_errors=True)
-
-
-def _free_ports(count: int) -> list[int]:
-    with contextlib.ExitStack() as stack:
-        sockets = [stack.enter_context(socket.create_server((HOST, 0))) for _ in range(count)]
-        return [each.getsockname()[1] for each in sockets]
 
 
 def _spark_home() -> Path:
