@@ -21,7 +21,7 @@ MODULES = (
     "stores.records.serdes",
     "stores.changelog.files",
     "stores.spark",
-    "stores.spark.table",
+    "stores.spark.sources",
     "stores.tasks",
     "stores.telemetry",
     "stores.telemetry.opentelemetry",

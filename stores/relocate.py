@@ -2,7 +2,7 @@
 
     python -P -m stores.relocate DIR --topology FILE [--dry-run] [--application ID]
 
-or all stores to another layout of the directory (see ``stores.tasks.directory.directory_layout``):
+or all stores to another layout of the directory (see ``stores.tasks.directory.store_places``):
 
     python -P -m stores.relocate DIR --layout store-partition [--dry-run] [--application ID]
     python -P -m stores.relocate DIR --layout task --topology FILE [--dry-run]
@@ -23,8 +23,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from stores.errors import StoreError
-from stores.tasks.directory.directory_layout import RELOCATE, DirectoryLayout
 from stores.tasks.directory.relocation import Relocation, change_layout, relocate
+from stores.tasks.directory.store_places import RELOCATE, DirectoryLayout
 from stores.tasks.topology import Topology
 
 

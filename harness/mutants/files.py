@@ -34,11 +34,10 @@ from stores.interface import Durability, TopicPartition
 from stores.position import OFFSET
 from stores.registry import backends
 from stores.strategies.store import Store
-from stores.tasks.directory.checkpoint_file import CheckpointFile
-from stores.tasks.directory.directory_layout import JOURNAL_FILE, LAYOUT_FILE
+from stores.tasks.directory.entry_files import CheckpointFile
 from stores.tasks.directory.state_directory import CHECKPOINT_FILE
-from stores.tasks.directory.store_places import SWAP_END
-from stores.tasks.stores.offset_import import ADOPTED
+from stores.tasks.directory.store_places import JOURNAL_FILE, LAYOUT_FILE, SWAP_END
+from stores.tasks.stores.earlier_store import ADOPTED
 
 CHECKPOINT, CHANGELOG, VERSION_LOG = "checkpoint-file", "embedded-changelog", "changelog-of-files"
 STATE_DIRECTORY, LAYOUT_CHANGE = "state-directory", "layout-change"

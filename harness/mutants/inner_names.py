@@ -27,7 +27,7 @@ from stores.spark import task as query_task
 from stores.strategies.batch_staging import BatchStaging
 from stores.strategies.native import NativeStaging
 from stores.tasks.stores import store_format
-from stores.tasks.stores.trust import Trust
+from stores.tasks.stores.earlier_store import Trust
 
 
 @mutant("a scan reads the layer that is written to", ReaderDetection("indexed-batch"))

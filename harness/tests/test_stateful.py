@@ -18,7 +18,7 @@ from stores.config import StoreConfig
 from stores.errors import ConfigError, StoreError, StoreIncompatibleError
 from stores.records import INT64, STR, TimestampedKeyValue
 from stores.spark import Context, Rows, stateful
-from stores.spark.table import StateTable
+from stores.spark.sources import StateTable
 
 COUNTS = StoreConfig("rocksdb", records=TimestampedKeyValue(key=STR, value=INT64))
 SCHEMA = "plane string, at timestamp"

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
-from stores.changelog.interface import Headers
+from stores.changelog.interface import Changelog, Headers
+from stores.contract.arguments import check_type
 from stores.errors import OffsetOutOfRangeError, ProducerFencedError
 from stores.interface import TopicPartition
 from stores.strategies.access import check_offset
@@ -112,3 +113,8 @@ def of_partitions(
         return dict(offsets)
     checked = map(checked_partition, partitions)
     return {partition: offsets[partition] for partition in checked if partition in offsets}
+
+
+def check_changelog(changelog: object) -> None:
+    """Check the type of a changelog. Raises: TypeError."""
+    check_type(changelog, Changelog, "changelog is a Changelog", ": open one first, for example SqliteChangelog(path)")

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import inspect
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from types import UnionType
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from stores.errors import ConfigError, ReadOnlyViewError
 
@@ -79,6 +80,25 @@ def check_time_ms(what: str, given: object) -> int:
     if not 0 <= given < TIME_BOUND_MS:
         raise ValueError(f"{what} is 0 or more, and below 2**62 milliseconds, not {given}")
     return given
+
+
+def check_function(name: str, function: object, *arguments: str) -> None:
+    """Check that ``function`` can be called with so many arguments. Raises: TypeError.
+
+    A callable whose signature Python does not know, such as one written in C, is accepted.
+    """
+    wanted = f"{name} is a function of {' and '.join(arguments)}"
+    if not callable(function):
+        raise TypeError(f"{wanted}, not {type(function).__name__}")
+    called: Any = function
+    try:
+        signature = inspect.signature(called)
+    except (TypeError, ValueError):
+        return
+    try:
+        signature.bind(*arguments)
+    except TypeError as error:
+        raise TypeError(f"{wanted}; this one does not take them: {error}") from None
 
 
 class OnlyReads:

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from stores.config import StoreConfig
-from stores.contract.arguments import check_number, check_type
+from stores.contract.arguments import check_function, check_number, check_type
 from stores.errors import ConfigError
 from stores.extras import install_command
 from stores.records.record_kind import RecordKind
@@ -18,7 +18,6 @@ from stores.spark.context import TIMES, TIMES_KIND
 from stores.spark.plan import PARTITION_COLUMN
 from stores.spark.record_wise import FORWARDED, VALUE
 from stores.spark.rows import GROUP, REFUSE
-from stores.tasks.arguments import check_function
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -1,17 +1,19 @@
 """The stores of one partition on an executor's disk: a local copy, found as it was left, and restored from the log.
 
 Python workers of one executor take turns with a partition. Each that has it open holds its own copy, in a numbered
-folder whose lock says so; a copy that is free is used first. A copy is never the truth: it may be wiped at any time.
+folder whose lock says so; a copy that is free is used first. A copy is never the truth: it may be wiped at any time. A
+function writes to a store of bytes that stages each write in the copy, and records it for the log.
 """
 
 from __future__ import annotations
 
+import json
 import logging
 import os
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from stores.changelog.files import PartitionLog, StoreChanges
 from stores.changelog.files.format import Record, folder_name
@@ -25,11 +27,13 @@ from stores.errors import (
     StoreUnavailableError,
 )
 from stores.failpoints import Part, declare, reach
-from stores.files.plain_files import check_no_link
-from stores.interface import TopicPartition
-from stores.records.record_kind import is_empty
+from stores.files.plain_files import check_no_link, parsed_json
+from stores.forwarding import ForwardedTimestamps, LoggedStore
+from stores.interface import HoldsStored, KeyValueStore, TopicPartition
+from stores.records import TimestampedKeyValue
+from stores.records.record_kind import RecordKind, is_empty
+from stores.records.segments import packed
 from stores.spark.context import RecordTime, TimedStaging
-from stores.spark.recording_store import LOGGED_MARKS, RecordingStore, keep_ttl, logged_marks
 from stores.tasks.stores.log_follower import LogFollower
 
 RESTORED = declare("spark.restored", "a version of the log is in the stores", part=Part.CHANGE)
@@ -38,6 +42,10 @@ COMMITTED = declare("spark.committed", "all stores have the version, no row of i
 COPIES_MAX = 256
 VERSION_ID = "version_id"
 """The mark of a local store with the ID of its version. The log does not have it."""
+TTL = "query_ttl_ms"
+"""The mark with the time to live of a store's records. It is no part of the description, because it may change."""
+LOGGED_MARKS = "logged_marks"
+"""The mark that lists the names of all marks that were ever set, as JSON: a snapshot has to find them."""
 
 _log = logging.getLogger(__name__)
 
@@ -228,6 +236,91 @@ class LocalState:
         for copy in self._opened.values():
             copy.wipe(reason)
         self._make_views()
+
+
+class RecordedTimestamps(ForwardedTimestamps):
+    """Timestamps with the lookup of the store below, which is never replaced."""
+
+    def lookup(
+        self, form: type[HoldsStored], otherwise: Callable[[bytes], HoldsStored | None]
+    ) -> Callable[[bytes], HoldsStored | None]:
+        return self._store.inner.timestamps.lookup(form, otherwise)
+
+
+class RecordingStore(LoggedStore):
+    """A store over ``inner`` that records its changes since the last ``take``.
+
+    The batch commits, restores and closes it: these calls raise StoreError here. Memory is bounded by the keys that one
+    batch changes.
+    """
+
+    refusals: ClassVar[Mapping[str, str]] = {
+        "commit": "is committed with its batch: leave out the call",
+        "rollback": "is rolled back with its batch: raise an exception for that",
+        "restore": "is restored from the state folder: leave out the call",
+        "close": "stays open for the next batch: leave out the call",
+    }
+
+    def __init__(self, inner: KeyValueStore) -> None:
+        super().__init__(inner)
+        self._changes = StoreChanges()
+
+    def take(self) -> StoreChanges:
+        """Return the changes since the last call."""
+        taken, self._changes = self._changes, StoreChanges()
+        return taken
+
+    def put(self, key: bytes, value: bytes | None) -> None:
+        self.inner.put(key, value)
+        self._changes.pairs[key] = value
+
+    def _log_all(self, pairs: Iterable[tuple[bytes, bytes | None]]) -> None:
+        self._changes.pairs.update(pairs)
+
+    def set_mark(self, name: str, value: bytes | None) -> None:
+        names = logged_marks(self.inner)
+        self.inner.set_mark(name, value)
+        self._changes.marks[name] = value
+        if name not in names:
+            listed = json.dumps(sorted({*names, name})).encode()
+            self.inner.set_mark(LOGGED_MARKS, listed)
+            self._changes.marks[LOGGED_MARKS] = listed
+
+    @property
+    def timestamps(self) -> RecordedTimestamps:
+        return RecordedTimestamps(self)
+
+    @property
+    def deletes_ranges_whole(self) -> bool:
+        """False: the log has each removed key."""
+        return False
+
+
+def logged_marks(store: KeyValueStore) -> list[str]:
+    """Return the names of all marks of ``store`` that the log has, without the list itself.
+
+    Raises: StoreCorruptedError.
+    """
+    mark = store.mark(LOGGED_MARKS)
+    if mark is None:
+        return []
+    with suppress(ValueError):
+        names = parsed_json(mark)
+        if isinstance(names, list) and all(isinstance(name, str) for name in names):
+            return names
+    raise StoreCorruptedError(
+        f"the list of the marks of store {store.name!r} can't be read: remove the local copy, and the next batch "
+        "restores it from the state folder"
+    )
+
+
+def keep_ttl(store: KeyValueStore, records: RecordKind | None) -> None:
+    """Stage the time to live of ``records`` as a mark, if it is another one than in the state."""
+    if not isinstance(records, TimestampedKeyValue) or not store.keeps_marks:
+        return
+    mark = None if records.ttl_ms is None else packed(records.ttl_ms)
+    if mark != store.mark(TTL):
+        store.set_mark(TTL, mark)
 
 
 ROOM_BYTES = 1 << 20

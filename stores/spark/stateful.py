@@ -100,8 +100,7 @@ def stateful(
     from pyspark.sql import functions as F
     from pyspark.sql.pandas.types import to_arrow_schema
 
-    from stores.spark.idle_batches import with_idle_batches
-    from stores.spark.table import StateTable
+    from stores.spark.sources import StateTable, with_idle_batches
 
     keys = (key,) if isinstance(key, str) else tuple(key)
     checkpoint = None if checkpoint is None else absolute(os.fspath(checkpoint))

@@ -5,10 +5,10 @@ from stores.interface import ProcessingGuarantee
 from stores.settings import Upgrade, UpgradeMode, UpgradeProgress
 from stores.tasks.config import TaskConfig
 from stores.tasks.context import TaskContext
-from stores.tasks.directory.directory_layout import DirectoryLayout
+from stores.tasks.directory.placement import stored_offsets
 from stores.tasks.directory.relocation import Relocation, change_layout, relocate
 from stores.tasks.directory.state_directory import StateDirectory, most_caught_up_first, offset_sum
-from stores.tasks.directory.store_entries import stored_offsets
+from stores.tasks.directory.store_places import DirectoryLayout
 from stores.tasks.global_stores import GlobalStore, GlobalStores
 from stores.tasks.identifier import StorePartition, TaskId
 from stores.tasks.memory_budget import BudgetShare, MemoryBudget

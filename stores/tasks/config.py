@@ -17,13 +17,12 @@ from stores.interface import ProcessingGuarantee, TopicPartition
 from stores.registry import backend_named, member
 from stores.settings import Known, Properties, boolean, read
 from stores.tasks.context import InitFunction, ProcessFunction
-from stores.tasks.directory.names import check_application
 from stores.tasks.directory.state_directory import StateDirectory, Watch
 from stores.tasks.directory.unnamed_stores import clean_stores, kept_homes
-from stores.tasks.identifier import Home, TaskId
+from stores.tasks.identifier import Home, TaskId, check_application
 from stores.tasks.offset_reset import PROPERTY, OffsetReset
 from stores.tasks.settings import NOTHING_SHARED, SharedResources, TaskSettings
-from stores.tasks.stores.latencies import RecordingLevel
+from stores.tasks.stores.store_metrics import RecordingLevel
 from stores.tasks.task import StreamTask
 from stores.tasks.topology import Topology
 

@@ -18,6 +18,7 @@ from os import PathLike
 from pathlib import Path
 from typing import Any, Self
 
+from stores.changelog.arguments import check_changelog
 from stores.changelog.interface import Changelog, Record
 from stores.config import StoreConfig
 from stores.contract.arguments import check_type
@@ -31,12 +32,11 @@ from stores.records.key_value import KeyValue
 from stores.records.record_kind import RecordKind, is_empty
 from stores.records.timestamped import TimestampedKeyValue
 from stores.registry import backend_named
-from stores.tasks.arguments import check_changelog
-from stores.tasks.directory.names import check_stores, check_topic
 from stores.tasks.directory.store_places import places
 from stores.tasks.first_error import FirstError
-from stores.tasks.stores.conversion import VERSION_HEADER, Conversion
+from stores.tasks.identifier import check_stores, check_topic
 from stores.tasks.stores.log_follower import LogFollower, Piece
+from stores.tasks.stores.log_format import VERSION_HEADER, Conversion
 
 _log = logging.getLogger(__name__)
 

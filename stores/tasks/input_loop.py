@@ -1,14 +1,15 @@
-"""The loop of a task over its input topics, which also keeps its commit interval and its punctuators."""
+"""The input of a task: the loop over its partitions, which also keeps its commit interval and its punctuators."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 
 from stores.changelog.interface import Record
 from stores.errors import ChangelogTimeoutError, OffsetOutOfRangeError, TransactionAbortedError
 from stores.interface import TopicPartition
+from stores.tasks.identifier import TaskId, check_inputs
 from stores.tasks.task_transaction import TaskTransaction
 from stores.tasks.timing import TaskTimeout
 
@@ -122,3 +123,28 @@ def _end(read: Iterator[Record]) -> None:
     """End a read now, and not when nothing refers to it any more: an error that is kept would."""
     if isinstance(read, Generator):
         read.close()
+
+
+def checked_inputs(inputs: object) -> tuple[TopicPartition, ...]:
+    """Return the input partitions. Raises: TypeError; ConfigError for one that no task can have."""
+    if isinstance(inputs, TopicPartition) or not isinstance(inputs, Sequence) or isinstance(inputs, str | bytes):
+        given = repr(inputs) if isinstance(inputs, str | TopicPartition) else type(inputs).__name__
+        raise TypeError(f"inputs is a list of TopicPartition, not {given}: write [TopicPartition('topic', 0)]")
+    for each in inputs:
+        if not isinstance(each, tuple) or len(each) != len(TopicPartition._fields):
+            raise TypeError(f"an input is a TopicPartition, not {each!r}: write TopicPartition('topic', 0)")
+    partitions = tuple(TopicPartition(*each) for each in inputs)
+    check_inputs(partitions)
+    return partitions
+
+
+def unexpected_record(
+    task_id: TaskId, next_offsets: Mapping[TopicPartition, int], partition: TopicPartition, record: Record
+) -> ValueError:
+    """Return the error for a record that a task can't be given: of another partition, or processed before."""
+    if partition not in next_offsets:
+        inputs = ", ".join(map(str, next_offsets))
+        return ValueError(f"{partition} is not an input of task {task_id}: give it a record of {inputs}")
+    return ValueError(
+        f"record {record.offset} of {partition} was processed before: the next one is {next_offsets[partition]}"
+    )

@@ -15,8 +15,7 @@ from stores.changelog.interface import Changelog, Headers, Record
 from stores.contract.levels import Level
 from stores.errors import ChangelogError, ConfigError, StoreError
 from stores.interface import TopicPartition
-from stores.tasks.context import ProcessFunction, TaskContext
-from stores.tasks.record_undo import RecordUndo
+from stores.tasks.context import ProcessFunction, RecordUndo, TaskContext
 from stores.tasks.task_state import TaskCounters
 
 _TEXT_CHARACTERS_MAX = 16_384

@@ -2,24 +2,23 @@
 
 # Without postponed annotations: a subclass in another module, which lacks their names, inherits the types of fields.
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import cast
 
 from stores.changelog.partitioners import partitioner_named
 from stores.config import StoreConfig
-from stores.contract.arguments import check_number, check_seconds, check_type
+from stores.contract.arguments import check_function, check_number, check_seconds, check_type
 from stores.errors import ConfigError
 from stores.interface import ProcessingGuarantee
 from stores.registry import member
-from stores.tasks.arguments import check_function
 from stores.tasks.context import OutputPartitioner
 from stores.tasks.global_stores import GlobalStores, check_apart
 from stores.tasks.memory_budget import BudgetShare
 from stores.tasks.offset_reset import OffsetReset, checked_offset_reset
 from stores.tasks.on_error import DeadLetterTopic, OnError, checked_on_error
-from stores.tasks.stores.latencies import RecordingLevel
 from stores.tasks.stores.log_follower import OnRestore
+from stores.tasks.stores.store_metrics import RecordingLevel
 from stores.tasks.task_transaction import ThreadTransaction
 from stores.tasks.timing import (
     TASK_TIMEOUT_S,
@@ -147,3 +146,10 @@ def checked_partitioner(partitioner: object) -> OutputPartitioner:
         return partitioner_named(partitioner)
     check_function("partitioner", partitioner, "the key", "the number of partitions")
     return cast("OutputPartitioner", partitioner)
+
+
+def check_configurations(stores: Mapping[str, StoreConfig]) -> None:
+    """Check the configurations of a task's stores. Raises: TypeError."""
+    check_type(stores, Mapping, "stores is a mapping of names to StoreConfig")
+    for name, config in stores.items():
+        check_type(config, StoreConfig, f"store {name!r} needs a StoreConfig")

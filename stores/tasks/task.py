@@ -9,42 +9,40 @@ from os import PathLike
 from types import TracebackType
 from typing import Any, Self
 
+from stores.changelog.arguments import check_changelog
 from stores.changelog.interface import Changelog, Record
 from stores.config import StoreConfig
-from stores.contract.arguments import check_seconds, check_type
+from stores.contract.arguments import check_function, check_seconds, check_type
 from stores.files.store_directory import checked_path
 from stores.interface import IsolationLevel, PositionBound, ProcessingGuarantee, TopicPartition
 from stores.metrics import EarlyCommitCause, TaskMetrics
-from stores.tasks.arguments import (
-    check_changelog,
-    check_configurations,
-    check_function,
-    checked_inputs,
-    unexpected_record,
-)
 from stores.tasks.context import (
     NO_PARTITION,
     NO_RECORD,
     InitFunction,
     ProcessFunction,
+    RecordUndo,
     TaskContext,
     still_processing,
 )
-from stores.tasks.directory.directory_layout import read_layout
-from stores.tasks.directory.names import check_application, check_stores
 from stores.tasks.directory.state_directory import StateDirectory
-from stores.tasks.directory.task_files import TaskFiles
-from stores.tasks.directory.task_folder import TaskFolder
-from stores.tasks.identifier import TaskId
-from stores.tasks.input_loop import InputLoop
+from stores.tasks.directory.store_places import read_layout
+from stores.tasks.directory.task_files import TaskFiles, TaskFolder
+from stores.tasks.identifier import TaskId, check_application, check_stores
+from stores.tasks.input_loop import InputLoop, checked_inputs, unexpected_record
 from stores.tasks.memory_budget import MemoryBudget
 from stores.tasks.offset_reset import InputStarts, checked_offset_reset
 from stores.tasks.on_error import GuardedFunction, OnError, check_dead_letter_topic, checked_on_error, origin_note
-from stores.tasks.record_undo import RecordUndo
-from stores.tasks.settings import NOTHING_SHARED, SharedResources, TaskSettings, checked_partitioner
-from stores.tasks.stores.latencies import latencies_of, measured, with_latencies
+from stores.tasks.settings import (
+    NOTHING_SHARED,
+    SharedResources,
+    TaskSettings,
+    check_configurations,
+    checked_partitioner,
+)
 from stores.tasks.stores.log_follower import RestoreReport
 from stores.tasks.stores.store_group import StoreGroup
+from stores.tasks.stores.store_metrics import latencies_of, measured, with_latencies
 from stores.tasks.stores.task_store import TaskStore
 from stores.tasks.task_resources import StandbyTask, TaskResources
 from stores.tasks.task_state import Call, TaskCounters, TaskLifecycle

@@ -9,9 +9,8 @@ from stores.errors import ChangelogError
 from stores.interface import TopicPartition
 from stores.metrics import EarlyCommitCause
 from stores.tasks.context import NO_RECORD
-from stores.tasks.directory.checkpoint_file import CheckpointFile, SplitCheckpoint
-from stores.tasks.directory.origin_file import Origin
-from stores.tasks.directory.task_folder import TaskFolder
+from stores.tasks.directory.entry_files import CheckpointFile, Origin, SplitCheckpoint
+from stores.tasks.directory.task_files import TaskFolder
 from stores.tasks.first_error import FirstError
 from stores.tasks.memory_budget import BudgetedTask, BudgetShare
 from stores.tasks.task_state import Call

@@ -21,7 +21,7 @@ from stores.contract.arguments import check_type
 from stores.errors import ConfigError
 from stores.files.plain_files import translated_system_errors
 from stores.files.store_directory import checked_path
-from stores.tasks.directory.names import check_stores, check_subtopology, check_topic
+from stores.tasks.identifier import check_stores, check_subtopology, check_topic
 
 _MULTIPLIER, _SHIFT = 0xC6A4A7935BD1E995, 47
 _MASK = (1 << 64) - 1

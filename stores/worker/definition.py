@@ -10,8 +10,8 @@ from stores.config import StoreConfig
 from stores.errors import ConfigError
 from stores.records.record_kind import RecordKind
 from stores.tasks.context import InitFunction, ProcessFunction
-from stores.tasks.directory.names import check_application, check_topic
 from stores.tasks.global_stores import GlobalStore, check_apart, check_descriptions
+from stores.tasks.identifier import check_application, check_topic
 from stores.tasks.on_error import DeadLetterTopic, OnError
 from stores.tasks.topology import Subtopology, Topology
 

@@ -13,8 +13,8 @@ from stores.changelog.group import Copies
 from stores.errors import StoreError
 from stores.interface import TopicPartition
 from stores.tasks.config import TaskConfig
+from stores.tasks.directory.placement import stored_offsets
 from stores.tasks.directory.state_directory import StateDirectory, offset_sum
-from stores.tasks.directory.store_entries import stored_offsets
 from stores.tasks.identifier import TaskId
 from stores.worker.definition import Definition
 

@@ -25,7 +25,7 @@ from harness.processes.child import end_with_starter
 from harness.spark.query_faults.queries import WORKLOADS, Comparison, Given
 from harness.spark.session import session
 from stores.changelog.files import VersionLog
-from stores.spark.table import StateTable
+from stores.spark.sources import StateTable
 
 ARGUMENTS, FIGURES = "arguments.json", "figures.json"
 _STARTS_MAX = 4

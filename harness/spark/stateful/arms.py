@@ -16,7 +16,7 @@ from harness.experiments.stateful.trial import APPLY, JVM, PANDAS, ROWS, SUBJECT
 from stores.config import StoreConfig
 from stores.records import INT64, STR, KeyValue
 from stores.spark import Context, Rows, stateful
-from stores.spark.table import StateTable
+from stores.spark.sources import StateTable
 
 OUTPUT = "key string, count long"
 CHECKPOINT, STATE = "checkpoint", "state"

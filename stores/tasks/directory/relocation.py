@@ -2,41 +2,49 @@
 
     .relocating      held (flock) while stores are searched and moved; names the process
     .relocation      the journal, while stores are moved (see ``stores.tasks.directory.relocation_journal``)
-    .topology        the topology that is in use (see ``stores.tasks.directory.topology_lock``)
+    .topology        the fingerprint of the topology that is in use
 
 A store's folder is renamed; its files are never read or copied. Its changelog topic does not depend on the
 sub-topology, so the store continues at its offset. Stores that the topology does not name stay until a clean-up.
 
-Source: KIP-816; its "Alternative 1", "Migration", for the layout.
+All processes with open tasks in the directory must have the same topology: each has a shared lock on ``.topology``
+(flock). A process with another topology needs the exclusive lock to write its own fingerprint. The system releases the
+locks of a process that ends.
+
+Source: KIP-816, "Non-goals" for the lock; its "Alternative 1", "Migration", for the layout.
 """
 
 from __future__ import annotations
 
+import fcntl
 import logging
 import os
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from os import PathLike
 from pathlib import Path
 
-from stores.errors import ConfigError, StoreMisplacedError, StoreUnavailableError
+from stores.errors import ConfigError, StoreLockedError, StoreMisplacedError, StoreUnavailableError
 from stores.files.creation import LOCK_FILE as STORE_LOCK_FILE
 from stores.files.creation import remove_empty
 from stores.files.locks import FileLock, take, take_in_time
-from stores.files.plain_files import check_no_link, make_folder, translated_system_errors
+from stores.files.plain_files import check_no_link, make_folder, open_plain, translated_system_errors
 from stores.files.store_directory import checked_path
-from stores.tasks.directory.directory_layout import JOURNAL_FILE, RELOCATING_FILE, DirectoryLayout, relocate_command
 from stores.tasks.directory.placement import Move, Placement, check_topology, place_in_layout, place_stores
 from stores.tasks.directory.relocation_journal import Journal, planned
 from stores.tasks.directory.state_directory import LOCK_FILE, StateDirectory
-from stores.tasks.directory.store_places import parts
-from stores.tasks.directory.topology_lock import TopologyLock
+from stores.tasks.directory.store_places import JOURNAL_FILE, RELOCATING_FILE, DirectoryLayout, parts, relocate_command
+from stores.tasks.directory.task_lock import HeldLock, held_locks
 from stores.tasks.directory.unnamed_stores import note_kept
 from stores.tasks.identifier import TaskId
 from stores.tasks.topology import Topology
 
 _log = logging.getLogger(__name__)
+
+TOPOLOGY_FILE = ".topology"
+_BYTES_MAX = 128
 
 
 @dataclass(frozen=True)
@@ -314,3 +322,55 @@ def _report(state: StateDirectory, completed: Journal | None, found: Placement) 
 def _moved_paths(state: StateDirectory, moves: Iterable[Move]) -> tuple[tuple[str, Path, Path], ...]:
     """Return the old and the new path of each store."""
     return tuple((move.store, move.path(state.path, move.source), move.path(state.path, move.target)) for move in moves)
+
+
+class TopologyLock(HeldLock):
+    """The lock of one state directory; its owner is the topology."""
+
+    @classmethod
+    def held(cls, state: StateDirectory, topology: Topology) -> TopologyLock | None:
+        """Take the lock once more if this process has it for the same topology; otherwise return None."""
+        with held_locks.guard:
+            return cls.again(state.path.resolve(), topology.fingerprint)
+
+    @classmethod
+    def take(cls, state: StateDirectory, topology: Topology) -> TopologyLock:
+        """Take the lock. The caller holds the lock of relocations, and the state directory exists.
+
+        Raises: StoreLockedError if tasks are open with another topology, here or in another process; OSError.
+        """
+        again = cls.held(state, topology)
+        if again is not None:
+            return again
+        path = state.path.resolve()
+        descriptor = open_plain(path / TOPOLOGY_FILE, os.O_RDWR | os.O_CREAT, 0o600)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_SH)
+            fingerprint = topology.fingerprint.encode()
+            if os.pread(descriptor, _BYTES_MAX, 0) != fingerprint:
+                try:
+                    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                except BlockingIOError as error:
+                    raise StoreLockedError(
+                        f"{state.path} is used with another topology{_holder(state)}: close its tasks there first"
+                    ) from error
+                os.ftruncate(descriptor, 0)
+                os.pwrite(descriptor, fingerprint, 0)
+                fcntl.flock(descriptor, fcntl.LOCK_SH)
+            with held_locks.guard:
+                return cls(path, topology.fingerprint, partial(os.close, descriptor))
+        except BaseException:
+            os.close(descriptor)
+            raise
+
+
+def _holder(state: StateDirectory) -> str:
+    """Return a note on an open task and its process, for a message: a shared lock does not name its holders."""
+    for task_id in state.tasks():
+        file = state.folder(task_id) / LOCK_FILE
+        try:
+            if file.is_file():
+                os.close(take(file, note=False))
+        except StoreLockedError as error:
+            return f" ({str(error).split(':')[0]})"
+    return ""

@@ -29,15 +29,12 @@ from stores.failpoints import Part, declare, reach
 from stores.files.creation import is_plain
 from stores.files.plain_files import StrangeFileError, make_folder, read_json, sync_folder
 from stores.interface import TopicPartition
-from stores.tasks.directory.directory_layout import JOURNAL_BYTES_MAX, JOURNAL_FILE, DirectoryLayout, write_layout
-from stores.tasks.directory.names import check_stores
-from stores.tasks.directory.origin_file import Origin
-from stores.tasks.directory.placement import Move
+from stores.tasks.directory.entry_files import Origin
+from stores.tasks.directory.placement import Move, StoreEntries
 from stores.tasks.directory.replacement import carry_out, decide
 from stores.tasks.directory.state_directory import LOCK_FILE
-from stores.tasks.directory.store_entries import StoreEntries
-from stores.tasks.directory.store_places import parts
-from stores.tasks.identifier import Home, StorePartition, TaskId
+from stores.tasks.directory.store_places import JOURNAL_BYTES_MAX, JOURNAL_FILE, DirectoryLayout, parts, write_layout
+from stores.tasks.identifier import Home, StorePartition, TaskId, check_stores
 
 ENTRIES_TAKEN = declare(
     "relocation.entries_taken", "no file has entries of the stores, which are where they were", part=Part.CHANGE

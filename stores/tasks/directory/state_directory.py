@@ -44,12 +44,19 @@ from stores.files.plain_files import (
 )
 from stores.interface import TopicPartition
 from stores.registry import backend_named
-from stores.tasks.directory.checkpoint_file import CheckpointFile
-from stores.tasks.directory.directory_layout import JOURNAL_FILE, RELOCATING_FILE, DirectoryLayout, read_layout
-from stores.tasks.directory.names import check_engine
-from stores.tasks.directory.store_places import SWAP_END, is_of_engine, is_own_engine, own_folders
+from stores.tasks.directory.entry_files import CheckpointFile
+from stores.tasks.directory.store_places import (
+    JOURNAL_FILE,
+    RELOCATING_FILE,
+    SWAP_END,
+    DirectoryLayout,
+    is_of_engine,
+    is_own_engine,
+    own_folders,
+    read_layout,
+)
 from stores.tasks.directory.task_lock import TaskLock
-from stores.tasks.identifier import Home, StorePartition, TaskId
+from stores.tasks.identifier import Home, StorePartition, TaskId, check_engine
 
 PROCESS_FILE = "kafka-streams-process-metadata"
 _PROCESS_LOCK_FILE = ".process"

@@ -1,4 +1,12 @@
-"""The places of a task's stores in its folder, and the names beside them.
+"""The places of stores in a state directory, in its two layouts, and the names beside them.
+
+    task              0_3/rocksdb/counts, 0_3/.checkpoint, 0_3/.origin
+    store-partition   counts/3/rocksdb, counts/3/.checkpoint, counts/3/.origin; the folder 0_3 has the task's lock alone
+
+The directory notes its layout, and its tasks follow it. In the second one no path depends on a sub-topology's number,
+and the task that has the store open holds the lock on ``.lock`` in ``counts/3`` (flock). The file ``.state-layout``
+notes the layout (JSON); without the file it is ``task``. During a change, the layout is the one that the journal of
+relocations leads to. In a task's folder:
 
     0_3/rocksdb/counts            the store ``counts`` of the engine ``rocksdb``
     0_3/rocksdb/counts.prepare    its new store, and the other names of its replacement (``replacement``)
@@ -10,24 +18,35 @@ What Kafka Streams has left there is recognized, locked and removed here:
     0_3/rocksdb/counts.former     the same, once a store of the library takes its place
     0_3/visits/visits.0           a segment of a window or session store
 
-Nothing here opens a store. Links are never followed. Source: KIP-816, "Background"; Kafka Streams 4.1,
+Nothing here opens a store. Links are never followed. Source: KIP-816, "Background", "Alternative 1"; Kafka Streams 4.1,
 ``StateDirectory``, ``RocksDBStore``, ``AbstractSegments``.
 """
 
 from __future__ import annotations
 
 import fcntl
+import json
 import os
 import re
+import shlex
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
+from enum import StrEnum
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from stores.errors import ConfigError, StoreCorruptedError, StoreIncompatibleError, StoreLockedError
 from stores.files.creation import is_store, is_unused
 from stores.files.identity import read_identity
-from stores.files.plain_files import check_plain, open_plain, sync_folder
+from stores.files.plain_files import (
+    StrangeFileError,
+    check_plain,
+    open_plain,
+    read_json,
+    replace_file,
+    sync_folder,
+    translated_system_errors,
+)
 from stores.registry import backends, engines
 from stores.tasks.identifier import StorePartition
 
@@ -246,3 +265,63 @@ def _locked(file: Path) -> int:
         os.close(descriptor)
         raise
     return descriptor
+
+
+LAYOUT_FILE, JOURNAL_FILE, RELOCATING_FILE = ".state-layout", ".relocation", ".relocating"
+_BYTES_MAX = 1 << 10
+JOURNAL_BYTES_MAX = 256 << 20
+"""Enough for some hundred thousand stores."""
+
+
+RELOCATE = "python -P -m stores.relocate"
+"""The command that moves stores by hand. With ``-P`` Python imports nothing from the working folder."""
+
+
+def relocate_command(state: Path, options: str) -> str:
+    """Return the command for the state directory ``state``, quoted for a shell."""
+    return f"{RELOCATE} {shlex.quote(str(state))} {options}"
+
+
+class DirectoryLayout(StrEnum):
+    """The place of the stores in a state directory, and of their checkpoint and origin files."""
+
+    TASK = "task"
+    """Below their task's folder. The default."""
+    STORE_PARTITION = "store-partition"
+    """In folders of their own, which do not depend on the topology's numbers."""
+
+
+def read_layout(state: Path) -> DirectoryLayout:
+    """Return the layout of the state directory ``state``, which need not exist.
+
+    Raises: StoreCorruptedError for a damaged note; StoreUnavailableError.
+    """
+    with translated_system_errors(state):
+        try:
+            # A damaged journal is reported when a task is opened.
+            with suppress(KeyError, TypeError, ValueError, StrangeFileError):
+                journal: Any = read_json(state / JOURNAL_FILE, JOURNAL_BYTES_MAX)
+                return DirectoryLayout(journal["layout"])
+        except FileNotFoundError:
+            pass
+        file = state / LAYOUT_FILE
+        try:
+            content: Any = read_json(file, _BYTES_MAX)
+            return DirectoryLayout(content["layout"])
+        except FileNotFoundError:
+            return DirectoryLayout.TASK
+        except (KeyError, TypeError, ValueError, StrangeFileError) as error:
+            raise StoreCorruptedError(
+                f"{file} is damaged. It names the layout of the state directory: remove it, and run "
+                f"{relocate_command(state, '--layout LAYOUT')} with the layout that the stores have"
+            ) from error
+
+
+def write_layout(state: Path, layout: DirectoryLayout) -> None:
+    """Note the layout of the state directory ``state``; durable on return. Raises: OSError."""
+    file = state / LAYOUT_FILE
+    if layout is not DirectoryLayout.TASK:
+        replace_file(file, json.dumps({"layout": layout}) + "\n")
+    elif os.path.lexists(file):
+        file.unlink()
+        sync_folder(state)

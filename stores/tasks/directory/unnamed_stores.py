@@ -21,12 +21,10 @@ from stores.files.creation import foreign_names, is_store, is_unused, remove_emp
 from stores.files.locks import take
 from stores.files.plain_files import read_json, replace_file, translated_system_errors
 from stores.registry import StoreBackend, backends
-from stores.tasks.directory.directory_layout import JOURNAL_FILE, RELOCATING_FILE
-from stores.tasks.directory.placement import Located, place_stores
+from stores.tasks.directory.placement import Located, StoreEntries, place_stores
 from stores.tasks.directory.relocation_journal import tidy
 from stores.tasks.directory.state_directory import LOCK_FILE, StateDirectory, Watch, last_used, unused_by
-from stores.tasks.directory.store_entries import StoreEntries
-from stores.tasks.directory.store_places import parts
+from stores.tasks.directory.store_places import JOURNAL_FILE, RELOCATING_FILE, parts
 from stores.tasks.identifier import Home, StorePartition
 from stores.tasks.topology import Topology
 

@@ -25,7 +25,7 @@ from stores.interface import (
 )
 from stores.records.record_kind import check_untyped
 from stores.registry import backend_named
-from stores.tasks.stores.conversion import Conversion
+from stores.tasks.stores.log_format import Conversion
 from stores.tasks.stores.log_start import needed_from
 from stores.tasks.stores.replay_bound import ReplayBound
 

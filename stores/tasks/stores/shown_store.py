@@ -12,13 +12,12 @@ from stores.forwarding import LoggedStore
 from stores.interface import KeyValueStore, TopicPartition
 from stores.records.record_kind import TypedStore
 from stores.records.staging import RecordStaging, StagedWrite
-from stores.tasks.context import TaskContext, not_processing
+from stores.tasks.context import StoreUndo, TaskContext, not_processing
 from stores.tasks.directory.task_files import StorePlan
 from stores.tasks.memory_budget import WrittenBytes
-from stores.tasks.record_undo import HeldLog, StoreUndo, WriteLog
-from stores.tasks.stores.store_counters import TaskStoreCounters
 from stores.tasks.stores.store_format import StoreFormat
-from stores.tasks.stores.store_log import COALESCED_BYTES_MAX, CoalescingLog, StoreLog
+from stores.tasks.stores.store_log import COALESCED_BYTES_MAX, CoalescingLog, HeldLog, StoreLog
+from stores.tasks.stores.store_metrics import TaskStoreCounters
 
 _REFUSED = (TypeError, ValueError)
 """The errors of a refused write: a store raises them before anything is staged."""
@@ -60,7 +59,7 @@ class ChangeloggingStore(LoggedStore):
         "close": "is closed by its task: close the task",
     }
 
-    def __init__(self, inner: KeyValueStore, log: WriteLog, context: TaskContext) -> None:
+    def __init__(self, inner: KeyValueStore, log: StoreLog, context: TaskContext) -> None:
         super().__init__(inner)
         self._context = context
         self._staging = RecordWrites(context)

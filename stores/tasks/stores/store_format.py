@@ -37,10 +37,9 @@ from stores.settings import Upgrade, UpgradeMode, UpgradeProgress
 from stores.tasks.directory.replacement import complete, replace_store
 from stores.tasks.directory.store_places import PREPARE_END, beside
 from stores.tasks.directory.task_files import StorePlan
-from stores.tasks.stores.conversion import Conversion, version_headers
 from stores.tasks.stores.log_follower import LogFollower, RestoreProgress, restore
-from stores.tasks.stores.log_rewriting import rewrite
-from stores.tasks.stores.store_counters import TaskStoreCounters
+from stores.tasks.stores.log_format import Conversion, rewrite, version_headers
+from stores.tasks.stores.store_metrics import TaskStoreCounters
 
 BEGUN = declare("upgrade.begun", "the new store is there, marked with its format, with nothing in it", part=Part.CHANGE)
 STEPPED = declare("upgrade.stepped", "the new store has come a step further", part=Part.CHANGE)

@@ -14,8 +14,7 @@ from stores.failpoints import Part, declare, reach
 from stores.interface import IsolationLevel, Position, PositionBound, TopicPartition
 from stores.metrics import TaskStoreMetrics
 from stores.tasks.context import TaskContext
-from stores.tasks.directory.checkpoint_file import CheckpointFile, SplitCheckpoint
-from stores.tasks.directory.origin_file import Origin, OriginFile, SplitOrigins
+from stores.tasks.directory.entry_files import CheckpointFile, Origin, OriginFile, SplitCheckpoint, SplitOrigins
 from stores.tasks.first_error import FirstError
 from stores.tasks.stores.log_follower import OnRestore, RestoreReport
 from stores.tasks.stores.task_store import TaskStore

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import ClassVar, Final
 
 from stores.changelog.interface import Headers
 from stores.interface import TopicPartition
-from stores.tasks.context import TaskContext
+from stores.tasks.context import RecordUndo, TaskContext
 
 COALESCED_BYTES_MAX = 16 << 20
 """The most bytes of records that are buffered until the commit; if there are more, they are sent before it."""
@@ -112,6 +113,21 @@ class CoalescingLog(StoreLog):
         self.count()
         if self._buffered_bytes_at_most > self._max_bytes // 2:
             self.finish()
+
+
+class HeldLog:
+    """A log that holds the changelog records of a record until its function has returned."""
+
+    def __init__(self, log: StoreLog, undo: RecordUndo) -> None:
+        self._log, self._undo = log, undo
+        self.entry_bytes = log.entry_bytes
+
+    def send(self, key: bytes, value: bytes | None, timestamp_ms: int) -> None:
+        """Log one write. Raises: as ``Producer.send``, unless it is held."""
+        if self._undo.active:
+            self._undo.hold(partial(self._log.send, key, value, timestamp_ms))
+        else:
+            self._log.send(key, value, timestamp_ms)
 
 
 def _num_bytes(buffered: dict[bytes, tuple[bytes, bytes | None, int]]) -> int:

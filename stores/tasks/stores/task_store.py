@@ -25,8 +25,18 @@ from stores.files.plain_files import translated_system_errors
 from stores.interface import Position
 from stores.records.staging import StoreStaging
 from stores.tasks.context import TaskContext
-from stores.tasks.directory.origin_file import Origin
+from stores.tasks.directory.entry_files import Origin
 from stores.tasks.directory.task_files import StorePlan
+from stores.tasks.stores.earlier_store import (
+    IN_DOUBT,
+    ROLLED_BACK,
+    PositionFiles,
+    Trust,
+    can_import_offsets,
+    import_offsets,
+    is_damaged,
+    keeps_apart,
+)
 from stores.tasks.stores.log_follower import (
     LogFollower,
     OnRestore,
@@ -37,14 +47,12 @@ from stores.tasks.stores.log_follower import (
     restore,
     warn_of_missing,
 )
-from stores.tasks.stores.log_rewriting import FOLLOWED, LOGGED
+from stores.tasks.stores.log_format import FOLLOWED, LOGGED
 from stores.tasks.stores.log_start import CommittedStreamTime, LogStart, first_needed
-from stores.tasks.stores.offset_import import PositionFiles, can_import_offsets, import_offsets
 from stores.tasks.stores.shown_store import ShownStore
-from stores.tasks.stores.store_counters import TaskStoreCounters
 from stores.tasks.stores.store_format import StoreFormat
+from stores.tasks.stores.store_metrics import TaskStoreCounters
 from stores.tasks.stores.takeover import Takeover
-from stores.tasks.stores.trust import IN_DOUBT, ROLLED_BACK, Trust, is_damaged, keeps_apart
 
 _log = logging.getLogger(__name__)
 

@@ -24,12 +24,16 @@ from stores.interface import KeyValueStore, TopicPartition
 from stores.registry import StoreBackend, backends
 from stores.strategies import commit_marker as marker
 from stores.strategies import indexed_batch
-from stores.tasks.directory.checkpoint_file import CheckpointFile
-from stores.tasks.directory.directory_layout import JOURNAL_FILE, LAYOUT_FILE, DirectoryLayout, write_layout
-from stores.tasks.directory.origin_file import Origin, OriginFile
+from stores.tasks.directory.entry_files import CheckpointFile, Origin, OriginFile
 from stores.tasks.directory.relocation_journal import Journal
 from stores.tasks.directory.state_directory import PROCESS_FILE, process_id
-from stores.tasks.directory.store_places import remove_streams_store
+from stores.tasks.directory.store_places import (
+    JOURNAL_FILE,
+    LAYOUT_FILE,
+    DirectoryLayout,
+    remove_streams_store,
+    write_layout,
+)
 
 SPILLING = [name for name, backend in backends().items() if indexed_batch.SEALED in backend.failpoints]
 SMALL: dict[str, object] = {"staging_buffer_bytes": 100, "copy_part_bytes": 1000}

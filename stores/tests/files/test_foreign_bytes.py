@@ -28,12 +28,11 @@ from stores.registry import open_store
 from stores.spark.watermark import next_watermark_of, watermark_of
 from stores.strategies.commit_marker import DamagedMarkerError, Marker
 from stores.tasks import Topology
-from stores.tasks.directory.checkpoint_file import CheckpointFile
-from stores.tasks.directory.directory_layout import read_layout
-from stores.tasks.directory.origin_file import Origin, OriginFile
+from stores.tasks.directory.entry_files import CheckpointFile, Origin, OriginFile
 from stores.tasks.directory.placement import Move
 from stores.tasks.directory.relocation_journal import Journal
 from stores.tasks.directory.state_directory import StateDirectory, process_id
+from stores.tasks.directory.store_places import read_layout
 from stores.tasks.directory.unnamed_stores import note_kept
 from stores.tasks.identifier import StorePartition, TaskId
 from stores.worker import Application, Processor

@@ -15,7 +15,7 @@ from stores.changelog import Changelog, Record
 from stores.changelog.kafka.testing.broker import Broker
 from stores.interface import TopicPartition
 from stores.tasks import StateDirectory, StreamTask, TaskContext, most_caught_up_first, offset_sum
-from stores.tasks.directory.checkpoint_file import UNKNOWN_OFFSET
+from stores.tasks.directory.entry_files import UNKNOWN_OFFSET
 from stores.tasks.directory.state_directory import OFFSET_SUM_MAX
 from stores.tests.kafka.counting import KEYS, changelog, prepared
 from stores.tests.kafka.independent_reader import IndependentReader

@@ -14,8 +14,8 @@ from stores.changelog.kafka import KafkaChangelog
 from stores.changelog.kafka.testing.broker import Broker
 from stores.changelog.producer import AFTER_COMMIT, BEFORE_COMMIT
 from stores.settings import Upgrade
-from stores.tasks.stores import log_rewriting
-from stores.tasks.stores.conversion import is_replaced, version_of
+from stores.tasks.stores import log_format
+from stores.tasks.stores.log_format import is_replaced, version_of
 from stores.tasks.stores.log_start import needed_from
 from stores.tests.forked_call import call_until_killed
 from stores.tests.kafka.fresh import fresh_changelog
@@ -76,13 +76,13 @@ def is_old(record: Record) -> bool:
 
 
 @pytest.mark.parametrize("policy", SETTINGS)
-@pytest.mark.parametrize("failpoint", [BEFORE_COMMIT, AFTER_COMMIT, *log_rewriting.FAILPOINTS])
+@pytest.mark.parametrize("failpoint", [BEFORE_COMMIT, AFTER_COMMIT, *log_format.FAILPOINTS])
 def test_kills_at_each_step_lose_nothing_and_log_nothing_twice(
     tmp_path: Path, broker: Broker, failpoint: str, policy: str
 ) -> None:
     begun(tmp_path, broker, policy)
     killed = call_until_killed(rewrite, tmp_path, failpoint)
-    assert killed == (failpoint != log_rewriting.FOLLOWED or policy == "deletes")
+    assert killed == (failpoint != log_format.FOLLOWED or policy == "deletes")
     for _ in range(2):
         rewrite(tmp_path)
         assert 12 <= check(tmp_path) <= 14

@@ -20,7 +20,7 @@ from stores.errors import StoreLockedError
 from stores.interface import TopicPartition
 from stores.records import STR, TimestampedKeyValue, ValueAndTimestamp
 from stores.tasks import StoreConfig, StreamTask, TaskContext, TaskId
-from stores.tasks.directory.checkpoint_file import CheckpointFile
+from stores.tasks.directory.entry_files import CheckpointFile
 from stores.tests.kafka.fresh import fresh_changelog
 from stores.tests.kafka.java_programs import DEADLINE_S, running_streams_program, streams_program
 

@@ -21,9 +21,8 @@ from stores.errors import StoreCorruptedError, StoreError, StoreIncompatibleErro
 from stores.records import INT64, STR, Window
 from stores.spark import task
 from stores.spark.context import Context
-from stores.spark.local_state import VERSION_ID, LocalState
+from stores.spark.local_state import LOGGED_MARKS, VERSION_ID, LocalState
 from stores.spark.plan import Batch, Plan
-from stores.spark.recording_store import LOGGED_MARKS
 from stores.spark.rows import Rows
 from stores.tests.spark.counting import (
     COUNTS,

@@ -25,10 +25,10 @@ from stores.records.record_kind import RecordKind
 from stores.spark.__main__ import main
 from stores.spark.arguments import description_of
 from stores.spark.context import TIMES, Context
+from stores.spark.local_state import TTL
 from stores.spark.plan import Plan
-from stores.spark.recording_store import TTL
 from stores.spark.rows import Rows
-from stores.spark.table import rows_of
+from stores.spark.sources import rows_of
 from stores.tests.spark.counting import compute, plan
 
 KINDS: dict[str, RecordKind | None] = {

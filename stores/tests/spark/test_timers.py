@@ -18,12 +18,12 @@ from stores.changelog.files.folder import open_folder
 from stores.config import StoreConfig
 from stores.errors import ConfigError, StoreCorruptedError, StoreIncompatibleError
 from stores.registry import open_store
-from stores.spark import idle_batches, task, watermark
+from stores.spark import sources, task, watermark
 from stores.spark.context import TIMES, Context, Timers, encoded, set_stream_time, shown_timer, stream_time_ms
-from stores.spark.idle_batches import WatermarkReader
+from stores.spark.local_state import LOGGED_MARKS, logged_marks
 from stores.spark.plan import Batch, Plan
-from stores.spark.recording_store import LOGGED_MARKS, logged_marks
 from stores.spark.rows import Rows
+from stores.spark.sources import WatermarkReader
 from stores.spark.watermark import absolute, next_watermark_of, watermark_of
 from stores.tests.spark.counting import COUNTS, OUTPUT, QUERY, compute, count, expected_rows, plan
 
@@ -308,7 +308,7 @@ def test_the_source_of_batches_without_rows_looks_at_the_checkpoint_from_time_to
     monkeypatch.setattr(reader, "_look_s", 1e9)
     commit(tmp_path, 1, 90)
     assert reader.latestOffset() == {"watermark_ms": 70}
-    assert idle_batches.LOOK_S > 0
+    assert sources.LOOK_S > 0
 
 
 @given(entry=st.binary(min_size=1, max_size=30), value=st.binary(max_size=12))

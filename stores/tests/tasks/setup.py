@@ -26,7 +26,7 @@ from stores.tasks import (
     TaskSettings,
 )
 from stores.tasks.context import ProcessFunction
-from stores.tasks.directory.checkpoint_file import CheckpointFile
+from stores.tasks.directory.entry_files import CheckpointFile
 from stores.tests.forked_call import kill_at, was_killed
 
 INPUT = TopicPartition("input", 0)

@@ -27,7 +27,7 @@ from stores.tasks import RestoreReport, StateDirectory, StreamTask, Subtopology,
 from stores.tasks.directory import relocation_journal, replacement, state_directory
 from stores.tasks.directory.replacement import DECIDED, RENAMED, SYNCED
 from stores.tasks.directory.store_places import SWAP_END, beside, is_streams_store
-from stores.tasks.stores import log_follower, log_rewriting, offset_import, store_format
+from stores.tasks.stores import earlier_store, log_follower, log_format, store_format
 from stores.tests.files import test_format as formats
 from stores.tests.forked_call import call_until_killed
 from stores.tests.tasks.directory import test_layout_change as layouts
@@ -141,8 +141,8 @@ CASES = [
     *cases("rolling upgrade", INDEXED, before=[CREATED, *RESTORED]),
     *cases("rolling upgrade", NATIVE, before=[WRITTEN]),
     *cases("rolling upgrade", DIRECT, before=[WRITTEN]),
-    *cases("rewriting", INDEXED, after=log_rewriting.FAILPOINTS),
-    *cases("rewriting", DIRECT, after=log_rewriting.FAILPOINTS),
+    *cases("rewriting", INDEXED, after=log_format.FAILPOINTS),
+    *cases("rewriting", DIRECT, after=log_format.FAILPOINTS),
     *cases("takeover", INDEXED, "left", before=[CREATED, SYNCED], after=replacement.FAILPOINTS),
     *cases("takeover", INDEXED, "left", after=[RENAMED], hits=[2]),
     *cases("takeover", INDEXED, "right", before=[CREATED, SYNCED], after=AT_ONCE, hits=[2]),
@@ -151,13 +151,13 @@ CASES = [
     *(
         case
         for durability in Durability
-        for case in cases("offset import", INDEXED, durability, before=[offset_import.IMPORTED])
+        for case in cases("offset import", INDEXED, durability, before=[earlier_store.IMPORTED])
     ),
-    *cases("offset import", INDEXED, Durability.CHANGELOG, after=[offset_import.ADOPTED]),
-    *cases("offset import", DUAL, Durability.DISK, before=[offset_import.IMPORTED]),
+    *cases("offset import", INDEXED, Durability.CHANGELOG, after=[earlier_store.ADOPTED]),
+    *cases("offset import", DUAL, Durability.DISK, before=[earlier_store.IMPORTED]),
     *(
         Case("offset import", (INDEXED, Durability.CHANGELOG), point, left, then=(point,))
-        for point, left in zip(offset_import.FAILPOINTS, (BEFORE, AFTER), strict=True)
+        for point, left in zip(earlier_store.FAILPOINTS, (BEFORE, AFTER), strict=True)
     ),
     *cases("relocation", "run", after=MOVES),
     *cases("relocation", "run", after=[RENAMED], hits=[2, len(STORES)]),

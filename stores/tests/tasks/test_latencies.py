@@ -13,7 +13,7 @@ from stores.errors import ConfigError
 from stores.metrics import LATENCY_BOUNDS_S
 from stores.records import BYTES, INT64, Session, TimestampedKeyValue, Window, Windowed
 from stores.tasks import StreamTask, TaskConfig, TaskContext
-from stores.tasks.stores.latencies import LatencyHistograms, RecordingLevel
+from stores.tasks.stores.store_metrics import LatencyHistograms, RecordingLevel
 from stores.tests.tasks.setup import MEMORY, Crash, feed, single
 
 

@@ -36,7 +36,7 @@ from stores.tasks import (
     Topology,
     change_layout,
 )
-from stores.tasks.directory.directory_layout import LAYOUT_FILE, RELOCATE, read_layout
+from stores.tasks.directory.store_places import LAYOUT_FILE, RELOCATE, read_layout
 
 TOLD = {"subtopologies": {"2": {"stores": ["counts", "names"], "inputs": ["orders"]}, "3": {"stores": ["totals"]}}}
 SAME = Topology({2: Subtopology(("counts", "names"), ("orders",)), 3: Subtopology(("totals",))})
@@ -265,5 +265,5 @@ def test_the_command_is_written_in_one_way_wherever_it_is_written() -> None:
             # As one text, also where a string goes on in the next line.
             text = re.sub(r"\"?\s*\n\s*f?\"?", " ", file.read_text())
             found += [(file.name, each) for each in re.findall(r"(?:\S+ +){0,3}-m +stores\.relocate", text)]
-    assert {name for name, _ in found} >= {"tasks.md", "relocate.py", "directory_layout.py"}
+    assert {name for name, _ in found} >= {"tasks.md", "relocate.py", "store_places.py"}
     assert [each for each in found if RELOCATE not in each[1]] == []

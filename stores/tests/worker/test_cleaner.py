@@ -16,8 +16,8 @@ from stores import failpoints
 from stores.interface import TopicPartition
 from stores.registry import open_store
 from stores.tasks import DirectoryLayout, StateDirectory, Subtopology, TaskConfig, TaskId, Topology, change_layout
-from stores.tasks.directory.directory_layout import LAYOUT_FILE
 from stores.tasks.directory.state_directory import REMOVING, Watch, last_used
+from stores.tasks.directory.store_places import LAYOUT_FILE
 from stores.tasks.identifier import StorePartition
 from stores.tests.tasks.directory.relocating import PARTITION, lay_out
 from stores.tests.worker.counting_app import PARTITIONS

@@ -17,7 +17,7 @@ from stores.changelog.sqlite import SqliteChangelog
 from stores.errors import ChangelogError, ChangelogLostError, StoreError, StoreUnavailableError
 from stores.files.plain_files import translated_system_errors
 from stores.interface import Durability, TopicPartition
-from stores.tasks.directory.checkpoint_file import CheckpointFile
+from stores.tasks.directory.entry_files import CheckpointFile
 
 _BESIDE = ("-wal", "-shm", "-journal")
 

@@ -28,11 +28,9 @@ from stores.files.locks import take
 from stores.files.plain_files import make_folder, translated_system_errors
 from stores.interface import Durability, TopicPartition
 from stores.tasks import DirectoryLayout, StateDirectory, Subtopology, TaskId, Topology, change_layout, relocate
-from stores.tasks.directory.checkpoint_file import CheckpointFile
-from stores.tasks.directory.directory_layout import read_layout
-from stores.tasks.directory.origin_file import Origin, OriginFile
+from stores.tasks.directory.entry_files import CheckpointFile, Origin, OriginFile
 from stores.tasks.directory.relocation import is_pending, relocating
-from stores.tasks.directory.store_places import places
+from stores.tasks.directory.store_places import places, read_layout
 from stores.tasks.identifier import StorePartition
 
 _ENGINE = "lmdb"

@@ -31,11 +31,10 @@ from stores.records import BYTES, TimestampedKeyValue
 from stores.records.timestamped import TimestampedKeyValueStore
 from stores.registry import Backend, backend_named, backends, open_store
 from stores.settings import Upgrade, UpgradeMode
-from stores.tasks.directory.checkpoint_file import CheckpointFile
-from stores.tasks.directory.origin_file import Origin
+from stores.tasks.directory.entry_files import CheckpointFile, Origin
 from stores.tasks.directory.replacement import complete
 from stores.tasks.directory.task_files import StorePlan
-from stores.tasks.stores.conversion import version_headers
+from stores.tasks.stores.log_format import version_headers
 from stores.tasks.stores.store_format import kept_version
 from stores.tasks.stores.task_store import TaskStore
 

@@ -23,10 +23,8 @@ from stores.tasks import (
     Topology,
     relocate,
 )
-from stores.tasks.directory.checkpoint_file import CheckpointFile
-from stores.tasks.directory.directory_layout import JOURNAL_FILE
-from stores.tasks.directory.origin_file import Origin, OriginFile
-from stores.tasks.directory.store_places import places
+from stores.tasks.directory.entry_files import CheckpointFile, Origin, OriginFile
+from stores.tasks.directory.store_places import JOURNAL_FILE, places
 from stores.tests.tasks.setup import Crash, state, stream_task
 
 PARTITION = 14

@@ -8,7 +8,7 @@ import pytest
 
 from stores.errors import StoreCorruptedError, StoreUnavailableError
 from stores.interface import TopicPartition
-from stores.tasks.directory.checkpoint_file import CheckpointFile
+from stores.tasks.directory.entry_files import CheckpointFile
 
 A, B = TopicPartition("a", 0), TopicPartition("b-changelog", 12)
 

@@ -30,10 +30,9 @@ from stores.tasks import (
     relocate,
     stored_offsets,
 )
-from stores.tasks.directory.checkpoint_file import CheckpointFile
-from stores.tasks.directory.directory_layout import JOURNAL_FILE, LAYOUT_FILE, read_layout
-from stores.tasks.directory.origin_file import Origin, OriginFile
+from stores.tasks.directory.entry_files import CheckpointFile, Origin, OriginFile
 from stores.tasks.directory.replacement import DECIDED, RENAMED
+from stores.tasks.directory.store_places import JOURNAL_FILE, LAYOUT_FILE, read_layout
 from stores.tests.tasks.directory.relocating import (
     BACKENDS,
     FORMER,

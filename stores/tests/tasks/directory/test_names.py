@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from stores.errors import ConfigError
-from stores.tasks.directory.names import check_stores
+from stores.tasks.identifier import check_stores
 
 
 @pytest.mark.parametrize("name", ["s.new", "s.Removed", "S.WIPED", "s.position"])

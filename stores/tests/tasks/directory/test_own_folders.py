@@ -28,11 +28,10 @@ from stores.tasks import (
     change_layout,
     relocate,
 )
-from stores.tasks.directory.checkpoint_file import CheckpointFile
-from stores.tasks.directory.directory_layout import JOURNAL_FILE, LAYOUT_FILE, RELOCATING_FILE
-from stores.tasks.directory.origin_file import OriginFile
+from stores.tasks.directory.entry_files import CheckpointFile, OriginFile
 from stores.tasks.directory.relocation_journal import Journal
 from stores.tasks.directory.state_directory import REMOVING
+from stores.tasks.directory.store_places import JOURNAL_FILE, LAYOUT_FILE, RELOCATING_FILE
 from stores.tasks.directory.unnamed_stores import UNNAMED_FILE, clean_stores
 from stores.tasks.identifier import StorePartition
 from stores.tests.minimal_store import KINDS

@@ -34,15 +34,13 @@ from stores.tasks import (
     stored_offsets,
 )
 from stores.tasks.directory import relocation
-from stores.tasks.directory.checkpoint_file import CheckpointFile, SplitCheckpoint
-from stores.tasks.directory.directory_layout import JOURNAL_FILE, RELOCATING_FILE
-from stores.tasks.directory.origin_file import Origin, OriginFile, SplitOrigins
-from stores.tasks.directory.placement import Move
+from stores.tasks.directory.entry_files import CheckpointFile, Origin, OriginFile, SplitCheckpoint, SplitOrigins
+from stores.tasks.directory.placement import Move, owners
+from stores.tasks.directory.relocation import TOPOLOGY_FILE
 from stores.tasks.directory.relocation_journal import Journal
 from stores.tasks.directory.replacement import DECIDED, RENAMED
-from stores.tasks.directory.store_entries import owners
+from stores.tasks.directory.store_places import JOURNAL_FILE, RELOCATING_FILE
 from stores.tasks.directory.task_lock import TaskLock
-from stores.tasks.directory.topology_lock import TOPOLOGY_FILE
 from stores.tasks.directory.unnamed_stores import UNNAMED_FILE, clean_stores
 from stores.tests.forked_call import call_until_killed
 from stores.tests.tasks.directory.relocating import (

@@ -15,10 +15,9 @@ from stores.tasks import (
     Topology,
     relocate,
 )
-from stores.tasks.directory.checkpoint_file import CheckpointFile
-from stores.tasks.directory.directory_layout import JOURNAL_FILE
-from stores.tasks.directory.origin_file import Origin, OriginFile
+from stores.tasks.directory.entry_files import CheckpointFile, Origin, OriginFile
 from stores.tasks.directory.replacement import RENAMED
+from stores.tasks.directory.store_places import JOURNAL_FILE
 from stores.tests.tasks.directory.relocating import (
     PARTITION,
     PRESENT,

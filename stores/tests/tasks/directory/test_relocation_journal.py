@@ -17,10 +17,10 @@ from stores.tasks import (
     relocate,
 )
 from stores.tasks.directory import replacement
-from stores.tasks.directory.checkpoint_file import CheckpointFile
-from stores.tasks.directory.directory_layout import JOURNAL_FILE
+from stores.tasks.directory.entry_files import CheckpointFile
 from stores.tasks.directory.relocation_journal import Journal
 from stores.tasks.directory.replacement import PLACED, RENAMED
+from stores.tasks.directory.store_places import JOURNAL_FILE
 from stores.tests.tasks.directory.relocating import (
     FORMER,
     PARTITION,

@@ -26,7 +26,7 @@ from stores.interface import TopicPartition
 from stores.registry import open_store
 from stores.tasks import StateDirectory, TaskId, most_caught_up_first, offset_sum
 from stores.tasks.directory import state_directory
-from stores.tasks.directory.checkpoint_file import CheckpointFile
+from stores.tasks.directory.entry_files import CheckpointFile
 from stores.tasks.directory.state_directory import OFFSET_SUM_MAX, PROCESS_FILE
 from stores.tests.tasks.setup import (
     INDEXED,

@@ -18,8 +18,7 @@ from stores.tasks import (
     Topology,
     relocate,
 )
-from stores.tasks.directory.checkpoint_file import CheckpointFile
-from stores.tasks.directory.origin_file import Origin, OriginFile
+from stores.tasks.directory.entry_files import CheckpointFile, Origin, OriginFile
 from stores.tests.tasks.directory.relocating import (
     FORMER,
     PARTITION,

@@ -25,8 +25,8 @@ from stores.records.record_kind import RecordKind
 from stores.records.segments import SEQUENCE_BOUND, escaped, packed
 from stores.registry import open_store
 from stores.settings import Upgrade
-from stores.tasks.stores.conversion import REPLACED, VERSION_HEADER, Conversion
 from stores.tasks.stores.log_follower import restore
+from stores.tasks.stores.log_format import REPLACED, VERSION_HEADER, Conversion
 from stores.tasks.stores.replay_bound import ReplayBound
 from stores.tests.tasks.setup import INDEXED, MEMORY
 from stores.tests.tasks.typed import KINDS, STORE, typed_task

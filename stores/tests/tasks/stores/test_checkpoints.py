@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from stores.changelog import MemoryChangelog
+from stores.tasks.stores.earlier_store import Trust
 from stores.tasks.stores.log_follower import BEFORE_WRITE
-from stores.tasks.stores.trust import Trust
 from stores.tests.tasks.setup import (
     AT_LEAST_ONCE,
     DIRECT,

@@ -14,7 +14,7 @@ from stores.errors import ChangelogLostError, StoreCorruptedError, StoreUnavaila
 from stores.interface import TopicPartition
 from stores.registry import backend_named, backends, open_store
 from stores.tasks import ProcessingGuarantee
-from stores.tasks.stores import trust
+from stores.tasks.stores import earlier_store
 from stores.tests.tasks.setup import (
     AT_LEAST_ONCE,
     DIRECT,
@@ -63,7 +63,7 @@ def test_data_without_an_offset_beside_it_is_wiped_under_exactly_once_and_the_re
     left, right = task.open()
     corrupt = guarantee is EXACTLY_ONCE
     assert (left.wiped, left.records, right.wiped) == (corrupt, 2, False)
-    assert left.reason == (trust.NO_OFFSET if corrupt else None)
+    assert left.reason == (earlier_store.NO_OFFSET if corrupt else None)
     restored = {b"0": b"9", b"1": b"9"}
     assert state(task, "left") == (restored if corrupt else {**restored, b"foreign": b"1"})
     assert state(task, "right") == restored
@@ -92,7 +92,7 @@ def test_a_direct_store_that_has_lost_its_checkpoint_is_wiped_and_restored_whole
     task.close()
     checkpoint(tmp_path).forget(LEFT)
     lost, _ = task.open()
-    assert (lost.wiped, lost.records, lost.reason) == (True, 3, trust.UNCLEAN)
+    assert (lost.wiped, lost.records, lost.reason) == (True, 3, earlier_store.UNCLEAN)
     assert state(task, "left") == state(task, "right") == expected_state([1, 2, 1])
     task.close()
 
@@ -241,7 +241,7 @@ def test_what_is_wiped_while_the_task_is_running_is_reported_as_well(tmp_path: P
     with pytest.raises(Crash):
         task.run()
     left, right = task.restore_reports()
-    assert (left.store, left.wiped, left.records, left.reason) == ("left", True, 1, trust.ROLLED_BACK)
+    assert (left.store, left.wiped, left.records, left.reason) == ("left", True, 1, earlier_store.ROLLED_BACK)
     assert (right.store, right.wiped, right.records, right.reason) == ("right", False, 0, None)
     task.close()
 

@@ -16,8 +16,8 @@ from stores.errors import ChangelogError
 from stores.interface import ProcessingGuarantee, TopicPartition
 from stores.settings import Upgrade
 from stores.tasks import StreamTask
-from stores.tasks.stores import log_rewriting, log_start
-from stores.tasks.stores.conversion import VERSION_HEADER
+from stores.tasks.stores import log_format, log_start
+from stores.tasks.stores.log_format import VERSION_HEADER
 from stores.tasks.stores.store_group import AFTER_STORE_COMMIT
 from stores.tasks.task_transaction import BEFORE_LOG_COMMIT
 from stores.tests.forked_call import call_until_killed
@@ -256,7 +256,7 @@ def test_a_second_rewriting_to_a_later_format_replaces_the_first(tmp_path: Path,
         assert shown_as_second(task) == expected(12)
 
 
-@pytest.mark.parametrize("failpoint", [AFTER_COMMIT, *log_rewriting.FAILPOINTS])
+@pytest.mark.parametrize("failpoint", [AFTER_COMMIT, *log_format.FAILPOINTS])
 def test_an_opening_after_an_interrupted_one_does_the_rest_and_logs_nothing_again(
     tmp_path: Path, log: MemoryChangelog, failpoint: str
 ) -> None:
@@ -310,7 +310,7 @@ def test_a_rewriting_that_a_dead_process_has_just_completed_is_not_repeated(
     def deciding(self: MemoryChangelog, transactional_id: str | None = None, timeout_s: float | None = None) -> Any:
         if (transactional_id or "").endswith("-rewriting") and not decided:
             decided.append(transactional_id or "")
-            log_rewriting.rewrite(log, STORE, Upgrade(1, to_new, rewrite_changelog=True), "dead")
+            log_format.rewrite(log, STORE, Upgrade(1, to_new, rewrite_changelog=True), "dead")
         return opened(self, transactional_id, timeout_s)
 
     with monkeypatch.context() as patch:

@@ -24,8 +24,8 @@ from stores.interface import TopicPartition
 from stores.registry import open_store
 from stores.settings import Upgrade
 from stores.tasks.stores import log_start
-from stores.tasks.stores.conversion import Conversion
 from stores.tasks.stores.log_follower import restore
+from stores.tasks.stores.log_format import Conversion
 from stores.tasks.stores.replay_bound import ReplayBound
 from stores.tests.tasks.setup import DIRECT, INDEXED, INPUT, MEMORY, Crash, raising_at
 from stores.tests.tasks.typed import KINDS, RETENTION_MS, STORE, typed_task, values, write

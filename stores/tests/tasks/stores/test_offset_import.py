@@ -15,8 +15,8 @@ from stores.files.identity import STEPS, read_identity
 from stores.interface import Durability, IsolationLevel, TopicPartition
 from stores.registry import open_store
 from stores.tasks import StreamTask
-from stores.tasks.directory.checkpoint_file import CheckpointFile
-from stores.tasks.stores.offset_import import IMPORTED
+from stores.tasks.directory.entry_files import CheckpointFile
+from stores.tasks.stores.earlier_store import IMPORTED
 from stores.tests.tasks.setup import (
     AT_LEAST_ONCE,
     DIRECT,

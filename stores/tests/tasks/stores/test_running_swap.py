@@ -18,7 +18,7 @@ from stores.settings import UpgradeProgress
 from stores.tasks import TaskContext
 from stores.tasks.directory import replacement as swap
 from stores.tasks.stores import store_format
-from stores.tasks.stores.conversion import VERSION_HEADER
+from stores.tasks.stores.log_format import VERSION_HEADER
 from stores.tests.tasks.setup import DIRECT, INPUT
 from stores.tests.tasks.typed import STORE, feed_times, sent, store_folder
 from stores.tests.tasks.upgrading import (

@@ -17,7 +17,7 @@ from stores.records import INT64, STR, KeyValue
 from stores.settings import Upgrade, UpgradeProgress
 from stores.tasks import TaskContext
 from stores.tasks.directory.store_places import PREPARE_END, beside
-from stores.tasks.stores.conversion import VERSION_HEADER, version_headers, version_of
+from stores.tasks.stores.log_format import VERSION_HEADER, version_headers, version_of
 from stores.tasks.stores.store_format import ROOM_BYTES
 from stores.tests.tasks.setup import INDEXED, Crash
 from stores.tests.tasks.typed import STORE, feed_times, kept, store_folder

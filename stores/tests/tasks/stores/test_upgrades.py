@@ -28,10 +28,10 @@ from stores.registry import StoreBackend, backends
 from stores.settings import Upgrade, UpgradeMode, UpgradeProgress
 from stores.strategies.store import Store
 from stores.tasks import StateDirectory, TaskConfig, TaskContext
-from stores.tasks.directory.names import check_stores
 from stores.tasks.directory.replacement import RENAMED, SYNCED
 from stores.tasks.directory.store_places import PREPARE_END, beside
-from stores.tasks.stores.conversion import VERSION_HEADER
+from stores.tasks.identifier import check_stores
+from stores.tasks.stores.log_format import VERSION_HEADER
 from stores.tasks.stores.store_format import files_bytes, kept_version, room_needed_bytes
 from stores.tests.minimal_store import Direct
 from stores.tests.tasks.setup import DIRECT, INDEXED, MEMORY, TASK, Crash, begun, crashing_at

@@ -1,21 +1,40 @@
-"""The checkpoint file of a task: the changelog offset that each store's files reflect.
+"""The two files beside the stores of a task: the changelog offset of each store, and the guarantee that wrote it.
 
-It is text in Kafka's format, version 0: the version, the number of lines that follow, and the lines, each with
-``topic partition offset``. The last line ends in a checksum of the whole: the 32 bits of a CRC-32 as whitespace, a
-space for 0 and a tab for 1. Kafka splits a line at whitespace and ignores everything after the offset. A file that
-Kafka wrote has no checksum and is accepted. A checksum in a separate file could not change atomically with this one.
+The checkpoint file has the changelog offset that each store's files reflect. It is text in Kafka's format, version 0:
+the version, the number of lines that follow, and the lines, each with ``topic partition offset``. The last line ends in
+a checksum of the whole: the 32 bits of a CRC-32 as whitespace, a space for 0 and a tab for 1. Kafka splits a line at
+whitespace and ignores everything after the offset. A file that Kafka wrote has no checksum and is accepted. A checksum
+in a separate file could not change atomically with this one.
+
+The origin file has the guarantee under which the stores were written. It matters for stores that do not isolate
+uncommitted writes: their content is only known to be committed after an exactly-once task has closed them cleanly. The
+file is durable before a task makes its first write to such a store, and says CLEAN only after a clean close. The
+guarantee of a store without an entry is unknown. A store that isolates uncommitted writes and keeps its offsets with
+its data needs no entry. It is JSON with a checksum: ``{"stores": {"NAME": "exactly_once"}, "checksum": 1}``.
+
+Source: KIP-129, ``processing.guarantee`` ("swap and restart").
 """
 
 from __future__ import annotations
 
 import errno
+import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from enum import StrEnum
 from pathlib import Path
 from zlib import crc32
 
 from stores.errors import StoreCorruptedError
-from stores.files.plain_files import StrangeFileError, atomic_write, read_file, sync_folder, translated_system_errors
+from stores.files.plain_files import (
+    StrangeFileError,
+    atomic_write,
+    read_file,
+    read_json,
+    replace_file,
+    sync_folder,
+    translated_system_errors,
+)
 from stores.interface import TopicPartition
 
 VERSION = 0
@@ -147,3 +166,79 @@ class SplitCheckpoint:
 def _checksum(content: bytes) -> bytes:
     bits = f"{crc32(content):032b}".encode()
     return bits.translate(bytes.maketrans(b"01", _BLANKS))
+
+
+_ORIGINS_BYTES_MAX = 16 << 20
+
+
+class Origin(StrEnum):
+    """The knowledge of a task about a store's content and its changelog."""
+
+    CLEAN = "clean"
+    """Its task was closed cleanly: it matches its changelog up to its offset."""
+    EXACTLY_ONCE = "exactly_once"
+    """An exactly-once task has it open, or did not close it cleanly: it may have writes that were never committed."""
+    AT_LEAST_ONCE = "at_least_once"
+    """It may have writes that were never committed, even from before the last opening: an at-least-once task keeps
+    them."""
+
+
+class OriginFile:
+    """The file at ``path``, always replaced atomically. Raises, all methods: StoreUnavailableError on a disk error."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def read(self, names: Iterable[str]) -> dict[str, Origin]:
+        """The origins of the stores ``names`` that have an entry; AT_LEAST_ONCE for each if the file is damaged."""
+        with translated_system_errors(self.path):
+            try:
+                content = read_json(self.path, _ORIGINS_BYTES_MAX)
+            except FileNotFoundError:
+                return {}
+            except ValueError:
+                content = None
+            # Its writer may have been killed before the name was synced, and later writes rely on this file.
+            sync_folder(self.path.parent)
+        try:
+            if not isinstance(content, dict):
+                raise TypeError("it is not a JSON object")
+            stores = {name: Origin(origin) for name, origin in content["stores"].items()}
+            if content["checksum"] == _origins_checksum(stores):
+                return stores
+        except (ValueError, KeyError, TypeError, AttributeError):
+            pass
+        return dict.fromkeys(names, Origin.AT_LEAST_ONCE)
+
+    def write(self, stores: Mapping[str, Origin]) -> None:
+        """Replace the file by one with these entries, or remove it if there are none; durable on return."""
+        with translated_system_errors(self.path):
+            if stores:
+                entries = dict(sorted(stores.items()))
+                replace_file(self.path, json.dumps({"stores": entries, "checksum": _origins_checksum(entries)}) + "\n")
+            elif os.path.lexists(self.path):
+                self.path.unlink()
+                sync_folder(self.path.parent)
+
+
+class SplitOrigins:
+    """An ``OriginFile`` that is split by store."""
+
+    def __init__(self, files: Mapping[str, OriginFile]) -> None:
+        self._files = files
+
+    def read(self, names: Iterable[str]) -> dict[str, Origin]:
+        """Return the origins of the stores ``names`` that have an entry; AT_LEAST_ONCE if a file is damaged."""
+        found: dict[str, Origin] = {}
+        for name in names:
+            found |= self._files[name].read([name])
+        return found
+
+    def write(self, stores: Mapping[str, Origin]) -> None:
+        """Replace each file, or remove it if ``stores`` has no entry for it; durable on return."""
+        for name, file in self._files.items():
+            file.write({name: stores[name]} if name in stores else {})
+
+
+def _origins_checksum(stores: Mapping[str, Origin]) -> int:
+    return crc32(json.dumps(dict(sorted(stores.items()))).encode())
