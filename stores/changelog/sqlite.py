@@ -22,8 +22,7 @@ from stores.changelog.arguments import (
 )
 from stores.changelog.compaction import ABORTED, Compaction
 from stores.changelog.file_group import FileGroupMember, check_members
-from stores.changelog.group import Copies, GroupListener
-from stores.changelog.interface import Changelog, Headers, IsExpired, Record, SharedProducer
+from stores.changelog.interface import Changelog, Copies, GroupListener, Headers, IsExpired, Record, SharedProducer
 from stores.changelog.log_file import BUSY_TIMEOUT_S, LogFile
 from stores.changelog.producer import BufferedProducer, EmbeddedSharedProducer, ProducerIdentity
 from stores.changelog.sqlite_writer import SqliteWriter, is_sound

@@ -22,9 +22,8 @@ from stores.files.plain_files import translated_system_errors
 from stores.files.store_directory import StoreDirectory
 from stores.interface import TopicPartition
 from stores.registry import open_store
-from stores.shell.backup import back_up, strongest
 from stores.shell.decoding import SERDES, Decoder, Line, as_json, as_text
-from stores.shell.disk_store import DiskStore, Reading, held, reading
+from stores.shell.disk_store import DiskStore, Reading, back_up, held, reading, strongest
 from stores.shell.sqlite_files import facts_of, is_changelog, records_of, tables_of
 from stores.version import __version__
 

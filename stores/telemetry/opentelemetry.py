@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 
 from stores.extras import advice
 from stores.metrics import MetricKind
-from stores.telemetry.registry import INSTRUMENTS, Instrument, MetricsRegistry
+from stores.telemetry import INSTRUMENTS, Instrument, MetricsRegistry
 
 try:
     from opentelemetry.metrics import CallbackOptions, MeterProvider, Observation, get_meter

@@ -23,7 +23,7 @@ from urllib.request import Request, urlopen
 from stores.errors import ConfigError, StoreError
 from stores.interface import Closeable
 from stores.metrics import LATENCY_BOUNDS_S, LatencyHistogram, MetricKind
-from stores.telemetry.registry import Instrument, Labels, MetricsRegistry, Value
+from stores.telemetry import Instrument, Labels, MetricsRegistry, Value
 
 _log = logging.getLogger(__name__)
 

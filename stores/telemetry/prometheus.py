@@ -15,7 +15,7 @@ from stores.errors import StoreUnavailableError
 from stores.extras import advice
 from stores.interface import Closeable
 from stores.metrics import LATENCY_BOUNDS_S, LatencyHistogram, MetricKind
-from stores.telemetry.registry import Instrument, MetricsRegistry
+from stores.telemetry import Instrument, MetricsRegistry
 
 try:
     from prometheus_client import CollectorRegistry, start_http_server

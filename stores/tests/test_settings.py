@@ -19,8 +19,7 @@ from stores.settings import UpgradeMode, read
 from stores.tasks import OnError, TaskConfig
 from stores.tests.worker.counting_app import app
 from stores.worker.__main__ import find_application
-from stores.worker.settings import WorkerSettings
-from stores.worker.transaction_scope import TransactionScope
+from stores.worker.settings import TransactionScope, WorkerSettings
 
 MODULE = "stores.tests.worker.counting_app"
 EXACTLY_ONCE = ProcessingGuarantee.EXACTLY_ONCE

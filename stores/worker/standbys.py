@@ -1,6 +1,6 @@
 """The standby copies of a worker: they follow the changelogs on a thread of their own, in turn and in bounded steps.
 
-The group says who has which partitions, and each worker finds its own copies by that (module ``standby_assignment``).
+The group says who has which partitions, and each worker finds its own copies by that (``standby_partitions``).
 Another thread asks the group: an answer may take long, and neither a claim nor the worker's end waits for it.
 When the worker gets a task of which it has a copy, it closes the copy, and the task restores what the copy lacks.
 """
@@ -9,17 +9,18 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from hashlib import sha256
 from heapq import nlargest
 
-from stores.changelog.group import GroupMember, Peer
-from stores.errors import StoreError
+from stores.changelog.interface import GroupMember, Peer
+from stores.errors import ChangelogTimeoutError, StoreError, StoreLockedError
 from stores.interface import TopicPartition
 from stores.tasks.identifier import TaskId
 from stores.worker.running_task import MakeTask
-from stores.worker.standby_copy import StandbyCopy, StandbyStatus
 
 _log = logging.getLogger(__name__)
 
@@ -28,6 +29,14 @@ LOOK_S = 1.0
 CLAIM_S = 10.0
 """The time to wait for the release of a copy. A task whose copy is not released in time waits for the folder's lock."""
 _IDLE_S = 0.1
+
+
+STEP_RECORDS = 10_000
+"""The most records that a step writes into each store: a copy is released after about one step."""
+FOLLOW_S = 0.25
+"""The time between two looks for new records, once a copy is at the end."""
+RETRY_S = 5.0
+"""The time after which a copy that has failed is opened again."""
 
 
 class Standbys:
@@ -171,6 +180,74 @@ class Standbys:
             with self._change:
                 del self._copies[task_id]
                 self._change.notify_all()
+
+
+@dataclass(frozen=True)
+class StandbyStatus:
+    """The state of one standby copy, as other threads may see it."""
+
+    task_id: TaskId
+    lag: int | None
+    """The offsets that it lacked at its last step; None while it is not open."""
+
+
+class StandbyCopy:
+    """The copy of one task. For the thread that owns it; ``status`` and ``changelog_offsets`` for any."""
+
+    def __init__(self, task_id: TaskId, make: MakeTask) -> None:
+        self.task_id = task_id
+        self.status = StandbyStatus(task_id, None)
+        # The registry of metrics does not keep the task alive.
+        self._task = make(task_id, lambda progress: None)
+        self._copy = self._task.standby()
+        self._open = False
+        self._due = 0.0
+        self._told = ""
+
+    def step(self) -> bool:
+        """Open the copy, or write some new records of the changelogs; return True if there are more.
+
+        An error does not end the worker, whose tasks do not need the copy: it is logged, and tried again later.
+        """
+        if time.monotonic() < self._due:
+            return False
+        try:
+            if not self._open:
+                self._copy.open()
+                self._open = True
+            lag = self._copy.follow(STEP_RECORDS)
+        except ChangelogTimeoutError as error:
+            self._try_later(error, FOLLOW_S)
+            return False
+        except StoreError as error:
+            self.close(clean=False)
+            # Another process that has the folder may be about to close it.
+            self._try_later(error, FOLLOW_S if isinstance(error, StoreLockedError) else RETRY_S)
+            return False
+        self.status = StandbyStatus(self.task_id, lag)
+        self._told = ""
+        if not lag:
+            self._due = time.monotonic() + FOLLOW_S
+        return lag > 0
+
+    def changelog_offsets(self) -> Mapping[TopicPartition, int | None]:
+        """Return the changelog offsets of the stores; empty while the copy is not open."""
+        return self._copy.offsets() if self._open else {}
+
+    def close(self, *, clean: bool = True) -> None:
+        """Close the copy: if ``clean``, with a checkpoint. A later ``step`` opens it again."""
+        self._open = False
+        self.status = StandbyStatus(self.task_id, None)
+        try:
+            self._copy.close(clean=clean)
+        except StoreError as error:
+            _log.warning("the standby copy of task %s could not be closed in order: %s", self.task_id, error)
+
+    def _try_later(self, error: StoreError, pause_s: float) -> None:
+        self._due = time.monotonic() + pause_s
+        if str(error) != self._told:
+            self._told = str(error)
+            _log.warning("the standby copy of task %s does not follow, and is tried again: %s", self.task_id, error)
 
 
 def standby_partitions(

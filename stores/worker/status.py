@@ -13,7 +13,7 @@ from typing import Self
 from stores.changelog.interface import Changelog
 from stores.errors import StoreError
 from stores.worker.running_task import TaskStatus
-from stores.worker.standby_copy import StandbyStatus
+from stores.worker.standbys import StandbyStatus
 
 NO_TASKS = (
     "0 tasks: other workers have them, or no broker answers. Kafka gives those of a killed worker away after its "

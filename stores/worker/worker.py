@@ -20,8 +20,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
-from stores.changelog.group import GroupMember
-from stores.changelog.interface import Changelog
+from stores.changelog.interface import Changelog, GroupMember
 from stores.errors import ChangelogTimeoutError, StoreClosedError, StoreError
 from stores.interface import PositionBound, TopicPartition
 from stores.settings import Properties
@@ -32,17 +31,13 @@ from stores.tasks.settings import SharedResources
 from stores.tasks.stores.log_follower import OnRestore
 from stores.tasks.task import StreamTask
 from stores.telemetry import MetricsRegistry
-from stores.worker.cleaner import Cleaner
-from stores.worker.definition import Definition
-from stores.worker.global_thread import GlobalThread
-from stores.worker.local_copies import LocalCopies
+from stores.worker.definition import Definition, prepared_topics
+from stores.worker.local_copies import Cleaner, LocalCopies
 from stores.worker.running_task import MakeTask, TaskStatus
-from stores.worker.settings import WorkerSettings, exported_metrics, exports_metrics, read_properties
+from stores.worker.settings import TransactionScope, WorkerSettings, exported_metrics, exports_metrics, read_properties
 from stores.worker.standbys import Standbys
 from stores.worker.status import StatusLine, WorkerStatus
-from stores.worker.stream_thread import StreamThread
-from stores.worker.topics import prepared_topics
-from stores.worker.transaction_scope import TransactionScope
+from stores.worker.stream_thread import GlobalThread, StreamThread
 
 if TYPE_CHECKING:
     from stores.worker.queries.endpoint import QueryEndpoint

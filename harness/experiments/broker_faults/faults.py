@@ -33,7 +33,7 @@ from harness.faults.network_proxy import END_TXN
 from harness.mutants.registry import BROKER_TRIALS
 from harness.processes.child import MeasurementFailedError
 from harness.workloads.suggestion import check_known
-from stores.changelog.group import AFTER_REVOKE, BEFORE_ASSIGN, BEFORE_REVOKE
+from stores.changelog.interface import AFTER_REVOKE, BEFORE_ASSIGN, BEFORE_REVOKE
 from stores.changelog.producer import AFTER_COMMIT, BEFORE_COMMIT
 from stores.errors import ConfigError
 from stores.failpoints import Part, failpoint

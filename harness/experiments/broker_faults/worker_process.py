@@ -14,7 +14,7 @@ from harness.experiments.broker_faults.application import DIE, POLL_S, STATUS, M
 from harness.mutants.registry import patch
 from harness.processes.child import measure
 from stores import failpoints
-from stores.changelog.group import AFTER_REVOKE, BEFORE_ASSIGN, BEFORE_REVOKE
+from stores.changelog.interface import AFTER_REVOKE, BEFORE_ASSIGN, BEFORE_REVOKE
 from stores.worker import Worker
 
 _PROPERTIES = {

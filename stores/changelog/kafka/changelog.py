@@ -17,8 +17,7 @@ from stores.changelog.arguments import (
     check_truncation,
     checked_partition,
 )
-from stores.changelog.group import Copies, GroupListener
-from stores.changelog.interface import Changelog, IsExpired, Record, SharedProducer
+from stores.changelog.interface import Changelog, Copies, GroupListener, IsExpired, Record, SharedProducer
 from stores.changelog.kafka.client_settings import ClientSettings
 from stores.changelog.kafka.cluster import Cluster
 from stores.changelog.kafka.group_member import KafkaGroupMember, check_members

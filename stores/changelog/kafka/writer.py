@@ -21,7 +21,7 @@ from stores.changelog.kafka.client_errors import Decision, decision_of, error_of
 from stores.changelog.kafka.client_settings import LostRequests
 from stores.changelog.kafka.cluster import CLIENT_LOG, Cluster
 from stores.changelog.kafka.group_offsets import COORDINATOR_S, GroupOffsets, as_theirs
-from stores.changelog.kafka.records import batch_too_large, check_sizes, sent_headers
+from stores.changelog.kafka.reader import batch_too_large, check_sizes, sent_headers
 from stores.changelog.producer import (
     AFTER_COMMIT,
     BEFORE_COMMIT,

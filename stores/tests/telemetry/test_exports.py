@@ -19,10 +19,9 @@ from prometheus_client.parser import text_string_to_metric_families
 from stores import StoreUnavailableError, open_store
 from stores.changelog import MemoryChangelog
 from stores.tasks import StreamTask
-from stores.telemetry import MetricsRegistry
+from stores.telemetry import INSTRUMENTS, MetricsRegistry
 from stores.telemetry.opentelemetry import export_metrics, instrument_name
 from stores.telemetry.prometheus import PrometheusCollector, PrometheusEndpoint, metric_name
-from stores.telemetry.registry import INSTRUMENTS
 from stores.tests.tasks.setup import MEMORY, counting_task, feed
 
 Series = dict[tuple[str, frozenset[tuple[str, str]]], float]

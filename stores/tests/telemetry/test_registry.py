@@ -18,8 +18,7 @@ from stores.engines.memory import MemoryEngine
 from stores.metrics import MetricKind, TaskMetrics, TaskStoreMetrics, measures
 from stores.strategies.store import Store
 from stores.strategies.store_opening import disown
-from stores.telemetry import MetricsRegistry
-from stores.telemetry.registry import ENGINE, INSTRUMENTS, STORE, TASK, Instrument
+from stores.telemetry import ENGINE, INSTRUMENTS, STORE, TASK, Instrument, MetricsRegistry
 from stores.tests.tasks.setup import MEMORY, counting_task, feed
 
 DERIVED = ("commit_rate", "commit_latency_avg_seconds", "restore_rate")

@@ -24,9 +24,9 @@ from stores.tests.worker.counting_app import PARTITIONS
 from stores.tests.worker.places import EmbeddedPlace, expected_counts
 from stores.tests.worker.worker_process import WorkerProcess
 from stores.tests.worker.worker_thread import ALL, await_counted, await_true, running
-from stores.worker import cleaner
-from stores.worker.cleaner import Cleaner
-from stores.worker.standby_copy import StandbyCopy
+from stores.worker import local_copies
+from stores.worker.local_copies import Cleaner
+from stores.worker.standbys import StandbyCopy
 
 HERE, ELSEWHERE = TaskId(0, 0), TaskId(0, 1)
 TOPOLOGY = Topology({0: Subtopology(("counts",))})
@@ -197,7 +197,7 @@ def test_an_error_is_logged_once_and_the_next_look_goes_on(
     layout.write_text("damaged")
     for _ in range(2):
         stage.look(DELAY_S)
-    assert [record.levelname for record in caplog.records if record.name == "stores.worker.cleaner"] == ["WARNING"]
+    assert [record.levelname for record in caplog.records if record.name == "stores.worker.local_copies"] == ["WARNING"]
     layout.unlink()
     stage.look(0)
     assert stage.state.tasks() == [HERE]
@@ -220,7 +220,7 @@ def test_stores_with_folders_of_their_own_go_by_themselves_unless_a_task_of_the_
 def test_a_worker_cleans_and_keeps_its_own_tasks_and_their_counts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cleaner, "LOOK_S_MIN", 0.02)
+    monkeypatch.setattr(local_copies, "LOOK_S_MIN", 0.02)
     place = EmbeddedPlace(tmp_path)
     words = ["to", "be", "or", "not", "to", "be"]
     place.feed(words)
@@ -241,7 +241,7 @@ def test_a_worker_that_cleans_spares_the_folders_of_its_standby_copies_while_the
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Copies that are open are locked. One that waits for its next try, after an error, is not."""
-    monkeypatch.setattr(cleaner, "LOOK_S_MIN", 0.02)
+    monkeypatch.setattr(local_copies, "LOOK_S_MIN", 0.02)
     monkeypatch.setattr(StandbyCopy, "step", lambda copy: False)
     place = EmbeddedPlace(tmp_path)
     place.feed([])

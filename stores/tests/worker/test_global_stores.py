@@ -24,9 +24,9 @@ from stores.tests.worker.places import EmbeddedPlace, Place
 from stores.tests.worker.queries.asking import ask
 from stores.tests.worker.worker_process import WorkerProcess
 from stores.tests.worker.worker_thread import await_counted
-from stores.worker import Application, Processor, Worker, global_thread
+from stores.worker import Application, Processor, Worker, stream_thread
 from stores.worker.__main__ import FAILED, REFUSED
-from stores.worker.global_thread import GlobalThread
+from stores.worker.stream_thread import GlobalThread
 from stores.worker.worker import _POLL_S
 
 MODULE = "stores.tests.worker.counting_app"
@@ -151,7 +151,7 @@ def await_true(holds: Any) -> None:
 
 
 def test_a_changelog_that_does_not_answer_costs_time_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(global_thread, "FOLLOW_S", 0.01)
+    monkeypatch.setattr(stream_thread, "FOLLOW_S", 0.01)
     stores = Stores(tmp_path, [ChangelogTimeoutError("no answer") for _ in range(3)])
     registry = MetricsRegistry()
     thread = GlobalThread(stores, registry)
@@ -168,7 +168,7 @@ def test_a_changelog_that_does_not_answer_costs_time_only(tmp_path: Path, monkey
 def test_an_unreachable_changelog_at_opening_is_logged_once_and_tried_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(global_thread, "FOLLOW_S", 0.01)
+    monkeypatch.setattr(stream_thread, "FOLLOW_S", 0.01)
     thread = GlobalThread(Stores(tmp_path, [], [ChangelogTimeoutError("no answer") for _ in range(3)]))
     assert thread.await_ready(DEADLINE_S)
     assert thread.failure is None
@@ -207,7 +207,7 @@ def test_a_record_that_a_store_cannot_have_ends_the_worker_after_its_tasks_have_
 def test_after_an_error_the_stores_are_open_until_the_tasks_have_ended(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(global_thread, "FOLLOW_S", 0.01)
+    monkeypatch.setattr(stream_thread, "FOLLOW_S", 0.01)
     error = ChangelogError("the next record is gone")
     stores = Stores(tmp_path, [error])
     thread = GlobalThread(stores)

@@ -14,8 +14,7 @@ from stores.interface import ProcessingGuarantee
 from stores.records import INT64, STR, KeyValue
 from stores.tests.worker.counting_app import app, count
 from stores.worker import Application, Processor, Worker
-from stores.worker.settings import WorkerSettings, read_properties
-from stores.worker.transaction_scope import TransactionScope, transaction_timeout_s
+from stores.worker.settings import TransactionScope, WorkerSettings, read_properties, transaction_timeout_s
 
 EMBEDDED = {"changelog.file": "log.sqlite", "state.dir": "state"}
 KAFKA = {"bootstrap.servers": "127.0.0.1:9", "state.dir": "state"}

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from stores.changelog.group import Peer
+from stores.changelog.interface import Peer
 from stores.errors import (
     ChangelogError,
     ChangelogTimeoutError,
@@ -20,7 +20,7 @@ from stores.errors import (
 )
 from stores.interface import TopicPartition
 from stores.tasks import TaskId
-from stores.worker import standby_copy, standbys
+from stores.worker import standbys
 from stores.worker.standbys import Standbys, standby_partitions
 
 FIRST, SECOND = TaskId(0, 1), TaskId(0, 2)
@@ -88,7 +88,7 @@ def await_asked(member: Member) -> None:
 
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module, name in ((standby_copy, "FOLLOW_S"), (standby_copy, "RETRY_S")):
+    for module, name in ((standbys, "FOLLOW_S"), (standbys, "RETRY_S")):
         monkeypatch.setattr(module, name, 0.0)
     monkeypatch.setattr(standbys, "LOOK_S", 0.005)
     monkeypatch.setattr(standbys, "_IDLE_S", 0.005)

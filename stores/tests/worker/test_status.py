@@ -11,7 +11,7 @@ from stores.interface import TopicPartition
 from stores.tasks import TaskId
 from stores.worker import status as status_module
 from stores.worker.running_task import TaskStatus
-from stores.worker.standby_copy import StandbyStatus
+from stores.worker.standbys import StandbyStatus
 from stores.worker.status import NO_TASKS, NOT_READY, StatusLine, WorkerStatus
 
 ID, OTHER = TaskId(0, 1), TaskId(0, 2)

@@ -10,8 +10,7 @@ from stores.changelog import SqliteChangelog
 from stores.errors import ChangelogError
 from stores.interface import TopicPartition
 from stores.tasks import TaskId
-from stores.telemetry import MetricsRegistry
-from stores.telemetry.registry import INSTRUMENTS
+from stores.telemetry import INSTRUMENTS, MetricsRegistry
 from stores.tests.worker.counting_app import PARTITIONS
 from stores.tests.worker.places import EmbeddedPlace
 from stores.tests.worker.worker_thread import ALL, counting, running

@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import ClassVar, Self
 
 from stores import failpoints
-from stores.changelog import group
+from stores.changelog import interface
 
 DEADLINE_S = 120.0
 IDLE = r"tasks, [\d,]+ records/s, lag 0$"
@@ -151,8 +151,8 @@ def main() -> int:
     from stores.worker.__main__ import main as run_worker
 
     dies_at, in_rebalance, *arguments = sys.argv[1:]
-    if int(in_rebalance) and dies_at != group.BEFORE_REVOKE:
-        failpoints.arm(group.BEFORE_REVOKE, lambda: failpoints.arm(dies_at, die))
+    if int(in_rebalance) and dies_at != interface.BEFORE_REVOKE:
+        failpoints.arm(interface.BEFORE_REVOKE, lambda: failpoints.arm(dies_at, die))
     else:
         failpoints.arm(dies_at, die)
     return run_worker(arguments)

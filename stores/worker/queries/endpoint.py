@@ -13,7 +13,7 @@ from urllib.parse import quote
 
 import bottle
 
-from stores.changelog.group import GroupMember
+from stores.changelog.interface import GroupMember
 from stores.changelog.partitioners import Partitioner
 from stores.config import StoreConfig
 from stores.errors import (
@@ -25,13 +25,11 @@ from stores.errors import (
 )
 from stores.interface import Closeable
 from stores.worker.definition import Definition
-from stores.worker.queries.access import AccessFiles
-from stores.worker.queries.instances import Instances, ServerAddress
-from stores.worker.queries.local_reads import LocalReads, LocalTasks
+from stores.worker.queries.access import AccessFiles, Instances, ServerAddress
 from stores.worker.queries.parameters import RETRY_AFTER_S, Refused, shortened
 from stores.worker.queries.query_request import QueriedStore
 from stores.worker.queries.server import Listener, QueryServer
-from stores.worker.queries.store_queries import StoreQueries
+from stores.worker.queries.store_queries import LocalReads, LocalTasks, StoreQueries
 
 _log = logging.getLogger(__name__)
 

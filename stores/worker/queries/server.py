@@ -24,7 +24,7 @@ from waitress.channel import HTTPChannel
 
 from stores.errors import ConfigError
 from stores.interface import Closeable
-from stores.worker.queries.instances import PROPERTY, ServerAddress, check_specified, ip_address
+from stores.worker.queries.access import PROPERTY, ServerAddress, check_specified, ip_address
 
 THREADS = 8
 CONNECTIONS_MAX = 200

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from stores.changelog import MemoryChangelog, Record
 from stores.changelog.interface import Headers
-from stores.changelog.kafka.records import EPOCH, read_headers
+from stores.changelog.kafka.reader import EPOCH, read_headers
 from stores.errors import ChangelogError, StoreError, StoreIncompatibleError
 from stores.records import Window
 from stores.records.record_kind import RecordKind

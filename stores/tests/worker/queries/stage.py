@@ -9,7 +9,7 @@ from typing import Any, Self
 from urllib.parse import urlencode
 
 from stores.changelog import MemoryChangelog, Record
-from stores.changelog.group import GroupMember
+from stores.changelog.interface import GroupMember
 from stores.changelog.partitioners import PARTITIONERS
 from stores.config import StoreConfig
 from stores.errors import StoreClosedError
@@ -17,11 +17,10 @@ from stores.interface import PositionBound, TopicPartition
 from stores.records import BYTES, FLOAT64, INT64, JSON, STR, KeyValue, RecordKind, Session, TimestampedKeyValue, Window
 from stores.tasks import NO_INTERVAL, StreamTask, TaskContext, TaskId, TaskSettings
 from stores.tests.worker.queries.asking import Reply, call
+from stores.worker.queries.access import Instances, ServerAddress
 from stores.worker.queries.endpoint import routes_of
-from stores.worker.queries.instances import Instances, ServerAddress
-from stores.worker.queries.local_reads import LocalReads
 from stores.worker.queries.query_request import QueriedStore
-from stores.worker.queries.store_queries import StoreQueries
+from stores.worker.queries.store_queries import LocalReads, StoreQueries
 from stores.worker.running_task import TaskStatus
 
 ADDRESS, OTHER = ServerAddress("127.0.0.1", 1), "127.0.0.1:2"

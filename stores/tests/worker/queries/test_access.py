@@ -20,9 +20,8 @@ from stores.tests.worker.queries.asking import TIMEOUT_S, ask
 from stores.tests.worker.queries.stage import OTHER, THERE, Stage
 from stores.worker import Worker
 from stores.worker.queries import server
-from stores.worker.queries.access import CERTIFICATE, KEY, TOKEN, AccessFiles
+from stores.worker.queries.access import CERTIFICATE, KEY, TOKEN, AccessFiles, ServerAddress
 from stores.worker.queries.endpoint import QueryEndpoint, routes_of
-from stores.worker.queries.instances import ServerAddress
 from stores.worker.queries.server import Listener, QueryServer
 
 ANY = ServerAddress("127.0.0.1", 0)

@@ -10,7 +10,7 @@ from stores import extras
 from stores.errors import ConfigError
 from stores.tests.worker.counting_app import app
 from stores.worker import Worker
-from stores.worker.queries.instances import ServerAddress, server_address
+from stores.worker.queries.access import ServerAddress, server_address
 from stores.worker.queries.server import Listener
 
 EMBEDDED = {"changelog.file": "log.sqlite", "state.dir": "state"}

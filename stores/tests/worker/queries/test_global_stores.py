@@ -13,11 +13,10 @@ from stores.interface import PositionBound, TopicPartition
 from stores.records import INT64, STR, KeyValue
 from stores.tasks import GlobalStore, GlobalStores
 from stores.tests.worker.queries.asking import Reply, call
+from stores.worker.queries.access import Instances, ServerAddress
 from stores.worker.queries.endpoint import routes_of
-from stores.worker.queries.instances import Instances, ServerAddress
-from stores.worker.queries.local_reads import LocalReads
 from stores.worker.queries.query_request import QueriedStore
-from stores.worker.queries.store_queries import StoreQueries
+from stores.worker.queries.store_queries import LocalReads, StoreQueries
 
 ADDRESS = ServerAddress("127.0.0.1", 1)
 

@@ -13,7 +13,7 @@ import pytest
 from stores.interface import TopicPartition
 from stores.tests.worker.queries.asking import Reply
 from stores.tests.worker.queries.stage import HERE, LINES, THERE, Stage
-from stores.worker.queries import local_reads
+from stores.worker.queries import store_queries
 
 HERE_AT_0, HERE_AT_1 = f"lines-{HERE}:0", f"lines-{HERE}:1"
 
@@ -83,7 +83,7 @@ def waiting_query(stage: Stage, replies: list[Reply], **parameters: object) -> t
 
 
 def test_a_query_may_wait_for_its_bound(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
-    tried, read = threading.Event(), local_reads._at_one_moment
+    tried, read = threading.Event(), store_queries._at_one_moment
 
     def noted(*arguments: Any) -> Any:
         try:
@@ -91,7 +91,7 @@ def test_a_query_may_wait_for_its_bound(stage: Stage, monkeypatch: pytest.Monkey
         finally:
             tried.set()
 
-    monkeypatch.setattr(local_reads, "_at_one_moment", noted)
+    monkeypatch.setattr(store_queries, "_at_one_moment", noted)
     stage.put("counts", ("a", 1))
     replies: list[Reply] = []
     thread = waiting_query(stage, replies, wait_ms=30_000)
@@ -109,14 +109,14 @@ def test_a_query_that_waited_in_vain_is_refused_as_one_that_did_not(stage: Stage
 
 def test_a_query_waits_for_the_time_that_it_names(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each look at the clock takes a second of it."""
-    seconds, tries, read = count(), [], local_reads._at_one_moment
+    seconds, tries, read = count(), [], store_queries._at_one_moment
 
     def noted(*arguments: Any) -> Any:
         tries.append(1)
         return read(*arguments)
 
-    monkeypatch.setattr(local_reads, "time", SimpleNamespace(monotonic=lambda: next(seconds)))
-    monkeypatch.setattr(local_reads, "_at_one_moment", noted)
+    monkeypatch.setattr(store_queries, "time", SimpleNamespace(monotonic=lambda: next(seconds)))
+    monkeypatch.setattr(store_queries, "_at_one_moment", noted)
     stage.put("counts", ("a", 1))
     assert stage.ask("counts/get", key="a", bound=HERE_AT_1, wait_ms=3_000).status == 409
     assert len(tries) == 1 + 3
@@ -124,7 +124,7 @@ def test_a_query_waits_for_the_time_that_it_names(stage: Stage, monkeypatch: pyt
 
 def test_a_query_that_has_waited_makes_room_for_another_one(stage: Stage) -> None:
     stage.put("counts", ("a", 1))
-    for _ in range(local_reads.WAITING_MAX + 1):
+    for _ in range(store_queries.WAITING_MAX + 1):
         assert stage.ask("counts/get", key="a", bound=HERE_AT_1, wait_ms=1).status == 409
 
 
@@ -157,7 +157,7 @@ def test_uncommitted_data_reflect_their_position_also_if_the_task_moves_on_meanw
 def test_few_queries_wait_and_the_end_refuses_them(stage: Stage) -> None:
     stage.put("counts", ("a", 1))
     replies: list[Reply] = []
-    threads = [waiting_query(stage, replies, wait_ms=30_000) for _ in range(local_reads.WAITING_MAX + 3)]
+    threads = [waiting_query(stage, replies, wait_ms=30_000) for _ in range(store_queries.WAITING_MAX + 3)]
     # Those beyond the most are refused at once; the others wait until the end.
     while len(replies) < 3:
         threads[0].join(0.01)

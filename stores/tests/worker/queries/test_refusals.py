@@ -26,7 +26,7 @@ from stores.records import Windowed
 from stores.tests.json_values import JSON_VALUES
 from stores.tests.worker.queries.asking import Reply, call
 from stores.tests.worker.queries.stage import ADDRESS, HERE, KINDS, MOVING, OTHER, THERE, Stage
-from stores.worker.queries import instances
+from stores.worker.queries import access
 from stores.worker.queries.parameters import shortened
 from stores.worker.queries.store_queries import LIMIT_MAX
 
@@ -309,7 +309,7 @@ def test_clients_are_not_redirected_to_an_invalid_address(
     stage: Stage, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, wrong: str
 ) -> None:
     """Another program may have joined the group, or written the file of a member."""
-    monkeypatch.setattr(instances, "FRESH_S", 0.0)
+    monkeypatch.setattr(access, "FRESH_S", 0.0)
     monkeypatch.setattr(stage.member, "addresses", lambda: {TopicPartition("lines", THERE): wrong})
     for _ in range(2):
         check_refused(stage.ask("counts/get", key="a", partition=THERE), 503, "no worker that answers queries")
@@ -327,12 +327,12 @@ def test_queries_that_find_the_group_silent_do_not_each_wait_for_it(
         raise ChangelogTimeoutError("no answer")
 
     monkeypatch.setattr(stage.member, "addresses", silent)
-    monkeypatch.setattr(instances, "FRESH_S", 3_600.0)
+    monkeypatch.setattr(access, "FRESH_S", 3_600.0)
     for _ in range(20):
         check_refused(stage.ask("counts/get", key="a", partition=THERE), 503, "no answer")
     assert len(asked) == 1
     monkeypatch.undo()
-    monkeypatch.setattr(instances, "FRESH_S", 0.0)
+    monkeypatch.setattr(access, "FRESH_S", 0.0)
     assert stage.ask("counts/get", key="a", partition=THERE).status == 307
 
 

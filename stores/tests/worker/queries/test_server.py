@@ -20,7 +20,7 @@ from stores.errors import ConfigError
 from stores.tests.worker.queries.asking import TIMEOUT_S, ask
 from stores.tests.worker.queries.stage import HERE, Stage
 from stores.worker.queries import server
-from stores.worker.queries.instances import ServerAddress
+from stores.worker.queries.access import ServerAddress
 from stores.worker.queries.server import CONNECTIONS_MAX, REQUEST_BYTES_MAX, THREADS, Listener, QueryServer
 
 ANY = ServerAddress("127.0.0.1", 0)
