@@ -72,7 +72,7 @@ create table group_offset (
     next_offset integer not null,             -- the next input record to read
     primary key (consumer_group, topic, partition)
 ) without rowid;
-create table cleaning (                       -- see stores/changelog/compaction.py
+create table cleaning (                       -- see stores/changelog/sqlite_writer.py
     topic_id integer not null references topic,
     partition integer not null,
     clean_offset integer not null,            -- records before it are the last of their keys among themselves

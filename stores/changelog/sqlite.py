@@ -20,12 +20,11 @@ from stores.changelog.arguments import (
     checked_partition,
     of_partitions,
 )
-from stores.changelog.compaction import ABORTED, Compaction
 from stores.changelog.file_group import FileGroupMember, check_members
 from stores.changelog.interface import Changelog, Copies, GroupListener, Headers, IsExpired, Record, SharedProducer
 from stores.changelog.log_file import BUSY_TIMEOUT_S, LogFile
 from stores.changelog.producer import BufferedProducer, EmbeddedSharedProducer, ProducerIdentity
-from stores.changelog.sqlite_writer import SqliteWriter, is_sound
+from stores.changelog.sqlite_writer import ABORTED, Compaction, SqliteWriter, is_sound
 from stores.errors import ChangelogError, ConfigError
 from stores.files.plain_files import parsed_json
 from stores.files.sqlite_library import Connection, changes, roll_back
@@ -173,27 +172,9 @@ class SqliteChangelog(Changelog):
     def compact(self, partition: TopicPartition, is_expired: IsExpired | None = None) -> int:
         topic_id = self._topic_id(partition)
         with self._file.write() as writer:
-            where = {"topic": topic_id, "partition": partition.partition, "end": self._bounds(writer, partition)[1]}
-            before_end = "topic_id = :topic and partition = :partition and offset < :end"
-            aborted = f"transaction_id in ({ABORTED})"
-            writer.execute(f"delete from record where {before_end} and {aborted}", where)
-            removed = changes(writer)
-            writer.execute(
-                f"""delete from record where {before_end} and key is not null and offset not in
-                (select max(offset) from record where {before_end} and key is not null group by key)""",
-                where,
-            )
-            removed += changes(writer)
-            if is_expired is not None:
-                keys = writer.execute(f"select offset, key from record where {before_end} and key is not null", where)
-                expired = [(offset,) for offset, key in keys.fetchall() if is_expired(key)]
-                writer.executemany(
-                    f"delete from record where topic_id = {topic_id} and partition = {partition.partition} "
-                    "and offset = ?",
-                    expired,
-                )
-                removed += len(expired)
-            self._forget_aborted(writer, topic_id, partition.partition, where["end"])
+            start, end = self._bounds(writer, partition)
+            removed = self._compaction(partition).whole(writer, start, end, is_expired)
+            self._forget_aborted(writer, topic_id, partition.partition, end)
         return removed
 
     def compact_step(self, partition: TopicPartition, is_expired: IsExpired | None = None) -> int:

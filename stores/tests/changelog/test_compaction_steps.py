@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 
 from stores.changelog import SqliteChangelog
-from stores.changelog.compaction import Compaction
 from stores.changelog.interface import Producer
 from stores.changelog.producer import PENDING_RECORDS_MAX
+from stores.changelog.sqlite_writer import Compaction
 from stores.errors import ChangelogError, ConfigError
 from stores.tests.changelog.records import A
 from stores.tests.tasks.setup import LEFT, counting_task, expected_state, feed, state
@@ -49,8 +49,8 @@ def test_steps_leave_the_last_record_of_each_key_under_its_offset(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As one ``compact`` of the same records does, tombstones included."""
-    monkeypatch.setattr("stores.changelog.compaction._ROWS", 10)
-    monkeypatch.setattr("stores.changelog.compaction.STEP_RECORDS_MIN", 20)
+    monkeypatch.setattr("stores.changelog.sqlite_writer._ROWS", 10)
+    monkeypatch.setattr("stores.changelog.sqlite_writer.STEP_RECORDS_MIN", 20)
     keys = [Random(129).randrange(30) for _ in range(300)]
     with opened(tmp_path) as log, log.producer() as producer:
         send(producer, keys)
@@ -103,8 +103,8 @@ def test_a_failed_compaction_step_leaves_no_superseded_record_behind(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The removed records are there again, so the pass examines them again."""
-    monkeypatch.setattr("stores.changelog.compaction._ROWS", 10)
-    monkeypatch.setattr("stores.changelog.compaction.STEP_RECORDS_MIN", 20)
+    monkeypatch.setattr("stores.changelog.sqlite_writer._ROWS", 10)
+    monkeypatch.setattr("stores.changelog.sqlite_writer.STEP_RECORDS_MIN", 20)
     sweep = Compaction._sweep
     failed: list[int] = []
 
@@ -129,8 +129,8 @@ def test_a_failed_compaction_step_leaves_no_superseded_record_behind(
 def test_a_pass_that_can_not_note_all_keys_leaves_the_others_to_the_next_ones(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("stores.changelog.compaction._ROWS", 10)
-    monkeypatch.setattr("stores.changelog.compaction.NOTED_KEYS_MAX", 20)
+    monkeypatch.setattr("stores.changelog.sqlite_writer._ROWS", 10)
+    monkeypatch.setattr("stores.changelog.sqlite_writer.NOTED_KEYS_MAX", 20)
     with opened(tmp_path, records=1) as log, log.producer() as producer:
         send(producer, [number % 50 for number in range(200)])
         before = contents(log)

@@ -29,7 +29,7 @@ def numbers_kept(log: Changelog) -> list[int]:
 def test_a_task_lets_its_changelog_forget_what_has_expired(
     tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("stores.changelog.compaction._ROWS", 20)
+    monkeypatch.setattr("stores.changelog.sqlite_writer._ROWS", 20)
     with SqliteChangelog(tmp_path / "log", compact_from_records=20, dirty_ratio=0.1) as log:
         feed_times(log, range(NUMBERS))
         with closing(typed_task(tmp_path, log, kind, INDEXED, commit_every_records=10)) as task:
