@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import threading
 from bisect import bisect_left
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import cast
 
 from stores.changelog.arguments import (
     check_name,
@@ -17,7 +16,7 @@ from stores.changelog.arguments import (
     fenced,
     of_partitions,
 )
-from stores.changelog.interface import Changelog, Headers, IsExpired, Record, SharedProducer
+from stores.changelog.interface import Changelog, IsExpired, Record, SharedProducer
 from stores.changelog.producer import (
     AFTER_COMMIT,
     BEFORE_COMMIT,
@@ -27,6 +26,7 @@ from stores.changelog.producer import (
     AtomicWriter,
     BufferedProducer,
     EmbeddedSharedProducer,
+    Pending,
     ProducerIdentity,
 )
 from stores.errors import ChangelogError, StoreClosedError
@@ -45,6 +45,13 @@ class _Log:
     def index(self, offset: int) -> int:
         return bisect_left(self.records, offset, key=lambda entry: entry[0].offset)
 
+    def extend(self, pending: Pending, transaction: int) -> int:
+        for at in range(0, len(pending), FIELDS_PER_RECORD):
+            key, value, timestamp_ms, headers = pending[at : at + FIELDS_PER_RECORD]
+            self.records.append((Record(self.next_offset, key, value, timestamp_ms, headers or ()), transaction))
+            self.next_offset += 1
+        return self.next_offset - 1
+
 
 class MemoryChangelog(Changelog):
     """A changelog without a file. May be used from any thread, each producer from one."""
@@ -59,7 +66,7 @@ class MemoryChangelog(Changelog):
         self._aborted: set[int] = set()
         self._transactions = 0
         self._groups: dict[str, dict[TopicPartition, int]] = {}
-        self._writer = _Writer(self._log, self._append, self._abort)
+        self._writer = _Writer(self)
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__}, {'closed' if self._closed else 'open'}>"
@@ -141,54 +148,10 @@ class MemoryChangelog(Changelog):
     def close(self) -> None:
         self._closed = True
 
-    def _append(self, requests: Sequence[AppendRequest]) -> list[Appended]:
-        ends = False
-        with self._lock:
-            self._check_open()
-            for request in requests:
-                identity = request.identity
-                if identity is not None:
-                    ends |= request.ends
-                    if self._epochs[identity.transactional_id] != identity.epoch:
-                        raise fenced(identity.transactional_id)
-            if ends:
-                reach(BEFORE_COMMIT)
-            appended = [self._append_one(request) for request in requests]
-        if ends:
-            reach(AFTER_COMMIT)
-        return appended
-
-    def _append_one(self, request: AppendRequest) -> Appended:
-        identity, transaction = request.identity, request.transaction
-        if identity is not None and transaction is None and not request.ends:
-            self._transactions += 1
-            transaction = self._transactions
-            self._open[transaction] = identity.transactional_id
-        last_offsets = {
-            partition: self._extend(partition, transaction or 0, pending)
-            for partition, pending in request.records.items()
-            if pending
-        }
-        if request.ends and transaction is not None:
-            del self._open[transaction]
-        for (group, partition), offset in request.group_offsets.items():
-            self._groups.setdefault(group, {})[partition] = offset
-        return None if request.ends else transaction, last_offsets
-
     def _abort(self, transaction: int) -> None:
         with self._lock:
             if self._open.pop(transaction, None) is not None:
                 self._aborted.add(transaction)
-
-    def _extend(self, partition: TopicPartition, transaction: int, pending: list[object]) -> int:
-        log = self._log(partition)
-        for index in range(0, len(pending), FIELDS_PER_RECORD):
-            key, value, timestamp_ms, headers = cast(
-                "tuple[bytes | None, bytes | None, int, Headers | None]", pending[index : index + FIELDS_PER_RECORD]
-            )
-            log.records.append((Record(log.next_offset, key, value, timestamp_ms, headers or ()), transaction))
-            log.next_offset += 1
-        return log.next_offset - 1
 
     def _bounds(self, partition: TopicPartition) -> tuple[_Log, int, int]:
         """Return the log, its start offset, and its last stable offset."""
@@ -213,19 +176,45 @@ class MemoryChangelog(Changelog):
 class _Writer(AtomicWriter):
     """The interface of a changelog to its producers, besides its own."""
 
-    def __init__(
-        self,
-        check: Callable[[TopicPartition], object],
-        append: Callable[[Sequence[AppendRequest]], list[Appended]],
-        abort: Callable[[int], None],
-    ) -> None:
-        self._check, self._append, self._abort = check, append, abort
+    def __init__(self, changelog: MemoryChangelog) -> None:
+        self._changelog = changelog
 
     def check_partition(self, partition: TopicPartition) -> None:
-        self._check(partition)
+        self._changelog._log(partition)
 
     def append_together(self, requests: Sequence[AppendRequest]) -> list[Appended]:
-        return self._append(requests)
+        log, ends = self._changelog, False
+        with log._lock:
+            log._check_open()
+            for request in requests:
+                identity = request.identity
+                if identity is not None:
+                    ends |= request.ends
+                    if log._epochs[identity.transactional_id] != identity.epoch:
+                        raise fenced(identity.transactional_id)
+            if ends:
+                reach(BEFORE_COMMIT)
+            appended = [self._append(log, request) for request in requests]
+        if ends:
+            reach(AFTER_COMMIT)
+        return appended
 
     def abort(self, transaction: int) -> None:
-        self._abort(transaction)
+        self._changelog._abort(transaction)
+
+    def _append(self, log: MemoryChangelog, request: AppendRequest) -> Appended:
+        identity, transaction = request.identity, request.transaction
+        if identity is not None and transaction is None and not request.ends:
+            log._transactions += 1
+            transaction = log._transactions
+            log._open[transaction] = identity.transactional_id
+        last_offsets = {
+            partition: log._log(partition).extend(pending, transaction or 0)
+            for partition, pending in request.records.items()
+            if pending
+        }
+        if request.ends and transaction is not None:
+            del log._open[transaction]
+        for (group, partition), offset in request.group_offsets.items():
+            log._groups.setdefault(group, {})[partition] = offset
+        return None if request.ends else transaction, last_offsets

@@ -6,7 +6,7 @@ import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from types import TracebackType
+from typing import Any
 
 from stores.changelog.arguments import (
     TIMESTAMP_MS_MAX,
@@ -22,7 +22,7 @@ from stores.interface import TopicPartition
 
 FIELDS_PER_RECORD = 4
 
-Pending = list[object]
+Pending = list[Any]
 """Records in a flat list: key, value, timestamp in milliseconds, headers or None. SQLite binds a flat list fastest."""
 
 GroupOffsets = Mapping[tuple[str, TopicPartition], int]
@@ -245,9 +245,7 @@ class BufferedProducer(Producer):
             self._log.abort(self._transaction)
         self._finish()
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         sent = self._pending_records or self._group_offsets or self._transaction is not None
         try:
             if kind is None and sent and not self._closed:
@@ -302,10 +300,9 @@ class BufferedProducer(Producer):
         self._pending_records = self._pending_bytes = 0
 
     def _finish(self) -> dict[TopicPartition, int]:
-        last_offsets = self._last_offsets
+        last_offsets, self._last_offsets = self._last_offsets, {}
         self._forget_pending()
         self._group_offsets = {}
-        self._last_offsets = {}
         self._transaction = None
         self._in_transaction = False
         # Without an ID, records may be sent again. With one, only the next producer can decide the transaction.
@@ -342,26 +339,6 @@ class BufferedProducer(Producer):
                 if self._identity is not None
                 else "it is unknown whether the changelog has the sent records: call abort(), and send them again"
             )
-
-
-def commit_together(log: AtomicWriter, producers: Sequence[BufferedProducer]) -> dict[TopicPartition, int]:
-    """Commit the open transactions of several producers of ``log`` as one: all of them, or none.
-
-    Return the last record's offset for each written partition. Raises: as ``Producer.commit``.
-    """
-    for producer in producers:
-        producer._check_in_transaction()
-    try:
-        appended = log.append_together([producer._request(ends=True) for producer in producers])
-    except CommitInDoubtError:
-        for producer in producers:
-            producer._doubt()
-        raise
-    last_offsets: dict[TopicPartition, int] = {}
-    for producer, each in zip(producers, appended, strict=True):
-        producer._note(each)
-        last_offsets.update(producer._finish())
-    return last_offsets
 
 
 class EmbeddedSharedProducer(SharedProducer):
@@ -406,7 +383,19 @@ class EmbeddedSharedProducer(SharedProducer):
             self._begun = True
 
     def commit(self) -> Mapping[TopicPartition, int]:
-        last_offsets = commit_together(self._log, list(self._producers.values()))
+        producers = list(self._producers.values())
+        for producer in producers:
+            producer._check_in_transaction()
+        try:
+            appended = self._log.append_together([producer._request(ends=True) for producer in producers])
+        except CommitInDoubtError:
+            for producer in producers:
+                producer._doubt()
+            raise
+        last_offsets: dict[TopicPartition, int] = {}
+        for producer, each in zip(producers, appended, strict=True):
+            producer._note(each)
+            last_offsets.update(producer._finish())
         self._begun = False
         return last_offsets
 

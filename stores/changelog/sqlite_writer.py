@@ -26,7 +26,7 @@ from typing import Any
 from zlib import crc32
 
 from stores.changelog.arguments import fenced
-from stores.changelog.interface import IsExpired
+from stores.changelog.interface import Headers, IsExpired
 from stores.changelog.log_file import ROWS_PER_INSERT, LogFile
 from stores.changelog.producer import (
     AFTER_COMMIT,
@@ -304,10 +304,9 @@ def _insert_statement(rows: int) -> str:
     return f"insert into record values {', '.join(values)}"
 
 
-def _encoded(headers: object) -> str | None:
+def _encoded(headers: Headers | None) -> str | None:
     if headers is None:
         return None
-    assert isinstance(headers, tuple)
     return json.dumps([(name, content.decode("latin-1")) for name, content in headers])
 
 

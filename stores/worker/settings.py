@@ -278,7 +278,7 @@ def _check_foreign(name: str, *, over_kafka: bool) -> None:
     """Refuse a name that is none of ours, unless it may be one of the client's. Raises: ConfigError."""
     if not over_kafka:
         raise ConfigError(f"no property {name!r}{nearest(name, _OURS)}. Settings of the Kafka client need {SERVERS}")
-    from stores.changelog.kafka.client_settings import KNOWN
+    from stores.changelog.kafka.client import KNOWN
 
     near = get_close_matches(name, _OURS.union(KNOWN), n=1, cutoff=0.8)
     if name not in KNOWN and near and near[0] in _OURS:

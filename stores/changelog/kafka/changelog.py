@@ -10,15 +10,9 @@ from typing import Any, ClassVar, Final
 
 from confluent_kafka.cimpl import NewTopic
 
-from stores.changelog.arguments import (
-    check_name,
-    check_readable,
-    check_topic,
-    check_truncation,
-    checked_partition,
-)
+from stores.changelog.arguments import check_name, check_readable, check_topic, check_truncation, checked_partition
 from stores.changelog.interface import Changelog, Copies, GroupListener, IsExpired, Record, SharedProducer
-from stores.changelog.kafka.client_settings import ClientSettings
+from stores.changelog.kafka.client import ClientSettings
 from stores.changelog.kafka.cluster import Cluster
 from stores.changelog.kafka.group_member import KafkaGroupMember, check_members
 from stores.changelog.kafka.group_offsets import GroupOffsets
@@ -346,10 +340,8 @@ def _refused(topic: str, name: str, settings: Mapping[str, str], reason: str, du
 class KafkaSharedProducer(SharedProducer):
     """One producer with ``transactional_id``, for tasks of a group that fences its offsets (``GroupOffsets``).
 
-    Source: KIP-447; Kafka Streams, ``exactly_once_v2``.
-
-    ``make`` opens a producer of an ID; the second argument is its transaction timeout in seconds, None for the client's
-    own.
+    ``make`` opens a producer of an ID, with a transaction timeout in seconds, None for the client's own. Source:
+    KIP-447; Kafka Streams, ``exactly_once_v2``.
     """
 
     def __init__(

@@ -21,7 +21,9 @@ from confluent_kafka.admin import (
 )
 
 from stores.changelog.arguments import checked_partition
-from stores.changelog.kafka.client_errors import (
+from stores.changelog.kafka.client import (
+    KNOWN,
+    ClientSettings,
     Decision,
     decision_of,
     error_of,
@@ -30,8 +32,7 @@ from stores.changelog.kafka.client_errors import (
     may_pass,
     translated,
 )
-from stores.changelog.kafka.client_settings import ClientSettings
-from stores.errors import ChangelogError, ChangelogTimeoutError, ConfigError, StoreClosedError
+from stores.errors import ChangelogError, ChangelogTimeoutError, ConfigError, StoreClosedError, nearest
 from stores.interface import TopicPartition
 
 
@@ -150,7 +151,7 @@ class Cluster:
         except KafkaException as error:
             text = self.settings.without_secrets(error_of(error).str())
             name = text.partition('"')[2].partition('"')[0]
-            near = self.settings.nearest(name) if "No such configuration" in text else ""
+            near = nearest(name, KNOWN, 0.6) if "No such configuration" in text else ""
             refused = ConfigError(f"the Kafka client does not take its settings: {text}{near}")
         except (TypeError, ValueError) as error:
             refused = ConfigError(
@@ -185,7 +186,7 @@ class Cluster:
         before it is set up, as where a broker pauses.
         """
         refusal = self._refusal if may_pass(error) else None
-        failure = translated(refusal or error, doing, self.settings.servers, self.settings.without_secrets)
+        failure = translated(refusal or error, doing, self.settings)
         if is_refused(refusal or error) and self._may_pass(refusal or error):
             return ChangelogTimeoutError(str(failure))
         return failure

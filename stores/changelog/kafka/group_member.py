@@ -36,7 +36,7 @@ from stores.changelog.interface import (
     GroupMember,
     Peer,
 )
-from stores.changelog.kafka.client_errors import error_of, may_pass
+from stores.changelog.kafka.client import error_of, may_pass
 from stores.changelog.kafka.cluster import Cluster
 from stores.changelog.kafka.group_offsets import GroupOffsets
 from stores.errors import ChangelogError, ChangelogTimeoutError, ConfigError, StoreError
@@ -52,11 +52,6 @@ ASK_S = 2.0
 def mark_of(group: str, fingerprint: str) -> str:
     """Return what the client ID of each member has in it."""
     return f"txstores-{group}-{fingerprint}"
-
-
-def member_id(mark: str, server: str) -> str:
-    """Return the client ID of a member with the ``mark`` of its group, which answers queries at ``server`` if given."""
-    return f"{mark}@{server}" if server else mark
 
 
 def group_of_members(group: str, *, fencing: bool) -> str:
@@ -137,13 +132,9 @@ class GroupMembers:
         return future.result()
 
     def _peer(self, member: Any, own: str | None) -> Peer:
-        directory = self._directory.search(member.client_id)
-        return Peer(
-            member.member_id,
-            None if directory is None else directory[1],
-            frozenset(_partitions_of(member)),
-            member.member_id == own,
-        )
+        match = self._directory.search(member.client_id)
+        directory = None if match is None else match[1]
+        return Peer(member.member_id, directory, frozenset(_partitions_of(member)), member.member_id == own)
 
 
 def _partitions_of(member: Any) -> list[TopicPartition]:
@@ -214,7 +205,7 @@ class KafkaGroupMember(GroupMember):
         self._name: str | None = None
         own: dict[str, Any] = {
             "group.id": members,
-            "client.id": member_id("-".join(filter(None, [client_id, directory, mark])), server),
+            "client.id": "-".join(filter(None, [client_id, directory, mark])) + (f"@{server}" if server else ""),
             "partition.assignment.strategy": _ASSIGNOR,
             "session.timeout.ms": round(session_timeout_s * 1000),
             "heartbeat.interval.ms": cluster.settings.value(

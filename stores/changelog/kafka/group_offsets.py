@@ -12,7 +12,7 @@ import confluent_kafka
 from confluent_kafka import KafkaError, KafkaException
 
 from stores.changelog.arguments import checked_partition
-from stores.changelog.kafka.client_errors import error_of, may_pass, returns_in_time
+from stores.changelog.kafka.client import error_of, may_pass, returns_in_time
 from stores.changelog.kafka.cluster import Cluster
 from stores.errors import ChangelogError, ChangelogTimeoutError
 from stores.interface import TopicPartition
@@ -71,17 +71,8 @@ class GroupOffsets:
             topics = self._cluster.topics()
             partitions = [TopicPartition(topic, number) for topic, count in topics.items() for number in range(count)]
         queried = [confluent_kafka.TopicPartition(*checked_partition(partition)) for partition in partitions]
-
-        def ask(left_s: float) -> dict[TopicPartition, int]:
-            try:
-                with self._consumer(group) as consumer:
-                    return _committed(consumer, queried, min(left_s, OPEN_COMMIT_S))
-            except KafkaException as exception:
-                if not may_pass(error_of(exception)):
-                    raise
-            return self._asked_anew(group, queried, left_s, "read_uncommitted")
-
-        return self._cluster.asked(f"asking for the offsets of group {group!r}", ask) if queried else {}
+        doing = f"asking for the offsets of group {group!r}"
+        return self._asked(doing, group, queried, "read_uncommitted") if queried else {}
 
     def await_decided(self, group: str, partitions: Collection[TopicPartition]) -> None:
         """Wait until no open transaction has offsets of the group for these partitions (KIP-447).
@@ -89,17 +80,8 @@ class GroupOffsets:
         The brokers abort that of a killed producer after its ``transaction.timeout.ms``.
         """
         queried = [confluent_kafka.TopicPartition(topic, number) for topic, number in partitions]
-
-        def ask(left_s: float) -> dict[TopicPartition, int]:
-            try:
-                with self._consumer(group) as consumer:
-                    return _committed(consumer, queried, min(left_s, OPEN_COMMIT_S))
-            except KafkaException as exception:
-                if not may_pass(error_of(exception)):
-                    raise
-            return self._asked_anew(group, queried, left_s, "read_committed")
-
-        self._cluster.asked(f"waiting for the end of the open transactions with offsets of group {group!r}", ask)
+        doing = f"waiting for the end of the open transactions with offsets of group {group!r}"
+        self._asked(doing, group, queried, "read_committed")
 
     def fence_by(self, group: str, membership: Membership) -> None:
         """Let this membership fence the offsets of the group from now on, also when it has ended."""
@@ -182,23 +164,34 @@ class GroupOffsets:
         for consumer in idle:
             consumer.close()
 
-    def _asked_anew(self, group: str, asked: Theirs, left_s: float, isolation_level: str) -> dict[TopicPartition, int]:
-        """Ask with a new client. With ``read_committed``, an open commit is no answer."""
+    def _asked(self, doing: str, group: str, asked: Theirs, isolation_level: str) -> dict[TopicPartition, int]:
+        """Ask, then with a new client of that level. With ``read_committed``, an open commit is no answer."""
+
+        def ask(left_s: float) -> dict[TopicPartition, int]:
+            try:
+                with self._consumer(group) as consumer:
+                    return _committed(consumer, asked, min(left_s, OPEN_COMMIT_S))
+            except KafkaException as exception:
+                if not may_pass(error_of(exception)):
+                    raise
+            consumer = self._new_consumer(group, isolation_level)
+            try:
+                return _committed(consumer, asked, min(left_s, COORDINATOR_S))
+            finally:
+                consumer.close()
+
+        return self._cluster.asked(doing, ask)
+
+    def _new_consumer(self, group: str, isolation_level: str) -> confluent_kafka.Consumer:
         own = {"group.id": group, "enable.auto.commit": False, "isolation.level": isolation_level}
-        consumer = self._cluster.client(confluent_kafka.Consumer, own)
-        try:
-            return _committed(consumer, asked, min(left_s, COORDINATOR_S))
-        finally:
-            consumer.close()
+        return self._cluster.client(confluent_kafka.Consumer, own)
 
     @contextmanager
     def _consumer(self, group: str) -> Iterator[confluent_kafka.Consumer]:
         """Yield a client that no other thread uses. After a ChangelogTimeoutError it is left: its call still runs."""
         with self._lock:
             consumer = self._idle.pop(group, None)
-        if consumer is None:
-            own = {"group.id": group, "enable.auto.commit": False, "isolation.level": "read_committed"}
-            consumer = self._cluster.client(confluent_kafka.Consumer, own)
+        consumer = consumer or self._new_consumer(group, "read_committed")
         try:
             yield consumer
         except ChangelogTimeoutError:

@@ -14,7 +14,7 @@ import confluent_kafka
 from confluent_kafka import KafkaError
 
 from stores.changelog.interface import Headers, Record
-from stores.changelog.kafka.client_errors import Decision, decision_of, may_pass
+from stores.changelog.kafka.client import Decision, decision_of, may_pass
 from stores.changelog.kafka.cluster import READER, Cluster
 from stores.errors import ChangelogError, ChangelogTimeoutError, OffsetOutOfRangeError
 from stores.interface import TopicPartition
@@ -24,16 +24,11 @@ PIECE = 500
 _WAIT_S = 0.5
 REFILL = "fetch.queue.backoff.ms"
 REFILL_MS = 20
-"""The time after which the client asks whether its full queue has room again.
-
-By default it is a second. A task processes all that is in the queue in less, and would wait for the rest of it. Source:
-librdkafka's CONFIGURATION.md.
-"""
-
+"""The time after which the client asks whether its full queue has room again. By default it is a second. A task
+processes all that is in the queue in less, and would wait for the rest. Source: librdkafka's CONFIGURATION.md."""
 READ_AHEAD = "queued.max.messages.kbytes"
 READ_AHEAD_KIB = 16_384
 """The most that the client reads ahead. The client's default is 64 MiB, and each partition has a client."""
-
 FETCH_WAIT = "fetch.wait.max.ms"
 END_WAIT_MS = 10
 """The time for which brokers hold back the answer that nothing follows. A restore waits for that answer: markers of
@@ -178,13 +173,15 @@ class KafkaPartitionReader:
 
     def _record_with_headers(self, message: Any) -> Record:
         try:
-            return _record_with_headers(message)
+            headers = message.headers()
         except (ValueError, SystemError) as error:
             # The client decodes the names of headers as UTF-8.
             raise ChangelogError(
                 f"record {message.offset()} of {self._name} has a header whose name is not UTF-8: remove the record "
                 "from the topic"
             ) from error
+        timestamp_ms, other_headers = read_headers(message.timestamp()[1], headers or [])
+        return Record(message.offset(), message.key(), message.value(), timestamp_ms, other_headers)
 
     def _refused(self, error: KafkaError) -> ChangelogError:
         if decision_of(error) is Decision.OUT_OF_RANGE:
@@ -192,28 +189,12 @@ class KafkaPartitionReader:
         return self._cluster.failure(error, f"reading {self._name}")
 
 
-def _record_with_headers(message: Any) -> Record:
-    _, timestamp_ms = message.timestamp()
-    headers = message.headers()
-    if not headers:
-        return Record(message.offset(), message.key(), message.value(), timestamp_ms)
-    timestamp_ms, other_headers = read_headers(timestamp_ms, headers)
-    return Record(message.offset(), message.key(), message.value(), timestamp_ms, other_headers)
-
-
 EPOCH = ("txstores-timestamp-ms", b"0")
-"""The header of a record whose timestamp is 0: the client takes 0 for "now".
-
-Source: librdkafka, ``rd_kafka_producev``."""
-
+"""The header of a record whose timestamp is 0: the client takes 0 for "now". Source: librdkafka,
+``rd_kafka_producev``."""
 
 _LENGTHS_BYTES = 10
 """The most bytes of the two lengths of a header. Source: Kafka, "Record Header": two varints."""
-
-
-def headers_bytes(headers: Headers) -> int:
-    """Return the most bytes that these headers take in a record."""
-    return sum(len(name.encode()) + len(content) + _LENGTHS_BYTES for name, content in headers)
 
 
 def sent_headers(timestamp_ms: int, headers: Headers | None) -> list[tuple[str, Any]]:
@@ -223,7 +204,7 @@ def sent_headers(timestamp_ms: int, headers: Headers | None) -> list[tuple[str, 
 
 def read_headers(timestamp_ms: int, headers: list[tuple[str, bytes | None]]) -> tuple[int, Headers]:
     """Return the timestamp and the headers of a record, from those that it has in Kafka."""
-    if headers[-1] == EPOCH:
+    if headers[-1:] == [EPOCH]:
         timestamp_ms, headers = 0, headers[:-1]
     return timestamp_ms, tuple((name, content or b"") for name, content in headers)
 
@@ -237,7 +218,8 @@ def check_sizes(
 ) -> None:
     """Check that no record has more than ``bytes_max`` of key, value and headers. Raises: ChangelogError."""
     for key, value, of_record in zip(keys, values, headers, strict=True):
-        record_bytes = len(key or b"") + len(value or b"") + headers_bytes(of_record or ())
+        record_bytes = len(key or b"") + len(value or b"")
+        record_bytes += sum(len(name.encode()) + len(content) + _LENGTHS_BYTES for name, content in of_record or ())
         if record_bytes > bytes_max:
             raise ChangelogError(
                 f"a record of {record_bytes} bytes is too large for {partition.topic}-{partition.partition}, which "

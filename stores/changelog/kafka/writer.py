@@ -17,8 +17,15 @@ from typing import Any
 import confluent_kafka
 from confluent_kafka import KafkaError, KafkaException
 
-from stores.changelog.kafka.client_errors import Decision, decision_of, error_of, is_fenced, may_pass, returns_in_time
-from stores.changelog.kafka.client_settings import LostRequests
+from stores.changelog.kafka.client import (
+    Decision,
+    LostRequests,
+    decision_of,
+    error_of,
+    is_fenced,
+    may_pass,
+    returns_in_time,
+)
 from stores.changelog.kafka.cluster import CLIENT_LOG, Cluster
 from stores.changelog.kafka.group_offsets import COORDINATOR_S, GroupOffsets, as_theirs
 from stores.changelog.kafka.reader import batch_too_large, check_sizes, sent_headers

@@ -19,7 +19,7 @@ from unittest import mock
 
 from stores.changelog.kafka import writer
 from stores.changelog.kafka.changelog import KafkaChangelog
-from stores.changelog.kafka.client_settings import ClientSettings, LostRequests
+from stores.changelog.kafka.client import ClientSettings, LostRequests
 from stores.changelog.kafka.testing.broker import Broker
 from stores.changelog.kafka.writer import KafkaProducer
 from stores.interface import TopicPartition

@@ -14,7 +14,7 @@ from confluent_kafka import KafkaError, KafkaException
 
 from stores import failpoints
 from stores.changelog.kafka import writer
-from stores.changelog.kafka.client_errors import returns_in_time
+from stores.changelog.kafka.client import returns_in_time
 from stores.changelog.kafka.testing.broker import Broker
 from stores.errors import CommitInDoubtError
 from stores.interface import IsolationLevel
@@ -108,7 +108,7 @@ def join_calls() -> None:
 
 
 def test_a_call_that_does_not_return_is_left_at_its_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("stores.changelog.kafka.client_errors.GRACE_S", 0.0)
+    monkeypatch.setattr("stores.changelog.kafka.client.GRACE_S", 0.0)
     never = threading.Event()
     try:
         assert not returns_in_time(never.wait, 0.01)
@@ -119,8 +119,8 @@ def test_a_call_that_does_not_return_is_left_at_its_deadline(monkeypatch: pytest
 
 def test_the_client_of_a_call_that_does_not_return_is_served_until_it_does(monkeypatch: pytest.MonkeyPatch) -> None:
     """Else its log takes memory, and ever more time. An error of the client changes nothing."""
-    monkeypatch.setattr("stores.changelog.kafka.client_errors.GRACE_S", 0.0)
-    monkeypatch.setattr("stores.changelog.kafka.client_errors.SERVED_EVERY_S", 0.0)
+    monkeypatch.setattr("stores.changelog.kafka.client.GRACE_S", 0.0)
+    monkeypatch.setattr("stores.changelog.kafka.client.SERVED_EVERY_S", 0.0)
     never, served = threading.Event(), threading.Semaphore(0)
 
     def serve() -> None:
@@ -137,8 +137,8 @@ def test_the_client_of_a_call_that_does_not_return_is_served_until_it_does(monke
 
 
 def test_a_client_whose_call_raises_after_its_deadline_is_let_go_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("stores.changelog.kafka.client_errors.GRACE_S", 0.0)
-    monkeypatch.setattr("stores.changelog.kafka.client_errors.SERVED_EVERY_S", 0.0)
+    monkeypatch.setattr("stores.changelog.kafka.client.GRACE_S", 0.0)
+    monkeypatch.setattr("stores.changelog.kafka.client.SERVED_EVERY_S", 0.0)
     never = threading.Event()
 
     class Client:

@@ -8,9 +8,10 @@ import pytest
 from confluent_kafka import KafkaError
 
 import stores
-from stores.changelog.kafka import client_errors
-from stores.changelog.kafka.client_errors import (
+from stores.changelog.kafka import client
+from stores.changelog.kafka.client import (
     DECISIONS,
+    ClientSettings,
     Decision,
     decision_of,
     is_fenced,
@@ -67,7 +68,7 @@ def error(name: str, text: str = "", /, **traits: bool) -> KafkaError:
 
 
 def shown(given: KafkaError) -> ChangelogError:
-    return translated(given, "reading a-0", "here:1", lambda text: text.replace("secret", "(hidden)"))
+    return translated(given, "reading a-0", ClientSettings({"bootstrap.servers": "here:1", "sasl.password": "secret"}))
 
 
 def test_every_code_of_the_client_has_one_decision_and_every_decision_is_for_a_code_of_it() -> None:
@@ -76,7 +77,7 @@ def test_every_code_of_the_client_has_one_decision_and_every_decision_is_for_a_c
     assert codes - DECISIONS.keys() == set()
     assert DECISIONS.keys() - codes == set()
     # A name that were in two lists would be in the table once.
-    assert sum(len(names.split()) for names in client_errors._NAMES.values()) == len(DECISIONS)
+    assert sum(len(names.split()) for names in client._NAMES.values()) == len(DECISIONS)
     assert all(decision_of(error(name)) is decision for name, decision in DECISIONS.items())
 
 

@@ -15,7 +15,7 @@ from confluent_kafka import KafkaError, KafkaException
 
 from stores.changelog.kafka import KafkaChangelog, cluster
 from stores.changelog.kafka import cluster as cluster_module
-from stores.changelog.kafka.client_settings import ClientSettings
+from stores.changelog.kafka.client import ClientSettings
 from stores.changelog.kafka.cluster import CLIENT_LOG, Cluster, EndedTransactions
 from stores.changelog.kafka.testing.broker import Broker
 from stores.errors import ChangelogError, ChangelogTimeoutError, StoreClosedError

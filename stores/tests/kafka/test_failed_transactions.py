@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
-from stores.changelog.kafka.client_errors import translated
-from stores.changelog.kafka.client_settings import ClientSettings
+from stores.changelog.kafka.client import ClientSettings, translated
 from stores.changelog.kafka.writer import KafkaProducer, KafkaWriter
 from stores.errors import ChangelogError, ChangelogTimeoutError, CommitInDoubtError, ProducerFencedError
 from stores.interface import TopicPartition
@@ -55,7 +54,7 @@ class Clients:
                 raise failure(exception.args[0], doing) from None
 
         def failure(error: KafkaError, doing: str) -> ChangelogError:
-            return translated(error, doing, "servers", str)
+            return translated(error, doing, ClientSettings({"bootstrap.servers": "servers"}))
 
         def client(kind: object, own: object, on_error: Any) -> Client:
             self.on_error = on_error

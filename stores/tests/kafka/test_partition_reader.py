@@ -11,7 +11,7 @@ from confluent_kafka import KafkaError, Message
 from stores.changelog.interface import Record
 from stores.changelog.kafka import reader as module
 from stores.changelog.kafka.changelog import KafkaChangelog
-from stores.changelog.kafka.client_settings import ClientSettings
+from stores.changelog.kafka.client import ClientSettings
 from stores.changelog.kafka.reader import KafkaPartitionReader
 from stores.errors import ChangelogError, ChangelogTimeoutError, OffsetOutOfRangeError
 from stores.interface import TopicPartition

@@ -17,7 +17,7 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException
 
 from stores.changelog.kafka import writer
-from stores.changelog.kafka.client_settings import ClientSettings, LostRequests
+from stores.changelog.kafka.client import ClientSettings, LostRequests
 from stores.changelog.kafka.cluster import Cluster
 from stores.changelog.kafka.group_member import KafkaGroupMember
 from stores.changelog.kafka.group_offsets import GroupOffsets

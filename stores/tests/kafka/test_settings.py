@@ -10,7 +10,7 @@ import pytest
 
 from stores.changelog.kafka import KafkaChangelog
 from stores.changelog.kafka.changelog import due_settings, loses_records, store_topic_settings
-from stores.changelog.kafka.client_settings import OWN, ClientSettings
+from stores.changelog.kafka.client import OWN, ClientSettings
 from stores.errors import ChangelogError, ChangelogTimeoutError, ConfigError
 
 NOBODY = {"bootstrap.servers": "127.0.0.1:9"}

@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
-from stores.changelog.kafka.client_errors import translated
-from stores.changelog.kafka.client_settings import ClientSettings
+from stores.changelog.kafka.client import ClientSettings, translated
 from stores.changelog.kafka.writer import KafkaProducer, KafkaWriter
 from stores.changelog.producer import AppendRequest, ProducerIdentity
 from stores.errors import ChangelogError, ProducerFencedError
@@ -215,7 +214,7 @@ def writer_with(reason: KafkaError | None, raises: bool = False) -> KafkaWriter:
         asked=lambda doing, ask, producing: None,
         check_open=lambda: None,
         record_bytes_max=lambda topic: 1_000,
-        failure=lambda error, doing: translated(error, doing, "servers", str),
+        failure=lambda error, doing: translated(error, doing, ClientSettings({"bootstrap.servers": "servers"})),
     )
     groups: Any = None
     return KafkaWriter(cluster, groups, "p")

@@ -12,7 +12,6 @@ from base64 import urlsafe_b64encode
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from secrets import randbelow
-from types import TracebackType
 from typing import NamedTuple, Self
 from uuid import uuid4
 
@@ -128,9 +127,7 @@ class Broker:
         self.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.stop()
 
     def start(self) -> None:
@@ -219,15 +216,10 @@ class Broker:
     def _launch(self, command: list[str], log: Path) -> None:
         if self._detached:
             with log.open("ab") as output:
-                started = subprocess.Popen(
-                    command,
-                    stdin=subprocess.DEVNULL,
-                    stdout=output,
-                    stderr=output,
-                    text=True,
-                    start_new_session=True,
+                self._process = subprocess.Popen(
+                    command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, text=True, start_new_session=True
                 )
-            self._process, self.pid = started, started.pid
+            self.pid = self._process.pid
             return
         self._process = subprocess.Popen(
             ["sh", "-c", _GUARD, str(log), *command],
@@ -310,13 +302,11 @@ def _ports_in(properties: Path) -> dict[str, int]:
 
 
 def _is_free(port: int) -> bool:
-    with socket.socket() as one:
-        # As the broker does: connections that have just ended do not keep a port.
-        one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            one.bind(("127.0.0.1", port))
-        except OSError:
-            return False
+    try:
+        # With SO_REUSEADDR, as the broker does: connections that have just ended do not keep a port.
+        socket.create_server(("127.0.0.1", port)).close()
+    except OSError:
+        return False
     return True
 
 

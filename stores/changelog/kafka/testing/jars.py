@@ -24,8 +24,6 @@ _COPY = "org.apache.maven.plugins:maven-dependency-plugin:3.8.1:copy-dependencie
 _DOWNLOADED = re.compile(r"Downloaded from \S+ \S*/(?P<jar>[^/\s]+\.jar) \((?P<size>[\d.]+ \w+)")
 
 Tell = Callable[[str], None]
-
-
 BROKER, STREAMS = "jars", "streams-jars"
 """The sets of jars, by the names of their folders."""
 _SIZES = {BROKER: "54 MB", STREAMS: "93 MB"}
@@ -78,16 +76,8 @@ def _fetch(jars: Path, checksums: Mapping[str, str], tell: Tell) -> None:
     try:
         tell(f"Fetching {len(checksums)} jars of Apache Kafka with Maven, about {_SIZES[jars.name]}, once.")
         (work / "pom.xml").write_bytes(_HERE.joinpath(f"{jars.name}.xml").read_bytes())
-        command = [
-            maven,
-            "-B",
-            "-f",
-            f"{work}/pom.xml",
-            _COPY,
-            "-DincludeScope=runtime",
-            f"-DoutputDirectory={work}/jars",
-        ]
-        _run(command, checksums, tell)
+        options = ["-DincludeScope=runtime", f"-DoutputDirectory={work}/jars"]
+        _run([maven, "-B", "-f", f"{work}/pom.xml", _COPY, *options], checksums, tell)
         if wrong := mismatch(work / "jars", checksums):
             raise ConfigError(f"Maven has fetched other jars of Kafka than those that were checked: {wrong}")
         try:
