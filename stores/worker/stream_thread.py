@@ -12,7 +12,7 @@ from stores.interface import TopicPartition
 from stores.tasks.global_stores import GlobalStores
 from stores.tasks.identifier import TaskId
 from stores.telemetry import MetricsRegistry
-from stores.worker.running_task import Assignment, AssignmentTable, MakeTask, RunningTask, TaskStatus
+from stores.worker.running_task import Assignment, MakeTask, RunningTask, TaskStatus
 
 _log = logging.getLogger(__name__)
 
@@ -27,17 +27,23 @@ FOLLOW_S = 0.1
 class StreamThread:
     """A thread that opens the tasks that it is given, runs them in turn, and releases them on request.
 
-    All methods are for the worker's own thread, which never runs a task.
+    The group says which tasks the thread is to have; the thread closes and opens tasks until it works on these. A task
+    may be released and assigned again while the thread is still busy with it. So each assignment is an object of its
+    own, and the work of a released assignment is closed before that of the next one begins.
 
-    If a task fails, the thread commits and closes its other tasks, and ends: ``failure`` returns the error.
+    All methods are for the worker's own thread, which never runs a task. If a task fails, the thread commits and closes
+    its other tasks, and ends: ``failure`` returns the error.
     """
 
     def __init__(self, number: int, make: MakeTask, task_timeout_s: float) -> None:
         self.failure: BaseException | None = None
         self._make, self._task_timeout_s = make, task_timeout_s
         self._change = threading.Condition()
-        self._table: AssignmentTable[RunningTask] = AssignmentTable()
-        """For the owner of ``_change``."""
+        """For the next two."""
+        self._desired: dict[TaskId, Assignment] = {}
+        """The assignments that are not released, in the order in which they came."""
+        self._actual: dict[TaskId, RunningTask] = {}
+        """The tasks that the thread works on."""
         self._at_end: list[RunningTask] = []
         """The tasks at the end of the thread, for as long as the thread: a registry of metrics has weak references."""
         self._stopping = False
@@ -52,31 +58,45 @@ class StreamThread:
     def assigned(self) -> list[TaskId]:
         """The tasks that the thread has, opened or not. A task that was released is one of them until it is closed."""
         with self._change:
-            return list(self._table)
+            return list({**self._desired, **self._actual})
 
     def assign(self, task_ids: Collection[TaskId]) -> None:
         """Give tasks to the thread, which opens one at a time, between records. No effect after ``stop``."""
         with self._change:
             if not self._stopping:
-                self._table.assign(task_ids)
+                for task_id in task_ids:
+                    self._desired.setdefault(task_id, Assignment(task_id))
             self._change.notify_all()
 
     def release(self, task_ids: Collection[TaskId], *, clean: bool) -> None:
-        """Tell the thread to release those of these tasks that it has: with a commit if ``clean``."""
+        """Tell the thread to release those of these tasks that it has: with a commit if ``clean``.
+
+        A task that is lost before it is closed never commits.
+        """
         with self._change:
-            self._table.release(task_ids, clean=clean)
+            for task_id in task_ids:
+                assignment = self._desired.pop(task_id, None)
+                if assignment is not None:
+                    assignment.released, assignment.clean = True, clean
+                if not clean and task_id in self._actual:
+                    self._actual[task_id].assignment.clean = False
             self._change.notify_all()
 
     def await_released(self, task_ids: Collection[TaskId], timeout_s: float) -> bool:
         """Wait until those of these tasks that were released are closed; return False if that takes too long."""
+
+        def are_released() -> bool:
+            return self._ended or not any(running.task_id in task_ids for running in self._released())
+
         with self._change:
-            return self._change.wait_for(lambda: self._ended or self._table.is_released(task_ids), timeout_s)
+            return self._change.wait_for(are_released, timeout_s)
 
     def stop(self) -> None:
         """Let the thread end when it has released its tasks."""
         with self._change:
-            self._release_all()
-            self._change.notify_all()
+            self._at_end += self._actual.values()
+            self.release(list(self._desired), clean=True)
+            self._stopping = True
 
     def join(self, timeout_s: float) -> bool:
         """Wait for the thread's end; return False if that takes too long."""
@@ -84,24 +104,24 @@ class StreamThread:
         return not self._thread.is_alive()
 
     def status(self) -> list[TaskStatus]:
-        """Return the state of each task that the thread has."""
+        """Return the state of each task that the thread has. For any thread."""
         with self._change:
-            return [self._status(task_id) for task_id in self._table]
+            return [self._status(task_id) for task_id in self.assigned]
 
     def task_status(self, task_id: TaskId) -> TaskStatus | None:
         """Return the state of a task, None if the thread does not have it. For any thread."""
         with self._change:
-            return self._status(task_id) if task_id in list(self._table) else None
+            return self._status(task_id) if task_id in self.assigned else None
 
     def task(self, task_id: TaskId) -> RunningTask | None:
         """Return a task that the thread works on, None if there is none. For any thread."""
         with self._change:
-            return self._table.work(task_id)
+            return self._actual.get(task_id)
 
     def tasks(self) -> Mapping[TaskId, RunningTask]:
         """Return the tasks that the thread works on."""
         with self._change:
-            return self._table.works()
+            return dict(self._actual)
 
     def changelog_offsets(self) -> dict[TaskId, Mapping[TopicPartition, int | None]]:
         """Return the changelog offsets of the tasks that process records."""
@@ -123,8 +143,7 @@ class StreamThread:
 
     def _finish(self) -> None:
         """Close all tasks, and take no more."""
-        with self._change:
-            self._release_all()
+        self.stop()
         for running in self.tasks().values():
             try:
                 self._close(running)
@@ -135,17 +154,12 @@ class StreamThread:
             self._ended = True
             self._change.notify_all()
 
-    def _release_all(self) -> None:
-        self._at_end += self._table.works().values()
-        self._table.release_all()
-        self._stopping = True
-
     def _turn(self) -> bool:
         """Close what is released, and give each task a step; return False at the thread's end."""
         with self._change:
-            if self._stopping and self._table.is_empty:
+            if self._is_done():
                 return False
-            released, assignments = self._table.to_close(), self._table.to_run()
+            released, assignments = self._released(), list(self._desired.values())
         for running in released:
             self._close(running)
         worked = bool(released)
@@ -154,22 +168,28 @@ class StreamThread:
                 worked |= self._step(assignment)
         if not worked:
             with self._change:
-                if not self._table.to_close() and not (self._stopping and self._table.is_empty):
+                if not self._released() and not self._is_done():
                     self._change.wait(_IDLE_S)
         return True
+
+    def _is_done(self) -> bool:
+        return self._stopping and not self._desired and not self._actual
+
+    def _released(self) -> list[RunningTask]:
+        """Return the tasks to close."""
+        return [running for running in self._actual.values() if running.assignment.released]
 
     def _step(self, assignment: Assignment) -> bool:
         running = self.task(assignment.task_id)
         if running is None:
             running = RunningTask(assignment, self._make, self._task_timeout_s)
             with self._change:
-                self._table.begin(running)
+                self._actual[assignment.task_id] = running
         try:
             return running.step()
         except BaseException:
-            with self._change:
-                # It has failed: what it has done is not committed.
-                self._table.release([assignment.task_id], clean=False)
+            # It has failed: what it has done is not committed.
+            self.release([assignment.task_id], clean=False)
             self._close(running)
             raise
 
@@ -178,11 +198,13 @@ class StreamThread:
             running.release(clean=running.assignment.clean)
         finally:
             with self._change:
-                self._table.end(running)
+                # Only its own work is forgotten: the task may be assigned again.
+                if self._actual.get(running.task_id) is running:
+                    del self._actual[running.task_id]
                 self._change.notify_all()
 
     def _status(self, task_id: TaskId) -> TaskStatus:
-        running = self._table.work(task_id)
+        running = self._actual.get(task_id)
         return TaskStatus(task_id, running=False) if running is None else running.status
 
 
