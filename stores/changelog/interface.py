@@ -212,8 +212,7 @@ class Changelog(Closeable):
     def shared_producer(self, transactional_id: str, timeout_s: float | None = None) -> SharedProducer:
         """Return a producer that several tasks of one thread share: see ``SharedProducer``. No other has this ID.
 
-        Kafka aborts a transaction that is open for longer than ``timeout_s``; None for the client's setting. Raises:
-        ChangelogError if the log has no transactions over several tasks.
+        ``timeout_s`` as for ``producer``. Raises: ChangelogError if the log has no transactions over several tasks.
         """
         raise ChangelogError(f"{type(self).__name__} has no transactions over several tasks: give each its own")
 

@@ -34,12 +34,12 @@ class Instrument:
     measure: Measure
 
     @property
-    def plain_name(self) -> str:
-        """The name without its unit and "total", as OpenTelemetry's conventions have it."""
+    def opentelemetry_name(self) -> str:
+        """The name by OpenTelemetry's conventions: without its unit and "total"."""
         name = self.name.removesuffix("_total")
         for unit in ("_seconds", "_bytes"):
             name = name.removesuffix(unit)
-        return name
+        return f"txstores.{self.scope}.{name}"
 
 
 STORE, TASK = "store", "task"

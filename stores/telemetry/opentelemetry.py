@@ -33,16 +33,11 @@ def export_metrics(registry: MetricsRegistry, meter_provider: MeterProvider | No
         total = instrument.measure.kind is MetricKind.TOTAL
         create = meter.create_observable_counter if total else meter.create_observable_gauge
         create(
-            instrument_name(instrument),
+            instrument.opentelemetry_name,
             callbacks=[_callback(registry, instrument)],
             unit=instrument.measure.unit,
             description=instrument.measure.description,
         )
-
-
-def instrument_name(instrument: Instrument) -> str:
-    """Return the name of ``instrument`` in OpenTelemetry."""
-    return f"txstores.{instrument.scope}.{instrument.plain_name}"
 
 
 def _callback(registry: MetricsRegistry, instrument: Instrument) -> Callable[[CallbackOptions], Iterable[Observation]]:

@@ -127,8 +127,8 @@ def _metric(
         data = {"sum": {"dataPoints": points, "aggregationTemporality": _CUMULATIVE, "isMonotonic": True}}
     else:
         data = {"gauge": {"dataPoints": points}}
-    name = f"txstores.{instrument.scope}.{instrument.plain_name}"
-    return {"name": name, "description": measure.description, "unit": measure.unit, **data}
+    names = {"name": instrument.opentelemetry_name, "description": measure.description, "unit": measure.unit}
+    return {**names, **data}
 
 
 def _value(value: Value) -> Mapping[str, Any]:

@@ -59,14 +59,7 @@ class Processor:
 
 
 class Definition:
-    """An application of a name and its sub-topologies: one Processor, a list of them, or a mapping by number.
-
-    ``name`` is the ``application.id``: that of the consumer group, and the first part of the names of its changelog
-    topics. ``topics`` are created if they do not exist, with that number of partitions. ``global_stores`` are in each
-    worker, and all functions read them.
-
-    Raises: TypeError, ConfigError.
-    """
+    """All of an ``Application`` but its ``run``. Raises: as there."""
 
     def __init__(
         self,

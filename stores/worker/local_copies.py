@@ -12,7 +12,6 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from itertools import chain
 
-from stores.changelog.interface import Copies
 from stores.errors import StoreError
 from stores.interface import TopicPartition
 from stores.tasks.config import TaskConfig
@@ -33,7 +32,7 @@ END_S = 1.0
 OpenOffsets = Callable[[], Mapping[TaskId, Mapping[TopicPartition, int | None]]]
 
 
-class LocalCopies(Copies):
+class LocalCopies:
     """The copies in the state directory of ``tasks``: tasks, standby copies, and files that earlier ones have left.
 
     ``open_offsets`` return the offsets of the stores that this worker has open, by task: those are not read from files.
@@ -44,7 +43,8 @@ class LocalCopies(Copies):
 
     def __init__(self, application: Definition, tasks: TaskConfig, open_offsets: Sequence[OpenOffsets]) -> None:
         self._application, self._tasks, self._open_offsets = application, tasks, open_offsets
-        self._directory = str(StateDirectory(tasks.state_dir).process_id())
+        self.directory = str(StateDirectory(tasks.state_dir).process_id())
+        """Its ID."""
         self._closed: dict[TaskId, int] = {}
         self._open: frozenset[TaskId] = frozenset()
         self._outdated = False
@@ -53,10 +53,6 @@ class LocalCopies(Copies):
     def read_again(self) -> None:
         """Read the files at the next question: some were removed. For any thread."""
         self._outdated = True
-
-    @property
-    def directory(self) -> str:
-        return self._directory
 
     def progress(self) -> dict[TopicPartition, int]:
         """Return the offset sum of the copies of each partition that has any."""

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
+from functools import partial
 from os import PathLike
 from typing import Any, Self
 
@@ -85,14 +86,6 @@ def transaction_timeout_s(tasks: TaskConfig) -> float:
     return min(interval_ms / 1000 + TIMEOUT_BEYOND_INTERVAL_S, TIMEOUT_S_MAX)
 
 
-def _threads(text: str) -> int:
-    return _at_least(1, text)
-
-
-def _replicas(text: str) -> int:
-    return _at_least(0, text)
-
-
 def _milliseconds(text: str) -> float:
     number = _at_least(0, text)
     if number > _MILLISECONDS_MAX:
@@ -126,8 +119,8 @@ def _at_least(least: int, text: str) -> int:
 
 
 WORKER_PROPERTIES: Known = {
-    "num.stream.threads": ("threads", _threads),
-    "num.standby.replicas": ("standby_replicas", _replicas),
+    "num.stream.threads": ("threads", partial(_at_least, 1)),
+    "num.standby.replicas": ("standby_replicas", partial(_at_least, 0)),
     "session.timeout.ms": ("session_timeout_s", _milliseconds),
     "status.interval.ms": ("status_interval_s", _milliseconds),
     SERVER: ("server", str),

@@ -7,7 +7,6 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Self
 
 from stores.changelog.interface import Changelog
@@ -81,9 +80,7 @@ class StatusLine:
             self._thread.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._ended.set()
 
     def line(self) -> str:
@@ -95,7 +92,9 @@ class StatusLine:
         done = sum(max(total - self._totals.get(task, 0), 0) for task, total in totals.items())
         rate = done / max(now - self._at, 1e-9)
         self._totals, self._at = totals, now
-        more = f"; {_standbys(status)}" if status.standbys else ""
+        more = ""
+        if status.standbys:
+            more = f"; {len(status.standbys)} standby copies, lag {_shown(status.standby_lag)}"
         if status.global_stores:
             more += f"; global stores: lag {_shown(status.global_lag)}"
         if not status.tasks:
@@ -104,9 +103,7 @@ class StatusLine:
         restored = status.restored
         if restored is not None:
             parts.append(f"{len(status.tasks) - status.running} restoring ({restored:.0%})")
-        parts.append(f"{rate:,.0f} records/s")
-        lag = self._lag(status)
-        parts.append(f"lag {_shown(lag)}")
+        parts += [f"{rate:,.0f} records/s", f"lag {_shown(self._lag(status))}"]
         return f"{self._begin}{', '.join(parts)}{more}"
 
     def _lag(self, status: WorkerStatus) -> int | None:
@@ -123,10 +120,6 @@ class StatusLine:
     def _run(self) -> None:
         while not self._ended.wait(self._interval_s):
             print(self.line(), file=sys.stderr, flush=True)
-
-
-def _standbys(status: WorkerStatus) -> str:
-    return f"{len(status.standbys)} standby copies, lag {_shown(status.standby_lag)}"
 
 
 def _shown(lag: int | None) -> str:

@@ -16,13 +16,7 @@ import bottle
 from stores.changelog.interface import GroupMember
 from stores.changelog.partitioners import Partitioner
 from stores.config import StoreConfig
-from stores.errors import (
-    ChangelogTimeoutError,
-    ProducerFencedError,
-    StoreClosedError,
-    StoreError,
-    StoreRestoringError,
-)
+from stores.errors import ChangelogTimeoutError, ProducerFencedError, StoreClosedError, StoreError, StoreRestoringError
 from stores.interface import Closeable
 from stores.worker.definition import Definition
 from stores.worker.queries.access import AccessFiles, Instances, ServerAddress
@@ -80,8 +74,6 @@ class QueryEndpoint(Closeable):
         self._local.end()
         self._server.close()
 
-
-_log = logging.getLogger(__name__)
 
 _HEADERS = {
     "Content-Type": "application/json",

@@ -118,7 +118,6 @@ def unavailable(sentence: str, **details: Any) -> Refused:
 
 
 KEY_ENCODING, VALUE_ENCODING = "key_encoding", "value_encoding"
-_INTEGER = re.compile(r"-?[0-9]{1,19}")
 _HEX = re.compile(r"([0-9A-Fa-f]{2})*")
 _REASON_MAX = 200
 
@@ -180,7 +179,7 @@ class JsonForms:
         if isinstance(key, StrSerde):
             return text
         if isinstance(key, Int64Serde):
-            if _INTEGER.fullmatch(text) is None:
+            if _SIGNED.fullmatch(text) is None:
                 raise ValueError("it is no whole number")
             return int(text)
         if isinstance(key, Float64Serde):

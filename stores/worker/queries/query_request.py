@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from stores.changelog.partitioners import Partitioner
 from stores.config import StoreConfig
@@ -152,6 +152,8 @@ class Reads(ABC):
     """The parameters of ``get`` besides the key."""
     range_parameters: Collection[str] = ()
     """The parameters of ``range`` besides its ends."""
+    place_times: ClassVar[int] = 2
+    """The number of times in a place of its scans."""
 
     def __init__(self, name: str, key: Serde[Any], value: Serde[Any]) -> None:
         self.name = name
@@ -170,13 +172,15 @@ class Reads(ABC):
         """Scan the keys that begin with ``prefix``, from the key of the place ``after`` on."""
         raise bad_request(f"a {self.name} store has no scan by a prefix of its keys: ask for a range")
 
-    @abstractmethod
     def is_place(self, place: Place) -> bool:
         """Return whether ``place`` may be one of this kind's scans."""
+        return len(place) == 1 + self.place_times and all(type(number) is int for number in place[1:])
 
 
 class KeyValueQuery(Reads):
     """The reads of bytes, KeyValue and TimestampedKeyValue."""
+
+    place_times = 0
 
     def get(self, view: Any, key: Any, parameters: Parameters) -> Any:
         return view.get(key)
@@ -194,9 +198,6 @@ class KeyValueQuery(Reads):
                 if not place[0].startswith(first):
                     return
                 yield place, record
-
-    def is_place(self, place: Place) -> bool:
-        return len(place) == 1
 
     def _records(self, pairs: Iterator[tuple[Any, Any]], forms: JsonForms) -> Scanned:
         for key, value in pairs:
@@ -225,9 +226,6 @@ class WindowQuery(Reads):
                 window = {"window_start_ms": start_ms, "window_end_ms": end_ms}
                 yield place, {"key": forms.shown_key(key), **window, **forms.fields(value)}
 
-    def is_place(self, place: Place) -> bool:
-        return _is_timed(place)
-
 
 class SessionQuery(Reads):
     """The reads of Session."""
@@ -249,9 +247,6 @@ class SessionQuery(Reads):
                 place = forms.place(key), end_ms, start_ms
                 yield place, {"key": forms.shown_key(key), **session, **forms.fields(value)}
 
-    def is_place(self, place: Place) -> bool:
-        return _is_timed(place)
-
 
 def reads_of(kind: RecordKind | None) -> Reads:
     """Return the reads of a store of that kind; None is bytes. Raises: Refused for a kind of the user's own."""
@@ -264,7 +259,3 @@ def reads_of(kind: RecordKind | None) -> Reads:
     if isinstance(kind, Session):
         return SessionQuery(kind.kind, kind.key, kind.value)
     raise Refused(501, f"stores of the kind {kind.kind} have no queries over HTTP: use their views in the process")
-
-
-def _is_timed(place: Place) -> bool:
-    return len(place) == 3 and all(type(number) is int for number in place[1:])
