@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 
+import pyarrow as pa
+
 from stores.changelog.files import Header, PartitionLog, Retention, StoreChanges, VersionLog
+from stores.changelog.files.partition_log import RowsFile
 
 DESCRIPTION = {"partitions": 2, "key": ["plane"]}
 State = dict[str, dict[bytes, bytes]]
@@ -84,6 +88,26 @@ def append(log: PartitionLog, version: int, seed: int = 0) -> None:
     if log.snapshot_due(listing):
         log.write_snapshot(Header("snapshot", own.id, 0, version), snapshot(version, seed))
         log.remove_old(log.listing())
+
+
+def filled(path: Path, versions: int, **retention: int) -> PartitionLog:
+    """A partition's log with so many versions."""
+    log = opened(path, **retention).partition(0)
+    for version in range(versions):
+        append(log, version)
+    return log
+
+
+def rows_file(log: PartitionLog, own: Header, numbers: list[int]) -> RowsFile:
+    """A file of one batch of rows that is not finished."""
+    file = log.write_rows(own, pa.schema([("n", pa.int64())]))
+    file.write(pa.record_batch([pa.array(numbers, pa.int64())], names=["n"]))
+    return file
+
+
+def with_rows(log: PartitionLog, own: Header, numbers: list[int]) -> Header:
+    """The header of a version with these rows, whose file is written."""
+    return replace(own, rows=rows_file(log, own, numbers).finish(), num_rows=len(numbers))
 
 
 def snapshot(version: int, seed: int = 0) -> Iterator[tuple[str, bool, bytes, bytes | None]]:

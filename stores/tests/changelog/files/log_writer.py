@@ -5,14 +5,11 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from dataclasses import replace
 from pathlib import Path
-
-import pyarrow as pa
 
 from stores import failpoints
 from stores.changelog.files import Header
-from stores.tests.changelog.files.log_model import changes, header, opened, snapshot
+from stores.tests.changelog.files.log_model import changes, header, opened, snapshot, with_rows
 
 
 def main() -> None:
@@ -21,10 +18,7 @@ def main() -> None:
     for version in range(int(first), int(last) + 1):
         if failpoint and version == int(last):
             failpoints.arm(failpoint, lambda: os.kill(os.getpid(), signal.SIGKILL))
-        own = header(version)
-        rows = log.write_rows(own, pa.schema([("n", pa.int64())]))
-        rows.write(pa.record_batch([pa.array([version], pa.int64())], names=["n"]))
-        own = replace(own, rows=rows.finish(), num_rows=1)
+        own = with_rows(log, header(version), [version])
         if log.append(own, changes(version)).id == own.id and log.snapshot_due(log.listing()):
             log.write_snapshot(Header("snapshot", own.id, 0, version), snapshot(version))
         log.remove_old(log.listing())
