@@ -140,10 +140,10 @@ class MemoryChangelog(Changelog):
         with self._lock:
             log, start, end = self._bounds(partition)
             check_truncation(partition, before_offset, start, end)
-            removed = log.index(before_offset)
-            del log.records[:removed]
+            count = log.index(before_offset)
+            del log.records[:count]
             log.start_offset = before_offset
-            return removed
+            return count
 
     def close(self) -> None:
         self._closed = True

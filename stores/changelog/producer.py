@@ -212,10 +212,10 @@ class BufferedProducer(Producer):
                 room_bytes -= size
                 pending += (key, value, timestamp_ms, None)
         finally:
-            added = (len(pending) - before) // FIELDS_PER_RECORD
-            self._pending_records += added
+            count = (len(pending) - before) // FIELDS_PER_RECORD
+            self._pending_records += count
             self._pending_bytes = PENDING_BYTES_MAX - room_bytes
-        return added
+        return count
 
     def send_offsets(self, group: str, offsets: Mapping[TopicPartition, int]) -> None:
         self._check_usable()
@@ -246,9 +246,9 @@ class BufferedProducer(Producer):
         self._finish()
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        sent = self._pending_records or self._group_offsets or self._transaction is not None
+        is_unfinished = self._pending_records or self._group_offsets or self._transaction is not None
         try:
-            if kind is None and sent and not self._closed:
+            if kind is None and is_unfinished and not self._closed:
                 call = "flush()" if self._identity is None else "commit()"
                 warnings.warn(
                     f"the producer's block ended with records or offsets that were sent but not followed by {call}: "

@@ -229,8 +229,8 @@ def _build(path: Path) -> None:
 
 
 def _leftovers(path: Path) -> list[Path]:
-    named = re.compile(rf"\.{re.escape(path.name)}\.txstores-[0-9a-f]{{16}}")
-    return [entry for entry in path.parent.iterdir() if named.fullmatch(entry.name)]
+    pattern = re.compile(rf"\.{re.escape(path.name)}\.txstores-[0-9a-f]{{16}}")
+    return [entry for entry in path.parent.iterdir() if pattern.fullmatch(entry.name)]
 
 
 def _is_ours(leftover: Path) -> bool:

@@ -173,9 +173,9 @@ class SqliteChangelog(Changelog):
         topic_id = self._topic_id(partition)
         with self._file.write() as writer:
             start, end = self._bounds(writer, partition)
-            removed = self._compaction(partition).whole(writer, start, end, is_expired)
+            num_removed = self._compaction(partition).whole(writer, start, end, is_expired)
             self._forget_aborted(writer, topic_id, partition.partition, end)
-        return removed
+        return num_removed
 
     def compact_step(self, partition: TopicPartition, is_expired: IsExpired | None = None) -> int:
         # This is called after each commit, and usually returns here.
@@ -185,11 +185,11 @@ class SqliteChangelog(Changelog):
         compaction = self._compaction(partition)
         with self._file.write() as writer:
             start, end = self._bounds(writer, partition)
-            removed = 0
+            num_removed = 0
             if compaction.due_at(writer, start, end) <= end:
-                removed = compaction.step(writer, start, end, is_expired)
+                num_removed = compaction.step(writer, start, end, is_expired)
             self._due_at[partition] = compaction.due_at(writer, start, end)
-        return removed
+        return num_removed
 
     def dirty_share(self, partition: TopicPartition) -> float:
         """Return the share of the partition's records that no pass has compacted yet: 0 for none, 1 for all."""
@@ -212,14 +212,14 @@ class SqliteChangelog(Changelog):
                 "delete from record where topic_id = ? and partition = ? and offset < ?",
                 (topic_id, partition.partition, before_offset),
             )
-            removed = changes(writer)
+            num_removed = changes(writer)
             writer.execute(
                 "update topic_partition set start_offset = ? where topic_id = ? and partition = ?",
                 (before_offset, topic_id, partition.partition),
             )
             self._forget_aborted(writer, topic_id, partition.partition, before_offset)
         self._due_at.pop(partition, None)
-        return removed
+        return num_removed
 
     def verify(self) -> None:
         """Read the whole changelog and check it for damage: each record's checksum, and SQLite's own structure.

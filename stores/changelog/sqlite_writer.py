@@ -73,15 +73,15 @@ def checksums(first_offset: int, fields: list[Any], width: int) -> list[int]:
         for offset, key, value, ms in zip(count(first_offset), keys, values, timestamps)
     ]
     if any(headers):
-        sums = [crc32(text.encode(), begun) if text else begun for text, begun in zip(headers, sums, strict=True)]
+        sums = [crc32(text.encode(), of_pair) if text else of_pair for text, of_pair in zip(headers, sums, strict=True)]
     return sums
 
 
 def is_sound(checksum: Any, offset: Any, key: Any, value: Any, timestamp_ms: Any, headers: Any) -> bool:
     """Return whether a record fits its checksum."""
     try:
-        begun = (offset ^ timestamp_ms ^ timestamp_ms >> 31) & _MASK
-        of_pair = crc32(b"" if value is None else value, crc32(b"" if key is None else key, begun))
+        seed = (offset ^ timestamp_ms ^ timestamp_ms >> 31) & _MASK
+        of_pair = crc32(b"" if value is None else value, crc32(b"" if key is None else key, seed))
         return (crc32(headers.encode(), of_pair) if headers else of_pair) == checksum  # type: ignore[no-any-return]
     except (TypeError, AttributeError):
         return False
@@ -143,8 +143,8 @@ class SqliteWriter(AtomicWriter):
         ).fetchone()
         first = following - count
         each, width = FIELDS_PER_RECORD, ROWS_PER_INSERT * FIELDS_PER_RECORD
-        for done in range(0, len(pending), width):
-            fields, at = pending[done : done + width], done // each
+        for first_field in range(0, len(pending), width):
+            fields, at = pending[first_field : first_field + width], first_field // each
             if any(fields[3::FIELDS_PER_RECORD]):
                 fields[3::FIELDS_PER_RECORD] = [_encoded(headers) for headers in fields[3::FIELDS_PER_RECORD]]
             writer.execute(
@@ -201,16 +201,16 @@ class Compaction:
 
     def whole(self, writer: Connection, start: int, end: int, is_expired: IsExpired | None = None) -> int:
         """Compact all records before ``end``, in as many passes as needed; return the number of removed records."""
-        removed, clean = 0, -1
+        num_removed, clean = 0, -1
         try:
             while clean < end:
                 self._pass = self._new_pass(writer, start, end)
                 while self._pass is not None:
-                    removed += self._advance(writer, self._pass, start, is_expired)
+                    num_removed += self._advance(writer, self._pass, start, is_expired)
                 clean = self._clean_offset(writer)[0]
         finally:
             self._pass = None
-        return removed
+        return num_removed
 
     def _step(self, writer: Connection, start: int, end: int, is_expired: IsExpired | None) -> int:
         if self._pass is None:
@@ -219,11 +219,11 @@ class Compaction:
         self._seen_end = end
         budget = max(STEP_RECORDS_MIN, RECORDS_PER_APPENDED * appended)
         deadline = perf_counter() + STEP_S
-        removed = 0
+        num_removed = 0
         while budget > 0 and self._pass is not None and perf_counter() < deadline:
-            removed += self._advance(writer, self._pass, start, is_expired)
+            num_removed += self._advance(writer, self._pass, start, is_expired)
             budget -= _ROWS
-        return removed
+        return num_removed
 
     def _new_pass(self, writer: Connection, start: int, end: int) -> _Pass:
         return _Pass(max(self._clean_offset(writer)[0], start), end)

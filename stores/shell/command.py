@@ -50,11 +50,11 @@ def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
     def command(
         name: str, run: Callable[[argparse.Namespace], int], text: str, what: str = "the folder of a store"
     ) -> argparse.ArgumentParser:
-        added = commands.add_parser(name, help=text, description=f"{text[0].upper()}{text[1:]}.")
-        added.add_argument("path", type=Path, metavar="PATH", help=what)
-        added.add_argument("--json", action="store_true", help="print JSON, one object per line")
-        added.set_defaults(run=lambda given: run_guarded(lambda: run(given)))
-        return added
+        parser = commands.add_parser(name, help=text, description=f"{text[0].upper()}{text[1:]}.")
+        parser.add_argument("path", type=Path, metavar="PATH", help=what)
+        parser.add_argument("--json", action="store_true", help="print JSON, one object per line")
+        parser.set_defaults(run=lambda given: run_guarded(lambda: run(given)))
+        return parser
 
     parts = (
         "show what a store is, its offsets, its size and its marks, or the partitions of a changelog, changing nothing"
@@ -103,11 +103,11 @@ def run_guarded(run: Callable[[], int], *, when_closed: int = 0) -> int:
 
 
 def _sentence(error: BaseException) -> str:
-    said = str(error) or type(error).__name__
+    sentence = str(error) or type(error).__name__
     if isinstance(error, OSError) and error.strerror:
-        said = f"{error.filename}: {error.strerror}" if error.filename else error.strerror
+        sentence = f"{error.filename}: {error.strerror}" if error.filename else error.strerror
     notes: list[str] = getattr(error, "__notes__", [])
-    return " ".join([f"{said.rstrip('.')}.", *notes]) if notes else said
+    return " ".join([f"{sentence.rstrip('.')}.", *notes]) if notes else sentence
 
 
 def _inspect(given: argparse.Namespace) -> int:

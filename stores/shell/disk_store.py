@@ -127,16 +127,16 @@ def reading(store: DiskStore) -> Iterator[Reading]:
         store.check_at_rest()
     if not live:
         probe_open(engine, store.data, engine.options)
-    opened = engine.open_read_only(store.data, live=live)
+    engine_reader = engine.open_read_only(store.data, live=live)
     try:
         # The entries before and after the scans began are the same, so they are those of the scans' commit.
         meta = None
         scans: list[Scan] = []
-        while (newest := opened.meta()) != meta:
+        while (newest := engine_reader.meta()) != meta:
             for scan in scans:
                 scan.close()
             meta = newest
-            scans = opened.scans([WHOLE._replace(family=family) for family in range(opened.num_families)])
+            scans = engine_reader.scans([WHOLE._replace(family=family) for family in range(engine_reader.num_families)])
         assert meta is not None
         if store.backend.load_strategy().has_unfinished_commit(store.path, meta):
             raise StoreUnavailableError(
@@ -154,7 +154,7 @@ def reading(store: DiskStore) -> Iterator[Reading]:
                     yield from chunk
 
         yield Reading(
-            opened,
+            engine_reader,
             position.decode(position.OFFSET, meta),
             position.decode(position.POSITION, meta),
             marks.decode(meta),
@@ -163,7 +163,7 @@ def reading(store: DiskStore) -> Iterator[Reading]:
         for scan in scans:
             scan.close()
     finally:
-        opened.close()
+        engine_reader.close()
 
 
 def back_up(store: DiskStore, target: Path) -> None:
@@ -180,7 +180,7 @@ def back_up(store: DiskStore, target: Path) -> None:
         if target.resolve().is_relative_to(store.path.resolve()):
             raise StoreIncompatibleError(f"{target} is inside the store: choose another path for the backup")
         target.mkdir(parents=True, exist_ok=True)
-    begun = False
+    is_begun = False
     try:
         with translated_system_errors(target):
             lock = take(target / LOCK_FILE)
@@ -188,7 +188,7 @@ def back_up(store: DiskStore, target: Path) -> None:
                 # Another process may have made its backup there meanwhile.
                 if not is_unused(target):
                     raise _not_empty(target)
-                begun = True
+                is_begun = True
                 create(target, store.identity.backend, lambda folder: _copy(store, folder))
             finally:
                 os.close(lock)
@@ -196,7 +196,7 @@ def back_up(store: DiskStore, target: Path) -> None:
             copy.verify()
     except BaseException:
         with suppress(OSError, StoreError):
-            if begun:
+            if is_begun:
                 wipe(target)
             if is_new:
                 target.rmdir()
@@ -223,21 +223,21 @@ def _copy(store: DiskStore, folder: Path) -> None:
                 shutil.copyfile(store.path / name, folder / name)
         return
     shutil.copyfile(store.path / IDENTITY_FILE, folder / IDENTITY_FILE)
-    copied = folder / "data"
+    data = folder / "data"
     strategy, engine = store.backend.load_strategy(), store.backend.load_engine()
     for attempt in range(ATTEMPTS_MAX):
         time.sleep(_PAUSE_S if attempt else 0)
-        copied.mkdir()
+        data.mkdir()
         with suppress(_UnfinishedError), reading(store) as source:
-            source.engine.copy_to(copied)
-            copy = engine.open_read_only(copied, live=False)
+            source.engine.copy_to(data)
+            copy = engine.open_read_only(data, live=False)
             try:
                 if strategy.has_unfinished_commit(folder, copy.meta()):
                     raise _UnfinishedError
             finally:
                 copy.close()
             return
-        shutil.rmtree(copied)
+        shutil.rmtree(data)
     raise StoreUnavailableError(f"{store.path} is in the middle of a large commit: try again when it is done")
 
 

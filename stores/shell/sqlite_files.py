@@ -35,8 +35,8 @@ def is_changelog(path: Path) -> bool:
     with translated_system_errors(path):
         if not path.is_file():
             return False
-        with path.open("rb") as opened:
-            header = opened.read(72)
+        with path.open("rb") as stream:
+            header = stream.read(72)
     return header.startswith(_MAGIC) and header[68:72] == APPLICATION_ID.to_bytes(4, "big")
 
 
@@ -87,9 +87,9 @@ def tables_of(file: Path) -> Line:
         raise ConfigError(f"sqlite-utils is missing, which reads SQLite files: {advice('inspection')}") from error
     try:
         uri = f"{file.absolute().as_uri()}?{_access(file)}"
-        with closing(sqlite3.connect(uri, uri=True, isolation_level=None)) as opened:
-            opened.execute("begin")
-            tables = Database(opened).tables
+        with closing(sqlite3.connect(uri, uri=True, isolation_level=None)) as connection:
+            connection.execute("begin")
+            tables = Database(connection).tables
             return {
                 "tables": {table.name: table.count for table in tables},
                 "schema": {table.name: table.schema for table in tables},

@@ -125,9 +125,9 @@ def test_names_and_texts_that_the_output_cannot_express_are_printed_all_the_same
     def run(*arguments: str) -> bytes:
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "PYTHONIOENCODING": encoding}
         command = [sys.executable, "-m", "stores", arguments[0], str(path), *arguments[1:]]
-        done = subprocess.run(command, env=environment, capture_output=True, check=False)
-        assert (done.returncode, done.stderr) == (0, b"")
-        return done.stdout
+        process = subprocess.run(command, env=environment, capture_output=True, check=False)
+        assert (process.returncode, process.stderr) == (0, b"")
+        return process.stdout
 
     decoding = ("--key", "str", "--value", "json")
     assert json.loads(run("dump", *decoding, "--json")) == {"key": "\xe9", "value": "\ud800 \u20ac"}
@@ -149,9 +149,9 @@ def test_a_limit_that_is_no_number_of_records_is_refused(
     path: Path, limit: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     filled(path, "lmdb")
-    with pytest.raises(SystemExit) as ended:
+    with pytest.raises(SystemExit) as raised:
         main(["dump", str(path), "--limit", limit])
-    assert ended.value.code == 2
+    assert raised.value.code == 2
     assert main(["dump", str(path), "--limit", str(1 << 63)]) == 0
     assert len(capsys.readouterr().out.splitlines()) == len(PAIRS)
 
@@ -181,8 +181,8 @@ def test_a_store_in_use_is_backed_up_at_its_last_commit(
     assert facts["state"] == "open in a process"
     assert len(lines(capsys, "dump", path)) == 2000
     copy = tmp_path / "copy"
-    [told] = lines(capsys, "backup", path, copy)
-    assert told["offsets"] == [{"topic": "log", "partition": 3, "offset": 7}]
+    [answer] = lines(capsys, "backup", path, copy)
+    assert answer["offsets"] == [{"topic": "log", "partition": 3, "offset": 7}]
     with open_store(str(facts["backend"]), copy) as restored:
         assert len(list(restored.all())) == 2000
         assert restored.get(b"staged") is None
@@ -203,8 +203,8 @@ def test_a_store_of_a_killed_process_is_shown_as_not_closed(
     [facts] = lines(capsys, "inspect", path)
     assert facts["state"] == "not closed cleanly"
     # SQLite's shared memory is no data: a reader makes it anew.
-    changed = {name for name in before.keys() | state(path).keys() if before.get(name) != state(path).get(name)}
-    assert {name for name in changed if not name.endswith("-shm")} == set()
+    names = {name for name in before.keys() | state(path).keys() if before.get(name) != state(path).get(name)}
+    assert {name for name in names if not name.endswith("-shm")} == set()
 
 
 @pytest.mark.parametrize("writer", CLOSED_ONLY, indirect=True)
@@ -231,13 +231,13 @@ def test_a_closed_store_is_backed_up_whole(path: Path, tmp_path: Path, backend: 
 
 def test_the_backup_of_a_read_only_store_can_be_written(path: Path, tmp_path: Path) -> None:
     filled(path, "sqlite")
-    for found in (*path.rglob("*"), path):
-        found.chmod(0o555 if found.is_dir() else 0o444)
+    for file in (*path.rglob("*"), path):
+        file.chmod(0o555 if file.is_dir() else 0o444)
     assert main(["inspect", str(path)]) == 0
     assert main(["backup", str(path), str(tmp_path / "copy")]) == 0
-    assert all(found.stat().st_mode & 0o200 for found in (tmp_path / "copy").rglob("*"))
-    for found in (path, *path.rglob("*")):
-        found.chmod(0o755)
+    assert all(file.stat().st_mode & 0o200 for file in (tmp_path / "copy").rglob("*"))
+    for file in (path, *path.rglob("*")):
+        file.chmod(0o755)
 
 
 @pytest.mark.parametrize("place", ["full", "file", "store/inside"])
@@ -294,10 +294,10 @@ def test_what_is_no_store_is_refused_and_stays_as_it_is(
     filled(tmp_path / "above" / "0_0" / "sqlite" / "counts", "sqlite")
     before = state(tmp_path)
     assert main([command, str(tmp_path / place)]) == 2
-    told = capsys.readouterr()
-    assert place in told.err
-    assert place != "above" or "0_0/sqlite/counts" in told.err
-    assert (told.out, state(tmp_path)) == ("", before)
+    output = capsys.readouterr()
+    assert place in output.err
+    assert place != "above" or "0_0/sqlite/counts" in output.err
+    assert (output.out, state(tmp_path)) == ("", before)
 
 
 def test_a_closed_pipe_ends_a_dump_quietly(path: Path) -> None:
@@ -419,9 +419,9 @@ with open_store("sqlite", sys.argv[1] + "/store") as store:
 SqliteChangelog(sys.argv[1] + "/log").close()
 print(main(["inspect", "--tables", sys.argv[1] + "/store"]), main(["inspect", "--tables", sys.argv[1] + "/log"]))
 """
-    done = run_script(script, tmp_path)
-    assert done.stdout == b"2 2\n"
-    assert done.stderr.count(b"txstores[inspection]") == 2
+    process = run_script(script, tmp_path)
+    assert process.stdout == b"2 2\n"
+    assert process.stderr.count(b"txstores[inspection]") == 2
 
 
 def test_neither_a_store_nor_a_changelog_imports_packages_for_inspection(tmp_path: Path) -> None:
@@ -460,6 +460,6 @@ def test_a_damaged_changelog_is_refused_with_a_sentence(tmp_path: Path, capsys: 
 
 
 def test_the_command_prints_its_version(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as ended:
+    with pytest.raises(SystemExit) as raised:
         main(["--version"])
-    assert (ended.value.code, capsys.readouterr().out) == (0, f"txstores {__version__}\n")
+    assert (raised.value.code, capsys.readouterr().out) == (0, f"txstores {__version__}\n")

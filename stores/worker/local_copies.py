@@ -70,12 +70,12 @@ class LocalCopies:
 
     def _read_files(self) -> None:
         with suppress(StoreError):
-            stored = stored_offsets(
+            offsets = stored_offsets(
                 self._tasks.state_dir, self._application.topology, application_id=self._application.name
             )
             self._closed = {
                 task_id: offset_sum(dict(chain.from_iterable(each.items() for each in stores.values())))
-                for task_id, stores in stored.items()
+                for task_id, stores in offsets.items()
             }
 
 

@@ -84,7 +84,7 @@ class RunningTask:
                 self._task.open()
                 self._open = True
                 _log.info("task %s runs", self.task_id)
-            done = self._run()
+            num_records = self._run()
         except ReleasedWhileRestoring:
             return True
         except (ChangelogTimeoutError, CommitInDoubtError) as error:
@@ -102,7 +102,7 @@ class RunningTask:
             return False
         self._fails_at = None
         self._note()
-        return done > 0
+        return num_records > 0
 
     def release(self, *, clean: bool) -> None:
         """Close the task: with a commit if ``clean``. Work that can't be committed is left to the next instance."""
@@ -119,13 +119,13 @@ class RunningTask:
 
     def _run(self) -> int:
         began = time.monotonic()
-        done = self._task.run(self._slice)
+        num_records = self._task.run(self._slice)
         took_s = time.monotonic() - began
         if took_s > 2 * SLICE_S:
-            self._slice = max(1, int(done * SLICE_S / took_s))
-        elif done >= self._slice and took_s < SLICE_S:
+            self._slice = max(1, int(num_records * SLICE_S / took_s))
+        elif num_records >= self._slice and took_s < SLICE_S:
             self._slice = min(_SLICE_RECORDS_MAX, 2 * self._slice)
-        return done
+        return num_records
 
     def _note(self) -> None:
         self.status = TaskStatus(

@@ -284,8 +284,8 @@ _BYTES_MAX = 1 << 20
 def read_properties(path: str | PathLike[str]) -> dict[str, str]:
     """Return the properties of a file, by name. Raises: ConfigError; StoreUnavailableError if it can't be read."""
     file = checked_path(path)
-    with translated_system_errors(file), open(file, "rb") as opened:
-        content = opened.read(_BYTES_MAX + 1)
+    with translated_system_errors(file), open(file, "rb") as stream:
+        content = stream.read(_BYTES_MAX + 1)
     if len(content) > _BYTES_MAX:
         raise ConfigError(f"{file} has more than {_BYTES_MAX:,} bytes: choose a file of properties")
     try:
@@ -318,7 +318,7 @@ def exports_metrics(settings: WorkerSettings) -> bool:
 @contextmanager
 def exported_metrics(settings: WorkerSettings, application: str, registry: MetricsRegistry) -> Iterator[None]:
     """Export the metrics of ``registry`` during the block. Raises: ConfigError if a port can't be had."""
-    with ExitStack() as held:
+    with ExitStack() as exporters:
         if settings.prometheus_port is not None:
             from stores.telemetry.prometheus import PrometheusEndpoint
 
@@ -327,11 +327,11 @@ def exported_metrics(settings: WorkerSettings, application: str, registry: Metri
                 endpoint = PrometheusEndpoint(registry, host=host, port=settings.prometheus_port)
             except StoreUnavailableError as error:
                 raise ConfigError(f"properties {PROMETHEUS} and {PROMETHEUS_HOST}: {error}") from error
-            held.enter_context(endpoint)
+            exporters.enter_context(endpoint)
             _log.info("metrics at http://%s:%d/metrics", host, endpoint.port)
         if settings.otlp_endpoint is not None:
             exporter = OtlpExporter(
                 registry, settings.otlp_endpoint, service=application, interval_s=settings.otlp_interval_s
             )
-            held.enter_context(exporter)
+            exporters.enter_context(exporter)
         yield

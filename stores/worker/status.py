@@ -89,8 +89,8 @@ class StatusLine:
         now = time.monotonic()
         totals: dict[object, int] = {task.task_id: task.process_total for task in status.tasks if task.running}
         # A task that was closed and opened meanwhile counts from 0 again.
-        done = sum(max(total - self._totals.get(task, 0), 0) for task, total in totals.items())
-        rate = done / max(now - self._at, 1e-9)
+        num_records = sum(max(total - self._totals.get(task, 0), 0) for task, total in totals.items())
+        rate = num_records / max(now - self._at, 1e-9)
         self._totals, self._at = totals, now
         more = ""
         if status.standbys:

@@ -93,17 +93,17 @@ class Worker:
         Raises: ConfigError if a topic is missing or has too few partitions; ChangelogError if another application uses
         the group; the error of a task or of the global stores, after the other tasks have committed.
         """
-        with Signals(self.stop), ExitStack() as held:
+        with Signals(self.stop), ExitStack() as resources:
             changelog = self.settings.open_changelog()
-            held.callback(changelog.close)
+            resources.callback(changelog.close)
             self._leading = prepared_topics(self.application, changelog, fencing=self._fences)
             try:
                 self._work(changelog)
             except TaskNotReleasedError:
-                held.pop_all()  # The task's thread still uses the changelog.
+                resources.pop_all()  # The task's thread still uses the changelog.
                 raise
             if self._standbys is not None and not self._standbys.join(0):
-                held.pop_all()  # So does that of the standby copies, which have nothing to commit.
+                resources.pop_all()  # So does that of the standby copies, which have nothing to commit.
 
     def stop(self) -> None:
         """Let ``run`` end. For any thread, and for signal handlers."""
@@ -184,11 +184,11 @@ class Worker:
         server = "" if endpoint is None else str(endpoint.address)
         status = StatusLine(self.application.name, self.status, changelog, self.settings.status_interval_s, server)
         try:
-            with ExitStack() as held:
+            with ExitStack() as resources:
                 if self._metrics is not None:
-                    held.enter_context(exported_metrics(self.settings, self.application.name, self._metrics))
+                    resources.enter_context(exported_metrics(self.settings, self.application.name, self._metrics))
                 if endpoint is not None:
-                    held.enter_context(endpoint)
+                    resources.enter_context(endpoint)
                 self._global = self._begin_global_stores(changelog)
                 self._threads = [
                     StreamThread(number, self._maker(changelog, budget, number), self.settings.tasks.task_timeout_s)
@@ -199,9 +199,9 @@ class Worker:
                 copies = None
                 if self.settings.standby_replicas:
                     copies = self._prepare_copies(self._maker(changelog, budget, 0))
-                held.enter_context(status)
+                resources.enter_context(status)
                 if self._await_global_stores():
-                    member = held.enter_context(
+                    member = resources.enter_context(
                         changelog.join_group(
                             self.application.name,
                             sorted(self._leading),

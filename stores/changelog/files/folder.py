@@ -271,13 +271,13 @@ class ArrowFolder(Folder):
 
     def open(self, name: str) -> IO[bytes]:
         with missing_stays_missing(), self._translated():
-            opened: IO[bytes] = self._filesystem.open_input_file(str(self._path / name))
-            num_bytes = opened.seek(0, os.SEEK_END)
-            opened.seek(0)
+            stream: IO[bytes] = self._filesystem.open_input_file(str(self._path / name))
+            num_bytes = stream.seek(0, os.SEEK_END)
+            stream.seek(0)
             if num_bytes > _READ_WHOLE_BYTES:
-                return opened
-            with opened:
-                return BytesIO(opened.read())
+                return stream
+            with stream:
+                return BytesIO(stream.read())
 
     def names(self, folder: str = "") -> dict[str, int]:
         import pyarrow.fs

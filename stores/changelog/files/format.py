@@ -119,10 +119,10 @@ Record = tuple[str, bool, bytes, bytes | None]
 
 def records_of(changes: Mapping[str, StoreChanges]) -> Iterator[Record]:
     """Return the records of ``changes``, by store; marks are first."""
-    for store, changed in changes.items():
-        for name, mark in changed.marks.items():
+    for store, of_store in changes.items():
+        for name, mark in of_store.marks.items():
             yield store, True, name.encode(), mark
-        for key, value in changed.pairs.items():
+        for key, value in of_store.pairs.items():
             yield store, False, key, value
 
 
@@ -293,11 +293,11 @@ def _add(changes: dict[str, StoreChanges], batch: pyarrow.RecordBatch) -> None:
         changes.setdefault(extremes["min"], StoreChanges()).pairs.update(pairs)
         return
     for store, is_mark, (key, value) in zip(stores.to_pylist(), marks.to_pylist(), pairs, strict=True):
-        changed = changes.setdefault(store, StoreChanges())
+        of_store = changes.setdefault(store, StoreChanges())
         if is_mark:
-            changed.marks[key.decode()] = value
+            of_store.marks[key.decode()] = value
         else:
-            changed.pairs[key] = value
+            of_store.pairs[key] = value
 
 
 def damaged(what: str) -> ChangelogError:
@@ -318,10 +318,10 @@ def _batches_with(changes: Mapping[str, StoreChanges]) -> Iterator[pyarrow.Recor
     """Return the records of ``changes``, by store; marks are first. Pairs are made columns without a row of each."""
     import pyarrow as pa
 
-    for store, changed in changes.items():
-        if changed.marks:
-            yield from _in_batches(records_of({store: StoreChanges(marks=changed.marks)}))
-        all_keys, all_values = list(changed.pairs), list(changed.pairs.values())
+    for store, of_store in changes.items():
+        if of_store.marks:
+            yield from _in_batches(records_of({store: StoreChanges(marks=of_store.marks)}))
+        all_keys, all_values = list(of_store.pairs), list(of_store.pairs.values())
         for at in range(0, len(all_keys), _BATCH_RECORDS):
             keys, values = all_keys[at : at + _BATCH_RECORDS], all_values[at : at + _BATCH_RECORDS]
             if sum(map(len, keys)) + sum(map(len, filter(None, values))) > _BATCH_BYTES:

@@ -119,9 +119,9 @@ class PartitionLog:
             self._check_newest(header.version, error, least=True)
             raise
         self._check_newest(header.version, None)
-        written = header if placed else self._read_header(header.version)
+        header_in_log = header if placed else self._read_header(header.version)
         reach(APPENDED)
-        return written
+        return header_in_log
 
     def _check_newest(self, version: int, cause: StoreUnavailableError | None, *, least: bool = False) -> None:
         """Check that ``version`` is the newest; with ``least``, that none is newer. Raises: ProducerFencedError.

@@ -48,10 +48,10 @@ class VersionLog:
             content = self._folder.read(ADDED)
         except FileNotFoundError:
             return self._created
-        added = _checked(content, f"{self.location}/{ADDED}", ("format", "id", _STORES))
-        if added["id"] != self.id:
+        document = _checked(content, f"{self.location}/{ADDED}", ("format", "id", _STORES))
+        if document["id"] != self.id:
             raise ChangelogError(f"{self.location}/{ADDED} is that of another log: bring its own back from a copy")
-        return {**self._created, _STORES: {**_stores_of(self._created), **added[_STORES]}}
+        return {**self._created, _STORES: {**_stores_of(self._created), **document[_STORES]}}
 
     @property
     def partitions(self) -> int:
@@ -103,19 +103,19 @@ class VersionLog:
             folder.put_if_absent(DESCRIPTION, _summed(content))
         log = cls._opened(folder, retention)
         plain = json.loads(json.dumps(dict(description)))
-        added = {name: kind for name, kind in _stores_of(plain).items() if name in may_add}
-        added = {name: kind for name, kind in added.items() if name not in _stores_of(log.description)}
+        new_stores = {name: kind for name, kind in _stores_of(plain).items() if name in may_add}
+        new_stores = {name: kind for name, kind in new_stores.items() if name not in _stores_of(log.description)}
         of_log = log.description
-        if added:
-            of_log = {**of_log, _STORES: {**_stores_of(of_log), **added}}
+        if new_stores:
+            of_log = {**of_log, _STORES: {**_stores_of(of_log), **new_stores}}
         different = _differences(of_log, plain)
         if different:
             raise StoreIncompatibleError(
                 f"the state in {folder.location} was created with {', '.join(different)}: give the same values, or "
                 "choose another folder"
             )
-        if added:
-            folder.put_if_absent(ADDED, _summed({"format": FORMAT, "id": log.id, _STORES: added}))
+        if new_stores:
+            folder.put_if_absent(ADDED, _summed({"format": FORMAT, "id": log.id, _STORES: new_stores}))
             log = cls._opened(folder, retention)
         return log
 

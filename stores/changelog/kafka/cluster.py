@@ -287,17 +287,17 @@ class Cluster:
         theirs = confluent_kafka.TopicPartition(partition.topic, partition.partition)
         doing = f"asking for the offsets of {partition.topic}-{partition.partition}"
         bounds = self._stable_bounds(theirs, doing)
-        ended = self._ended.get(partition)
-        if ended is None:
+        transactions = self._ended.get(partition)
+        if transactions is None:
             return bounds
         began = time.monotonic()
-        while not self._forgotten(partition, ended, bounds[1]):
+        while not self._forgotten(partition, transactions, bounds[1]):
             waited_s = time.monotonic() - began
             # Where others have open transactions, the last stable offset may stay before this commit.
-            if partition not in self._own and not ended.hold_back(bounds[1]):
-                if waited_s > VISIBLE_S and ended.are_written(self._written_end(theirs, doing)):
-                    ended.others_were_awaited = True
-                if ended.others_were_awaited:
+            if partition not in self._own and not transactions.hold_back(bounds[1]):
+                if waited_s > VISIBLE_S and transactions.are_written(self._written_end(theirs, doing)):
+                    transactions.others_were_awaited = True
+                if transactions.others_were_awaited:
                     break
             if waited_s > self.timeout_s:
                 raise ChangelogTimeoutError(
@@ -337,8 +337,8 @@ class Cluster:
         """Remember a commit or abort of this process: each partition's last stable offset moves a moment after it."""
         with self._lock:
             for partition, last_offset in last_offsets.items():
-                ended = self._ended.setdefault(partition, EndedTransactions())
-                ended.add(transactional_id, first_offsets.get(partition), last_offset)
+                transactions = self._ended.setdefault(partition, EndedTransactions())
+                transactions.add(transactional_id, first_offsets.get(partition), last_offset)
 
     def truncate(self, partition: TopicPartition, before_offset: int) -> None:
         """Delete the records before an offset."""
@@ -389,10 +389,10 @@ class Cluster:
     def _forgotten(self, partition: TopicPartition, ended: EndedTransactions, stable_end: int) -> bool:
         """Forget what has ended here, and return True, if it is before the last stable offset."""
         with self._lock:
-            passed = ended.are_before(stable_end)
-            if passed:
+            are_visible = ended.are_before(stable_end)
+            if are_visible:
                 self._ended.pop(partition, None)
-        return passed
+        return are_visible
 
     def _stable_bounds(self, theirs: confluent_kafka.TopicPartition, doing: str) -> tuple[int, int]:
         """Return the first offset, and the last stable offset."""

@@ -252,10 +252,10 @@ class KafkaGroupMember(GroupMember):
         assert self._fencing is not None
         metadata = self._metadata
         # Only now: the client joins again after the lost partitions have left ``_begun``.
-        begun = self._begun
-        lost = [each for each in partitions if each.topic in self._topics and each not in begun]
+        with_tasks = self._begun
+        without_tasks = [each for each in partitions if each.topic in self._topics and each not in with_tasks]
         outside = _generation(self._fencing.outside_metadata(self._group), self._group)
-        if metadata is None or lost or _generation(metadata, self._group) == outside:
+        if metadata is None or without_tasks or _generation(metadata, self._group) == outside:
             raise ChangelogTimeoutError(
                 f"the group {self._group!r} has given tasks of this worker to others, or the worker has not joined it "
                 "again yet: the transaction is rolled back"
@@ -277,9 +277,9 @@ class KafkaGroupMember(GroupMember):
         if self._closed:
             return
         self._closed = True
-        held = self._consumer.assignment()
-        if held:
-            self._release(held, self._listener.revoke)
+        assignment = self._consumer.assignment()
+        if assignment:
+            self._release(assignment, self._listener.revoke)
         self._metadata = None
         with suppress(KafkaException):  # A fatal error is raised again here.
             self._consumer.close()

@@ -260,16 +260,16 @@ class KafkaWriter(LogWriter):
         some_have_headers = any(headers)
         if num_bytes > bytes_max or some_have_headers:
             check_sizes(partition, keys, values, headers, bytes_max)
-        sent: list[Any] = headers
+        all_headers: list[Any] = headers
         if some_have_headers or not all(times_ms):
-            sent = [sent_headers(*each) or None for each in zip(times_ms, headers, strict=True)]
+            all_headers = [sent_headers(*each) or None for each in zip(times_ms, headers, strict=True)]
         # In a transaction any record that is not delivered fails the commit: the first and the last are asked after.
         reports: list[_Delivered | None] = [None if transactional else self._reports.delivered] * len(keys)
         reports[:1] = reports[-1:] = [self._reports.delivered] if keys else []
         at, client = 0, self._client
         while at < len(keys):
             keys_left, callbacks = iter(keys[at:]), reports[at:]
-            records = values[at:], keys_left, repeat(number), callbacks, callbacks, times_ms[at:], sent[at:]
+            records = values[at:], keys_left, repeat(number), callbacks, callbacks, times_ms[at:], all_headers[at:]
             try:
                 # Without bytecode for each record: a third of the time.
                 _exhaust(map(client.produce, repeat(topic), *records))
@@ -286,8 +286,8 @@ class KafkaWriter(LogWriter):
 
     def _await_room(self) -> None:
         """Wait until the client has delivered a part of its queue."""
-        held, deadline = len(self._client), time.monotonic() + self._timeout_s
-        while len(self._client) >= held:
+        num_records, deadline = len(self._client), time.monotonic() + self._timeout_s
+        while len(self._client) >= num_records:
             self._client.poll(0.05)
             if time.monotonic() > deadline:
                 raise ChangelogTimeoutError(f"{self._doing}: the brokers take no records in time")

@@ -47,8 +47,8 @@ def await_sent(log: Changelog, producer: Producer, end: int, partition: TopicPar
     if isinstance(log, KafkaChangelog):
         theirs = confluent_kafka.TopicPartition(partition.topic, partition.partition)
         deadline = time.monotonic() + DEADLINE_S
-        while (written := log._cluster._written_end(theirs, "asking in a test")) < end:
-            assert time.monotonic() < deadline, f"{written} of {end}"
+        while (written_end := log._cluster._written_end(theirs, "asking in a test")) < end:
+            assert time.monotonic() < deadline, f"{written_end} of {end}"
             time.sleep(0.01)
     return end
 

@@ -106,24 +106,24 @@ def test_a_failed_compaction_step_leaves_no_superseded_record_behind(
     monkeypatch.setattr("stores.changelog.sqlite_writer._ROWS", 10)
     monkeypatch.setattr("stores.changelog.sqlite_writer.STEP_RECORDS_MIN", 20)
     sweep = Compaction._sweep
-    failed: list[int] = []
+    failures: list[int] = []
 
     def failing(compaction: Compaction, *given: Any) -> int:
-        removed = sweep(compaction, *given)
-        if removed and not failed:
-            failed.append(removed)
+        num_removed = sweep(compaction, *given)
+        if num_removed and not failures:
+            failures.append(num_removed)
             raise sqlite3.OperationalError("disk I/O error")
-        return removed
+        return num_removed
 
     monkeypatch.setattr(Compaction, "_sweep", failing)
     with opened(tmp_path) as log, log.producer() as producer:
         send(producer, [number % 30 for number in range(300)])
         before = contents(log)
-        removed = 0
+        num_removed = 0
         for _ in range(100):
             with suppress(ChangelogError):
-                removed += log.compact_step(A)
-        assert (failed, removed, contents(log)) == ([10], 270, before)
+                num_removed += log.compact_step(A)
+        assert (failures, num_removed, contents(log)) == ([10], 270, before)
 
 
 def test_a_pass_that_can_not_note_all_keys_leaves_the_others_to_the_next_ones(

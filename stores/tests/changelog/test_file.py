@@ -99,10 +99,10 @@ def test_a_killed_process_leaves_all_of_a_transaction_or_nothing(
     tmp_path: Path, point: str, committed: int, records: int, durability: Durability
 ) -> None:
     path = tmp_path / "log.sqlite"
-    ended = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", KILLED, str(path), point, str(records), durability], timeout=60, check=False
     )
-    assert ended.returncode == -9
+    assert process.returncode == -9
     with SqliteChangelog(path) as log:
         log.producer("p").close()
         read = [record for partition in (0, 1) for record in log.read(TopicPartition("a", partition))]
@@ -189,8 +189,8 @@ def test_processes_that_make_the_same_file_at_once_share_one_log(tmp_path: Path)
         "log = SqliteChangelog(sys.argv[1]); log.create_topic(sys.argv[2]); log.close()"
     )
     path = tmp_path / "log.sqlite"
-    started = [subprocess.Popen([sys.executable, "-c", program, str(path), f"t{number}"]) for number in range(4)]
-    assert [process.wait(60) for process in started] == [0] * 4
+    processes = [subprocess.Popen([sys.executable, "-c", program, str(path), f"t{number}"]) for number in range(4)]
+    assert [process.wait(60) for process in processes] == [0] * 4
     with SqliteChangelog(path) as log:
         assert list(log.topics()) == ["t0", "t1", "t2", "t3"]
 
@@ -273,16 +273,18 @@ def test_two_handles_of_one_process_keep_others_from_removing_the_log_they_write
         run_elsewhere(f"SqliteChangelog({str(path)!r}).close()")
         producer.send(A, b"second", b"value")
         producer.flush()
-        said = run_elsewhere(f"print([record.key for record in SqliteChangelog({str(path)!r}).read(A)])")
-    assert said == "[b'first', b'second']"
+        output = run_elsewhere(f"print([record.key for record in SqliteChangelog({str(path)!r}).read(A)])")
+    assert output == "[b'first', b'second']"
 
 
 def run_elsewhere(line: str) -> str:
     """Return what ``line`` prints in another process."""
     program = f"from stores.changelog import SqliteChangelog\nfrom stores.tests.changelog.records import A\n{line}"
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-    done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True)
-    return done.stdout.strip()
+    process = subprocess.run(
+        [sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True
+    )
+    return process.stdout.strip()
 
 
 def test_a_file_that_could_not_be_opened_is_looked_at_again_when_it_is_tried_again(
@@ -292,13 +294,13 @@ def test_a_file_that_could_not_be_opened_is_looked_at_again_when_it_is_tried_aga
     SqliteChangelog(path).close()
     with monkeypatch.context() as patched:
         patched.setattr(log_file, "write_ahead", refuse)
-        with pytest.raises(ChangelogError) as kept:
+        with pytest.raises(ChangelogError) as raised:
             SqliteChangelog(path)
     looked_at: list[Path] = []
     monkeypatch.setattr(log_file, "check_file", looked_at.append)
     SqliteChangelog(path).close()
     assert looked_at == [path]
-    assert kept.value.__traceback__ is not None
+    assert raised.value.__traceback__ is not None
 
 
 def refuse(*_: object) -> None:

@@ -19,9 +19,9 @@ def test_a_new_producer_aborts_the_open_transaction_of_the_older_one(log: Change
     old.begin()
     for number in range(MANY):
         old.send(A, b"%d" % number, b"old")
-    sent = await_sent(log, old, MANY)
+    num_sent = await_sent(log, old, MANY)
     with log.producer("p") as new:
-        assert log.end_offset(A) == sent + marks(log) >= 2 * PENDING_RECORDS_MAX
+        assert log.end_offset(A) == num_sent + marks(log) >= 2 * PENDING_RECORDS_MAX
         assert pairs(log) == []
         new.begin()
         new.send(A, b"k", b"new")

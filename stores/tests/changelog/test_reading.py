@@ -87,8 +87,8 @@ def test_compaction_never_lets_an_open_or_aborted_record_replace_a_committed_one
         aborts.abort()
         for _ in range(MANY):
             still_open.send(A, b"0", b"open")
-        removed = log.compact(A)
-        assert removed == log.end_offset(A) - 1 > 0
+        num_removed = log.compact(A)
+        assert num_removed == log.end_offset(A) - 1 > 0
         assert pairs(log) == [(0, b"0", b"committed")]
         still_open.abort()
     log.compact(A)

@@ -84,13 +84,13 @@ def test_an_aborted_record_is_never_read_however_long_its_transaction(log: Chang
         producer.begin()
         for number in range(MANY):
             producer.send(A, b"%d" % number, b"aborted")
-        sent = await_sent(log, producer, MANY)
+        num_sent = await_sent(log, producer, MANY)
         producer.abort()
         producer.begin()
         producer.send(A, b"k", b"committed")
         last = producer.commit()[A]
     assert pairs(log) == [(last, b"k", b"committed")]
-    assert last == sent + marks(log) >= MANY - PENDING_RECORDS_MAX
+    assert last == num_sent + marks(log) >= MANY - PENDING_RECORDS_MAX
     assert log.end_offset(A) == last + 1 + marks(log)
 
 
@@ -176,7 +176,7 @@ def test_a_commit_that_dies_after_its_end_is_found_whole_by_the_next_producer(lo
 def test_producers_and_readers_on_several_threads_see_whole_transactions_in_order(log: Changelog) -> None:
     """Each transaction is 10 records of one value; a reader that sees one of them sees all."""
     torn: list[int] = []
-    done = threading.Event()
+    end = threading.Event()
 
     def produce(name: bytes) -> None:
         with log.producer(name.decode()) as producer:
@@ -187,7 +187,7 @@ def test_producers_and_readers_on_several_threads_see_whole_transactions_in_orde
                 producer.commit()
 
     def consume() -> None:
-        while not done.is_set():
+        while not end.is_set():
             torn.extend([count for count in [len(pairs(log))] if count % 10])
 
     writers = [threading.Thread(target=produce, args=(name,)) for name in (b"p", b"q")]
@@ -196,7 +196,7 @@ def test_producers_and_readers_on_several_threads_see_whole_transactions_in_orde
         thread.start()
     for thread in writers:
         thread.join()
-    done.set()
+    end.set()
     reader.join()
     assert torn == []
     for name in (b"p", b"q"):

@@ -83,22 +83,22 @@ def test_a_process_holds_the_lock_while_it_writes_commits_and_closes(tmp_path: P
     assert list(log.read(A)) != []
     log.close()
     assert {name for name, _ in calls} >= {"begin", "insert", "commit", "close"}
-    assert [name for name, held in calls if not held] == []
+    assert [name for name, has_lock in calls if not has_lock] == []
     assert [file.name for file in tmp_path.iterdir()] == ["log"]
 
 
 def test_a_process_holds_the_lock_while_it_opens_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path, held = tmp_path / "log", list[bool]()
+    path, overlaps = tmp_path / "log", list[bool]()
     SqliteChangelog(path).close()
     connected = LogFile._connect
 
     def connect(file: LogFile) -> Connection:
-        held.append(not is_free(path))
+        overlaps.append(not is_free(path))
         return connected(file)
 
     monkeypatch.setattr(LogFile, "_connect", connect)
     SqliteChangelog(path).close()
-    assert held == [True]
+    assert overlaps == [True]
 
 
 def test_two_processes_that_write_and_checkpoint_together_keep_every_record(tmp_path: Path) -> None:
@@ -118,9 +118,9 @@ def test_two_processes_that_write_and_checkpoint_together_keep_every_record(tmp_
         assert process.returncode == 0
     with SqliteChangelog(path) as log:
         log.verify()
-        found = [(record.key, record.value) for record in log.read(A)]
+        pairs = [(record.key, record.value) for record in log.read(A)]
     for name in (b"x", b"y"):
-        assert [value for key, value in found if key == name] == [
+        assert [value for key, value in pairs if key == name] == [
             b"%d" % number + bytes(3_000) for number in range(200)
         ]
 

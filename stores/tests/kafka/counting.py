@@ -70,15 +70,15 @@ def committed_outputs(folder: Path, at_least: int) -> Pairs:
     """
     deadline = time.monotonic() + DEADLINE_S
     while True:
-        found: Pairs = [*committed_records((folder / "address").read_text(), "output")]
-        if len(found) >= at_least or time.monotonic() > deadline:
-            return found
+        outputs: Pairs = [*committed_records((folder / "address").read_text(), "output")]
+        if len(outputs) >= at_least or time.monotonic() > deadline:
+            return outputs
         time.sleep(0.1)
 
 
 def lost_and_repeated(outputs: Pairs) -> tuple[int, int]:
     """Compare outputs with the model's; return how many of them are missing, and how many came besides."""
     expected = expected_outputs(KEYS)
-    lost = sum(1 for pair in expected if pair not in outputs)
-    repeated = len(outputs) + lost - len(expected)
-    return lost, repeated
+    num_lost = sum(1 for pair in expected if pair not in outputs)
+    repeated = len(outputs) + num_lost - len(expected)
+    return num_lost, repeated

@@ -68,24 +68,24 @@ def measured(address: str, transactions: int) -> dict[str, list[tuple[float, flo
             "the log is read": (made(log, "log", LostRequests), False),
             "a new epoch each": (made(log, "epoch", LostRequests), True),
         }
-        taken: dict[str, list[tuple[float, float]]] = {name: [] for name in subjects}
+        durations: dict[str, list[tuple[float, float]]] = {name: [] for name in subjects}
         for number in range(transactions + WARM_UP):
             for name, (producer, new_epoch) in subjects.items():
-                taken[name].append(transaction(producer, number, new_epoch=new_epoch))
+                durations[name].append(transaction(producer, number, new_epoch=new_epoch))
         for producer, _ in subjects.values():
             producer.close()
-    return {name: times[WARM_UP:] for name, times in taken.items()}
+    return {name: times[WARM_UP:] for name, times in durations.items()}
 
 
 def main() -> int:
     """Print the medians of each producer."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--transactions", type=int, default=100)
-    given = parser.parse_args()
+    options = parser.parse_args()
     with TemporaryDirectory(prefix="epoch-costs-") as folder, Broker(Path(folder), FOLDER) as broker:
-        for name, times in measured(broker.address, given.transactions).items():
-            passed, cpu = (statistics.median(column) * 1000 for column in zip(*times, strict=True))
-            print(f"{name:18} {passed:6.1f} ms, {cpu:5.2f} ms of CPU for a transaction of {RECORDS} records")
+        for name, times in measured(broker.address, options.transactions).items():
+            wall, cpu = (statistics.median(column) * 1000 for column in zip(*times, strict=True))
+            print(f"{name:18} {wall:6.1f} ms, {cpu:5.2f} ms of CPU for a transaction of {RECORDS} records")
     return 0
 
 

@@ -22,9 +22,9 @@ def remove_all(broker: Broker) -> None:
     """Remove all topics but Kafka's own, and all groups."""
     admin = AdminClient({"bootstrap.servers": broker.address})
     deadline = time.monotonic() + 30
-    while left := [name for name in admin.list_topics(timeout=30).topics if not name.startswith("__")]:
+    while topics := [name for name in admin.list_topics(timeout=30).topics if not name.startswith("__")]:
         assert time.monotonic() < deadline
-        for removal in admin.delete_topics(left).values():
+        for removal in admin.delete_topics(topics).values():
             _settle(removal)
     groups = [group.group_id for group in admin.list_consumer_groups().result().valid]
     if groups:

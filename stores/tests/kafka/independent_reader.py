@@ -52,15 +52,15 @@ class IndependentReader:
     def records(self) -> list[Seen]:
         """Return the records up to the end that the level has now."""
         self._client.assign([self._start])
-        found: list[Seen] = []
+        records: list[Seen] = []
         while True:
             message: Any = self._client.poll(SILENCE_S)
             assert message is not None, "no answer"
             error = message.error()
             if error is None:
-                found.append(Seen(message.offset(), message.key(), message.value()))
+                records.append(Seen(message.offset(), message.key(), message.value()))
             elif error.code() == KafkaError._PARTITION_EOF:
-                return found
+                return records
             else:
                 raise AssertionError(str(error))
 
@@ -71,8 +71,8 @@ class IndependentReader:
     def await_records(self, number: int) -> list[Seen]:
         """Wait until there are so many records. The brokers show those of a commit a moment after it."""
         deadline = time.monotonic() + DEADLINE_S
-        while len(found := self.records()) < number:
-            assert time.monotonic() < deadline, found
+        while len(records := self.records()) < number:
+            assert time.monotonic() < deadline, records
             time.sleep(0.02)
-        assert len(found) == number
-        return found
+        assert len(records) == number
+        return records

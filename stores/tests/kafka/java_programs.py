@@ -66,6 +66,6 @@ def _command(jars: str, *command: str) -> list[str]:
 
 
 def _run(command: list[str]) -> str:
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE_S, check=False)
-    assert ended.returncode == 0, ended.stderr
-    return ended.stdout
+    process = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE_S, check=False)
+    assert process.returncode == 0, process.stderr
+    return process.stdout

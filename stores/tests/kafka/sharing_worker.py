@@ -52,9 +52,9 @@ def committed_outputs(address: str, at_least: int) -> list[list[tuple[bytes, byt
     while True:
         read = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
         assert read.returncode == 0, read.stderr
-        found = [[(key.encode(), value.encode()) for key, value in pairs] for pairs in json.loads(read.stdout)]
-        if sum(map(len, found)) >= at_least or time.monotonic() > deadline:
-            return found
+        outputs = [[(key.encode(), value.encode()) for key, value in pairs] for pairs in json.loads(read.stdout)]
+        if sum(map(len, outputs)) >= at_least or time.monotonic() > deadline:
+            return outputs
         time.sleep(0.1)
 
 

@@ -48,13 +48,13 @@ def test_records_of_any_age_stay(broker: Broker) -> None:
 @pytest.mark.kafka
 def test_a_broker_ends_with_the_process_that_started_it(tmp_path: Path) -> None:
     skip_without_kafka()
-    started = (
+    program = (
         "import os, sys; from pathlib import Path; from stores.changelog.kafka.testing.broker import Broker\n"
         "broker = Broker(Path(sys.argv[1]), Path(sys.argv[2])); broker.start(); print(broker.pid, flush=True)\n"
         "os.kill(os.getpid(), 9)"
     )
     run = subprocess.run(
-        [sys.executable, "-c", started, str(tmp_path / "data"), str(FOLDER)],
+        [sys.executable, "-c", program, str(tmp_path / "data"), str(FOLDER)],
         capture_output=True,
         text=True,
         timeout=120,
@@ -80,14 +80,14 @@ def test_the_command_starts_one_broker_that_keeps_its_address_and_stops_it(tmp_p
         return str(found)
 
     try:
-        started = command("start")
-        assert command("start") == started
-        pid = int(re.findall(r"process (\d+)", started)[0])
+        answer = command("start")
+        assert command("start") == answer
+        pid = int(re.findall(r"process (\d+)", answer)[0])
         os.kill(pid, signal.SIGKILL)
-        assert address(command("start")) == address(started)
+        assert address(command("start")) == address(answer)
     finally:
-        stopped = command("stop")
-    assert "has stopped" in stopped
+        last_answer = command("stop")
+    assert "has stopped" in last_answer
     assert command("stop") == "No Kafka broker runs.\n"
 
 
@@ -100,10 +100,10 @@ def test_the_data_of_a_further_broker_is_made_without_java_and_has_ids_of_its_ow
     }
     monkeypatch.setitem(testing_broker._formatted, tmp_path, first)
     Broker(tmp_path / "data", FOLDER)._format(["no-java"], tmp_path / "none", tmp_path)
-    made = {each.name: each.read_bytes() for each in (tmp_path / "data" / "logs").iterdir()}
-    assert made.keys() == first.keys()
-    assert made["checkpoint"] == first["checkpoint"]
-    [ids] = re.findall(rb"^#\ncluster\.id=(\S{22})\ndirectory\.id=(\S{22})\nversion=1\n$", made["meta.properties"])
+    contents = {each.name: each.read_bytes() for each in (tmp_path / "data" / "logs").iterdir()}
+    assert contents.keys() == first.keys()
+    assert contents["checkpoint"] == first["checkpoint"]
+    [ids] = re.findall(rb"^#\ncluster\.id=(\S{22})\ndirectory\.id=(\S{22})\nversion=1\n$", contents["meta.properties"])
     assert ids[0] != ids[1]
 
 
@@ -150,8 +150,8 @@ def test_unlisted_jars_from_maven_are_removed_and_progress_is_printed(
         f"echo '[INFO] Downloaded from somewhere: scheme://host/path/{jar} (1.5 MB at 2 MB/s)'",
     )
     monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:/usr/bin:/bin")
-    told: list[str] = []
+    lines: list[str] = []
     with pytest.raises(ConfigError, match="checked"):
-        kafka_jars(tmp_path / "b", told.append)
-    assert told[1:] == [f"  {jar}, 1.5 MB"]
+        kafka_jars(tmp_path / "b", lines.append)
+    assert lines[1:] == [f"  {jar}, 1.5 MB"]
     assert list((tmp_path / "b").iterdir()) == []

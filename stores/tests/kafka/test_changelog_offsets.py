@@ -106,10 +106,10 @@ def test_offset_sums_rank_instances_by_the_records_that_they_lack(tmp_path: Path
                 running[name] = offset_sum(task.changelog_offsets())
         with IndependentReader(broker, LEFT) as left, IndependentReader(broker, RIGHT) as right:
             ends = [reader.await_records(len(KEYS))[-1].offset for reader in (left, right)]
-        closed = {name: StateDirectory(tmp_path / name / "state").offset_sums()[TASK] for name in names}
-        assert closed == running
-        assert closed["third"] == sum(ends)
-        ranked = most_caught_up_first({"nothing": 0, **closed})
+        sums = {name: StateDirectory(tmp_path / name / "state").offset_sums()[TASK] for name in names}
+        assert sums == running
+        assert sums["third"] == sum(ends)
+        ranked = most_caught_up_first({"nothing": 0, **sums})
         assert ranked == ["third", "second", "first", "nothing"]
         lacking: list[int] = []
         for name in ranked:

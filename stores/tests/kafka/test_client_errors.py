@@ -130,9 +130,9 @@ def test_a_refusal_is_final_and_no_timeout(name: str) -> None:
 
 @pytest.mark.parametrize("name", NEITHER)
 def test_any_other_error_is_final_and_no_refusal(name: str) -> None:
-    given = error(name)
-    assert (is_fenced(given), may_pass(given), is_refused(given)) == (False, False, False)
-    assert type(shown(given)) is ChangelogError
+    one = error(name)
+    assert (is_fenced(one), may_pass(one), is_refused(one)) == (False, False, False)
+    assert type(shown(one)) is ChangelogError
 
 
 def test_an_error_that_the_client_calls_retriable_may_pass() -> None:
@@ -140,9 +140,9 @@ def test_an_error_that_the_client_calls_retriable_may_pass() -> None:
 
 
 def test_a_connection_that_ends_with_a_reason_of_tls_is_a_refusal() -> None:
-    given = error("_TRANSPORT", "Disconnected: error:0A000416:SSL routines::sslv3 alert certificate unknown")
-    assert is_refused(given)
-    assert type(shown(given)) is ChangelogError
+    one = error("_TRANSPORT", "Disconnected: error:0A000416:SSL routines::sslv3 alert certificate unknown")
+    assert is_refused(one)
+    assert type(shown(one)) is ChangelogError
 
 
 @pytest.mark.parametrize("name", [UNANSWERED[0], FENCED[0], REFUSED[0], NEITHER[0]])

@@ -92,16 +92,16 @@ class Client:
 @pytest.fixture
 def client(monkeypatch: pytest.MonkeyPatch) -> Client:
     clock = Clock()
-    made = Client(clock)
+    client = Client(clock)
 
     def make(settings: dict[str, Any]) -> Client:
-        made.on_error = settings["error_cb"]
-        return made
+        client.on_error = settings["error_cb"]
+        return client
 
     monkeypatch.setattr(cluster_module, "AdminClient", make)
     monkeypatch.setattr(confluent_kafka, "Consumer", make)
     monkeypatch.setattr(cluster_module, "time", clock)
-    return made
+    return client
 
 
 def cluster_over(client: Client) -> Cluster:
@@ -139,10 +139,10 @@ def test_a_client_that_has_lost_the_leader_of_a_partition_is_replaced_and_not_at
     client.has_lost_leaders = True
     others = [Client(client.clock) for _ in range(2)]
     others[0].has_lost_leaders = True
-    left = iter(others)
-    monkeypatch.setattr(confluent_kafka, "Consumer", lambda settings: next(left))
+    answers = iter(others)
+    monkeypatch.setattr(confluent_kafka, "Consumer", lambda settings: next(answers))
     assert cluster._stable_bounds(confluent_kafka.TopicPartition("t", 0), "asking") == (3, 7)
-    assert next(left, None) is None
+    assert next(answers, None) is None
     assert client.clock.now < TIMEOUT_S
 
 
@@ -274,15 +274,15 @@ def test_a_late_marker_is_awaited_although_others_have_written_since(
         producer.begin()
         for number in range(1_001):
             producer.send(A, b"%d" % number, b"v")
-        sent = await_sent(log, producer, 1 + 1_001)
+        num_sent = await_sent(log, producer, 1 + 1_001)
         if commits:
-            sent = producer.commit()[A] + 1
+            num_sent = producer.commit()[A] + 1
         else:
             producer.abort()
     with KafkaChangelog({"bootstrap.servers": broker.address}) as other:
         put(other, (b"0", b"later"))
     with late(log, monkeypatch, stable_end=1) as left:
-        assert log.end_offset(A) == sent + 2
+        assert log.end_offset(A) == num_sent + 2
         assert left == [0]
 
 
@@ -294,13 +294,13 @@ def test_the_later_one_of_two_ends_is_awaited_whichever_was_first(
         second.begin()
         for _ in range(501):
             second.send(A, b"k", b"aborted")
-        sent = await_sent(log, second, 501)
+        num_sent = await_sent(log, second, 501)
         first.begin()
         first.send(A, b"k", b"v")
-        assert first.commit() == {A: sent}
+        assert first.commit() == {A: num_sent}
         second.abort()
-    with late(log, monkeypatch, stable_end=sent):
-        assert pairs(log) == [(sent, b"k", b"v")]
+    with late(log, monkeypatch, stable_end=num_sent):
+        assert pairs(log) == [(num_sent, b"k", b"v")]
 
 
 @pytest.mark.kafka
@@ -325,17 +325,17 @@ def test_an_open_transaction_of_another_process_is_awaited_once(
 
 
 def test_records_without_a_transaction_wait_for_no_marker() -> None:
-    ended = EndedTransactions()
-    ended.add(None, 3, 4)
-    assert not ended.hold_back(3)
-    assert [ended.are_before(end) for end in (3, 4, 5)] == [False, False, True]
-    assert [ended.are_written(end) for end in (4, 5)] == [False, True]
+    transactions = EndedTransactions()
+    transactions.add(None, 3, 4)
+    assert not transactions.hold_back(3)
+    assert [transactions.are_before(end) for end in (3, 4, 5)] == [False, False, True]
+    assert [transactions.are_written(end) for end in (4, 5)] == [False, True]
 
 
 def test_the_marker_of_a_transaction_is_written_before_the_next_one_of_its_producer_begins() -> None:
-    ended = EndedTransactions()
-    ended.add("p", 3, 4)
-    ended.add("q", 5, 6)
-    assert [ended.hold_back(offset) for offset in (3, 5, 6)] == [True, True, False]
-    ended.add("p", 8, 8)
-    assert [ended.hold_back(offset) for offset in (3, 5, 8)] == [False, True, True]
+    transactions = EndedTransactions()
+    transactions.add("p", 3, 4)
+    transactions.add("q", 5, 6)
+    assert [transactions.hold_back(offset) for offset in (3, 5, 6)] == [True, True, False]
+    transactions.add("p", 8, 8)
+    assert [transactions.hold_back(offset) for offset in (3, 5, 8)] == [False, True, True]

@@ -45,9 +45,9 @@ def test_the_console_consumer_reads_the_models_outputs_and_nothing_uncommitted(t
     # At the same time: each ends after a silence.
     with ThreadPoolExecutor() as threads:
         levels = "read_committed", "read_uncommitted"
-        committed, written = threads.map(lambda level: consumed(broker, "output", level, len(KEYS)), levels)
+        committed, uncommitted = threads.map(lambda level: consumed(broker, "output", level, len(KEYS)), levels)
     assert committed == expected_outputs(KEYS)
-    assert len(written) == len(KEYS) + RECORDS_PER_COMMIT  # The killed transaction is there, and not read.
+    assert len(uncommitted) == len(KEYS) + RECORDS_PER_COMMIT  # The killed transaction is there, and not read.
 
 
 def test_the_console_consumer_reads_the_models_state_from_the_changelog(tmp_path: Path, broker: Broker) -> None:

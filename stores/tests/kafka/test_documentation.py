@@ -25,7 +25,7 @@ def test_the_word_count_of_the_documentation_counts_each_word_once(tmp_path: Pat
     (tmp_path / "count_words.py").write_text(program)
     for run in (1, 2):
         command = [sys.executable, "-W", "error", "count_words.py", broker.address]
-        ended = subprocess.run(
+        process = subprocess.run(
             command,
             cwd=tmp_path,
             env={"PYTHONPATH": str(ROOT)},
@@ -34,5 +34,5 @@ def test_the_word_count_of_the_documentation_counts_each_word_once(tmp_path: Pat
             timeout=120,
             check=False,
         )
-        assert ended.returncode == 0, ended.stderr
-        assert ended.stdout == f"{{'be': {2 * run}, 'not': {run}, 'or': {run}, 'to': {2 * run}}}\n"
+        assert process.returncode == 0, process.stderr
+        assert process.stdout == f"{{'be': {2 * run}, 'not': {run}, 'or': {run}, 'to': {2 * run}}}\n"

@@ -85,13 +85,13 @@ def test_windows_of_old_event_times_stay_as_long_as_they_live(
     with closing(typed_task(tmp_path, log, kind, INDEXED)) as task:
         task.open()
         task.run(commit=True)
-        shown = values(task, kind)
-    assert len(shown) == 100
+        contents = values(task, kind)
+    assert len(contents) == 100
     let_the_broker_delete(log)
     with closing(typed_task(tmp_path / "elsewhere", log, kind, INDEXED)) as task:
         [report] = task.open()
         assert (report.wiped, report.reason) == (False, None)
-        assert values(task, kind) == shown
+        assert values(task, kind) == contents
     settings = settings_of(eager, STORE.topic)
     assert [settings[name] for name in ("cleanup.policy", "retention.ms", "retention.bytes")] == [
         "compact,delete",
@@ -113,13 +113,13 @@ def test_brokers_delete_expired_records_and_a_restore_expects_none_of_them(
         needed = log_start.needed_from(log, STORE)
         assert needed > 300
         await_start(log, STORE, needed)
-        shown = values(task, "window")
-    assert len(shown) == 100
+        contents = values(task, "window")
+    assert len(contents) == 100
     with closing(typed_task(tmp_path / "elsewhere", log, "window", MEMORY)) as task:
         [report] = task.open()
         assert (report.wiped, report.reason) == (False, None)
         assert report.records < 170
-        assert values(task, "window") == shown
+        assert values(task, "window") == contents
 
 
 def old_topic(broker: Broker, settings: dict[str, str]) -> None:
@@ -141,15 +141,15 @@ def test_an_existing_topic_gets_the_settings_that_its_store_needs(
     with closing(typed_task(tmp_path, log, "window", INDEXED)) as task:
         task.open()
         task.run(commit=True)
-        shown = values(task, "window")
+        contents = values(task, "window")
     let_the_broker_delete(log)
     with closing(typed_task(tmp_path / "elsewhere", log, "window", MEMORY)) as task:
         [report] = task.open()
         assert report.reason is None
-        assert values(task, "window") == shown
-    changed = settings_of(eager, STORE.topic)
-    assert (changed["cleanup.policy"], changed["retention.ms"]) == ("compact,delete", "-1")
-    assert changed["segment.ms"] == SMALL["segment.ms"]
+        assert values(task, "window") == contents
+    topic_settings = settings_of(eager, STORE.topic)
+    assert (topic_settings["cleanup.policy"], topic_settings["retention.ms"]) == ("compact,delete", "-1")
+    assert topic_settings["segment.ms"] == SMALL["segment.ms"]
 
 
 def test_a_restore_names_the_records_that_an_old_topic_of_windows_has_lost(

@@ -39,6 +39,6 @@ def test_a_zombie_that_wakes_after_its_successor_has_committed_changes_nothing(t
 def test_the_costs_of_a_new_epoch_are_measured_with_transactions_that_commit(broker: Broker) -> None:
     times = epoch_costs.measured(broker.address, 1)
     assert [len(each) for each in times.values()] == [1, 1, 1]
-    written = 3 * (1 + epoch_costs.WARM_UP) * epoch_costs.RECORDS
+    num_records = 3 * (1 + epoch_costs.WARM_UP) * epoch_costs.RECORDS
     with IndependentReader(broker, epoch_costs.OUTPUT) as reader:
-        reader.await_records(written)
+        reader.await_records(num_records)

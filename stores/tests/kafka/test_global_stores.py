@@ -34,9 +34,9 @@ BACKEND = "sqlite-indexed-batch"
 def follow(folder: Path) -> None:
     with changelog(folder) as log, stores_over(log, folder, BACKEND) as stores:
         say(log, PRICES)
-        done = 0
-        while done < len(PRICES):
-            done += stores.follow(RECORDS_PER_COMMIT)
+        num_records = 0
+        while num_records < len(PRICES):
+            num_records += stores.follow(RECORDS_PER_COMMIT)
 
 
 @pytest.mark.parametrize(

@@ -89,11 +89,11 @@ def test_offsets_of_a_partition_that_has_moved_are_in_no_more_commits(broker: Br
     remove_all(broker)
     listeners = Listener(), Listener()
     settings = {"bootstrap.servers": broker.address, "heartbeat.interval.ms": 200}
-    with KafkaChangelog(settings) as log, ExitStack() as held:
+    with KafkaChangelog(settings) as log, ExitStack() as resources:
         log.create_topic("a", len(ALL))
 
         def join(listener: Listener) -> None:
-            listener.member = held.enter_context(
+            listener.member = resources.enter_context(
                 log.join_group("app", ["a"], listener, fingerprint="f", session_timeout_s=6)
             )
 

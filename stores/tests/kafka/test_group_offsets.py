@@ -29,11 +29,11 @@ def test_a_task_asks_for_the_committed_offsets_of_its_inputs_and_changelogs_only
     tmp_path: Path, broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A cluster may have thousands of topics, and the client may lack the right to see those of others."""
-    asked: set[tuple[str, int]] = set()
+    questions: set[tuple[str, int]] = set()
     committed = group_offsets._committed
 
     def noted(consumer: Any, partitions: Any, timeout_s: float) -> dict[TopicPartition, int]:
-        asked.update((partition.topic, partition.partition) for partition in partitions)
+        questions.update((partition.topic, partition.partition) for partition in partitions)
         return committed(consumer, partitions, timeout_s)
 
     monkeypatch.setattr(group_offsets, "_committed", noted)
@@ -42,7 +42,7 @@ def test_a_task_asks_for_the_committed_offsets_of_its_inputs_and_changelogs_only
         log.create_topic("of-others", 3)
         with task_over(tmp_path, log) as task:
             task.run(commit=True)
-        assert asked == {INPUT, *(TopicPartition(f"app-{name}-changelog", 0) for name in ("left", "right"))}
+        assert questions == {INPUT, *(TopicPartition(f"app-{name}-changelog", 0) for name in ("left", "right"))}
         assert log.committed_offsets("app") == log.committed_offsets("app", [INPUT]) == {INPUT: len(KEYS)}
         assert log.committed_offsets("app", [TopicPartition("of-others", 1)]) == {}
 
@@ -85,8 +85,8 @@ def test_threads_that_ask_the_same_group_have_a_client_each(tmp_path: Path, brok
         with task_over(tmp_path, log) as task:
             task.run(commit=True)
         with ThreadPoolExecutor(8) as threads:
-            asked = [threads.submit(log.committed_offsets, "app", [INPUT]) for _ in range(40)]
-            assert [each.result() for each in asked] == [{INPUT: len(KEYS)}] * 40
+            answers = [threads.submit(log.committed_offsets, "app", [INPUT]) for _ in range(40)]
+            assert [each.result() for each in answers] == [{INPUT: len(KEYS)}] * 40
 
 
 @pytest.mark.parametrize(
@@ -138,7 +138,7 @@ def test_the_question_for_the_members_of_a_group_ends_with_the_time_that_is_left
     admin.describe_consumer_groups.return_value = {"g": future}
     cluster: Any = SimpleNamespace(client=lambda kind, own: admin, asked=lambda doing, ask: ask(3.0))
     check_members(cluster, "g", "fingerprint", fencing=False)
-    assert [asked.kwargs for asked in admin.describe_consumer_groups.mock_calls if asked.args] == [
+    assert [call.kwargs for call in admin.describe_consumer_groups.mock_calls if call.args] == [
         {"request_timeout": 3.0}
     ] * 2
 

@@ -30,8 +30,8 @@ class Client:
         self.assigned += [partition.offset for partition in partitions]
 
     def consume(self, count: int, timeout: float) -> list[Message]:
-        taken, self.queue = self.queue[:count], self.queue[count:]
-        return taken
+        messages, self.queue = self.queue[:count], self.queue[count:]
+        return messages
 
     def poll(self, timeout: float) -> Message | None:
         return self.queue.pop(0) if self.queue else None
@@ -183,7 +183,7 @@ def test_a_full_queue_is_filled_up_soon() -> None:
 
 @pytest.mark.parametrize("name", [module.REFILL, module.READ_AHEAD, module.FETCH_WAIT])
 def test_a_setting_of_the_caller_comes_before_the_default_of_a_reader(name: str) -> None:
-    for given, expected in (({}, False), ({name: 501}, True)):
-        cluster: Any = Cluster(3, **given)
+    for settings, expected in (({}, False), ({name: 501}, True)):
+        cluster: Any = Cluster(3, **settings)
         KafkaPartitionReader(cluster, PARTITION, 0, rests=True)
         assert (cluster.own[name] == 501) is expected

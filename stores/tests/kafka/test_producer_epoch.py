@@ -340,8 +340,8 @@ def test_the_request_for_the_epoch_is_repeated_if_no_broker_answers(cluster: Fak
     assert len(cluster.made) == 1
     before = len(calls(cluster.made[0]))
     producer.abort()
-    asked = ["abort_transaction", "begin_transaction", "send_offsets", "abort_transaction"]
-    assert calls(cluster.made[0])[before:] == asked
+    expected = ["abort_transaction", "begin_transaction", "send_offsets", "abort_transaction"]
+    assert calls(cluster.made[0])[before:] == expected
     assert len(cluster.made) == 2
 
 
@@ -379,14 +379,14 @@ def test_the_client_log_has_the_levels_of_the_settings_and_no_others(caplog: pyt
         ({"debug": ""}, "broker", levels[1:]),
         ({"debug": "cgrp,topic"}, "cgrp,topic,broker", levels),
     ):
-        lost = LostRequests(ClientSettings({"bootstrap.servers": "none", **settings}), log)
-        assert lost.settings == {"debug": contexts, "logger": lost}
+        requests = LostRequests(ClientSettings({"bootstrap.servers": "none", **settings}), log)
+        assert requests.settings == {"debug": contexts, "logger": requests}
         with caplog.at_level(logging.DEBUG, log.name):
             caplog.clear()
             for level in levels:
-                lost.log(level, "%s [%s] %s", "CONNECT", "producer-1", "text")
+                requests.log(level, "%s [%s] %s", "CONNECT", "producer-1", "text")
         assert [record.levelno for record in caplog.records] == expected
-        assert not lost.any
+        assert not requests.any
 
 
 @pytest.mark.parametrize("transactional_id", ["p", None])

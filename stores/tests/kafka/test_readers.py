@@ -24,16 +24,16 @@ READERS_MAX = 2
 def test_reading_many_partitions_keeps_a_bounded_number_of_clients_and_closing_keeps_none(
     broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    opened: set[int] = set()
+    readers: set[int] = set()
 
     class Counted(KafkaPartitionReader):
         def __init__(self, *arguments: Any) -> None:
             super().__init__(*arguments)
-            opened.add(id(self))
+            readers.add(id(self))
 
         def close(self) -> None:
             super().close()
-            opened.remove(id(self))
+            readers.remove(id(self))
 
     monkeypatch.setattr(changelog, "READERS_MAX", READERS_MAX)
     monkeypatch.setattr(changelog, "KafkaPartitionReader", Counted)
@@ -46,8 +46,8 @@ def test_reading_many_partitions_keeps_a_bounded_number_of_clients_and_closing_k
         for _ in range(2):
             for partition in PARTITIONS:
                 assert [record.value for record in log.read(partition)] == [b"v"]
-            assert len(opened) == READERS_MAX
-    assert not opened
+            assert len(readers) == READERS_MAX
+    assert not readers
 
 
 @pytest.mark.kafka

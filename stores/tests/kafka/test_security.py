@@ -77,9 +77,9 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
     )
     with Broker(folder / "data", FOLDER, settings=_SERVER.format(folder=folder), listeners=listeners) as broker:
         admin = AdminClient({"bootstrap.servers": broker.address})
-        made = ScramCredentialInfo(ScramMechanism.SCRAM_SHA_512, 4096)
-        added = admin.alter_user_scram_credentials([UserScramCredentialUpsertion(USER, made, MARKER.encode())])
-        added[USER].result(30)
+        mechanism = ScramCredentialInfo(ScramMechanism.SCRAM_SHA_512, 4096)
+        futures = admin.alter_user_scram_credentials([UserScramCredentialUpsertion(USER, mechanism, MARKER.encode())])
+        futures[USER].result(30)
         yield broker
 
 
@@ -107,12 +107,12 @@ def settings_of(broker: Broker, way: str, secret: str = MARKER, **changes: Any) 
 
 def everything(error: BaseException) -> str:
     """Return all that an error can show: itself, its arguments, and its causes with their tracebacks."""
-    shown = "".join(traceback.format_exception(error))
+    text = "".join(traceback.format_exception(error))
     while True:
-        shown += repr(error) + repr(error.args)
+        text += repr(error) + repr(error.args)
         following = error.__cause__ or error.__context__
         if following is None:
-            return shown
+            return text
         error = following
 
 
@@ -121,17 +121,17 @@ def test_a_task_works_with_credentials_and_shows_none_of_them(
     tmp_path: Path, guarded: Broker, way: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     remove_all(guarded)
-    shown: list[str] = []
+    texts: list[str] = []
     with (
         caplog.at_level(logging.DEBUG),
         KafkaChangelog(settings_of(guarded, way, debug="all"), timeout_s=20) as log,
     ):
         feed(log, KEYS)
         with counting_task(tmp_path, log, MEMORY) as task:
-            shown.append(repr(task.restore_reports()))
+            texts.append(repr(task.restore_reports()))
             task.run(commit=True)
             assert outputs(log) == expected_outputs(KEYS)
-            shown += [
+            texts += [
                 repr(log),
                 repr(task),
                 repr(task.metrics),
@@ -140,7 +140,7 @@ def test_a_task_works_with_credentials_and_shows_none_of_them(
             ]
         log_text = caplog.text
     assert "txstores" in log_text or "rdkafka" in log_text  # The client's own messages are among them.
-    assert MARKER not in "".join(shown) + log_text
+    assert MARKER not in "".join(texts) + log_text
 
 
 @pytest.mark.parametrize("way", ["PLAIN", "SCRAM"])

@@ -64,9 +64,9 @@ def test_settings_of_wrong_types_are_refused_before_a_broker_is_asked(arguments:
 
 
 def test_settings_pass_on_whole_and_their_secrets_are_not_shown() -> None:
-    given = {**NOBODY, "sasl.username": "shop", "sasl.password": SECRET, "ssl.key.pem": SECRET}
-    settings = ClientSettings(given)
-    assert settings.with_own({"group.id": "g"}) == {**given, "group.id": "g"}
+    all_settings = {**NOBODY, "sasl.username": "shop", "sasl.password": SECRET, "ssl.key.pem": SECRET}
+    settings = ClientSettings(all_settings)
+    assert settings.with_own({"group.id": "g"}) == {**all_settings, "group.id": "g"}
     assert SECRET not in repr(settings)
     assert "shop" in repr(settings)
     assert settings.without_secrets(f"bad {SECRET}!") == "bad (hidden)!"

@@ -106,8 +106,8 @@ def test_a_partition_that_was_lost_is_in_no_commit_of_a_member_that_has_joined_a
     prepared(broker)
     with SharingWorker(tmp_path, broker.address, "member") as worker:
         begun(worker)
-        lost = [confluent_kafka.TopicPartition(*INPUTS[1])]
-        worker.member._take_away(lost)
+        partitions = [confluent_kafka.TopicPartition(*INPUTS[1])]
+        worker.member._take_away(partitions)
         with pytest.raises(ChangelogTimeoutError):
             worker.tasks[0].commit()
         worker.member._held |= {INPUTS[1]}
@@ -235,11 +235,11 @@ def test_the_next_owner_of_a_task_without_stores_waits_for_the_open_commit_of_it
     def finish() -> list[int]:
         with successor:
             successor.open_all(**stateless)
-            found = offsets(successor.tasks)
+            committed = offsets(successor.tasks)
             for task in successor.tasks:
                 task.run()
             successor.tasks[0].commit()
-        return list(found)
+        return list(committed)
 
     with SharingWorker(tmp_path, broker.address, "zombie", polls_within_s=SESSION_S) as zombie:
         zombie.open_all(**stateless)

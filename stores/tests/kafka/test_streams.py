@@ -55,9 +55,9 @@ def count(record: Record, context: TaskContext) -> None:
     """Count the word as ``count()`` of Kafka Streams does: with the highest timestamp of its records."""
     assert record.key is not None
     counts, word = context.store("counts"), record.key.decode()
-    found = counts.get(word)
-    number = 1 if found is None else found.value + 1
-    counts.put(word, number, record.timestamp_ms if found is None else max(found.timestamp_ms, record.timestamp_ms))
+    count = counts.get(word)
+    number = 1 if count is None else count.value + 1
+    counts.put(word, number, record.timestamp_ms if count is None else max(count.timestamp_ms, record.timestamp_ms))
     context.forward("counted", record.key, KafkaLong.serialize(number))
 
 
@@ -143,8 +143,8 @@ def test_a_task_takes_over_the_state_directory_of_kafka_streams_and_counts_on(tm
         say(log, text, 1_000)
         assert counted_by_streams(broker, tmp_path / "streams", len(text)) == expected(text)
         state = tmp_path / "streams" / APPLICATION
-        left = state / "0_0" / "rocksdb" / "counts"
-        assert (left / "CURRENT").exists()
+        folder = state / "0_0" / "rocksdb" / "counts"
+        assert (folder / "CURRENT").exists()
         assert CheckpointFile(state / "0_0" / ".checkpoint").read().keys() == {COUNTS}
         shutil.copytree(state, tmp_path / "copy")
 
@@ -159,7 +159,7 @@ def test_a_task_takes_over_the_state_directory_of_kafka_streams_and_counts_on(tm
             [report] = task.restore_reports()
             assert (report.wiped, report.records) == (False, len(more))
             assert contents(task) == expected(text + more)
-        assert not (left / "CURRENT").exists()
+        assert not (folder / "CURRENT").exists()
         assert len(list(log.read(COUNTED))) == len(text + more)
         assert counted_by_streams(broker, tmp_path / "later", len(text + more)) == expected(text + more)
 

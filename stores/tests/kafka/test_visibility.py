@@ -47,7 +47,7 @@ def test_readers_of_committed_data_see_a_record_after_one_commit_interval(
     with (
         changelog(tmp_path) as log,
         IndependentReader(broker, OUTPUT) as committed,
-        IndependentReader(broker, OUTPUT, "read_uncommitted") as written,
+        IndependentReader(broker, OUTPUT, "read_uncommitted") as uncommitted,
         counting_task(tmp_path, log, process=forward_count, commit_interval_ms=given, clock=clock) as task,
     ):
         view = task.store("left", IsolationLevel.READ_COMMITTED)
@@ -62,7 +62,7 @@ def test_readers_of_committed_data_see_a_record_after_one_commit_interval(
             clock.advance(step_ms)
             assert task.run(1) == 1
             waiting_since_ms.append(clock.now_ms)
-            written.await_records(number)
+            uncommitted.await_records(number)
             if number % RECORDS_PER_INTERVAL == 0:
                 visible = number
                 committed.await_records(visible)
@@ -77,7 +77,7 @@ def test_readers_of_committed_data_see_a_record_after_one_commit_interval(
         assert task.run() == 1
         clock.advance(interval_ms - 1)
         assert task.run() == 0
-        written.await_records(len(KEYS + LATE))
+        uncommitted.await_records(len(KEYS + LATE))
         check_visible(KEYS)
         clock.advance(1)
         assert task.run() == 0

@@ -97,18 +97,18 @@ def test_a_client_without_room_gets_each_record_once_and_in_order(room: int) -> 
         producer.send(A if number % 2 else B, b"%d" % number, b"v", 5)
     producer.commit()
     for partition, first in ((A, 1), (B, 0)):
-        keys = [taken[2] for taken in client.taken if taken[:2] == partition]
+        keys = [record[2] for record in client.taken if record[:2] == partition]
         assert keys == [b"%d" % number for number in range(first, 20, 2)]
 
 
 def test_in_a_transaction_the_first_and_last_records_of_a_partition_are_asked_after_without_one_every_record() -> None:
     records = [(b"%d" % number, b"v", 5) for number in range(4)]
-    for transactional_id, asked in (("p", [b"0", b"3"]), (None, [b"0", b"1", b"2", b"3"])):
+    for transactional_id, keys in (("p", [b"0", b"3"]), (None, [b"0", b"1", b"2", b"3"])):
         client = Client(9)
         producer = producer_over(client, transactional_id)
         producer.send_all(A, records)
         producer.commit() if transactional_id else producer.flush()
-        assert client.asked == asked
+        assert client.asked == keys
 
 
 def test_an_append_that_failed_halfway_continues_with_the_record_that_failed() -> None:
@@ -121,7 +121,7 @@ def test_an_append_that_failed_halfway_continues_with_the_record_that_failed() -
             producer.commit()
     client.refused = set()
     producer.commit()
-    assert [taken[2] for taken in client.taken] == [b"0", b"1", b"2", b"3"]
+    assert [record[2] for record in client.taken] == [b"0", b"1", b"2", b"3"]
 
 
 def test_a_timestamp_of_zero_and_headers_reach_the_client_with_their_own_records_only() -> None:
@@ -159,7 +159,7 @@ def test_a_record_that_is_too_large_by_its_headers_alone_is_refused() -> None:
 
 def test_a_client_that_cannot_begin_is_released_while_its_error_is_handled() -> None:
     """As long as it lives it goes on, and would fence the next producer of its ID."""
-    made: list[weakref.ref[Client]] = []
+    clients: list[weakref.ref[Client]] = []
 
     def refuse(**_: object) -> None:
         raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
@@ -168,14 +168,14 @@ def test_a_client_that_cannot_begin_is_released_while_its_error_is_handled() -> 
         def client(self, *_: object) -> Client:
             client = Client(1)
             client.__dict__["list_topics"] = refuse
-            made.append(weakref.ref(client))
+            clients.append(weakref.ref(client))
             return client
 
     cluster: Any = Refusing(Client(1))
     groups: Any = None
     with pytest.raises(KafkaException) as error:
         KafkaWriter(cluster, groups, "p")
-    assert [client() for client in made] == [None]
+    assert [client() for client in clients] == [None]
     assert error.value is not None
 
 

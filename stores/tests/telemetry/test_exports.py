@@ -35,11 +35,11 @@ LEFT = {**TASK_LABELS, "store": "left", "backend": MEMORY}
 def task(tmp_path: Path, log: MemoryChangelog) -> Iterator[StreamTask]:
     """Five of seven records committed in two commits, two staged."""
     feed(log, range(7))
-    made = counting_task(tmp_path, log, MEMORY, commit_every_records=5)
-    made.open()
-    made.run(7)
-    yield made
-    made.close(clean=False)
+    task = counting_task(tmp_path, log, MEMORY, commit_every_records=5)
+    task.open()
+    task.run(7)
+    yield task
+    task.close(clean=False)
 
 
 @pytest.fixture
@@ -150,8 +150,8 @@ def test_a_scrape_over_http_shows_what_was_counted_so_far(task: StreamTask, regi
 def test_a_registry_that_the_application_has_already_shows_open_stores_of_all_backends(tmp_path: Path) -> None:
     registry = MetricsRegistry()
     names = ("rocksdb-dual-store", "lmdb-native", "sqlite-indexed-batch")
-    opened = [open_store(name, tmp_path / name) for name in names]
-    for store in opened:
+    stores = [open_store(name, tmp_path / name) for name in names]
+    for store in stores:
         store.put(b"a", b"1")
         store.commit()
         registry.add(store)
@@ -160,7 +160,7 @@ def test_a_registry_that_the_application_has_already_shows_open_stores_of_all_ba
     theirs.register(PrometheusCollector(registry))
     values, _ = parsed(generate_latest(theirs))
     assert [values[each] for each in commits] == [1, 1, 1]
-    for store in opened:
+    for store in stores:
         store.close()
     assert parsed(generate_latest(theirs))[0] == {}
 

@@ -29,15 +29,15 @@ def memory(name: str = "store") -> KeyValueStore:
 
 
 def instrument(scope: str, name: str) -> Instrument:
-    [found] = [each for each in INSTRUMENTS if (each.scope, each.name) == (scope, name)]
-    return found
+    [match] = [each for each in INSTRUMENTS if (each.scope, each.name) == (scope, name)]
+    return match
 
 
 def shown(registry: MetricsRegistry, name: str, scope: str = STORE) -> list[tuple[dict[str, str], Any]]:
-    chosen = instrument(scope, name)
-    found: list[tuple[dict[str, str], Any]] = [(dict(labels), value) for labels, value in registry.collect(chosen)]
-    assert [(dict(labels), value) for labels, value in registry.collect_all()[chosen]] == found
-    return found
+    one = instrument(scope, name)
+    samples: list[tuple[dict[str, str], Any]] = [(dict(labels), value) for labels, value in registry.collect(one)]
+    assert [(dict(labels), value) for labels, value in registry.collect_all()[one]] == samples
+    return samples
 
 
 def test_every_measure_of_stores_and_tasks_is_an_instrument() -> None:
@@ -98,10 +98,10 @@ def test_the_engines_figures_can_be_left_out() -> None:
 
 
 def test_an_engines_figures_are_read_only_when_they_are_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[int] = []
+    readings: list[int] = []
 
     def figures() -> Mapping[str, int]:
-        asked.append(1)
+        readings.append(1)
         return {"num_keys": 1}
 
     registry = MetricsRegistry()
@@ -111,9 +111,9 @@ def test_an_engines_figures_are_read_only_when_they_are_asked_for(monkeypatch: p
         store.commit()
         assert store.metrics.commit_total == 1
         list(registry.collect(instrument(STORE, "commit_total")))
-        assert asked == []
+        assert readings == []
         list(registry.collect(ENGINE))
-        assert asked == [1]
+        assert readings == [1]
 
 
 def test_an_engine_that_can_not_tell_hides_nothing_else(
@@ -138,13 +138,13 @@ def test_an_engine_that_can_not_tell_hides_nothing_else(
 def test_a_store_of_the_parent_is_not_shown_in_the_child_of_a_fork() -> None:
     """Disowned as a fork's child would have it, without a fork: another thread of the test may hold a lock."""
     registry = MetricsRegistry()
-    with memory() as store, memory("lost") as lost:
+    with memory() as store, memory("lost") as other:
         registry.add(store)
-        registry.add(lost)
-        assert isinstance(lost, Store)
-        disown(lost)
+        registry.add(other)
+        assert isinstance(other, Store)
+        disown(other)
         with pytest.raises(StoreClosedError):
-            _ = lost.metrics
+            _ = other.metrics
         assert shown(registry, "commit_total") == [({"store": "store", "backend": MEMORY}, 0)]
 
 
@@ -205,12 +205,12 @@ def test_a_label_that_exporters_would_refuse_or_mistake_is_refused(label: str) -
 def test_the_registry_keeps_no_store_alive() -> None:
     registry = MetricsRegistry()
     store = memory()
-    gone = ref(store)
+    reference = ref(store)
     registry.add(store)
     assert len(shown(registry, "commit_total")) == 1
     del store
     gc.collect()
-    assert gone() is None
+    assert reference() is None
     assert shown(registry, "commit_total") == []
 
 
@@ -229,10 +229,10 @@ def test_rates_and_means_are_exported_as_the_metrics_have_them() -> None:
         for _ in range(3):
             store.put(b"a", b"1")
             store.commit()
-        shown: dict[str, Any] = {
+        samples: dict[str, Any] = {
             each.name: list(registry.collect(each)) for each in INSTRUMENTS if each.scope == "store"
         }
         metrics = store.metrics
-    assert shown["commit_latency_avg_seconds"][0][1] == metrics.commit_latency_avg_seconds > 0
-    assert shown["commit_rate"][0][1] >= metrics.commit_rate > 0
-    assert shown["restore_rate"][0][1] == 0.0
+    assert samples["commit_latency_avg_seconds"][0][1] == metrics.commit_latency_avg_seconds > 0
+    assert samples["commit_rate"][0][1] >= metrics.commit_rate > 0
+    assert samples["restore_rate"][0][1] == 0.0

@@ -71,16 +71,16 @@ def end_two(place: Place, chance: random.Random) -> list[Ending]:
             began[worker] = time.monotonic()
             worker.send(signal.SIGTERM)
             time.sleep(apart_s)
-        ended: dict[WorkerProcess, float] = {}
-        while len(ended) < 2:
+        end_times: dict[WorkerProcess, float] = {}
+        while len(end_times) < 2:
             for worker in (first, second):
-                if worker not in ended and not worker.runs:
-                    ended[worker] = time.monotonic()
-                elif worker not in ended and time.monotonic() > began[worker] + LATE_S:
+                if worker not in end_times and not worker.runs:
+                    end_times[worker] = time.monotonic()
+                elif worker not in end_times and time.monotonic() > began[worker] + LATE_S:
                     worker.send(signal.SIGABRT)  # The interpreter writes the stacks of all threads.
             assert time.monotonic() < max(began.values()) + DEADLINE_S, f"{first.report}\n{second.report}"
             time.sleep(0.01)
-        return [Ending(each.ended(), ended[each] - began[each], each.errors) for each in (first, second)]
+        return [Ending(each.ended(), end_times[each] - began[each], each.errors) for each in (first, second)]
 
 
 def endings(kind: str, tries: int, seed: int) -> Iterator[list[Ending]]:
@@ -109,26 +109,26 @@ def main() -> int:
     parser.add_argument("changelog", choices=["kafka", "embedded"])
     parser.add_argument("--tries", type=int, default=200)
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(2**32))
-    given = parser.parse_args()
-    print(f"seed {given.seed}", flush=True)
-    failed = 0
+    options = parser.parse_args()
+    print(f"seed {options.seed}", flush=True)
+    failures = 0
     times: list[tuple[float, int]] = []
-    for number, both in enumerate(endings(given.changelog, given.tries, given.seed)):
+    for number, both in enumerate(endings(options.changelog, options.tries, options.seed)):
         print(number, *(f"{each};" for each in both), flush=True)
         times += [(each.took_s, number) for each in both]
         for each in both:
             if not each.in_order:
-                failed += 1
+                failures += 1
                 print(each.errors[-3000:], flush=True)
     slowest_s, slowest = max(times)
     print(
-        f"seed {given.seed}: {failed} of {len(times)} ended with another status than 0, or after more than "
+        f"seed {options.seed}: {failures} of {len(times)} ended with another status than 0, or after more than "
         f"{ENDED_S_MAX:g} s; the slowest took {slowest_s:.2f} s, in try {slowest}, and half of them up to "
         f"{median(took_s for took_s, _ in times):.2f} s. To repeat it:\n"
-        f"    .venv/bin/python -m stores.tests.worker.idle_endings {given.changelog} --tries {given.tries} "
-        f"--seed {given.seed}"
+        f"    .venv/bin/python -m stores.tests.worker.idle_endings {options.changelog} --tries {options.tries} "
+        f"--seed {options.seed}"
     )
-    return int(failed > 0)
+    return int(failures > 0)
 
 
 if __name__ == "__main__":

@@ -50,17 +50,17 @@ class Place(ABC):
     def await_counted(self, number: int) -> None:
         """Wait until there are at least so many committed outputs, as long as a worker runs that may make them."""
         deadline = time.monotonic() + DEADLINE_S
-        progress, seen, found = self.progress(), None, 0
+        progress, last_progress, looks = self.progress(), None, 0
         while True:
             now = progress()
-            if now != seen:
-                found, seen = len(self.counted()), now
-                if found >= number:
+            if now != last_progress:
+                looks, last_progress = len(self.counted()), now
+                if looks >= number:
                     return
             workers = WorkerProcess.in_folder(self.folder)
             if not any(each.runs for each in workers):
                 deadline = min(deadline, time.monotonic() + LAST_S)
-            assert time.monotonic() < deadline, "\n".join([f"{found} of {number}", *(each.report for each in workers)])
+            assert time.monotonic() < deadline, "\n".join([f"{looks} of {number}", *(each.report for each in workers)])
             time.sleep(0.1)
 
     def feed(self, words: Iterable[str]) -> None:
@@ -124,11 +124,11 @@ class KafkaPlace(Place):
         latest = OffsetSpec.latest()  # type: ignore[no-untyped-call]
 
         def ask() -> object:
-            asked = admin.list_offsets(
+            answers = admin.list_offsets(
                 dict.fromkeys(partitions, latest), isolation_level=IsolationLevel.READ_COMMITTED, request_timeout=10
             )
             try:
-                return [future.result().offset for future in asked.values()]
+                return [future.result().offset for future in answers.values()]
             except KafkaException:
                 return object()
 

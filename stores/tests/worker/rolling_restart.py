@@ -108,11 +108,11 @@ def restart_all(place: KafkaPlace, address: str, seconds: float, seed: int, more
     The interval of heartbeats is the worker's own, unless ``more`` has another one.
     """
     place.feed([])
-    ended, read_all = threading.Event(), threading.Event()
+    end, read_all = threading.Event(), threading.Event()
     sent_words: list[str] = []
-    found: list[tuple[int, int]] = []
-    reader = threading.Thread(target=read, args=(address, read_all, found))
-    load = threading.Thread(target=send, args=(place, ended, seed, sent_words))
+    lags: list[tuple[int, int]] = []
+    reader = threading.Thread(target=read, args=(address, read_all, lags))
+    load = threading.Thread(target=send, args=(place, end, seed, sent_words))
     settings = {**place.properties(), "status.interval.ms": "200", **more}
     if "heartbeat.interval.ms" not in more:
         settings.pop("heartbeat.interval.ms", None)
@@ -131,7 +131,7 @@ def restart_all(place: KafkaPlace, address: str, seconds: float, seed: int, more
         reader.start()
         load.start()
         deadline = time.monotonic() + DEADLINE_S
-        while not found:
+        while not lags:
             assert time.monotonic() < deadline, "no output came before the restarts"
             time.sleep(0.02)
         time.sleep(seconds)
@@ -145,24 +145,24 @@ def restart_all(place: KafkaPlace, address: str, seconds: float, seed: int, more
             workers[name].await_line(r"[12] tasks, .*lag \d+$")
             time.sleep(seconds)
             restarts.append((name, status, took_s, began_ms))
-        ended.set()
+        end.set()
         load.join()
         deadline = time.monotonic() + DEADLINE_S
-        while len(found) < len(sent_words) and time.monotonic() < deadline:
+        while len(lags) < len(sent_words) and time.monotonic() < deadline:
             time.sleep(0.05)
         read_all.set()
         reader.join()
         reports = "\n".join(worker.report for worker in workers.values())
         assert Counter(place.counted()) == expected_counts(sent_words), reports
         starts = [began_ms for *_, began_ms in restarts]
-        usual_ms = median_low(wait_ms for sent_ms, wait_ms in found if sent_ms < starts[0])
+        usual_ms = median_low(wait_ms for sent_ms, wait_ms in lags if sent_ms < starts[0])
         each = []
         for (name, status, took_s, began_ms), end_ms in zip(restarts, [*starts[1:], sys.maxsize], strict=True):
-            wait_ms = max(wait_ms for sent_ms, wait_ms in found if began_ms - 2000 <= sent_ms < end_ms)
+            wait_ms = max(wait_ms for sent_ms, wait_ms in lags if began_ms - 2000 <= sent_ms < end_ms)
             each.append(Restart(name, status, took_s, wait_ms / 1000))
         return Restarts(len(sent_words), usual_ms, each)
     finally:
-        ended.set()
+        end.set()
         read_all.set()
         for worker in workers.values():
             if worker.runs:
@@ -180,8 +180,8 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=3.0, help="the time between two restarts")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--property", action="append", default=[], metavar="NAME=VALUE")
-    given = parser.parse_args()
-    more = dict(each.split("=", 1) for each in given.property)
+    options = parser.parse_args()
+    more = dict(each.split("=", 1) for each in options.property)
     with (
         TemporaryDirectory(prefix="rolling-") as folder,
         Broker(Path(folder, "broker"), FOLDER, settings="broker.session.timeout.ms=60000\n") as broker,
@@ -189,11 +189,11 @@ def main() -> int:
         os.environ["APPLICATION_NAME"] = "rolling"
         own = Path(folder, "place")
         own.mkdir()
-        found = restart_all(KafkaPlace(own, broker.address), broker.address, given.seconds, given.seed, more)
-    print(f"seed {given.seed}: {found.sent} records; before the restarts half of them wait up to {found.usual_ms} ms")
-    for each in found.each:
+        one = restart_all(KafkaPlace(own, broker.address), broker.address, options.seconds, options.seed, more)
+    print(f"seed {options.seed}: {one.sent} records; before the restarts half of them wait up to {one.usual_ms} ms")
+    for each in one.each:
         print(each)
-    return int(not all(each.in_order for each in found.each))
+    return int(not all(each.in_order for each in one.each))
 
 
 if __name__ == "__main__":

@@ -170,8 +170,8 @@ class _Coordinator:
         self.held += partitions
 
     def incremental_unassign(self, partitions: list[Any]) -> None:
-        gone = {each.partition for each in partitions}
-        self.held = [each for each in self.held if each.partition not in gone]
+        numbers = {each.partition for each in partitions}
+        self.held = [each for each in self.held if each.partition not in numbers]
 
     def assignment(self) -> list[Any]:
         return list(self.held)
@@ -226,10 +226,10 @@ class KafkaGroup:
         client.generation += 1
         has = [each for each in client.held if each.partition == partition.partition]
         if number % 4 == 3:
-            lost = list(client.held)
+            partitions = list(client.held)
             self._stage.lost += [work for task_id, work in self._stage.open.items() if task_id.partition in self.held]
-            client.calls["on_lost"](client, lost)
-            for each in lost:
+            client.calls["on_lost"](client, partitions)
+            for each in partitions:
                 self._elsewhere[TopicPartition(each.topic, each.partition)] += 1
         elif has:
             client.calls["on_revoke"](client, has)
@@ -350,8 +350,8 @@ def test_after_an_error_the_thread_closes_its_tasks_and_the_other_thread_keeps_i
     trial = Trial(2, during, fails_at)
     trial.group = group(trial, tmp_path_factory.mktemp("group"))
     trial.run(steps)
-    failed = [thread for thread in trial.stage.threads if thread.failure is not None]
-    assert all(thread.assigned == [] for thread in failed)
-    others = [task_id for thread in trial.stage.threads if thread not in failed for task_id in thread.assigned]
+    failing = [thread for thread in trial.stage.threads if thread.failure is not None]
+    assert all(thread.assigned == [] for thread in failing)
+    others = [task_id for thread in trial.stage.threads if thread not in failing for task_id in thread.assigned]
     assert sorted(trial.stage.open) == sorted(others)
     trial.end()

@@ -225,11 +225,11 @@ def test_a_worker_cleans_and_keeps_its_own_tasks_and_their_counts(
     words = ["to", "be", "or", "not", "to", "be"]
     place.feed(words)
     state = StateDirectory(tmp_path / "state" / "counting")
-    gone = TaskId(0, 9)
-    state.lock(gone, "test").release()
+    other = TaskId(0, 9)
+    state.lock(other, "test").release()
     settings: dict[str, Any] = {"state.cleanup.delay.ms": "50"}
     with running(place, settings) as own:
-        await_true(lambda: gone not in state.tasks())
+        await_true(lambda: other not in state.tasks())
         assert own._needed_homes() >= {*ALL, *(StorePartition("counts", task_id.partition) for task_id in ALL)}
         assert state.tasks() == ALL
         place.feed(words)
@@ -252,8 +252,8 @@ def test_a_worker_that_cleans_spares_the_folders_of_its_standby_copies_while_the
         await_true(lambda: len(own.status().standbys) == PARTITIONS // 2)
         copies = [copy.task_id for copy in own.status().standbys]
         # The last folder is the youngest: when it is removed, the others have been the same for longer.
-        gone = TaskId(0, 9)
-        for task_id in [*copies, gone]:
+        absent = TaskId(0, 9)
+        for task_id in [*copies, absent]:
             state.lock(task_id, "test").release()
-        await_true(lambda: gone not in state.tasks())
+        await_true(lambda: absent not in state.tasks())
         assert set(copies) <= set(state.tasks())

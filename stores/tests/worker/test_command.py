@@ -62,10 +62,10 @@ def test_an_application_is_found() -> None:
 
 
 def test_the_help_names_the_arguments() -> None:
-    shown = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-m", "stores.worker", "--help"], capture_output=True, text=True, timeout=60, check=True
     )
-    assert "MODULE:NAME" in shown.stdout
+    assert "MODULE:NAME" in process.stdout
 
 
 @pytest.mark.parametrize(

@@ -38,15 +38,15 @@ def python_blocks(page: str, part: str) -> list[str]:
 
 def program(page: str, name: str = "word-count") -> str:
     """Return the program of a page that makes the Application of that name."""
-    [found] = python_blocks(page, f'Application("{name}"')
-    return found
+    [block] = python_blocks(page, f'Application("{name}"')
+    return block
 
 
 def shell_commands(address: str) -> list[str]:
     """Return the commands of Kafka's tools on the page, with the address of a broker."""
     page = (ROOT / "docs/worker.md").read_text(encoding="utf-8")
-    found = re.findall(r"^    ((?:.*org\.apache\.kafka\.tools.*)(?:\n        .*)*)", page, re.MULTILINE)
-    return [each.replace("127.0.0.1:PORT", address) for each in found]
+    commands = re.findall(r"^    ((?:.*org\.apache\.kafka\.tools.*)(?:\n        .*)*)", page, re.MULTILINE)
+    return [each.replace("127.0.0.1:PORT", address) for each in commands]
 
 
 def check_counts(place: Place) -> None:
@@ -75,11 +75,11 @@ def test_the_word_count_counts_lines_of_the_console_producer_whole(kafka_place: 
 
 def shell(command: str) -> str:
     """Run a command of the page in the root folder of the clone, as the page does; return its output."""
-    ended = subprocess.run(
+    process = subprocess.run(
         ["bash", "-c", command], cwd=ROOT, capture_output=True, text=True, timeout=DEADLINE_S, check=False
     )
-    assert ended.returncode == 0, ended.stderr
-    return ended.stdout
+    assert process.returncode == 0, process.stderr
+    return process.stdout
 
 
 def test_the_word_count_counts_lines_of_the_embedded_changelog_whole(tmp_path: Path) -> None:
@@ -90,11 +90,11 @@ def test_the_word_count_counts_lines_of_the_embedded_changelog_whole(tmp_path: P
     properties = {**place.properties(), "changelog.file": "log.sqlite"}
     with WorkerProcess(tmp_path, "w", properties, application="word_count:app") as worker:
         worker.await_line(f"8 {IDLE}")
-        for written in range(1, 4):
+        for number in range(1, 4):
             command = [sys.executable, "-c", write_and_read]
             printed = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=True)
             assert printed.stdout.startswith("["), printed.stderr
-            place.await_counted(written * len(WORDS))
+            place.await_counted(number * len(WORDS))
         assert worker.terminate() == 0, worker.errors
     check_counts(place)
 
@@ -103,7 +103,7 @@ def test_the_queries_of_the_documentation_are_answered(place: Place) -> None:
     page = (ROOT / "docs/worker.md").read_text(encoding="utf-8")
     queries = re.findall(r"curl 'http://127\.0\.0\.1:7070([^']+)'", page)
     assert len(queries) == 4
-    [shown] = re.findall(r'^    (\{"store".*\})$', page, re.MULTILINE)
+    [answer] = re.findall(r'^    (\{"store".*\})$', page, re.MULTILINE)
     (place.folder / "word_count.py").write_text(program("docs/worker.md"))
     properties = {**place.properties(), "application.server": "0", "query.partitioner": "murmur2"}
     with WorkerProcess(place.folder, "w", properties, application="word_count:app") as worker:
@@ -118,7 +118,7 @@ def test_the_queries_of_the_documentation_are_answered(place: Place) -> None:
             reply = ask(address, path, **dict(parse_qsl(query)))
             assert reply.status == 200, reply.body
             if path.endswith("/get"):
-                expected = json.loads(shown)
+                expected = json.loads(answer)
                 deadline = time.monotonic() + DEADLINE_S
                 # The store's commit follows that of the outputs.
                 while reply.body["value"] != expected["value"] and time.monotonic() < deadline:
@@ -155,7 +155,7 @@ def test_the_readme_has_the_same_program() -> None:
 
 def test_the_page_has_the_bounds_of_queries_as_they_are() -> None:
     page = " ".join((ROOT / "docs/worker.md").read_text(encoding="utf-8").split())
-    for said in (
+    for line in (
         f"the records of a page, 1 to {store_queries.LIMIT_MAX:,} ({store_queries.LIMIT} by default)",
         f"or {store_queries.PAGE_BYTES_MAX >> 20} MiB of JSON",
         f"may still be reached, up to {WAIT_MAX_MS:,}",
@@ -163,4 +163,4 @@ def test_the_page_has_the_bounds_of_queries_as_they_are() -> None:
         f"A client has {server.REQUEST_S:.0f} seconds for a whole request",
         f"more than {server._UNREAD_BYTES_MAX >> 20} MiB of answers unread",
     ):
-        assert said in page
+        assert line in page

@@ -103,12 +103,12 @@ def test_prometheus_reads_the_metrics_of_all_tasks_on_loopback(tmp_path: Path) -
 def test_a_collector_gets_all_metrics_at_the_latest_when_the_worker_ends(tmp_path: Path) -> None:
     place = EmbeddedPlace(tmp_path)
     place.feed(WORDS)
-    with collector() as received:
-        with run_worker(place, {"metrics.otlp.endpoint": received.endpoint, **DEBUG}) as worker:
+    with collector() as requests:
+        with run_worker(place, {"metrics.otlp.endpoint": requests.endpoint, **DEBUG}) as worker:
             worker.await_line(f"4 {IDLE}")
             place.await_counted(len(WORDS))
             assert worker.terminate() == 0, worker.errors
-        path, kind, content = received.received[-1]
+        path, kind, content = requests.received[-1]
     assert (path, kind) == ("/v1/metrics", "application/json")
     [resource] = content["resourceMetrics"]
     [attribute] = resource["resource"]["attributes"]
@@ -145,14 +145,14 @@ def test_the_metrics_of_the_last_tasks_are_there_after_the_worker_ended(tmp_path
 def test_metrics_are_sent_at_each_interval_while_the_worker_runs(tmp_path: Path) -> None:
     place = EmbeddedPlace(tmp_path)
     place.feed(WORDS)
-    with collector() as received:
-        settings = {"metrics.otlp.endpoint": received.endpoint, "metrics.otlp.interval.ms": "20"}
+    with collector() as requests:
+        settings = {"metrics.otlp.endpoint": requests.endpoint, "metrics.otlp.interval.ms": "20"}
         with run_worker(place, settings) as worker:
             worker.await_line(f"4 {IDLE}")
             worker.await_caught_up(4)
-            await_true(lambda: len(received.received) >= 2)
+            await_true(lambda: len(requests.received) >= 2)
             assert worker.terminate() == 0, worker.errors
-        names = {each["name"] for each in received.received[-1][2]["resourceMetrics"][0]["scopeMetrics"][0]["metrics"]}
+        names = {each["name"] for each in requests.received[-1][2]["resourceMetrics"][0]["scopeMetrics"][0]["metrics"]}
         assert "txstores.store.operation_latency" not in names  # At the level INFO.
 
 
@@ -160,8 +160,8 @@ def test_metrics_are_sent_at_each_interval_while_the_worker_runs(tmp_path: Path)
 def test_a_collector_that_fails_is_logged_once_and_costs_nothing_else(tmp_path: Path, status: int | None) -> None:
     place = EmbeddedPlace(tmp_path)
     place.feed(WORDS)
-    with collector(status or 200) as received:
-        endpoint = received.endpoint if status else "http://127.0.0.1:1"
+    with collector(status or 200) as requests:
+        endpoint = requests.endpoint if status else "http://127.0.0.1:1"
         settings = {"metrics.otlp.endpoint": endpoint, "metrics.otlp.interval.ms": "10"}
         with run_worker(place, settings, verbose=False) as worker:
             place.await_counted(len(WORDS))
@@ -187,8 +187,8 @@ def test_a_collector_that_does_not_speak_http_is_asked_again(caplog: pytest.LogC
 
 def test_a_port_that_is_taken_ends_the_worker_with_the_property(tmp_path: Path) -> None:
     place = EmbeddedPlace(tmp_path)
-    with create_server(("127.0.0.1", 0)) as taken:
-        port = str(taken.getsockname()[1])
+    with create_server(("127.0.0.1", 0)) as server:
+        port = str(server.getsockname()[1])
         with run_worker(place, {"metrics.prometheus.port": port}) as worker:
             assert worker.ended() == REFUSED
     assert "metrics.prometheus.port" in worker.errors

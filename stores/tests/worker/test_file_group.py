@@ -284,10 +284,10 @@ def test_members_name_the_address_of_the_one_that_has_a_partition(log: SqliteCha
     }
     assert len(expected) == len(ALL) - len(listeners[1].held)
     assert [member.addresses() for member in members] == [expected] * 3
-    left = listeners[0].held.copy()
+    partitions = listeners[0].held.copy()
     members[0].close()
     # Nobody has them for a moment.
     assert members[2].addresses() == dict.fromkeys(listeners[2].held, servers[2])
     settle(*members[1:])
-    assert left <= listeners[1].held | listeners[2].held
+    assert partitions <= listeners[1].held | listeners[2].held
     assert members[1].addresses() == dict.fromkeys(listeners[2].held, servers[2])

@@ -156,9 +156,9 @@ def test_a_changelog_that_does_not_answer_costs_time_only(tmp_path: Path, monkey
     registry = MetricsRegistry()
     thread = GlobalThread(stores, registry)
     assert thread.await_ready(DEADLINE_S)
-    shown = [labels for values in registry.collect_all().values() for labels, _ in values]
+    all_labels = [labels for values in registry.collect_all().values() for labels, _ in values]
     path = str(tmp_path / "global" / "rocksdb" / "prices")
-    assert {"store": "prices", "backend": "rocksdb-indexed-batch", "path": path} in shown
+    assert {"store": "prices", "backend": "rocksdb-indexed-batch", "path": path} in all_labels
     await_true(lambda: stores.followed > 5)
     assert thread.failure is None
     thread.stop()
@@ -274,15 +274,15 @@ def test_no_task_begins_before_the_global_stores_have_been_read(
     place = EmbeddedPlace(tmp_path)
     set_price(place, "bb", 2)
     place.feed(["bb"])
-    joined, early = threading.Event(), threading.Event()
+    has_joined, early = threading.Event(), threading.Event()
     join, open_stores = SqliteChangelog.join_group, GlobalStores.open
 
     def noted_join(*arguments: Any, **named: Any) -> Any:
-        joined.set()
+        has_joined.set()
         return join(*arguments, **named)
 
     def slow_open(*arguments: Any, **named: Any) -> Any:
-        if joined.wait(4 * _POLL_S):
+        if has_joined.wait(4 * _POLL_S):
             early.set()
         return open_stores(*arguments, **named)
 
@@ -293,7 +293,7 @@ def test_no_task_begins_before_the_global_stores_have_been_read(
     thread = threading.Thread(target=worker.run)
     thread.start()
     try:
-        assert joined.wait(DEADLINE_S)
+        assert has_joined.wait(DEADLINE_S)
         assert not early.is_set()
         await_counted(place, 1)
     finally:

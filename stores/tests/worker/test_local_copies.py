@@ -46,22 +46,22 @@ def leave_files(settings: WorkerSettings) -> None:
 def test_files_of_earlier_tasks_count_until_their_stores_are_open(settings: WorkerSettings) -> None:
     assert LocalCopies(app, settings.tasks, []).progress() == {}
     leave_files(settings)
-    opened: dict[TaskId, dict[TopicPartition, int | None]] = {}
-    copies = LocalCopies(app, settings.tasks, [dict, lambda: opened])
+    open_offsets: dict[TaskId, dict[TopicPartition, int | None]] = {}
+    copies = LocalCopies(app, settings.tasks, [dict, lambda: open_offsets])
     assert copies.progress() == {WORDS[1]: len(FED) - 1}
-    opened[TaskId(0, 1)] = {LOG: 40}
-    opened[TaskId(0, 2)] = {LOG._replace(partition=2): None}
+    open_offsets[TaskId(0, 1)] = {LOG: 40}
+    open_offsets[TaskId(0, 2)] = {LOG._replace(partition=2): None}
     assert copies.progress() == {WORDS[1]: 40, WORDS[2]: 0}
-    opened.clear()
+    open_offsets.clear()
     assert copies.progress() == {WORDS[1]: len(FED) - 1}
 
 
 def test_files_that_a_store_leaves_are_read_when_it_is_closed(settings: WorkerSettings) -> None:
-    opened: dict[TaskId, dict[TopicPartition, int | None]] = {TaskId(0, 1): {LOG: 0}}
-    copies = LocalCopies(app, settings.tasks, [lambda: opened])
+    open_offsets: dict[TaskId, dict[TopicPartition, int | None]] = {TaskId(0, 1): {LOG: 0}}
+    copies = LocalCopies(app, settings.tasks, [lambda: open_offsets])
     assert copies.progress() == {WORDS[1]: 0}
     leave_files(settings)
-    opened.clear()
+    open_offsets.clear()
     assert copies.progress() == {WORDS[1]: len(FED) - 1}
 
 
@@ -76,8 +76,8 @@ def test_files_that_were_removed_do_not_count_any_more(settings: WorkerSettings)
 
 def test_stores_of_one_task_are_counted_together(settings: WorkerSettings) -> None:
     both = Application("counting", Processor(["words"], count, {"counts": None, "others": None}))
-    opened = {TaskId(0, 1): {LOG: 40, TopicPartition("counting-others-changelog", 1): 2}}
-    assert LocalCopies(both, settings.tasks, [lambda: opened]).progress() == {WORDS[1]: 42}
+    open_offsets = {TaskId(0, 1): {LOG: 40, TopicPartition("counting-others-changelog", 1): 2}}
+    assert LocalCopies(both, settings.tasks, [lambda: open_offsets]).progress() == {WORDS[1]: 42}
 
 
 def test_the_progress_of_a_worker_is_that_of_its_last_committed_records(place: Place) -> None:
@@ -89,12 +89,12 @@ def test_the_progress_of_a_worker_is_that_of_its_last_committed_records(place: P
         place.feed(fed[10:])
         await_counted(place, len(fed))
         expected = {partition: last_offset(place, worker.application.name, partition) for partition in WORDS}
-        opened = LocalCopies(
+        copies = LocalCopies(
             worker.application, worker.settings.tasks, [thread.changelog_offsets for thread in worker._threads]
         )
-        await_true(lambda: opened.progress() == expected)
-    closed = LocalCopies(worker.application, worker.settings.tasks, [])
-    assert closed.progress() == expected
+        await_true(lambda: copies.progress() == expected)
+    closed_copies = LocalCopies(worker.application, worker.settings.tasks, [])
+    assert closed_copies.progress() == expected
 
 
 def last_offset(place: Place, application: str, partition: TopicPartition) -> int:

@@ -151,9 +151,9 @@ def test_a_slice_grows_while_it_is_short_and_shrinks_with_a_slow_function(monkey
 
     def process(records: int) -> Callable[[], int]:
         def answer() -> int:
-            done = min(records, task.slice)
-            clock.now += done * clock.each_s
-            return done
+            num_records = min(records, task.slice)
+            clock.now += num_records * clock.each_s
+            return num_records
 
         return answer
 

@@ -55,18 +55,18 @@ def test_a_property_that_is_unknown_or_does_not_fit_is_refused_by_name(propertie
 
 
 def test_names_that_are_not_ours_are_settings_of_the_kafka_client() -> None:
-    given = {**KAFKA, "sasl.mechanism": "PLAIN", "statistics.interval.ms": "0", "enable.random.seed": "true"}
+    properties = {**KAFKA, "sasl.mechanism": "PLAIN", "statistics.interval.ms": "0", "enable.random.seed": "true"}
     settings = WorkerSettings.from_properties(
         app,
         {
-            **given,
+            **properties,
             "num.stream.threads": "3",
             "num.standby.replicas": "2",
             "store.backend": "lmdb",
             "processing.guarantee": "at_least_once",
         },
     )
-    assert settings.client == {name: value for name, value in given.items() if name != "state.dir"}
+    assert settings.client == {name: value for name, value in properties.items() if name != "state.dir"}
     assert settings.threads == 3
     assert settings.standby_replicas == 2
     assert settings.tasks.guarantee is ProcessingGuarantee.AT_LEAST_ONCE
@@ -112,8 +112,8 @@ def test_each_thread_of_each_worker_has_a_transactional_id_of_its_own() -> None:
     """Equal ones would fence each other."""
     tasks = WorkerSettings.from_properties(app, {**KAFKA, "transaction.scope": "thread"}).tasks
     both = [("one", 1), ("one", 2), ("two", 1), ("two", 2)]
-    made = {repr(TransactionScope.THREAD.transaction(MemoryChangelog(), tasks, *each)) for each in both}
-    assert len(made) == len(both)
+    names = {repr(TransactionScope.THREAD.transaction(MemoryChangelog(), tasks, *each)) for each in both}
+    assert len(names) == len(both)
     assert TransactionScope.TASK.transaction(MemoryChangelog(), tasks, "one", 1) is None
 
 

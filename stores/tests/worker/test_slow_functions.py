@@ -53,8 +53,8 @@ def test_a_task_that_comes_back_while_its_function_still_runs_is_not_lost(
     try:
         assert in_function.wait(DEADLINE_S)
         with place.open() as log:
-            held: list[Any] = []
-            listener: Any = SimpleNamespace(assign=held.extend, revoke=lambda gone: None, lose=lambda gone: None)
+            members: list[Any] = []
+            listener: Any = SimpleNamespace(assign=members.extend, revoke=lambda gone: None, lose=lambda gone: None)
             with log.join_group(
                 name,
                 ["words"],
@@ -66,7 +66,7 @@ def test_a_task_that_comes_back_while_its_function_still_runs_is_not_lost(
 
                 def has_half() -> bool:
                     other.poll(0.1)
-                    return len(held) == PARTITIONS // 2
+                    return len(members) == PARTITIONS // 2
 
                 await_true(has_half)
         # The group gives them back while the function is still busy.

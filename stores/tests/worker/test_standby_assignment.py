@@ -38,43 +38,43 @@ def count_of(found: Copies, partition: TopicPartition) -> int:
 @pytest.mark.parametrize(("directories", "replicas"), [("ab", 1), ("abc", 1), ("abcd", 2), ("abcde", 4)])
 def test_each_partition_has_its_number_of_copies_and_none_is_that_of_its_owner(directories: str, replicas: int) -> None:
     members = peers(list(directories))
-    found = copies(members, replicas)
-    assert all(count_of(found, partition) == replicas for partition in ALL)
-    assert not any(found[member.name] & member.partitions for member in members)
+    by_member = copies(members, replicas)
+    assert all(count_of(by_member, partition) == replicas for partition in ALL)
+    assert not any(by_member[member.name] & member.partitions for member in members)
     if replicas < len(directories) - 1:
         # No worker has all of them.
-        assert max(map(len, found.values())) < 2 * len(ALL) * replicas / len(directories)
+        assert max(map(len, by_member.values())) < 2 * len(ALL) * replicas / len(directories)
 
 
 def test_fewer_directories_than_copies_have_one_each() -> None:
-    found = copies(peers(["a", "b"]), 5)
-    assert all(count_of(found, partition) == 1 for partition in ALL)
+    by_member = copies(peers(["a", "b"]), 5)
+    assert all(count_of(by_member, partition) == 1 for partition in ALL)
     assert copies(peers(["a"]), 1) == {"m0": frozenset()}
 
 
 def test_workers_of_one_directory_have_no_copies_for_each_other() -> None:
     members = peers(["a", "a", "b"])
-    found = copies(members, 2)
-    assert found["m0"] == members[2].partitions
-    assert found["m1"] == frozenset()
-    assert found["m2"] == members[0].partitions | members[1].partitions
+    by_member = copies(members, 2)
+    assert by_member["m0"] == members[2].partitions
+    assert by_member["m1"] == frozenset()
+    assert by_member["m2"] == members[0].partitions | members[1].partitions
 
 
 def test_workers_without_copies_get_none_and_their_partitions_have_some() -> None:
     members = peers(["a", None, "b"])
-    found = copies(members, 2)
-    assert found["m1"] == frozenset()
-    assert members[1].partitions <= found["m0"] & found["m2"]
+    by_member = copies(members, 2)
+    assert by_member["m1"] == frozenset()
+    assert members[1].partitions <= by_member["m0"] & by_member["m2"]
 
 
 def test_a_worker_that_leaves_moves_no_copies_but_its_own() -> None:
     directories = ["a", "b", "c", "d"]
     members = peers(directories)
     before = copies(members, 1)
-    kept = [member for member in members if member.directory != "d"]
-    after = copies(kept, 1)
-    for member in kept:
-        owned = {partition for each in kept for partition in each.partitions}
+    others = [member for member in members if member.directory != "d"]
+    after = copies(others, 1)
+    for member in others:
+        owned = {partition for each in others for partition in each.partitions}
         assert after[member.name] >= before[member.name] & owned
         assert after[member.name] - before[member.name] <= before["m3"]
 

@@ -242,16 +242,16 @@ def test_neither_a_claim_nor_the_end_waits_for_an_answer_of_the_group(started: S
     copies = Copies()
     thread = started(copies)
     await_true(lambda: is_following(thread))
-    asked, may_answer = threading.Event(), threading.Event()
+    has_asked, may_answer = threading.Event(), threading.Event()
 
     def peers() -> Any:
-        asked.set()
+        has_asked.set()
         assert may_answer.wait(DEADLINE_S)
         return member.peers_now
 
     member.peers = peers  # type: ignore[method-assign]
     try:
-        assert asked.wait(DEADLINE_S)
+        assert has_asked.wait(DEADLINE_S)
         thread.claim([FIRST])
         assert copies.of(FIRST) == ["open", "close"]
         thread.stop()

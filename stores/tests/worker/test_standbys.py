@@ -36,13 +36,13 @@ TWO = r"2 tasks, [\d,]+ records/s, lag 0"
 
 def words(name: str, each: int, partitions: Iterable[int] = range(PARTITIONS)) -> list[str]:
     """Return different words, ``each`` in every partition: each word is one record of a changelog."""
-    found: dict[int, list[str]] = {number: [] for number in partitions}
+    by_partition: dict[int, list[str]] = {number: [] for number in partitions}
     for number in range(100 * each):
         word = f"{name}-{number}"
-        some = found.get(sum(word.encode()) % PARTITIONS)
+        some = by_partition.get(sum(word.encode()) % PARTITIONS)
         if some is not None and len(some) < each:
             some.append(word)
-    return [word for some in found.values() for word in some]
+    return [word for some in by_partition.values() for word in some]
 
 
 FIRST = words("first", 20)
@@ -126,8 +126,8 @@ def test_the_tasks_of_a_worker_killed_in_a_common_commit_continue_with_the_stand
 def test_a_standby_copy_that_lags_restores_no_more_than_the_tail(tmp_path: Path) -> None:
     place = EmbeddedPlace(tmp_path)
     place.feed(FIRST)
-    kept = (0, 1)  # The first worker keeps these: the copies of all partitions are equal.
-    tail = words("tail", 15, kept)
+    own = (0, 1)  # The first worker keeps these: the copies of all partitions are equal.
+    tail = words("tail", 15, own)
     with worker(place, "first") as first:
         place.await_counted(len(FIRST))
         with worker(place, "second") as second:
@@ -142,7 +142,7 @@ def test_a_standby_copy_that_lags_restores_no_more_than_the_tail(tmp_path: Path)
             second.await_line(ALONE)
             after = restored(second)[len(before) :]
             # The copies may have followed a part of it before they were closed.
-            assert sum(after) <= len(tail) < len(words("first", 20, kept))
+            assert sum(after) <= len(tail) < len(words("first", 20, own))
             finish(place, second, FIRST + tail)
 
 
@@ -256,11 +256,11 @@ def test_copies_that_can_not_be_closed_in_time_do_not_fail_the_worker_and_keep_t
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Their thread may be in the middle of a read. They have nothing to commit."""
-    closed: list[object] = []
+    closings: list[object] = []
     close, join = SqliteChangelog.close, Standbys.join
 
     def noted(log: SqliteChangelog) -> None:
-        closed.append(log)
+        closings.append(log)
         close(log)
 
     monkeypatch.setattr(SqliteChangelog, "close", noted)
@@ -268,10 +268,10 @@ def test_copies_that_can_not_be_closed_in_time_do_not_fail_the_worker_and_keep_t
     place.feed(FIRST)
     settings = {"state.dir": str(tmp_path / "state"), "status.interval.ms": "0", "num.standby.replicas": "1"}
     for in_time in (True, False):
-        closed.clear()
+        closings.clear()
         with monkeypatch.context() as patched:
             patched.setattr(Standbys, "join", lambda copies, timeout_s, ended=in_time: join(copies, 30.0) and ended)
             own = Worker(app, {**place.properties(), **settings})
             threading.Timer(0.3, own.stop).start()
             own.run()
-        assert bool(closed) is in_time
+        assert bool(closings) is in_time

@@ -27,13 +27,13 @@ def test_a_killed_worker_that_is_started_again_has_its_tasks_before_the_session_
     settings = {**place.properties(), **SESSION, "transaction.scope": scope}
     with WorkerProcess(place.folder, "other", {**settings, "group.instance.id": "other"}) as other:
         other.await_line(f"4 {IDLE}")
-        named = {**settings, "group.instance.id": "restarted"}
-        with WorkerProcess(place.folder, "killed", named) as killed:
+        properties = {**settings, "group.instance.id": "restarted"}
+        with WorkerProcess(place.folder, "killed", properties) as killed:
             killed.await_line(f"2 {IDLE}")
             other.await_line(f"2 {IDLE}")
             balanced = len(other.errors)
             killed.kill()
-        with WorkerProcess(place.folder, "restarted", named) as restarted:
+        with WorkerProcess(place.folder, "restarted", properties) as restarted:
             restarted.await_line(f"2 {IDLE}")
             place.feed(WORDS)
             place.await_counted(2 * len(WORDS))

@@ -73,5 +73,5 @@ def test_a_registry_of_metrics_has_the_tasks_of_the_worker(tmp_path: Path) -> No
     registry = MetricsRegistry()
     [total] = [each for each in INSTRUMENTS if (each.scope, each.name) == ("task", "process_total")]
     with running(EmbeddedPlace(tmp_path), {}, registry):
-        found = [(labels["application"], labels["task"]) for labels, _ in registry.collect(total)]
-        assert sorted(found) == [("counting", str(task_id)) for task_id in ALL]
+        labels_of_tasks = [(labels["application"], labels["task"]) for labels, _ in registry.collect(total)]
+        assert sorted(labels_of_tasks) == [("counting", str(task_id)) for task_id in ALL]

@@ -45,13 +45,13 @@ class WorkerProcess:
         verbose: bool = False,
     ) -> None:
         config = folder / f"{name}.properties"
-        given = {
+        all_properties = {
             "state.dir": str(folder / "state"),
             "commit.interval.ms": "50",
             "status.interval.ms": "50",
             **properties,
         }
-        config.write_text("# a comment\n" + "".join(f"{key} = {value}\n" for key, value in given.items()))
+        config.write_text("# a comment\n" + "".join(f"{key} = {value}\n" for key, value in all_properties.items()))
         self._errors = folder / f"{name}.stderr"
         module = [__name__, dies_at, str(int(in_rebalance))] if dies_at else ["stores.worker"]
         with self._errors.open("wb") as errors:
@@ -94,8 +94,8 @@ class WorkerProcess:
         status = "runs" if self.runs else f"has ended with status {self._process.returncode}"
         lines = self.errors.splitlines()
         newest = [line for line in lines if _STATUS.match(line)][-1:]
-        said = "\n".join([line for line in lines if not _STATUS.match(line)] + newest)
-        return f"the worker {self._errors.stem!r} {status}: {said[-_REPORT_CHARACTERS:]}"
+        report = "\n".join([line for line in lines if not _STATUS.match(line)] + newest)
+        return f"the worker {self._errors.stem!r} {status}: {report[-_REPORT_CHARACTERS:]}"
 
     def await_line(self, pattern: str) -> None:
         """Wait until its newest status line matches."""
@@ -108,9 +108,9 @@ class WorkerProcess:
     def await_caught_up(self, tasks: int) -> None:
         """Wait until it has so many tasks, and has processed all input that there is now."""
         deadline = time.monotonic() + DEADLINE_S
-        seen = len(self.errors.splitlines())
+        num_lines = len(self.errors.splitlines())
         # The next line may have been computed before.
-        while len(lines := self.errors.splitlines()) < seen + 2 or not re.search(f"{tasks} {IDLE}", lines[-1]):
+        while len(lines := self.errors.splitlines()) < num_lines + 2 or not re.search(f"{tasks} {IDLE}", lines[-1]):
             assert self.runs, self.report
             assert time.monotonic() < deadline, self.report
             time.sleep(0.02)

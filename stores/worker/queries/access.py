@@ -111,8 +111,8 @@ def _guarded(application: Application, expected: bytes) -> Application:
 
 def _token_in(file: Path) -> str:
     """Return the token in a file, without white space around it. Raises: ConfigError; StoreUnavailableError."""
-    with translated_system_errors(file), open(file, "rb") as opened:
-        content = opened.read(_FILE_BYTES_MAX + 1)
+    with translated_system_errors(file), open(file, "rb") as stream:
+        content = stream.read(_FILE_BYTES_MAX + 1)
     token = content.decode(errors="replace").strip()
     if not TOKEN_CHARS_MIN <= len(token) <= _FILE_BYTES_MAX or not token.isascii() or token.split() != [token]:
         raise ConfigError(

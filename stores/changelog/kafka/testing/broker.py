@@ -183,14 +183,14 @@ class Broker:
         ports = earlier_ports or dict(zip(names, _free_ports(len(names)), strict=True))
         self.port, controller = ports["PLAINTEXT"], ports["CONTROLLER"]
         self.ports = {listener.name: ports[listener.name] for listener in self._listeners}
-        named = [(listener, ports[listener.name]) for listener in (BrokerListener("PLAINTEXT"), *self._listeners)]
+        addresses = [(listener, ports[listener.name]) for listener in (BrokerListener("PLAINTEXT"), *self._listeners)]
         return _SERVER.format(
             controller=controller,
-            bound=",".join(f"{listener.name}://127.0.0.1:{port}" for listener, port in named),
+            bound=",".join(f"{listener.name}://127.0.0.1:{port}" for listener, port in addresses),
             advertised=",".join(
-                f"{listener.name}://127.0.0.1:{listener.advertised_port or port}" for listener, port in named
+                f"{listener.name}://127.0.0.1:{listener.advertised_port or port}" for listener, port in addresses
             ),
-            protocols=",".join(f"{listener.name}:{listener.protocol}" for listener, _ in named),
+            protocols=",".join(f"{listener.name}:{listener.protocol}" for listener, _ in addresses),
             data=self.data,
         )
 
@@ -234,12 +234,12 @@ class Broker:
     def _await_ready(self, log: Path, begin: int) -> None:
         deadline = time.monotonic() + READY_S
         while True:
-            said = log.read_bytes()[begin:]
-            if b"Kafka Server started" in said and _answers(self.port):
+            output = log.read_bytes()[begin:]
+            if b"Kafka Server started" in output and _answers(self.port):
                 return
             if not _runs(self.pid) or time.monotonic() > deadline:
                 self.kill()
-                last = said.decode(errors="replace").strip().splitlines()[-5:]
+                last = output.decode(errors="replace").strip().splitlines()[-5:]
                 raise ConfigError(f"the Kafka broker in {self.data} did not start: {' / '.join(last)}")
             time.sleep(0.1)
 

@@ -51,15 +51,15 @@ def _print_records(address: str, topic: str, partitions: int) -> None:
     )
     reader.assign([TopicPartition(topic, number, 0) for number in range(partitions)])
     records: list[tuple[str, str]] = []
-    ended: set[int] = set()
-    while len(ended) < partitions:
+    at_end: set[int] = set()
+    while len(at_end) < partitions:
         message: Any = reader.poll(_SILENCE_S)
         if message is None:
             raise SystemExit("no answer")
         if message.error() is None:
             records.append((message.key().decode(), message.value().decode()))
         elif message.error().code() == KafkaError._PARTITION_EOF:
-            ended.add(message.partition())
+            at_end.add(message.partition())
         else:
             raise SystemExit(str(message.error()))
     reader.close()

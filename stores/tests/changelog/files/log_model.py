@@ -51,9 +51,9 @@ def state_at(version: int, seed: int = 0) -> State:
     """The pairs and the mark that the stores have at a version; -1 is before the first."""
     state: State = {}
     for number in range(version + 1):
-        for store, changed in changes(number, seed).items():
+        for store, each in changes(number, seed).items():
             pairs = state.setdefault(store, {})
-            for key, value in (*changed.pairs.items(), *((b"mark " + n.encode(), m) for n, m in changed.marks.items())):
+            for key, value in (*each.pairs.items(), *((b"mark " + n.encode(), m) for n, m in each.marks.items())):
                 if value is None:
                     pairs.pop(key, None)
                 else:

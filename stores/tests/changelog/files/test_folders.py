@@ -78,12 +78,12 @@ class RenameNeverReplaces(pyarrow.fs.FileSystemHandler):  # type: ignore[misc]
             raise OSError("no answer")
 
     def get_file_info(self, paths: list[str]) -> list[Any]:
-        found: list[Any] = self._local.get_file_info(paths)
-        return found
+        infos: list[Any] = self._local.get_file_info(paths)
+        return infos
 
     def get_file_info_selector(self, selector: Any) -> list[Any]:
-        found: list[Any] = self._local.get_file_info(selector)
-        return found
+        infos: list[Any] = self._local.get_file_info(selector)
+        return infos
 
     def create_dir(self, path: str, recursive: bool) -> None:
         self._local.create_dir(path, recursive=recursive)
@@ -92,8 +92,8 @@ class RenameNeverReplaces(pyarrow.fs.FileSystemHandler):  # type: ignore[misc]
         self._local.delete_file(path)
 
     def open_input_file(self, path: str) -> Any:
-        opened = self._local.open_input_file(path)
-        return pa.PythonFile(opened if self.reads is None else FailingFile(path, self.reads), mode="r")
+        stream = self._local.open_input_file(path)
+        return pa.PythonFile(stream if self.reads is None else FailingFile(path, self.reads), mode="r")
 
     def open_output_stream(self, path: str, metadata: Any) -> Any:
         return pa.PythonFile(self._local.open_output_stream(path), mode="w")
@@ -218,10 +218,10 @@ def test_a_file_is_not_seen_before_it_is_complete(folder: Folder) -> None:
     name = unique_name(1, header(1).id, "snapshot")
     with folder.create(f"p00000/{name}") as file:
         file.write(bytes(100))
-        found = log.listing()
-        assert found.snapshots == {}
-        assert [version for version, _ in found.asides] == [1]
-        assert log.remove_old(found) == 0
+        listing = log.listing()
+        assert listing.snapshots == {}
+        assert [version for version, _ in listing.asides] == [1]
+        assert log.remove_old(listing) == 0
         assert restored(log, None, 1) == state_at(1)
     assert log.listing().snapshots == {1: [(name, 100)]}
 
@@ -266,16 +266,16 @@ def test_a_connection_that_is_lost_at_any_read_is_an_error_of_ours(
         lambda: list(log.read_rows(own)),
     )
     for read in reads:
-        hdfs.reads, failed = 0, 0
+        hdfs.reads, failures = 0, 0
         while True:
             try:
                 read()
             except StoreUnavailableError:
-                failed += 1
+                failures += 1
                 hdfs.reads += 1
             else:
                 break
-        assert failed > 2
+        assert failures > 2
 
 
 def test_a_log_is_opened_by_its_uri(tmp_path: Path) -> None:

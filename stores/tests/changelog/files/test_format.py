@@ -41,8 +41,8 @@ def test_changes_are_read_as_they_were_written(changes: dict[str, StoreChanges])
 
 @pytest.mark.parametrize("names", [("a", "b", "only marks"), ("b", "counts")])
 def test_records_of_several_stores_in_one_piece_are_kept_apart(names: tuple[str, ...]) -> None:
-    known = {**MIXED, "counts": StoreChanges({b"k": b"3"})}
-    changes, target = {name: known[name] for name in names}, BytesIO()
+    stores = {**MIXED, "counts": StoreChanges({b"k": b"3"})}
+    changes, target = {name: stores[name] for name in names}, BytesIO()
     write_records(target, HEADER, records_of(changes))
     _, reader = read_header(BytesIO(target.getvalue()), "the file")
     assert list(changes_in(reader, "the file")) == [changes]
@@ -83,7 +83,7 @@ def test_records_of_any_bytes_are_read_or_refused(
     with pa.ipc.new_stream(target, batch.schema) as writer:
         writer.write_batch(batch)
     with suppress(ChangelogError):
-        found = all_changes_in(pa.ipc.open_stream(target.getvalue()), "the file")
-        assert all(isinstance(store, str) for store in found)
-        assert all(isinstance(key, bytes) for each in found.values() for key in each.pairs)
-        assert sum(len(each.pairs) + len(each.marks) for each in found.values()) <= len(rows)
+        changes = all_changes_in(pa.ipc.open_stream(target.getvalue()), "the file")
+        assert all(isinstance(store, str) for store in changes)
+        assert all(isinstance(key, bytes) for each in changes.values() for key in each.pairs)
+        assert sum(len(each.pairs) + len(each.marks) for each in changes.values()) <= len(rows)

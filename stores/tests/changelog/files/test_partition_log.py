@@ -42,8 +42,8 @@ from stores.tests.changelog.files.log_model import (
 def test_a_version_is_read_back_with_its_marks_and_deletes(tmp_path: Path) -> None:
     log = opened(tmp_path).partition(0)
     log.append(header(0, query="q", has_input=False), changes(0))
-    found, read = log.read(0)
-    assert found == header(0, query="q", has_input=False)
+    own, read = log.read(0)
+    assert own == header(0, query="q", has_input=False)
     assert read == changes(0)
 
 
@@ -184,17 +184,17 @@ def test_a_zombies_file_after_a_snapshot_that_power_loss_brought_back_is_not_rea
     for version in range(2):
         add(version)
     [first] = (tmp_path / "p00000").glob("*.snapshot.*")
-    kept = first.read_bytes()
+    content = first.read_bytes()
     for version in range(2, 4):
         add(version)
     log.remove_old(log.listing())
     assert sorted(log.listing().versions) == [3]
-    first.write_bytes(kept)
+    first.write_bytes(content)
     with pytest.raises(ProducerFencedError):
         log.append(header(2, "f" * 16), changes(2, seed=9))
-    found = restored(log, 1, 3)
-    assert found.pop("large") == large.pairs
-    assert found == state_at(3)
+    state = restored(log, 1, 3)
+    assert state.pop("large") == large.pairs
+    assert state == state_at(3)
     with pytest.raises(ChangelogLostError):
         restored(log, 1, 2)
 
@@ -288,16 +288,16 @@ def test_a_missing_snapshot_is_detected(tmp_path: Path) -> None:
 
 def test_removed_files_that_power_loss_brings_back_in_part_do_no_harm(tmp_path: Path) -> None:
     log = opened(tmp_path, snapshot_versions=3, keep_versions=0).partition(0)
-    removed: dict[Path, bytes] = {}
+    contents: dict[Path, bytes] = {}
     for version in range(9):
-        removed |= {file: file.read_bytes() for file in (tmp_path / "p00000").glob("*")}
+        contents |= {file: file.read_bytes() for file in (tmp_path / "p00000").glob("*")}
         append(log, version)
-    gone = sorted(file for file in removed if not file.exists())
-    assert len(gone) > 6
+    missing = sorted(file for file in contents if not file.exists())
+    assert len(missing) > 6
     for seed in range(40):
-        back = Random(seed).sample(gone, 4)
+        back = Random(seed).sample(missing, 4)
         for file in back:
-            file.write_bytes(removed[file])
+            file.write_bytes(contents[file])
         for after in (None, *range(8)):
             assert restored(log, after, 8) == state_at(8), (seed, after)
         for file in back:
@@ -425,9 +425,9 @@ def folders_synced(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[int, 
     sync = os.fsync
 
     def watched(descriptor: int) -> None:
-        found = os.fstat(descriptor)
-        if stat.S_ISDIR(found.st_mode):
-            synced.append((found.st_ino, frozenset(os.listdir(descriptor))))
+        status = os.fstat(descriptor)
+        if stat.S_ISDIR(status.st_mode):
+            synced.append((status.st_ino, frozenset(os.listdir(descriptor))))
         sync(descriptor)
 
     with monkeypatch.context() as patched:

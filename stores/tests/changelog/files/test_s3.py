@@ -30,17 +30,17 @@ PutIfAbsent = Callable[[str, bytes], bool]
 @pytest.fixture(scope="module")
 def server() -> Iterator[dict[str, str]]:
     """A server with an empty bucket: the variables by which it is found."""
-    known = {"AWS_ACCESS_KEY_ID": "any", "AWS_SECRET_ACCESS_KEY": "any", "AWS_EC2_METADATA_DISABLED": "true"}
-    known |= {"AWS_REGION": "us-east-1", "AWS_DEFAULT_REGION": "us-east-1"}
+    credentials = {"AWS_ACCESS_KEY_ID": "any", "AWS_SECRET_ACCESS_KEY": "any", "AWS_EC2_METADATA_DISABLED": "true"}
+    credentials |= {"AWS_REGION": "us-east-1", "AWS_DEFAULT_REGION": "us-east-1"}
     command = [sys.executable, s3_server.__file__]
     with subprocess.Popen(
-        command, env=os.environ | known, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+        command, env=os.environ | credentials, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
     ) as process:
         assert process.stdin is not None
         assert process.stdout is not None
         try:
-            known["AWS_ENDPOINT_URL"] = f"http://127.0.0.1:{int(process.stdout.readline())}"
-            yield known
+            credentials["AWS_ENDPOINT_URL"] = f"http://127.0.0.1:{int(process.stdout.readline())}"
+            yield credentials
         finally:
             process.stdin.close()
 
@@ -52,14 +52,14 @@ def put(server: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> PutIfAbsent:
         monkeypatch.setenv(name, value)
     client = boto3.client("s3")
     client.create_bucket(Bucket="states")
-    for found in client.list_objects_v2(Bucket="states").get("Contents", ()):
-        client.delete_object(Bucket="states", Key=found["Key"])
+    for entry in client.list_objects_v2(Bucket="states").get("Contents", ()):
+        client.delete_object(Bucket="states", Key=entry["Key"])
     [code] = [
         block for block in re.findall(r"```python\n(.*?)```", DOCUMENT.read_text(), re.DOTALL) if "boto3" in block
     ]
-    made: dict[str, PutIfAbsent] = {}
-    exec(code, made)
-    return made["put_if_absent"]
+    puts: dict[str, PutIfAbsent] = {}
+    exec(code, puts)
+    return puts["put_if_absent"]
 
 
 def test_a_log_on_s3_keeps_versions_snapshots_and_rows(put: PutIfAbsent) -> None:
@@ -67,13 +67,13 @@ def test_a_log_on_s3_keeps_versions_snapshots_and_rows(put: PutIfAbsent) -> None
     log = VersionLog.open_or_create(STATE, DESCRIPTION, retention=rule, put_if_absent=put).partition(0)
     for version in range(10):
         append(log, version)
-    found = log.listing()
-    assert found.newest == 9
-    assert found.snapshots
-    assert min(found.versions) > 0
+    listing = log.listing()
+    assert listing.newest == 9
+    assert listing.snapshots
+    assert min(listing.versions) > 0
     for version in range(6, 10):
         assert restored(log, None, version) == state_at(version)
-    assert VersionLog.open(STATE).partition(0).listing() == found
+    assert VersionLog.open(STATE).partition(0).listing() == listing
 
 
 def test_of_writers_at_the_same_time_one_wins(put: PutIfAbsent) -> None:
@@ -97,16 +97,16 @@ def test_batches_count_once_with_their_state_on_s3(
     put: PutIfAbsent, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     log = VersionLog.open_or_create(STATE, {"partitions": 2}, put_if_absent=put)
-    given = replace(plan(tmp_path), location=STATE, log_id=log.id, put_if_absent=put)
+    query_plan = replace(plan(tmp_path), location=STATE, log_id=log.id, put_if_absent=put)
     for number in range(6):
-        assert compute(given, number) == expected_rows(number)
-        assert compute(given, number) == expected_rows(number)
+        assert compute(query_plan, number) == expected_rows(number)
+        assert compute(query_plan, number) == expected_rows(number)
         if number % 2:
             task.close_all()
-            given = replace(given, local=str(tmp_path / f"local {number}"))
+            query_plan = replace(query_plan, local=str(tmp_path / f"local {number}"))
     task.close_all()
     last = VersionLog.open(STATE).partition(0)
-    found = {key.decode(): value for piece in last.restore(None, 5) for _, _, key, value in piece.records}
-    assert found.keys() == expected(5).keys()
+    values = {key.decode(): value for piece in last.restore(None, 5) for _, _, key, value in piece.records}
+    assert values.keys() == expected(5).keys()
     assert main(["inspect", STATE]) == 0
     assert "5" in capsys.readouterr().out.splitlines()[-2].split()

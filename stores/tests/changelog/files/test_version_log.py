@@ -93,10 +93,10 @@ def test_a_store_is_added_to_a_log_that_was_created_without_it(tmp_path: Path) -
     log = VersionLog.open_or_create(tmp_path, PLAIN)
     append(log.partition(0), 0)
     for _ in range(2):
-        added = VersionLog.open_or_create(tmp_path, TIMED, may_add=("_times",))
-        assert added.id == log.id
-        assert added.description == VersionLog.open(tmp_path).description == TIMED
-    assert restored(added.partition(0), None, 0) == state_at(0)
+        timed = VersionLog.open_or_create(tmp_path, TIMED, may_add=("_times",))
+        assert timed.id == log.id
+        assert timed.description == VersionLog.open(tmp_path).description == TIMED
+    assert restored(timed.partition(0), None, 0) == state_at(0)
 
 
 def test_a_store_is_added_only_if_nothing_else_differs_and_is_not_taken_away(tmp_path: Path) -> None:

@@ -43,9 +43,9 @@ def test_a_killed_writer_leaves_a_version_whole_or_not_at_all(tmp_path: Path, fa
         append(log, version)
     log.remove_old(log.listing())
     assert restored(log, None, LAST + 2) == state_at(LAST + 2)
-    left = log.listing()
-    assert left.asides == []
-    assert all(version >= LAST + 2 for version, _ in left.rows)
+    listing = log.listing()
+    assert listing.asides == []
+    assert all(version >= LAST + 2 for version, _ in listing.rows)
 
 
 @pytest.mark.parametrize("seed", range(3))

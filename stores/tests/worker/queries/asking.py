@@ -46,11 +46,11 @@ def call(
     environ: dict[str, Any] = {}
     setup_testing_defaults(environ)
     environ |= {"REQUEST_METHOD": method, "PATH_INFO": path, "QUERY_STRING": query, "HTTP_HOST": host}
-    begun: list[tuple[str, list[tuple[str, str]]]] = []
+    responses: list[tuple[str, list[tuple[str, str]]]] = []
 
     def start(status: str, headers: list[tuple[str, str]], exc_info: object = None) -> None:
-        begun.append((status, headers))
+        responses.append((status, headers))
 
     content = b"".join(application(environ, start))
-    [(status, headers)] = begun
+    [(status, headers)] = responses
     return Reply(int(status[:3]), json.loads(content) if content else None, dict(headers))

@@ -12,5 +12,5 @@ from stores.tests.worker.queries.stage import Stage
 
 @pytest.fixture
 def stage(tmp_path: Path) -> Iterator[Stage]:
-    with Stage(tmp_path) as opened:
-        yield opened
+    with Stage(tmp_path) as stage:
+        yield stage

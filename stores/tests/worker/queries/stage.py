@@ -81,8 +81,8 @@ class Stage:
         self.instances.joined(self.member)
         self.local = LocalReads(self)
         stores = {name: QueriedStore(name, 0, ["lines"], PARTITIONS, config) for name, config in configs.items()}
-        chosen = None if partitioner is None else PARTITIONERS[partitioner]
-        self.queries = StoreQueries("app", str(ADDRESS), stores, self.local, self.instances, chosen)
+        function = None if partitioner is None else PARTITIONERS[partitioner]
+        self.queries = StoreQueries("app", str(ADDRESS), stores, self.local, self.instances, function)
         self.application = routes_of(self.queries, ADDRESS)
 
     def __enter__(self) -> Self:

@@ -51,8 +51,8 @@ def served(application: Callable[..., Any], access: AccessFiles) -> Iterator[Ser
 @contextmanager
 def connection(address: ServerAddress, access: AccessFiles) -> Iterator[HTTPSConnection]:
     trusting = ssl.create_default_context(cafile=str(access.certificate))
-    with closing(HTTPSConnection(address.host, address.port, timeout=TIMEOUT_S, context=trusting)) as opened:
-        yield opened
+    with closing(HTTPSConnection(address.host, address.port, timeout=TIMEOUT_S, context=trusting)) as connection:
+        yield connection
 
 
 def test_queries_are_answered_over_tls_and_several_on_one_connection(stage: Stage, certificate: AccessFiles) -> None:

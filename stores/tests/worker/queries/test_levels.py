@@ -83,19 +83,19 @@ def waiting_query(stage: Stage, replies: list[Reply], **parameters: object) -> t
 
 
 def test_a_query_may_wait_for_its_bound(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
-    tried, read = threading.Event(), store_queries._at_one_moment
+    has_tried, read = threading.Event(), store_queries._at_one_moment
 
     def noted(*arguments: Any) -> Any:
         try:
             return read(*arguments)
         finally:
-            tried.set()
+            has_tried.set()
 
     monkeypatch.setattr(store_queries, "_at_one_moment", noted)
     stage.put("counts", ("a", 1))
     replies: list[Reply] = []
     thread = waiting_query(stage, replies, wait_ms=30_000)
-    assert tried.wait(60)
+    assert has_tried.wait(60)
     stage.put("counts", ("a", 2))
     thread.join(60)
     [reply] = replies

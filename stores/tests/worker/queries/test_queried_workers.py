@@ -71,8 +71,8 @@ def eventually(query: Callable[[], Reply], is_done: Callable[[Reply], bool]) -> 
 def await_statuses(address: str, expected: list[int]) -> None:
     """Wait until the partitions have these statuses, in any order: a rebalance may not be over."""
     deadline = time.monotonic() + DEADLINE_S
-    while (found := sorted(ask(address, RANGE, partition=each).status for each in range(PARTITIONS))) != expected:
-        assert time.monotonic() < deadline, found
+    while (statuses := sorted(ask(address, RANGE, partition=each).status for each in range(PARTITIONS))) != expected:
+        assert time.monotonic() < deadline, statuses
         time.sleep(0.02)
 
 
@@ -99,11 +99,11 @@ def test_a_worker_answers_get_range_and_prefix_at_both_levels(place: Place) -> N
         for key, value in KEYS.items():
             assert eventually(partial(ask, address, GET, key=key), has_value).body["value"] == value
         for path, parameters in QUERIES_OF_ALL:
-            found: dict[str, str] = {}
+            values: dict[str, str] = {}
             for partition in range(PARTITIONS):
                 page = ask(address, f"/stores/texts/{path}", partition=partition, **parameters).body["records"]
-                found.update((record["key"], record["value"]) for record in page)
-            assert found == {key: str(value) for key, value in KEYS.items()}
+                values.update((record["key"], record["value"]) for record in page)
+            assert values == {key: str(value) for key, value in KEYS.items()}
         assert process.terminate() == 0, process.errors
         assert "Traceback" not in process.errors
 
@@ -218,14 +218,14 @@ def test_a_port_in_use_is_an_error_of_the_configuration(place: Place) -> None:
 @pytest.mark.kafka
 @pytest.mark.parametrize("name", PARTITIONERS)
 def test_the_partition_of_a_key_is_the_one_that_the_client_chooses(broker: Broker, name: str) -> None:
-    chosen: dict[bytes | None, int | None] = {}
+    partitions: dict[bytes | None, int | None] = {}
     with fresh_changelog(broker) as log:
         log.create_topic("keyed", 7)
         producer = confluent_kafka.Producer({"bootstrap.servers": broker.address, "partitioner": name})
         for key in (b"k" * length + b"%d" % length for length in range(200)):
             producer.produce(
-                "keyed", key=key, on_delivery=lambda error, sent: chosen.update({sent.key(): sent.partition()})
+                "keyed", key=key, on_delivery=lambda error, sent: partitions.update({sent.key(): sent.partition()})
             )
         assert producer.flush(60) == 0
-    assert len(chosen) == 200
-    assert chosen == {key: PARTITIONERS[name](key or b"", 7) for key in chosen}
+    assert len(partitions) == 200
+    assert partitions == {key: PARTITIONERS[name](key or b"", 7) for key in partitions}

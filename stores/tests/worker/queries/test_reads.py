@@ -94,14 +94,14 @@ def records(store: str, words: Iterable[str]) -> list[tuple[object, object]]:
 
 def pages(stage: Stage, path: str, **parameters: object) -> list[list[str]]:
     """The keys of each page, until there is no next one."""
-    found: list[list[str]] = []
+    pages: list[list[str]] = []
     cursor: dict[str, object] = {}
     while True:
         reply = stage.ask(path, **parameters, **cursor)
         assert reply.status == 200, reply.body
-        found.append(reply.keys)
+        pages.append(reply.keys)
         if reply.body["cursor"] is None:
-            return found
+            return pages
         cursor = {"cursor": reply.body["cursor"]}
 
 
@@ -178,8 +178,8 @@ def test_sessions_of_a_key_and_of_a_range(stage: Stage) -> None:
 
     stage.process(put)
     stage.task.commit()
-    found = stage.ask("trips/get", key="a", start_ms=20, end_ms=30).body
-    assert (found["value"], found["timestamp_ms"]) == ("y", 99)
+    body = stage.ask("trips/get", key="a", start_ms=20, end_ms=30).body
+    assert (body["value"], body["timestamp_ms"]) == ("y", 99)
     assert stage.ask("trips/get", key="a", start_ms=20, end_ms=31).body["value"] is None
     assert stage.ask("trips/range").body["records"][1] == {
         "key": "a",

@@ -118,8 +118,8 @@ def test_paths_and_methods_that_are_none_are_refused_as_json(stage: Stage) -> No
 def test_a_parameter_that_does_not_fit_is_refused_by_its_name(
     stage: Stage, path: str, query: str, words: list[str]
 ) -> None:
-    given = query if "partition" in query else f"{query}&partition={HERE}".lstrip("&")
-    check_refused(stage.ask_plainly(path, given), 400, *words)
+    full_query = query if "partition" in query else f"{query}&partition={HERE}".lstrip("&")
+    check_refused(stage.ask_plainly(path, full_query), 400, *words)
 
 
 def test_a_partition_that_is_not_there_is_refused_and_a_missing_one_is_asked_for(stage: Stage) -> None:
@@ -320,17 +320,17 @@ def test_queries_that_find_the_group_silent_do_not_each_wait_for_it(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """They would keep all threads of the server, also from stores that are here."""
-    asked = []
+    calls = []
 
     def silent() -> dict[TopicPartition, str]:
-        asked.append(THERE)
+        calls.append(THERE)
         raise ChangelogTimeoutError("no answer")
 
     monkeypatch.setattr(stage.member, "addresses", silent)
     monkeypatch.setattr(access, "FRESH_S", 3_600.0)
     for _ in range(20):
         check_refused(stage.ask("counts/get", key="a", partition=THERE), 503, "no answer")
-    assert len(asked) == 1
+    assert len(calls) == 1
     monkeypatch.undo()
     monkeypatch.setattr(access, "FRESH_S", 0.0)
     assert stage.ask("counts/get", key="a", partition=THERE).status == 307

@@ -83,10 +83,10 @@ def test_clients_that_send_requests_ahead_and_read_no_answer_keep_no_thread() ->
                     assert connection.getresponse().read() == content
             # The answers that were begun come whole. Then the connection ends.
             with slow[0].makefile("rb") as answers:
-                found = answers.read()
-            begun = found.count(b"HTTP/1.1 200 OK")
-            assert 1 <= begun < ahead
-            assert found.count(0) == begun * len(content)
+                received_bytes = answers.read()
+            num_begun = received_bytes.count(b"HTTP/1.1 200 OK")
+            assert 1 <= num_begun < ahead
+            assert received_bytes.count(0) == num_begun * len(content)
         finally:
             for each in slow:
                 each.close()
@@ -95,18 +95,18 @@ def test_clients_that_send_requests_ahead_and_read_no_answer_keep_no_thread() ->
 def test_connections_are_bounded_and_the_next_one_waits(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server, "CONNECTIONS_MAX", 12)
     with served(stage.application) as address:
-        held = [connected(address) for _ in range(40)]
-        for each in held:
+        connections = [connected(address) for _ in range(40)]
+        for each in connections:
             each.close()
         assert ask(address, "/stores").status == 200
     assert CONNECTIONS_MAX > 3 * THREADS
 
 
 def test_the_socket_of_a_client_that_has_disconnected_is_closed(monkeypatch: pytest.MonkeyPatch, stage: Stage) -> None:
-    taken: list[socket.socket] = []
+    connections: list[socket.socket] = []
 
     def is_gone(self: object, server: object, client: socket.socket, *rest: object, **named: object) -> None:
-        taken.append(client)
+        connections.append(client)
         raise OSError
 
     with served(stage.application) as address:
@@ -114,7 +114,7 @@ def test_the_socket_of_a_client_that_has_disconnected_is_closed(monkeypatch: pyt
             patch.setattr(server._Connection, "__init__", is_gone)
             with connected(address) as client:
                 assert client.recv(1) == b""
-        assert [each.fileno() for each in taken] == [-1]
+        assert [each.fileno() for each in connections] == [-1]
         assert ask(address, "/stores").status == 200
 
 
@@ -126,15 +126,15 @@ def connected_from(source: str, address: str) -> socket.socket:
 @contextmanager
 def held_slowly(count: int, address: str, *sources: str) -> Iterator[list[socket.socket]]:
     """Hold connections from each of these machines, each with one byte of a request."""
-    held = []
+    connections = []
     try:
         for source in sources:
             for _ in range(count):
-                held.append(connected_from(source, address))
-                held[-1].sendall(b"G")
-        yield held
+                connections.append(connected_from(source, address))
+                connections[-1].sendall(b"G")
+        yield connections
     finally:
-        for each in held:
+        for each in connections:
             each.close()
 
 
@@ -315,11 +315,11 @@ CLIENTS, KEYS = 50, 20
 @pytest.mark.parametrize("backend", ["memory-indexed-batch", "rocksdb", "lmdb-native"])
 def test_fifty_clients_see_whole_commits_while_the_task_commits(tmp_path: Path, backend: str) -> None:
     """A page, and its position, are of one commit: all keys have the offset of the last record of the commit."""
-    ended = threading.Event()
+    end = threading.Event()
 
     def client(address: str) -> int:
         pages, newest = 0, -1
-        while not ended.is_set() or not pages:
+        while not end.is_set() or not pages:
             reply = ask(address, "/stores/counts/range", partition=HERE)
             assert reply.status == 200, reply.body
             [offset] = reply.body["position"].values()
@@ -342,7 +342,7 @@ def test_fifty_clients_see_whole_commits_while_the_task_commits(tmp_path: Path, 
                     stage.process(put_all)
                     stage.task.commit()
             finally:
-                ended.set()
+                end.set()
             assert all(each.result(TIMEOUT_S) for each in running)
 
 
@@ -352,13 +352,13 @@ def test_a_process_with_many_descriptors_is_answered_too(stage: Stage) -> None:
     if hard != resource.RLIM_INFINITY and hard < 1_300:
         pytest.skip(f"the system allows {hard} descriptors")
     resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, 1_300), hard))
-    held: list[int] = []
+    descriptors: list[int] = []
     try:
-        while not held or held[-1] < 1_100:
-            held.append(os.dup(1))
+        while not descriptors or descriptors[-1] < 1_100:
+            descriptors.append(os.dup(1))
         with served(stage.application) as address:
             assert ask(address, "/stores").status == 200
     finally:
-        for descriptor in held:
+        for descriptor in descriptors:
             os.close(descriptor)
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
