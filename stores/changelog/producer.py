@@ -227,7 +227,7 @@ class BufferedProducer(Producer):
             self._group_offsets.update(checked)
 
     def commit(self) -> Mapping[TopicPartition, int]:
-        self._check_in_transaction()
+        self._check_usable(commits=True)
         self._append(ends=True)
         return self._finish()
 
@@ -315,14 +315,9 @@ class BufferedProducer(Producer):
         self._log.check_partition(partition)
         return self._pending.setdefault(checked_partition(partition), [])
 
-    def _check_in_transaction(self) -> None:
-        if self._closed or self._in_doubt or not self._in_transaction:
-            self._check_certain()
-            raise ChangelogError("no transaction is open: call begin() first")
-
-    def _check_usable(self) -> None:
+    def _check_usable(self, *, commits: bool = False) -> None:
         # Without further calls where all is right: it is asked for each partition of each commit.
-        if self._closed or self._in_doubt or not (self._in_transaction or self._identity is None):
+        if self._closed or self._in_doubt or not (self._in_transaction or (self._identity is None and not commits)):
             self._check_certain()
             raise ChangelogError("no transaction is open: call begin() first")
 
@@ -385,7 +380,7 @@ class EmbeddedSharedProducer(SharedProducer):
     def commit(self) -> Mapping[TopicPartition, int]:
         producers = list(self._producers.values())
         for producer in producers:
-            producer._check_in_transaction()
+            producer._check_usable(commits=True)
         try:
             appended = self._log.append_together([producer._request(ends=True) for producer in producers])
         except CommitInDoubtError:

@@ -13,7 +13,7 @@ import os
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from io import BytesIO
 from pathlib import Path, PurePosixPath
 from secrets import token_hex
@@ -56,7 +56,7 @@ class Folder(ABC):
         """
 
     @abstractmethod
-    def create(self, name: str) -> _Created:
+    def create(self, name: str) -> AbstractContextManager[IO[bytes]]:
         """Return a context with a new file to write to, in place at its end. The name belongs to this caller alone.
 
         An exception in the block leaves no file of that name.
@@ -82,10 +82,6 @@ class Folder(ABC):
         """Return the content of a file. Raises: FileNotFoundError."""
         with self.open(name) as file:
             return file.read()
-
-
-_Created = Any
-"""A context manager with a file that has ``write``; typing has no name for one that is abstract."""
 
 
 @contextmanager

@@ -89,10 +89,6 @@ def _is_text(value: object) -> bool:
     return value is None or isinstance(value, str)
 
 
-def _is_flag(value: object) -> bool:
-    return isinstance(value, bool)
-
-
 _ROWS = re.compile(r"v[0-9]{12}-[0-9a-f]{16}\.rows\.arrows")
 _FIELDS: Mapping[str, Callable[[object], bool]] = {
     "kind": lambda value: value in ("version", "snapshot", "rows"),
@@ -104,8 +100,8 @@ _FIELDS: Mapping[str, Callable[[object], bool]] = {
     "query": _is_text,
     "job": _is_text,
     "first": _is_number,
-    "has_input": _is_flag,
-    "has_times": _is_flag,
+    "has_input": lambda value: isinstance(value, bool),
+    "has_times": lambda value: isinstance(value, bool),
     "rows": lambda value: value is None or (isinstance(value, str) and _ROWS.fullmatch(value) is not None),
     "num_rows": _is_number,
     "format": _is_number,
@@ -166,9 +162,9 @@ class BatchWriter:
     def __enter__(self) -> BatchWriter:
         return self
 
-    def __exit__(self, kind: object, error: object, trace: object) -> None:
-        self._stream.close()
+    def __exit__(self, kind: object, *_: object) -> None:
         if kind is None:
+            self._stream.close()
             self._sink.target.write(TRAILER.pack(MAGIC, self._sink.num_bytes, self._sink.checksum))
 
 
@@ -259,7 +255,7 @@ def changes_in(reader: pyarrow.RecordBatchStreamReader, what: str) -> Iterator[d
     """Return the records of a file by store, in pieces. Raises: ChangelogError if it has others than these."""
     for batch in batches_of(reader, what):
         changes: dict[str, StoreChanges] = {}
-        _add_checked(changes, batch, what)
+        _add(changes, batch, what)
         yield changes
 
 
@@ -267,37 +263,33 @@ def all_changes_in(reader: pyarrow.RecordBatchStreamReader, what: str) -> dict[s
     """Return the records of a file by store. Raises: ChangelogError if it has others than these."""
     changes: dict[str, StoreChanges] = {}
     for batch in batches_of(reader, what):
-        _add_checked(changes, batch, what)
+        _add(changes, batch, what)
     return changes
 
 
-def _add_checked(changes: dict[str, StoreChanges], batch: pyarrow.RecordBatch, what: str) -> None:
-    if not batch.schema.equals(_schema()) or any(batch.column(number).null_count for number in range(3)):
-        raise damaged(what)
-    try:
-        _add(changes, batch)
-    except UnicodeDecodeError as error:
-        raise damaged(what) from error
-
-
-def _add(changes: dict[str, StoreChanges], batch: pyarrow.RecordBatch) -> None:
+def _add(changes: dict[str, StoreChanges], batch: pyarrow.RecordBatch, what: str) -> None:
     """Add the records of a batch: as two columns if all are pairs of one store, which most batches have."""
     import pyarrow.compute as pc
 
+    if not batch.schema.equals(_schema()) or any(batch.column(number).null_count for number in range(3)):
+        raise damaged(what)
     if not batch.num_rows:
         return
     stores, marks, keys, values = (batch.column(name) for name in ("store", "mark", "key", "value"))
-    extremes = pc.min_max(stores).as_py()
-    pairs = zip(keys.to_pylist(), values.to_pylist(), strict=True)
-    if extremes["min"] == extremes["max"] and not pc.any(marks).as_py():
-        changes.setdefault(extremes["min"], StoreChanges()).pairs.update(pairs)
-        return
-    for store, is_mark, (key, value) in zip(stores.to_pylist(), marks.to_pylist(), pairs, strict=True):
-        of_store = changes.setdefault(store, StoreChanges())
-        if is_mark:
-            of_store.marks[key.decode()] = value
-        else:
-            of_store.pairs[key] = value
+    try:
+        extremes = pc.min_max(stores).as_py()
+        pairs = zip(keys.to_pylist(), values.to_pylist(), strict=True)
+        if extremes["min"] == extremes["max"] and not pc.any(marks).as_py():
+            changes.setdefault(extremes["min"], StoreChanges()).pairs.update(pairs)
+            return
+        for store, is_mark, (key, value) in zip(stores.to_pylist(), marks.to_pylist(), pairs, strict=True):
+            of_store = changes.setdefault(store, StoreChanges())
+            if is_mark:
+                of_store.marks[key.decode()] = value
+            else:
+                of_store.pairs[key] = value
+    except UnicodeDecodeError as error:
+        raise damaged(what) from error
 
 
 def damaged(what: str) -> ChangelogError:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, TypeVar
+from typing import IO, TYPE_CHECKING, TypeVar
 
 from stores.changelog.files.folder import Folder
 from stores.changelog.files.format import (
@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     import pyarrow
 
 T = TypeVar("T")
+Created = AbstractContextManager[IO[bytes]]
 
 ROWS_WRITTEN = declare(
     "version_log.rows_written", "the rows of a batch are in their file, which no version names yet", part=Part.CHANGE
@@ -178,7 +179,7 @@ class PartitionLog:
             self._folder.remove(self._path(name))
         return len(doomed)
 
-    def _create(self, name: str) -> Any:
+    def _create(self, name: str) -> Created:
         return self._folder.create(self._path(name))
 
     def listing(self) -> PartitionFiles:
@@ -320,12 +321,7 @@ class PartitionLog:
         """Yield the pieces of a snapshot; return the ID of its version."""
         name, _ = min(listing.snapshots[version])
         fresh = True
-        try:
-            opened = self._checked(name)
-        except FileNotFoundError as error:
-            raise self._out_of_range(version, self.listing()) from error
-        with opened as file:
-            header, reader = self._header_in(file, name)
+        with self._content(version, name) as (header, reader):
             for changes in self._translated(changes_in(reader, self._what(name)), name):
                 yield RestorePiece(changes, fresh, None)
                 fresh = False
@@ -340,18 +336,22 @@ class PartitionLog:
     def _opened(self, version: int) -> Iterator[tuple[Header, pyarrow.RecordBatchStreamReader]]:
         """Open the file of a version. Raises: OffsetOutOfRangeError if it is not in the log; ChangelogError."""
         name = version_name(version)
-        try:
-            file = self._checked(name)
-        except FileNotFoundError as error:
-            raise self._out_of_range(version, self.listing()) from error
-        with file:
-            header, reader = self._header_in(file, name)
+        with self._content(version, name) as (header, reader):
             if (header.kind, header.version, header.partition) != ("version", version, self.partition):
                 raise ChangelogError(
                     f"{self._what(name)} holds version {header.version} of partition {header.partition}: bring the "
                     "right file back from a copy"
                 )
             yield header, reader
+
+    @contextmanager
+    def _content(self, version: int, name: str) -> Iterator[tuple[Header, pyarrow.RecordBatchStreamReader]]:
+        try:
+            file = self._checked(name)
+        except FileNotFoundError as error:
+            raise self._out_of_range(version, self.listing()) from error
+        with file:
+            yield self._header_in(file, name)
 
     def _out_of_range(self, version: int, listing: PartitionFiles) -> OffsetOutOfRangeError:
         oldest = min(listing.versions, default=None)
@@ -392,17 +392,17 @@ class PartitionLog:
 class RowsFile:
     """The rows of one attempt at a version. The file is made with the first row, in place at ``finish``."""
 
-    def __init__(self, name: str, create: Callable[[], Any], header: Header, schema: pyarrow.Schema) -> None:
+    def __init__(self, name: str, create: Callable[[], Created], header: Header, schema: pyarrow.Schema) -> None:
         self._name, self._create, self._header, self._schema = name, create, header, schema
-        self._context: Any = None
+        self._resources = ExitStack()
         self._writer: BatchWriter | None = None
         self.num_rows = 0
 
     def write(self, batch: pyarrow.RecordBatch) -> None:
         """Write a batch of rows."""
         if self._writer is None:
-            self._context = self._create()
-            self._writer = BatchWriter(self._context.__enter__(), self._header, self._schema)
+            file = self._resources.enter_context(self._create())
+            self._writer = self._resources.enter_context(BatchWriter(file, self._header, self._schema))
         self._writer.write(batch)
         self.num_rows += batch.num_rows
 
@@ -410,13 +410,8 @@ class RowsFile:
         """Put the file in place; return its name, None if there are no rows."""
         if self._writer is None:
             return None
-        writer, self._writer = self._writer, None
-        try:
-            writer.__exit__(None, None, None)
-        except BaseException as error:
-            self._leave(error)
-            raise
-        self._context.__exit__(None, None, None)
+        self._writer = None
+        self._resources.close()
         reach(ROWS_WRITTEN)
         return self._name
 
@@ -424,14 +419,7 @@ class RowsFile:
         """Leave no file, because of ``error``. No effect after ``finish``."""
         if self._writer is not None:
             self._writer = None
-            self._leave(error)
-
-    def _leave(self, error: BaseException) -> None:
-        try:
-            self._context.__exit__(type(error), error, error.__traceback__)
-        except BaseException as again:
-            if again is not error:
-                raise
+            self._resources.__exit__(type(error), error, error.__traceback__)
 
 
 def _between(listing: PartitionFiles, after: int | None, to: int) -> list[int]:

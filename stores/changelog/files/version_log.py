@@ -103,9 +103,9 @@ class VersionLog:
             folder.put_if_absent(DESCRIPTION, _summed(content))
         log = cls._opened(folder, retention)
         plain = json.loads(json.dumps(dict(description)))
-        new_stores = {name: kind for name, kind in _stores_of(plain).items() if name in may_add}
-        new_stores = {name: kind for name, kind in new_stores.items() if name not in _stores_of(log.description)}
         of_log = log.description
+        new_names = (_stores_of(plain).keys() & set(may_add)) - _stores_of(of_log).keys()
+        new_stores = {name: kind for name, kind in _stores_of(plain).items() if name in new_names}
         if new_stores:
             of_log = {**of_log, _STORES: {**_stores_of(of_log), **new_stores}}
         different = _differences(of_log, plain)

@@ -58,17 +58,13 @@ class EndedTransactions:
         self._last_offset = max(self._last_offset, last_offset)
         self.others_were_awaited = False
 
-    def are_before(self, stable_end: int) -> bool:
-        """Return True if all of them are before the last stable offset."""
-        return stable_end > self._last_offset
+    def are_before(self, end: int) -> bool:
+        """Return True if all of them are before ``end``."""
+        return end > self._last_offset
 
     def hold_back(self, stable_end: int) -> bool:
         """Return True if the last stable offset waits for the marker of one of them."""
         return stable_end in self._first_offsets.values()
-
-    def are_written(self, written_end: int) -> bool:
-        """Return True if all of them are before the end of what all readers may get."""
-        return written_end > self._last_offset
 
 
 _Answer = TypeVar("_Answer")
@@ -226,12 +222,10 @@ class Cluster:
     def topic_settings(self, topic: str) -> dict[str, str]:
         """Return the settings of a topic, by Kafka's names."""
         resource = ConfigResource(ResourceType.TOPIC, topic)
-
-        def ask(left_s: float) -> dict[str, Any]:
-            answer: dict[str, Any] = self._admin.describe_configs([resource], request_timeout=left_s)[resource].result()
-            return answer
-
-        entries = self._administered(f"asking for the settings of topic {topic!r}", ask)
+        entries: dict[str, Any] = self._administered(
+            f"asking for the settings of topic {topic!r}",
+            lambda left_s: self._admin.describe_configs([resource], request_timeout=left_s)[resource].result(),
+        )
         return {name: str(entry.value) for name, entry in entries.items()}
 
     def alter_topic(self, topic: str, changes: Mapping[str, str]) -> None:
@@ -240,11 +234,10 @@ class Cluster:
             ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET) for name, value in changes.items()
         ]
         resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=entries)
-
-        def ask(left_s: float) -> None:
-            self._admin.incremental_alter_configs([resource], request_timeout=left_s)[resource].result()
-
-        self.asked(f"changing the settings of topic {topic!r}", ask)
+        self.asked(
+            f"changing the settings of topic {topic!r}",
+            lambda left_s: self._admin.incremental_alter_configs([resource], request_timeout=left_s)[resource].result(),
+        )
 
     def record_bytes_max(self, topic: str) -> int:
         """Return the most bytes of key, value and headers of a record, for this client and the topic.
@@ -295,7 +288,7 @@ class Cluster:
             waited_s = time.monotonic() - began
             # Where others have open transactions, the last stable offset may stay before this commit.
             if partition not in self._own and not transactions.hold_back(bounds[1]):
-                if waited_s > VISIBLE_S and transactions.are_written(self._written_end(theirs, doing)):
+                if waited_s > VISIBLE_S and transactions.are_before(self._written_end(theirs, doing)):
                     transactions.others_were_awaited = True
                 if transactions.others_were_awaited:
                     break
@@ -342,23 +335,23 @@ class Cluster:
 
     def truncate(self, partition: TopicPartition, before_offset: int) -> None:
         """Delete the records before an offset."""
-        theirs = confluent_kafka.TopicPartition(partition.topic, partition.partition, before_offset)
-
-        def ask(left_s: float) -> None:
-            answers: dict[Any, Future[Any]] = self._admin.delete_records([theirs], request_timeout=left_s)
-            for future in answers.values():
-                future.result()
-
-        self._administered(f"truncating {partition.topic}-{partition.partition}", ask)
+        self._administered(
+            f"truncating {partition.topic}-{partition.partition}",
+            lambda left_s: self._deletion(partition, before_offset, left_s).result(),
+        )
 
     def drop_before(self, partition: TopicPartition, before_offset: int) -> None:
         """Ask the brokers to delete the records before an offset, without waiting. A refusal is logged once.
 
         What a request without an answer leaves there, the next one deletes.
         """
+        deletion = self._deletion(partition, before_offset, self.timeout_s)
+        deletion.add_done_callback(lambda done: self._tell_kept(partition, done.exception()))
+
+    def _deletion(self, partition: TopicPartition, before_offset: int, timeout_s: float) -> Future[Any]:
         theirs = confluent_kafka.TopicPartition(partition.topic, partition.partition, before_offset)
-        [future] = self._admin.delete_records([theirs], request_timeout=self.timeout_s).values()
-        future.add_done_callback(lambda done: self._tell_kept(partition, done.exception()))
+        [future] = self._admin.delete_records([theirs], request_timeout=timeout_s).values()
+        return future
 
     def _tell_kept(self, partition: TopicPartition, exception: BaseException | None) -> None:
         if exception is None or partition in self._keeping:

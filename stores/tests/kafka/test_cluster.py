@@ -329,7 +329,6 @@ def test_records_without_a_transaction_wait_for_no_marker() -> None:
     transactions.add(None, 3, 4)
     assert not transactions.hold_back(3)
     assert [transactions.are_before(end) for end in (3, 4, 5)] == [False, False, True]
-    assert [transactions.are_written(end) for end in (4, 5)] == [False, True]
 
 
 def test_the_marker_of_a_transaction_is_written_before_the_next_one_of_its_producer_begins() -> None:
