@@ -166,6 +166,13 @@ def remove(path: Path) -> None:
         path.unlink(missing_ok=True)
 
 
+def remove_durably(file: Path) -> None:
+    """Remove ``file``, if it exists; its name does not survive power loss. Raises: OSError."""
+    if os.path.lexists(file):
+        file.unlink()
+        sync_folder(file.parent)
+
+
 def check_plain(path: Path, *, folder: bool) -> None:
     """Check that ``path`` is a regular file or, if ``folder``, a folder with only regular files and folders below it.
 

@@ -20,11 +20,8 @@ from stores.spark.record_wise import FORWARDED, VALUE
 from stores.spark.rows import GROUP, REFUSE
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 
 SPARK_MIN = (4, 1)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from struct import Struct
 from struct import error as StructError
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from stores.contract.arguments import check_time_ms
 from stores.errors import ConfigError, StoreCorruptedError
@@ -18,10 +18,6 @@ from stores.files.plain_files import parsed_json
 from stores.interface import KeyValueStore
 from stores.records.staging import StoreStaging
 from stores.records.values import SURROGATE_MS
-
-if TYPE_CHECKING:
-    from stores.interface import KeyValueStore
-
 
 TIMES = "_times"
 """The store that holds the timers of a partition, and the stream time of a record-wise function."""
@@ -86,10 +82,7 @@ def encoded(key: Any, time_ms: int) -> bytes:
 
 
 def shown_timer(kept: bytes, value: bytes) -> tuple[str, str, int]:
-    """Return an entry of the store as the table of a state has it: the key and the value as text, and the time.
-
-    Raises: StoreCorruptedError.
-    """
+    """Return key and value of a timer as text, and its time. Raises: StoreCorruptedError."""
     if kept == _STREAM_TIME:
         return kept.decode(), "", _stream_time_in(value)
     _, time_ms = _timer_in(kept)
@@ -197,10 +190,7 @@ class Context:
 
 
 def rows_of_timers(on_timer: Any, context: Any) -> Iterator[Any]:
-    """Call ``on_timer`` for each timer that is due, and return the rows that it gives out.
-
-    An exception gets a note with the key and the time.
-    """
+    """Call ``on_timer`` for each timer that is due, and return its rows. An exception gets a note with key and time."""
     for key, time_ms in context.timers.take_due(context.watermark_ms):
         try:
             given = on_timer(key, time_ms, context)

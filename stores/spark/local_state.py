@@ -81,10 +81,7 @@ class LocalState:
     """The open stores of one partition, at one version of its log. For the thread that opens it."""
 
     def __init__(self, folder: Path, partition: int, configs: Mapping[str, StoreConfig]) -> None:
-        """Open a free copy below ``folder``, that of the log.
-
-        Raises: StoreUnavailableError; StoreIncompatibleError if a link leads to a copy; ConfigError.
-        """
+        """Open a free copy below ``folder``. Raises: StoreUnavailableError, StoreIncompatibleError, ConfigError."""
         self._partition = TopicPartition("versions", partition)
         self._configs = configs
         self._folder = folder
@@ -297,10 +294,7 @@ class RecordingStore(LoggedStore):
 
 
 def logged_marks(store: KeyValueStore) -> list[str]:
-    """Return the names of all marks of ``store`` that the log has, without the list itself.
-
-    Raises: StoreCorruptedError.
-    """
+    """Return the names of all marks that the log has, without the list of them. Raises: StoreCorruptedError."""
     mark = store.mark(LOGGED_MARKS)
     if mark is None:
         return []
@@ -329,10 +323,7 @@ ROOM_BYTES = 1 << 20
 
 @contextmanager
 def full_disk_named(folder: Path) -> Iterator[None]:
-    """Raise an error of this block as one that names the full disk of ``folder``, if it is full.
-
-    Engines report a full disk in words of their own, some as an I/O error. Raises: StoreUnavailableError.
-    """
+    """Name the full disk of ``folder`` in an error of this block: engines have other words, some an I/O error."""
     try:
         yield
     except StoreLockedError:

@@ -169,11 +169,7 @@ def _is_kind(kind: Any) -> bool:
 
 
 def expired_by(kind: Mapping[str, Any], marks: Mapping[str, bytes]) -> Callable[[bytes, bytes], bool]:
-    """Return a function that returns True for the key and the value of an expired record of a store.
-
-    ``kind`` is its description, ``marks`` are those of its state at a version. A function does not see such records
-    either: they are in the store until a later commit removes them.
-    """
+    """Return whether a key and its value have expired, by the kind and the marks of a store: no function sees them."""
     stream_time_ms = stream_time_of(marks.get(STREAM_TIME))
     keys = keys_described(kind)
     if keys is not None:

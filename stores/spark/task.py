@@ -102,10 +102,7 @@ def run(plan: Plan, batch: Batch, batches: Iterable[pyarrow.RecordBatch]) -> Ite
 
 
 def version_of(plan: Plan, batch: Batch, newest: Header | None, location: str) -> tuple[int, int]:
-    """Return the version that ``batch`` makes, and the one that its query's batch 0 made.
-
-    Raises: StoreIncompatibleError, ChangelogLostError, ProducerFencedError.
-    """
+    """Return the version that ``batch`` makes, and that of its query's batch 0. Raises: StoreError if it is not due."""
     if plan.version is not None or batch.number is None:
         version = first = plan.version or 0
     else:

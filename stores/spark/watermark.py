@@ -36,10 +36,7 @@ def watermark_of(checkpoint: str, batch: int, query: str) -> int:
 
 
 def next_watermark_of(checkpoint: str) -> int:
-    """Return the watermark of the batch after the last one that is done, 0 before the first. For any query.
-
-    Raises: ConfigError if it cannot be read; StoreUnavailableError if the file system fails.
-    """
+    """Return the watermark after the last batch that is done, 0 before the first. Raises: as ``watermark_of``."""
     folder = open_folder(_location(checkpoint), for_reading=True)
     done = [int(name) for name in folder.names("commits") if name.isdecimal()]
     return _watermark_in(folder, f"commits/{max(done)}", "nextBatchWatermarkMs", checkpoint) if done else 0

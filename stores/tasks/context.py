@@ -198,10 +198,7 @@ def still_processing(task_id: TaskId, call: str) -> StoreError:
 
 
 class RecordUndo:
-    """The changes of the record that a task processes, from ``begin`` to ``keep``, ``undo`` or ``drop``.
-
-    It takes memory for the outputs and changelog records of one input record, and for the values that it replaced.
-    """
+    """The old values and the held outputs of the current record, from ``begin`` to ``keep``, ``undo`` or ``drop``."""
 
     def __init__(self) -> None:
         self.active = False
@@ -246,10 +243,7 @@ class RecordUndo:
 
 
 class StoreUndo:
-    """The writes of a store, which read the old value of each key from ``inner`` before the record's first write of it.
-
-    Outside of a record's function, in a punctuator or an expiry, it only writes.
-    """
+    """The writes of a store, which save old values from ``inner`` first while the function of a record runs."""
 
     def __init__(self, inner: KeyValueStore, undo: RecordUndo, written: WrittenBytes) -> None:
         self.inner = inner
@@ -259,10 +253,7 @@ class StoreUndo:
         self._old_marks: dict[str, bytes | None] = {}
 
     def put_back(self) -> None:
-        """Write the old values again; nothing is logged, because none of the record's writes was.
-
-        Raises: as ``KeyValueStore.put_all``.
-        """
+        """Write the old values again; nothing is logged, because none of the record's writes was."""
         old = self._old
         if self._old_marks:
             self.inner.put_with_marks(old.items(), self._old_marks)

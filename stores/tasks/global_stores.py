@@ -183,10 +183,7 @@ class GlobalCopy(LogFollower):
         return sum(max(end - self._next[partition], 0) for partition, end in ends.items())
 
     def view(self, bound: PositionBound | None = None) -> Any:
-        """Return a view of the committed state for any thread, typed by the configuration.
-
-        Raises: StoreClosedError; a write through it raises ReadOnlyViewError.
-        """
+        """Return a typed view of the committed state for any thread. Raises: StoreClosedError."""
         view = self.store.read_only(IsolationLevel.READ_COMMITTED, bound)
         records = self._config.records
         return view if records is None else records.view(view)
@@ -301,10 +298,7 @@ class GlobalStores(Closeable):
             raise
 
     def follow(self, records_max: int = RECORDS_MAX) -> int:
-        """Write up to ``records_max`` new records into each store, in a commit for each; return how many were read.
-
-        Raises: StoreClosedError; as ``GlobalCopy.follow``.
-        """
+        """Write up to ``records_max`` records into each store, and commit it; return how many were read."""
         self._readable_copies()
         return self._follow(records_max)
 
@@ -321,10 +315,7 @@ class GlobalStores(Closeable):
         return {name: copy.wiped_because for name, copy in self._copies.items() if copy.wiped_because is not None}
 
     def view(self, name: str, bound: PositionBound | None = None) -> Any:
-        """Return a view of the committed state of a store, typed by its configuration. For any thread.
-
-        Raises: KeyError; StoreClosedError.
-        """
+        """Return a typed view of the committed state, for any thread. Raises: KeyError, StoreClosedError."""
         if name not in self._stores:
             raise KeyError(name)
         return self._readable_copies()[name].view(bound)

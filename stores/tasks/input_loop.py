@@ -80,10 +80,7 @@ class InputLoop:
                 timing.clock.sleep(max(0, min(_POLL_NS, ends_ns - now_ns, timing.due_ns - now_ns)) / 1_000_000_000)
 
     def _go_over_inputs(self, done_at_most: int) -> bool:
-        """Process some records of each input; return True if there were any.
-
-        If the limit ends a round, the next one begins with the next input: a short limit must not starve the others.
-        """
+        """Process some records of each input; return True if there were any."""
         transaction = self._transaction
         got_on = False
         inputs, first = transaction.inputs, self._first

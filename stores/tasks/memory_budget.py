@@ -141,10 +141,7 @@ class BudgetShare:
         self.check_above = -1
 
     def check(self, task: BudgetedTask, written_bytes: int) -> None:
-        """Count the staged bytes after a step of ``task`` that wrote ``written_bytes``; commit all tasks if it is due.
-
-        Every task with staged writes commits, ``task`` first; an error of ``task`` is raised at the end.
-        """
+        """Count the staged bytes after a step of ``task``; commit all tasks if due, and raise its error at the end."""
         staged = self.bytes_at_most = sum(each.uncommitted_memory_bytes() for each in self._tasks)
         # If a step overwrote its own writes, ``written_bytes`` is too large. All staged bytes are an upper bound too.
         step_bytes = min(written_bytes, staged)

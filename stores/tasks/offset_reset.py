@@ -59,10 +59,7 @@ class InputStarts:
         return bool(self._chosen)
 
     def start(self, partition: TopicPartition, committed: int | None) -> int:
-        """Return the offset at which an input continues whose ``committed`` offset is that or None.
-
-        Raises: OffsetOutOfRangeError if there is none, and the choice is ``none``.
-        """
+        """Return where an input begins after ``committed``. Raises: OffsetOutOfRangeError for None by ``none``."""
         if partition in self._chosen and self._committed[partition] == committed:
             return self._chosen[partition]
         self._chosen.pop(partition, None)
@@ -86,10 +83,7 @@ class InputStarts:
         self._chosen = {}
 
     def after(self, partition: TopicPartition, offset: int) -> int:
-        """Return the offset at which an input continues that does not have ``offset``.
-
-        Raises: OffsetOutOfRangeError unless there is a choice.
-        """
+        """Return where an input goes on that lacks ``offset``. Raises: OffsetOutOfRangeError without a choice."""
         start, end = self._changelog.start_offset(partition), self._changelog.end_offset(partition)
         if start <= offset <= end:
             return offset  # It has it by now.

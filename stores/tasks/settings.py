@@ -25,7 +25,7 @@ from stores.tasks.timing import (
     Clock,
     checked_commit_interval_ms,
 )
-from stores.tasks.topology import Topology, check_relocation
+from stores.tasks.topology import Topology
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,7 +81,8 @@ class TaskSettings:
         checked_on_error(self.on_error, ())
         checked_partitioner(self.partitioner)
         checked_offset_reset(self.auto_offset_reset)
-        check_relocation(self.topology, self.automatic_state_relocation)
+        check_type(self.topology, Topology | None, "a topology is a Topology")
+        check_type(self.automatic_state_relocation, bool, "automatic_state_relocation is a bool")
         check_type(self.verify_stores, bool, "verify_stores is True or False")
         if self.on_restore is not None:
             check_function("on_restore", self.on_restore, "the progress")

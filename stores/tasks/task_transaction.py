@@ -244,7 +244,7 @@ class TaskTransaction:
             self.return_to_commit(error, in_doubt=in_doubt)
         else:
             self.context.active = False
-            self._shared.roll_back(self, error)
+            self._shared.roll_back(error, self)
 
     def return_to_commit(
         self, error: BaseException, *, in_doubt: bool = False, end_error: BaseException | None = None
@@ -370,7 +370,7 @@ class ThreadTransaction:
             uncommitted = part.in_log and (part.context.active or not part.is_empty)
             if uncommitted and not self._rolling_back and self._unsettled is None:
                 reason = f"task {part.task_id} was closed without a commit"
-                self._roll_back(TransactionAbortedError(f"the transaction is rolled back: {reason}"), None, False)
+                self.roll_back(TransactionAbortedError(f"the transaction is rolled back: {reason}"), None)
         producer = self._producer
         if producer is None:
             return
@@ -412,7 +412,7 @@ class ThreadTransaction:
                     part.prepare()
                 offsets = self._producer.commit()
             except BaseException as error:
-                self._roll_back(error, first, True)
+                self.roll_back(error, first, in_doubt=True)
                 if isinstance(error, ProducerFencedError) and first is not None and not self._is_fenced(first, error):
                     raise self._aborted(error) from error
                 raise
@@ -428,18 +428,12 @@ class ThreadTransaction:
         if own_failure is not None:
             raise own_failure
 
-    def roll_back(self, first: TaskTransaction, error: BaseException) -> None:
-        """Roll back all tasks after an error of ``first`` outside of a commit.
-
-        Each other task that loses records raises TransactionAbortedError in its next call.
-        """
-        self._roll_back(error, first, False)
-
     def resume(self, part: TaskTransaction, error: BaseException, *, in_doubt: bool) -> None:
         """Try the pending rollback of a task again."""
         part.return_to_commit(error, in_doubt=in_doubt, end_error=self._try_to_settle())
 
-    def _roll_back(self, error: BaseException, first: TaskTransaction | None, in_doubt: bool) -> None:
+    def roll_back(self, error: BaseException, first: TaskTransaction | None, *, in_doubt: bool = False) -> None:
+        """Roll back all tasks after an error of ``first``. Others that lose records raise it in their next call."""
         parts = [part for part in self._parts.values() if part.is_running or part is first]
         _log.info("%d tasks of one transaction roll back, after %s", len(parts), type(error).__name__)
         self._unsettled = error, in_doubt

@@ -189,12 +189,6 @@ class Topology:
         return sha256(json.dumps(sorted(self._numbers.items())).encode()).hexdigest()
 
 
-def check_relocation(topology: object, automatic: object) -> None:
-    """Check the types of the two settings. Raises: TypeError."""
-    check_type(topology, Topology | None, "a topology is a Topology")
-    check_type(automatic, bool, "automatic_state_relocation is a bool")
-
-
 def _number(name: object) -> int:
     if isinstance(name, str) and len(name) <= 20 and name.isascii() and name.isdecimal() and str(int(name)) == name:
         return int(name)

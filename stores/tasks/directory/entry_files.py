@@ -31,6 +31,7 @@ from stores.files.plain_files import (
     atomic_write,
     read_file,
     read_json,
+    remove_durably,
     replace_file,
     sync_folder,
     translated_system_errors,
@@ -48,19 +49,13 @@ _PARTITIONS, _OFFSETS = range(1 << 31), range(UNKNOWN_OFFSET, 1 << 63)
 
 
 class CheckpointFile:
-    """The checkpoint file at ``path``. It is replaced atomically.
-
-    Raises, all methods: StoreUnavailableError on a disk error.
-    """
+    """The checkpoint file at ``path``, always replaced atomically. Raises, all methods: StoreUnavailableError."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
 
     def read(self) -> dict[TopicPartition, int]:
-        """Return the offsets by changelog partition; empty if there is no file.
-
-        Raises: StoreCorruptedError for garbage, and for a wrong checksum.
-        """
+        """Return the offsets by changelog partition; none without a file. Raises: StoreCorruptedError for garbage."""
         with translated_system_errors(self.path):
             try:
                 raw = read_file(self.path, _BYTES_MAX)
@@ -104,10 +99,7 @@ class CheckpointFile:
             return {}
 
     def write(self, offsets: Mapping[TopicPartition, int | None]) -> None:
-        """Replace the file by one with ``offsets``, or remove it if there are none; durable on return.
-
-        None is an unknown offset: it is written as such, and ``read`` leaves it out.
-        """
+        """Replace the file durably, or remove it if there are no offsets. ``read`` leaves out None, an unknown one."""
         if not offsets:
             self._remove()
             return
@@ -132,9 +124,7 @@ class CheckpointFile:
 
     def _remove(self) -> None:
         with translated_system_errors(self.path):
-            if os.path.lexists(self.path):
-                self.path.unlink()
-                sync_folder(self.path.parent)
+            remove_durably(self.path)
 
     def _garbage(self, reason: str) -> StoreCorruptedError:
         return StoreCorruptedError(
@@ -151,7 +141,7 @@ class SplitCheckpoint:
         self._files = files
 
     def read(self) -> dict[TopicPartition, int]:
-        """Return the offsets by changelog partition. A damaged file has none; the other files still count."""
+        """Return the offsets of all files. A damaged file has none; the other files still count."""
         found: dict[TopicPartition, int] = {}
         for partition, file in self._files.items():
             found |= {key: offset for key, offset in file.known().items() if key == partition}
@@ -184,7 +174,7 @@ class Origin(StrEnum):
 
 
 class OriginFile:
-    """The file at ``path``, always replaced atomically. Raises, all methods: StoreUnavailableError on a disk error."""
+    """The origin file at ``path``, always replaced atomically. Raises, all methods: StoreUnavailableError."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -204,7 +194,7 @@ class OriginFile:
             if not isinstance(content, dict):
                 raise TypeError("it is not a JSON object")
             stores = {name: Origin(origin) for name, origin in content["stores"].items()}
-            if content["checksum"] == _origins_checksum(stores):
+            if content["checksum"] == checksum(stores):
                 return stores
         except (ValueError, KeyError, TypeError, AttributeError):
             pass
@@ -215,10 +205,9 @@ class OriginFile:
         with translated_system_errors(self.path):
             if stores:
                 entries = dict(sorted(stores.items()))
-                replace_file(self.path, json.dumps({"stores": entries, "checksum": _origins_checksum(entries)}) + "\n")
-            elif os.path.lexists(self.path):
-                self.path.unlink()
-                sync_folder(self.path.parent)
+                replace_file(self.path, json.dumps({"stores": entries, "checksum": checksum(entries)}) + "\n")
+            else:
+                remove_durably(self.path)
 
 
 class SplitOrigins:
@@ -228,7 +217,7 @@ class SplitOrigins:
         self._files = files
 
     def read(self, names: Iterable[str]) -> dict[str, Origin]:
-        """Return the origins of the stores ``names`` that have an entry; AT_LEAST_ONCE if a file is damaged."""
+        """Return the origins of the stores ``names``; AT_LEAST_ONCE where a file is damaged."""
         found: dict[str, Origin] = {}
         for name in names:
             found |= self._files[name].read([name])
@@ -240,5 +229,6 @@ class SplitOrigins:
             file.write({name: stores[name]} if name in stores else {})
 
 
-def _origins_checksum(stores: Mapping[str, Origin]) -> int:
-    return crc32(json.dumps(dict(sorted(stores.items()))).encode())
+def checksum(content: Mapping[str, object]) -> int:
+    """Return the checksum of ``content`` as JSON."""
+    return crc32(json.dumps(content, sort_keys=True).encode())

@@ -14,6 +14,7 @@ from os import PathLike
 from pathlib import Path
 from typing import NamedTuple
 
+from stores.contract.arguments import check_type
 from stores.errors import ConfigError, StoreIncompatibleError
 from stores.files.plain_files import translated_system_errors
 from stores.files.store_directory import checked_path
@@ -25,7 +26,7 @@ from stores.tasks.directory.store_places import (
     Place,
     is_taken,
     own_engines,
-    own_stores,
+    own_folders,
     parts,
     places,
     read_layout,
@@ -83,12 +84,6 @@ class Placement:
         return [*self.unnamed, *(Located(move.source, move.engine, move.store) for move in self.doubles)]
 
 
-def check_topology(topology: object) -> None:
-    """Check that ``topology`` is one. Raises: TypeError."""
-    if not isinstance(topology, Topology):
-        raise TypeError(f"a topology is a Topology, not {type(topology).__name__}")
-
-
 def stores_in_tasks(state: StateDirectory) -> list[Located]:
     """Return the stores in the folders of tasks, in order. Raises: OSError."""
     return [
@@ -100,7 +95,9 @@ def stores_in_tasks(state: StateDirectory) -> list[Located]:
 
 def stores_alone(state: StateDirectory) -> list[Located]:
     """Return the stores in folders of their own, in order. Raises: OSError."""
-    return [Located(home, engine, home.store) for home, engine in own_stores(state.path)]
+    return [
+        Located(home, engine, home.store) for home, folder in own_folders(state.path) for engine in own_engines(folder)
+    ]
 
 
 def place_stores(state: StateDirectory, topology: Topology) -> Placement:
@@ -133,10 +130,7 @@ def place_stores(state: StateDirectory, topology: Topology) -> Placement:
 
 
 def place_in_layout(state: StateDirectory, layout: DirectoryLayout, topology: Topology | None) -> Placement:
-    """Return the moves to ``layout``; for ``task``, ``topology`` names the task of each store.
-
-    Raises: ConfigError; StoreIncompatibleError if two stores would get one place; OSError.
-    """
+    """Return the moves to ``layout``, to ``task`` by ``topology``. Raises: ConfigError, StoreIncompatibleError."""
     if layout is DirectoryLayout.STORE_PARTITION:
         found = stores_in_tasks(state)
         check_stores({located.store for located in (*found, *stores_alone(state))})
@@ -246,7 +240,7 @@ def stored_offsets(
 
     Raises: TypeError; StoreUnavailableError.
     """
-    check_topology(topology)
+    check_type(topology, Topology, "a topology is a Topology")
     state = StateDirectory(checked_path(state_dir))
     found: defaultdict[TaskId, dict[str, dict[TopicPartition, int]]] = defaultdict(dict)
     with translated_system_errors(state.path):

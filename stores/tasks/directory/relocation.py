@@ -26,13 +26,14 @@ from functools import partial
 from os import PathLike
 from pathlib import Path
 
+from stores.contract.arguments import check_type
 from stores.errors import ConfigError, StoreLockedError, StoreMisplacedError, StoreUnavailableError
 from stores.files.creation import LOCK_FILE as STORE_LOCK_FILE
 from stores.files.creation import remove_empty
 from stores.files.locks import FileLock, take, take_in_time
 from stores.files.plain_files import check_no_link, make_folder, open_plain, translated_system_errors
 from stores.files.store_directory import checked_path
-from stores.tasks.directory.placement import Move, Placement, check_topology, place_in_layout, place_stores
+from stores.tasks.directory.placement import Move, Placement, place_in_layout, place_stores
 from stores.tasks.directory.relocation_journal import Journal, planned
 from stores.tasks.directory.state_directory import LOCK_FILE, StateDirectory
 from stores.tasks.directory.store_places import JOURNAL_FILE, RELOCATING_FILE, DirectoryLayout, parts, relocate_command
@@ -73,7 +74,7 @@ def relocate(
     tasks, or any task with another topology is open; StoreUnavailableError if there is no such directory, and on a disk
     error, after which the next call completes it; StoreCorruptedError for a damaged journal or note of the layout.
     """
-    check_topology(topology)
+    check_type(topology, Topology, "a topology is a Topology")
     with _existing(state_dir) as state:
         if dry_run:
             return _report(state, Journal.read(state.path), place_stores(state, topology))
@@ -105,8 +106,7 @@ def change_layout(
     and on a disk error. All of these but the last are raised before anything is moved. After a disk error the next call
     completes the change.
     """
-    if topology is not None:
-        check_topology(topology)
+    check_type(topology, Topology | None, "a topology is a Topology")
     try:
         wanted = DirectoryLayout(layout)
     except ValueError as error:
@@ -251,10 +251,7 @@ def _keep(state: StateDirectory, topology: Topology, found: Placement) -> None:
 
 @contextmanager
 def locked(state: StateDirectory, moves: Collection[Move], others: Iterable[TaskId] = ()) -> Iterator[None]:
-    """Hold the locks of the tasks that give or get a store, of ``others``, and of the stores.
-
-    Raises: StoreLockedError; StoreIncompatibleError if a link leads to the place of one; OSError.
-    """
+    """Hold the locks of all tasks and stores. Raises: StoreLockedError; StoreIncompatibleError at a link; OSError."""
     for move in moves:
         for home in (move.source, move.target):
             check_no_link(state.path, move.path(state.path, home).parent)
@@ -335,10 +332,7 @@ class TopologyLock(HeldLock):
 
     @classmethod
     def take(cls, state: StateDirectory, topology: Topology) -> TopologyLock:
-        """Take the lock. The caller holds the lock of relocations, and the state directory exists.
-
-        Raises: StoreLockedError if tasks are open with another topology, here or in another process; OSError.
-        """
+        """Take the lock under that of relocations. Raises: StoreLockedError if another topology is in use; OSError."""
         again = cls.held(state, topology)
         if again is not None:
             return again

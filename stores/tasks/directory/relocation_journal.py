@@ -22,14 +22,13 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
-from zlib import crc32
 
 from stores.errors import ConfigError, StoreCorruptedError
 from stores.failpoints import Part, declare, reach
 from stores.files.creation import is_plain
 from stores.files.plain_files import StrangeFileError, make_folder, read_json, sync_folder
 from stores.interface import TopicPartition
-from stores.tasks.directory.entry_files import Origin
+from stores.tasks.directory.entry_files import Origin, checksum
 from stores.tasks.directory.placement import Move, StoreEntries
 from stores.tasks.directory.replacement import carry_out, decide
 from stores.tasks.directory.state_directory import LOCK_FILE
@@ -89,7 +88,7 @@ class Journal:
         }
         if self.layout is not None:
             content["layout"] = self.layout
-        decide(state / JOURNAL_FILE, json.dumps({**content, "checksum": _checksum(content)}) + "\n")
+        decide(state / JOURNAL_FILE, json.dumps({**content, "checksum": checksum(content)}) + "\n")
 
     @classmethod
     def read(cls, state: Path) -> Journal | None:
@@ -106,8 +105,7 @@ class Journal:
         # Its writer may have been killed before its name was synced.
         sync_folder(state)
         try:
-            checksum = content.pop("checksum")
-            if content["version"] == 1 and checksum == _checksum(content):
+            if content.pop("checksum") == checksum(content) and content["version"] == 1:
                 moves = {_move_of(each): each for each in content["moves"]}
                 return cls(
                     tuple(moves),
@@ -252,10 +250,7 @@ def _home_of(content: str) -> Home:
 
 
 def tidy(state: Path, home: Home, engines: Iterable[str] = ()) -> None:
-    """Remove empty folders of ``engines``, and the folder of ``home`` if only its lock file is left.
-
-    For a store's own folder, the parent folder is removed as well if it is empty. No task may have ``home`` open.
-    """
+    """Remove empty folders of ``engines`` and of ``home``, whose lock file may be left. No task may have it open."""
     folder = state / str(home)
     # In a store's own folder, the folder with the engine's name is the store.
     for engine in engines if isinstance(home, TaskId) else ():
@@ -269,7 +264,3 @@ def tidy(state: Path, home: Home, engines: Iterable[str] = ()) -> None:
     if isinstance(home, StorePartition):
         with suppress(OSError):
             folder.parent.rmdir()
-
-
-def _checksum(content: Mapping[str, object]) -> int:
-    return crc32(json.dumps(content, sort_keys=True).encode())

@@ -93,10 +93,7 @@ def replace_store(path: Path) -> None:
 
 
 def complete(path: Path) -> bool:
-    """Complete the replacement of the store at ``path`` if it was decided; return whether it was.
-
-    Raises: StoreUnavailableError; StoreLockedError if Kafka Streams has the old store open.
-    """
+    """Complete a replacement of the store at ``path`` that was decided; return whether one was. Raises: StoreError."""
     journal = beside(path, SWAP_END)
     with translated_system_errors(path), ExitStack() as held:
         if not journal.exists():
@@ -118,11 +115,7 @@ def _renames(path: Path) -> Iterator[tuple[Path, Path]]:
 
 
 def _remove_former(path: Path) -> None:
-    """Remove the store that was at ``path``, and move foreign files of its folder there. Raises: OSError.
-
-    A file whose name exists there stays in the old folder, and a later replacement is refused because of it. The
-    removal of the old store syncs its folder.
-    """
+    """Remove the former store, but for foreign files, which move to the new one unless it has their names."""
     former = beside(path, FORMER_END)
     if is_streams_store(former):
         _move(streams_foreign_names(former), former, path)

@@ -65,32 +65,6 @@ _FIELD = "processId"
 _log = logging.getLogger(__name__)
 
 
-def process_id(folder: Path) -> UUID:
-    """Return the process ID of ``folder``. If it has none, create one: all processes get the same.
-
-    It outlasts the processes that use the directory. Its file is JSON, with the name and the format of Kafka Streams,
-    so that a directory of Kafka Streams keeps its ID. It may have more fields. A file that can't be parsed is replaced.
-
-    Raises: OSError; StrangeFileError; StoreLockedError if another process has held the lock for half a minute.
-    Source: Kafka Streams, ``StateDirectory.initializeProcessId``; KIP-441, which assigns tasks by the process ID.
-    """
-    file = folder / PROCESS_FILE
-    while True:
-        known = _read_process_id(file)
-        if known is not None:
-            # The process that created it may have been killed before its name was synced.
-            sync_folder(folder)
-            return known
-        lock = take_in_time(folder / _PROCESS_LOCK_FILE)
-        try:
-            if _read_process_id(file) is None:
-                if os.path.lexists(file):
-                    _log.warning("%s can't be read: the state directory gets another process ID", file)
-                replace_file(file, json.dumps({_FIELD: str(uuid4())}))
-        finally:
-            os.close(lock)
-
-
 def _read_process_id(file: Path) -> UUID | None:
     with suppress(FileNotFoundError, ValueError, KeyError, TypeError, AttributeError):
         content = read_json(file)
@@ -128,11 +102,7 @@ REMOVING = declare(
 
 
 class Watch:
-    """Folders as one process has seen them: unused are those without a change for ``delay_s`` between its looks.
-
-    It needs no clock but that of ``now_s``, which does not jump: the system's time may. A look is a clean-up. For one
-    thread.
-    """
+    """Folders as one process has seen them: unused are those that stay the same for ``delay_s`` of ``now_s``."""
 
     def __init__(self, delay_s: float, now_s: Callable[[], float] = time.monotonic) -> None:
         self._delay_s, self._now_s = delay_s, now_s
@@ -185,11 +155,7 @@ class StateDirectory:
         return self.folder(task_id)
 
     def store_folder(self, task_id: TaskId, backend: str, name: str, layout: DirectoryLayout | None = None) -> Path:
-        """Return the folder of the task's store ``name`` with the backend ``backend``.
-
-        ``layout`` is by default that of the directory. Raises: ConfigError; StoreCorruptedError if the directory's note
-        of its layout is damaged.
-        """
+        """Return the folder of a store, by default in the present layout. Raises: ConfigError, StoreCorruptedError."""
         layout = read_layout(self.path) if layout is None else layout
         folder = self.home(task_id, name, layout) / check_engine(backend_named(backend).engine)
         return folder / name if layout is DirectoryLayout.TASK else folder
@@ -234,11 +200,29 @@ class StateDirectory:
         """Return the process ID of the directory: the same for every process that uses it, also after restarts.
 
         It is created at the first call, or if its file is damaged. The directory is created if it does not exist. To
-        assign tasks to processes, call ``most_caught_up_first`` with the offset sums by process ID.
+        assign tasks to processes, call ``most_caught_up_first`` with the offset sums by process ID. Its file is JSON,
+        with the name and the format of Kafka Streams, so that a directory of Kafka Streams keeps its ID.
+
+        Raises: StoreLockedError if another process has held the lock for half a minute.
+        Source: Kafka Streams, ``StateDirectory.initializeProcessId``; KIP-441, which assigns tasks by the process ID.
         """
+        file = self.path / PROCESS_FILE
         with translated_system_errors(self.path):
             self._make()
-            return process_id(self.path)
+            while True:
+                known = _read_process_id(file)
+                if known is not None:
+                    # The process that created it may have been killed before its name was synced.
+                    sync_folder(self.path)
+                    return known
+                lock = take_in_time(self.path / _PROCESS_LOCK_FILE)
+                try:
+                    if _read_process_id(file) is None:
+                        if os.path.lexists(file):
+                            _log.warning("%s can't be read: the state directory gets another process ID", file)
+                        replace_file(file, json.dumps({_FIELD: str(uuid4())}))
+                finally:
+                    os.close(lock)
 
     def clean(self, older_than: float | Watch, spared: Collection[Home] = ()) -> list[Home]:
         """Remove the folders of tasks that were not used for so many seconds, or by a ``Watch``; return their owners.

@@ -43,6 +43,7 @@ from stores.files.plain_files import (
     check_plain,
     open_plain,
     read_json,
+    remove_durably,
     replace_file,
     sync_folder,
     translated_system_errors,
@@ -72,11 +73,7 @@ class Place(NamedTuple):
 
 
 def places(folder: Path) -> list[Place]:
-    """Return the places of the stores in the task's folder ``folder``, in order, from a listing of its engines.
-
-    Below a folder of another name than an engine's, stores count whose backend is not installed. Any other store there
-    is a copy that someone keeps. Raises: OSError.
-    """
+    """Return the stores in a task's folder, in order: those of engines, not copies that someone keeps."""
     return sorted(
         {
             Place(engine.name, _store_of(store.name))
@@ -109,11 +106,7 @@ def is_own_engine(path: Path) -> bool:
 
 
 def is_of_engine(path: Path) -> bool:
-    """Return whether the folder ``path``, a store's, lies in the folder of an engine. Raises: OSError.
-
-    The engine is installed, or it may be that of the store's backend, which is not. Any other store is a copy that
-    someone keeps.
-    """
+    """Return whether a store's folder is that of an engine, perhaps one that is not installed, and no copy of it."""
     return path.parent.name in engines() or _is_of_uninstalled(path)
 
 
@@ -126,10 +119,7 @@ def check_engine_of(name: str, path: Path) -> None:
 
 
 def check_engines(folder: Path, chosen: Mapping[str, str]) -> None:
-    """Check that no store of ``chosen`` (engine by name) lies below the folder of another engine.
-
-    Raises: StoreIncompatibleError: the checkpoint file can't say which of two stores an offset belongs to; OSError.
-    """
+    """Check that no store of ``chosen`` (engine by name) has another engine. Raises: StoreIncompatibleError."""
     for place in places(folder):
         engine = chosen.get(place.store)
         path = place.within(folder)
@@ -173,22 +163,12 @@ def _store_of(name: str) -> str:
 
 
 def own_folders(state: Path, end: str = "") -> Iterator[tuple[StorePartition, Path]]:
-    """Yield the folders ``STORE/PARTITION`` of the state directory ``state`` whose names end in ``end``, in order.
-
-    Links are left out. Raises: OSError.
-    """
+    """Yield the folders ``STORE/PARTITION`` whose names end in ``end``, in order, without links. Raises: OSError."""
     for folder in _sorted_folders(state):
         for entry in _sorted_folders(folder):
             if entry.name.endswith(end):
                 with suppress(ValueError, ConfigError):
                     yield StorePartition.parse(f"{folder.name}/{entry.name.removesuffix(end)}"), entry
-
-
-def own_stores(state: Path) -> Iterator[tuple[StorePartition, str]]:
-    """Yield the stores in folders of their own, in order, each with its engine. Raises: OSError."""
-    for home, folder in own_folders(state):
-        for engine in own_engines(folder):
-            yield home, engine
 
 
 ENGINE_FOLDER = "rocksdb"
@@ -201,10 +181,7 @@ _OWN = re.compile(
 
 
 def is_streams_store(path: Path) -> bool:
-    """Return whether ``path`` is a folder with RocksDB's files that is no store of the library, and not behind a link.
-
-    Raises: OSError.
-    """
+    """Return whether ``path`` has RocksDB's files, no store of the library, and no link. Raises: OSError."""
     return not path.is_symlink() and not path.parent.is_symlink() and (path / _CURRENT).is_file() and not is_store(path)
 
 
@@ -226,10 +203,7 @@ def kept_from_streams(path: Path) -> Iterator[None]:
 
 
 def remove_streams_store(path: Path) -> None:
-    """Remove RocksDB's files from the folder ``path``, and the folder unless it has others. Raises: OSError.
-
-    The file by which the folder is recognized is removed last. So an interrupted removal can be repeated.
-    """
+    """Remove RocksDB's files, CURRENT last so that it can be repeated, and the folder unless it has others."""
     for file in _own_files(path):
         file.unlink()
     sync_folder(path)
@@ -292,10 +266,7 @@ class DirectoryLayout(StrEnum):
 
 
 def read_layout(state: Path) -> DirectoryLayout:
-    """Return the layout of the state directory ``state``, which need not exist.
-
-    Raises: StoreCorruptedError for a damaged note; StoreUnavailableError.
-    """
+    """Return the layout of a state directory, if there is one. Raises: StoreCorruptedError, StoreUnavailableError."""
     with translated_system_errors(state):
         try:
             # A damaged journal is reported when a task is opened.
@@ -322,6 +293,5 @@ def write_layout(state: Path, layout: DirectoryLayout) -> None:
     file = state / LAYOUT_FILE
     if layout is not DirectoryLayout.TASK:
         replace_file(file, json.dumps({"layout": layout}) + "\n")
-    elif os.path.lexists(file):
-        file.unlink()
-        sync_folder(state)
+    else:
+        remove_durably(file)

@@ -49,10 +49,7 @@ class StorePlan:
         return not self.changelog.end_offset(self.partition)
 
     def check_changelog(self, offset: int | None) -> None:
-        """Check that its changelog is not empty if the store has an ``offset``. Raises: ChangelogLostError.
-
-        A restore from an empty changelog would wipe the store.
-        """
+        """Check that the changelog of a store with an ``offset`` is not empty. Raises: ChangelogLostError."""
         if offset is not None and self.is_log_empty:
             topic, number = self.partition
             raise ChangelogLostError(
@@ -99,12 +96,7 @@ class TaskFiles:
 
 
 class TaskFolder:
-    """The folder of one task, which the task acquires before it opens its stores.
-
-    ``kept`` are the paths of its persistent stores in ``layout``, by name.
-
-    With a ``topology`` misplaced stores of all tasks are found first, and moved if ``automatic``.
-    """
+    """The folder of a task, acquired before it opens its persistent stores; ``kept`` are their paths by name."""
 
     def __init__(
         self,

@@ -44,10 +44,7 @@ def note_kept(state: StateDirectory, kept: Iterable[Located]) -> dict[str, float
 
 
 def kept_homes(state: StateDirectory, topology: Topology) -> set[Home]:
-    """Return the tasks, and the stores with a folder of their own, that have a kept store.
-
-    Raises: StoreUnavailableError, StoreCorruptedError.
-    """
+    """Return the tasks and own folders that have a kept store. Raises: StoreUnavailableError, StoreCorruptedError."""
     with translated_system_errors(state.path):
         return {located.home for located in place_stores(state, topology).kept}
 

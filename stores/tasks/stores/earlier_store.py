@@ -69,10 +69,7 @@ class PositionFiles:
 
 
 def can_import_offsets(path: Path, config: StoreConfig) -> bool:
-    """Return whether the store at ``path`` keeps no offsets, and the backend of ``config`` does.
-
-    Both backends must have the same engine, and so the same files. Raises: StoreUnavailableError, StoreCorruptedError.
-    """
+    """Return whether the backend at ``path`` keeps no offsets, and that of ``config``, of its engine, does."""
     with translated_system_errors(path):
         if not (path / "store.json").exists() or is_unfinished(path):
             return False
@@ -95,11 +92,9 @@ def import_offsets(
     *,
     must_be_clean: bool,
 ) -> None:
-    """Import ``offsets`` and ``position`` into the store at ``path``, then set its backend to that of ``config``.
+    """Import offsets that a store lacks, and ``position``; then set its backend to that of ``config``.
 
-    Offsets that the store already has stay. Raises: StoreCorruptedError if there is no offset for its data, or, with
-    ``must_be_clean``, if it was not closed cleanly; StoreLockedError; StoreTooNewError; StoreUnavailableError on a disk
-    error.
+    Raises: StoreCorruptedError without an offset, or, with ``must_be_clean``, if it was not closed cleanly; StoreError.
     """
     former, chosen = read_identity(path).backend, backend_named(config.backend)
     directory = StoreDirectory.lock_existing(path, former)
@@ -168,10 +163,7 @@ IN_DOUBT = "it keeps no offset with its data, and it is unknown how much of a co
 
 
 class Trust:
-    """The rules of one task under its guarantee.
-
-    ``origin`` is the store's entry in the origin file, as an earlier task has left it; None for no entry.
-    """
+    """The rules of a task under its guarantee. ``origin`` is a store's entry in the origin file, or None."""
 
     def __init__(self, *, exactly_once: bool) -> None:
         self.exactly_once = exactly_once
@@ -203,10 +195,7 @@ class Trust:
         return not trusted and not is_empty(store)
 
     def origin(self, store: KeyValueStore, *, mixed: bool, running: bool) -> Origin | None:
-        """Return the entry of the origin file for a running task or after a clean close; None for no entry.
-
-        ``mixed`` is True if ``store`` may have writes that are in no changelog.
-        """
+        """Return the entry for the origin file. ``mixed`` stores may have writes that are in no changelog."""
         if not store.persistent:
             return None
         if keeps_apart(store):

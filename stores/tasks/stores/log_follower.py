@@ -129,11 +129,7 @@ class Piece:
         records_max: int,
         bytes_max: int,
     ) -> bool:
-        """Add records of ``partition`` until the piece is full; return whether it is, else there are no more records.
-
-        It is full once it has ``records_max`` records, or ``bytes_max`` bytes. Raises: ChangelogError with the offset
-        of a record that the store can't have; as ``Changelog.read``.
-        """
+        """Add records until the piece is full, by number or bytes; return whether it is. Raises: ChangelogError."""
         pairs, plain, key_bytes_max = self.pairs, conversion.plain, conversion.key_bytes_max
         read, num_bytes, unkeyed = self.read, self.num_bytes, 0
         record = None
@@ -299,11 +295,7 @@ def restore(
 def reported(
     store: KeyValueStore, partition: TopicPartition, done: Restored, seconds: float, wiped_because: str | None
 ) -> RestoreReport:
-    """Return the report of a restore, and log what was restored and what is missing.
-
-    ``seconds`` is the time since the store began to open, and ``wiped_because`` says why it was wiped, None if it
-    was not.
-    """
+    """Return the report of a restore, which took ``seconds`` from the opening on, and log what it did and lacks."""
     if done.records:
         _log.info(
             "store %r restored %d records (%d bytes) of %s-%d, from offset %d to before %d, in %.1f s",

@@ -94,10 +94,7 @@ class Conversion(RecordConverter):
             yield from self._kind.convert(record._replace(key=key, value=value, headers=()))
 
     def fitting(self, partition: TopicPartition, record: Record) -> Iterator[tuple[bytes, bytes | None]]:
-        """Yield the pairs of a record that the store keeps; a removal of a key that no store has is left out.
-
-        Raises: ChangelogError for a record of ``partition`` that no store can have.
-        """
+        """Yield the pairs of a record, but no removal of a key that no store can have. Raises: ChangelogError."""
         most = self.key_bytes_max
         try:
             for key, value in self.convert(record):
@@ -141,11 +138,7 @@ def has_older(changelog: Changelog, partition: TopicPartition, version: int) -> 
 
 
 def rewrite(changelog: Changelog, partition: TopicPartition, upgrade: Upgrade, transactional_id: str) -> int | None:
-    """Log all records again in the format of ``upgrade``, in one transaction, if there are older ones.
-
-    Return the offset of the last one; None if nothing was logged. Raises: ChangelogError; StoreIncompatibleError; the
-    errors of the upgrade's function. Nothing has changed then.
-    """
+    """Log all records again in one transaction, if some are older; return the last offset. Raises: StoreError."""
     if not has_older(changelog, partition, upgrade.to_version):
         return None
     # Asked before anything is written.

@@ -103,9 +103,7 @@ class LogStart:
         self._reached = [Reached(time_ms, offset, -1) for time_ms, offset in entries]
 
     def note(self, store: KeyValueStore, offset: int, retention: RecordRetention) -> bool:
-        """Remember the stream time of the committed state, which reflects the changelog up to ``offset``, if that is
-        due; return whether it was.
-        """
+        """Remember the stream time of the committed state, which is at ``offset``, if due; return whether it was."""
         time_ms, reached = stream_time_of(marks_of(store).mark(STREAM_TIME)), self._reached
         step_ms = max(retention.retention_ms // STEPS, 1)
         if time_ms < 0 or (reached and (time_ms < reached[-1].time_ms + step_ms or offset <= reached[-1].offset)):
@@ -134,10 +132,7 @@ class LogStart:
             store.set_mark(LOG_TIMES, self.encoded)
 
     def send(self, store: KeyValueStore, retention: RecordRetention, producer: Producer) -> None:
-        """Add the first offset that is needed to the open transaction, if older ones have expired.
-
-        Raises: as ``Producer.send_offsets``.
-        """
+        """Add the first offset that is needed to the open transaction, if older ones have expired."""
         self.due = None
         now_s = time.monotonic()
         if not self._changelog.compacts_itself or now_s < self._next_try_s:

@@ -23,10 +23,7 @@ IDLE_SHARE = 8
 
 
 class ReplayBound:
-    """The changelog bytes of one store that are not persistent yet. For one thread; ``num_bytes`` for any.
-
-    ``max_bytes`` of -1 is no bound: the engine flushes when it wants to.
-    """
+    """The changelog bytes of a store that are not persistent yet. ``max_bytes`` of -1 is no bound. For one thread."""
 
     def __init__(self, max_bytes: int) -> None:
         self.max_bytes = max_bytes
@@ -77,10 +74,7 @@ class ReplayBound:
             self._counted()
 
     def idle(self) -> None:
-        """Begin a flush if much is not persistent: the task has no input at the moment, so a flush disturbs nobody.
-
-        Its next kill then costs nearly no replay. Without a bound nothing is flushed.
-        """
+        """Begin a flush if much is not persistent: the task has no input at the moment, so it disturbs nobody."""
         least = self.max_bytes // IDLE_SHARE
         if self.max_bytes == -1 or self._counted_bytes <= least:
             return

@@ -189,10 +189,7 @@ class ChangeloggingStaging(RecordStaging):
 
 
 class StoreProxy:
-    """A proxy that looks up each attribute in the object that ``present`` returns at that time.
-
-    A reference that a function or a reader keeps works before and after the swap.
-    """
+    """A proxy that looks up attributes in what ``present`` returns then: references stay valid after a swap."""
 
     def __init__(self, present: Callable[[], Any]) -> None:
         self._present = present

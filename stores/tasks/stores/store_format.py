@@ -34,11 +34,11 @@ from stores.files.plain_files import translated_system_errors
 from stores.interface import KeyValueStore
 from stores.records.record_kind import RecordKind, check_untyped, is_empty, kept_description
 from stores.settings import Upgrade, UpgradeMode, UpgradeProgress
-from stores.tasks.directory.replacement import complete, replace_store
+from stores.tasks.directory.replacement import replace_store
 from stores.tasks.directory.store_places import PREPARE_END, beside
 from stores.tasks.directory.task_files import StorePlan
 from stores.tasks.stores.log_follower import LogFollower, RestoreProgress, restore
-from stores.tasks.stores.log_format import Conversion, rewrite, version_headers
+from stores.tasks.stores.log_format import Conversion, version_headers
 from stores.tasks.stores.store_metrics import TaskStoreCounters
 
 BEGUN = declare("upgrade.begun", "the new store is there, marked with its format, with nothing in it", part=Part.CHANGE)
@@ -93,10 +93,7 @@ Measured: docs/upgrades.md."""
 
 
 def room_needed_bytes(path: Path, folder: Path) -> int:
-    """Return an estimate of the bytes that the new store in ``folder`` still needs; it replaces the one at ``path``.
-
-    Raises: OSError.
-    """
+    """Return an estimate of what the new store in ``folder``, which replaces that at ``path``, still needs."""
     return ROOM_FACTOR * files_bytes(path) + ROOM_BYTES - files_bytes(folder)
 
 
@@ -124,10 +121,7 @@ class StoreBeside(LogFollower):
         self._has_room = False
 
     def open(self) -> None:
-        """Continue the new store of an earlier process, or create one.
-
-        Raises: StoreUnavailableError, before anything is written, if the disk has no room for another store.
-        """
+        """Continue an earlier process's new store, or create one. Raises: StoreUnavailableError without room for it."""
         self._check_space()
         self._has_room = True
         self.open_or_wipe()
@@ -145,11 +139,7 @@ class StoreBeside(LogFollower):
         reach(BEGUN)
 
     def step(self, max_records: int | None = None) -> bool:
-        """Write the next ``max_records`` of the changelog (None: all) into the new store.
-
-        Return whether it is at the changelog's end. Raises: CommitFailedError, StoreUnavailableError; the errors of the
-        upgrade's functions.
-        """
+        """Write the next ``max_records`` (None: all) into the new store; return whether it is at the log's end."""
         conversion = Conversion(self.store, self._config.records, self._upgrade)
         step = (self.store, self._changelog, self._partition)
         try:
@@ -173,10 +163,7 @@ class StoreBeside(LogFollower):
         self._report_progress(-1 if self.offset is None else self.offset, end, self._records, swapped=True)
 
     def abandon(self, error: BaseException) -> None:
-        """Close the new store after ``error``. After a disk error also remove it, as far as the disk allows it.
-
-        If there was no room to continue the new store of an earlier process, that store stays.
-        """
+        """Close the new store after ``error``. A disk error removes it, unless there was no room to continue it."""
         with suppress(StoreError):
             self.close()
         if not self._has_room or not isinstance(error, CommitFailedError | StoreUnavailableError):
@@ -217,7 +204,8 @@ class StoreFormat:
         self._version = 0 if self._present is None else self._present.to_version
         self._path, self._partition, self._changelog = plan.path, plan.partition, plan.changelog
         self._counters = counters
-        self._online = upgrade is not None and upgrade.online
+        self.online = upgrade is not None and upgrade.online
+        """True while another store is to be built from the changelog, by an online upgrade."""
         self._proxy = None if upgrade is None else upgrade.proxy
         self.may_swap = upgrade is not None and upgrade.swap_running
         """True where the new store may take the old one's place while the task works."""
@@ -226,11 +214,6 @@ class StoreFormat:
         self._beside: StoreBeside | None = None
         self._failed = self._caught_up = False
         self._end = 0
-
-    @property
-    def builds_beside(self) -> bool:
-        """True while another store is to be built from the changelog, by an online upgrade."""
-        return self._online
 
     @property
     def headers(self) -> Headers:
@@ -245,21 +228,14 @@ class StoreFormat:
         """Return the object that the function gets for ``store``, or readers for a view of it."""
         return store if self._proxy is None else self._proxy(store)
 
-    def complete(self) -> None:
-        """Complete a replacement that a kill interrupted, before the store is opened. Raises: as ``complete``."""
-        complete(self._path)
-
     def is_outdated(self, store: KeyValueStore) -> bool:
-        """Return whether the store, just opened, has an earlier format and must be upgraded before the first record.
-
-        Raises: StoreIncompatibleError if it has another format and the configuration does not upgrade it.
-        """
+        """Return whether the opened store is to be upgraded first. Raises: StoreIncompatibleError for another one."""
         kept = kept_version(store)
-        if self.may_swap and self._online and (kept == self._target or self._is_fresh(store)):
+        if self.may_swap and self.online and (kept == self._target or self._is_fresh(store)):
             self._switch()
         if kept == self._version or self._is_fresh(store):
             return False
-        if kept < self._version and self._config.upgrade_mode == UpgradeMode.IN_PLACE and not self._online:
+        if kept < self._version and self._config.upgrade_mode == UpgradeMode.IN_PLACE and not self.online:
             return True
         raise StoreIncompatibleError(
             f"the store {self._path} has format {kept}, and its configuration is for format {self._version}: "
@@ -271,11 +247,8 @@ class StoreFormat:
         )
 
     def check(self, store: KeyValueStore) -> None:
-        """Check that the store, which is not outdated, is of the configured kind. An empty one becomes that kind.
-
-        Raises: StoreIncompatibleError for another kind; the store is then unchanged.
-        """
-        if self.may_swap and self._online and self._is_fresh(store):
+        """Check the store's kind; an empty one becomes that kind. Raises: StoreIncompatibleError; nothing changes."""
+        if self.may_swap and self.online and self._is_fresh(store):
             # It will be restored from a changelog that may have records of the new format.
             self._switch()
         if kept_version(store) != self._version:
@@ -284,7 +257,7 @@ class StoreFormat:
             check_untyped(store)
         else:
             self.records.prepare(store)
-        if not self._online:
+        if not self.online:
             # An unfinished new store of an upgrade that is no longer configured.
             with translated_system_errors(self._path):
                 left = os.path.lexists(beside(self._path, PREPARE_END))
@@ -292,10 +265,9 @@ class StoreFormat:
                 wipe(beside(self._path, PREPARE_END))
 
     def upgrade(self, store: KeyValueStore) -> int | None:
-        """Build the store of the present format, close ``store``, and swap in the new one.
+        """Build the present store, close ``store``, swap in the new one, return its offset.
 
-        Return the changelog offset of the new store. Raises: StoreUnavailableError on a disk error; the old store is
-        then unchanged.
+        Raises: StoreUnavailableError on a disk error; the old store is then unchanged.
         """
         new = self._new()
         try:
@@ -316,19 +288,10 @@ class StoreFormat:
         return new.offset
 
     @property
-    def rewrites_log(self) -> bool:
-        """True if the changelog is to have records of the present format only."""
+    def log_upgrade(self) -> Upgrade | None:
+        """The upgrade to the present format, if the changelog is to have records of that format only."""
         upgrade = self._config.upgrade
-        return upgrade is not None and not self._online and upgrade.rewrite_changelog
-
-    def rewrite_log(self, transactional_id: str) -> int | None:
-        """Log all records again in the present format if there are older ones; return the last offset, None if not.
-
-        Raises: ChangelogError; the errors of the upgrade's function. Nothing has changed then.
-        """
-        upgrade = self._config.upgrade
-        assert upgrade is not None
-        return rewrite(self._changelog, self._partition, upgrade, transactional_id)
+        return upgrade if upgrade is not None and not self.online and upgrade.rewrite_changelog else None
 
     def step(self) -> None:
         """Make a bounded step of the online upgrade, if there is one. Called after a commit.
@@ -336,7 +299,7 @@ class StoreFormat:
         An error is logged and stops the upgrade until the task is opened again. The task continues. After an error of
         the changelog the next step tries again.
         """
-        if not self._online or self._failed:
+        if not self.online or self._failed:
             return
         try:
             end = self._changelog.end_offset(self._partition)
@@ -394,7 +357,7 @@ class StoreFormat:
         upgrade = self._config.upgrade
         assert upgrade is not None
         self.records, self._present, self._proxy = upgrade.records, upgrade, None
-        self._version, self._online = upgrade.to_version, False
+        self._version, self.online = upgrade.to_version, False
         self._failed = self._caught_up = False
         self.swaps += 1
 

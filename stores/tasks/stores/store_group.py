@@ -100,10 +100,7 @@ class StoreGroup:
             )
 
     def restore(self, position: Position) -> list[RestoreReport]:
-        """Bring each store to its changelog's end, and write the checkpoint file (KIP-892, written on opening).
-
-        ``position`` is that of the input whose effects the changelogs have.
-        """
+        """Bring each store to its changelog's end, as of the input's ``position``, and write the checkpoint file."""
         reports = [store.restore(position, self._on_restore) for store in self._stores]
         # Durable before the task's first write, and not earlier: a restore that fails has only written changelog
         # records, beyond the offset that the checkpoint file still has.
@@ -112,10 +109,7 @@ class StoreGroup:
         return reports
 
     def follow(self, max_records: int) -> int:
-        """Write up to ``max_records`` further records into each persistent store; return the sum of their lags.
-
-        No file of the task is written, as during a restore. Raises: as ``TaskStore.follow``.
-        """
+        """Write up to ``max_records`` further records into each persistent store; return the sum of their lags."""
         self.standby_lag = sum(store.follow(max_records) for store in self._stores if store.store.persistent)
         if not self.standby_lag:
             self.idle()
@@ -127,11 +121,7 @@ class StoreGroup:
             store.bound.idle()
 
     def rewrite_logs(self, task: str) -> None:
-        """Rewrite each changelog in the present format, if its upgrade asks for that.
-
-        The stores have just been restored. ``task`` is the prefix of the producers' IDs.
-        Raises: as ``TaskStore.rewrite_log``.
-        """
+        """Rewrite changelogs after a restore, if an upgrade asks for that; ``task`` begins the producers' IDs."""
         rewritten = [store.rewrite_log(f"{task}-{store.name}-rewriting") for store in self._stores]
         if any(rewritten):
             self._checkpoint.write(self.checkpointable_offsets(running=True))
@@ -183,10 +173,7 @@ class StoreGroup:
             store.format.step()
 
     def swap_upgraded(self, position: Position) -> None:
-        """Swap in each new store of an online upgrade that is due.
-
-        ``position`` is that of the input whose effects the changelogs have. Raises: as ``open``.
-        """
+        """Swap in each new store of an online upgrade that is due. Raises: as ``open``."""
         for store in self._stores:
             store.swap_upgraded(position)
 
@@ -199,10 +186,7 @@ class StoreGroup:
         return sum(store.uncommitted_memory_bytes() for store in self._opened)
 
     def advance(self, partition: TopicPartition, offset: int) -> None:
-        """Advance the staged position of all stores to a processed input record.
-
-        Source: KIP-892, "Interactive Query .position Offsets"; KIP-796.
-        """
+        """Advance the staged position of all stores to a processed record. Source: KIP-892, KIP-796."""
         for store in self._stores:
             store.store.advance_position(partition, offset)
 
@@ -211,11 +195,10 @@ class StoreGroup:
         return viewed({store.name: store for store in self._stores}[name], level, bound)
 
     def commit(self, offsets: Mapping[TopicPartition, int], position: Position) -> None:
-        """Commit each store with its offset in the changelog's commit. That commit reflects ``position``.
+        """Commit each store with its offset in the changelog's commit, which reflects ``position``.
 
-        If a store fails, the others still commit, and the failed one replays the commit from the changelog. If the
-        replay fails too, or a store raises an unexpected error, the others still commit or catch up. Then the first
-        such error is raised.
+        A store that fails replays the commit from the changelog, once all others have committed. If that fails too, the
+        first such error is raised at the end.
         """
         reach(AFTER_LOG_COMMIT)
         failed = []
@@ -276,10 +259,7 @@ class StoreGroup:
         errors.reraise()
 
     def return_to_commit(self, cause: BaseException, position: Position) -> None:
-        """Roll back each store after ``cause``, and bring it to its changelog's end.
-
-        This is done for every store, even after errors. Then the first error is raised.
-        """
+        """Return each store to its changelog's end after ``cause``, even after errors; then raise the first error."""
         errors = FirstError()
         for store in self._stores:
             with errors.step():

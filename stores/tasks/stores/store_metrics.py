@@ -223,10 +223,7 @@ class MeasuredIterator:
 
 
 def latencies_of(stores: Iterable[Any], level: RecordingLevel | str) -> dict[str, LatencyHistograms]:
-    """Return the histograms of task stores by name, and let each commit be timed; empty unless ``level`` is DEBUG.
-
-    There is then nothing on the way of a call. Raises: ConfigError for another level.
-    """
+    """Return histograms by store, and time commits; empty unless ``level`` is DEBUG. Raises: ConfigError for others."""
     if member(RecordingLevel, "recording level", level) is RecordingLevel.INFO:
         return {}
     latencies = {}

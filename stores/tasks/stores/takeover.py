@@ -107,10 +107,7 @@ class Takeover:
                     remove_streams_store(self._source)
 
     def _check_config(self) -> None:
-        """Check that records of Kafka Streams can become those of the configured store.
-
-        Raises: StoreIncompatibleError if another configuration can take the store over; TaskCorruptedError.
-        """
+        """Check the configured store. Raises: StoreIncompatibleError if another one would do; TaskCorruptedError."""
         config, records = self._config, self._config.records
         backend = backend_named(config.backend)
         if isinstance(backend, StoreBackend) or not backend.manages_offsets:
@@ -208,11 +205,7 @@ class Takeover:
         return records
 
     def _check_last(self, database: StreamsDatabase, family: str, offset: int) -> None:
-        """Check that the store has the changelog record at its offset, if compaction has left that record.
-
-        It has another value if it was written after its last checkpoint, if it belongs to another changelog, or if its
-        format is another one, such as that of versioned stores. Raises: TaskCorruptedError.
-        """
+        """Check that the store has the changelog record at its offset, if there is one. Raises: TaskCorruptedError."""
         try:
             record = next(self._plan.changelog.read(self._partition, offset), None)
         except OffsetOutOfRangeError:

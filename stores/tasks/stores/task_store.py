@@ -26,6 +26,7 @@ from stores.interface import Position
 from stores.records.staging import StoreStaging
 from stores.tasks.context import TaskContext
 from stores.tasks.directory.entry_files import Origin
+from stores.tasks.directory.replacement import complete
 from stores.tasks.directory.task_files import StorePlan
 from stores.tasks.stores.earlier_store import (
     IN_DOUBT,
@@ -47,7 +48,7 @@ from stores.tasks.stores.log_follower import (
     restore,
     warn_of_missing,
 )
-from stores.tasks.stores.log_format import FOLLOWED, LOGGED
+from stores.tasks.stores.log_format import FOLLOWED, LOGGED, rewrite
 from stores.tasks.stores.log_start import CommittedStreamTime, LogStart, first_needed
 from stores.tasks.stores.shown_store import ShownStore
 from stores.tasks.stores.store_format import StoreFormat
@@ -131,7 +132,7 @@ class TaskStore(LogFollower):
         self._followed_to = None
         # Views do not answer until the restore: the store may be at an earlier commit than they have shown.
         self.restores |= 1
-        self.format.complete()
+        complete(self.path)
         outdated = False
         try:
             self._takeover.run(checkpointed_offset, self._positions.read)
@@ -172,18 +173,14 @@ class TaskStore(LogFollower):
         self._check_format()
 
     def swap_upgraded(self, position: Position) -> None:
-        """Swap in the new store of an online upgrade, if that is due. The task calls this between two commits.
-
-        ``position`` is that of the input whose effects the changelog has. Raises: as ``open``, if neither of the two
-        stores can be opened.
-        """
+        """Swap in the new store of an online upgrade, if that is due, between two commits. Raises: as ``open``."""
         if not self.format.swap_is_due:
             return
         with self._restoring():
             self.format.swap(self.store)
             if self.store.is_open:
                 return
-            self.format.complete()
+            complete(self.path)
             self._open_engine()
             self.format.settle(self.store)
             self._check_format()
@@ -199,11 +196,7 @@ class TaskStore(LogFollower):
         _log.info("store %r in %s is kept for the backend %s", self.name, self.path, self._config.backend)
 
     def restore(self, position: Position, on_restore: OnRestore | None) -> RestoreReport:
-        """Write the changelog's tail into the store. If the two do not fit, wipe the store and restore it whole.
-
-        ``position`` is that of the input whose effects the changelog has. Raises: ChangelogLostError if the changelog
-        is empty but the store was filled from one.
-        """
+        """Write the changelog's tail into the store, or wipe it and restore it whole. Raises: ChangelogLostError."""
         began = perf_counter()
         with self._restoring():
             self._plan.check_changelog(self.offset)
@@ -251,13 +244,11 @@ class TaskStore(LogFollower):
             records.staged(StoreStaging(self.store)).commit()
 
     def rewrite_log(self, transactional_id: str) -> bool:
-        """Rewrite the changelog of the restored store in the present format if that is due; return whether it was.
-
-        Raises: ChangelogError, CommitFailedError; the errors of the upgrade's function.
-        """
-        if not self.format.rewrites_log:
+        """Rewrite the changelog of the restored store if due; return whether it was. Raises: as ``rewrite``."""
+        upgrade = self.format.log_upgrade
+        if upgrade is None:
             return False
-        last_offset = self.format.rewrite_log(transactional_id)
+        last_offset = rewrite(self._changelog, self.partition, upgrade, transactional_id)
         if last_offset is not None:
             reach(LOGGED)
             self._move_to(last_offset)
@@ -333,11 +324,7 @@ class TaskStore(LogFollower):
         return staged_bytes + self._shown.log.memory_bytes()
 
     def log_room(self, wanted_bytes: int) -> int:
-        """Return the bytes by which the changelog may at least grow before the next commit.
-
-        Then a kill causes no replay beyond the bound. Without a bound it is ``sys.maxsize``. A value below
-        ``wanted_bytes`` is exact.
-        """
+        """Return by how many bytes the changelog may grow within the replay bound; exact if below ``wanted_bytes``."""
         bound_bytes = self.bound.max_bytes
         store, log = self.store, self._shown.log
         if bound_bytes == -1 or not (store.persistent and store.transactional and store.manages_offsets):
@@ -350,22 +337,14 @@ class TaskStore(LogFollower):
         """Make one step of compacting its changelog. Raises: ChangelogError."""
         if self._log_start.due is not None:
             self._log_start.drop()
-        is_expired = self._shown.is_expired
-        if is_expired is None:
-            self._changelog.compact_step(self.partition)
-        else:
-            self._changelog.compact_step(self.partition, is_expired)
+        self._changelog.compact_step(self.partition, self._shown.is_expired)
 
     def send_stream_time(self, producer: Producer) -> None:
-        """Add to the open transaction what follows from the stream time and is in no changelog record.
-
-        It is the stream time of a store with a time to live, and the offset before which a changelog has expired.
-        Raises: as ``Producer.send_offsets``.
-        """
+        """Add to the transaction what no changelog record has: a stream time, and the first offset that is needed."""
         records = self.format.records
         self._stream_time.send(self.store, records, producer)
         # The new store of an online upgrade may keep its records for longer.
-        if records is not None and records.retention is not None and not self.format.builds_beside:
+        if records is not None and records.retention is not None and not self.format.online:
             self._log_start.send(self.store, records.retention, producer)
 
     def before_commit(self) -> None:
@@ -375,19 +354,13 @@ class TaskStore(LogFollower):
             self._log_start.stage(self.store)
 
     def finish_log(self) -> None:
-        """Send the held records before the changelog is committed, and make room for their replay.
-
-        Raises: as ``Producer.send``.
-        """
+        """Send the held records before the changelog is committed, and make room for their replay."""
         log = self._shown.log
         log.finish()
         self.bound.make_room(log.sent_bytes)
 
     def commit(self, offset: int | None) -> Failure | None:
-        """Commit the staged writes with their offset in the changelog (None: no record was logged).
-
-        Return the error if the store failed: then call ``catch_up``.
-        """
+        """Commit with the offset in the changelog (None: nothing was logged). Return an error for ``catch_up``."""
         store = self.store
         try:
             store.commit({} if offset is None else {self.partition: offset})
@@ -401,10 +374,7 @@ class TaskStore(LogFollower):
         return None
 
     def catch_up(self, error: Failure, position: Position, on_restore: OnRestore | None) -> RestoreReport:
-        """Replay a commit that failed in the store but is in the changelog, from the store's last commit on.
-
-        There is one attempt. Raises: the error of opening the store again, or of the replay.
-        """
+        """Replay, once, a commit that failed in the store but is in the changelog. Raises: as ``open``."""
         with self._restoring():
             if isinstance(error, StoreCorruptedError):
                 self.wipe(str(error))
@@ -417,11 +387,7 @@ class TaskStore(LogFollower):
             return self.restore(position, on_restore)
 
     def return_to_commit(self, cause: BaseException, position: Position, on_restore: OnRestore | None) -> RestoreReport:
-        """Roll back to the last commit, and restore the store to the changelog's end.
-
-        If ``cause`` is an error of a store, maybe of this one, the store is wiped or opened again: a rollback alone
-        would continue with an engine that has failed.
-        """
+        """Return to the changelog's end after ``cause``. After an error of a store, open the store again."""
         with self._restoring():
             if isinstance(cause, StoreCorruptedError) and is_damaged(self.store):
                 self.wipe(str(cause))

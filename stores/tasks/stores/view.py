@@ -43,10 +43,7 @@ def _viewed(store: TaskStore, level: IsolationLevel | None, bound: PositionBound
 
 
 class TaskView(ForwardingView):
-    """A view of the store that the task has open at the moment: after a failed commit the task may open it again.
-
-    A query during a restore raises: the store is then between two commits.
-    """
+    """A view of the store that the task has open at the moment. It raises during a restore, between two commits."""
 
     def __init__(self, store: TaskStore, level: IsolationLevel | None, bound: PositionBound | None) -> None:
         self._swaps = store.format.swaps

@@ -26,7 +26,7 @@ from stores.strategies import commit_marker as marker
 from stores.strategies import indexed_batch
 from stores.tasks.directory.entry_files import CheckpointFile, Origin, OriginFile
 from stores.tasks.directory.relocation_journal import Journal
-from stores.tasks.directory.state_directory import PROCESS_FILE, process_id
+from stores.tasks.directory.state_directory import PROCESS_FILE, StateDirectory
 from stores.tasks.directory.store_places import (
     JOURNAL_FILE,
     LAYOUT_FILE,
@@ -299,7 +299,7 @@ NOTES: dict[str, tuple[Callable[[Path], object], Callable[[Path], object]]] = {
         lambda folder: OriginFile(folder / ".origin").read(["store"]),
     ),
     JOURNAL_FILE: (lambda folder: Journal(()).write(folder), Journal.read),
-    PROCESS_FILE: (process_id, process_id),
+    PROCESS_FILE: (lambda folder: StateDirectory(folder).process_id(),) * 2,
 }
 """The files that tasks rely on, by name: what writes one, and what reads it."""
 

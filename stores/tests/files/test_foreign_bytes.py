@@ -31,7 +31,7 @@ from stores.tasks import Topology
 from stores.tasks.directory.entry_files import CheckpointFile, Origin, OriginFile
 from stores.tasks.directory.placement import Move
 from stores.tasks.directory.relocation_journal import Journal
-from stores.tasks.directory.state_directory import StateDirectory, process_id
+from stores.tasks.directory.state_directory import StateDirectory
 from stores.tasks.directory.store_places import read_layout
 from stores.tasks.directory.unnamed_stores import note_kept
 from stores.tasks.identifier import StorePartition, TaskId
@@ -219,7 +219,9 @@ READERS = {
     "the journal, for the layout": Reader(".relocation", lambda: {"layout": "task"}, read_layout),
     "the note of the layout": Reader(".state-layout", lambda: {"layout": "store-partition"}, read_layout),
     "the process file": Reader(
-        "kafka-streams-process-metadata", lambda: {"processId": "12345678-1234-1234-1234-123456789012"}, process_id
+        "kafka-streams-process-metadata",
+        lambda: {"processId": "12345678-1234-1234-1234-123456789012"},
+        lambda folder: StateDirectory(folder).process_id(),
     ),
     "the note of kept stores": Reader(
         ".unnamed", lambda: {"1_2/lmdb/counts": 1e9}, lambda folder: note_kept(StateDirectory(folder), [])
