@@ -18,9 +18,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     commands = parser.add_subparsers(dest="command", required=True)
     inspect = commands.add_parser("inspect", help="print the stores, and the versions and sizes of each partition")
     inspect.add_argument("folder", help="a path, or a URI of pyarrow.fs")
-    given = parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
     try:
-        for line in inspected(VersionLog.open(given.folder)):
+        for line in inspected(VersionLog.open(options.folder)):
             print(line)
     except StoreError as error:
         print(error, file=sys.stderr)
@@ -33,8 +33,8 @@ def inspected(log: VersionLog) -> list[str]:
     stores = log.description.get("stores")
     lines = [f"{log.location}: {log.partitions} partitions, version complete in all: {_number(log.newest_complete())}"]
     for name, kind in sorted(stores.items()) if isinstance(stores, dict) else []:
-        shown = ", ".join(f"{what} {value}" for what, value in sorted(kind.items())) if isinstance(kind, dict) else kind
-        lines.append(f"store {name}: {shown}")
+        text = ", ".join(f"{what} {value}" for what, value in sorted(kind.items())) if isinstance(kind, dict) else kind
+        lines.append(f"store {name}: {text}")
     listings = [log.partition(number).listing() for number in range(log.partitions)]
     newest = max((listing.newest for listing in listings if listing.newest is not None), default=None)
     lines.append("partition  oldest  newest  lag  versions  version bytes  snapshots  newest snapshot  snapshot bytes")

@@ -33,9 +33,9 @@ _DELAY = "spark.watermarkDelayMs"
 
 def check_events(events: DataFrame, keys: tuple[str, ...], order_by: str | None, null_keys: str) -> None:
     """Check the DataFrame and the columns that it must have. Raises: ConfigError."""
-    given = events.sparkSession.version
-    if tuple(int(part) for part in given.split(".")[:2]) < SPARK_MIN:
-        raise ConfigError(f"Spark {given} is too old: stateful() needs {'.'.join(map(str, SPARK_MIN))} or newer")
+    version = events.sparkSession.version
+    if tuple(int(part) for part in version.split(".")[:2]) < SPARK_MIN:
+        raise ConfigError(f"Spark {version} is too old: stateful() needs {'.'.join(map(str, SPARK_MIN))} or newer")
     if not keys:
         raise ConfigError("key names no column: name at least one")
     for what, name in [*(("key column", name) for name in keys), *([("order_by", order_by)] if order_by else [])]:
@@ -117,19 +117,19 @@ def configs_of(stores: Mapping[str, StoreConfig | RecordKind | str], *, times: b
     if not stores:
         raise ConfigError("stores is empty: give at least one store by its name")
     configs: dict[str, StoreConfig] = {}
-    for name, given in stores.items():
+    for name, store in stores.items():
         if not isinstance(name, str) or not _NAME.fullmatch(name) or name == TIMES:
             raise ConfigError(f"{name!r} is no name of a store: use letters, digits, '_', '-' and '.', not {TIMES!r}")
-        if isinstance(given, StoreConfig):
-            configs[name] = given
-        elif isinstance(given, RecordKind):
-            configs[name] = StoreConfig(records=given)
-        elif isinstance(given, str):
-            configs[name] = StoreConfig(given)
+        if isinstance(store, StoreConfig):
+            configs[name] = store
+        elif isinstance(store, RecordKind):
+            configs[name] = StoreConfig(records=store)
+        elif isinstance(store, str):
+            configs[name] = StoreConfig(store)
         else:
             raise TypeError(
                 f"store {name!r} has a StoreConfig, a kind of stores.records, or the name of a backend, not "
-                f"{type(given).__name__}"
+                f"{type(store).__name__}"
             )
     for name, config in configs.items():
         if not backend_named(config.backend).transactional:
@@ -155,17 +155,17 @@ def parsed_output(output: Any, *, records: bool) -> StructType:
     from pyspark.errors import PySparkException
     from pyspark.sql.types import StructType, _parse_datatype_string
 
-    given = FORWARDED if output is None and records else output
+    schema = FORWARDED if output is None and records else output
     try:
-        parsed = _parse_datatype_string(given) if isinstance(given, str) else given
+        struct = _parse_datatype_string(schema) if isinstance(schema, str) else schema
     except PySparkException as error:
-        raise ConfigError(f"output is no schema: {given!r}. Give one as 'name string, count long'") from error
-    if not isinstance(parsed, StructType):
-        raise ConfigError(f"output is no schema with named columns: {given!r}. Give one as 'name string, count long'")
-    twice = sorted({name for name in parsed.names if parsed.names.count(name) > 1})
+        raise ConfigError(f"output is no schema: {schema!r}. Give one as 'name string, count long'") from error
+    if not isinstance(struct, StructType):
+        raise ConfigError(f"output is no schema with named columns: {schema!r}. Give one as 'name string, count long'")
+    twice = sorted({name for name in struct.names if struct.names.count(name) > 1})
     if twice:
         raise ConfigError(f"output has the column {twice[0]!r} more than once: give each another name")
-    return parsed
+    return struct
 
 
 VARIABLE = "PYSPARK_PYTHON"

@@ -67,8 +67,8 @@ class Timers:
 
 def stream_time_ms(store: KeyValueStore) -> int:
     """Return the stream time that ``store`` has, -1 if it has none. Raises: StoreCorruptedError."""
-    kept = store.get(_STREAM_TIME)
-    return -1 if kept is None else _stream_time_in(kept)
+    mark = store.get(_STREAM_TIME)
+    return -1 if mark is None else _stream_time_in(mark)
 
 
 def set_stream_time(store: KeyValueStore, time_ms: int) -> None:
@@ -193,9 +193,9 @@ def rows_of_timers(on_timer: Any, context: Any) -> Iterator[Any]:
     """Call ``on_timer`` for each timer that is due, and return its rows. An exception gets a note with key and time."""
     for key, time_ms in context.timers.take_due(context.watermark_ms):
         try:
-            given = on_timer(key, time_ms, context)
-            if given is not None:
-                yield from [given] if hasattr(given, "schema") else given
+            rows = on_timer(key, time_ms, context)
+            if rows is not None:
+                yield from [rows] if hasattr(rows, "schema") else rows
         except Exception as error:
             error.add_note(f"It was called for the timer at {time_ms} ms of the key {key!r}.")
             raise

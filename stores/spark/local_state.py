@@ -133,7 +133,7 @@ class LocalState:
         for name, copy in self._opened.items():
             keep_ttl(copy.recorder, self._configs[name].records)
         changes = {name: copy.recorder.take() for name, copy in self._opened.items()}
-        return {name: taken for name, taken in changes.items() if taken.pairs or taken.marks}
+        return {name: change for name, change in changes.items() if change.pairs or change.marks}
 
     def commit(self, version: int, version_id: str | None = None) -> None:
         """Commit what is staged as ``version``, which the log has with that ID. Raises: as ``StateStore.commit``."""
@@ -194,15 +194,15 @@ class LocalState:
 
     def _is_of(self, log: PartitionLog, version: int | None, version_id: str | None) -> bool:
         """Return True if each store has the version of its number that the log has."""
-        known: dict[int | None, str | None] = {version: version_id}
+        ids: dict[int | None, str | None] = {version: version_id}
         for copy in self._opened.values():
             number = copy.version
-            kept = copy.store.mark(VERSION_ID) if copy.store.keeps_marks and number is not None else None
-            if number is None or kept is None:
+            own_id = copy.store.mark(VERSION_ID) if copy.store.keeps_marks and number is not None else None
+            if number is None or own_id is None:
                 continue
-            if number not in known:
-                known[number] = log.id_of(number)
-            if known[number] not in (None, kept.decode(errors="replace")):
+            if number not in ids:
+                ids[number] = log.id_of(number)
+            if ids[number] not in (None, own_id.decode(errors="replace")):
                 return False
         return True
 
@@ -264,8 +264,8 @@ class RecordingStore(LoggedStore):
 
     def take(self) -> StoreChanges:
         """Return the changes since the last call."""
-        taken, self._changes = self._changes, StoreChanges()
-        return taken
+        changes, self._changes = self._changes, StoreChanges()
+        return changes
 
     def put(self, key: bytes, value: bytes | None) -> None:
         self.inner.put(key, value)
@@ -342,7 +342,7 @@ def _free_bytes(folder: Path) -> int | None:
     while not folder.exists() and folder != folder.parent:
         folder = folder.parent
     try:
-        found = os.statvfs(folder)
+        disk = os.statvfs(folder)
     except OSError:
         return None
-    return found.f_bavail * found.f_frsize
+    return disk.f_bavail * disk.f_frsize

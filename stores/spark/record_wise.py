@@ -134,44 +134,44 @@ class RecordWise:
     def __call__(self, rows: Rows, context: Context) -> Iterator[pyarrow.RecordBatch]:
         """Process the rows; yield what is forwarded. An exception gets a note with partition, offset and key."""
         assert context.times is not None
-        made = RecordContext(context)
-        time, before = context.record_time, made.stream_time_ms
+        record_context = RecordContext(context)
+        time, before = context.record_time, record_context.stream_time_ms
         for batch in rows.batches():
             for partition, record in _records(batch, self.key, context.partition):
-                made.partition, made.record, made.active = partition, record, True
+                record_context.partition, record_context.record, record_context.active = partition, record, True
                 time.ms = record.timestamp_ms
-                if record.timestamp_ms > made.stream_time_ms:
-                    made.stream_time_ms = record.timestamp_ms
+                if record.timestamp_ms > record_context.stream_time_ms:
+                    record_context.stream_time_ms = record.timestamp_ms
                 try:
-                    self.function(record, made)
+                    self.function(record, record_context)
                 except BaseException as error:
-                    error.add_note(origin_note(made.task_id, partition, record))
+                    error.add_note(origin_note(record_context.task_id, partition, record))
                     raise
                 finally:
-                    made.active = False
-            yield from self._taken(made)
-        if made.stream_time_ms > before:
-            set_stream_time(context.times, made.stream_time_ms)
+                    record_context.active = False
+            yield from self._taken(record_context)
+        if record_context.stream_time_ms > before:
+            set_stream_time(context.times, record_context.stream_time_ms)
 
     def on_timer(self, key: Any, time_ms: int, context: Context) -> Iterator[pyarrow.RecordBatch]:
         """Call ``timer`` with a context of records; yield what it forwards."""
         assert self.timer is not None
-        made = RecordContext(context)
-        made.record = NO_RECORD._replace(timestamp_ms=time_ms)
-        made.active, context.record_time.ms = True, time_ms
+        record_context = RecordContext(context)
+        record_context.record = NO_RECORD._replace(timestamp_ms=time_ms)
+        record_context.active, context.record_time.ms = True, time_ms
         try:
-            self.timer(key, time_ms, made)
+            self.timer(key, time_ms, record_context)
         finally:
-            made.active = False
-        yield from self._taken(made)
+            record_context.active = False
+        yield from self._taken(record_context)
 
     def _taken(self, context: RecordContext) -> Iterator[pyarrow.RecordBatch]:
         import pyarrow as pa
 
-        taken, context.forwarded = context.forwarded, []
-        if not taken:
+        outputs, context.forwarded = context.forwarded, []
+        if not outputs:
             return
-        columns = dict(zip(_COLUMNS, map(list, zip(*taken, strict=True)), strict=True))
+        columns = dict(zip(_COLUMNS, map(list, zip(*outputs, strict=True)), strict=True))
         columns["timestamp"] = [None if time_ms < 0 else time_ms * 1000 for time_ms in columns["timestamp"]]
         columns["headers"] = [
             [{"key": name, "value": content} for name, content in pairs] or None for pairs in columns["headers"]
@@ -208,28 +208,28 @@ def _records(batch: pyarrow.RecordBatch, key: str, number: int) -> Iterator[tupl
     """Return the rows of a batch as records, with the input partition of each."""
     import pyarrow as pa
 
-    given = set(batch.schema.names)
+    names = set(batch.schema.names)
     times, offsets, headers = [-1] * batch.num_rows, [-1] * batch.num_rows, None
-    if "timestamp_ms" in given:
+    if "timestamp_ms" in names:
         times = batch.column("timestamp_ms").cast(pa.int64()).fill_null(-1).to_pylist()
-    elif "timestamp" in given:
+    elif "timestamp" in names:
         at = batch.column("timestamp").cast(pa.timestamp("ms", "UTC"), safe=False)
         times = at.cast(pa.int64()).fill_null(-1).to_pylist()
-    if "offset" in given:
+    if "offset" in names:
         offsets = batch.column("offset").cast(pa.int64()).fill_null(-1).to_pylist()
-    if "headers" in given:
+    if "headers" in names:
         headers = [
             tuple((one["key"], one["value"]) for one in some or ()) for some in batch.column("headers").to_pylist()
         ]
-    topics = batch.column("topic").to_pylist() if "topic" in given else [_UNNAMED] * batch.num_rows
-    numbers = batch.column("partition").to_pylist() if "partition" in given else [number] * batch.num_rows
+    topics = batch.column("topic").to_pylist() if "topic" in names else [_UNNAMED] * batch.num_rows
+    numbers = batch.column("partition").to_pylist() if "partition" in names else [number] * batch.num_rows
     keys, values = _bytes(batch.column(key)), _bytes(batch.column(VALUE))
-    known: dict[tuple[str, int], TopicPartition] = {}
+    partitions: dict[tuple[str, int], TopicPartition] = {}
     for row in range(batch.num_rows):
         origin = topics[row], numbers[row]
-        partition = known.get(origin)
+        partition = partitions.get(origin)
         if partition is None:
-            partition = known[origin] = TopicPartition(*origin)
+            partition = partitions[origin] = TopicPartition(*origin)
         yield partition, Record(offsets[row], keys[row], values[row], times[row], headers[row] if headers else ())
 
 
@@ -237,5 +237,5 @@ def _bytes(column: pyarrow.Array) -> list[bytes | None]:
     """Return texts as UTF-8, and bytes as they are."""
     import pyarrow as pa
 
-    found: list[bytes | None] = column.cast(pa.binary()).to_pylist()
-    return found
+    values: list[bytes | None] = column.cast(pa.binary()).to_pylist()
+    return values

@@ -61,14 +61,14 @@ class Rows:
         return table if self._order_by is None else table.sort_by(self._order_by)
 
     def __iter__(self) -> Iterator[Any]:
-        made: Any = None
+        make_row: Any = None
         for batch in self.batches():
-            if made is None:
+            if make_row is None:
                 self._names = batch.schema.names
-                made = _named(self._names)._make
+                make_row = _named(self._names)._make
             for values in zip(*(column.to_pylist() for column in batch.columns), strict=True):
                 self.row_number += 1
-                self.row = row = made(values)
+                self.row = row = make_row(values)
                 yield row
         self.forget()
 
@@ -91,18 +91,18 @@ def checked_batches(
     """
     import pyarrow.compute as pc
 
-    for given in batches:
-        if not given.num_rows:
+    for whole in batches:
+        if not whole.num_rows:
             continue
-        at = given.schema.get_field_index(PARTITION_COLUMN)
-        found = pc.min_max(given.column(at)).as_py()
-        if not partition == found["min"] == found["max"]:
+        at = whole.schema.get_field_index(PARTITION_COLUMN)
+        numbers = pc.min_max(whole.column(at)).as_py()
+        if not partition == numbers["min"] == numbers["max"]:
             raise StoreError(
-                f"task {partition} got rows of partition {found['min']} of {partitions}: the query has changed the "
+                f"task {partition} got rows of partition {numbers['min']} of {partitions}: the query has changed the "
                 "tasks of stateful(). Put its result through repartition() before coalesce() or union(), or write it "
                 "first"
             )
-        batch = given.drop_columns([PARTITION_COLUMN])
+        batch = whole.drop_columns([PARTITION_COLUMN])
         if null_keys == REFUSE:
             for name in key:
                 column = batch.column(batch.schema.get_field_index(name))
@@ -149,8 +149,8 @@ def _as_one(batches: list[pyarrow.RecordBatch]) -> list[pyarrow.RecordBatch]:
 
     if len(batches) < 2:
         return batches
-    joined: list[pyarrow.RecordBatch] = pa.Table.from_batches(batches).combine_chunks().to_batches()
-    return joined
+    whole: list[pyarrow.RecordBatch] = pa.Table.from_batches(batches).combine_chunks().to_batches()
+    return whole
 
 
 def _fitted(given: Iterable[Any] | None, schema: pyarrow.Schema) -> Iterator[pyarrow.RecordBatch]:
@@ -222,9 +222,9 @@ def _column(field: pyarrow.Field, before: int, values: Any, convert: Callable[[A
             try:
                 convert(values[at : at + 1])
             except unfit:
-                shown = getattr(values[at], "as_py", partial(values.__getitem__, at))()
+                value = getattr(values[at], "as_py", partial(values.__getitem__, at))()
                 raise ConfigError(
-                    f"output row {before + at + 1} has {shown!r} in column {field.name!r}, which does not fit its type "
+                    f"output row {before + at + 1} has {value!r} in column {field.name!r}, which does not fit its type "
                     f"{field.type}: correct the function, or the declared output"
                 ) from error
         raise

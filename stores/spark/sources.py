@@ -24,13 +24,7 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStrea
 from stores.changelog.files import VersionLog
 from stores.errors import ChangelogError, ConfigError, SerdeMismatchError
 from stores.records.expiry import STREAM_TIME, stream_time_of
-from stores.records.segments import (
-    SEGMENT_BYTES,
-    RecordRetention,
-    has_timestamps,
-    keys_described,
-    unpacked,
-)
+from stores.records.segments import SEGMENT_BYTES, RecordRetention, has_timestamps, keys_described, unpacked
 from stores.records.serdes import FLOAT64, INT64, JSON, STR
 from stores.records.values import TIME_BYTES
 from stores.spark.context import TIMES_KIND, shown_timer
@@ -131,10 +125,10 @@ def rows_of(log: VersionLog, partition: int, version: int, store: str | None = N
     for piece in log.partition(partition).restore(None, version):
         if piece.fresh:
             state, marks = {}, {}
-        for name, changed in piece.changes.items():
+        for name, changes in piece.changes.items():
             if store in (None, name):
-                _apply(changed.pairs, state.setdefault(name, {}))
-                _apply(changed.marks, marks.setdefault(name, {}))
+                _apply(changes.pairs, state.setdefault(name, {}))
+                _apply(changes.marks, marks.setdefault(name, {}))
     for name in sorted(state):
         kind = kinds.get(name)
         if not _is_kind(kind):
@@ -194,8 +188,8 @@ class _Decoder:
 
     def row(self, key: bytes, value: bytes) -> tuple[str, str, datetime | None, datetime | None, datetime | None]:
         if self._kind == TIMES_KIND:
-            shown, nothing, time_ms = shown_timer(key, value)
-            return shown, nothing, _time(time_ms), None, None
+            text, nothing, time_ms = shown_timer(key, value)
+            return text, nothing, _time(time_ms), None, None
         start = end = timestamp = None
         bare = key
         if self._keys is not None:

@@ -106,10 +106,10 @@ def stateful(
     checkpoint = None if checkpoint is None else absolute(os.fspath(checkpoint))
     check_events(events, keys, order_by, null_keys)
     check_functions(process, process_record, on_timer)
-    parsed = parsed_output(output, records=process_record is not None)
+    schema = parsed_output(output, records=process_record is not None)
     if process_record is not None:
         check_records(events, keys)
-        record_wise = RecordWise(process_record, keys[0], checked_output(parsed), on_timer)
+        record_wise = RecordWise(process_record, keys[0], checked_output(schema), on_timer)
         process, on_timer = record_wise, None if on_timer is None else record_wise.on_timer
         order_by = "offset" if order_by is None and "offset" in events.columns else order_by
     configs = configs_of(stores, times=on_timer is not None or process_record is not None)
@@ -140,7 +140,7 @@ def stateful(
         stores=configs,
         stores_id=_digest(configs),
         process=process,  # type: ignore[arg-type]
-        output=to_arrow_schema(parsed, timezone="UTC"),
+        output=to_arrow_schema(schema, timezone="UTC"),
         key=keys,
         order_by=order_by,
         null_keys=null_keys,
@@ -166,7 +166,7 @@ def stateful(
         events = with_idle_batches(events, checkpoint)  # type: ignore[arg-type]
     columns = [F.col(_quoted(name)) for name in keys]
     belongs = F.pmod(F.hash(*columns), F.lit(partitions)).alias(PARTITION_COLUMN)
-    return events.select("*", belongs).repartition(partitions, *columns).mapInArrow(compute, parsed)
+    return events.select("*", belongs).repartition(partitions, *columns).mapInArrow(compute, schema)
 
 
 def this_batch(plan: Plan) -> Batch:
@@ -233,18 +233,18 @@ def next_version(log: VersionLog, wanted: int | None) -> tuple[int, bool]:
     newest = [log.partition(number).listing().newest for number in range(log.partitions)]
     reached = [-1 if version is None else version for version in newest]
     last = max(reached)
-    done = sum(version == last for version in reached)
+    complete = sum(version == last for version in reached)
     if min(reached) < last - 1:
         raise StoreError(
             f"the partitions in {log.location} are at versions {min(reached)} to {last}: bring the folder back from a "
             "copy"
         )
-    if done < len(reached):
+    if complete < len(reached):
         if wanted == last:
             return last, True
         raise StoreError(
-            f"only {done} of {len(reached)} partitions in {log.location} have version {last}, because the batch did "
-            f"not finish: repeat it with version={last} over the same rows, or let its streaming query go on"
+            f"only {complete} of {len(reached)} partitions in {log.location} have version {last}, because the batch "
+            f"did not finish: repeat it with version={last} over the same rows, or let its streaming query go on"
         )
     if wanted is None:
         query = None if last < 0 else log.partition(0).header(last).query

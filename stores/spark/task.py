@@ -23,12 +23,7 @@ from secrets import token_hex
 from typing import TYPE_CHECKING
 
 from stores.changelog.files import Header, PartitionLog, VersionLog
-from stores.errors import (
-    ChangelogLostError,
-    ProducerFencedError,
-    StoreError,
-    StoreIncompatibleError,
-)
+from stores.errors import ChangelogLostError, ProducerFencedError, StoreError, StoreIncompatibleError
 from stores.spark.context import TIMES, Context, rows_of_timers
 from stores.spark.local_state import LocalState
 from stores.spark.plan import Batch, Plan
@@ -147,21 +142,21 @@ def _compute(
     plan: Plan, batch: Batch, log: VersionLog, partition: PartitionLog, header: Header, rows: Rows
 ) -> Iterator[pyarrow.RecordBatch]:
     state = _state_of(plan, batch.partition)
-    written = partition.write_rows(replace(header, kind="rows"), plan.output)
-    kept: list[pyarrow.RecordBatch] | None = []
+    row_file = partition.write_rows(replace(header, kind="rows"), plan.output)
+    in_memory: list[pyarrow.RecordBatch] | None = []
     kept_bytes = 0
     try:
         state.bring_to(partition, header.previous, header.previous_id)
         context = _context(plan, batch, header, state)
-        for made in _results(plan, context, rows):
-            written.write(made)
-            kept_bytes += made.nbytes
+        for output in _results(plan, context, rows):
+            row_file.write(output)
+            kept_bytes += output.nbytes
             if kept_bytes > ROWS_IN_MEMORY_BYTES:
-                kept = None
-            if kept is not None:
-                kept.append(made)
+                in_memory = None
+            if in_memory is not None:
+                in_memory.append(output)
         changes = state.take_changes()
-        header = replace(header, rows=written.finish(), num_rows=written.num_rows)
+        header = replace(header, rows=row_file.finish(), num_rows=row_file.num_rows)
         in_log = partition.append(header, changes)
         if in_log.id != header.id:
             _log.warning("another attempt has written version %d of partition %d", header.version, batch.partition)
@@ -170,7 +165,7 @@ def _compute(
             return _again(partition, in_log, plan)
     except BaseException as error:
         _forget(plan, batch.partition)
-        written.discard(error)
+        row_file.discard(error)
         raise
     try:
         state.commit(header.version, header.id)
@@ -179,7 +174,7 @@ def _compute(
         # The log has the version, so the batch is done. The local copy is brought up from there.
         _log.warning("after version %d of partition %d: %s", header.version, batch.partition, error)
         _forget(plan, batch.partition)
-    return partition.read_rows(header) if kept is None else iter(kept)
+    return partition.read_rows(header) if in_memory is None else iter(in_memory)
 
 
 def _context(plan: Plan, batch: Batch, header: Header, state: LocalState) -> Context:
@@ -237,12 +232,12 @@ def _maintain(partition: PartitionLog, header: Header, state: LocalState) -> Non
 def _state_of(plan: Plan, partition: int) -> LocalState:
     """Return the open stores of a partition, from the last batch in this process if they fit."""
     key = (plan.log_id, partition)
-    found = _open.pop(key, None)
-    if found is not None and found[0].stores_id == plan.stores_id and found[0].local_folder() == plan.local_folder():
-        _open[key] = (plan, found[1])
-        return found[1]
-    if found is not None:
-        found[1].close()
+    entry = _open.pop(key, None)
+    if entry is not None and entry[0].stores_id == plan.stores_id and entry[0].local_folder() == plan.local_folder():
+        _open[key] = (plan, entry[1])
+        return entry[1]
+    if entry is not None:
+        entry[1].close()
     state = LocalState(plan.local_folder() / plan.log_id, partition, plan.stores)
     while len(_open) >= OPEN_MAX:
         _open.pop(next(iter(_open)))[1].close()
@@ -252,9 +247,9 @@ def _state_of(plan: Plan, partition: int) -> LocalState:
 
 def _forget(plan: Plan, partition: int) -> None:
     """Close the stores of a partition, whose staged writes count for nothing."""
-    found = _open.pop((plan.log_id, partition), None)
-    if found is not None:
-        found[1].close()
+    entry = _open.pop((plan.log_id, partition), None)
+    if entry is not None:
+        entry[1].close()
 
 
 def close_all() -> None:

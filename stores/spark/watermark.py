@@ -26,10 +26,10 @@ def watermark_of(checkpoint: str, batch: int, query: str) -> int:
     """
     folder = open_folder(_location(checkpoint), for_reading=True)
     lines = _read(folder, "metadata", checkpoint).splitlines()
-    found = _parsed(lines[0] if lines else b"", "metadata", checkpoint).get("id")
-    if found != query:
+    owner = _parsed(lines[0] if lines else b"", "metadata", checkpoint).get("id")
+    if owner != query:
         raise StoreIncompatibleError(
-            f"{checkpoint} is the checkpoint of the streaming query {found}, and this is {query}: give stateful() the "
+            f"{checkpoint} is the checkpoint of the streaming query {owner}, and this is {query}: give stateful() the "
             "folder that is the query's checkpointLocation"
         )
     return _watermark_in(folder, f"offsets/{batch}", "batchWatermarkMs", checkpoint)
@@ -38,8 +38,8 @@ def watermark_of(checkpoint: str, batch: int, query: str) -> int:
 def next_watermark_of(checkpoint: str) -> int:
     """Return the watermark after the last batch that is done, 0 before the first. Raises: as ``watermark_of``."""
     folder = open_folder(_location(checkpoint), for_reading=True)
-    done = [int(name) for name in folder.names("commits") if name.isdecimal()]
-    return _watermark_in(folder, f"commits/{max(done)}", "nextBatchWatermarkMs", checkpoint) if done else 0
+    batches = [int(name) for name in folder.names("commits") if name.isdecimal()]
+    return _watermark_in(folder, f"commits/{max(batches)}", "nextBatchWatermarkMs", checkpoint) if batches else 0
 
 
 def absolute(checkpoint: str) -> str:
@@ -76,12 +76,12 @@ def _read(folder: Folder, name: str, checkpoint: str) -> bytes:
 
 def _parsed(line: bytes, name: str, checkpoint: str) -> dict[str, object]:
     try:
-        found = parsed_json(line)
+        content = parsed_json(line)
     except ValueError as error:
         raise _unreadable(name, checkpoint) from error
-    if not isinstance(found, dict):
+    if not isinstance(content, dict):
         raise _unreadable(name, checkpoint)
-    return found
+    return content
 
 
 def _unreadable(name: str, checkpoint: str) -> ConfigError:

@@ -65,21 +65,21 @@ class TaskConfig(TaskSettings):
         Raises: TypeError; ConfigError for an unknown name, with the nearest known one; for a property without
         counterpart here, with the reason; and for a value that does not fit or contradicts another one.
         """
-        given, options = read(properties, {**TASK_PROPERTIES, **STORE_PROPERTIES}, StoreConfig.OPTION)
+        settings, options = read(properties, {**TASK_PROPERTIES, **STORE_PROPERTIES}, StoreConfig.OPTION)
         for name in ("application_id", "state_dir"):
-            if name not in given:
+            if name not in settings:
                 raise ConfigError(f"property {name.replace('_', '.')} is missing: add it")
         for name, (allowed, reason) in _REFUSED.items():
-            if given.pop(name, allowed) != allowed:
+            if settings.pop(name, allowed) != allowed:
                 raise ConfigError(f"property {name} can't be {properties[name]}: {reason}")
-        check_application(given["application_id"])
-        checked_path(given["state_dir"])
-        given["state_dir"] = Path(given["state_dir"]) / given["application_id"]
+        check_application(settings["application_id"])
+        checked_path(settings["state_dir"])
+        settings["state_dir"] = Path(settings["state_dir"]) / settings["application_id"]
         of_task = {setting for setting, _ in TASK_PROPERTIES.values()}
-        mine = {setting: value for setting, value in given.items() if setting in of_task}
-        of_store = {setting: value for setting, value in given.items() if setting not in of_task}
-        if "processing_guarantee" in given:
-            mine["guarantee"] = given["processing_guarantee"]
+        mine = {setting: value for setting, value in settings.items() if setting in of_task}
+        of_store = {setting: value for setting, value in settings.items() if setting not in of_task}
+        if "processing_guarantee" in settings:
+            mine["guarantee"] = settings["processing_guarantee"]
         return cls(
             **mine,
             topology=topology,
@@ -116,17 +116,17 @@ class TaskConfig(TaskSettings):
         **settings: Any,
     ) -> StreamTask:
         """Make a task of the application; ``settings`` replace some of these for it. Raises: as ``StreamTask``."""
-        chosen = replace(self, **settings)
+        config = replace(self, **settings)
         return StreamTask(
-            chosen.application_id,
+            config.application_id,
             task_id,
-            state_dir=chosen.state_dir,
+            state_dir=config.state_dir,
             changelog=changelog,
-            stores=chosen.stores(stores),
+            stores=config.stores(stores),
             process=process,
             inputs=inputs,
             init=init,
-            settings=chosen,
+            settings=config,
             shared=shared,
         )
 

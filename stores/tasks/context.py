@@ -109,8 +109,8 @@ class TaskContext:
         try:
             return self.stores[name]
         except KeyError:
-            known = ", ".join(self.stores) or "none"
-            raise ConfigError(f"task {self.task_id} has no store {name!r}; it has: {known}") from None
+            names = ", ".join(self.stores) or "none"
+            raise ConfigError(f"task {self.task_id} has no store {name!r}; it has: {names}") from None
 
     def forward(
         self,

@@ -149,7 +149,7 @@ class GlobalCopy(LogFollower):
         Raises: ChangelogError for a record that the store can't have, and if the topic no longer has the next record;
         ChangelogTimeoutError; as ``KeyValueStore.commit``.
         """
-        piece, ended = Piece(), []
+        piece, whole_partitions = Piece(), []
         conversion = TopicConversion(self.store, self._config.records, self)
         for partition, offset in self._next.items():
             # No name holds the read: it ends here, and with it a snapshot of the changelog.
@@ -157,7 +157,7 @@ class GlobalCopy(LogFollower):
                 partition, iter(self._changelog.read(partition, offset)), conversion, records_max, COMMIT_BYTES_MAX
             ):
                 break
-            ended.append(partition)
+            whole_partitions.append(partition)
         if piece.read:
             self.bound.make_room(piece.num_bytes)
             self._commit(piece)
@@ -169,7 +169,7 @@ class GlobalCopy(LogFollower):
             del self._next[partition]
         self._next.update({partition: offset + 1 for partition, offset in piece.offsets.items()})
         # Markers, aborted records and gaps may be before an end that was known before this read.
-        for partition in ended:
+        for partition in whole_partitions:
             self._next[partition] = max(self._next[partition], self._ends.get(partition, 0))
         return piece.read
 
@@ -350,9 +350,9 @@ class GlobalStores(Closeable):
     def _read_to_the_ends(self, on_progress: Callable[[int], None] | None) -> None:
         ends = {name: copy.ends() for name, copy in self._copies.items()}
         # If nothing is read, markers, aborted records and gaps are all that is left.
-        while (left := sum(copy.lag(ends[name]) for name, copy in self._copies.items())) and self._follow():
+        while (remaining := sum(copy.lag(ends[name]) for name, copy in self._copies.items())) and self._follow():
             if on_progress is not None:
-                on_progress(left)
+                on_progress(remaining)
 
     def _taken(self) -> Path:
         """Lock the first folder that no process has, and return it."""

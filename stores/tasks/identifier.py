@@ -100,7 +100,7 @@ def check_application(name: object) -> None:
 
 def check_stores(names: Iterable[object]) -> None:
     """Check the names of one task's stores, each and together. Raises: TypeError, ConfigError."""
-    known: dict[str, str] = {}
+    originals: dict[str, str] = {}
     for name in names:
         checked = _check_name("a store", name)
         if checked.lower().endswith(_RESERVED_ENDS):
@@ -108,7 +108,7 @@ def check_stores(names: Iterable[object]) -> None:
                 f"{name!r} is not a valid name of a store: the endings {', '.join(_RESERVED_ENDS)} are reserved for "
                 "files beside a store. Choose another name"
             )
-        other = known.setdefault(_folded(checked), checked)
+        other = originals.setdefault(_folded(checked), checked)
         if other != checked:
             raise ConfigError(
                 f"the stores {other!r} and {checked!r} of one task collide: some file systems ignore the case of "
@@ -123,13 +123,13 @@ def check_engine(name: object) -> str:
 
 def check_inputs(partitions: Iterable[TopicPartition]) -> None:
     """Check the input partitions of one task. Raises: TypeError, ConfigError."""
-    seen = set()
+    distinct = set()
     for topic, number in partitions:
         check_topic(topic)
         check_number("a partition", number)
-        if (topic, number) in seen:
+        if (topic, number) in distinct:
             raise ConfigError(f"partition {number} of {topic!r} is an input of the task twice: drop one")
-        seen.add((topic, number))
+        distinct.add((topic, number))
 
 
 def check_topic(topic: object) -> None:

@@ -52,10 +52,10 @@ class InputLoop:
                 if began < 0:
                     began = transaction.done
                 self._process_input(sys.maxsize if max_records is None else began + max_records, wait_ns)
-                done = transaction.done
+                end = transaction.done
                 if commit:
                     self._commit()
-                return done - began
+                return end - began
             except TransactionAbortedError:
                 continue  # Another task of the transaction has failed: from the last commit on.
             except ChangelogTimeoutError as error:
@@ -86,13 +86,13 @@ class InputLoop:
         inputs, first = transaction.inputs, self._first
         for number in (*range(first, len(inputs)), *range(first)):
             partition = inputs[number]
-            left = min(done_at_most - transaction.done, _RUN_RECORDS)
-            if not left:
+            limit = min(done_at_most - transaction.done, _RUN_RECORDS)
+            if not limit:
                 break
             self._first = (number + 1) % len(inputs)
             read = self._read(partition)
             try:
-                records: Iterable[Record] = islice(read, left)
+                records: Iterable[Record] = islice(read, limit)
                 if transaction.changelog.reads_hold_snapshots:
                     records = list(records)
                     _end(read)
@@ -125,8 +125,8 @@ def _end(read: Iterator[Record]) -> None:
 def checked_inputs(inputs: object) -> tuple[TopicPartition, ...]:
     """Return the input partitions. Raises: TypeError; ConfigError for one that no task can have."""
     if isinstance(inputs, TopicPartition) or not isinstance(inputs, Sequence) or isinstance(inputs, str | bytes):
-        given = repr(inputs) if isinstance(inputs, str | TopicPartition) else type(inputs).__name__
-        raise TypeError(f"inputs is a list of TopicPartition, not {given}: write [TopicPartition('topic', 0)]")
+        description = repr(inputs) if isinstance(inputs, str | TopicPartition) else type(inputs).__name__
+        raise TypeError(f"inputs is a list of TopicPartition, not {description}: write [TopicPartition('topic', 0)]")
     for each in inputs:
         if not isinstance(each, tuple) or len(each) != len(TopicPartition._fields):
             raise TypeError(f"an input is a TopicPartition, not {each!r}: write TopicPartition('topic', 0)")

@@ -87,22 +87,22 @@ class InputStarts:
         start, end = self._changelog.start_offset(partition), self._changelog.end_offset(partition)
         if start <= offset <= end:
             return offset  # It has it by now.
-        gone = (
+        fact = (
             f"the input {_name(partition)} of task {self._task_id} has the offsets {start} to {end}, and not {offset}, "
             "at which the task continues"
         )
-        lost = (
+        loss = (
             f"{start - offset} records are lost to it"
             if offset < start
             else "the topic was replaced or has lost records"
         )
         if self._choice not in (OffsetReset.EARLIEST, OffsetReset.LATEST):
             raise OffsetOutOfRangeError(
-                f"{gone}: {lost}. Set {PROPERTY} to earliest to continue at {start}, or to latest to continue at {end}"
+                f"{fact}: {loss}. Set {PROPERTY} to earliest to continue at {start}, or to latest to continue at {end}"
             )
-        self._chosen[partition] = chosen = start if self._choice is OffsetReset.EARLIEST else end
-        _log.warning("%s: %s. It continues at %d, by %s=%s", gone, lost, chosen, PROPERTY, self._choice)
-        return chosen
+        self._chosen[partition] = start_offset = start if self._choice is OffsetReset.EARLIEST else end
+        _log.warning("%s: %s. It continues at %d, by %s=%s", fact, loss, start_offset, PROPERTY, self._choice)
+        return start_offset
 
 
 def _name(partition: TopicPartition) -> str:

@@ -96,7 +96,7 @@ def _message(error: BaseException) -> str:
 def dead_letter_headers(error: BaseException, partition: TopicPartition, record: Record) -> Headers:
     """Return the headers of a dead letter: those of the record, then the error and the record's origin."""
     kind = type(error)
-    told = {
+    headers = {
         "exception": kind.__name__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}",
         "message": _message(error),
         # From the end: there is the error itself.
@@ -105,7 +105,7 @@ def dead_letter_headers(error: BaseException, partition: TopicPartition, record:
         "partition": str(partition.partition),
         "offset": str(record.offset),
     }
-    texts = ((f"__streams.errors.{name}", text[:_TEXT_CHARACTERS_MAX]) for name, text in told.items())
+    texts = ((f"__streams.errors.{name}", text[:_TEXT_CHARACTERS_MAX]) for name, text in headers.items())
     return (*record.headers, *((name, text.encode("utf-8", "replace")) for name, text in texts))
 
 

@@ -20,11 +20,7 @@ from stores.tasks.on_error import DeadLetterTopic, OnError, checked_on_error
 from stores.tasks.stores.log_follower import OnRestore
 from stores.tasks.stores.store_metrics import RecordingLevel
 from stores.tasks.task_transaction import ThreadTransaction
-from stores.tasks.timing import (
-    TASK_TIMEOUT_S,
-    Clock,
-    checked_commit_interval_ms,
-)
+from stores.tasks.timing import TASK_TIMEOUT_S, Clock, checked_commit_interval_ms
 from stores.tasks.topology import Topology
 
 

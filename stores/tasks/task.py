@@ -47,12 +47,7 @@ from stores.tasks.stores.task_store import TaskStore
 from stores.tasks.task_resources import StandbyTask, TaskResources
 from stores.tasks.task_state import Call, TaskCounters, TaskLifecycle
 from stores.tasks.task_transaction import TaskTransaction
-from stores.tasks.timing import (
-    Punctuator,
-    SystemClock,
-    Timing,
-    checked_commit_interval_ms,
-)
+from stores.tasks.timing import Punctuator, SystemClock, Timing, checked_commit_interval_ms
 
 _DEFAULTS = TaskSettings()
 

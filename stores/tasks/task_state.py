@@ -15,13 +15,7 @@ from enum import StrEnum
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from stores.errors import (
-    ChangelogTimeoutError,
-    ProducerFencedError,
-    StoreClosedError,
-    StoreError,
-    StoreRestoringError,
-)
+from stores.errors import ChangelogTimeoutError, ProducerFencedError, StoreClosedError, StoreError, StoreRestoringError
 from stores.metrics import none_early
 from stores.strategies.counters import Counters
 from stores.tasks.identifier import TaskId

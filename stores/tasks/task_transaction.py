@@ -138,8 +138,8 @@ class TaskTransaction:
         topics = self.changelog.topics()
         for partition in self.inputs:
             offset = committed.get(partition)
-            known = offset is not None or partition.topic in topics
-            self.next_offsets[partition] = self._starts.start(partition, offset) if known else 0
+            has_start = offset is not None or partition.topic in topics
+            self.next_offsets[partition] = self._starts.start(partition, offset) if has_start else 0
         self._begin_next()
         self.moved = self._starts.has_chosen
         timing = self.timing
@@ -265,7 +265,7 @@ class TaskTransaction:
             type(error).__name__,
         )
         processed, reached = self.processed, dict(self.next_offsets)
-        asked = False
+        reached_stores = False
         try:
             if isinstance(error, ProducerFencedError):
                 self.counters.rolled_back(processed)
@@ -277,7 +277,7 @@ class TaskTransaction:
                 raise end_error
             if self._shared is None:
                 self._end_own(error, in_doubt=in_doubt)
-            asked = True
+            reached_stores = True
             self.stores.return_to_commit(error, self.committed_position())
             self.begin()
             # Counted only now, when it is known whether the changelog has taken the records.
@@ -291,7 +291,7 @@ class TaskTransaction:
                 self.stores.rollback()  # Now, so that nobody reads staged writes until the changelog answers again.
         except BaseException as failure:
             self.counters.rolled_back(processed)
-            if not asked:
+            if not reached_stores:
                 with suppress(Exception):
                     self.stores.rollback()  # The producer has failed before the stores were asked to roll back.
             self._fail(failure)
@@ -364,8 +364,8 @@ class ThreadTransaction:
 
         Raises: as ``SharedProducer.close``.
         """
-        joined = self._parts.get(part.transactional_id) is part
-        if joined:
+        is_member = self._parts.get(part.transactional_id) is part
+        if is_member:
             del self._parts[part.transactional_id]
             uncommitted = part.in_log and (part.context.active or not part.is_empty)
             if uncommitted and not self._rolling_back and self._unsettled is None:
@@ -375,7 +375,7 @@ class ThreadTransaction:
         if producer is None:
             return
         try:
-            if joined:
+            if is_member:
                 producer.leave(part.transactional_id)
         finally:
             if not self._parts:

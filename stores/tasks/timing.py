@@ -98,8 +98,8 @@ class StreamTime:
 
     def begin(self, committed: Mapping[TopicPartition, int], inputs: Iterable[TopicPartition]) -> None:
         """Return to the committed stream time."""
-        known = (committed[partition] for partition in inputs if partition in committed)
-        self.ms = self._committed_ms = max(known, default=UNKNOWN_MS)
+        times = (committed[partition] for partition in inputs if partition in committed)
+        self.ms = self._committed_ms = max(times, default=UNKNOWN_MS)
 
     def uncommitted(self) -> dict[TopicPartition, int]:
         """The entry to commit with the offsets, empty if unchanged; it counts as committed from then on."""
@@ -189,13 +189,13 @@ class Punctuation:
             raise TypeError(f"a punctuator is a function of a timestamp, not {type(callback).__name__}")
         if kind is PunctuationType.STREAM_TIME:
             due = (self._stream_time_ms // interval_ms + 1) * interval_ms if self._stream_time_ms >= 0 else 0
-            made = Schedule(interval_ms, callback, due)
-            self._stream.append(made)
+            schedule = Schedule(interval_ms, callback, due)
+            self._stream.append(schedule)
         else:
             interval_ns = interval_ms * 1_000_000
-            made = Schedule(interval_ns, callback, self._clock.monotonic_ns() + interval_ns)
-            self._wall.append(made)
-        return made
+            schedule = Schedule(interval_ns, callback, self._clock.monotonic_ns() + interval_ns)
+            self._wall.append(schedule)
+        return schedule
 
     def fire_stream(self, stream_time_ms: int, call: Callable[[Punctuator, int], None]) -> None:
         """Call each schedule that is due by stream time, once, even if several of its intervals have passed."""

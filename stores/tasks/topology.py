@@ -34,16 +34,16 @@ def murmur2_64(data: bytes, seed: int = 0) -> int:
     It is the same on every machine and in every release.
     Source: Austin Appleby, ``MurmurHash64A`` (public domain); KIP-816, "Alternative 2".
     """
-    found = (seed ^ (len(data) * _MULTIPLIER)) & _MASK
+    value = (seed ^ (len(data) * _MULTIPLIER)) & _MASK
     whole = len(data) & ~7
     for at in range(0, whole, 8):
         word = (int.from_bytes(data[at : at + 8], "little") * _MULTIPLIER) & _MASK
         word = ((word ^ (word >> _SHIFT)) * _MULTIPLIER) & _MASK
-        found = ((found ^ word) * _MULTIPLIER) & _MASK
+        value = ((value ^ word) * _MULTIPLIER) & _MASK
     if whole < len(data):
-        found = ((found ^ int.from_bytes(data[whole:], "little")) * _MULTIPLIER) & _MASK
-    found = ((found ^ (found >> _SHIFT)) * _MULTIPLIER) & _MASK
-    return found ^ (found >> _SHIFT)
+        value = ((value ^ int.from_bytes(data[whole:], "little")) * _MULTIPLIER) & _MASK
+    value = ((value ^ (value >> _SHIFT)) * _MULTIPLIER) & _MASK
+    return value ^ (value >> _SHIFT)
 
 
 _BYTES_MAX = 16 << 20
@@ -112,8 +112,8 @@ class Topology:
         numbers: dict[int, Subtopology] = {}
         for topics, subtopology in sorted(by_topics.items(), key=lambda each: each[0]):
             # No topic's name has a comma.
-            joined = ",".join(topics).encode()
-            number = next(number for seed in count() if (number := murmur2_64(joined, seed)) not in numbers)
+            text = ",".join(topics).encode()
+            number = next(number for seed in count() if (number := murmur2_64(text, seed)) not in numbers)
             numbers[number] = subtopology
         return cls(numbers)
 
@@ -122,13 +122,13 @@ class Topology:
         """Return a topology from its parsed JSON. Raises: ConfigError, TypeError."""
         if not isinstance(content, Mapping) or set(content) != {"subtopologies"}:
             raise ConfigError('a topology is an object with the one field "subtopologies"')
-        found = content["subtopologies"]
-        if isinstance(found, list):
-            found = dict(enumerate(found))
-        if not isinstance(found, Mapping):
+        entries = content["subtopologies"]
+        if isinstance(entries, list):
+            entries = dict(enumerate(entries))
+        if not isinstance(entries, Mapping):
             raise ConfigError('"subtopologies" is an object by number, or a list')
         subtopologies: dict[int, Subtopology] = {}
-        for name, fields in found.items():
+        for name, fields in entries.items():
             number = _number(name)
             if number in subtopologies:
                 raise ConfigError(f"the topology has the sub-topology {number} twice: drop one")
@@ -144,8 +144,8 @@ class Topology:
     def from_file(cls, path: str | PathLike[str]) -> Self:
         """A topology from a JSON file. Raises: ConfigError, TypeError; StoreUnavailableError if it can't be read."""
         file = checked_path(path)
-        with translated_system_errors(file), open(file, "rb") as opened:
-            text = opened.read(_BYTES_MAX + 1)
+        with translated_system_errors(file), open(file, "rb") as stream:
+            text = stream.read(_BYTES_MAX + 1)
         if len(text) > _BYTES_MAX:
             raise ConfigError(f"{file} has more than {_BYTES_MAX:,} bytes: choose a file with a topology")
         try:
@@ -157,8 +157,8 @@ class Topology:
 
     def check_task(self, subtopology: int, stores: Iterable[str], topics: Iterable[str]) -> None:
         """Check that the sub-topology has these stores and, if it names any inputs, these. Raises: ConfigError."""
-        known = self.subtopologies.get(subtopology)
-        if known is None:
+        own = self.subtopologies.get(subtopology)
+        if own is None:
             raise ConfigError(f"the topology has no sub-topology {subtopology}: correct the task's ID, or declare it")
         for store in stores:
             number = self.subtopology_of(store)
@@ -169,9 +169,9 @@ class Topology:
                     "correct the task's ID, or the topology"
                 )
         for topic in topics:
-            if known.inputs and topic not in known.inputs:
+            if own.inputs and topic not in own.inputs:
                 raise ConfigError(
-                    f"the sub-topology {subtopology} has no input {topic!r}; it has: {', '.join(known.inputs)}"
+                    f"the sub-topology {subtopology} has no input {topic!r}; it has: {', '.join(own.inputs)}"
                 )
 
     def subtopology_of(self, store: str) -> int | None:
@@ -204,17 +204,17 @@ def _names(what: str, names: object) -> tuple[str, ...]:
 
 
 def _check_once(names: tuple[str, ...], what: str) -> None:
-    seen: set[str] = set()
+    distinct: set[str] = set()
     for name in names:
-        if name in seen:
+        if name in distinct:
             raise ConfigError(f"a sub-topology names the {what} {name!r} twice: drop one")
-        seen.add(name)
+        distinct.add(name)
 
 
 def _unrepeated(pairs: list[tuple[str, object]]) -> dict[str, object]:
     """Return a JSON object. Raises: ConfigError if a name is there twice; Python's reader would keep the last."""
-    found = dict(pairs)
-    if len(found) != len(pairs):
+    content = dict(pairs)
+    if len(content) != len(pairs):
         names = [name for name, _ in pairs]
         raise ConfigError(f"{next(name for name in names if names.count(name) > 1)!r} is there twice: drop one of them")
-    return found
+    return content

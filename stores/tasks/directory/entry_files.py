@@ -142,10 +142,10 @@ class SplitCheckpoint:
 
     def read(self) -> dict[TopicPartition, int]:
         """Return the offsets of all files. A damaged file has none; the other files still count."""
-        found: dict[TopicPartition, int] = {}
+        offsets: dict[TopicPartition, int] = {}
         for partition, file in self._files.items():
-            found |= {key: offset for key, offset in file.known().items() if key == partition}
-        return found
+            offsets |= {key: offset for key, offset in file.known().items() if key == partition}
+        return offsets
 
     def write(self, offsets: Mapping[TopicPartition, int | None]) -> None:
         """Replace each file, or remove it if ``offsets`` has no entry for it; durable on return."""
@@ -218,10 +218,10 @@ class SplitOrigins:
 
     def read(self, names: Iterable[str]) -> dict[str, Origin]:
         """Return the origins of the stores ``names``; AT_LEAST_ONCE where a file is damaged."""
-        found: dict[str, Origin] = {}
+        origins: dict[str, Origin] = {}
         for name in names:
-            found |= self._files[name].read([name])
-        return found
+            origins |= self._files[name].read([name])
+        return origins
 
     def write(self, stores: Mapping[str, Origin]) -> None:
         """Replace each file, or remove it if ``stores`` has no entry for it; durable on return."""

@@ -102,12 +102,12 @@ def stores_alone(state: StateDirectory) -> list[Located]:
 
 def place_stores(state: StateDirectory, topology: Topology) -> Placement:
     """Compare all stores with ``topology``. Raises: OSError; StoreCorruptedError if the layout's note is damaged."""
-    found = stores_in_tasks(state)
-    present = {(located.home, located.store) for located in found}
+    stores = stores_in_tasks(state)
+    present = {(located.home, located.store) for located in stores}
     doubles: list[Move] = []
     unnamed: list[Located] = []
-    wanted: defaultdict[tuple[Home, str], list[Move]] = defaultdict(list)
-    for located in found:
+    candidates: defaultdict[tuple[Home, str], list[Move]] = defaultdict(list)
+    for located in stores:
         number = topology.subtopology_of(located.store)
         if number is None:
             unnamed.append(located)
@@ -116,12 +116,12 @@ def place_stores(state: StateDirectory, topology: Topology) -> Placement:
         if target != located.home:
             move = located.moved_to(target)
             has_rival = (target, located.store) in present or is_taken(move.path(state.path, target))
-            (doubles if has_rival else wanted[target, located.store]).append(move)
+            (doubles if has_rival else candidates[target, located.store]).append(move)
     if read_layout(state.path) is DirectoryLayout.STORE_PARTITION:
         # In this layout no store is misplaced.
         unnamed += [located for located in stores_alone(state) if topology.subtopology_of(located.store) is None]
     moves = []
-    for rivals in wanted.values():
+    for rivals in candidates.values():
         if len(rivals) > 1:
             rivals.sort(key=lambda move: max(map(last_used, parts(move.path(state.path, move.source))), default=0.0))
             doubles += rivals[:-1]
@@ -132,15 +132,15 @@ def place_stores(state: StateDirectory, topology: Topology) -> Placement:
 def place_in_layout(state: StateDirectory, layout: DirectoryLayout, topology: Topology | None) -> Placement:
     """Return the moves to ``layout``, to ``task`` by ``topology``. Raises: ConfigError, StoreIncompatibleError."""
     if layout is DirectoryLayout.STORE_PARTITION:
-        found = stores_in_tasks(state)
-        check_stores({located.store for located in (*found, *stores_alone(state))})
-        moves = [located.moved_to(StorePartition(located.store, located.home.partition)) for located in found]
+        stores = stores_in_tasks(state)
+        check_stores({located.store for located in (*stores, *stores_alone(state))})
+        moves = [located.moved_to(StorePartition(located.store, located.home.partition)) for located in stores]
     else:
         moves = [located.moved_to(_task_of(state, located, topology)) for located in stores_alone(state)]
-    taken: dict[tuple[str, str], Path] = {}
+    sources: dict[tuple[str, str], Path] = {}
     for move in moves:
         source, target = move.path(state.path, move.source), move.path(state.path, move.target)
-        other = taken.setdefault((move.store, str(move.target)), source)
+        other = sources.setdefault((move.store, str(move.target)), source)
         if other == source and is_taken(target):
             other = target
         if other == source and isinstance(move.target, StorePartition):
@@ -242,16 +242,16 @@ def stored_offsets(
     """
     check_type(topology, Topology, "a topology is a Topology")
     state = StateDirectory(checked_path(state_dir))
-    found: defaultdict[TaskId, dict[str, dict[TopicPartition, int]]] = defaultdict(dict)
+    offsets: defaultdict[TaskId, dict[str, dict[TopicPartition, int]]] = defaultdict(dict)
     with translated_system_errors(state.path):
         for home, _, store in (*stores_in_tasks(state), *stores_alone(state)):
             number = topology.subtopology_of(store)
             if number is None:
                 continue
             entries = StoreEntries(state.path, home)
-            found[TaskId(number, home.partition)].setdefault(store, {}).update(
+            offsets[TaskId(number, home.partition)].setdefault(store, {}).update(
                 (partition, offset)
                 for partition, offset in entries.offsets().items()
                 if entries.owners(partition, topology.stores, application_id) == [store]
             )
-    return {task_id: dict(sorted(stores.items())) for task_id, stores in sorted(found.items())}
+    return {task_id: dict(sorted(stores.items())) for task_id, stores in sorted(offsets.items())}

@@ -108,27 +108,29 @@ def change_layout(
     """
     check_type(topology, Topology | None, "a topology is a Topology")
     try:
-        wanted = DirectoryLayout(layout)
+        target_layout = DirectoryLayout(layout)
     except ValueError as error:
         raise ConfigError(f"{layout!r} is not a layout: use {', '.join(DirectoryLayout)}") from error
     with _existing(state_dir) as state:
         if dry_run:
             pending = Journal.read(state.path)
-            return _report(state, pending, place_in_layout(state, wanted, topology))
+            return _report(state, pending, place_in_layout(state, target_layout, topology))
         with relocating(state) as completed:
-            found = place_in_layout(state, wanted, topology)
+            placement = place_in_layout(state, target_layout, topology)
             # A journal without moves: no task opens as long as it is there.
             Journal(()).write(state.path)
             try:
-                with locked(state, found.moves, state.tasks()):
+                with locked(state, placement.moves, state.tasks()):
                     # Another process may have created or removed a store before all was locked.
-                    found = place_in_layout(state, wanted, topology)
-                    _check_devices(state, found.moves)
-                    _move(state, found.moves, {move.store for move in found.moves}, application_id, wanted)
+                    placement = place_in_layout(state, target_layout, topology)
+                    _check_devices(state, placement.moves)
+                    _move(
+                        state, placement.moves, {move.store for move in placement.moves}, application_id, target_layout
+                    )
             except BaseException:
                 _drop_barrier(state.path)
                 raise
-            return _report(state, completed, found)
+            return _report(state, completed, placement)
 
 
 @contextmanager
@@ -187,9 +189,9 @@ def admit(
                 if automatic:
                     _relocate(state, topology, application_id, completed)
                 else:
-                    found = place_stores(state, topology)
-                    _refuse(state, found)
-                    _keep(state, topology, found)
+                    placement = place_stores(state, topology)
+                    _refuse(state, placement)
+                    _keep(state, topology, placement)
             except BaseException:
                 lock.release()
                 raise
@@ -219,27 +221,27 @@ def relocating(state: StateDirectory) -> Iterator[Journal | None]:
 def _relocate(
     state: StateDirectory, topology: Topology, application_id: str | None, completed: Journal | None
 ) -> Relocation:
-    found = place_stores(state, topology)
-    while found.moves:
+    placement = place_stores(state, topology)
+    while placement.moves:
         # First: locking a task without a folder creates the folder.
-        _check_devices(state, found.moves)
-        with locked(state, found.moves):
+        _check_devices(state, placement.moves)
+        with locked(state, placement.moves):
             # Another process may have created or removed a store before all was locked.
             again = place_stores(state, topology)
-            if again.moves == found.moves:
-                _move(state, found.moves, topology.stores, application_id)
-                _log.info("moved %d stores of %s to the tasks that have them now", len(found.moves), state.path)
-                found = again
+            if again.moves == placement.moves:
+                _move(state, placement.moves, topology.stores, application_id)
+                _log.info("moved %d stores of %s to the tasks that have them now", len(placement.moves), state.path)
+                placement = again
                 break
-            found = again
-    _keep(state, topology, found)
-    return _report(state, completed, found)
+            placement = again
+    _keep(state, topology, placement)
+    return _report(state, completed, placement)
 
 
-def _keep(state: StateDirectory, topology: Topology, found: Placement) -> None:
+def _keep(state: StateDirectory, topology: Topology, placement: Placement) -> None:
     """Note the stores that no task opens, and log them."""
-    note_kept(state, found.kept)
-    for located in found.kept:
+    note_kept(state, placement.kept)
+    for located in placement.kept:
         _log.warning(
             "%s is not used: %s. It is kept, and removed by clean() after the delay",
             located.path(state.path),
@@ -255,20 +257,20 @@ def locked(state: StateDirectory, moves: Collection[Move], others: Iterable[Task
     for move in moves:
         for home in (move.source, move.target):
             check_no_link(state.path, move.path(state.path, home).parent)
-    with ExitStack() as held:
+    with ExitStack() as locks:
         tasks = sorted({*_tasks(moves), *others})
         missing = {task_id for task_id in tasks if not state.folder(task_id).is_dir()}
         for task_id in tasks:
             if task_id not in missing:
-                _hold(held, state.folder(task_id) / LOCK_FILE)
+                _hold(locks, state.folder(task_id) / LOCK_FILE)
         for move in moves:
             for part in parts(move.path(state.path, move.source)):
                 if (part / STORE_LOCK_FILE).is_file():
-                    _hold(held, part / STORE_LOCK_FILE)
+                    _hold(locks, part / STORE_LOCK_FILE)
         # Last: folders that do not exist have no owner. If another lock is refused, none of them is created.
         for task_id in sorted(missing):
             make_folder(state.folder(task_id), 0o700)
-            _hold(held, state.folder(task_id) / LOCK_FILE)
+            _hold(locks, state.folder(task_id) / LOCK_FILE)
         yield
     # Where a removed lock file is hidden as long as it is held, its folder could not be removed before.
     for task_id in tasks:
@@ -296,8 +298,8 @@ def _check_devices(state: StateDirectory, moves: Iterable[Move]) -> None:
             )
 
 
-def _refuse(state: StateDirectory, found: Placement) -> None:
-    misplaced = [*_moved_paths(state, found.moves), *_moved_paths(state, found.doubles)]
+def _refuse(state: StateDirectory, placement: Placement) -> None:
+    misplaced = [*_moved_paths(state, placement.moves), *_moved_paths(state, placement.doubles)]
     if misplaced:
         listed = "; ".join(f"{store!r} is in {source} and belongs in {target}" for store, source, target in misplaced)
         raise StoreMisplacedError(
@@ -307,12 +309,12 @@ def _refuse(state: StateDirectory, found: Placement) -> None:
         )
 
 
-def _report(state: StateDirectory, completed: Journal | None, found: Placement) -> Relocation:
+def _report(state: StateDirectory, completed: Journal | None, placement: Placement) -> Relocation:
     return Relocation(
         () if completed is None else _moved_paths(state, completed.moves),
-        _moved_paths(state, found.moves),
-        _moved_paths(state, found.doubles),
-        tuple((located.store, located.path(state.path)) for located in found.unnamed),
+        _moved_paths(state, placement.moves),
+        _moved_paths(state, placement.doubles),
+        tuple((located.store, located.path(state.path)) for located in placement.unnamed),
     )
 
 

@@ -151,8 +151,8 @@ class Journal:
             entries.remove({TopicPartition(topic, home.partition) for topic in topics}, {move.store for move in moves})
 
     def _renames(self, state: Path) -> Iterator[tuple[Path, Path]]:
-        made: dict[Path, None] = {}
-        left: dict[Path, None] = {}
+        target_folders: dict[Path, None] = {}
+        source_folders: dict[Path, None] = {}
         for move in self.moves:
             source, target = move.path(state, move.source), move.path(state, move.target)
             for part in parts(source):
@@ -167,9 +167,9 @@ class Journal:
             if is_moved and self._has_arrived(state, move):
                 yield position, replaced
             # Sync these also if an earlier attempt renamed the store and was interrupted before the sync.
-            for folders, home, path in ((made, move.target, target), (left, move.source, source)):
+            for folders, home, path in ((target_folders, move.target, target), (source_folders, move.source, source)):
                 folders.update(dict.fromkeys((path.parent, state / str(home))))
-        for folder in (*made, *left):
+        for folder in (*target_folders, *source_folders):
             if folder.is_dir():
                 sync_folder(folder)
 
@@ -202,7 +202,7 @@ def planned(state: Path, moves: Iterable[Move], known: Iterable[str], applicatio
     for move in journal.moves:
         out[move.source][move.store] = move
         into[move.target].add(move.store)
-    taken: dict[Home, tuple[str, ...]] = {}
+    removals: dict[Home, tuple[str, ...]] = {}
     offsets: defaultdict[Move, dict[str, int]] = defaultdict(dict)
     origins: dict[Move, Origin] = {}
     common = set(known)
@@ -216,9 +216,9 @@ def planned(state: Path, moves: Iterable[Move], known: Iterable[str], applicatio
                 topics.append(partition.topic)
                 if len(stores) == 1 and stores[0] in leaving:
                     offsets[leaving[stores[0]]][partition.topic] = offset
-        taken[home] = tuple(topics)
+        removals[home] = tuple(topics)
         origins |= {leaving[store]: origin for store, origin in entries.origins().items() if store in leaving}
-    return Journal(journal.moves, taken, offsets, origins)
+    return Journal(journal.moves, removals, offsets, origins)
 
 
 def _move_of(content: Mapping[str, Any]) -> Move:

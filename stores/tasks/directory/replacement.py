@@ -95,11 +95,11 @@ def replace_store(path: Path) -> None:
 def complete(path: Path) -> bool:
     """Complete a replacement of the store at ``path`` that was decided; return whether one was. Raises: StoreError."""
     journal = beside(path, SWAP_END)
-    with translated_system_errors(path), ExitStack() as held:
+    with translated_system_errors(path), ExitStack() as locks:
         if not journal.exists():
             return False
         if is_streams_store(path):
-            held.enter_context(kept_from_streams(path))
+            locks.enter_context(kept_from_streams(path))
         carry_out(journal, _renames(path), partial(_remove_former, path))
     return True
 
@@ -127,8 +127,8 @@ def _remove_former(path: Path) -> None:
 
 
 def _move(names: Iterable[str], source: Path, target: Path) -> None:
-    moved = [name for name in names if not os.path.lexists(target / name)]
-    for name in moved:
+    free_names = [name for name in names if not os.path.lexists(target / name)]
+    for name in free_names:
         (source / name).rename(target / name)
-    if moved:
+    if free_names:
         sync_folder(target)

@@ -81,8 +81,8 @@ def offset_sum(offsets: Mapping[TopicPartition, int | None]) -> int:
 
     Source: KIP-441, "Computing the most-caught-up instances"; KIP-892, "Offsets for Consumer Rebalances".
     """
-    known = (offset for offset in offsets.values() if offset is not None and offset >= 0)
-    return min(sum(known), OFFSET_SUM_MAX)
+    positions = (offset for offset in offsets.values() if offset is not None and offset >= 0)
+    return min(sum(positions), OFFSET_SUM_MAX)
 
 
 def most_caught_up_first(sums: Mapping[str, int]) -> list[str]:
@@ -163,10 +163,10 @@ class StateDirectory:
     def tasks(self) -> list[TaskId]:
         """Return the tasks that have a folder here, in order."""
         with translated_system_errors(self.path):
-            found = list(self.path.iterdir()) if self.path.exists() else []
+            entries = list(self.path.iterdir()) if self.path.exists() else []
             return sorted(
                 TaskId.parse(entry.name)
-                for entry in found
+                for entry in entries
                 if _is_task(entry.name) and entry.is_dir() and not entry.is_symlink()
             )
 
@@ -210,11 +210,11 @@ class StateDirectory:
         with translated_system_errors(self.path):
             self._make()
             while True:
-                known = _read_process_id(file)
-                if known is not None:
+                process = _read_process_id(file)
+                if process is not None:
                     # The process that created it may have been killed before its name was synced.
                     sync_folder(self.path)
-                    return known
+                    return process
                 lock = take_in_time(self.path / _PROCESS_LOCK_FILE)
                 try:
                     if _read_process_id(file) is None:
@@ -233,11 +233,11 @@ class StateDirectory:
 
         Raises: StoreCorruptedError if the directory's note of its layout is damaged; then nothing is removed.
         """
-        with translated_system_errors(self.path), ExitStack() as held:
+        with translated_system_errors(self.path), ExitStack() as locks:
             if not self.path.exists():
                 return []
             try:
-                _hold(held, self.path / ".cleaning")
+                _hold(locks, self.path / ".cleaning")
             except StoreLockedError:
                 return []
             for entry in self.path.iterdir():
@@ -269,10 +269,10 @@ class StateDirectory:
 
         ``running`` has the offsets of the tasks that are open here; no file of theirs is read.
         """
-        known = running or {}
+        offsets = running or {}
         return {
-            task_id: offset_sum(known[task_id] if task_id in known else self.offsets(task_id))
-            for task_id in sorted({*self.tasks(), *known})
+            task_id: offset_sum(offsets[task_id] if task_id in offsets else self.offsets(task_id))
+            for task_id in sorted({*self.tasks(), *offsets})
         }
 
     def _make(self) -> None:
@@ -283,11 +283,11 @@ class StateDirectory:
         """Remove folders of single stores, if the layout has them."""
         if read_layout(self.path) is not DirectoryLayout.STORE_PARTITION:
             return []
-        left = [folder for _, folder in own_folders(self.path, _REMOVED) if _is_left(folder)]
+        remains = [folder for _, folder in own_folders(self.path, _REMOVED) if _is_left(folder)]
         doomed: dict[StorePartition, Path] = {}
-        with ExitStack() as held:
+        with ExitStack() as locks:
             try:
-                held.callback(os.close, take(self.path / RELOCATING_FILE))
+                locks.callback(os.close, take(self.path / RELOCATING_FILE))
             except StoreLockedError:
                 return []
             if os.path.lexists(self.path / JOURNAL_FILE):
@@ -298,7 +298,7 @@ class StateDirectory:
                 if renamed is not None:
                     doomed[home] = renamed
         # A removal may take long, and tasks that open wait for the lock.
-        for folder in (*left, *doomed.values()):
+        for folder in (*remains, *doomed.values()):
             shutil.rmtree(folder)
             with suppress(OSError):
                 folder.parent.rmdir()
@@ -315,11 +315,11 @@ class StateDirectory:
         try:
             if not is_unused(folder, last_used(folder)) or not all(map(_is_ours, folder.iterdir())):
                 return None
-            with ExitStack() as held:
-                _hold(held, folder / LOCK_FILE)
+            with ExitStack() as locks:
+                _hold(locks, folder / LOCK_FILE)
                 for store in _store_folders(folder):
                     if (store / "lock").is_file():
-                        _hold(held, store / "lock")
+                        _hold(locks, store / "lock")
                 # A task may have used the folder before it was locked here.
                 if not is_unused(folder, last_used(folder)):
                     return None

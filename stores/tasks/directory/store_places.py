@@ -195,10 +195,10 @@ def kept_from_streams(path: Path) -> Iterator[None]:
     """
     for file in (*_own_files(path), path / _CURRENT):
         check_plain(file, folder=False)
-    with ExitStack() as held:
+    with ExitStack() as locks:
         for file in (path.parents[2] / ".lock", path / "LOCK"):
             with suppress(FileNotFoundError):
-                held.callback(os.close, _locked(file))
+                locks.callback(os.close, _locked(file))
         yield
 
 

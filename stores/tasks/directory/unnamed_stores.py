@@ -35,10 +35,10 @@ _log = logging.getLogger(__name__)
 
 def note_kept(state: StateDirectory, kept: Iterable[Located]) -> dict[str, float]:
     """Note the kept stores by path below the state directory; return since when each is kept. Raises: OSError."""
-    known = _read(state.path / UNNAMED_FILE)
+    times = _read(state.path / UNNAMED_FILE)
     now = time.time()
-    since = {path: min(known.get(path, now), now) for path in map(_relative, kept)}
-    if since != known:
+    since = {path: min(times.get(path, now), now) for path in map(_relative, kept)}
+    if since != times:
         replace_file(state.path / UNNAMED_FILE, json.dumps(since) + "\n", durable=False)
     return since
 
@@ -59,30 +59,30 @@ def clean_stores(state: StateDirectory, topology: Topology, older_than: float | 
 
     Raises: StoreUnavailableError; StoreCorruptedError if the note of the layout is damaged.
     """
-    with translated_system_errors(state.path), ExitStack() as held:
+    with translated_system_errors(state.path), ExitStack() as locks:
         if not state.path.is_dir():
             return []
         try:
-            held.callback(os.close, take(state.path / RELOCATING_FILE))
+            locks.callback(os.close, take(state.path / RELOCATING_FILE))
         except StoreLockedError:
             return []
         if os.path.lexists(state.path / JOURNAL_FILE):
             return []
-        kept = place_stores(state, topology).kept
-        since = note_kept(state, kept)
+        unused_stores = place_stores(state, topology).kept
+        since = note_kept(state, unused_stores)
         is_unused = unused_by(older_than)
-        removed = []
-        for located in kept:
+        removals = []
+        for located in unused_stores:
             path = located.path(state.path)
-            used = max(map(last_used, parts(path)), default=0.0)
-            noted = used if isinstance(older_than, Watch) else max(used, since[_relative(located)])
+            last_use = max(map(last_used, parts(path)), default=0.0)
+            noted = last_use if isinstance(older_than, Watch) else max(last_use, since[_relative(located)])
             if is_unused(path, noted):
                 with suppress(StoreError, FileNotFoundError):
                     if _remove(state, located):
-                        removed.append(path)
-        for path in removed:
+                        removals.append(path)
+        for path in removals:
             _log.info("removed %s, which no task opens", path)
-        return removed
+        return removals
 
 
 def _remove(state: StateDirectory, located: Located) -> bool:
@@ -97,9 +97,9 @@ def _remove(state: StateDirectory, located: Located) -> bool:
     )
     if not is_library_s and not is_other_s:
         return False
-    with ExitStack() as held:
+    with ExitStack() as locks:
         try:
-            held.callback(os.close, take(folder / LOCK_FILE, note=False))
+            locks.callback(os.close, take(folder / LOCK_FILE, note=False))
         except StoreLockedError:
             if isinstance(home, StorePartition) or not is_library_s:
                 # It is open in a task; or it is another package's store, and only the task's lock protects it.
@@ -124,8 +124,8 @@ def _remove(state: StateDirectory, located: Located) -> bool:
             tidy(state.path, home)
     if isinstance(home, StorePartition):
         # Where a removed lock file is hidden as long as it is held, this could not be done before.
-        for left in (folder, folder.parent):
-            remove_empty(left)
+        for empty_folder in (folder, folder.parent):
+            remove_empty(empty_folder)
     return True
 
 
@@ -133,8 +133,8 @@ def _forget(state: Path, located: Located) -> None:
     """Remove the entries of a store from the files of its task, or from its own files."""
     entries, store = StoreEntries(state, located.home), located.store
     is_alone = isinstance(located.home, StorePartition)
-    gone = {key for key in entries.offsets() if is_alone or store in entries.owners(key, [store], None)}
-    entries.remove(gone, {store})
+    partitions = {key for key in entries.offsets() if is_alone or store in entries.owners(key, [store], None)}
+    entries.remove(partitions, {store})
     position = entries.folder / f"{store}.position"
     if position.is_file() and not position.is_symlink():
         position.unlink()

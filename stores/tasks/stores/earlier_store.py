@@ -73,13 +73,13 @@ def can_import_offsets(path: Path, config: StoreConfig) -> bool:
     with translated_system_errors(path):
         if not (path / "store.json").exists() or is_unfinished(path):
             return False
-        named = read_identity(path).backend
-    former, chosen = backends().get(named), backend_named(config.backend)
+        name = read_identity(path).backend
+    former, backend = backends().get(name), backend_named(config.backend)
     return (
         former is not None
-        and chosen.shares_files_with(former)
-        and Durability.DISK in chosen.durabilities
-        and chosen.manages_offsets
+        and backend.shares_files_with(former)
+        and Durability.DISK in backend.durabilities
+        and backend.manages_offsets
         and not former.manages_offsets
     )
 
@@ -96,20 +96,20 @@ def import_offsets(
 
     Raises: StoreCorruptedError without an offset, or, with ``must_be_clean``, if it was not closed cleanly; StoreError.
     """
-    former, chosen = read_identity(path).backend, backend_named(config.backend)
+    former, backend = read_identity(path).backend, backend_named(config.backend)
     directory = StoreDirectory.lock_existing(path, former)
     try:
-        damage = _damage(directory, chosen) if directory.clean else None
+        damage = _damage(directory, backend) if directory.clean else None
         if not offsets or (must_be_clean and not directory.clean):
             raise StoreCorruptedError(
                 f"{path} was closed by {former}, and the offset of its data is unknown: wipe the store and "
                 "restore it from its changelog"
             )
         try:
-            _write(directory, chosen, {**chosen.options, **config.options}, offsets, position, damage)
+            _write(directory, backend, {**backend.options, **config.options}, offsets, position, damage)
             reach(IMPORTED)
             with translated_system_errors(path):
-                directory.identify(directory.identity._replace(backend=chosen.name))
+                directory.identify(directory.identity._replace(backend=backend.name))
         except CommitFailedError as error:
             raise StoreUnavailableError(
                 f"offsets could not be written into {path}: {error}. Correct the cause and open the store again"
@@ -144,11 +144,11 @@ def _write(
     engine = opened(directory.data)
     try:
         meta = engine.meta()
-        kept = decode(OFFSET, meta)
-        if damage is not None and not kept:
+        own_offsets = decode(OFFSET, meta)
+        if damage is not None and not own_offsets:
             # Offsets in the engine come from an import that a crash interrupted: opening has recovered its files.
             raise damage
-        missing = {partition: offset for partition, offset in offsets.items() if partition not in kept}
+        missing = {partition: offset for partition, offset in offsets.items() if partition not in own_offsets}
         merged = merge(decode(POSITION, meta), position)
         engine.write([], {**encode(OFFSET, missing), **encode(POSITION, merged)})
     finally:

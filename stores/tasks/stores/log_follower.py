@@ -15,14 +15,7 @@ from stores.changelog.interface import Changelog, Record
 from stores.config import StoreConfig
 from stores.errors import StoreCorruptedError, StoreError, StoreTooNewError
 from stores.failpoints import Part, declare, reach
-from stores.interface import (
-    IsolationLevel,
-    KeyValueStore,
-    Position,
-    PositionBound,
-    RecoveryOutcome,
-    TopicPartition,
-)
+from stores.interface import IsolationLevel, KeyValueStore, Position, PositionBound, RecoveryOutcome, TopicPartition
 from stores.records.record_kind import check_untyped
 from stores.registry import backend_named
 from stores.tasks.stores.log_format import Conversion
@@ -242,40 +235,40 @@ def restore(
     record that the store can't have; as ``StateStore.restore``.
     Source: KIP-892, "Restoring"; KIP-844, step 1.
     """
-    began = told = perf_counter()
-    done = Restored(0 if offset is None else offset + 1, changelog.end_offset(partition))
+    began = last_message = perf_counter()
+    result = Restored(0 if offset is None else offset + 1, changelog.end_offset(partition))
     if offset is None:
         start, needed = changelog.start_offset(partition), needed_from(changelog, partition)
-        done.from_offset, done.missing = max(start, needed), (needed, start) if needed < start else None
+        result.from_offset, result.missing = max(start, needed), (needed, start) if needed < start else None
     keeps_marks = store.keeps_marks and not conversion.plain
 
     def write(piece: Piece, position: Position | None = None) -> None:
-        nonlocal told
+        nonlocal last_message
         reach(BEFORE_WRITE)
         bound.make_room(piece.num_bytes)
         store.restore(piece.pairs, piece.offsets, position, conversion.marks() if keeps_marks else None)
         if store.manages_offsets:
             bound.committed(piece.num_bytes)
         reach(AFTER_WRITE)
-        done.last_offset = offset = piece.offsets[partition]
-        done.records += piece.records
-        done.bytes += piece.num_bytes
+        result.last_offset = offset = piece.offsets[partition]
+        result.records += piece.records
+        result.bytes += piece.num_bytes
         now = perf_counter()
-        progress = RestoreProgress(store.name, offset, done.to_offset, done.records, done.bytes, now - began)
-        if now - told >= PROGRESS_S:
-            told = now
+        progress = RestoreProgress(store.name, offset, result.to_offset, result.records, result.bytes, now - began)
+        if now - last_message >= PROGRESS_S:
+            last_message = now
             _log.info(
                 "store %r is being restored: at offset %d, to before %d, %d records in %.0f s so far",
                 store.name,
                 offset,
-                done.to_offset,
-                done.records,
+                result.to_offset,
+                result.records,
                 progress.seconds,
             )
         if on_restore is not None:
             on_restore(progress)
 
-    records = iter(changelog.read(partition, done.from_offset))
+    records = iter(changelog.read(partition, result.from_offset))
     if max_records is not None:
         records = islice(records, max_records)
     read = 0
@@ -284,12 +277,12 @@ def restore(
         write(piece)
         read += piece.read
         piece = Piece()
-    done.cut = max_records is not None and read + piece.read >= max_records
+    result.cut = max_records is not None and read + piece.read >= max_records
     if piece.offsets:
-        write(piece, None if done.cut else position)
-    elif not done.cut and PositionBound(position).behind(store.position(IsolationLevel.READ_COMMITTED)):
+        write(piece, None if result.cut else position)
+    elif not result.cut and PositionBound(position).behind(store.position(IsolationLevel.READ_COMMITTED)):
         store.restore([], {}, position)
-    return done
+    return result
 
 
 def reported(

@@ -160,12 +160,12 @@ class ChangeloggingStaging(RecordStaging):
                 store._target.put_all(pairs)
         record_ms = context.record.timestamp_ms
         try:
-            for key, kept, log_key, log_value, timestamp_ms in writes:
+            for key, value, log_key, log_value, timestamp_ms in writes:
                 entry_bytes = PAIR_MEMORY_BYTES
                 if log_key is not None:
                     store._log.send(log_key, log_value, record_ms if timestamp_ms is None else timestamp_ms)
                     entry_bytes = store._entry_bytes
-                store._written.num_bytes += entry_bytes + (len(key) if kept is None else len(key) + len(kept))
+                store._written.num_bytes += entry_bytes + (len(key) if value is None else len(key) + len(value))
         except BaseException as error:
             context.failure = error
             raise
@@ -225,21 +225,21 @@ class ShownStore:
         context, form = self._context, self._format
         if self._config.changelog_coalescing:
             limit = self._config.uncommitted_max_bytes
-            held = COALESCED_BYTES_MAX if limit == -1 else min(COALESCED_BYTES_MAX, limit)
-            self.log = CoalescingLog(self._partition, context, form.headers, held)
+            held_bytes = COALESCED_BYTES_MAX if limit == -1 else min(COALESCED_BYTES_MAX, limit)
+            self.log = CoalescingLog(self._partition, context, form.headers, held_bytes)
         else:
             self.log = StoreLog(self._partition, context, form.headers)
         self._counters.follow_log(self.log)
         self._logged = ChangeloggingStore(store, self.log, context)
         records, self._typed = form.records, None
-        shown: Any = self._logged
+        view: Any = self._logged
         if records is not None:
-            shown = self._typed = records.staged(ChangeloggingStaging(self._logged, context))
+            view = self._typed = records.staged(ChangeloggingStaging(self._logged, context))
             if self._config.upgrade is None:
                 # With an upgrade the changelog may have records of another format, whose expiry is unknown.
                 self.is_expired = records.expired_records(self._logged)
             self._counters.follow_typed(self._typed)
-        self._shown, self._shown_at = form.shown(shown), form.swaps
+        self._shown, self._shown_at = form.shown(view), form.swaps
 
     def follow(self, store: KeyValueStore) -> None:
         """Continue over ``store``, which was opened again, maybe in another format. Do nothing if none is shown yet."""

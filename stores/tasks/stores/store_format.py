@@ -57,15 +57,15 @@ Counted = Callable[[UpgradeProgress], None]
 
 def kept_version(store: KeyValueStore) -> int:
     """Return the format of a store. Raises: StoreCorruptedError if its mark is no number."""
-    kept = store.mark(VERSION_MARK) if store.keeps_marks else None
-    if kept is None:
+    mark = store.mark(VERSION_MARK) if store.keeps_marks else None
+    if mark is None:
         return 0
-    if not kept.isdigit():
+    if not mark.isdigit():
         raise StoreCorruptedError(
-            f"store {store.name!r} has the format {kept!r}, which is not a number: wipe the store and restore it from "
+            f"store {store.name!r} has the format {mark!r}, which is not a number: wipe the store and restore it from "
             "its changelog"
         )
-    return int(kept)
+    return int(mark)
 
 
 def keep_version(store: KeyValueStore, version: int) -> None:
@@ -143,16 +143,16 @@ class StoreBeside(LogFollower):
         conversion = Conversion(self.store, self._config.records, self._upgrade)
         step = (self.store, self._changelog, self._partition)
         try:
-            done = restore(*step, self.offset, {}, self._on_restore, self.bound, conversion, max_records=max_records)
+            result = restore(*step, self.offset, {}, self._on_restore, self.bound, conversion, max_records=max_records)
         except OffsetOutOfRangeError as error:
             # The changelog no longer has the next record, or it is another changelog.
             self.wipe(str(error))
             return False
-        self._records += done.records
-        if done.last_offset is not None:
-            self.offset = done.last_offset
+        self._records += result.records
+        if result.last_offset is not None:
+            self.offset = result.last_offset
         reach(STEPPED)
-        return not done.cut
+        return not result.cut
 
     def swap(self) -> None:
         """Swap the closed store at ``path`` for the new one, which is at the changelog's end."""
@@ -230,18 +230,18 @@ class StoreFormat:
 
     def is_outdated(self, store: KeyValueStore) -> bool:
         """Return whether the opened store is to be upgraded first. Raises: StoreIncompatibleError for another one."""
-        kept = kept_version(store)
-        if self.may_swap and self.online and (kept == self._target or self._is_fresh(store)):
+        version = kept_version(store)
+        if self.may_swap and self.online and (version == self._target or self._is_fresh(store)):
             self._switch()
-        if kept == self._version or self._is_fresh(store):
+        if version == self._version or self._is_fresh(store):
             return False
-        if kept < self._version and self._config.upgrade_mode == UpgradeMode.IN_PLACE and not self.online:
+        if version < self._version and self._config.upgrade_mode == UpgradeMode.IN_PLACE and not self.online:
             return True
         raise StoreIncompatibleError(
-            f"the store {self._path} has format {kept}, and its configuration is for format {self._version}: "
+            f"the store {self._path} has format {version}, and its configuration is for format {self._version}: "
             + (
                 "use the configuration with the upgrade to that format. Nothing was changed"
-                if kept > self._version
+                if version > self._version
                 else "use upgrade.mode=in_place, or roll over to an empty state directory. Nothing was changed"
             )
         )
@@ -260,8 +260,8 @@ class StoreFormat:
         if not self.online:
             # An unfinished new store of an upgrade that is no longer configured.
             with translated_system_errors(self._path):
-                left = os.path.lexists(beside(self._path, PREPARE_END))
-            if left:
+                has_rest = os.path.lexists(beside(self._path, PREPARE_END))
+            if has_rest:
                 wipe(beside(self._path, PREPARE_END))
 
     def upgrade(self, store: KeyValueStore) -> int | None:

@@ -201,7 +201,7 @@ class StoreGroup:
         first such error is raised at the end.
         """
         reach(AFTER_LOG_COMMIT)
-        failed = []
+        failures = []
         errors = FirstError()
         for number, store in enumerate(self._stores):
             if number:
@@ -209,8 +209,8 @@ class StoreGroup:
             with errors.step():
                 error = store.commit(offsets.get(store.partition))
                 if error is not None:
-                    failed.append((store, error))
-        for store, error in failed:
+                    failures.append((store, error))
+        for store, error in failures:
             with errors.step():
                 store.catch_up(error, position, self._on_restore)
         errors.reraise()
@@ -241,8 +241,8 @@ class StoreGroup:
 
     def origins(self, *, running: bool) -> dict[str, Origin]:
         """Return the entries of the origin file for a running task or after a clean close."""
-        found = {store.name: store.origin(running=running) for store in self._stores}
-        return {name: origin for name, origin in found.items() if origin is not None}
+        origins = {store.name: store.origin(running=running) for store in self._stores}
+        return {name: origin for name, origin in origins.items() if origin is not None}
 
     def write_origins(self, origins: Mapping[str, Origin]) -> None:
         """Write the origins of the stores to their file, if they have changed. Raises: StoreUnavailableError."""

@@ -63,22 +63,22 @@ class TaskStoreCounters:
     def upgraded(self, progress: UpgradeProgress) -> None:
         """Note the progress of an upgrade."""
         before = self._upgrade
-        counted = before.records if before is not None and before.records <= progress.records else 0
-        self._upgrade_records_total += progress.records - counted
+        earlier = before.records if before is not None and before.records <= progress.records else 0
+        self._upgrade_records_total += progress.records - earlier
         self._upgrade = progress
         self._upgrade_total += progress.swapped
 
     def read(self) -> TaskStoreMetrics | None:
         """Return all counts; None before the first store."""
         with self._lock:
-            counted = self._counted()
-        if counted is None:
+            metrics = self._counted()
+        if metrics is None:
             return None
         unpersisted_bytes, upgrade = 0, self._upgrade
         with suppress(StoreError):
             unpersisted_bytes = self._bound.num_bytes
         return TaskStoreMetrics(
-            **{entry.name: getattr(counted, entry.name) for entry in fields(counted) if entry.name != "late_total"},
+            **{entry.name: getattr(metrics, entry.name) for entry in fields(metrics) if entry.name != "late_total"},
             late_total=0 if self._typed is None else self._typed.late_total,
             replay_total=self.replay_total,
             wipe_total=self.wipe_total,
@@ -95,8 +95,8 @@ class TaskStoreCounters:
             return None
         metrics = self._store.metrics
         if self._log is not None and self._store.is_open:
-            held = metrics.uncommitted_memory_bytes + self._log.memory_bytes()
-            metrics = replace(metrics, uncommitted_memory_bytes=held)
+            memory_bytes = metrics.uncommitted_memory_bytes + self._log.memory_bytes()
+            metrics = replace(metrics, uncommitted_memory_bytes=memory_bytes)
         return metrics if self._before is None else metrics.after(self._before)
 
 
@@ -152,10 +152,10 @@ class LatencyHistograms:
 
         def timed(*arguments: Any, **named: Any) -> Any:
             began = perf_counter()
-            made = call(*arguments, **named)
-            if isinstance(made, list):
-                return [MeasuredIterator(each, began, self) for each in made]
-            return MeasuredIterator(made, began, self)
+            result = call(*arguments, **named)
+            if isinstance(result, list):
+                return [MeasuredIterator(each, began, self) for each in result]
+            return MeasuredIterator(result, began, self)
 
         return timed
 

@@ -212,10 +212,10 @@ class Takeover:
             return
         if record is None or record.offset != offset or record.key is None:
             return
-        found = database.get(family, record.key)
-        if found is not None and self._timestamped:
-            found = found[TIME_BYTES:]
-        if found != record.value:
+        value = database.get(family, record.key)
+        if value is not None and self._timestamped:
+            value = value[TIME_BYTES:]
+        if value != record.value:
             raise self._refused(f"it does not have the changelog record at its offset {offset}")
 
     def _clear_place(self) -> None:

@@ -200,19 +200,19 @@ class TaskStore(LogFollower):
         began = perf_counter()
         with self._restoring():
             self._plan.check_changelog(self.offset)
-            done = self._restore_or_wipe(position, on_restore)
+            result = self._restore_or_wipe(position, on_restore)
             self._stream_time.restore(self.store, self.format.records)
         if self.offset is not None:
-            self.counters.replay_total += done.records
-        if done.last_offset is not None:
-            self.offset = done.last_offset
+            self.counters.replay_total += result.records
+        if result.last_offset is not None:
+            self.offset = result.last_offset
         if self.offset is not None:
             # The last commit of an earlier process could not remember itself.
             self._note_log(self.offset, keep=True)
         seconds = self._opened_in_s + perf_counter() - began
         self.counters.recovery_seconds_total += seconds
         wiped_because, self.wiped_because, self._opened_in_s = self.wiped_because, None, 0.0
-        self.report = reported(self.store, self.partition, done, seconds, wiped_because)
+        self.report = reported(self.store, self.partition, result, seconds, wiped_because)
         return self.report
 
     def follow(self, max_records: int) -> int:
@@ -226,13 +226,13 @@ class TaskStore(LogFollower):
         if self._changelog.end_offset(self.partition) == self._followed_to:
             return 0
         self._plan.check_changelog(self.offset)
-        done = self._restore_or_wipe({}, self._advance, max_records)
-        warn_of_missing(self.name, self.partition, done)
-        if done.records:
+        result = self._restore_or_wipe({}, self._advance, max_records)
+        warn_of_missing(self.name, self.partition, result)
+        if result.records:
             self._drop_expired()
-        self._followed_to = None if done.cut else done.to_offset
-        following = done.from_offset if self.offset is None else self.offset + 1
-        return max(done.to_offset - following, 1) if done.cut else 0
+        self._followed_to = None if result.cut else result.to_offset
+        following = result.from_offset if self.offset is None else self.offset + 1
+        return max(result.to_offset - following, 1) if result.cut else 0
 
     def _advance(self, progress: RestoreProgress) -> None:
         self.offset = progress.offset

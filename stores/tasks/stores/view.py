@@ -7,14 +7,7 @@ from typing import Any, TypeVar
 
 from stores.contract.reading import ForwardingView, close_answer
 from stores.errors import StoreClosedError, StoreError, StoreRestoringError
-from stores.interface import (
-    IsolationLevel,
-    KeyValueSnapshot,
-    KeyValueView,
-    Position,
-    PositionBound,
-    ShownTimestamps,
-)
+from stores.interface import IsolationLevel, KeyValueSnapshot, KeyValueView, Position, PositionBound, ShownTimestamps
 from stores.tasks.stores.shown_store import StoreProxy
 from stores.tasks.stores.task_store import TaskStore
 
@@ -25,13 +18,13 @@ def viewed(store: TaskStore, level: IsolationLevel | None, bound: PositionBound 
     """Return a view of ``store``, typed and proxied by its format. The view follows a later change of the format."""
     if not store.format.may_swap:
         return _viewed(store, level, bound)
-    kept: tuple[int, Any] = store.format.swaps, _viewed(store, level, bound)
+    present_view: tuple[int, Any] = store.format.swaps, _viewed(store, level, bound)
 
     def present() -> Any:
-        nonlocal kept
-        if kept[0] != store.format.swaps:
-            kept = store.format.swaps, _viewed(store, level, bound)
-        return kept[1]
+        nonlocal present_view
+        if present_view[0] != store.format.swaps:
+            present_view = store.format.swaps, _viewed(store, level, bound)
+        return present_view[1]
 
     return StoreProxy(present)
 
@@ -59,8 +52,8 @@ class TaskView(ForwardingView):
 
     @property
     def timestamps(self) -> ShownTimestamps:
-        shown = self._store.store.timestamps
-        return ShownTimestamps(shown.are_kept, shown.is_split)
+        timestamps = self._store.store.timestamps
+        return ShownTimestamps(timestamps.are_kept, timestamps.is_split)
 
     def position(self) -> Position:
         return self._answered(lambda view: view.position())
