@@ -18,6 +18,7 @@ from stores.interface import Durability, IsolationLevel, TopicPartition
 from stores.registry import backend_named
 from stores.tasks import (
     NO_INTERVAL,
+    DeadLetterTopic,
     ProcessingGuarantee,
     SharedResources,
     StreamTask,
@@ -31,6 +32,8 @@ from stores.tests.forked_call import kill_at, was_killed
 
 INPUT = TopicPartition("input", 0)
 OUTPUT = TopicPartition("output", 0)
+DEAD = TopicPartition("dead", 0)
+DEAD_LETTERS = DeadLetterTopic("dead")
 DIRECT = "rocksdb-direct"
 INDEXED = "rocksdb-indexed-batch"
 MEMORY = "memory-indexed-batch"
@@ -223,3 +226,13 @@ over_each_changelog = pytest.mark.parametrize(
     "log", ["memory", pytest.param("kafka", marks=pytest.mark.kafka)], indirect=True
 )
 """Run a test over the embedded changelog, and over a Kafka broker."""
+
+
+def logged(log: Any, store: str) -> dict[bytes, bytes]:
+    """The state that the changelog of ``store`` restores."""
+    kept: dict[bytes, bytes] = {}
+    for record in log.read(changelog_of(store)):
+        kept.pop(record.key, None)
+        if record.value is not None:
+            kept[record.key] = record.value
+    return kept

@@ -6,7 +6,6 @@ Source: KIP-892, "In-memory Transaction Buffers" and ``statestore.uncommitted.ma
 from __future__ import annotations
 
 import logging
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from random import Random
@@ -22,11 +21,10 @@ from stores.config import StoreConfig
 from stores.errors import ConfigError, ProducerFencedError, StoreError
 from stores.interface import IsolationLevel, TopicPartition
 from stores.metrics import EarlyCommitCause
-from stores.strategies.store import Store
 from stores.tasks import NO_INTERVAL, MemoryBudget, StreamTask, TaskContext, TaskId
 from stores.tasks.context import ProcessFunction
 from stores.tasks.stores.store_log import RECORD_MEMORY_BYTES
-from stores.tests.tasks.memory_process import PAIR_BYTES, peak_growth_bytes
+from stores.tests.tasks.memory_process import EMPTY_PAIRS
 from stores.tests.tasks.setup import (
     AT_LEAST_ONCE,
     DIRECT,
@@ -41,7 +39,6 @@ from stores.tests.tasks.setup import (
 
 INPUT = TopicPartition("elsewhere", 0)
 MIB = 1 << 20
-in_linux = pytest.mark.skipif(sys.platform != "linux", reason="reads how much memory a process had from /proc")
 
 
 ENTRY_BYTES = PAIR_MEMORY_BYTES + RECORD_MEMORY_BYTES
@@ -457,51 +454,6 @@ def test_no_more_is_replayed_after_a_crash_than_may_be_staged(tmp_path: Path, lo
 
 
 @pytest.mark.parametrize(
-    ("backend", "settings", "spills_above"),
-    [
-        ("rocksdb-dual-store", {"uncommitted_max_bytes": 1000}, 1000),
-        ("rocksdb-dual-store", {"uncommitted_max_bytes": -1}, 16 * MIB),
-        ("rocksdb-dual-store", {}, 16 * MIB),
-        ("rocksdb-dual-store", {"uncommitted_max_bytes": 1000, "options": {"staging_buffer_bytes": 5000}}, 5000),
-        ("lmdb-indexed-batch", {"uncommitted_max_bytes": 1000}, 1000),
-        ("sqlite-indexed-batch", {}, 64 * MIB),
-        ("rocksdb-indexed-batch", {"uncommitted_max_bytes": 96 * MIB}, 96 * MIB),
-        ("lmdb-indexed-batch", {"uncommitted_max_bytes": -1, "options": {"staging_buffer_bytes": 5000}}, 5000),
-    ],
-)
-def test_a_store_spills_what_is_beyond_the_limit(
-    tmp_path: Path, backend: str, settings: dict[str, Any], spills_above: int
-) -> None:
-    with StoreConfig(backend, **settings).open(tmp_path / "s") as store:
-        assert isinstance(store, Store)
-        pair_bytes = spills_above - PAIR_MEMORY_BYTES
-        store.put(b"k", bytes(pair_bytes - 1))
-        assert store.uncommitted_memory_bytes() == spills_above
-        store.put(b"k", bytes(pair_bytes))
-        assert store.uncommitted_memory_bytes() == 0
-        assert store.approximate_num_uncommitted_bytes() == pair_bytes + 1
-
-
-EMPTY_PAIRS = 400_000
-"""Of 4 bytes each: 1.6 MB of keys and values."""
-
-
-@pytest.mark.parametrize(("backend", "pairs"), [("rocksdb-indexed-batch", EMPTY_PAIRS), ("rocksdb-dual-store", 20_000)])
-def test_a_store_spills_before_empty_values_take_more_memory_than_its_limit(
-    tmp_path: Path, backend: str, pairs: int
-) -> None:
-    limit = 10 * pairs
-    with StoreConfig(backend, uncommitted_max_bytes=limit).open(tmp_path / "s") as store:
-        most = 0
-        for number in range(pairs):
-            store.put(number.to_bytes(4, "little"), b"")
-            if number % 100 == 0:
-                most = max(most, store.uncommitted_memory_bytes())
-        assert 0.9 * limit < most <= limit
-        assert store.approximate_num_uncommitted_bytes() == 4 * pairs
-
-
-@pytest.mark.parametrize(
     ("backend", "pairs"), [(MEMORY, EMPTY_PAIRS), ("rocksdb-indexed-batch", 20_000), ("lmdb-native", 20_000)]
 )
 def test_a_task_commits_before_empty_values_take_more_memory_than_its_limit(
@@ -523,50 +475,3 @@ def test_a_task_commits_before_empty_values_take_more_memory_than_its_limit(
     assert limit / 4 < most <= limit
     assert sum(early(task)) == steps // (limit // step_bytes)
     close(task)
-
-
-def test_writing_shorter_values_over_longer_ones_makes_no_room_for_pairs_beyond_the_limit(tmp_path: Path) -> None:
-    limit = MIB
-    with StoreConfig("rocksdb-indexed-batch", uncommitted_max_bytes=limit).open(tmp_path / "s") as store:
-        for number in range(80):
-            store.put(b"%d" % number, bytes(10_000))
-            store.put(b"%d" % number, b"")
-        most = 0
-        for number in range(20_000):
-            store.put(number.to_bytes(3, "big"), b"")
-            most = max(most, store.uncommitted_memory_bytes())
-        assert most <= limit
-
-
-@in_linux
-def test_the_memory_of_a_process_follows_the_limit_and_not_what_it_stages(tmp_path: Path) -> None:
-    told = peak_growth_bytes(tmp_path, "rocksdb-indexed-batch", 2 * MIB, steps=48, pairs_per_step=250)
-    assert told["entries"] == 48 * 250
-    assert told["commits"] >= 48 * 250 * PAIR_BYTES // (2 * MIB)
-    assert told["grown"] < 32 * MIB < 48 * 250 * PAIR_BYTES
-
-
-@in_linux
-def test_without_a_limit_the_memory_of_a_process_follows_what_it_stages(tmp_path: Path) -> None:
-    """That the figures of the other tests can be exceeded."""
-    told = peak_growth_bytes(tmp_path, "rocksdb-indexed-batch", -1, steps=48, pairs_per_step=250)
-    assert told["commits"] == 0
-    assert told["grown"] > 48 * 250 * PAIR_BYTES
-
-
-@in_linux
-@pytest.mark.parametrize(
-    ("backend", "pairs"),
-    [
-        ("rocksdb-indexed-batch", 20_000),
-        ("rocksdb-dual-store", 20_000),
-        ("sqlite-indexed-batch", 8_000),
-        ("sqlite-native", 8_000),
-    ],
-)
-def test_one_step_of_many_times_the_limit_takes_less_memory_than_it_stages(
-    tmp_path: Path, backend: str, pairs: int
-) -> None:
-    told = peak_growth_bytes(tmp_path, backend, 2 * MIB, steps=1, pairs_per_step=pairs)
-    assert (told["commits"], told["entries"]) == (1, pairs)
-    assert told["grown"] < 0.7 * pairs * PAIR_BYTES

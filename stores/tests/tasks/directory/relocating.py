@@ -14,6 +14,7 @@ from stores.files.identity import Identity
 from stores.interface import TopicPartition
 from stores.tasks import (
     NO_INTERVAL,
+    DirectoryLayout,
     StateDirectory,
     StoreConfig,
     StreamTask,
@@ -21,6 +22,7 @@ from stores.tasks import (
     TaskContext,
     TaskId,
     Topology,
+    change_layout,
     relocate,
 )
 from stores.tasks.directory.entry_files import CheckpointFile, Origin, OriginFile
@@ -210,3 +212,19 @@ def holder(folder: Path, number: int) -> Iterator[subprocess.Popen[bytes]]:
             yield process
         finally:
             process.kill()
+
+
+def folder_of(state: Path, number: int, engine: str = "lmdb") -> Path:
+    return state / str(task_id(number)) / engine
+
+
+def to_present(state: Path) -> object:
+    return relocate(state, PRESENT)
+
+
+def to_own(state: Path) -> object:
+    return change_layout(state, DirectoryLayout.STORE_PARTITION)
+
+
+def to_tasks(state: Path) -> object:
+    return change_layout(state, DirectoryLayout.TASK, topology=FORMER)

@@ -11,23 +11,18 @@ from zlib import crc32
 
 import pytest
 
-from stores.changelog import MemoryChangelog
 from stores.errors import (
     ConfigError,
     StoreCorruptedError,
     StoreIncompatibleError,
-    StoreLockedError,
-    StoreMisplacedError,
     StoreUnavailableError,
 )
-from stores.files import locks
 from stores.interface import TopicPartition
 from stores.registry import open_store
 from stores.tasks import (
     DirectoryLayout,
     StateDirectory,
     Subtopology,
-    TaskId,
     Topology,
     change_layout,
     relocate,
@@ -36,13 +31,10 @@ from stores.tasks import (
 from stores.tasks.directory import relocation
 from stores.tasks.directory.entry_files import CheckpointFile, Origin, OriginFile, SplitCheckpoint, SplitOrigins
 from stores.tasks.directory.placement import Move, owners
-from stores.tasks.directory.relocation import TOPOLOGY_FILE
 from stores.tasks.directory.relocation_journal import Journal
-from stores.tasks.directory.replacement import DECIDED, RENAMED
-from stores.tasks.directory.store_places import JOURNAL_FILE, RELOCATING_FILE
-from stores.tasks.directory.task_lock import TaskLock
+from stores.tasks.directory.replacement import DECIDED
+from stores.tasks.directory.store_places import JOURNAL_FILE
 from stores.tasks.directory.unnamed_stores import UNNAMED_FILE, clean_stores
-from stores.tests.forked_call import call_until_killed
 from stores.tests.tasks.directory.relocating import (
     FORMER,
     PARTITION,
@@ -50,33 +42,17 @@ from stores.tests.tasks.directory.relocating import (
     STORES,
     check_laid_out,
     content,
+    folder_of,
     lay_out,
     log_topic,
-    run_all,
     task_id,
-    task_of,
+    to_own,
+    to_present,
 )
 from stores.tests.tasks.setup import crashing_at
 
-OWN = DirectoryLayout.STORE_PARTITION
 TASKS = FORMER.subtopologies.items()
 NAMES, TOTALS = (TopicPartition(log_topic(store), PARTITION) for store in ("names", "totals"))
-
-
-def folder_of(state: Path, number: int, engine: str = "lmdb") -> Path:
-    return state / str(task_id(number)) / engine
-
-
-def to_present(state: Path) -> object:
-    return relocate(state, PRESENT)
-
-
-def to_own(state: Path) -> object:
-    return change_layout(state, OWN)
-
-
-def to_tasks(state: Path) -> object:
-    return change_layout(state, DirectoryLayout.TASK, topology=FORMER)
 
 
 @pytest.mark.parametrize("move", [to_present, to_own])
@@ -99,78 +75,6 @@ def test_a_store_on_another_file_system_is_reported_and_nothing_is_moved(
     assert content(tmp_path) == before
     assert not (tmp_path / JOURNAL_FILE).exists()
     move(tmp_path)
-
-
-def test_a_relocation_waits_for_another_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    inodes = lay_out(tmp_path)
-    held = locks.take(tmp_path / RELOCATING_FILE)
-    waited: list[float] = []
-
-    def end(seconds: float) -> None:
-        waited.append(seconds)
-        os.close(held)
-
-    monkeypatch.setattr(time, "sleep", end)
-    relocate(tmp_path, PRESENT)
-    assert len(waited) == 1
-    check_laid_out(tmp_path, inodes)
-
-
-def test_a_relocation_that_was_cut_short_is_not_completed_over_an_open_task(tmp_path: Path) -> None:
-    inodes = lay_out(tmp_path)
-    with crashing_at(RENAMED):
-        relocate(tmp_path, PRESENT)
-    lock = StateDirectory(tmp_path).lock(task_id(5), "somebody")
-    before = content(tmp_path)
-    with pytest.raises(StoreLockedError):
-        relocate(tmp_path, PRESENT)
-    assert content(tmp_path) == before
-    assert (tmp_path / JOURNAL_FILE).exists()
-    lock.release()
-    relocate(tmp_path, PRESENT)
-    check_laid_out(tmp_path, inodes)
-
-
-def test_a_task_that_holds_the_topology_lock_completes_an_interrupted_change(
-    tmp_path: Path, log: MemoryChangelog
-) -> None:
-    topology = Topology({3: Subtopology(("names",)), 5: Subtopology(), 6: Subtopology(("rates",))})
-    for number in (3, 5):
-        log.create_topic(f"input-{number}", PARTITION + 1)
-    first, second = (task_of(topology, number, tmp_path, {"log": log}) for number in (3, 5))
-    first.open()
-    lay_out(tmp_path, Topology({7: Subtopology(("rates",))}))
-    with crashing_at(DECIDED):
-        relocate(tmp_path, topology)
-    second.open()
-    assert not (tmp_path / JOURNAL_FILE).exists()
-    assert (folder_of(tmp_path, 6) / "rates" / "store.json").exists()
-    second.close()
-    first.close()
-
-
-def test_a_task_that_is_about_to_open_as_others_begin_to_relocate_completes_that_first(
-    tmp_path: Path, log: MemoryChangelog, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Else it would restore a store that is on its way, beside entries that are written later."""
-    inodes = lay_out(tmp_path, Topology({7: Subtopology(("rates",))}))
-    log.create_topic("input-3", PARTITION + 1)
-    task = task_of(PRESENT, 3, tmp_path, {"log": log, "stores": {}, "topology": None})
-    lock = StateDirectory.lock
-
-    def late(state: StateDirectory, of: TaskId, owner: object) -> TaskLock:
-        monkeypatch.undo()
-        with crashing_at(RENAMED):
-            relocate(tmp_path, PRESENT)
-        return lock(state, of, owner)
-
-    monkeypatch.setattr(StateDirectory, "lock", late)
-    task.open()
-    assert not (tmp_path / JOURNAL_FILE).exists()
-    assert (folder_of(tmp_path, 5) / "rates").stat().st_ino == inodes["rates 14"]
-    rates = TopicPartition(log_topic("rates"), PARTITION)
-    assert CheckpointFile(tmp_path / str(task_id(5)) / ".checkpoint").read() == {rates: len("rates")}
-    task.close()
 
 
 def test_a_store_that_appears_at_the_target_is_not_overwritten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -208,31 +112,6 @@ def test_what_appears_in_the_right_place_before_a_completion_is_not_overwritten_
     for number in (2, 3):
         assert NAMES not in CheckpointFile(tmp_path / str(task_id(number)) / ".checkpoint").read()
         assert "names" not in OriginFile(tmp_path / str(task_id(number)) / ".origin").read(())
-
-
-def test_after_a_refusal_the_directory_is_free_for_another_topology(tmp_path: Path, log: MemoryChangelog) -> None:
-    inodes = lay_out(tmp_path)
-    task = task_of(PRESENT, 5, tmp_path, {"log": log, "automatic_state_relocation": False})
-    with pytest.raises(StoreMisplacedError):
-        task.open()
-    relocate(tmp_path, FORMER)
-    check_laid_out(tmp_path, inodes, FORMER)
-
-
-def test_a_topology_is_held_until_the_last_of_its_tasks_is_closed(tmp_path: Path, log: MemoryChangelog) -> None:
-    (tmp_path / TOPOLOGY_FILE).write_text("garbage, longer than a fingerprint is: " + 100 * "x")
-    for number in (3, 5):
-        log.create_topic(f"input-{number}", PARTITION + 1)
-    first, second = (task_of(PRESENT, number, tmp_path, {"log": log}) for number in (3, 5))
-    first.open()
-    second.open()
-    assert (tmp_path / TOPOLOGY_FILE).read_text() == PRESENT.fingerprint
-    other = Topology({9: Subtopology(("other",))})
-    for task in (second, first):
-        with pytest.raises(StoreLockedError):
-            relocate(tmp_path, other)
-        task.close()
-    relocate(tmp_path, other)
 
 
 def test_entries_of_another_partition_or_of_no_store_here_stay_where_they_are(tmp_path: Path) -> None:
@@ -476,7 +355,7 @@ def test_a_change_of_layout_that_would_lose_a_store_is_refused_and_all_stays(
     make(tmp_path)
     before = content(tmp_path)
     with pytest.raises(error):
-        change_layout(tmp_path, OWN)
+        change_layout(tmp_path, DirectoryLayout.STORE_PARTITION)
     assert content(tmp_path) == before
     assert not (tmp_path / JOURNAL_FILE).exists()
 
@@ -506,16 +385,3 @@ def test_each_file_of_split_origins_speaks_of_its_own_store_alone(tmp_path: Path
     assert split.read(["names", "totals"]) == {"names": Origin.CLEAN, "totals": Origin.AT_LEAST_ONCE}
     split.write({"names": Origin.CLEAN})
     assert split.read(["names", "totals"]) == {"names": Origin.CLEAN}
-
-
-@pytest.mark.parametrize("move", [to_present, to_own, to_tasks])
-@pytest.mark.parametrize("backend", ["rocksdb-direct", "lmdb-native", "sqlite-indexed-batch"])
-def test_tasks_complete_what_was_killed_and_replay_nothing(
-    tmp_path: Path, log: MemoryChangelog, backend: str, move: Callable[[Path], object]
-) -> None:
-    if move is to_tasks:
-        to_own(tmp_path)
-    run_all(FORMER, tmp_path, log, backend, 3)
-    assert call_until_killed(move, tmp_path, RENAMED, 2)
-    assert run_all(FORMER if move is to_tasks else PRESENT, tmp_path, log, backend, 4) == [0] * len(STORES)
-    assert not (tmp_path / JOURNAL_FILE).exists()

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import random
-import resource
-import shutil
 from collections.abc import Iterable
 from contextlib import closing
 from pathlib import Path
@@ -12,27 +9,21 @@ from typing import Any, cast
 
 import pytest
 
-from stores import failpoints
 from stores.changelog import MemoryChangelog, Record
 from stores.config import StoreConfig
 from stores.errors import (
     ChangelogLostError,
-    CommitFailedError,
     ConfigError,
     ProducerFencedError,
     StoreIncompatibleError,
-    StoreUnavailableError,
 )
 from stores.records import INT64, STR, KeyValue, ValueAndTimestamp
 from stores.registry import StoreBackend, backends
 from stores.settings import Upgrade, UpgradeMode, UpgradeProgress
-from stores.strategies.store import Store
 from stores.tasks import StateDirectory, TaskConfig, TaskContext
-from stores.tasks.directory.replacement import RENAMED, SYNCED
-from stores.tasks.directory.store_places import PREPARE_END, beside
+from stores.tasks.directory.replacement import RENAMED
 from stores.tasks.identifier import check_stores
 from stores.tasks.stores.log_format import VERSION_HEADER
-from stores.tasks.stores.store_format import files_bytes, kept_version, room_needed_bytes
 from stores.tests.minimal_store import Direct
 from stores.tests.tasks.setup import DIRECT, INDEXED, MEMORY, TASK, Crash, begun, crashing_at
 from stores.tests.tasks.typed import STORE, feed_times, kept, store_folder
@@ -185,49 +176,6 @@ def test_a_store_in_memory_is_upgraded_offline_only() -> None:
         StoreConfig(MEMORY, upgrade=Upgrade(1, to_new, online=True), upgrade_mode=UpgradeMode.IN_PLACE)
 
 
-def test_an_upgrade_without_room_for_a_second_store_changes_nothing(
-    tmp_path: Path, log: MemoryChangelog, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    feed_times(log, range(20))
-    work(old_task(tmp_path, log), 5)
-    before = kept(tmp_path, INDEXED)
-    with monkeypatch.context() as patch:
-        patch.setattr(shutil, "disk_usage", lambda path: shutil._ntuple_diskusage(10**9, 10**9, 1_000))
-        with pytest.raises(StoreUnavailableError):
-            new_task(tmp_path, log).open()
-    assert names_beside(tmp_path) == []
-    assert kept(tmp_path, INDEXED) == before
-    work(new_task(tmp_path, log))
-
-
-@pytest.mark.parametrize("backend", [*BACKENDS, DIRECT])
-def test_an_upgrade_takes_no_more_room_than_it_asks_for(
-    tmp_path: Path, log: MemoryChangelog, backend: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("stores.tasks.stores.log_follower.PIECE_RECORDS_MAX", 1_000)
-
-    def write(record: Record, context: TaskContext) -> None:
-        for number in range(record.offset * 1_000, record.offset * 1_000 + 1_000):
-            context.store("s").put(b"%05d" % (number * 7_919 % 10_000), random.Random(number).randbytes(100))
-
-    feed_times(log, range(10))
-    work(old_task(tmp_path, log, backend, process=write, commit_every_records=1))
-    folder = store_folder(tmp_path)
-    new = beside(folder, PREPARE_END)
-    needed = room_needed_bytes(folder, new)
-    taken: list[int] = []
-
-    def note(progress: UpgradeProgress) -> None:
-        taken.append(files_bytes(new))
-
-    upgrade = Upgrade(1, lambda record, version: [(record.key or b"", record.value)], on_upgrade=note)
-    with closing(new_task(tmp_path, log, backend, store_records=None, store_upgrade=upgrade)) as task:
-        failpoints.arm(SYNCED, lambda: taken.append(files_bytes(new)))
-        task.open()
-    assert len(taken) == 12
-    assert 0 < max(taken) <= needed
-
-
 def test_an_upgrade_from_an_empty_changelog_does_not_empty_the_store(tmp_path: Path, log: MemoryChangelog) -> None:
     feed_times(log, range(5))
     work(old_task(tmp_path, log))
@@ -350,79 +298,6 @@ def test_new_instances_roll_over_while_the_old_one_works(tmp_path: Path, log: Me
         assert shown(new) == expected(40)
 
 
-def test_a_disk_that_fills_up_in_an_upgrade_leaves_the_old_store(
-    tmp_path: Path, log: MemoryChangelog, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    feed_times(log, range(20))
-    work(old_task(tmp_path, log))
-    before = kept(tmp_path, INDEXED)
-    with monkeypatch.context() as patch:
-
-        def full(store: Store, pairs: Any, *_: Any, **named: Any) -> None:
-            if pairs:
-                raise CommitFailedError("no space left on the device", reopen=True)
-
-        patch.setattr(Store, "restore", full)
-        with pytest.raises(StoreUnavailableError):
-            new_task(tmp_path, log).open()
-    assert names_beside(tmp_path) == []
-    assert kept(tmp_path, INDEXED) == before
-    work(new_task(tmp_path, log))
-
-
-def test_a_disk_that_is_found_full_as_the_new_store_is_closed_leaves_the_old_one(
-    tmp_path: Path, log: MemoryChangelog, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """RocksDB writes what it still has in memory when it is closed."""
-    feed_times(log, range(20))
-    work(old_task(tmp_path, log))
-    before = kept(tmp_path, INDEXED)
-    with monkeypatch.context() as patch:
-        close = Store.close
-
-        def full(store: Store) -> None:
-            is_new = store.is_open and kept_version(store) == 1
-            close(store)
-            if is_new:
-                raise CommitFailedError("no space left on the device", reopen=True)
-
-        patch.setattr(Store, "close", full)
-        with pytest.raises(StoreUnavailableError):
-            new_task(tmp_path, log).open()
-    assert names_beside(tmp_path) == []
-    assert kept(tmp_path, INDEXED) == before
-    work(new_task(tmp_path, log))
-
-
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_files_that_can_not_grow_in_an_upgrade_leave_the_old_store(
-    tmp_path: Path, log: MemoryChangelog, backend: str
-) -> None:
-    """As a full disk, which the system and not the library finds: here a limit on the size of files."""
-    feed_times(log, range(20))
-    work(old_task(tmp_path, log, backend))
-    folder = store_folder(tmp_path)
-    before = kept(tmp_path, backend)
-    largest = max(file.stat().st_size for file in folder.rglob("*") if file.is_file())
-
-    def large(record: Record, version: int) -> Iterable[tuple[bytes, bytes | None]]:
-        return [(record.key or b"", random.Random(record.offset).randbytes(1 << 18))]
-
-    upgrade = Upgrade(1, large)
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (largest + (1 << 20), hard))
-    try:
-        with pytest.raises(StoreUnavailableError):
-            new_task(tmp_path, log, backend, store_records=None, store_upgrade=upgrade).open()
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-    assert names_beside(tmp_path) == []
-    assert kept(tmp_path, backend) == before
-    with closing(new_task(tmp_path, log, backend, store_records=None, store_upgrade=upgrade)) as task:
-        task.open()
-        assert len(shown(task)) == 20
-
-
 def test_an_online_upgrade_may_follow_another_upgrade(tmp_path: Path, log: MemoryChangelog) -> None:
     feed_times(log, range(20))
     work(old_task(tmp_path, log), 6)
@@ -489,28 +364,6 @@ def test_the_new_function_may_work_on_the_old_store_through_a_proxy(tmp_path: Pa
     with closing(new_task(tmp_path, log)) as task:
         task.open()
         assert shown(task) == expected(12)
-
-
-def test_a_disk_that_fills_up_in_an_online_upgrade_leaves_the_task_at_work(
-    tmp_path: Path, log: MemoryChangelog, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    feed_times(log, range(20))
-    restore = Store.restore
-
-    def full(store: Store, pairs: Any, *rest: Any, **named: Any) -> None:
-        if pairs:
-            raise CommitFailedError("no space left on the device", reopen=True)
-        restore(store, pairs, *rest, **named)
-
-    with closing(online_task(tmp_path, log)) as task:
-        task.open()
-        with monkeypatch.context() as patch:
-            patch.setattr(Store, "restore", full)
-            task.run(10, commit=True)
-        assert names_beside(tmp_path) == []
-        task.run(10, commit=True)
-        assert shown(task)[b"k19"] == b"19"
-    work(new_task(tmp_path, log))
 
 
 def test_a_store_that_keeps_no_marks_can_not_be_upgraded(tmp_path: Path, log: MemoryChangelog) -> None:
