@@ -36,7 +36,7 @@ def plan(folder: Path, process: Any = count, *, backend: str = "rocksdb", **chan
     """A plan of a state in ``folder``/state with local copies in ``folder``/local."""
     stores = changed.pop("stores", {"counts": StoreConfig(backend, records=COUNTS)})
     log = VersionLog.open_or_create(folder / "state", {"partitions": 2})
-    given = {
+    settings = {
         "location": log.location,
         "log_id": log.id,
         "stores": stores,
@@ -54,7 +54,7 @@ def plan(folder: Path, process: Any = count, *, backend: str = "rocksdb", **chan
         "batch_id": None,
         "query": None,
     }
-    return Plan(**{**given, **changed})
+    return Plan(**{**settings, **changed})
 
 
 def events(number: int, rows: int = 30) -> list[str | None]:

@@ -21,25 +21,25 @@ from stores.tests.spark.counting import compute, expected, expected_rows, plan, 
 
 def each_batch_counts_once(folder: Path) -> None:
     """Batches are repeated, restored elsewhere, and lost once before their version is in the log."""
-    given = plan(folder)
+    query_plan = plan(folder)
     for number in range(8):
         if number == 4:
             with pytest.MonkeyPatch.context() as patch:
                 patch.setattr(PartitionLog, "append", no_answer)
                 with pytest.raises(StoreUnavailableError):
-                    compute(given, number)
-            state = LocalState(Path(str(given.local)) / given.log_id, 0, given.stores)
+                    compute(query_plan, number)
+            state = LocalState(Path(str(query_plan.local)) / query_plan.log_id, 0, query_plan.stores)
             try:
                 assert state.version == number - 1
             finally:
                 state.close()
-        assert compute(given, number) == expected_rows(number)
-        assert compute(given, number) == expected_rows(number)
+        assert compute(query_plan, number) == expected_rows(number)
+        assert compute(query_plan, number) == expected_rows(number)
         for version in range(max(0, number - 2), number + 1):
             assert state_in_log(folder, version) == expected(version)
         if number % 3 == 2:
             task.close_all()
-            given = replace(given, local=str(folder / f"local {number}"))
+            query_plan = replace(query_plan, local=str(folder / f"local {number}"))
 
 
 def no_answer(log: PartitionLog, header: Header, changes: dict[str, StoreChanges]) -> Header:
@@ -51,9 +51,9 @@ def state_committed_before_the_log(patch: pytest.MonkeyPatch) -> None:
 
     def early(state: LocalState) -> dict[str, StoreChanges]:
         version = -1 if state.version is None else state.version
-        taken = take(state)
+        changes = take(state)
         state.commit(version + 1)
-        return taken
+        return changes
 
     patch.setattr(LocalState, "take_changes", early)
 
@@ -96,10 +96,10 @@ def old_versions_removed_without_a_snapshot(patch: pytest.MonkeyPatch) -> None:
     remove = PartitionLog.remove_old
 
     def eager(log: PartitionLog, listing: PartitionFiles) -> int:
-        removed = remove(log, listing)
+        removals = remove(log, listing)
         for version in sorted(listing.versions)[:-2]:
             log._folder.remove(f"p00000/v{version:012d}.arrows")
-        return removed
+        return removals
 
     patch.setattr(PartitionLog, "remove_old", eager)
     patch.setattr(PartitionLog, "snapshot_due", lambda log, listing: False)
@@ -134,11 +134,11 @@ def test_a_defect_is_detected(tmp_path: Path, defect: Callable[[pytest.MonkeyPat
 
 
 def test_a_table_never_shows_a_version_that_some_partition_lacks(tmp_path: Path) -> None:
-    given = plan(tmp_path)
-    compute(given, 0)
+    query_plan = plan(tmp_path)
+    compute(query_plan, 0)
     log = VersionLog.open(tmp_path / "state")
     assert log.newest_complete() is None
-    list(task.run(given, Batch(1, 0, "another"), iter(())))
+    list(task.run(query_plan, Batch(1, 0, "another"), iter(())))
     assert log.newest_complete() == 0
-    compute(given, 1)
+    compute(query_plan, 1)
     assert log.newest_complete() == 0

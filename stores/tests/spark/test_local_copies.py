@@ -46,10 +46,10 @@ def copy_of(given: Plan, partition: int = 0) -> str:
 
 
 def test_a_copy_is_wiped_if_its_log_has_no_version_any_more(tmp_path: Path) -> None:
-    given = plan(tmp_path)
-    compute(given, 0)
+    query_plan = plan(tmp_path)
+    compute(query_plan, 0)
     shutil.rmtree(tmp_path / "state/p00000")
-    assert compute(given, 0, events(5)) == list(Counter(events(5)).items())
+    assert compute(query_plan, 0, events(5)) == list(Counter(events(5)).items())
     assert state_in_log(tmp_path) == dict(Counter(events(5)))
 
 
@@ -95,28 +95,28 @@ def test_a_copy_older_than_all_versions_of_the_log_keeps_nothing_of_its_own(tmp_
         context.store("counts").put("other", 1)
         yield from ()
 
-    given = plan(tmp_path, put_once, retention=Retention(snapshot_versions=3, keep_versions=1))
-    elsewhere = replace(given, local=str(tmp_path / "elsewhere"))
-    compute(given, 0)
+    query_plan = plan(tmp_path, put_once, retention=Retention(snapshot_versions=3, keep_versions=1))
+    elsewhere = replace(query_plan, local=str(tmp_path / "elsewhere"))
+    compute(query_plan, 0)
     task.close_all()
     for number in range(1, 9):
         compute(elsewhere, number)
     task.close_all()
-    compute(given, 9)
+    compute(query_plan, 9)
     assert seen == [None, 1, *[None] * 8]
 
 
 def test_copies_are_closed_when_a_worker_has_too_many_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(task, "OPEN_MAX", 1)
-    given = plan(tmp_path)
-    compute(given, 0)
-    assert copy_of(given) == "1"
-    first = task._open[given.log_id, 0][1]
-    list(task.run(given, Batch(1, 0, "another"), iter(())))
-    assert list(task._open) == [(given.log_id, 1)]
+    query_plan = plan(tmp_path)
+    compute(query_plan, 0)
+    assert copy_of(query_plan) == "1"
+    first = task._open[query_plan.log_id, 0][1]
+    list(task.run(query_plan, Batch(1, 0, "another"), iter(())))
+    assert list(task._open) == [(query_plan.log_id, 1)]
     assert not first._opened
-    assert copy_of(given) == "0"
-    assert compute(given, 1) == expected_rows(1)
+    assert copy_of(query_plan) == "0"
+    assert compute(query_plan, 1) == expected_rows(1)
 
 
 def test_a_copy_of_which_another_worker_has_one_store_is_left_whole(tmp_path: Path) -> None:
@@ -131,8 +131,8 @@ def test_a_copy_of_which_another_worker_has_one_store_is_left_whole(tmp_path: Pa
 
 def test_open_stores_of_another_plan_are_closed(tmp_path: Path) -> None:
     """The same query, started again in the same worker with other stores or another folder."""
-    given = plan(tmp_path)
-    compute(given, 0)
+    query_plan = plan(tmp_path)
+    compute(query_plan, 0)
     for number, other in enumerate(
         [
             plan(tmp_path, backend="lmdb"),
@@ -141,19 +141,19 @@ def test_open_stores_of_another_plan_are_closed(tmp_path: Path) -> None:
         ],
         1,
     ):
-        before = task._open[given.log_id, 0][1]
+        before = task._open[query_plan.log_id, 0][1]
         assert compute(other, number) == expected_rows(number)
         assert not before._opened
-        assert task._open[given.log_id, 0][1].stores.keys() == other.stores.keys()
-        assert task._open[given.log_id, 0][1]._path.is_relative_to(other.local_folder())
+        assert task._open[query_plan.log_id, 0][1].stores.keys() == other.stores.keys()
+        assert task._open[query_plan.log_id, 0][1]._path.is_relative_to(other.local_folder())
     assert state_in_log(tmp_path) == expected(3)
 
 
 def test_an_attempt_that_was_not_first_leaves_no_write_in_its_stores(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    given, append = plan(tmp_path), PartitionLog.append
-    compute(given, 0)
+    query_plan, append = plan(tmp_path), PartitionLog.append
+    compute(query_plan, 0)
 
     def overtaken(log: PartitionLog, header: Header, changes: dict[str, StoreChanges]) -> Header:
         first = replace(header, id="f" * 16, rows=None, num_rows=0)
@@ -163,9 +163,11 @@ def test_an_attempt_that_was_not_first_leaves_no_write_in_its_stores(
 
     with monkeypatch.context() as patch:
         patch.setattr(PartitionLog, "append", overtaken)
-        assert compute(given, 1) == []
+        assert compute(query_plan, 1) == []
     state = expected(0) | {"N1": expected(1)["N1"]}
-    assert compute(given, 2) == [(plane, state.get(plane, 0) + number) for plane, number in Counter(events(2)).items()]
+    assert compute(query_plan, 2) == [
+        (plane, state.get(plane, 0) + number) for plane, number in Counter(events(2)).items()
+    ]
 
 
 def test_a_function_that_raises_leaves_no_rows_in_the_log(tmp_path: Path) -> None:
@@ -191,20 +193,20 @@ def test_rows_of_many_batches_come_from_their_file_if_they_do_not_fit_memory(
 
 
 def test_a_repeated_batch_whose_output_is_declared_otherwise_is_refused(tmp_path: Path) -> None:
-    given = plan(tmp_path)
-    compute(given, 0)
+    query_plan = plan(tmp_path)
+    compute(query_plan, 0)
     turned = OUTPUT.set(1, OUTPUT.field(1).with_name("total"))
     with pytest.raises(StoreIncompatibleError) as raised:
-        compute(replace(given, output=turned), 0)
+        compute(replace(query_plan, output=turned), 0)
     assert "count" in str(raised.value)
     assert "total" in str(raised.value)
-    assert compute(given, 0) == expected_rows(0)
+    assert compute(query_plan, 0) == expected_rows(0)
 
 
 def test_a_copy_whose_damage_shows_in_a_restore_is_wiped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    given = plan(tmp_path, retention=Retention(snapshot_versions=100))
+    query_plan = plan(tmp_path, retention=Retention(snapshot_versions=100))
     for number in range(3):
-        compute(given, number)
+        compute(query_plan, number)
     restore, wipe_all = LocalState._restore, LocalState._wipe_all
     wiped: list[LocalState] = []
 
@@ -219,19 +221,19 @@ def test_a_copy_whose_damage_shows_in_a_restore_is_wiped(tmp_path: Path, monkeyp
 
     monkeypatch.setattr(LocalState, "_restore", damaged)
     monkeypatch.setattr(LocalState, "_wipe_all", wipe)
-    assert compute(replace(given, local=str(tmp_path / "elsewhere")), 3) == expected_rows(3)
+    assert compute(replace(query_plan, local=str(tmp_path / "elsewhere")), 3) == expected_rows(3)
     assert len(wiped) == 1
 
 
 def test_rows_of_two_partitions_in_one_batch_are_refused(tmp_path: Path) -> None:
     mixed = [*batches(["N1"], partition=0), *batches(["N2"], partition=1)]
-    [joined] = pa.Table.from_batches(mixed).combine_chunks().to_batches()
+    [batch] = pa.Table.from_batches(mixed).combine_chunks().to_batches()
     with pytest.raises(StoreError):
-        list(task.run(plan(tmp_path), Batch(0, 0, QUERY), iter([joined])))
+        list(task.run(plan(tmp_path), Batch(0, 0, QUERY), iter([batch])))
 
 
 def test_a_link_under_the_name_of_a_version_is_not_the_logs(tmp_path: Path) -> None:
-    given = plan(tmp_path)
-    compute(given, 0)
+    query_plan = plan(tmp_path)
+    compute(query_plan, 0)
     os.symlink("v000000000000.arrows", tmp_path / "state/p00000/v000000000001.arrows")
-    assert given.open_log().partition(0).listing().newest == 0
+    assert query_plan.open_log().partition(0).listing().newest == 0

@@ -91,8 +91,8 @@ def by_a_task() -> list[Record]:
                 producer.send(INPUT, record.key, record.value, record.timestamp_ms, record.headers)
             producer.flush()
         memory = {name: replace(config, backend="memory") for name, config in KINDS.items()}
-        given: dict[str, Any] = {"stores": memory, "process": process, "inputs": [INPUT]}
-        with StreamTask("app", TaskId(0, 0), state_dir="unused", changelog=log, **given) as made:
+        settings: dict[str, Any] = {"stores": memory, "process": process, "inputs": [INPUT]}
+        with StreamTask("app", TaskId(0, 0), state_dir="unused", changelog=log, **settings) as made:
             made.run()
         return list(log.read(TopicPartition("out", 0)))
 
@@ -120,8 +120,8 @@ def record_plan(folder: Path, function: Any = process, **changed: Any) -> Plan:
     columns = changed.pop("columns", COLUMNS)
     timer = changed.pop("timer", None)
     wise = RecordWise(function, "key", columns, timer)
-    given = {"stores": stores, "key": ("key",), "output": pa.schema([OUTPUT.field(name) for name in columns])}
-    return plan(folder, wise, **{**given, "on_timer": wise.on_timer if timer else None, **changed})
+    settings = {"stores": stores, "key": ("key",), "output": pa.schema([OUTPUT.field(name) for name in columns])}
+    return plan(folder, wise, **{**settings, "on_timer": wise.on_timer if timer else None, **changed})
 
 
 def run(given: Plan, number: int, some: list[Record]) -> list[dict[str, Any]]:
@@ -144,10 +144,10 @@ def test_outputs_stores_and_times_are_those_of_a_task(tmp_path: Path, monkeypatc
 
 def test_the_stream_time_survives_a_restart(tmp_path: Path) -> None:
     seen: list[int] = []
-    given = record_plan(tmp_path, lambda record, context: seen.append(context.stream_time_ms))
-    run(given, 0, [Record(0, b"a", b"", START_MS + 50)])
+    query_plan = record_plan(tmp_path, lambda record, context: seen.append(context.stream_time_ms))
+    run(query_plan, 0, [Record(0, b"a", b"", START_MS + 50)])
     task.close_all()
-    run(replace(given, local=str(tmp_path / "elsewhere")), 1, [Record(1, b"a", b"", START_MS + 20)])
+    run(replace(query_plan, local=str(tmp_path / "elsewhere")), 1, [Record(1, b"a", b"", START_MS + 20)])
     assert seen == [START_MS + 50, START_MS + 50]
 
 
@@ -189,9 +189,9 @@ def test_a_timer_forwards_and_has_the_time_of_its_own(tmp_path: Path) -> None:
         [(_, found)] = context.store("hours").all()
         context.forward("out", key.encode(), repr((context.timestamp_ms, found.timestamp_ms)).encode())
 
-    given = record_plan(tmp_path, registers, timer=fires, checkpoint=make_checkpoint(tmp_path))
-    assert run(given, 0, [Record(0, b"a", b"", 10)]) == []
-    [row] = run(given, 1, [Record(0, b"a", b"", 70)])
+    query_plan = record_plan(tmp_path, registers, timer=fires, checkpoint=make_checkpoint(tmp_path))
+    assert run(query_plan, 0, [Record(0, b"a", b"", 10)]) == []
+    [row] = run(query_plan, 1, [Record(0, b"a", b"", 70)])
     assert (row["key"], row["value"]) == (b"a", b"(60, 60)")
     assert row["timestamp"] == datetime.fromtimestamp(0.06, UTC)
 

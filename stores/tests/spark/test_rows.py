@@ -21,9 +21,9 @@ from stores.tests.spark.counting import QUERY, plan
 def note_of(folder: Path, process: Callable[[Rows, Context], Any]) -> str:
     names = ["tail no.", "class", PARTITION_COLUMN]
     batch = pa.record_batch([pa.array(["N1", "N2"]), pa.array([7, 8]), pa.array([0, 0])], names)
-    given = plan(folder, process, key=("tail no.", "class"))
+    query_plan = plan(folder, process, key=("tail no.", "class"))
     with pytest.raises(ZeroDivisionError) as raised:
-        list(task.run(given, Batch(0, 0, QUERY), iter([batch])))
+        list(task.run(query_plan, Batch(0, 0, QUERY), iter([batch])))
     [note] = raised.value.__notes__
     return note
 

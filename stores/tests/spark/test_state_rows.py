@@ -60,9 +60,9 @@ def state(folder: Path) -> VersionLog:
     }
     VersionLog.open_or_create(folder / "state", {"partitions": 2})
     log = VersionLog.open(folder / "state")
-    given = plan(folder, process, stores=stores)
+    query_plan = plan(folder, process, stores=stores)
     for version in range(3):
-        compute(given, version, ["N1"])
+        compute(query_plan, version, ["N1"])
     return VersionLog(log._folder, log.id, {"partitions": 2, "stores": described}, log._retention)
 
 
@@ -139,11 +139,11 @@ def test_inspect_prints_versions_and_refuses_a_folder_without_a_state(
     assert "none" in lines[0]
     assert [line.split()[:4] for line in lines[-2:]] == [["0", "0", "2", "0"], ["1", "none", "none", "3"]]
     assert main(["inspect", str(tmp_path / "local")]) == 2
-    ended = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-m", "stores.spark", "inspect", str(tmp_path / "none")], capture_output=True, check=False
     )
-    assert ended.returncode == 2
-    assert b"Traceback" not in ended.stderr
+    assert process.returncode == 2
+    assert b"Traceback" not in process.stderr
 
 
 def expiring(ttl_ms: int | None) -> dict[str, RecordKind]:

@@ -51,9 +51,9 @@ BACKENDS = ("rocksdb", "lmdb", "sqlite-native", "memory")
 
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_batches_give_their_rows_and_the_state_of_a_plain_count(tmp_path: Path, backend: str) -> None:
-    given = plan(tmp_path, backend=backend)
+    query_plan = plan(tmp_path, backend=backend)
     for number in range(8):
-        assert compute(given, number) == expected_rows(number)
+        assert compute(query_plan, number) == expected_rows(number)
         assert state_in_log(tmp_path) == expected(number)
 
 
@@ -67,9 +67,9 @@ def test_a_process_that_has_nothing_local_continues_from_the_log(tmp_path: Path,
 
 
 def test_a_local_copy_is_brought_up_from_where_it_stood(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    given = plan(tmp_path)
-    elsewhere = replace(given, local=str(tmp_path / "elsewhere"))
-    compute(given, 0)
+    query_plan = plan(tmp_path)
+    elsewhere = replace(query_plan, local=str(tmp_path / "elsewhere"))
+    compute(query_plan, 0)
     task.close_all()
     for number in (1, 2):
         compute(elsewhere, number)
@@ -77,41 +77,41 @@ def test_a_local_copy_is_brought_up_from_where_it_stood(tmp_path: Path, monkeypa
     read: list[int] = []
     bring_to = LocalState.bring_to
     monkeypatch.setattr(LocalState, "bring_to", lambda *of: read.append(bring_to(*of)))
-    assert compute(given, 3) == expected_rows(3)
+    assert compute(query_plan, 3) == expected_rows(3)
     assert read == [2]
 
 
 def test_an_open_store_is_used_again_without_reading_the_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    given = plan(tmp_path)
-    compute(given, 0)
-    opened = task._open[given.log_id, 0][1]
+    query_plan = plan(tmp_path)
+    compute(query_plan, 0)
+    state = task._open[query_plan.log_id, 0][1]
     read: list[int] = []
     bring_to = LocalState.bring_to
     monkeypatch.setattr(LocalState, "bring_to", lambda *of: read.append(bring_to(*of)))
-    compute(given, 1)
-    assert task._open[given.log_id, 0][1] is opened
+    compute(query_plan, 1)
+    assert task._open[query_plan.log_id, 0][1] is state
     assert read == [0]
 
 
 def test_a_copy_in_use_is_left_and_another_one_is_restored(tmp_path: Path) -> None:
-    given = plan(tmp_path)
-    compute(given, 0)
-    other = LocalState(Path(str(given.local)) / given.log_id, 0, given.stores)
-    other.bring_to(given.open_log().partition(0), 0)
+    query_plan = plan(tmp_path)
+    compute(query_plan, 0)
+    other = LocalState(Path(str(query_plan.local)) / query_plan.log_id, 0, query_plan.stores)
+    other.bring_to(query_plan.open_log().partition(0), 0)
     assert dict(other.stores["counts"].all()) == expected(0)
     other.close()
-    assert compute(given, 1) == expected_rows(1)
+    assert compute(query_plan, 1) == expected_rows(1)
 
 
 def test_a_repeated_batch_gives_the_rows_of_the_log_whatever_the_function_would_answer(tmp_path: Path) -> None:
     def another(rows: Rows, context: Context) -> Iterator[Any]:
         raise AssertionError("a batch in the log is not computed")
 
-    given = plan(tmp_path)
+    query_plan = plan(tmp_path)
     for number in range(4):
-        assert compute(given, number) == expected_rows(number)
+        assert compute(query_plan, number) == expected_rows(number)
         for _ in range(2):
-            assert compute(replace(given, process=another), number) == expected_rows(number)
+            assert compute(replace(query_plan, process=another), number) == expected_rows(number)
     assert state_in_log(tmp_path) == expected(3)
 
 
@@ -139,21 +139,21 @@ def test_an_attempt_that_was_not_first_gives_out_the_rows_of_the_first(tmp_path:
 
 
 def test_a_zombie_is_refused_and_leaves_nothing(tmp_path: Path) -> None:
-    given = plan(tmp_path)
+    query_plan = plan(tmp_path)
 
     def late(rows: Rows, context: Context) -> Iterator[Any]:
         context.store("counts").put("wrong", 77)
         task._open.clear()
         for number in range(2):
-            compute(replace(given, local=str(tmp_path / "another")), number)
-        task._forget(given, 0)
+            compute(replace(query_plan, local=str(tmp_path / "another")), number)
+        task._forget(query_plan, 0)
         yield "wrong", 77
 
     with pytest.raises(ProducerFencedError):
-        compute(replace(given, process=late), 0)
+        compute(replace(query_plan, process=late), 0)
     with pytest.raises(ProducerFencedError):
-        compute(given, 0)
-    assert compute(given, 2) == expected_rows(2)
+        compute(query_plan, 0)
+    assert compute(query_plan, 2) == expected_rows(2)
     assert state_in_log(tmp_path) == expected(2)
 
 
@@ -165,14 +165,14 @@ def test_a_function_that_raises_commits_nothing_and_names_the_row(tmp_path: Path
             if rows.row_number == 9:
                 raise ZeroDivisionError
 
-    given = plan(tmp_path)
-    compute(given, 0)
+    query_plan = plan(tmp_path)
+    compute(query_plan, 0)
     with pytest.raises(ZeroDivisionError) as raised:
-        compute(replace(given, process=broken), 1)
+        compute(replace(query_plan, process=broken), 1)
     [note] = raised.value.__notes__
     assert repr(events(1)[8]) in note
     assert "9" in note
-    assert compute(given, 1) == expected_rows(1)
+    assert compute(query_plan, 1) == expected_rows(1)
     assert state_in_log(tmp_path) == expected(1)
 
 
@@ -205,21 +205,21 @@ def test_rows_may_be_tuples_dictionaries_tables_or_none(tmp_path: Path) -> None:
 
 
 def test_a_partition_without_rows_makes_a_version_too(tmp_path: Path) -> None:
-    given = plan(tmp_path)
-    assert compute(given, 0, []) == []
-    assert compute(given, 0, []) == []
-    assert compute(given, 1, ["N1"]) == [("N1", 1)]
+    query_plan = plan(tmp_path)
+    assert compute(query_plan, 0, []) == []
+    assert compute(query_plan, 0, []) == []
+    assert compute(query_plan, 1, ["N1"]) == [("N1", 1)]
     with pytest.raises(StoreError):
-        compute(given, 1, [])
+        compute(query_plan, 1, [])
 
 
 def test_rows_of_another_partition_are_refused(tmp_path: Path) -> None:
-    given = plan(tmp_path)
+    query_plan = plan(tmp_path)
     with pytest.raises(StoreError):
-        list(task.run(given, Batch(0, 0, QUERY), batches(["N1"], partition=1)))
+        list(task.run(query_plan, Batch(0, 0, QUERY), batches(["N1"], partition=1)))
     with pytest.raises(StoreError):
-        list(task.run(given, Batch(7, 0, QUERY), batches([])))
-    assert compute(given, 0) == expected_rows(0)
+        list(task.run(query_plan, Batch(7, 0, QUERY), batches([])))
+    assert compute(query_plan, 0) == expected_rows(0)
 
 
 def test_a_null_key_is_refused_or_a_group(tmp_path: Path) -> None:
@@ -245,21 +245,21 @@ def test_rows_come_in_the_order_of_a_column(tmp_path: Path) -> None:
 
 
 def test_another_query_an_older_checkpoint_and_a_lost_log_are_refused(tmp_path: Path) -> None:
-    given = plan(tmp_path)
+    query_plan = plan(tmp_path)
     for number in range(3):
-        compute(given, number)
+        compute(query_plan, number)
     with pytest.raises(StoreIncompatibleError):
-        compute(given, 0, query="another")
+        compute(query_plan, 0, query="another")
     with pytest.raises(ProducerFencedError):
-        compute(given, 1)
+        compute(query_plan, 1)
     with pytest.raises(ChangelogLostError):
-        compute(given, 4)
+        compute(query_plan, 4)
     shutil.rmtree(tmp_path / "state" / "p00000")
     with pytest.raises(ChangelogLostError):
-        compute(given, 3)
+        compute(query_plan, 3)
     shutil.rmtree(tmp_path / "state")
     with pytest.raises(ChangelogLostError):
-        compute(replace(given, location=plan(tmp_path).location), 3)
+        compute(replace(query_plan, location=plan(tmp_path).location), 3)
 
 
 def test_a_query_continues_the_state_of_a_batch_job(tmp_path: Path) -> None:
@@ -286,46 +286,46 @@ def test_of_two_jobs_that_make_the_same_version_one_is_refused(tmp_path: Path) -
 
 def test_a_log_that_was_brought_back_from_a_copy_counts(tmp_path: Path) -> None:
     """A local copy that is beyond its log is not the state of any version."""
-    given = plan(tmp_path)
-    compute(given, 0)
+    query_plan = plan(tmp_path)
+    compute(query_plan, 0)
     shutil.copytree(tmp_path / "state", tmp_path / "copy")
-    compute(given, 1)
+    compute(query_plan, 1)
     task.close_all()
     shutil.rmtree(tmp_path / "state")
     shutil.copytree(tmp_path / "copy", tmp_path / "state")
-    assert compute(given, 1, events(5)) != expected_rows(1)
+    assert compute(query_plan, 1, events(5)) != expected_rows(1)
     assert state_in_log(tmp_path) == dict(Counter([*events(0), *events(5)]))
 
 
 @pytest.mark.parametrize("batches_elsewhere", [1, 2])
 def test_a_copy_of_another_history_of_the_log_is_wiped_and_restored(tmp_path: Path, batches_elsewhere: int) -> None:
     """The log went back and on again elsewhere, so the copy has a version of the same number that is another one."""
-    given = plan(tmp_path, retention=Retention(snapshot_versions=100))
-    compute(given, 0)
+    query_plan = plan(tmp_path, retention=Retention(snapshot_versions=100))
+    compute(query_plan, 0)
     shutil.copytree(tmp_path / "state", tmp_path / "copy")
-    compute(given, 1)
+    compute(query_plan, 1)
     task.close_all()
     shutil.rmtree(tmp_path / "state")
     shutil.copytree(tmp_path / "copy", tmp_path / "state")
     planes = events(0)
     for number in range(1, 1 + batches_elsewhere):
         # From the second one on few keys change, and the others keep what the first one made of them.
-        added = events(10 + number, 30 if number == 1 else 2)
-        compute(replace(given, local=str(tmp_path / "elsewhere")), number, added)
-        planes += added
+        rows = events(10 + number, 30 if number == 1 else 2)
+        compute(replace(query_plan, local=str(tmp_path / "elsewhere")), number, rows)
+        planes += rows
     task.close_all()
-    compute(given, 1 + batches_elsewhere, events(20))
+    compute(query_plan, 1 + batches_elsewhere, events(20))
     assert state_in_log(tmp_path) == dict(Counter([*planes, *events(20)]))
 
 
 def test_a_damaged_local_copy_is_wiped_and_restored(tmp_path: Path) -> None:
-    given = plan(tmp_path, backend="lmdb")
+    query_plan = plan(tmp_path, backend="lmdb")
     for number in range(5):
-        compute(given, number)
+        compute(query_plan, number)
     task.close_all()
     for file in (tmp_path / "local").rglob("data.mdb"):
         file.write_bytes(b"\xff" * 8192)
-    assert compute(given, 5) == expected_rows(5)
+    assert compute(query_plan, 5) == expected_rows(5)
 
 
 def test_stores_of_typed_windows_keep_their_retention_through_a_restore(tmp_path: Path) -> None:
@@ -350,8 +350,8 @@ def test_stores_of_typed_windows_keep_their_retention_through_a_restore(tmp_path
 def test_a_full_local_disk_fails_the_batch_which_can_be_repeated(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    given = plan(tmp_path)
-    compute(given, 0)
+    query_plan = plan(tmp_path)
+    compute(query_plan, 0)
     task.close_all()
 
     def full(*_: object) -> None:
@@ -361,17 +361,17 @@ def test_a_full_local_disk_fails_the_batch_which_can_be_repeated(
         patch.setattr(LocalState, "_restore", full)
         shutil.rmtree(tmp_path / "local")
         with pytest.raises(StoreUnavailableError):
-            compute(given, 1)
+            compute(query_plan, 1)
     with monkeypatch.context() as patch:
         patch.setattr(LocalState, "commit", full)
-        assert compute(given, 1) == expected_rows(1)
-    assert compute(given, 2) == expected_rows(2)
+        assert compute(query_plan, 1) == expected_rows(1)
+    assert compute(query_plan, 2) == expected_rows(2)
 
 
 def test_rows_that_find_no_room_leave_no_write_in_the_open_stores(tmp_path: Path) -> None:
     """The next attempt is in the same process, whose stores were open at the failure."""
-    given = plan(tmp_path, backend="memory")
-    compute(given, 0)
+    query_plan = plan(tmp_path, backend="memory")
+    compute(query_plan, 0)
 
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
 
@@ -383,10 +383,10 @@ def test_rows_that_find_no_room_leave_no_write_in_the_open_stores(tmp_path: Path
 
     try:
         with pytest.raises(StoreUnavailableError):
-            compute(replace(given, process=full), 1)
+            compute(replace(query_plan, process=full), 1)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-    assert compute(given, 1) == expected_rows(1)
+    assert compute(query_plan, 1) == expected_rows(1)
     assert state_in_log(tmp_path) == expected(1)
 
 
@@ -414,8 +414,8 @@ def test_all_copies_in_use_is_an_error(tmp_path: Path, monkeypatch: pytest.Monke
 @pytest.mark.parametrize("reached", [True, False])
 def test_a_store_never_leads_its_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reached: bool) -> None:
     """An append that fails, before or after the version is in the log, leaves the stores where they were."""
-    given = plan(tmp_path)
-    compute(given, 0)
+    query_plan = plan(tmp_path)
+    compute(query_plan, 0)
     append = PartitionLog.append
 
     def fails(log: PartitionLog, header: Header, changes: dict[str, StoreChanges]) -> Header:
@@ -426,22 +426,22 @@ def test_a_store_never_leads_its_log(tmp_path: Path, monkeypatch: pytest.MonkeyP
     with monkeypatch.context() as patch:
         patch.setattr(PartitionLog, "append", fails)
         with pytest.raises(StoreUnavailableError):
-            compute(given, 1)
-    state = LocalState(Path(str(given.local)) / given.log_id, 0, given.stores)
+            compute(query_plan, 1)
+    state = LocalState(Path(str(query_plan.local)) / query_plan.log_id, 0, query_plan.stores)
     assert state.version == 0
     state.close()
-    assert compute(given, 1) == expected_rows(1)
+    assert compute(query_plan, 1) == expected_rows(1)
     assert state_in_log(tmp_path) == expected(1)
 
 
 def test_the_failpoints_of_a_batch_are_reached_in_their_order(tmp_path: Path) -> None:
     stores = {name: StoreConfig("rocksdb", records=COUNTS) for name in ("counts", "other", "third")}
-    given, reached = plan(tmp_path, stores=stores), list[str]()
+    query_plan, reached = plan(tmp_path, stores=stores), list[str]()
     names = [name for name in failpoints.declared() if name.startswith("spark.")]
     for name in names:
         failpoints.arm(name, lambda name=name: reached.append(name))  # type: ignore[misc]
     try:
-        compute(given, 0)
+        compute(query_plan, 0)
     finally:
         for name in names:
             failpoints.disarm(name)

@@ -42,8 +42,8 @@ def make_checkpoint(folder: Path, watermarks: tuple[int, ...] = WATERMARKS, quer
 
 
 def timed(folder: Path, process: Any, on_timer: Any, **changed: Any) -> Plan:
-    given = {"stores": STORES, "stores_id": "timed", "checkpoint": make_checkpoint(folder), "on_timer": on_timer}
-    return plan(folder, process, **{**given, **changed})
+    settings = {"stores": STORES, "stores_id": "timed", "checkpoint": make_checkpoint(folder), "on_timer": on_timer}
+    return plan(folder, process, **{**settings, **changed})
 
 
 def registers(rows: Rows, context: Context) -> None:
@@ -58,16 +58,16 @@ def fires(key: Any, time_ms: int, context: Context) -> Iterator[tuple[str, int]]
 
 
 def test_a_timer_fires_once_when_the_watermark_has_reached_it_also_after_a_restart(tmp_path: Path) -> None:
-    given = timed(tmp_path, registers, fires)
-    assert compute(given, 0, ["c@250", "a@251", "b@100", "b@101", "b@100"]) == []
+    query_plan = timed(tmp_path, registers, fires)
+    assert compute(query_plan, 0, ["c@250", "a@251", "b@100", "b@101", "b@100"]) == []
     task.close_all()
     shutil.rmtree(tmp_path / "local")
-    assert compute(given, 1, []) == [("b@100", 100)]
-    assert compute(given, 1, []) == [("b@100", 100)]
-    assert compute(given, 2, ["d@90"]) == [("d@90", 100)]
+    assert compute(query_plan, 1, []) == [("b@100", 100)]
+    assert compute(query_plan, 1, []) == [("b@100", 100)]
+    assert compute(query_plan, 2, ["d@90"]) == [("d@90", 100)]
     task.close_all()
-    assert compute(given, 3, ["a@102"]) == [("b@101", 250), ("a@102", 250), ("c@250", 250)]
-    assert compute(given, 4, []) == [("a@251", 400)]
+    assert compute(query_plan, 3, ["a@102"]) == [("b@101", 250), ("a@102", 250), ("c@250", 250)]
+    assert compute(query_plan, 4, []) == [("a@251", 400)]
 
 
 def test_a_timer_that_an_earlier_one_of_the_batch_deletes_does_not_fire(tmp_path: Path) -> None:
@@ -116,20 +116,20 @@ def test_a_timer_may_write_register_and_delete(tmp_path: Path) -> None:
         context.timers.register("again", 1)
         return [(key, counts.get("fired"))]
 
-    given = timed(tmp_path, registers, again)
-    compute(given, 0, ["a@50", "b@60", "b@300"])
-    assert compute(given, 1, []) == [("a", 1)]
-    assert compute(given, 2, []) == [("again", 2)]
-    assert compute(given, 3, []) == [("again", 3)]
+    query_plan = timed(tmp_path, registers, again)
+    compute(query_plan, 0, ["a@50", "b@60", "b@300"])
+    assert compute(query_plan, 1, []) == [("a", 1)]
+    assert compute(query_plan, 2, []) == [("again", 2)]
+    assert compute(query_plan, 3, []) == [("again", 3)]
 
 
 def test_a_timer_may_give_out_a_record_batch(tmp_path: Path) -> None:
     def batch(key: Any, time_ms: int, context: Context) -> pa.RecordBatch:
         return pa.record_batch([pa.array([key, key]), pa.array([time_ms, 0])], schema=OUTPUT)
 
-    given = timed(tmp_path, registers, batch)
-    compute(given, 0, ["a@50"])
-    assert compute(given, 1, []) == [("a", 50), ("a", 0)]
+    query_plan = timed(tmp_path, registers, batch)
+    compute(query_plan, 0, ["a@50"])
+    assert compute(query_plan, 1, []) == [("a", 50), ("a", 0)]
 
 
 def test_the_table_shows_the_key_and_the_time_of_a_timer_and_the_stream_time(tmp_path: Path) -> None:
@@ -147,9 +147,9 @@ def test_a_deleted_timer_does_not_fire(tmp_path: Path) -> None:
             context.timers.delete(row.plane, 50)
             context.timers.delete(row.plane, 70)
 
-    given = timed(tmp_path, process, fires)
-    assert compute(given, 0, ["a"]) == []
-    assert compute(given, 1, []) == [("a@60", 100)]
+    query_plan = timed(tmp_path, process, fires)
+    assert compute(query_plan, 0, ["a"]) == []
+    assert compute(query_plan, 1, []) == [("a@60", 100)]
 
 
 @pytest.mark.parametrize("key", ["é", 7, 1.5, True, None, b"\xff", ("a", 1, (b"x", None))])
@@ -159,18 +159,18 @@ def test_a_key_comes_back_as_it_was_given(tmp_path: Path, key: Any) -> None:
     def fires(key: Any, time_ms: int, context: Context) -> None:
         seen.append((key, time_ms))
 
-    given = timed(tmp_path, lambda rows, context: context.timers.register(key, 5), fires)
-    compute(given, 0, ["N1"])
-    compute(given, 1, ["N1"])
+    query_plan = timed(tmp_path, lambda rows, context: context.timers.register(key, 5), fires)
+    compute(query_plan, 0, ["N1"])
+    compute(query_plan, 1, ["N1"])
     assert seen[0] == (key, 5)
     assert type(seen[0][0]) is type(key)
 
 
 @pytest.mark.parametrize(("key", "time_ms"), [([1], 5), ({}, 5), ("a", -1), ("a", 1.5), ("a", 1 << 62)])
 def test_a_wrong_timer_is_refused(tmp_path: Path, key: Any, time_ms: Any) -> None:
-    given = timed(tmp_path, lambda rows, context: context.timers.register(key, time_ms), fires)
+    query_plan = timed(tmp_path, lambda rows, context: context.timers.register(key, time_ms), fires)
     with pytest.raises((TypeError, ValueError)):
-        compute(given, 0, ["N1"])
+        compute(query_plan, 0, ["N1"])
 
 
 def test_a_batch_job_registers_timers_for_the_query_after_it(tmp_path: Path) -> None:
@@ -218,9 +218,9 @@ def test_the_watermark_is_read_once_in_an_attempt(tmp_path: Path, monkeypatch: p
         return watermark_of(checkpoint, batch, query)
 
     monkeypatch.setattr(task, "watermark_of", counted)
-    given = timed(tmp_path, lambda rows, context: [(row.plane, context.watermark_ms) for row in rows], fires)
+    query_plan = timed(tmp_path, lambda rows, context: [(row.plane, context.watermark_ms) for row in rows], fires)
     for number in (0, 1):
-        assert compute(given, number, ["a", "b"]) == [("a", WATERMARKS[number]), ("b", WATERMARKS[number])]
+        assert compute(query_plan, number, ["a", "b"]) == [("a", WATERMARKS[number]), ("b", WATERMARKS[number])]
     assert asked == [0, 1]
 
 
@@ -255,13 +255,13 @@ def counts_and_registers(rows: Rows, context: Context) -> Iterator[tuple[str, in
 
 def test_a_state_that_was_made_without_timers_has_none_and_takes_new_ones(tmp_path: Path) -> None:
     assert compute(plan(tmp_path), 0) == expected_rows(0)
-    given = timed(tmp_path, counts_and_registers, fires)
-    assert compute(given, 0) == expected_rows(0)
+    query_plan = timed(tmp_path, counts_and_registers, fires)
+    assert compute(query_plan, 0) == expected_rows(0)
     for number in (1, 2):
-        assert compute(given, number) == expected_rows(number)
+        assert compute(query_plan, number) == expected_rows(number)
         task.close_all()
         shutil.rmtree(tmp_path / "local")
-    assert compute(given, 3) == [*expected_rows(3), ("N1@151", 250), ("N1@152", 250), ("N1@153", 250)]
+    assert compute(query_plan, 3) == [*expected_rows(3), ("N1@151", 250), ("N1@152", 250), ("N1@153", 250)]
 
 
 def test_a_query_without_timers_does_not_build_on_a_state_with_timers(tmp_path: Path) -> None:

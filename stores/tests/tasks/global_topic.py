@@ -43,7 +43,7 @@ def contents(stores: GlobalStores) -> dict[bytes, bytes]:
 
 def model(said: Said, offsets: dict[int, int] | None = None) -> dict[bytes, bytes]:
     """Return what a store has after the records up to these offsets, by partition; after all of them by default."""
-    found: dict[bytes, bytes] = {}
+    contents: dict[bytes, bytes] = {}
     following = dict.fromkeys(range(PARTITIONS), 0)
     for number, key, value in said:
         offset = following[number]
@@ -52,10 +52,10 @@ def model(said: Said, offsets: dict[int, int] | None = None) -> dict[bytes, byte
             continue
         if key is not None:
             name = b"%d-" % number + key
-            found.pop(name, None)
+            contents.pop(name, None)
             if value is not None:
-                found[name] = value
-    return found
+                contents[name] = value
+    return contents
 
 
 def check_partial_commit(log: Changelog, folder: Path, backend: str) -> int:
@@ -69,9 +69,9 @@ def check_partial_commit(log: Changelog, folder: Path, backend: str) -> int:
         offsets = {number: offset for number, offset in found.items() if offset is not None}
         with store.all() as pairs:
             assert dict(pairs) == model(PRICES, offsets)
-    applied = sum(offset + 1 for offset in offsets.values())
+    count = sum(offset + 1 for offset in offsets.values())
     with stores_over(log, folder, backend) as stores:
-        assert stores.restored == len(PRICES) - applied
+        assert stores.restored == len(PRICES) - count
         assert stores.wiped() == {}
         assert contents(stores) == model(PRICES)
-    return applied
+    return count

@@ -29,11 +29,11 @@ def peak_growth_bytes(folder: Path, backend: str, limit: int, steps: int, pairs_
     """The largest growth of a process in so many steps, and its number of early commits."""
     arguments = [str(folder), backend, *map(str, (limit, steps, pairs_per_step))]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-    ended = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-m", __name__, *arguments], env=environment, timeout=60, check=True, stdout=subprocess.PIPE
     )
-    told: dict[str, int] = json.loads(ended.stdout)
-    return told
+    growth: dict[str, int] = json.loads(process.stdout)
+    return growth
 
 
 def peak_bytes() -> int:
@@ -70,11 +70,11 @@ def main() -> None:
         for number in range(steps):
             task.process(INPUT, Record(number, b"k", b"v"))
         task.commit()
-        grown = peak_bytes() - before
+        growth = peak_bytes() - before
         entries = sum(1 for _ in task.store("s").all())
         task.close()
         print(
-            json.dumps({"grown": grown, "commits": sum(task.metrics.early_commit_total.values()), "entries": entries})
+            json.dumps({"grown": growth, "commits": sum(task.metrics.early_commit_total.values()), "entries": entries})
         )
 
 

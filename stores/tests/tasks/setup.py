@@ -230,9 +230,9 @@ over_each_changelog = pytest.mark.parametrize(
 
 def logged(log: Any, store: str) -> dict[bytes, bytes]:
     """The state that the changelog of ``store`` restores."""
-    kept: dict[bytes, bytes] = {}
+    contents: dict[bytes, bytes] = {}
     for record in log.read(changelog_of(store)):
-        kept.pop(record.key, None)
+        contents.pop(record.key, None)
         if record.value is not None:
-            kept[record.key] = record.value
-    return kept
+            contents[record.key] = record.value
+    return contents

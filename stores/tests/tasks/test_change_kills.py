@@ -207,9 +207,9 @@ def check_old(task: StreamTask, *, restored: bool = False) -> int:
     [report] = task.open()
     assert not report.wiped
     assert restored or not report.records
-    done = sum(task.input_offsets().values())
-    assert len(shown(task)) == len(expected(done))
-    return done
+    record_count = sum(task.input_offsets().values())
+    assert len(shown(task)) == len(expected(record_count))
+    return record_count
 
 
 def check_new(folder: Path, log: Changelog, backend: str, done: int) -> tuple[RestoreReport, int]:
@@ -438,19 +438,19 @@ def test_a_kill_leaves_what_was_there_or_what_is_new_and_the_next_opening_comple
     tmp_path: Path, case: Case
 ) -> None:
     change = CHANGES[case.change]
-    begun = change.begin(tmp_path, *case.variant)
+    before = change.begin(tmp_path, *case.variant)
     assert call_until_killed(make, tmp_path, case.failpoint, case.hit, case.change, case.variant) == (
         case.left is not NEVER
     )
     for later in case.then:
         assert call_until_killed(make, tmp_path, later, 1, case.change, case.variant)
-    change.check(tmp_path, case.left, begun, *case.variant)
+    change.check(tmp_path, case.left, before, *case.variant)
 
 
 def test_every_failpoint_of_a_change_of_stores_or_folders_is_tried() -> None:
     own = ("stores.tasks.directory.", "stores.tasks.stores.", "stores.files.")
     names = [name for name, module in declaring_modules() if module.startswith(own)]
-    tried = {case.failpoint for case in CASES}
-    assert {name for name in names if failpoint(name).part is Part.CHANGE} <= tried
+    failpoints = {case.failpoint for case in CASES}
+    assert {name for name in names if failpoint(name).part is Part.CHANGE} <= failpoints
     for change in REPLACING:
         assert {case.failpoint for case in CASES if case.change == change} >= {*replacement.FAILPOINTS}

@@ -111,17 +111,17 @@ def test_a_store_commits_with_the_offset_that_its_records_got_and_the_position_o
 ) -> None:
     """Source: KIP-892, ``committedOffset``; KIP-796."""
     feed(log, [1, 2, 3])
-    seen: list[KeyValueStore] = []
+    stores_seen: list[KeyValueStore] = []
 
     def process(record: Record, context: TaskContext) -> None:
-        seen.append(context.store("s"))
-        seen[0].put(b"k", b"v")
+        stores_seen.append(context.store("s"))
+        stores_seen[0].put(b"k", b"v")
 
     task = single(tmp_path, log, process)
     task.open()
     task.run()
     task.commit()
-    store = seen[0]
+    store = stores_seen[0]
     assert store.committed_offset(TopicPartition("app-s-changelog", 0)) == 2
     assert store.position(IsolationLevel.READ_COMMITTED) == {INPUT: 2}
     task.close()

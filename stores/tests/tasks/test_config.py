@@ -84,17 +84,17 @@ def test_what_can_t_be_kept_is_refused(properties: dict[str, Any]) -> None:
     ],
 )
 def test_an_unknown_property_is_reported_with_the_nearest_one(mistyped: str, meant: str) -> None:
-    with pytest.raises(ConfigError) as told:
+    with pytest.raises(ConfigError) as caught:
         TaskConfig.from_properties({**NEEDED, mistyped: 1})
-    assert repr(meant) in str(told.value)
+    assert repr(meant) in str(caught.value)
 
 
 def test_one_switch_decides_for_all_stores_whether_uncommitted_writes_are_kept_apart() -> None:
     """Source: KIP-892, "Rejected Alternatives": not per store."""
     for switch in (True, False):
         config = TaskConfig.from_properties({**NEEDED, "enable.transactional.statestores": switch})
-        named = config.stores(["a", "b"])
-        assert [backend_named(store.backend).transactional for store in named.values()] == [switch, switch]
+        configs = config.stores(["a", "b"])
+        assert [backend_named(store.backend).transactional for store in configs.values()] == [switch, switch]
         for name, backend in backends().items():
             if backend.transactional is switch:
                 assert config.stores({"own": StoreConfig(name)})["own"].backend == name
@@ -134,8 +134,8 @@ def test_readers_of_every_store_follow_the_guarantee_of_the_configuration(
     """The task's guarantee applies, also if the store's configuration names another one."""
     config = TaskConfig("app", Path("state"), guarantee=guarantee)
     own = StoreConfig(MEMORY, processing_guarantee=next(each for each in ProcessingGuarantee if each is not guarantee))
-    named = {**config.stores(["common"]), **config.stores({"own": own})}
-    assert {name: store.readers_level for name, store in named.items()} == {"common": level, "own": level}
+    configs = {**config.stores(["common"]), **config.stores({"own": own})}
+    assert {name: store.readers_level for name, store in configs.items()} == {"common": level, "own": level}
 
 
 def test_a_task_is_made_from_a_configuration(tmp_path: Path, log: MemoryChangelog) -> None:

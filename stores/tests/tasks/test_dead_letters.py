@@ -178,18 +178,18 @@ def test_a_kill_around_a_dead_letter_loses_and_repeats_nothing(
     def letters(log: SqliteChangelog) -> list[bytes]:
         return [dict(record.headers)["__streams.errors.offset"] for record in log.read(DEAD)]
 
-    done = 9 if in_log else 6
-    kept = [key for offset, key in enumerate(KEYS) if offset not in POISONED]
+    end = 9 if in_log else 6
+    good_keys = [key for offset, key in enumerate(KEYS) if offset not in POISONED]
     with SqliteChangelog(tmp_path / "log.sqlite") as log:
         task = dead_letter_task(tmp_path, log, backend)
         task.open()
-        assert task.input_offsets() == {INPUT: done}
+        assert task.input_offsets() == {INPUT: end}
         assert letters(log) == ([b"1", b"7", b"8"] if in_log else [b"1"])
-        reached = expected_state(key for offset, key in enumerate(KEYS[:done]) if offset not in POISONED)
+        reached = expected_state(key for offset, key in enumerate(KEYS[:end]) if offset not in POISONED)
         assert state(task, "left") == state(task, "right") == reached
         task.run()
         task.close()
         assert letters(log) == [b"1", b"7", b"8"]
-        assert outputs(log) == expected_outputs(kept)
-        assert logged(log, "left") == logged(log, "right") == expected_state(kept)
+        assert outputs(log) == expected_outputs(good_keys)
+        assert logged(log, "left") == logged(log, "right") == expected_state(good_keys)
         assert [record.offset for record in log.read(OUTPUT)] == sorted(record.offset for record in log.read(OUTPUT))

@@ -80,11 +80,11 @@ class Faults:
 
 @pytest.fixture
 def faults(monkeypatch: pytest.MonkeyPatch) -> Iterator[Faults]:
-    planned = Faults()
+    faults = Faults()
     for call in ("commit", "restore", "close"):
-        monkeypatch.setattr(Store, call, planned.wrap(call))
-    yield planned
-    assert planned.planned == []
+        monkeypatch.setattr(Store, call, faults.wrap(call))
+    yield faults
+    assert faults.planned == []
 
 
 @pytest.mark.parametrize("done", [False, True])
@@ -344,7 +344,7 @@ def test_a_write_that_is_staged_and_fails_is_never_committed_though_the_function
     tmp_path: Path, log: MemoryChangelog, monkeypatch: pytest.MonkeyPatch, call: str
 ) -> None:
     """Its changelog does not have it: the store would lead. Source: KIP-892, "Proposed Changes"."""
-    given: dict[str, tuple[object, ...]] = {
+    arguments: dict[str, tuple[object, ...]] = {
         "put": (b"key", b"new"),
         "put_all": ([(b"key", b"new"), (b"other", b"new")],),
         "put_if_absent": (b"another", b"new"),
@@ -362,7 +362,7 @@ def test_a_write_that_is_staged_and_fails_is_never_committed_though_the_function
             store.put(b"key", b"value")
         else:
             with suppress(StoreError):
-                getattr(store, call)(*given[call])
+                getattr(store, call)(*arguments[call])
 
     feed(log, KEYS)
     task = begun(counting_task(tmp_path, log, process=process))

@@ -45,7 +45,7 @@ def test_every_kind_of_write_is_logged_with_the_records_timestamp(tmp_path: Path
     task = single(tmp_path, log, process)
     task.open()
     task.run()
-    kept = state(task, "s")
+    content = state(task, "s")
     task.close()
     records = list(log.read(TopicPartition("app-s-changelog", 0)))
     assert [(record.key, record.value) for record in records] == [
@@ -62,7 +62,7 @@ def test_every_kind_of_write_is_logged_with_the_records_timestamp(tmp_path: Path
     ]
     assert {record.timestamp_ms for record in records} == {42}
     replayed = {record.key: record.value for record in records}
-    assert {key: value for key, value in replayed.items() if value is not None} == kept == {b"f": b"5"}
+    assert {key: value for key, value in replayed.items() if value is not None} == content == {b"f": b"5"}
     assert list(log.read(OUTPUT)) == [Record(0, b"o", b"1", 42), Record(1, b"o", b"2", 99, (("h", b"x"),))]
 
 
@@ -193,19 +193,19 @@ def test_a_task_that_its_function_closes_is_not_opened_by_it_either(tmp_path: Pa
 
 
 def test_writing_outside_the_function_is_refused(tmp_path: Path, log: MemoryChangelog) -> None:
-    kept: list[TaskContext] = []
+    contexts: list[TaskContext] = []
     feed(log, [1])
-    task = single(tmp_path, log, lambda record, context: kept.append(context))
+    task = single(tmp_path, log, lambda record, context: contexts.append(context))
     task.open()
     task.run()
-    store = kept[0].store("s")
+    store = contexts[0].store("s")
     calls: list[Callable[[], object]] = [
         lambda: store.put(b"k", b"v"),
         lambda: store.put_all([]),
         lambda: store.delete(b"k"),
         lambda: store.put_if_absent(b"k", b"v"),
         lambda: store.delete_range(None, None),
-        lambda: kept[0].forward("output", b"k", b"v"),
+        lambda: contexts[0].forward("output", b"k", b"v"),
     ]
     for call in calls:
         with pytest.raises(StoreError):

@@ -109,11 +109,11 @@ def test_partitions_that_were_added_are_read_from_their_start(tmp_path: Path) ->
         with stores_over(first, tmp_path):
             pass
     with MemoryChangelog() as second:
-        said = [(0, b"1", b"old"), (1, b"1", b"new")]
-        say(second, said)
+        messages = [(0, b"1", b"old"), (1, b"1", b"new")]
+        say(second, messages)
         with stores_over(second, tmp_path) as stores:
             assert (stores.restored, stores.wiped()) == (1, {})
-            assert contents(stores) == model(said)
+            assert contents(stores) == model(messages)
 
 
 def test_a_record_of_an_upgraded_store_is_refused_by_name(log: MemoryChangelog, tmp_path: Path) -> None:

@@ -251,12 +251,12 @@ def test_a_commit_has_few_records_if_they_are_large(
     monkeypatch.setattr(global_stores, "COMMIT_BYTES_MAX", 100)
     say(log, [])
     with stores_over(log, tmp_path) as stores:
-        said = [(number % 2, b"%d" % number, b"x" * 60) for number in range(8)]
-        say(log, said)
+        messages = [(number % 2, b"%d" % number, b"x" * 60) for number in range(8)]
+        say(log, messages)
         assert [stores.follow() for _ in range(5)] == [2, 2, 2, 2, 0]
-        assert contents(stores) == model(said)
+        assert contents(stores) == model(messages)
     with stores_over(log, tmp_path / "other") as stores:
-        assert stores.restored == len(said)
+        assert stores.restored == len(messages)
 
 
 def test_a_partition_with_much_to_read_does_not_keep_the_others_waiting(log: MemoryChangelog, tmp_path: Path) -> None:

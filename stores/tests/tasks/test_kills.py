@@ -117,8 +117,8 @@ def test_at_least_once_may_repeat_after_a_kill_but_never_loses(
         assert task.input_offsets() == {INPUT: 6}
         assert task.run() == 6
         for name in ("left", "right"):
-            counted = {key: int(value) for key, value in state(task, name).items()}
-            assert all(counted[key] >= int(value) for key, value in expected_state(KEYS).items())
+            counts = {key: int(value) for key, value in state(task, name).items()}
+            assert all(counts[key] >= int(value) for key, value in expected_state(KEYS).items())
             logged = {record.key: record.value for record in log.read(changelog_of(name))}
             assert logged == state(task, name)
         task.close()

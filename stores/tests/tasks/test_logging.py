@@ -26,9 +26,9 @@ def messages(caplog: pytest.LogCaptureFixture) -> Messages:
     caplog.set_level(logging.INFO, "stores")
 
     def taken() -> list[str]:
-        told = [each.getMessage() for each in caplog.records if each.levelno == logging.INFO]
+        messages = [each.getMessage() for each in caplog.records if each.levelno == logging.INFO]
         caplog.clear()
-        return told
+        return messages
 
     return taken
 
@@ -57,8 +57,8 @@ def test_a_restore_says_how_much_and_from_where(tmp_path: Path, log: MemoryChang
     task = single(tmp_path / "second", log, secret, INDEXED)
     task.open()
     task.close()
-    [told] = messages()
-    assert all(part in told for part in ("'s'", "restored 5 records", "app-s-changelog-0", "offset 0 to before 5"))
+    [message] = messages()
+    assert all(part in message for part in ("'s'", "restored 5 records", "app-s-changelog-0", "offset 0 to before 5"))
 
 
 def test_a_long_restore_says_how_far_it_is_at_most_once_per_interval(
@@ -112,9 +112,9 @@ def test_an_opening_after_a_kill_says_so(tmp_path: Path, messages: Messages, bac
         process.call("open", backend, tmp_path / "store", Durability.PROCESS, {})
         process.kill()
     with open_store(backend, tmp_path / "store", durability="PROCESS"):
-        [told] = messages()
-    assert str(tmp_path / "store") in told
-    assert "not closed cleanly" in told
+        [message] = messages()
+    assert str(tmp_path / "store") in message
+    assert "not closed cleanly" in message
 
 
 def test_no_message_contains_a_value(tmp_path: Path, log: MemoryChangelog, caplog: pytest.LogCaptureFixture) -> None:
@@ -137,5 +137,5 @@ def test_no_message_contains_a_value(tmp_path: Path, log: MemoryChangelog, caplo
 def test_without_a_handler_nothing_is_printed() -> None:
     """Python prints warnings of loggers without a handler to its standard error."""
     code = "import logging, stores; logging.getLogger('stores.tasks').warning('heard')"
-    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
-    assert (ended.stdout, ended.stderr) == ("", "")
+    process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    assert (process.stdout, process.stderr) == ("", "")

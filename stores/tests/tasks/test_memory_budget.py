@@ -103,8 +103,8 @@ def close(*tasks: StreamTask) -> None:
 
 def early(task: StreamTask) -> tuple[int, int]:
     """Return the commits because the limit was exceeded, and because it would have been."""
-    counted = task.metrics.early_commit_total
-    return counted[EarlyCommitCause.EXCEEDED], counted[EarlyCommitCause.PREDICTED]
+    totals = task.metrics.early_commit_total
+    return totals[EarlyCommitCause.EXCEEDED], totals[EarlyCommitCause.PREDICTED]
 
 
 def test_the_limit_is_64_mib_unless_another_one_is_given() -> None:

@@ -40,8 +40,8 @@ TIGHT = {"staging_buffer_bytes": 2_000, "copy_part_bytes": 64}
 
 def tight(backend: str) -> StoreConfig:
     """A configuration whose store spills after a few records."""
-    known = backends()[backend].options
-    return StoreConfig(backend, options={name: value for name, value in TIGHT.items() if name in known})
+    option_names = backends()[backend].options
+    return StoreConfig(backend, options={name: value for name, value in TIGHT.items() if name in option_names})
 
 
 # The exception
@@ -130,7 +130,7 @@ def test_a_skipped_record_leaves_nothing_in_stores_changelogs_and_outputs(
 ) -> None:
     keys = [number % 3 for number in range(30)]
     poisoned = {0, 4, 5, 13, 29}
-    kept = [key for offset, key in enumerate(keys) if offset not in poisoned]
+    good_keys = [key for offset, key in enumerate(keys) if offset not in poisoned]
     feed(log, keys)
     stores = {"left": tight(backend), "right": tight(backend)}
     task = counting_task(
@@ -147,8 +147,8 @@ def test_a_skipped_record_leaves_nothing_in_stores_changelogs_and_outputs(
     task.commit()
     assert task.input_offsets() == {INPUT: 30}
     for name in ("left", "right"):
-        assert state(task, name) == expected_state(kept) == logged(log, name)
-    assert outputs(log) == expected_outputs(kept)
+        assert state(task, name) == expected_state(good_keys) == logged(log, name)
+    assert outputs(log) == expected_outputs(good_keys)
     assert (task.metrics.skipped_total, task.metrics.dead_letter_total, task.metrics.process_total) == (5, 0, 30)
     assert task.metrics.rollback_total == 0
     task.close()
@@ -195,14 +195,14 @@ def test_every_kind_of_write_of_a_failed_record_is_undone(
             task = single(tmp_path / folder, own, process, stores=stores, on_error=on_error, commit_every_records=11)
             task.open()
             task.run(commit=True)
-            found = state(task, "s")
+            content = state(task, "s")
             task.close()
-            return found, logged(own, "s"), outputs(own)
+            return content, logged(own, "s"), outputs(own)
 
     poisoned = set(Random(seed).sample(range(120), 40))
-    found = work(poisoned, "skipping", "skip")
-    assert found == work(poisoned, "without", "raise")
-    assert found[0] == found[1]
+    content = work(poisoned, "skipping", "skip")
+    assert content == work(poisoned, "without", "raise")
+    assert content[0] == content[1]
 
 
 @pytest.mark.parametrize("backend", ["rocksdb-indexed-batch", "lmdb-native", "rocksdb-direct"])
@@ -253,15 +253,15 @@ def test_the_stream_time_of_a_typed_store_is_undone_with_the_record(
             task = single(tmp_path / folder, own, process, stores=stores, on_error="skip")
             task.open()
             task.run(commit=True)
-            found = read(task.store("s"))
+            contents = read(task.store("s"))
             assert task.store("s") is not None
             assert task.metrics.stores["s"].late_total == 0
             task.close()
-            return found
+            return contents
 
-    found = kept([10, 21, 1_000_000, 30, 1_000_001, 41], "poisoned")
-    assert found == kept([10, 21, 30, 41], "clean")
-    assert found
+    contents = kept([10, 21, 1_000_000, 30, 1_000_001, 41], "poisoned")
+    assert contents == kept([10, 21, 30, 41], "clean")
+    assert contents
 
 
 def test_a_record_that_raises_keeps_the_reads_of_later_records_right(tmp_path: Path, log: MemoryChangelog) -> None:
@@ -434,7 +434,7 @@ def test_a_skipped_record_is_logged_without_its_contents(
     task.open()
     with caplog.at_level(logging.WARNING, "stores"):
         task.run()
-    [told] = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
-    assert "secret" not in told
-    assert all(part in told for part in ("0_0", "offset 0", "input-0", "ValueError"))
+    [message] = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
+    assert "secret" not in message
+    assert all(part in message for part in ("0_0", "offset 0", "input-0", "ValueError"))
     task.close()

@@ -53,11 +53,11 @@ def filled(log: Changelog, keys: list[Any], partitions: int = PARTITIONS, number
 
 def partitions_of(log: Changelog, topic: str = "output") -> dict[bytes | None, set[int]]:
     """Return the partitions in which the records of each key are."""
-    found: dict[bytes | None, set[int]] = {}
+    partitions: dict[bytes | None, set[int]] = {}
     for number in range(log.topics()[topic]):
         for record in log.read(TopicPartition(topic, number)):
-            found.setdefault(record.key, set()).add(number)
-    return found
+            partitions.setdefault(record.key, set()).add(number)
+    return partitions
 
 
 def by_key(name: str = "murmur2", count: int = PARTITIONS) -> dict[bytes | None, set[int]]:

@@ -73,18 +73,18 @@ def test_writing_shorter_values_over_longer_ones_makes_no_room_for_pairs_beyond_
 
 @in_linux
 def test_the_memory_of_a_process_follows_the_limit_and_not_what_it_stages(tmp_path: Path) -> None:
-    told = peak_growth_bytes(tmp_path, "rocksdb-indexed-batch", 2 * MIB, steps=48, pairs_per_step=250)
-    assert told["entries"] == 48 * 250
-    assert told["commits"] >= 48 * 250 * PAIR_BYTES // (2 * MIB)
-    assert told["grown"] < 32 * MIB < 48 * 250 * PAIR_BYTES
+    growth = peak_growth_bytes(tmp_path, "rocksdb-indexed-batch", 2 * MIB, steps=48, pairs_per_step=250)
+    assert growth["entries"] == 48 * 250
+    assert growth["commits"] >= 48 * 250 * PAIR_BYTES // (2 * MIB)
+    assert growth["grown"] < 32 * MIB < 48 * 250 * PAIR_BYTES
 
 
 @in_linux
 def test_without_a_limit_the_memory_of_a_process_follows_what_it_stages(tmp_path: Path) -> None:
     """That the figures of the other tests can be exceeded."""
-    told = peak_growth_bytes(tmp_path, "rocksdb-indexed-batch", -1, steps=48, pairs_per_step=250)
-    assert told["commits"] == 0
-    assert told["grown"] > 48 * 250 * PAIR_BYTES
+    growth = peak_growth_bytes(tmp_path, "rocksdb-indexed-batch", -1, steps=48, pairs_per_step=250)
+    assert growth["commits"] == 0
+    assert growth["grown"] > 48 * 250 * PAIR_BYTES
 
 
 @in_linux
@@ -100,6 +100,6 @@ def test_without_a_limit_the_memory_of_a_process_follows_what_it_stages(tmp_path
 def test_one_step_of_many_times_the_limit_takes_less_memory_than_it_stages(
     tmp_path: Path, backend: str, pairs: int
 ) -> None:
-    told = peak_growth_bytes(tmp_path, backend, 2 * MIB, steps=1, pairs_per_step=pairs)
-    assert (told["commits"], told["entries"]) == (1, pairs)
-    assert told["grown"] < 0.7 * pairs * PAIR_BYTES
+    growth = peak_growth_bytes(tmp_path, backend, 2 * MIB, steps=1, pairs_per_step=pairs)
+    assert (growth["commits"], growth["entries"]) == (1, pairs)
+    assert growth["grown"] < 0.7 * pairs * PAIR_BYTES

@@ -251,9 +251,9 @@ def test_schedules_are_made_in_init_only_which_writes_nothing(tmp_path: Path, lo
     refused: list[type[BaseException]] = []
 
     def attempt(step: Callable[[], object]) -> None:
-        with pytest.raises(StoreError) as told:
+        with pytest.raises(StoreError) as caught:
             step()
-        refused.append(told.type)
+        refused.append(caught.type)
 
     def init(context: TaskContext) -> None:
         assert context.store("s").get(b"key") is None
@@ -316,10 +316,10 @@ def test_a_cancelled_schedule_makes_nothing_due(kind: PunctuationType) -> None:
     """Else a task that waits for input would look at the clock without a pause."""
     clock = HandClock()
     punctuation = Punctuation(clock)
-    made: list[Schedule] = []
-    punctuation.begin(0, lambda: made.append(punctuation.schedule(10, kind, lambda _: None)))
+    schedules: list[Schedule] = []
+    punctuation.begin(0, lambda: schedules.append(punctuation.schedule(10, kind, lambda _: None)))
     clock.advance(10)
-    made[0].cancel()
+    schedules[0].cancel()
     punctuation.fire_stream(10, lambda *_: None)
     punctuation.fire_wall(lambda *_: None)
     assert (punctuation.stream_due_ms, punctuation.wall_due_ns) == (1 << 63, NEVER_NS)

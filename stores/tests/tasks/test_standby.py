@@ -59,12 +59,12 @@ class Dirty(MemoryChangelog):
 
 def count_ahead(*arguments: Any, **settings: Any) -> Restored:
     """A broken restore: after a part of the changelog it counts all of it as written."""
-    done = restore(*arguments, **settings)
-    if done.cut:
+    result = restore(*arguments, **settings)
+    if result.cut:
         store, _, partition = arguments[:3]
-        done.last_offset = done.to_offset - 1
-        store.restore([], {partition: done.last_offset})
-    return done
+        result.last_offset = result.to_offset - 1
+        store.restore([], {partition: result.last_offset})
+    return result
 
 
 @contextmanager
@@ -289,14 +289,14 @@ def test_the_standby_of_a_window_or_session_store_drops_what_has_expired(
     feed_times(log, range(600))
     with typed_task(tmp_path / "active", log, kind, INDEXED, commit_every_records=20) as task:
         task.run(commit=True)
-        shown = values(task, kind)
+        contents = values(task, kind)
         with closing(typed_task(tmp_path / "other", log, kind, INDEXED).standby()) as copy:
             copy.open()
             follow(copy, 50)
             with task._stores._stores[0].store.all() as pairs:
                 assert kept(copy) == dict(pairs)
     with typed_task(tmp_path / "other", log, kind, INDEXED) as task:
-        assert values(task, kind) == shown
+        assert values(task, kind) == contents
         assert [report.records for report in task.restore_reports()] == [0]
 
 

@@ -75,11 +75,11 @@ def test_a_changelog_that_comes_back_in_time_is_waited_for(
 ) -> None:
     task = counting_task(tmp_path, log, commit_every_records=2, guarantee=guarantee)
     task.open()
-    begun = Event()
+    has_begun = Event()
 
     def occupy() -> None:
         with occupied(log):
-            begun.set()
+            has_begun.set()
             # Until the task has met it: on a busy machine no fixed time is enough for that.
             waited_until = time.monotonic() + 60
             while not task.metrics.rollback_total and time.monotonic() < waited_until:
@@ -87,7 +87,7 @@ def test_a_changelog_that_comes_back_in_time_is_waited_for(
 
     other = Thread(target=occupy)
     other.start()
-    begun.wait()
+    has_begun.wait()
     assert task.run() == len(KEYS)
     other.join()
     assert task.metrics.rollback_total > 0

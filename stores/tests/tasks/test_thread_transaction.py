@@ -39,10 +39,10 @@ from stores.tests.tasks.sharing import (
 
 @pytest.fixture(params=["memory", "sqlite"])
 def log(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Changelog]:
-    opened = (
+    producer = (
         MemoryChangelog() if request.param == "memory" else SqliteChangelog(tmp_path / "log.sqlite", Durability.PROCESS)
     )
-    with opened as changelog:
+    with producer as changelog:
         feed_both(changelog)
         yield changelog
     failpoints.disarm()

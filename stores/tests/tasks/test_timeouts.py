@@ -95,10 +95,10 @@ def test_each_call_tries_an_unreachable_changelog_again_and_shows_nothing_uncomm
 
 @pytest.mark.usefixtures("spilling")
 def test_what_is_undone_is_rolled_back_before_the_changelog_answers(tmp_path: Path, log: SqliteChangelog) -> None:
-    kept: list[TaskContext] = []
-    task = begun(counting_task(tmp_path, log, process=keeping(kept)))
+    contexts: list[TaskContext] = []
+    task = begun(counting_task(tmp_path, log, process=keeping(contexts)))
     task.run(2)
-    reader = kept[0].store("left").read_only(IsolationLevel.READ_UNCOMMITTED)
+    reader = contexts[0].store("left").read_only(IsolationLevel.READ_UNCOMMITTED)
     assert reader.get(b"2") == b"1"
     with occupied(log):
         with pytest.raises(ChangelogTimeoutError):

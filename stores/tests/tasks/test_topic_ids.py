@@ -15,8 +15,8 @@ TOPICS = st.lists(TOPIC, min_size=1, max_size=4, unique=True)
 
 
 def numbers(subtopologies: list[list[str]]) -> dict[frozenset[str], int]:
-    found = Topology.by_topics(Subtopology(inputs=tuple(topics)) for topics in subtopologies)
-    return {frozenset(subtopology.inputs): number for number, subtopology in found.subtopologies.items()}
+    topology = Topology.by_topics(Subtopology(inputs=tuple(topics)) for topics in subtopologies)
+    return {frozenset(subtopology.inputs): number for number, subtopology in topology.subtopologies.items()}
 
 
 def test_the_hash_is_that_of_smhasher() -> None:
@@ -27,24 +27,27 @@ def test_the_hash_is_that_of_smhasher() -> None:
 
 @given(st.lists(TOPICS, min_size=1, max_size=6, unique_by=frozenset), st.randoms(use_true_random=False))
 def test_a_number_depends_on_its_topics_alone(subtopologies: list[list[str]], random: object) -> None:
-    found = numbers(subtopologies)
-    assert len(set(found.values())) == len(subtopologies)
+    numbers_by_topics = numbers(subtopologies)
+    assert len(set(numbers_by_topics.values())) == len(subtopologies)
     shuffled = [random.sample(topics, len(topics)) for topics in subtopologies]  # type: ignore[attr-defined]
     random.shuffle(shuffled)  # type: ignore[attr-defined]
-    assert numbers(shuffled) == found
+    assert numbers(shuffled) == numbers_by_topics
     for topics in subtopologies:
-        assert numbers([topics]) == {frozenset(topics): found[frozenset(topics)]}
-        assert str(TaskId.parse(f"{found[frozenset(topics)]}_7")) == f"{found[frozenset(topics)]}_7"
+        assert numbers([topics]) == {frozenset(topics): numbers_by_topics[frozenset(topics)]}
+        assert (
+            str(TaskId.parse(f"{numbers_by_topics[frozenset(topics)]}_7"))
+            == f"{numbers_by_topics[frozenset(topics)]}_7"
+        )
 
 
 @given(st.lists(TOPICS, min_size=2, max_size=6, unique_by=frozenset), st.randoms(use_true_random=False))
 def test_colliding_hashes_are_distinguished_in_any_order(subtopologies: list[list[str]], random: object) -> None:
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(topology, "murmur2_64", lambda data, seed=0: seed)
-        found = numbers(subtopologies)
-        assert sorted(found.values()) == list(range(len(subtopologies)))
+        numbers_by_topics = numbers(subtopologies)
+        assert sorted(numbers_by_topics.values()) == list(range(len(subtopologies)))
         random.shuffle(subtopologies)  # type: ignore[attr-defined]
-        assert numbers(subtopologies) == found
+        assert numbers(subtopologies) == numbers_by_topics
 
 
 @pytest.mark.parametrize("subtopologies", [[[]], [["a", "b"], ["b", "a"]]])

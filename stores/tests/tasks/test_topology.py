@@ -137,15 +137,15 @@ def run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
 def test_the_command_shows_what_it_would_do_and_does_it(folder: Path) -> None:
     arguments = ("../state", "--topology", "../topology.json")
     before = sorted((folder / "state").rglob("*"))
-    shown = run(folder, *arguments, "--dry-run")
-    assert (shown.returncode, shown.stderr) == (0, "")
+    result = run(folder, *arguments, "--dry-run")
+    assert (result.returncode, result.stderr) == (0, "")
     assert sorted((folder / "state").rglob("*")) == before
     done = run(folder, *arguments)
-    assert (done.returncode, len(done.stdout.splitlines())) == (0, len(shown.stdout.splitlines()))
+    assert (done.returncode, len(done.stdout.splitlines())) == (0, len(result.stdout.splitlines()))
     for text in ("2_0/lmdb/totals", "3_0/lmdb/totals", "3_0/lmdb/former"):
-        assert text in shown.stdout
+        assert text in result.stdout
         assert text in done.stdout
-    assert "counts" not in shown.stdout
+    assert "counts" not in result.stdout
     assert (folder / "state" / "3_0" / "lmdb" / "totals" / "store.json").exists()
     again = run(folder, *arguments)
     assert again.returncode == 0
@@ -170,10 +170,10 @@ def test_a_user_s_mistake_is_reported_in_a_line_or_two_and_changes_nothing(
 ) -> None:
     (folder / "bad.json").write_text('{"subtopologies": {"0": {"stores": ["a"]}, "1": {"stores": ["a"]}}}')
     before = sorted((folder / "state").rglob("*"))
-    done = run(folder, *arguments)
-    assert (done.returncode, done.stdout) == (2, "")
-    assert "Traceback" not in done.stderr
-    assert done.stderr
+    result = run(folder, *arguments)
+    assert (result.returncode, result.stdout) == (2, "")
+    assert "Traceback" not in result.stderr
+    assert result.stderr
     assert sorted((folder / "state").rglob("*")) == before
 
 
@@ -182,9 +182,9 @@ def test_an_open_task_is_reported_with_its_process_and_nothing_is_moved(
 ) -> None:
     lock = StateDirectory(folder / "state").lock(TaskId(2, 0), "somebody")
     arguments = [str(folder / "state"), "--topology", str(folder / "topology.json")]
-    done = run(folder, *arguments)
-    assert done.returncode == 2
-    assert str(os.getpid()) in done.stderr
+    result = run(folder, *arguments)
+    assert result.returncode == 2
+    assert str(os.getpid()) in result.stderr
     lock.release()
     assert main(arguments) == 0
     assert "3_0/lmdb/totals" in capsys.readouterr().out
@@ -251,19 +251,19 @@ def test_the_command_that_an_error_recommends_works_as_it_stands(
     state = (folder / "state").rename(folder / "a state")
     (folder / "all.json").write_text('{"subtopologies": [{"stores": ["counts", "totals", "former"]}]}')
     (command,) = re.findall(rf"{RELOCATE} '[^']+'(?: --[a-z]+ [A-Za-z-]+)+", refuse(state, log))
-    done = run(folder, *(given.get(word, word) for word in shlex.split(command)[4:]))
-    assert done.returncode == 0
-    assert "moved: " in done.stdout or refuse is damaged_note
+    result = run(folder, *(given.get(word, word) for word in shlex.split(command)[4:]))
+    assert result.returncode == 0
+    assert "moved: " in result.stdout or refuse is damaged_note
 
 
 def test_the_command_is_written_in_one_way_wherever_it_is_written() -> None:
     root = Path(stores.__file__).parents[1]
     files = [*root.glob("*.md"), *(root / "docs").rglob("*.md"), *(root / "stores").rglob("*.py")]
-    found = []
+    commands = []
     for file in files:
         if file != Path(__file__):
             # As one text, also where a string goes on in the next line.
             text = re.sub(r"\"?\s*\n\s*f?\"?", " ", file.read_text())
-            found += [(file.name, each) for each in re.findall(r"(?:\S+ +){0,3}-m +stores\.relocate", text)]
-    assert {name for name, _ in found} >= {"tasks.md", "relocate.py", "store_places.py"}
-    assert [each for each in found if RELOCATE not in each[1]] == []
+            commands += [(file.name, each) for each in re.findall(r"(?:\S+ +){0,3}-m +stores\.relocate", text)]
+    assert {name for name, _ in commands} >= {"tasks.md", "relocate.py", "store_places.py"}
+    assert [each for each in commands if RELOCATE not in each[1]] == []

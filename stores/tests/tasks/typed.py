@@ -105,16 +105,16 @@ def values(
     view = task.store(name, level)
     if kind in ("key-value", "timestamped"):
         with view.all() as pairs:
-            shown = [value for _, value in pairs]
+            contents = [value for _, value in pairs]
     elif "session" in kind:
-        shown = []
+        contents = []
         for key in (b"0", b"1", b"2", b"3"):
             with view.fetch(key) as found:
-                shown.extend(value for _, value in found)
+                contents.extend(value for _, value in found)
     else:
         with view.all() as found:
-            shown = [value for _, value in found]
-    return sorted(value if isinstance(value, int) else value.value for value in shown)
+            contents = [value for _, value in found]
+    return sorted(value if isinstance(value, int) else value.value for value in contents)
 
 
 def changelog_pairs(log: Changelog, partition: TopicPartition = STORE) -> list[tuple[bytes | None, bytes | None, int]]:

@@ -317,8 +317,8 @@ def test_the_command_changes_the_layout_and_shows_it_before(tmp_path: Path, caps
     folder = str(tmp_path / "app")
     before = content(tmp_path)
     assert main([folder, "--layout", "store-partition", "--dry-run"]) == 0
-    shown = capsys.readouterr().out
-    assert "2_14/lmdb/counts -> counts/14/lmdb" in shown
+    output = capsys.readouterr().out
+    assert "2_14/lmdb/counts -> counts/14/lmdb" in output
     assert content(tmp_path) == before
     assert main([folder, "--layout", "store-partition"]) == 0
     check_own(tmp_path / "app", inodes)

@@ -72,12 +72,12 @@ def home(store: str) -> StorePartition:
 @pytest.fixture
 def other_package() -> Iterator[str]:
     """The name of a backend of another package, whose folders the library does not know."""
-    known = cast("dict[str, Any]", backends())
+    registry = cast("dict[str, Any]", backends())
     name, kind = next(item for item in KINDS.items() if item[1].persistent)
-    known[name] = StoreBackend(name, load_store=lambda: kind)
+    registry[name] = StoreBackend(name, load_store=lambda: kind)
     engines.cache_clear()
     yield name
-    del known[name]
+    del registry[name]
     engines.cache_clear()
 
 
@@ -266,8 +266,8 @@ def test_a_store_that_is_no_longer_named_is_kept_and_reported_and_removed_after_
     of_it = task_id(9) if layout is DirectoryLayout.TASK else home("names")
     config = TaskConfig("app", tmp_path, topology=FEWER, state_cleanup_delay_s=WEEK_S)
     with caplog.at_level("WARNING", "stores.tasks"):
-        done = relocate(tmp_path, FEWER)
-    assert (done.unnamed, done.moved) == ((("names", tmp_path / below),), ())
+        relocation = relocate(tmp_path, FEWER)
+    assert (relocation.unnamed, relocation.moved) == ((("names", tmp_path / below),), ())
     assert [str(tmp_path / below) in record.getMessage() for record in caplog.records] == [True]
     assert of_it not in config.clean()
     assert (tmp_path / below / "store.json").exists()
@@ -341,8 +341,8 @@ def test_a_removal_cut_short_at_any_call_leaves_no_entry_without_its_store(
                 clean_stores(state, FEWER, -1.0)
         except Crash:
             if not (path / "data" / "data.mdb").exists() or not is_complete(path):
-                known = CheckpointFile(of_it / ".checkpoint").known()
-                assert TopicPartition(log_topic("names"), PARTITION) not in known
+                offsets = CheckpointFile(of_it / ".checkpoint").known()
+                assert TopicPartition(log_topic("names"), PARTITION) not in offsets
                 assert "names" not in OriginFile(of_it / ".origin").read(())
             clean_stores(state, FEWER, -1.0)
             state.clean(WEEK_S)

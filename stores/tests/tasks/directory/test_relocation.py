@@ -52,9 +52,9 @@ def test_tasks_of_another_topology_go_on_with_their_stores_and_replay_nothing(
 
 def test_each_store_has_one_rename_and_takes_its_entries_along(tmp_path: Path) -> None:
     inodes = lay_out(tmp_path, partitions=3)
-    done = relocate(tmp_path, PRESENT)
-    assert len(done.moved) == 3 * len(STORES)
-    assert (done.completed, done.doubles, done.unnamed) == ((), (), ())
+    relocation = relocate(tmp_path, PRESENT)
+    assert len(relocation.moved) == 3 * len(STORES)
+    assert (relocation.completed, relocation.doubles, relocation.unnamed) == ((), (), ())
     check_laid_out(tmp_path, inodes)
     assert relocate(tmp_path, PRESENT).moved == ()
     check_laid_out(tmp_path, inodes)
@@ -92,8 +92,8 @@ def test_stores_and_tasks_that_stay_are_not_touched(tmp_path: Path) -> None:
 
     def changed_at(entry: Path) -> tuple[int, int, int]:
         """Without the time of the last access: a listing of a folder may change that."""
-        found = entry.stat()
-        return found.st_ino, found.st_mtime_ns, found.st_ctime_ns
+        stat_result = entry.stat()
+        return stat_result.st_ino, stat_result.st_mtime_ns, stat_result.st_ctime_ns
 
     before = {entry: changed_at(entry) for task in (2, 3) for entry in (tmp_path / str(task_id(task))).rglob("*")}
     assert len(relocate(tmp_path, present).moved) == 1
@@ -113,11 +113,11 @@ def test_an_existing_store_is_never_overwritten_and_the_other_one_stays(tmp_path
     there = tmp_path / str(task_id(3)) / "lmdb" / "names"
     there.mkdir()
     (there / "mine").write_text("dear")
-    done = relocate(tmp_path, PRESENT)
-    assert [name for name, _, _ in done.doubles] == ["names"]
+    relocation = relocate(tmp_path, PRESENT)
+    assert [name for name, _, _ in relocation.doubles] == ["names"]
     assert (there / "mine").read_text() == "dear"
     assert (tmp_path / str(task_id(2)) / "lmdb" / "names" / "data").is_dir()
-    assert {name for name, _, _ in done.moved} == set(STORES) - {"names"}
+    assert {name for name, _, _ in relocation.moved} == set(STORES) - {"names"}
 
 
 def test_of_two_copies_in_wrong_places_the_more_recent_one_is_moved(tmp_path: Path) -> None:
@@ -126,11 +126,11 @@ def test_of_two_copies_in_wrong_places_the_more_recent_one_is_moved(tmp_path: Pa
     old = tmp_path / str(task_id(4))
     for entry in (*old.rglob("*"), old):
         os.utime(entry, (1e9, 1e9))
-    done = relocate(tmp_path, PRESENT)
-    assert [source for name, source, _ in done.moved if name == "rates"] == [
+    relocation = relocate(tmp_path, PRESENT)
+    assert [source for name, source, _ in relocation.moved if name == "rates"] == [
         tmp_path / str(task_id(7)) / "lmdb" / "rates"
     ]
-    assert [source for _, source, _ in done.doubles] == [old / "lmdb" / "rates"]
+    assert [source for _, source, _ in relocation.doubles] == [old / "lmdb" / "rates"]
 
 
 def test_links_and_foreign_files_are_neither_followed_nor_moved(tmp_path: Path) -> None:

@@ -65,8 +65,12 @@ def test_a_store_on_another_file_system_is_reported_and_nothing_is_moved(
     stat = Path.stat
 
     def mounted(self: Path, **given: bool) -> os.stat_result:
-        found = stat(self, **given)
-        return os.stat_result((*found[:2], 10**6, *found[3:10])) if str(task_id(2)) in self.parts else found
+        stat_result = stat(self, **given)
+        return (
+            os.stat_result((*stat_result[:2], 10**6, *stat_result[3:10]))
+            if str(task_id(2)) in self.parts
+            else stat_result
+        )
 
     with monkeypatch.context() as patch:
         patch.setattr(Path, "stat", mounted)
@@ -104,8 +108,8 @@ def test_what_appears_in_the_right_place_before_a_completion_is_not_overwritten_
     target = folder_of(tmp_path, 3) / "names"
     target.mkdir()
     (target / "mine").write_text("dear")
-    done = relocate(tmp_path, PRESENT)
-    assert len(done.completed) == len(STORES)
+    relocation = relocate(tmp_path, PRESENT)
+    assert len(relocation.completed) == len(STORES)
     assert [entry.name for entry in target.iterdir()] == ["mine"]
     assert (folder_of(tmp_path, 2) / "names" / "store.json").exists()
     assert (tmp_path / str(task_id(2)) / "names.position").exists()
@@ -131,19 +135,19 @@ def test_offsets_of_another_partition_or_of_two_stores_are_not_reported_for_task
     file.write({**file.read(), TopicPartition(log_topic("b"), 99): 77})
     b, a_b = (TopicPartition(log_topic(store), PARTITION) for store in ("b", "a-b"))
     assert stored_offsets(tmp_path, topology) == {task_id(0): {"a-b": {}, "b": {b: 1}}}
-    known = stored_offsets(tmp_path, topology, application_id="app")
-    assert known == {task_id(0): {"a-b": {a_b: 3}, "b": {b: 1}}}
+    offsets = stored_offsets(tmp_path, topology, application_id="app")
+    assert offsets == {task_id(0): {"a-b": {a_b: 3}, "b": {b: 1}}}
 
 
 def test_a_changelog_is_its_store_s_with_an_application_before_it() -> None:
-    known = {"names", "a-names"}
-    assert owners("app-names-changelog", known, None) == ["names"]
-    assert sorted(owners("app-a-names-changelog", known, None)) == ["a-names", "names"]
-    assert owners("app-a-names-changelog", known, "app-a") == ["names"]
+    names = {"names", "a-names"}
+    assert owners("app-names-changelog", names, None) == ["names"]
+    assert sorted(owners("app-a-names-changelog", names, None)) == ["a-names", "names"]
+    assert owners("app-a-names-changelog", names, "app-a") == ["names"]
     for topic in ("names-changelog", "-names-changelog", "app-names", "app-other-changelog"):
-        assert owners(topic, known, None) == []
+        assert owners(topic, names, None) == []
     for topic in ("names-changelog", "-names-changelog", "other-names-changelog"):
-        assert owners(topic, known, "app") == []
+        assert owners(topic, names, "app") == []
 
 
 def checked(told: dict[str, object]) -> str:
@@ -159,13 +163,13 @@ def test_a_journal_that_leads_out_of_the_directory_or_is_of_a_later_release_is_n
 ) -> None:
     lay_out(tmp_path)
     Journal((Move("names", "lmdb", task_id(2), task_id(3)),)).write(tmp_path)
-    told = json.loads((tmp_path / JOURNAL_FILE).read_text())
-    del told["checksum"]
-    (tmp_path / JOURNAL_FILE).write_text(checked(told))
+    journal = json.loads((tmp_path / JOURNAL_FILE).read_text())
+    del journal["checksum"]
+    (tmp_path / JOURNAL_FILE).write_text(checked(journal))
     assert Journal.read(tmp_path) is not None
     for name, value in changed.items():
-        (told if name in told else told["moves"][0])[name] = value
-    (tmp_path / JOURNAL_FILE).write_text(checked(told))
+        (journal if name in journal else journal["moves"][0])[name] = value
+    (tmp_path / JOURNAL_FILE).write_text(checked(journal))
     before = content(tmp_path)
     with pytest.raises(StoreCorruptedError):
         relocate(tmp_path, PRESENT)
@@ -184,9 +188,9 @@ def test_a_link_or_another_engine_s_store_where_a_store_belongs_is_a_store_that_
     folder_of(state, 5).mkdir(parents=True)
     (folder_of(state, 5) / "rates").symlink_to(outside)
     (folder_of(state, 3, "sqlite") / "names").mkdir(parents=True)
-    done = relocate(state, PRESENT)
-    assert {name for name, _, _ in done.doubles} == {"rates", "names"}
-    assert {name for name, _, _ in done.moved} == {"counts", "totals"}
+    relocation = relocate(state, PRESENT)
+    assert {name for name, _, _ in relocation.doubles} == {"rates", "names"}
+    assert {name for name, _, _ in relocation.moved} == {"counts", "totals"}
     assert (folder_of(state, 2) / "names" / "store.json").exists()
     assert (folder_of(state, 4) / "rates" / "store.json").exists()
     assert (folder_of(state, 5) / "rates").is_symlink()
@@ -219,31 +223,31 @@ def test_beside_foreign_files_a_task_s_lock_file_stays(tmp_path: Path) -> None:
 
 def test_each_rename_is_durable_before_an_entry_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     lay_out(tmp_path)
-    done: list[tuple[str, Path]] = []
+    steps: list[tuple[str, Path]] = []
     sync, rename, replace = os.fsync, os.rename, os.replace
 
     def synced(descriptor: int) -> None:
-        done.append(("sync", Path(os.readlink(f"/proc/self/fd/{descriptor}"))))
+        steps.append(("sync", Path(os.readlink(f"/proc/self/fd/{descriptor}"))))
         sync(descriptor)
 
     def renamed(source: Path, target: Path) -> None:
-        done.append(("rename", Path(target)))
+        steps.append(("rename", Path(target)))
         rename(source, target)
 
     def replaced(source: Path, target: Path) -> None:
-        done.append(("replace", Path(target)))
+        steps.append(("replace", Path(target)))
         replace(source, target)
 
     for name, call in (("fsync", synced), ("rename", renamed), ("replace", replaced)):
         monkeypatch.setattr(os, name, call)
     relocate(tmp_path, PRESENT)
-    renames = [number for number, (call, _) in enumerate(done) if call == "rename"]
+    renames = [number for number, (call, _) in enumerate(steps) if call == "rename"]
     assert len(renames) == len(STORES)
-    planned = done.index(("replace", tmp_path / JOURNAL_FILE))
-    assert ("sync", tmp_path) in done[planned : renames[0]]
-    entries = next(number for number, (call, _) in enumerate(done) if call == "replace" and number > renames[-1])
+    planned = steps.index(("replace", tmp_path / JOURNAL_FILE))
+    assert ("sync", tmp_path) in steps[planned : renames[0]]
+    entries = next(number for number, (call, _) in enumerate(steps) if call == "replace" and number > renames[-1])
     folders = {folder_of(tmp_path, number) for number in (2, 3, 4, 5)}
-    assert folders <= {path for call, path in done[renames[-1] : entries] if call == "sync"}
+    assert folders <= {path for call, path in steps[renames[-1] : entries] if call == "sync"}
 
 
 @pytest.mark.parametrize("layout", DirectoryLayout)
@@ -254,26 +258,26 @@ def test_a_folder_has_durably_lost_its_name_before_the_first_of_its_files_goes(
     lay_out(tmp_path, Topology({2: Subtopology(("names",))}))
     change_layout(tmp_path, layout)
     folder = tmp_path / ("2_14" if layout is DirectoryLayout.TASK else "names/14")
-    done: list[tuple[str, str]] = []
+    steps: list[tuple[str, str]] = []
     sync, rename, unlink = os.fsync, os.rename, os.unlink
 
     def synced(descriptor: int) -> None:
-        done.append(("sync", os.readlink(f"/proc/self/fd/{descriptor}")))
+        steps.append(("sync", os.readlink(f"/proc/self/fd/{descriptor}")))
         sync(descriptor)
 
     def renamed(source: Path, target: Path) -> None:
-        done.append(("rename", str(source)))
+        steps.append(("rename", str(source)))
         rename(source, target)
 
     def unlinked(file: str, **given: int) -> None:
-        done.append(("unlink", ""))
+        steps.append(("unlink", ""))
         unlink(file, **given)
 
     for name, call in (("fsync", synced), ("rename", renamed), ("unlink", unlinked)):
         monkeypatch.setattr(os, name, call)
     assert len(StateDirectory(tmp_path).clean(-1.0)) == 1
-    start = done.index(("rename", str(folder)))
-    assert ("sync", str(folder.parent)) in done[start : done.index(("unlink", ""))]
+    start = steps.index(("rename", str(folder)))
+    assert ("sync", str(folder.parent)) in steps[start : steps.index(("unlink", ""))]
 
 
 def test_a_store_that_is_open_keeps_its_entries_when_it_is_not_named(tmp_path: Path) -> None:
@@ -329,8 +333,8 @@ def test_a_store_that_is_missed_since_the_future_is_missed_since_now(tmp_path: P
 def test_folders_that_only_look_like_another_layout_are_no_stores(tmp_path: Path) -> None:
     lay_out(tmp_path, PRESENT)
     open_store("lmdb", tmp_path / "former" / "3" / "lmdb").close()
-    done = relocate(tmp_path, PRESENT)
-    assert (done.unnamed, done.moved, done.doubles) == ((), (), ())
+    relocation = relocate(tmp_path, PRESENT)
+    assert (relocation.unnamed, relocation.moved, relocation.doubles) == ((), (), ())
     assert clean_stores(StateDirectory(tmp_path), PRESENT, -1.0) == []
     assert StateDirectory(tmp_path).clean(1e6) == []
 

@@ -78,8 +78,8 @@ def test_an_entry_that_may_be_of_two_stores_goes_with_neither_unless_the_applica
     former = Topology({0: Subtopology(("b", "a-b"))})
     lay_out(tmp_path, former)
     relocate(tmp_path, Topology({1: Subtopology(("a-b",)), 0: Subtopology(("b",))}), application_id=application_id)
-    found = CheckpointFile(tmp_path / str(task_id(1)) / ".checkpoint").read()
-    assert found == ({TopicPartition(log_topic("a-b"), PARTITION): 3} if kept else {})
+    offsets = CheckpointFile(tmp_path / str(task_id(1)) / ".checkpoint").read()
+    assert offsets == ({TopicPartition(log_topic("a-b"), PARTITION): 3} if kept else {})
 
 
 def test_the_position_file_of_kafka_s_follows_its_store(tmp_path: Path) -> None:

@@ -41,8 +41,8 @@ def test_a_relocation_back_completes_the_one_that_was_cut_short_first(tmp_path: 
     inodes = lay_out(tmp_path)
     with crashing_at(RENAMED):
         relocate(tmp_path, PRESENT)
-    done = relocate(tmp_path, FORMER)
-    assert len(done.completed) == len(done.moved) == len(STORES)
+    relocation = relocate(tmp_path, FORMER)
+    assert len(relocation.completed) == len(relocation.moved) == len(STORES)
     check_laid_out(tmp_path, inodes, FORMER)
 
 
@@ -116,8 +116,8 @@ def test_what_an_upgrade_keeps_beside_a_store_follows_it_also_while_the_two_are_
     names = {entry.name for entry in folder.iterdir()} - {"counts"}
     with crashing_at(RENAMED):
         relocate(tmp_path, PRESENT)
-    done = relocate(tmp_path, PRESENT)
-    assert len(done.completed) == len(STORES)
+    relocation = relocate(tmp_path, PRESENT)
+    assert len(relocation.completed) == len(STORES)
     assert {entry.name for entry in target.iterdir()} == names
     assert {entry.name for entry in folder.iterdir()} == {"totals"}
     assert CheckpointFile(tmp_path / str(task_id(3)) / ".checkpoint").read() == {

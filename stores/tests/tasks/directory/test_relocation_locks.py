@@ -51,12 +51,12 @@ from stores.tests.tasks.setup import crashing_at
 
 def test_a_relocation_waits_for_another_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     inodes = lay_out(tmp_path)
-    held = locks.take(tmp_path / RELOCATING_FILE)
+    lock = locks.take(tmp_path / RELOCATING_FILE)
     waited: list[float] = []
 
     def end(seconds: float) -> None:
         waited.append(seconds)
-        os.close(held)
+        os.close(lock)
 
     monkeypatch.setattr(time, "sleep", end)
     relocate(tmp_path, PRESENT)

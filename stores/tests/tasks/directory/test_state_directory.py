@@ -273,10 +273,10 @@ def test_a_process_id_that_is_being_made_is_waited_for_by_a_deadline(
 ) -> None:
     used(state)
     monkeypatch.setattr(locks.take_in_time, "__defaults__", (0.02,))
-    held = locks.take(state.path / ".process")
+    lock = locks.take(state.path / ".process")
     with pytest.raises(StoreLockedError):
         state.process_id()
-    os.close(held)
+    os.close(lock)
     state.process_id()
 
 
@@ -358,16 +358,16 @@ def test_a_directory_has_one_id_for_every_process_now_and_later(
     state: StateDirectory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Source: Kafka Streams, ``StateDirectory.initializeProcessId``."""
-    found = state.process_id()
-    assert isinstance(found, UUID)
+    process = state.process_id()
+    assert isinstance(process, UUID)
     assert S_IMODE(state.path.stat().st_mode) == 0o700
-    assert json.loads((state.path / PROCESS_FILE).read_text()) == {"processId": str(found)}
+    assert json.loads((state.path / PROCESS_FILE).read_text()) == {"processId": str(process)}
     monkeypatch.setattr(state_directory, "uuid4", lambda: UUID(int=1))
-    assert StateDirectory(state.path).process_id() == found
+    assert StateDirectory(state.path).process_id() == process
     assert StateDirectory(state.path.with_name("another")).process_id() == UUID(int=1)
     used(state)
     assert state.clean(WEEK_S) == [TASK]
-    assert state.process_id() == found
+    assert state.process_id() == process
 
 
 def test_the_id_of_a_directory_of_kafka_s_is_kept_with_all_that_is_said_beside_it(state: StateDirectory) -> None:
@@ -387,9 +387,9 @@ def test_an_id_that_can_t_be_read_is_replaced_and_reported(
     state.path.mkdir()
     (state.path / PROCESS_FILE).write_text(garbage)
     with caplog.at_level(logging.WARNING, "stores.tasks"):
-        found = state.process_id()
+        process = state.process_id()
     assert len(caplog.records) == 1
-    assert state.process_id() == found
+    assert state.process_id() == process
     assert len(caplog.records) == 1
 
 
@@ -410,12 +410,12 @@ def test_all_that_ask_get_the_same_id(state: StateDirectory) -> None:
 def test_an_id_that_another_caller_drew_before_the_lock_is_kept(
     state: StateDirectory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    drawn = []
+    ids = []
 
     def late(file: Path, *, note: bool = True) -> int:
         monkeypatch.undo()
-        drawn.append(state.process_id())
+        ids.append(state.process_id())
         return take(file, note=note)
 
     monkeypatch.setattr(locks, "take", late)
-    assert [state.process_id()] == drawn
+    assert [state.process_id()] == ids

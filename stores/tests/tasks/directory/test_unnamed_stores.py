@@ -39,8 +39,8 @@ def test_a_store_that_is_no_longer_named_is_kept_and_reported_and_removed_after_
     config = TaskConfig("app", tmp_path, topology=fewer, state_cleanup_delay_s=600.0)
     path = tmp_path / str(task_id(2)) / "lmdb" / "names"
     with caplog.at_level("WARNING", "stores.tasks"):
-        done = relocate(tmp_path, fewer)
-    assert done.unnamed == (("names", path),)
+        relocation = relocate(tmp_path, fewer)
+    assert relocation.unnamed == (("names", path),)
     assert len(caplog.records) == 1
     young = tmp_path / str(task_id(2)) / "lmdb" / "counts" / "store.json"
     young.touch()

@@ -47,8 +47,8 @@ def damaged(base: Path, store: Path) -> Iterator[tuple[str, str, Path]]:
 
 
 def append_garbage(file: Path) -> None:
-    with open(file, "ab") as opened:
-        opened.write(b"\1\2\3\4\0\0\5")
+    with open(file, "ab") as stream:
+        stream.write(b"\1\2\3\4\0\0\5")
 
 
 def main() -> None:

@@ -107,9 +107,9 @@ def test_the_last_write_of_a_key_decides_its_value_and_timestamp(tmp_path: Path,
     task = single(tmp_path, log, process, stores={"s": StoreConfig(INDEXED)})
     task.open()
     task.run(commit=True)
-    left = state(task, "s")
+    content = state(task, "s")
     task.close()
-    assert left == {b"3": b"newer", b"4": b"new", b"7": b"old"}
+    assert content == {b"3": b"newer", b"4": b"new", b"7": b"old"}
     assert sorted(logged(log)) == [
         (b"0", None, 20),
         (b"1", None, 30),
@@ -122,7 +122,7 @@ def test_the_last_write_of_a_key_decides_its_value_and_timestamp(tmp_path: Path,
     ]
     shutil.rmtree(tmp_path / "state")
     task.open()
-    assert state(task, "s") == left
+    assert state(task, "s") == content
     task.close()
 
 
@@ -143,12 +143,12 @@ def test_a_transaction_larger_than_what_may_be_held_is_restored_as_it_was(
     task = single(tmp_path, log, process, guarantee=guarantee, stores={"s": StoreConfig(INDEXED)})
     task.open()
     task.run(commit=True)
-    left = state(task, "s")
+    content = state(task, "s")
     assert 60 < len(logged(log)) < 800
     task.close()
     shutil.rmtree(tmp_path / "state")
     task.open()
-    assert state(task, "s") == left
+    assert state(task, "s") == content
     task.close()
 
 

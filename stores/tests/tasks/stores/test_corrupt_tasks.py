@@ -152,9 +152,9 @@ def test_a_changelog_that_is_empty_again_empties_no_store(tmp_path: Path, log: M
         feed(new, [1])
         for _ in range(2):
             task = counting_task(tmp_path, new, backend)
-            with pytest.raises(ChangelogLostError) as told:
+            with pytest.raises(ChangelogLostError) as caught:
                 task.open()
-            assert str(tmp_path / "state" / "0_0") in str(told.value)
+            assert str(tmp_path / "state" / "0_0") in str(caught.value)
     task = counting_task(tmp_path, log, backend)
     assert [(report.wiped, report.records) for report in task.open()] == [(False, 0)] * 2
     assert state(task, "left") == before != {}
@@ -234,8 +234,8 @@ def test_what_is_wiped_while_the_task_is_running_is_reported_as_well(tmp_path: P
     feed(log, [1, 2, 3])
     stores = {"left": StoreConfig(DIRECT), "right": StoreConfig(INDEXED)}
     task = counting_task(tmp_path, log, process=raising_at(poisoned), stores=stores)
-    opened = task.open()
-    assert task.restore_reports() == opened
+    reports = task.open()
+    assert task.restore_reports() == reports
     task.run(1)
     task.commit()
     with pytest.raises(Crash):

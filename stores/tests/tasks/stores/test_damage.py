@@ -56,16 +56,16 @@ def killed(folder: Path, backend: str, durability: Durability) -> None:
 def outcomes(folder: Path, backend: str, durability: Durability) -> list[dict[str, Any]]:
     """Run the task of ``folder`` in each of its damaged copies. None may crash the process."""
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-    ended = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-m", "stores.tests.tasks.stores.damaged", folder, backend, durability],
         env=environment,
         stdout=subprocess.PIPE,
         timeout=200,
         check=False,
     )
-    found = [json.loads(line) for line in ended.stdout.splitlines()]
-    assert ended.returncode == 0, found[-1:]
-    return found
+    starts = [json.loads(line) for line in process.stdout.splitlines()]
+    assert process.returncode == 0, starts[-1:]
+    return starts
 
 
 @pytest.mark.parametrize(
@@ -85,12 +85,12 @@ def test_a_task_opens_with_the_state_of_its_changelog_after_any_damage_to_its_st
     base = path.with_name("base")
     base.mkdir()
     ended(base, backend, level)
-    found = outcomes(base, backend, level)
-    assert len(found) > 20
-    assert any(told["wiped"] for told in found)
+    starts = outcomes(base, backend, level)
+    assert len(starts) > 20
+    assert any(start["wiped"] for start in starts)
     expected = {key.decode(): int(value) for key, value in expected_state([*KEYS, *MORE_KEYS]).items()}
     refused = REFUSED if ended is killed else REFUSED | REFUSED_WHEN_CLOSED
-    for told in found:
+    for told in starts:
         assert told.get("state") == expected, told
         assert (told["reason"] is not None) is told["wiped"], told
         assert not told["other"] or backend_named(backend).strategy == "direct", told

@@ -35,13 +35,13 @@ def test_a_task_lets_its_changelog_forget_what_has_expired(
         with closing(typed_task(tmp_path, log, kind, INDEXED, commit_every_records=10)) as task:
             task.open()
             task.run(commit=True)
-            shown = values(task, kind)
-        left = numbers_kept(log)
-        assert len(shown) <= len(left) < NUMBERS
-        assert set(shown) <= set(left)
+            contents = values(task, kind)
+        numbers = numbers_kept(log)
+        assert len(contents) <= len(numbers) < NUMBERS
+        assert set(contents) <= set(numbers)
         with closing(typed_task(tmp_path / "elsewhere", log, kind, MEMORY)) as task:
             task.open()
-            assert values(task, kind) == shown
+            assert values(task, kind) == contents
 
 
 @pytest.mark.parametrize("kind", EXPIRING)
@@ -52,14 +52,14 @@ def test_compaction_by_hand_keeps_what_lives_and_no_more(tmp_path: Path, kind: s
         with closing(typed_task(tmp_path, log, kind, MEMORY)) as task:
             task.open()
             task.run(commit=True)
-            shown = values(task, kind)
+            contents = values(task, kind)
             is_expired = KINDS[kind].expired_records(task._stores._stores[0].store)
             assert is_expired is not None
-            assert log.compact(STORE, is_expired) == NUMBERS - len(shown)
-        assert sorted(numbers_kept(log)) == shown
+            assert log.compact(STORE, is_expired) == NUMBERS - len(contents)
+        assert sorted(numbers_kept(log)) == contents
         with closing(typed_task(tmp_path / "elsewhere", log, kind, MEMORY)) as task:
             task.open()
-            assert values(task, kind) == shown
+            assert values(task, kind) == contents
 
 
 def test_a_store_without_retention_lets_nothing_be_forgotten(tmp_path: Path, log: MemoryChangelog) -> None:

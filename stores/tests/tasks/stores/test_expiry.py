@@ -40,7 +40,7 @@ def feed(log: MemoryChangelog, *times: tuple[bytes, int]) -> None:
 
 def shown(task: StreamTask, level: IsolationLevel = IsolationLevel.READ_COMMITTED) -> dict[bytes, int]:
     with task.store("s", level).all() as pairs:
-        return {key: found.value for key, found in pairs}
+        return {key: record.value for key, record in pairs}
 
 
 @pytest.mark.parametrize("backend", BACKENDS)

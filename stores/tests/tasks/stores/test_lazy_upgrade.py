@@ -29,7 +29,7 @@ def key_of(number: int) -> bytes:
 def shown(task: StreamTask, level: IsolationLevel = IsolationLevel.READ_COMMITTED) -> dict[bytes, tuple[int, int]]:
     """Values and times by key."""
     with task.store("s", level).all() as pairs:
-        return {key: (found.value, found.timestamp_ms) for key, found in pairs}
+        return {key: (record.value, record.timestamp_ms) for key, record in pairs}
 
 
 @pytest.mark.parametrize("backend", BACKENDS)

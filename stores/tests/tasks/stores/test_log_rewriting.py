@@ -196,9 +196,9 @@ def test_in_a_compacted_changelog_the_new_records_replace_the_old_ones(
         assert shown(task) == expected(15)
         assert report.reason is None
     log.compact(STORE)
-    left = {record.key: record for record in log.read(STORE)}
-    assert {key for key, record in left.items() if record.value is not None}.isdisjoint(old_keys)
-    assert all(left[key].value is None for key in old_keys)
+    records = {record.key: record for record in log.read(STORE)}
+    assert {key for key, record in records.items() if record.value is not None}.isdisjoint(old_keys)
+    assert all(records[key].value is None for key in old_keys)
     with closing(restored(tmp_path / "third", log)) as task:
         task.open()
         assert shown(task) == expected(15)
@@ -304,14 +304,14 @@ def test_a_rewriting_that_a_dead_process_has_just_completed_is_not_repeated(
         producer.send(STORE, b"k", b"v" * (5 << 20))
         producer.abort()
     before = log.end_offset(STORE)
-    opened = MemoryChangelog.producer
+    open_producer = MemoryChangelog.producer
     decided: list[str] = []
 
     def deciding(self: MemoryChangelog, transactional_id: str | None = None, timeout_s: float | None = None) -> Any:
         if (transactional_id or "").endswith("-rewriting") and not decided:
             decided.append(transactional_id or "")
             log_format.rewrite(log, STORE, Upgrade(1, to_new, rewrite_changelog=True), "dead")
-        return opened(self, transactional_id, timeout_s)
+        return open_producer(self, transactional_id, timeout_s)
 
     with monkeypatch.context() as patch:
         patch.setattr(MemoryChangelog, "producer", deciding)

@@ -53,12 +53,12 @@ def _class(kind: type[KeyValueStore]) -> type[KeyValueStore]:
 @pytest.fixture(autouse=True)
 def installed() -> Iterator[None]:
     """Known by name, as an entry point would make them."""
-    known = cast("dict[str, Any]", backends())
+    registry = cast("dict[str, Any]", backends())
     for name, kind in KINDS.items():
-        known[name] = StoreBackend(name, load_store=partial(_class, kind))
+        registry[name] = StoreBackend(name, load_store=partial(_class, kind))
     yield
     for name in KINDS:
-        del known[name]
+        del registry[name]
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -82,8 +82,8 @@ def test_offsets_and_positions_are_taken_over_and_nothing_is_restored(
 
 def leave_to_import(folder: Path, log: Changelog, durability: Durability) -> None:
     """Leave stores that keep no offsets, and a position file, as Kafka Streams does."""
-    used = used_directly(folder, log, durability=durability)
-    CheckpointFile(used / "left.position").write({ELSEWHERE: 5})
+    task_folder = used_directly(folder, log, durability=durability)
+    CheckpointFile(task_folder / "left.position").write({ELSEWHERE: 5})
 
 
 def check_imported(folder: Path, log: Changelog, backend: str, durability: Durability) -> None:

@@ -185,8 +185,8 @@ KILLS_MAX = 5
 def killed_after(folder: Path, bound: int, backend: str) -> None:
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     arguments = [str(folder), str(bound), backend]
-    ended = subprocess.run([sys.executable, "-m", __name__, *arguments], env=environment, timeout=60, check=False)
-    assert ended.returncode == -signal.SIGKILL
+    process = subprocess.run([sys.executable, "-m", __name__, *arguments], env=environment, timeout=60, check=False)
+    assert process.returncode == -signal.SIGKILL
 
 
 @pytest.mark.parametrize(

@@ -142,12 +142,12 @@ def test_a_range_delete_of_many_keys_is_restored_whole(tmp_path: Path, log: Memo
     task.run(1)
     task.commit()
     task.run(1)
-    left = state(task, "s")
-    assert len(left) == 20
+    content = state(task, "s")
+    assert len(content) == 20
     task.close()
     shutil.rmtree(tmp_path / "state")
     task.open()
-    assert state(task, "s") == left
+    assert state(task, "s") == content
     task.close()
 
 

@@ -46,20 +46,20 @@ def test_the_new_store_takes_the_old_one_s_place_at_a_commit_and_the_task_goes_o
     feed_times(log, range(40))
     work(old_task(tmp_path, log, backend), 20)
     monkeypatch.setattr("stores.tasks.stores.store_format.STEP_RECORDS_MIN", 8)
-    told: list[UpgradeProgress] = []
+    progress: list[UpgradeProgress] = []
     swapped_at: list[int] = []
-    with closing(running_task(tmp_path, log, backend, told=told.append)) as task:
+    with closing(running_task(tmp_path, log, backend, told=progress.append)) as task:
         task.open()
         for done in range(22, 41, 2):
             task.run(2, commit=True)
-            if told[-1].swapped and not swapped_at:
+            if progress[-1].swapped and not swapped_at:
                 swapped_at.append(done)
                 assert shown(task) == expected(done)
                 reached = PositionBound({INPUT: done - 1})
                 assert task.store("s", IsolationLevel.READ_COMMITTED, reached).get("key-0") == expected(1)["key-0"]
         assert 22 < swapped_at[0] < 40
         assert shown(task) == expected(40)
-        assert sum(step.swapped for step in told) == 1
+        assert sum(step.swapped for step in progress) == 1
         metrics = task.metrics.stores["s"]
         assert (metrics.upgrade_total, metrics.upgrade_remaining_offsets) == (1, 0)
     assert names_beside(tmp_path) == []

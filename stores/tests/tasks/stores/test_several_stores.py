@@ -104,9 +104,9 @@ def test_an_end_between_two_stores_commits_leaves_no_mixture(
         task.commit()
     failpoints.disarm()
     task.close()
-    kept = backends()[backend].persistent
-    replayed = [2 if kept else 3] * (3 - committed)
-    assert [report.records for report in task.open()] == [0 if kept else 3] * committed + replayed
+    is_persistent = backends()[backend].persistent
+    replayed = [2 if is_persistent else 3] * (3 - committed)
+    assert [report.records for report in task.open()] == [0 if is_persistent else 3] * committed + replayed
     for name in NAMES:
         assert state(task, name) == expected_state(KEYS[:3])
     assert task.input_offsets() == {INPUT: 3}
@@ -226,15 +226,15 @@ def test_a_store_that_can_t_be_rolled_back_keeps_no_other_from_it(
 ) -> None:
     """The function's error stays the one that is raised; the task then has to be opened again."""
     poisoned = [2]
-    kept: list[TaskContext] = []
+    contexts: list[TaskContext] = []
     feed(log, KEYS)
-    task = trio(tmp_path, log, process=raising_at(poisoned, keeping(kept, count_in_all)))
+    task = trio(tmp_path, log, process=raising_at(poisoned, keeping(contexts, count_in_all)))
     task.open()
     with monkeypatch.context() as broken:
         failing(broken, "rollback", {"left": UnknownError("left"), "middle": UnknownError("middle")})
         with pytest.raises(Crash):
             task.run()
-    staged = [kept[0].store(name).approximate_num_uncommitted_bytes() for name in NAMES]
+    staged = [contexts[0].store(name).approximate_num_uncommitted_bytes() for name in NAMES]
     assert staged[0] > 0
     assert staged[2] == 0
     with pytest.raises(StoreError):
@@ -252,9 +252,9 @@ def test_a_zombie_s_stores_are_rolled_back_and_closed_although_one_can_t_be(
     tmp_path: Path, log: MemoryChangelog, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
     """Source: KIP-98, zombie fencing."""
-    kept: list[TaskContext] = []
+    contexts: list[TaskContext] = []
     feed(log, KEYS)
-    zombie = trio(tmp_path / "old", log, process=keeping(kept, count_in_all))
+    zombie = trio(tmp_path / "old", log, process=keeping(contexts, count_in_all))
     zombie.open()
     zombie.run(2)
     owner = trio(tmp_path / "new", log)
@@ -265,9 +265,9 @@ def test_a_zombie_s_stores_are_rolled_back_and_closed_although_one_can_t_be(
             zombie.commit()
     for name in NAMES if step == "rollback" else NAMES[1:]:
         with pytest.raises(StoreClosedError):
-            kept[0].store(name).get(b"1")
+            contexts[0].store(name).get(b"1")
     if step == "close":
-        assert kept[0].store("left").approximate_num_uncommitted_bytes() == 0
+        assert contexts[0].store("left").approximate_num_uncommitted_bytes() == 0
     StateDirectory(tmp_path / "old" / "state").lock(TASK, "another").release()
     zombie.close()
     owner.run()

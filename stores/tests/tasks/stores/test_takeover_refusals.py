@@ -57,12 +57,12 @@ def of_another_application(folder: Path) -> Callable[[], None]:
 
 def with_a_foreign_family(folder: Path) -> Callable[[], None]:
     path = streams_folder(folder, "left")
-    kept = path.rename(folder / "kept")
+    backup = path.rename(folder / "kept")
     leave_store(path, {}, None, "mine")
 
     def correct() -> None:
         path.rename(folder / "mine")
-        kept.rename(path)
+        backup.rename(path)
 
     return correct
 

@@ -177,15 +177,15 @@ def test_an_empty_folder_that_a_removal_has_left_is_removed(tmp_path: Path, log:
 def test_a_link_to_a_folder_of_kafka_streams_is_not_followed(tmp_path: Path, log: MemoryChangelog) -> None:
     left_by_streams(tmp_path, log)
     path = streams_folder(tmp_path, "left")
-    kept = path.rename(tmp_path / "kept")
-    path.symlink_to(kept)
-    before = all_files(kept)
+    backup = path.rename(tmp_path / "kept")
+    path.symlink_to(backup)
+    before = all_files(backup)
     with closing(counting_task(tmp_path, log)) as task, pytest.raises(StoreIncompatibleError):
         task.open()
     with closing(counting_task(tmp_path, log, LMDB)) as task:
         assert opened(task)[0] == (False, 3)
     assert path.is_symlink()
-    assert all_files(kept) == before
+    assert all_files(backup) == before
 
 
 def test_all_files_of_rocksdb_are_removed_and_no_other(tmp_path: Path) -> None:

@@ -51,11 +51,11 @@ def test_a_store_whose_next_record_was_deleted_is_restored_whole_and_its_task_co
     tmp_path: Path, log: Changelog, backend: str
 ) -> None:
     run_two_instances(tmp_path, log, backend)
-    left = [record.offset for record in log.read(STORE)][3:]
-    log.truncate(STORE, left[0])
+    offsets = [record.offset for record in log.read(STORE)][3:]
+    log.truncate(STORE, offsets[0])
     with windowed(tmp_path / "behind", log, backend) as task:
         [report] = task.restore_reports()
-        assert (report.wiped, report.from_offset, report.records) == (True, left[0], len(left))
+        assert (report.wiped, report.from_offset, report.records) == (True, offsets[0], len(offsets))
         assert report.reason is not None
         assert STORE.topic in report.reason
         assert values(task, KIND) == [3, 4]

@@ -62,9 +62,9 @@ def test_no_record_is_lost_by_a_kill_nor_there_twice(tmp_path: Path, failpoint: 
         with closing(typed_task(tmp_path, log, kind, backend)) as task:
             [report] = task.open()
             assert report.wiped == (backend == DIRECT)
-            done = sum(task.input_offsets().values())
-            assert done == (6 if failpoint == "task.before_log_commit" else 9)
-            assert values(task, kind) == _without_kill(tmp_path / "other", kind, done)
+            record_count = sum(task.input_offsets().values())
+            assert record_count == (6 if failpoint == "task.before_log_commit" else 9)
+            assert values(task, kind) == _without_kill(tmp_path / "other", kind, record_count)
             task.run(commit=True)
             assert values(task, kind) == _without_kill(tmp_path / "another", kind, COUNT)
         with closing(typed_task(tmp_path / "restored", log, kind, backend)) as task:
@@ -120,11 +120,11 @@ def test_segments_that_commit_one_by_one_are_seen_to_lose_late_records(tmp_path:
         closing(typed_task(tmp_path, log, kind, arguments[4])) as task,
     ):
         task.open()
-        done = sum(task.input_offsets().values())
-        expected = _without_kill(tmp_path / "other", kind, done)
-        shown = values(task, kind)
-        assert set(shown) < set(expected)
-        assert max(shown) == max(expected)
+        record_count = sum(task.input_offsets().values())
+        expected = _without_kill(tmp_path / "other", kind, record_count)
+        contents = values(task, kind)
+        assert set(contents) < set(expected)
+        assert max(contents) == max(expected)
 
 
 @pytest.mark.parametrize("backend", ["rocksdb-dual-store", "lmdb-indexed-batch", "sqlite-native"])
@@ -139,6 +139,6 @@ def test_a_kill_at_each_step_of_the_stores_own_commit_keeps_all_segments_togethe
         reached += 1
         with SqliteChangelog(folder / "log.sqlite") as log, closing(typed_task(folder, log, "window", backend)) as task:
             task.open()
-            done = sum(task.input_offsets().values())
-            assert values(task, "window") == _without_kill(folder / "other", "window", done), failpoint
+            record_count = sum(task.input_offsets().values())
+            assert values(task, "window") == _without_kill(folder / "other", "window", record_count), failpoint
     assert reached

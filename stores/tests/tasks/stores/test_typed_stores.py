@@ -235,11 +235,11 @@ def test_a_task_takes_another_retention_and_wipes_nothing(
         assert (report.wiped, report.records) == (False, 0)
         assert values(task, kind) == before
         task.run(commit=True)
-        shown = values(task, kind)
-    assert shown == list(range(60))
+        contents = values(task, kind)
+    assert contents == list(range(60))
     with closing(typed_task(tmp_path / "elsewhere", log, kind, backend, store_records=longer)) as task:
         task.open()
-        assert values(task, kind) == shown
+        assert values(task, kind) == contents
     shorter = replace(described, retention_ms=100, segment_ms=None)
     with closing(typed_task(tmp_path, log, kind, backend, store_records=shorter)) as task:
         [report] = task.open()

@@ -63,8 +63,8 @@ def test_a_timestamped_store_is_taken_over_with_its_times(tmp_path: Path, log: M
     for _ in range(2):
         with closing(typed_task(tmp_path, log, TIMED, backend)) as task:
             assert opened(task) == [(False, 0)]
-            found = {key: (at_ms, value) for key, (value, at_ms) in task.store("s").all()}
-            assert found == TIMED_VALUES
+            contents = {key: (at_ms, value) for key, (value, at_ms) in task.store("s").all()}
+            assert contents == TIMED_VALUES
 
 
 def test_a_plain_store_is_taken_over_as_a_typed_one(tmp_path: Path, log: MemoryChangelog) -> None:
@@ -130,8 +130,8 @@ def test_a_store_with_records_from_before_it_had_timestamps_is_restored_whole(
         [report] = task.open()
         assert (report.wiped, report.records) == (True, 3)
         assert "Kafka Streams" in str(report.reason)
-        found = {key: (at_ms, value) for key, (value, at_ms) in task.store("s").all()}
-        assert found == TIMED_VALUES
+        contents = {key: (at_ms, value) for key, (value, at_ms) in task.store("s").all()}
+        assert contents == TIMED_VALUES
 
 
 def test_a_store_with_an_upgrade_is_restored_whole_through_it(tmp_path: Path, log: MemoryChangelog) -> None:

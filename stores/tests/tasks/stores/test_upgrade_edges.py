@@ -101,13 +101,13 @@ def test_a_record_may_become_several_or_none_in_a_store_of_bytes(tmp_path: Path,
 
     feed_times(log, range(5))
     work(old_task(tmp_path, log))
-    given: dict[str, Any] = {
+    settings: dict[str, Any] = {
         "store_records": None,
         "process": lambda record, context: None,
         "store_upgrade": Upgrade(1, split),
     }
     for folder in (tmp_path, tmp_path / "other"):
-        with closing(new_task(folder, log, **given)) as task:
+        with closing(new_task(folder, log, **settings)) as task:
             task.open()
             assert shown(task) == {b"left": b"k4", b"right": b"k4"}
 
@@ -225,11 +225,13 @@ def test_what_was_built_to_the_changelog_s_end_takes_the_old_one_s_place_and_not
 ) -> None:
     feed_times(log, range(20))
     work(online_task(tmp_path, log), 10)
-    told: list[UpgradeProgress] = []
-    with closing(new_task(tmp_path, log, store_upgrade=Upgrade(1, to_new, on_upgrade=told.append))) as task:
+    progress: list[UpgradeProgress] = []
+    with closing(new_task(tmp_path, log, store_upgrade=Upgrade(1, to_new, on_upgrade=progress.append))) as task:
         assert [(report.wiped, report.records) for report in task.open()] == [(False, 0)]
         assert shown(task) == expected(10)
-    assert [(step.offset, step.records, step.swapped) for step in told] == [(len(list(log.read(STORE))) - 1, 0, True)]
+    assert [(step.offset, step.records, step.swapped) for step in progress] == [
+        (len(list(log.read(STORE))) - 1, 0, True)
+    ]
 
 
 def test_an_upgrade_counts_what_is_built_already_as_room_that_it_has(

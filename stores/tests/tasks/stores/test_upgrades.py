@@ -208,12 +208,12 @@ def test_progress_is_reported_up_to_the_swap_and_counted(
     feed_times(log, range(20))
     work(old_task(tmp_path, log), 10)
     monkeypatch.setattr("stores.tasks.stores.log_follower.PIECE_RECORDS_MAX", 5)
-    told: list[UpgradeProgress] = []
-    with closing(new_task(tmp_path, log, store_upgrade=Upgrade(1, to_new, on_upgrade=told.append))) as task:
+    progress: list[UpgradeProgress] = []
+    with closing(new_task(tmp_path, log, store_upgrade=Upgrade(1, to_new, on_upgrade=progress.append))) as task:
         task.open()
         metrics = task.metrics.stores["s"]
-    assert [(step.records, step.swapped) for step in told] == [(5, False), (10, False), (12, False), (12, True)]
-    assert told[-1].offset == told[-1].to_offset - 1
+    assert [(step.records, step.swapped) for step in progress] == [(5, False), (10, False), (12, False), (12, True)]
+    assert progress[-1].offset == progress[-1].to_offset - 1
     assert (metrics.upgrade_total, metrics.upgrade_records_total, metrics.upgrade_remaining_offsets) == (1, 12, 0)
 
 
@@ -224,18 +224,18 @@ def test_an_online_upgrade_goes_on_in_steps_while_the_task_works_and_the_next_op
     feed_times(log, range(40))
     work(old_task(tmp_path, log, backend), 20)
     monkeypatch.setattr("stores.tasks.stores.store_format.STEP_RECORDS_MIN", 4)
-    told: list[UpgradeProgress] = []
-    with closing(online_task(tmp_path, log, backend, told=told.append)) as task:
+    progress: list[UpgradeProgress] = []
+    with closing(online_task(tmp_path, log, backend, told=progress.append)) as task:
         task.open()
-        assert told == []
+        assert progress == []
         for _ in range(6):
             task.run(2, commit=True)
         assert task.metrics.stores["s"].upgrade_remaining_offsets == 0
         assert shown(task)[b"k30"] == b"30"
-    records = [step.records for step in told]
+    records = [step.records for step in progress]
     assert all(0 < later - earlier <= 12 for earlier, later in zip([0, *records], records, strict=False))
     assert names_beside(tmp_path) == [".prepare"]
-    built = told[-1].offset
+    built = progress[-1].offset
     final: list[UpgradeProgress] = []
     with closing(new_task(tmp_path, log, backend, store_upgrade=Upgrade(1, to_new, on_upgrade=final.append))) as task:
         task.open()

@@ -190,14 +190,14 @@ def test_a_bound_is_checked_against_the_position_of_the_view_s_own_level(tmp_pat
     bound = PositionBound({INPUT: 1})
     assert task.store("left", UNCOMMITTED, bound).get(b"2") == b"1"
     waiting = task.store("left", COMMITTED, bound)
-    with pytest.raises(NotUpToBoundError) as told:
+    with pytest.raises(NotUpToBoundError) as caught:
         waiting.get(b"2")
-    assert told.value.behind == {INPUT: 1}
+    assert caught.value.behind == {INPUT: 1}
     task.commit()
     assert waiting.get(b"2") == b"1"
-    with pytest.raises(NotUpToBoundError) as told:
+    with pytest.raises(NotUpToBoundError) as caught:
         task.store("left", UNCOMMITTED, PositionBound({INPUT: 9, LEFT: 0})).all()
-    assert told.value.behind == {INPUT: 8, LEFT: 1}
+    assert caught.value.behind == {INPUT: 8, LEFT: 1}
     task.close()
 
 
@@ -206,11 +206,11 @@ def test_views_go_on_while_the_task_works(tmp_path: Path, log: MemoryChangelog) 
     feed(log, [1] * 200)
     task = counting_task(tmp_path, log, INDEXED, commit_every_records=7)
     task.open()
-    done: list[bool] = []
+    steps: list[bool] = []
 
     def read() -> list[int]:
         view, seen = task.store("left"), [0]
-        while not done:
+        while not steps:
             seen.append(int(view.get(b"1") or b"0"))
         return seen
 
@@ -219,7 +219,7 @@ def test_views_go_on_while_the_task_works(tmp_path: Path, log: MemoryChangelog) 
         try:
             task.run()
         finally:
-            done.append(True)
+            steps.append(True)
         seen = reader.result(60)
     assert seen == sorted(seen)
     assert {number % 7 for number in seen} == {0}
