@@ -18,10 +18,7 @@ from stores.tasks.task_transaction import TaskTransaction
 
 
 class TaskResources(BudgetedTask):
-    """The resources that a task takes when it opens, and gives back when it closes.
-
-    It is the task as its share of a ``MemoryBudget`` sees it.
-    """
+    """The resources of an open task, which is, to its share of a ``MemoryBudget``, this object."""
 
     def __init__(
         self,
@@ -35,20 +32,18 @@ class TaskResources(BudgetedTask):
         self._checkpoint, self._commit = checkpoint, commit
 
     def uncommitted_memory_bytes(self) -> int:
-        """Return the memory of the staged writes of all its stores, including the cost of each entry."""
         transaction = self._transaction
         return transaction.stores.uncommitted_memory_bytes() if transaction.lifecycle.ready else 0
 
     def commit_early(self, cause: EarlyCommitCause) -> None:
-        """Commit, unless a record is being processed."""
         if not self._transaction.context.active:
             self._commit(cause)
 
     def commit_beside(self, cause: EarlyCommitCause) -> None:
-        """Commit like ``commit_early``, while another task is given a record. This task's next call raises an error.
+        """Commit like ``commit_early``, while another task is given a record.
 
-        It must not be raised in the other task's call. It must be raised in this task's next call, or its caller would
-        skip the records that were rolled back.
+        The call of the other must not raise an error of this commit. This task's next call must: its caller would skip
+        the records that were rolled back.
         """
         try:
             self.commit_early(cause)
@@ -79,8 +74,7 @@ class TaskResources(BudgetedTask):
     def close(self, *, clean: bool = False, processes: bool = False) -> None:
         """Close everything, even after errors; then raise the first error.
 
-        If ``clean``, and without an error, write the checkpoint file, and after it the origins: a store may only be
-        called clean if it has a checkpoint.
+        If ``clean``, write the checkpoint file and then the origins: only a store with a checkpoint may be clean.
         """
         transaction, stores = self._transaction, self._transaction.stores
         transaction.context.record = NO_RECORD
@@ -169,10 +163,7 @@ class StandbyTask:
         return self._stores.offsets()
 
     def close(self, *, clean: bool = True) -> None:
-        """Close the stores: if ``clean``, with a checkpoint. May be called more than once.
-
-        Raises the first error, after everything is closed.
-        """
+        """Close the stores: if ``clean``, with a checkpoint. May be called more than once. Raises: the first error."""
         if self._open:
             self._close(clean=clean)
 

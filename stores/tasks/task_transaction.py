@@ -113,10 +113,7 @@ class TaskTransaction:
         return self.lifecycle.state is TaskState.RUNNING
 
     def open_producer(self) -> None:
-        """Open the changelog's producer.
-
-        Under exactly once, this aborts an open transaction of another instance, and fences that instance.
-        """
+        """Open the producer: exactly once, it aborts what another instance has open, and fences that instance."""
         if self._shared is not None:
             self._shared.join(self)
         else:
@@ -148,10 +145,7 @@ class TaskTransaction:
         self.lifecycle.run()
 
     def move(self, partition: TopicPartition) -> None:
-        """Continue an input, which does not have its next offset, by ``auto.offset.reset``.
-
-        Raises: OffsetOutOfRangeError.
-        """
+        """Continue an input that lacks its next offset by ``auto.offset.reset``. Raises: OffsetOutOfRangeError."""
         self.next_offsets[partition] = self._starts.after(partition, self.next_offsets[partition])
         self.moved = True
 
@@ -197,10 +191,7 @@ class TaskTransaction:
             self._send_offsets()
 
     def apply(self, offsets: Mapping[TopicPartition, int], reached: str = "") -> None:
-        """Commit the stores with the offsets of the changelog's commit, and begin the next transaction.
-
-        It passes the failpoint ``reached`` before. Raises: as the task's commit.
-        """
+        """Commit the stores with the changelog's ``offsets``, after the failpoint ``reached``, and begin again."""
         processed = self.processed
         try:
             if reached:
@@ -249,10 +240,7 @@ class TaskTransaction:
     def return_to_commit(
         self, error: BaseException, *, in_doubt: bool = False, end_error: BaseException | None = None
     ) -> None:
-        """Roll back this task alone, as ``roll_back`` does.
-
-        A shared transaction has been ended in the changelog before; ``end_error`` is the error of that.
-        """
+        """Roll back this task alone. ``end_error`` is that of ending a shared transaction in the changelog before."""
         self.context.active = False
         if not self.lifecycle.allows(TaskEvent.ROLL_BACK):
             return  # The function itself has closed the task, or has called a commit that failed.
