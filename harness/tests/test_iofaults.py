@@ -20,12 +20,12 @@ from harness.checkers.prefix import Demand, Found, PrefixFinding, Promised
 from harness.cli import main
 from harness.crash_states.files import Tree
 from harness.experiments.iofaults import workload
-from harness.experiments.iofaults.case import IoFaultCase, repeat_command
-from harness.experiments.iofaults.command import read_asked
+from harness.experiments.iofaults.case import IoFaultCase, read_asked, repeat_command
 from harness.experiments.iofaults.damage import Damage, damage, plan
 from harness.experiments.iofaults.fault import IO_FAULTS as FAULTS
 from harness.experiments.iofaults.fault import Plan, Row
 from harness.experiments.iofaults.power import UnseenWritesError, check_maps
+from harness.experiments.iofaults.processes import to_plan
 from harness.experiments.iofaults.subjects import (
     CHANGELOG,
     CHECKPOINT,
@@ -39,7 +39,6 @@ from harness.experiments.iofaults.subjects import (
     subjects,
 )
 from harness.experiments.iofaults.workshop import Life, Workshop
-from harness.experiments.iofaults.writer import to_plan
 from harness.io_trace.recorder import Fail, IoOperation, KillAt, Kind, read_recording
 from harness.processes.fork_server import CallOutcome, ForkServer, ForkServerError
 from harness.tests.exploring import points_of, rows_of
@@ -299,7 +298,7 @@ def test_a_store_that_spins_and_one_that_sleeps_for_ever_both_hang(
     monkeypatch: pytest.MonkeyPatch, instead: str, arguments: dict[str, Any], fork_server: ForkServer
 ) -> None:
     def run(fork_server: ForkServer, function: str, given: Mapping[str, Any], **how: Any) -> CallOutcome:
-        if function == "harness.experiments.iofaults.verifier:run":
+        if function == "harness.experiments.iofaults.processes:run_verifier":
             function, given = f"harness.tests.operations_work:{instead}", arguments
         return really(fork_server, function, given, **how)
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 from random import Random
 
-from harness.experiments.iofaults.drawing import ALIKE_EVERY, Group, commits, drawn
-from harness.experiments.iofaults.fault import IO_FAULTS
+from harness.experiments.iofaults.fault import ALIKE_EVERY, IO_FAULTS, Group, commits, drawn
 from harness.tests.disk_script import Script
 
 COMMITS = 5

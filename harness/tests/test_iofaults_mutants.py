@@ -7,12 +7,11 @@ import pytest
 from harness import cli
 from harness.checkers.prefix import Found, Remains
 from harness.experiments.iofaults import detection
-from harness.experiments.iofaults.case import is_wrong
-from harness.experiments.iofaults.command import read_asked
+from harness.experiments.iofaults.case import is_wrong, read_asked
 from harness.experiments.iofaults.detection import DetectionResult, detect, detect_fully, in_parts, trials_of
-from harness.experiments.iofaults.drawing import commits
 from harness.experiments.iofaults.experiment import explore
 from harness.experiments.iofaults.fault import IO_FAULTS as FAULTS
+from harness.experiments.iofaults.fault import commits
 from harness.experiments.iofaults.plan import PlannedMutant, case_of, in_turn, subjects_with
 from harness.experiments.iofaults.subjects import CHECKPOINT
 from harness.experiments.iofaults.subsets import Subset

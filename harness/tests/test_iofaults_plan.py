@@ -16,8 +16,7 @@ from harness.budget import Deadline, TimeOverError
 from harness.checkers.prefix import Found
 from harness.experiment import Claim, Request
 from harness.experiments.iofaults import detection
-from harness.experiments.iofaults.case import Asked, IoFaultCase, is_wrong
-from harness.experiments.iofaults.command import read_asked
+from harness.experiments.iofaults.case import Asked, IoFaultCase, is_wrong, read_asked
 from harness.experiments.iofaults.detection import trials_of
 from harness.experiments.iofaults.experiment import KINDS, IoFaults, explore
 from harness.experiments.iofaults.fault import IO_FAULTS as FAULTS

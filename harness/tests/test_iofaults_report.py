@@ -301,8 +301,7 @@ def test_without_a_compiler_a_bench_skips_the_stage_and_a_scenario_says_so(
     def refuse() -> Path:
         raise ConfigError("no C compiler works here")
 
-    for module in ("experiment", "command"):
-        monkeypatch.setattr(f"harness.experiments.iofaults.{module}.recorder_library", refuse)
+    monkeypatch.setattr("harness.experiments.iofaults.experiment.recorder_library", refuse)
     assert run.BenchRequest(only=("iofaults",)).skipped() == {"iofaults": "no C compiler works here"}
     assert run.BenchRequest(only=("crash",)).skipped() == {}
     case = '{"case":{"subject":"checkpoint-file","level":"DISK","fault":"kill"},"point":0,"seed":1}'

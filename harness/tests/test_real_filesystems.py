@@ -22,9 +22,9 @@ from harness.crash_states.model import FolderModel
 from harness.experiments.iofaults.case import IoFaultCase
 from harness.experiments.iofaults.plan import subjects_with
 from harness.experiments.iofaults.power import NEXT_BOOT
+from harness.experiments.iofaults.processes import folded
 from harness.experiments.iofaults.subjects import subjects
 from harness.experiments.iofaults.workshop import Workshop
-from harness.experiments.iofaults.writer import folded
 from harness.folders import quick_folder
 from harness.io_trace.recorder import Kind
 from harness.processes.fork_server import ForkServer
@@ -101,7 +101,9 @@ def store_checked(
         plan = ["KillAt", Random(f"kill {seed} {case}").randrange(shop.undisturbed())]
         arguments = {"name": case.subject, "level": case.level, "mutant": case.mutant, "commits": case.commits}
         arguments |= {"seed": seed, "plan": plan, "account": str(shop.scratch("account"))}
-        made = crash(fork_server, kind, folder, seed, "harness.experiments.iofaults.writer:run", arguments, CUTS)
+        made = crash(
+            fork_server, kind, folder, seed, "harness.experiments.iofaults.processes:run_writer", arguments, CUTS
+        )
         promises = folded(
             [operation.text for operation in made.recording if operation.kind is Kind.NOTE], shop.demanded
         )

@@ -21,8 +21,8 @@ import harness
 from harness.checkers.prefix import PrefixFinding
 from harness.experiments.iofaults.case import IoFaultCase
 from harness.experiments.iofaults.fault import NOTHING
+from harness.experiments.iofaults.processes import folded, read_account
 from harness.experiments.iofaults.workshop import Workshop
-from harness.experiments.iofaults.writer import folded, read_account
 
 SEED = 4
 COMMITS = 4

@@ -4,5 +4,4 @@
 # In the order of the tables: each declares its faults.
 from harness.experiments.iofaults import kills  # noqa: F401
 from harness.experiments.iofaults import power  # noqa: F401
-from harness.experiments.iofaults import failed_syncs  # noqa: F401
 from harness.experiments.iofaults import damage  # noqa: F401

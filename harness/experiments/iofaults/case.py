@@ -6,7 +6,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from harness import replay
@@ -14,6 +15,7 @@ from harness.checkers.prefix import Found
 from harness.experiments.iofaults.fault import IO_FAULTS, STRICT, TORN_SECTORS
 from harness.experiments.iofaults.subjects import check_subject
 from harness.experiments.iofaults.workload import COMMITS
+from harness.folders import ROOT
 from harness.mutants.registry import IO_FAULTS as IO_MUTANTS
 from harness.typed_maps import PLAIN
 from harness.workloads.suggestion import unknown
@@ -94,6 +96,22 @@ class Asked:
                 raise ConfigError(f"{name} of a trial is a number from 0 to {_NUMBER_MAX}, not {value!r}")
         if self.only and not IO_FAULTS[self.case.fault].several_at_a_point:
             raise ConfigError(f"{self.case.fault} is one trial at each point: leave out only {self.only!r}")
+
+
+def read_asked(text: str) -> Asked:
+    """Parse the JSON of a command. Raises: ConfigError if it describes no trial."""
+    asked = replay.from_text(Asked, text)
+    if not asked.case.recording:
+        return asked
+    return replace(asked, case=replace(asked.case, recording=str(_present(Path(asked.case.recording)))))
+
+
+def _present(recording: Path) -> Path:
+    """Return the recording's path, which a command gives from the current folder or from the project's."""
+    for place in (recording, ROOT / recording):
+        if place.is_file():
+            return place.absolute()
+    raise ConfigError(f"the recording {recording} is gone: leave it out of the command, and a new one is made")
 
 
 def repeat_command(case: IoFaultCase, point: int | None, seed: int, only: str = "") -> str:

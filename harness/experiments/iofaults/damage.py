@@ -14,8 +14,7 @@ from typing import NamedTuple
 from harness.checkers.prefix import Found, PrefixFinding, Promised
 from harness.crash_states.changes import Content
 from harness.crash_states.files import Tree
-from harness.experiments.iofaults.drawing import Group
-from harness.experiments.iofaults.fault import InjectedFault, Loss, Row
+from harness.experiments.iofaults.fault import Group, InjectedFault, Loss, Row
 from harness.experiments.iofaults.power import MAPS_THAT_DO_NOT_MATTER, check_maps
 from harness.experiments.iofaults.workshop import Workshop
 from harness.io_trace.recorder import IoOperation

@@ -27,11 +27,11 @@ from harness.experiment import (
     TrialWorker,
 )
 from harness.experiments.iofaults import plan
-from harness.experiments.iofaults.case import NOT_TRIED, Asked, IoFaultCase, is_wrong
-from harness.experiments.iofaults.command import read_asked, repeat
+from harness.experiments.iofaults.case import NOT_TRIED, Asked, IoFaultCase, is_wrong, read_asked
 from harness.experiments.iofaults.detection import mutant_row, untried_row
 from harness.experiments.iofaults.fault import IO_FAULTS
 from harness.experiments.iofaults.plan import PlannedCase, PlannedMutant
+from harness.experiments.iofaults.power import UnseenWritesError
 from harness.experiments.iofaults.report import (
     PROMISES,
     SKIPPED,
@@ -53,12 +53,61 @@ from harness.experiments.iofaults.subsets import (
     subsets_of,
     trial_rows,
 )
+from harness.experiments.iofaults.workshop import Workshop
 from harness.io_trace.library import recorder_library
-from harness.processes.fork_server import ForkServer
+from harness.processes.fork_server import ForkServer, ForkServerError
 from harness.profiles import NIGHT
 from harness.report.coverage import Coverage, Covered, numbers, ranges
 from harness.report.page import Page, TextTable
 from stores.errors import ConfigError
+
+
+def repeated(asked: Asked) -> Again:
+    """Run the trials, and return what came of them. Raises: ConfigError if they cannot be run here."""
+    try:
+        rows = ask(asked)
+    except (ForkServerError, UnseenWritesError) as error:
+        raise ConfigError(str(error)) from error
+    except OSError as error:
+        raise ConfigError(
+            f"this trial can't be made here: {error}. Make room or correct that, and run it again"
+        ) from error
+    wrong = [row for row in rows if not row["expected"]]
+    lines = [line for row in (wrong if asked.point is None else rows) for line in _lines(row)]
+    if asked.point is None:
+        lines.append(f"{len(rows):,} trials, {len(wrong):,} of them not as promised")
+    return Again(lines, ok=not wrong)
+
+
+def _lines(row: Row) -> list[str]:
+    first = f"{row['backend']} at {row['durability']}, {row['description']}, seed {row['seed']}: {row['result']}"
+    found = f"  acknowledged {row['acknowledged']}, found {row['state']}, attempted {row['attempted']}"
+    return [first, found, *([f"  {row['detail']}"] if row["detail"] else [])]
+
+
+def ask(asked: Asked) -> list[Row]:
+    """Return the rows of one trial, of all trials at its point, or of all trials of its case.
+
+    Raises: ConfigError if the trial does not exist or cannot be run here; ForkServerError, as ``Workshop``.
+    """
+    recorder_library()
+    case = asked.case
+    with Workshop(case, asked.seed) as shop:
+        points = range(0) if asked.point is None else range(asked.point, asked.point + 1)
+        if asked.point is None or IO_FAULTS[case.fault].from_recording:
+            there = shop.points()
+            if asked.point is not None and asked.point not in there:
+                raise ConfigError(f"{case.fault} of {case.subject} has points 0 to {there.stop - 1}, not {asked.point}")
+            points = points or there
+        try:
+            rows = list(shop.explore(points, asked.only))
+        except ValueError as error:
+            raise ConfigError(f"only {asked.only!r}: {error}") from error
+    if not rows:
+        where = "anywhere" if asked.point is None else f"at point {asked.point}"
+        raise ConfigError(f"there is nothing to try {where} with {case.fault}")
+    return rows
+
 
 _CASE: Mapping[str, type] = {
     "scenario": str,
@@ -240,7 +289,7 @@ class IoFaults(Experiment[IoTrial]):
 
     def repeat(self, trial: Asked, worker: TrialWorker) -> Again:
         """Run one trial, all trials at a point, or all trials of a case. Raises: ConfigError if it cannot run here."""
-        return repeat(trial)
+        return repeated(trial)
 
     def figures(self, rows: Rows) -> dict[str, list[Figure]]:
         """Return the trials by level, fault, variant and backend; the mutants; how often mutants are detected."""

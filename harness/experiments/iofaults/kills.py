@@ -12,8 +12,7 @@ from itertools import count
 from harness.checkers.prefix import DETECTING, Found, PrefixFinding, Promised
 from harness.crash_states.changes import matches
 from harness.crash_states.files import Tree
-from harness.experiments.iofaults.drawing import NEVER_READ, Group, by_role
-from harness.experiments.iofaults.fault import NOTHING, InjectedFault, Plan, Row
+from harness.experiments.iofaults.fault import NEVER_READ, NOTHING, Group, InjectedFault, Plan, Row, by_role
 from harness.experiments.iofaults.workshop import Life, Workshop
 from harness.io_trace.recorder import IoOperation, Kind, read_recording
 from harness.processes.fork_server import ForkServerError

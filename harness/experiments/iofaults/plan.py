@@ -9,7 +9,7 @@ from types import MappingProxyType
 
 from harness.experiments.iofaults.case import IoFaultCase
 from harness.experiments.iofaults.damage import AtRest
-from harness.experiments.iofaults.drawing import Group, drawn
+from harness.experiments.iofaults.fault import Group, drawn
 from harness.experiments.iofaults.kills import FailingCall
 from harness.experiments.iofaults.subjects import (
     OFFSET_IMPORTS,

@@ -15,8 +15,7 @@ from pathlib import Path
 from harness.budget import NEVER, Deadline, TimeOverError
 from harness.checkers.prefix import Found
 from harness.experiments.iofaults.case import IoFaultCase, repeat_command
-from harness.experiments.iofaults.drawing import Group, definition
-from harness.experiments.iofaults.fault import IO_FAULTS, Row
+from harness.experiments.iofaults.fault import IO_FAULTS, Group, Row, definition
 from harness.experiments.iofaults.plan import (
     PlannedCase,
     PlannedMutant,

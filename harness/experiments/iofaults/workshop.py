@@ -20,12 +20,10 @@ from typing import NamedTuple, Self
 from harness.checkers.prefix import Demand, Found, PrefixFinding, Promised, Remains, check_prefix, demand
 from harness.crash_states.files import Tree
 from harness.experiments.iofaults.case import SILENT, IoFaultCase, repeat_command
-from harness.experiments.iofaults.drawing import NEVER_READ
-from harness.experiments.iofaults.fault import IO_FAULTS, NOTHING, TORN_SECTORS, Plan, Row
+from harness.experiments.iofaults.fault import IO_FAULTS, NEVER_READ, NOTHING, TORN_SECTORS, Plan, Row
+from harness.experiments.iofaults.processes import END, folded, read_account, remains, signature
 from harness.experiments.iofaults.subjects import is_transactional, shown
-from harness.experiments.iofaults.verifier import remains
 from harness.experiments.iofaults.workload import PASSING_KINDS, models, passing_ever, values_ever
-from harness.experiments.iofaults.writer import END, folded, read_account, signature
 from harness.folders import ROOT, RUNS, quick_folder
 from harness.io_trace.recorder import IoOperation, Kind, read_recording
 from harness.processes.fork_server import CallOutcome, ForkServer, ForkServerError
@@ -114,7 +112,7 @@ class Workshop:
         if go_on_from is None:
             self.clear()
         outcome = self._fork_server.run(
-            "harness.experiments.iofaults.writer:run",
+            "harness.experiments.iofaults.processes:run_writer",
             self._subject
             | {
                 "seed": self.seed,
@@ -133,7 +131,7 @@ class Workshop:
     def recover(self, plan: Plan, *, boot: str, recording: Path | None = None) -> CallOutcome:
         """Open and close the subject below the root under ``plan``."""
         return self._fork_server.run(
-            "harness.experiments.iofaults.verifier:recover",
+            "harness.experiments.iofaults.processes:recover",
             self._subject | {"root": str(self.root), "plan": plan, "recording": str(recording or ""), "boot": boot},
             deadline_s=self._deadline_s,
         )
@@ -146,7 +144,7 @@ class Workshop:
         """
         shared = not self.case.mutant
         outcome = self._fork_server.run(
-            "harness.experiments.iofaults.verifier:run",
+            "harness.experiments.iofaults.processes:run_verifier",
             self._subject
             | {
                 "seed": self.seed,
@@ -319,7 +317,7 @@ class Workshop:
         with suppress(ForkServerError):
             # This only saves time. The next call that needs the fork server reports the error.
             self._fork_server.prepare(
-                "harness.experiments.iofaults.writer:know", {"seed": self.seed, "commits": self.case.commits}
+                "harness.experiments.iofaults.processes:know", {"seed": self.seed, "commits": self.case.commits}
             )
 
     def scratch(self, name: str) -> Path:

@@ -11,7 +11,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from harness.experiments.iofaults.writer import to_plan
+from harness.experiments.iofaults.processes import to_plan
 from harness.io_trace import recorder
 from harness.tests.filesystems.writeback import write_something_back
 
