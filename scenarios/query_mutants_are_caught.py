@@ -3,7 +3,7 @@
 Source: Pillai et al., "All File Systems Are Not Created Equal" (OSDI 2014), section 5.
 """
 
-from harness.mutants.registry import QUERY_TRIALS
+from harness.mutants import QUERY_TRIALS
 from harness.scenario import Scenario
 
 SCENARIO = Scenario("query_faults", mutants=tuple(QUERY_TRIALS))

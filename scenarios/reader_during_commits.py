@@ -7,7 +7,7 @@ asked for. Mutants of stores are detected.
 Source: KIP-892, "Interactive Queries" and "Interactive Query .position Offsets".
 """
 
-from harness.mutants.registry import READER_TRIALS
+from harness.mutants import READER_TRIALS
 from harness.scenario import Scenario
 
 SCENARIO = Scenario("readers", durabilities=("CHANGELOG", "PROCESS", "DISK"), mutants=tuple(READER_TRIALS))

@@ -1,5 +1,7 @@
 """The recorder of I/O operations, as Python sees it: faults to plan, recordings to read. ``recorder.c`` is below it.
 
+``recorder_library`` compiles that on first use. The file is cached for the user.
+
 Inside a watched process, ``begin`` starts to record its operations: its I/O operations on the files below a folder, in
 order. It plans a fault at one of them. ``note`` adds a line to the recording.
 
@@ -12,16 +14,25 @@ operations as plain values.
 from __future__ import annotations
 
 import ctypes
+import hashlib
+import importlib.util
 import os
+import platform
+import shutil
 import struct
+import subprocess
+import sys
+import tempfile
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cache
+from importlib import resources
 from pathlib import Path
 
 from stores.errors import ConfigError
 
 MAGIC = b"iotrace1"
+_FLAGS = ("-O2", "-shared", "-fPIC", "-ldl", "-lpthread")
 _HEADER = struct.Struct("<IBBIIqqqq")
 _SYNCHRONOUS, _GROWS, _UNKEPT = 1, 2, 4
 
@@ -274,14 +285,65 @@ def _library() -> ctypes.CDLL:
     library = ctypes.CDLL(None)
     if not hasattr(library, "operations_begin"):
         raise ConfigError("the recorder is not loaded into this process: run it in a ForkServer with preload=True")
-    library.operations_begin.argtypes = (
-        ctypes.c_char_p,
-        ctypes.c_char_p,
-        ctypes.c_int,
-        ctypes.c_long,
-        ctypes.c_long,
-        ctypes.c_int,
-    )
+    numbers = (ctypes.c_int, ctypes.c_long, ctypes.c_long, ctypes.c_int)
+    library.operations_begin.argtypes = (ctypes.c_char_p, ctypes.c_char_p, *numbers)
     library.operations_note.argtypes = (ctypes.c_char_p, ctypes.c_size_t)
     library.operations_count.restype = library.operations_fired.restype = ctypes.c_long
     return library
+
+
+def recorder_library() -> Path:
+    """Return the library's file, for LD_PRELOAD. Compile it if this user has not compiled this source before.
+
+    Raises: ConfigError if this is not Linux, or no C compiler works; the message says what to install.
+    """
+    if sys.platform != "linux":
+        raise ConfigError(f"I/O faults need Linux (LD_PRELOAD): this is {sys.platform}")
+    source = resources.files("harness.io_trace").joinpath("recorder.c").read_bytes()
+    digest = hashlib.sha256(source + platform.machine().encode()).hexdigest()[:16]
+    library = _cache_folder() / f"recorder-{digest}.so"
+    if not library.exists():
+        _compile(source, library)
+    return library
+
+
+def _compile(source: bytes, library: Path) -> None:
+    complaints = []
+    with tempfile.TemporaryDirectory(dir=library.parent) as folder:
+        built = Path(folder, "recorder.so")
+        written = Path(folder, "recorder.c")
+        written.write_bytes(source)
+        for compiler in _compilers():
+            command = [*compiler, str(written), *_FLAGS, "-o", str(built)]
+            ended = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, check=False)
+            if ended.returncode == 0:
+                # Rename in one step: several processes may compile it at once.
+                built.replace(library)
+                return
+            complaints.append(f"{' '.join(compiler)}: {ended.stderr.decode(errors='replace').strip()[-500:]}")
+    raise ConfigError(
+        "no C compiler works here, and I/O faults need one: install gcc or clang with the C library's "
+        f"headers, or the Python package ziglang. {' | '.join(complaints)}".rstrip()
+    )
+
+
+def _compilers() -> list[list[str]]:
+    found = [[path] for path in map(shutil.which, ("cc", "gcc", "clang")) if path is not None]
+    if importlib.util.find_spec("ziglang") is not None:
+        found.append([sys.executable, "-P", "-m", "ziglang", "cc"])
+    return found
+
+
+def _cache_folder() -> Path:
+    """Return a folder of this user whose path LD_PRELOAD can carry: blanks and colons separate its entries."""
+    chosen = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "txstores")
+    for folder in (chosen, Path(tempfile.gettempdir(), f"txstores-{os.getuid()}")):
+        if any(character in " :\t\n" for character in str(folder)):
+            continue
+        try:
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        except OSError:
+            continue
+        if folder.stat().st_uid == os.getuid() and os.access(folder, os.W_OK):
+            return folder.resolve()
+    raise ConfigError("there is no folder for the compiled recorder: set XDG_CACHE_HOME to one you may write to")

@@ -103,7 +103,7 @@ class Mutant:
 
 
 DECLARED: dict[str, Mutant] = {}
-"""Every mutant by its name, of the modules that are imported; ``harness.mutants.registry`` imports all."""
+"""Every mutant by its name, of the modules that are imported; ``harness.mutants`` imports all."""
 
 
 def mutant(meaning: str, *detected_by: Detection, name: str = "") -> Callable[[Build], Build]:

@@ -21,7 +21,7 @@ from typing import Any, Self
 import harness
 from harness.budget import check_time, seconds_for
 from harness.folders import quick_folder
-from harness.io_trace.library import recorder_library
+from harness.io_trace.recorder import recorder_library
 from stores.errors import ConfigError
 
 CLOCK_TIMES = 6

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from harness.folders import quick_folder
-from harness.io_trace.library import recorder_library
+from harness.io_trace.recorder import recorder_library
 from harness.processes.fork_server import ForkServer
 from harness.tests.file_order import place
 from harness.tests.shared_jvm import SharedJvm

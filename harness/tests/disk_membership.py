@@ -17,9 +17,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from harness.crash_states.changes import Content, DataChange, File, NameChange
-from harness.crash_states.choices import SECTOR_BYTES
 from harness.crash_states.files import ROOT, Tree
 from harness.crash_states.model import Disk, FolderModel
+from harness.crash_states.states import SECTOR_BYTES
 from harness.io_trace.recorder import IoOperation, Kind
 
 _CHOICES_MAX = 4096

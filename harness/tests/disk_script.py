@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from random import Random
 
-from harness.crash_states.choices import Depth
 from harness.crash_states.files import Tree
 from harness.crash_states.model import FolderModel
-from harness.crash_states.states import Distinct, State, distinct, positions, states
+from harness.crash_states.states import Depth, Distinct, State, distinct, positions, states
 from harness.io_trace.recorder import IoOperation, Kind
 
 Files = dict[str, bytes]

@@ -27,17 +27,19 @@ from harness.checkers.counting import (
 )
 from harness.experiment import Claim, Request, TrialWorker
 from harness.experiments.broker_faults import faults, processes
-from harness.experiments.broker_faults.application import COMMITS, INSIDE, RECORDS_PER_COMMIT, inputs
-from harness.experiments.broker_faults.experiment import BrokerFaults, BrokerGrid
+from harness.experiments.broker_faults.experiment import BrokerFaults, BrokerGrid, result_of
 from harness.experiments.broker_faults.faults import FAULTS, LOG_COMMIT, checked, places_of
 from harness.experiments.broker_faults.processes import BrokenPromiseError
-from harness.experiments.broker_faults.run import result_of
 from harness.experiments.broker_faults.trial import (
     AT_LEAST_ONCE,
+    COMMITS,
+    INSIDE,
+    RECORDS_PER_COMMIT,
     RECORDS_PER_ROUND,
     BrokerTrial,
+    inputs,
 )
-from harness.mutants.registry import BROKER_TRIALS
+from harness.mutants import BROKER_TRIALS
 from harness.processes import kafka_jars
 from harness.replay import text_of
 from harness.spark.session import SHIPPED_SUFFIXES

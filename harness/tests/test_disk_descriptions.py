@@ -8,10 +8,9 @@ from random import Random
 
 import pytest
 
-from harness.crash_states.choices import Depth
 from harness.crash_states.files import Tree
 from harness.crash_states.model import Disk, FolderModel
-from harness.crash_states.states import Description, State, distinct, positions, rebuild, states
+from harness.crash_states.states import Depth, Description, State, distinct, positions, rebuild, states
 from harness.io_trace.recorder import Kind
 from harness.tests.disk_script import (
     Script,

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from harness.crash_states.choices import Depth
 from harness.crash_states.files import Tree
 from harness.crash_states.model import Disk, FolderModel
+from harness.crash_states.states import Depth
 from harness.io_trace.recorder import IoOperation, Kind
 from harness.tests.disk_script import NO_TEARS, Files, Script, base, found_at
 

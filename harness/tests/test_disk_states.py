@@ -9,10 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from harness.crash_states.changes import Rest, WriteTear
-from harness.crash_states.choices import Depth
 from harness.crash_states.files import Tree
 from harness.crash_states.model import FolderModel
-from harness.crash_states.states import distinct, positions, rebuild, said, states
+from harness.crash_states.states import Depth, distinct, positions, rebuild, said, states
 from harness.tests.disk_script import (
     NO_TEARS,
     Script,

@@ -16,7 +16,7 @@ from harness.experiments.iofaults.plan import PlannedMutant, case_of, in_turn, s
 from harness.experiments.iofaults.subjects import CHECKPOINT
 from harness.experiments.iofaults.subsets import Subset
 from harness.experiments.iofaults.workshop import Workshop
-from harness.mutants.registry import IO_FAULTS, patch
+from harness.mutants import IO_FAULTS, patch
 from harness.processes.fork_server import ForkServer
 from stores.errors import ConfigError
 

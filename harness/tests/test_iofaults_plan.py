@@ -36,7 +36,7 @@ from harness.experiments.iofaults.report import PROMISES, fault_findings, in_wor
 from harness.experiments.iofaults.subjects import CHECKPOINT, OFFSET_IMPORTS, TASKS, subjects
 from harness.experiments.iofaults.subsets import Recorded, RecordedWriter, Subset, make_recording, subsets_of
 from harness.experiments.iofaults.workshop import Workshop
-from harness.mutants.registry import IO_FAULTS
+from harness.mutants import IO_FAULTS
 from harness.typed_maps import IN_TURN
 from stores.registry import backends
 

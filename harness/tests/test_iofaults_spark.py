@@ -21,7 +21,7 @@ from harness.experiments.iofaults.fault import Row
 from harness.experiments.iofaults.plan import PlannedCase, PlannedMutant
 from harness.experiments.iofaults.subjects import CHECKPOINT
 from harness.experiments.iofaults.subsets import RecordedWriter
-from harness.io_trace import library as recorder
+from harness.io_trace import recorder
 from harness.spark.runner import finished_trials, run_trials
 from harness.spark.session import SHIPPED_SUFFIXES, session
 from harness.tests.exploring import points_of, rows_of

@@ -9,9 +9,7 @@ from pathlib import Path
 import pytest
 
 from harness import mutants
-from harness.mutants.mutant import IoFault
-from harness.mutants.patches import FILE_FUNCTIONS, INTERFACES, Patches
-from harness.mutants.registry import (
+from harness.mutants import (
     BROKER_TRIALS,
     CRASH_TRIALS,
     IO_FAULTS,
@@ -21,6 +19,8 @@ from harness.mutants.registry import (
     READER_TRIALS,
     patch,
 )
+from harness.mutants.mutant import IoFault
+from harness.mutants.patches import FILE_FUNCTIONS, INTERFACES, Patches
 from stores import failpoints
 from stores.engines.memory import MemoryEngine
 from stores.errors import ConfigError

@@ -13,8 +13,7 @@ from pathlib import Path
 import pytest
 
 from harness.folders import ROOT
-from harness.mutation.__main__ import main, nearest_tests
-from harness.mutation.changes import changes_of, drawn
+from harness.mutation import changes_of, drawn, main, nearest_tests
 
 SOURCE = '''
 """A docstring."""
@@ -108,7 +107,7 @@ def clone(tmp_path: Path) -> Path:
 def test_a_detected_change_is_told_from_an_undetected_one(
     clone: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("harness.mutation.__main__.RUNS", clone / "runs")
+    monkeypatch.setattr("harness.mutation.RUNS", clone / "runs")
     assert main(["stores/part.py", "--count", "2", "--jobs", "1"], clone) == 1
     first, *lines, last = capsys.readouterr().out.splitlines()
     assert first == "2 changes of 1 files, drawn with SEED=1"

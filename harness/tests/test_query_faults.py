@@ -19,7 +19,7 @@ from harness.experiments.query_faults.faults import FAULTS, KINDS
 from harness.experiments.query_faults.notes import Notes
 from harness.experiments.query_faults.run import problems
 from harness.experiments.query_faults.trial import COUNT, WORKLOADS, QueryTrial
-from harness.mutants.registry import QUERY_TRIALS
+from harness.mutants import QUERY_TRIALS
 from harness.processes.child import MeasurementFailedError
 from harness.spark.query_faults.queries import WORKLOADS as QUERIES
 from stores.errors import ConfigError

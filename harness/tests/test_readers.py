@@ -14,7 +14,7 @@ from harness.checkers.isolation import ReadQuery, Versions, VersionWindow, expla
 from harness.cli import main
 from harness.experiments.readers.trial import OPERATIONS_AT_LEAST, ROUNDS_OF_A_MUTANT, ReadersTrial, run
 from harness.experiments.registry import grid_of
-from harness.mutants.registry import READER_TRIALS, fitting, patch
+from harness.mutants import READER_TRIALS, fitting, patch
 from harness.scenario import Scenario
 from harness.typed_maps import KINDS
 from stores import failpoints

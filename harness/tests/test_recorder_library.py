@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from harness.io_trace import library
-from harness.io_trace.library import recorder_library
+from harness.io_trace import recorder
+from harness.io_trace.recorder import recorder_library
 from stores.errors import ConfigError
 
 
@@ -35,7 +35,7 @@ def compiler() -> str:
 
 @pytest.fixture
 def no_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(library, "_compilers", list)
+    monkeypatch.setattr(recorder, "_compilers", list)
 
 
 def test_it_compiles_without_a_warning(compiler: str, tmp_path: Path) -> None:
@@ -49,13 +49,13 @@ def test_it_compiles_without_a_warning(compiler: str, tmp_path: Path) -> None:
 def test_it_is_compiled_once(compiler: str, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first = recorder_library()
     assert first.is_relative_to(cache)
-    monkeypatch.setattr(library, "_compilers", list)
+    monkeypatch.setattr(recorder, "_compilers", list)
     assert recorder_library() == first
     assert list(first.parent.iterdir()) == [first]
 
 
 def test_a_compiler_that_fails_is_passed_over(compiler: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(library, "_compilers", lambda: [["/bin/false"], [compiler]])
+    monkeypatch.setattr(recorder, "_compilers", lambda: [["/bin/false"], [compiler]])
     assert recorder_library().exists()
 
 
@@ -73,7 +73,7 @@ def test_ziglang_is_asked_last_and_only_where_it_is_installed(monkeypatch: pytes
     found = ModuleSpec("ziglang", None) if there else None
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: found)
     zig = [sys.executable, "-P", "-m", "ziglang", "cc"]
-    assert library._compilers() == [["/somewhere/gcc"], *([zig] if there else [])]
+    assert recorder._compilers() == [["/somewhere/gcc"], *([zig] if there else [])]
 
 
 def test_without_a_compiler_the_error_says_so(no_compiler: None, cache: Path) -> None:

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from harness.experiments.crash.grid import CrashGrid
+from harness.experiments.crash.plan import CrashGrid
 from harness.experiments.iofaults.plan import IoFaultGrid
 from harness.experiments.registry import grid_of
 from harness.experiments.throughput.plan import ThroughputGrid

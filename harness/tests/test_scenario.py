@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from harness.experiments.crash.grid import CrashGrid
+from harness.experiments.crash.plan import CrashGrid
 from harness.experiments.crash.trial import LOG_FAILPOINTS
 from harness.experiments.registry import grid_of
 from harness.faults import Kill, KillAfter

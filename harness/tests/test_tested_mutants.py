@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.mutants.registry import LIBRARY_TESTS, patch
+from harness.mutants import LIBRARY_TESTS, patch
 from stores.changelog import MemoryChangelog
 from stores.errors import StoreError
 from stores.files.identity import STEPS

@@ -22,7 +22,7 @@ from harness.experiments.crash.plan import UNDER_PRESSURE
 from harness.experiments.crash.run import CHECKERS, CrashOutcome, examine
 from harness.experiments.crash.trial import TRIAL_FILE, CrashTrial, history_file
 from harness.faults import Abort, Fault, Fence, Kill, KillAfter, KillInRecovery, Stop, Timeout, Truncate
-from harness.mutants.registry import CRASH_TRIALS
+from harness.mutants import CRASH_TRIALS
 from harness.processes.child import ORPHANED, run_child, run_forked
 from harness.processes.fork_server import ForkServer
 from harness.tests.comparison import comparable

@@ -7,8 +7,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from random import Random
 from types import MappingProxyType
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
+from harness.checkers.counting import PROCESS, Finding, Pair, model_of, repeated, wrong_outputs, wrong_stores
 from harness.experiment import (
     Each,
     Request,
@@ -16,17 +17,22 @@ from harness.experiment import (
     TrialPlacement,
     TrialWorker,
 )
-from harness.experiments.broker_faults.faults import FAULTS, checked, mutant_trials, places_of
-from harness.experiments.broker_faults.trial import AT_LEAST_ONCE, EXACTLY_ONCE, ROUND_S, BrokerTrial
-from harness.experiments.judged import Judged
+from harness.experiments.broker_faults.faults import FAULTS, ZOMBIE_STATE, checked, mutant_trials, places_of
+from harness.experiments.broker_faults.processes import BrokenPromiseError
+from harness.experiments.broker_faults.trial import AT_LEAST_ONCE, EXACTLY_ONCE, FRESH, ROUND_S, STATE, BrokerTrial
+from harness.experiments.judged import ANOMALY, UNKNOWN, VALID, Judged
 from harness.grid import Grid, cut_to, full_names, times
-from harness.mutants.registry import BROKER_TRIALS
+from harness.mutants import BROKER_TRIALS
 from harness.processes import kafka_jars
+from harness.processes.child import MeasurementFailedError
 from harness.profiles import NIGHT, SMOKE
 from harness.workloads.suggestion import check_known
 from stores.config import StoreConfig
-from stores.errors import ConfigError
+from stores.errors import ConfigError, StoreError
 from stores.registry import ALIASES, backends
+
+if TYPE_CHECKING:
+    from harness.experiments.broker_faults.site import Site
 
 _METHOD = """\
 Each trial has a broker of its own, with one replica of each partition. Tasks count keys in two stores, and send one
@@ -71,14 +77,14 @@ class BrokerGrid(Grid):
 
     def mutant_trials(self, mutant: str, seeds: range) -> list[BrokerTrial]:
         """Return the trials that must detect a mutant. Raises: ConfigError if none of the faults detects it."""
-        found = [
+        trials = [
             trial
             for trial in mutant_trials(mutant, full_names(self.backends)[0], seeds[0])
             if trial.fault in self.faults and trial.guarantee == self.guarantee
         ]
-        if not found:
+        if not trials:
             raise ConfigError(f"the mutant {mutant!r} is not detected under these faults: leave it out")
-        return found
+        return trials
 
 
 class BrokerFaults(Judged[BrokerTrial]):
@@ -139,16 +145,16 @@ class BrokerFaults(Judged[BrokerTrial]):
 
         The seed determines their order, so that nights without the time for all of them do not try the same ones.
         """
-        chosen = [name for name in request.among(ALIASES.values()) if backends()[name].persistent]
-        if request.profile != NIGHT or not chosen:
+        names = [name for name in request.among(ALIASES.values()) if backends()[name].persistent]
+        if request.profile != NIGHT or not names:
             return []
         places = [(fault, place, EXACTLY_ONCE) for fault in FAULTS for place in places_of(fault)]
         places += [("task killed", place, AT_LEAST_ONCE) for place in places_of("task killed", AT_LEAST_ONCE)]
         trials = [
-            BrokerTrial(fault, place, chosen[(request.seed + number) % len(chosen)], guarantee, request.seed)
+            BrokerTrial(fault, place, names[(request.seed + number) % len(names)], guarantee, request.seed)
             for number, (fault, place, guarantee) in enumerate(places)
         ]
-        trials += [trial for mutant in BROKER_TRIALS for trial in mutant_trials(mutant, chosen[0], request.seed)]
+        trials += [trial for mutant in BROKER_TRIALS for trial in mutant_trials(mutant, names[0], request.seed)]
         Random(f"broker faults {request.seed}").shuffle(trials)
         return trials
 
@@ -171,9 +177,27 @@ class BrokerFaults(Judged[BrokerTrial]):
     def examine(self, trial: BrokerTrial, worker: TrialWorker) -> Row:
         """Return what the trial finds. Raises: MeasurementFailedError."""
         # It needs the extra kafka.
-        from harness.experiments.broker_faults.run import examine
+        from harness.experiments.broker_faults.site import site
 
-        return examine(trial, worker.folder, worker.code)
+        fault = FAULTS[trial.fault]
+        try:
+            with site(trial, fault.partitions, fault.records_per_commit, worker.folder, worker.code) as place:
+                findings, outputs = _examined(place)
+        except StoreError as error:
+            # The harness itself did not reach the broker.
+            raise MeasurementFailedError(str(error)) from error
+        inputs = {number for partition in place.inputs for _, number in partition}
+        return {
+            "result": result_of(trial, findings),
+            "detail": "; ".join(finding.sentence for finding in findings),
+            "inputs": len(inputs),
+            "outputs": None if outputs is None else len(outputs),
+            "lost": None if outputs is None else len(inputs - {number for number, _ in outputs}),
+            "repeated": None if outputs is None else repeated(outputs),
+            "processes": place.processes,
+            "faults": place.faults if trial.rounds else None,
+            "deaths": place.deaths if trial.rounds else None,
+        }
 
     def repeated(self, trial: BrokerTrial) -> BrokerTrial:
         """Return the trial without the folder of this clone's jars."""
@@ -186,3 +210,37 @@ class BrokerFaults(Judged[BrokerTrial]):
         place = places.index(row["place"]) if row["place"] in places else len(places)
         at_least_once = row["guarantee"] != EXACTLY_ONCE
         return row["mutant"], at_least_once, list(FAULTS).index(fault), place, row["backend"], row["seed"]
+
+
+def result_of(trial: BrokerTrial, found: list[Finding]) -> str:
+    """Return the result of a trial by its findings. A mutant must show as what it declares, or it shows nothing."""
+    if not found:
+        return VALID
+    if not trial.mutant:
+        return ANOMALY
+    [finds] = {by.finds for by in BROKER_TRIALS[trial.mutant] if (by.fault, by.place) == (trial.fault, trial.place)}
+    return ANOMALY if finds in {finding.kind for finding in found} else UNKNOWN
+
+
+def _examined(place: Site) -> tuple[list[Finding], list[Pair] | None]:
+    """Return all findings and the committed outputs; no outputs if a process of the trial failed."""
+    trial = place.trial
+    exactly_once = trial.guarantee == EXACTLY_ONCE
+    try:
+        findings = FAULTS[trial.fault].course(place)
+        # The successor may find work. The others only restore, from their own stores and from nothing.
+        last = place.finished("last", mutant=True)["stores"]
+        ends = {name: place.finished(f"{name}-restored", name) for name in (FRESH, ZOMBIE_STATE) if place.has(name)}
+    except BrokenPromiseError as error:
+        return [error.finding], None
+    model = model_of(each for partition in place.inputs for each in partition)
+    outputs = place.outputs()
+    findings += wrong_outputs(model, outputs, exactly_once=exactly_once)
+    if exactly_once:
+        findings += wrong_stores(model.stores, last, f"the directory {STATE!r}")
+    for name, figures in ends.items():
+        findings += wrong_stores(last, figures["stores"], f"the directory {name!r}")
+        if figures["processed"]:
+            text = f"{figures['processed']} inputs were processed again by a task that found all work done"
+            findings.append(Finding(PROCESS, text))
+    return findings, outputs

@@ -18,19 +18,22 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from harness.checkers.counting import PROCESS, Finding
-from harness.experiments.broker_faults.application import COMMITS, INSIDE, RECORDS_PER_COMMIT, WAIT_EACH
 from harness.experiments.broker_faults.processes import TrialProcess, Workers
 from harness.experiments.broker_faults.trial import (
     AT_LEAST_ONCE,
+    COMMITS,
     EXACTLY_ONCE,
+    INSIDE,
     LONG_S,
     PLACES_UNDER_LOAD,
+    RECORDS_PER_COMMIT,
     RECORDS_PER_ROUND,
     SHORT_S,
+    WAIT_EACH,
     BrokerTrial,
 )
 from harness.faults.network_proxy import END_TXN
-from harness.mutants.registry import BROKER_TRIALS
+from harness.mutants import BROKER_TRIALS
 from harness.processes.child import MeasurementFailedError
 from harness.workloads.suggestion import check_known
 from stores.changelog.interface import AFTER_REVOKE, BEFORE_ASSIGN, BEFORE_REVOKE
@@ -277,12 +280,12 @@ def _completed(process: TrialProcess, *, struck: bool = True) -> list[Finding]:
     figures = process.figures()
     if not struck:
         raise MeasurementFailedError("the task did not see the fault")
-    found = []
+    findings = []
     if figures["refused"]:
-        found.append(Finding(PROCESS, f"a task without a successor ended with {figures['refused']}"))
+        findings.append(Finding(PROCESS, f"a task without a successor ended with {figures['refused']}"))
     if figures["wiped"]:
-        found.append(Finding(PROCESS, "a store was wiped for a fault that costs time only"))
-    return found
+        findings.append(Finding(PROCESS, "a store was wiped for a fault that costs time only"))
+    return findings
 
 
 def _refused(zombie: TrialProcess) -> list[Finding]:

@@ -7,12 +7,11 @@ import signal
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 from harness.budget import check_time, seconds_for
 from harness.checkers.counting import PROCESS, Finding
-from harness.experiments.broker_faults.application import NOTED, POLL_S, STATUS, go_file, reached_file
+from harness.experiments.broker_faults.trial import NOTED, POLL_S, STATUS, go_file, reached_file
 from harness.processes.child import (
     ARGUMENTS_FILE,
     FIGURES_FILE,
@@ -59,9 +58,7 @@ class TrialProcess:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         end(self._process)
 
     def await_reached(self, hit: int) -> None:
@@ -212,10 +209,10 @@ class Workers:
                 return
             if time.monotonic() > deadline:
                 check_time()
-                said = "; ".join(worker.last_complaint() for worker in self._living)
+                complaints = "; ".join(worker.last_complaint() for worker in self._living)
                 raise BrokenPromiseError(
                     f"the workers did not process {done} records within {DEADLINE_S:.0f} s of the last fault, but "
-                    f"{statuses}; {len(self.deaths)} died {self.deaths[:_DEATHS_NAMED]}; {said}"
+                    f"{statuses}; {len(self.deaths)} died {self.deaths[:_DEATHS_NAMED]}; {complaints}"
                 )
             time.sleep(POLL_S)
 

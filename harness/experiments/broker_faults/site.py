@@ -14,20 +14,24 @@ import confluent_kafka
 
 from harness.budget import seconds_for
 from harness.checkers.counting import Pair
-from harness.experiments.broker_faults import task_process, worker_process
-from harness.experiments.broker_faults.application import (
+from harness.experiments.broker_faults import child
+from harness.experiments.broker_faults.processes import TrialProcess
+from harness.experiments.broker_faults.trial import (
     COMMITS,
     DIE,
+    FRESH,
     INPUT,
     INSIDE,
+    LONG_S,
     OUTPUT,
     POLL_S,
+    RECORDS_PER_ROUND,
+    STATE,
     WAIT,
     WAIT_EACH,
+    BrokerTrial,
     inputs,
 )
-from harness.experiments.broker_faults.processes import TrialProcess
-from harness.experiments.broker_faults.trial import LONG_S, RECORDS_PER_ROUND, BrokerTrial
 from harness.faults.network_proxy import KafkaProxy
 from harness.processes.child import MeasurementFailedError
 from harness.processes.kafka_jars import JARS
@@ -37,8 +41,6 @@ from stores.changelog.kafka.testing.committed import committed_records
 from stores.errors import ConfigError
 from stores.interface import TopicPartition
 
-STATE, FRESH = "state", "fresh"
-"""The state directory of the tasks, and an empty one, into which the changelogs are restored whole."""
 TIMEOUT_S = 30.0
 
 
@@ -126,7 +128,7 @@ class Site:
     ) -> TrialProcess:
         """Start a worker. It dies in its first rebalance that reaches a place."""
         arguments = {"address": self._address(proxied=proxied), "place": dies_at, "properties": dict(properties)}
-        return self._process(worker_process.__name__, name, STATE, self.trial.mutant, arguments)
+        return self._process(child.WORKER, name, STATE, self.trial.mutant, arguments)
 
     def has(self, state: str) -> bool:
         """Return True for the empty directory, and for a state directory that the trial has made."""
@@ -174,21 +176,22 @@ class Site:
             "act": act,
             "timeout_s": timeout_s,
         }
-        return self._process(task_process.__name__, name, state, self.trial.mutant if mutant else "", arguments)
+        return self._process(child.TASKS, name, state, self.trial.mutant if mutant else "", arguments)
 
     def _address(self, *, proxied: bool) -> str:
         return f"127.0.0.1:{self.proxy.port}" if proxied else self.broker.address
 
-    def _process(self, module: str, name: str, state: str, mutant: str, own: dict[str, Any]) -> TrialProcess:
+    def _process(self, runs: str, name: str, state: str, mutant: str, own: dict[str, Any]) -> TrialProcess:
         self.processes += 1
         arguments = {
+            "runs": runs,
             "state": str(self._folder / state),
             "backend": self.trial.backend,
             "guarantee": self.trial.guarantee,
             "mutant": mutant,
             **own,
         }
-        return TrialProcess(module, self._folder / name, arguments, self._code)
+        return TrialProcess(child.__name__, self._folder / name, arguments, self._code)
 
 
 def _make_internal_topics(log: KafkaChangelog) -> None:

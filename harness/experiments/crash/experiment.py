@@ -24,8 +24,7 @@ from harness.experiment import (
     TrialPlacement,
     TrialWorker,
 )
-from harness.experiments.crash.grid import CrashGrid
-from harness.experiments.crash.plan import SIZES, crash_matrix
+from harness.experiments.crash.plan import SIZES, CrashGrid, crash_matrix
 from harness.experiments.crash.report import crash, crash_tables, crash_trials, page
 from harness.experiments.crash.run import DEADLINE_S, CrashOutcome, examine
 from harness.experiments.crash.trial import CrashTrial, admitted

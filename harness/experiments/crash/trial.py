@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from harness import replay
 from harness.experiments.crash.operations import Mix
 from harness.faults import Fault
-from harness.mutants.registry import CRASH_TRIALS, FAILPOINTS
+from harness.mutants import CRASH_TRIALS, FAILPOINTS
 from harness.typed_maps import PLAIN, check_kind
 from harness.workloads.suggestion import check_known, unknown
 from stores.changelog import producer
@@ -44,7 +44,7 @@ class CrashTrial:
     The task commits after every ``commit_every`` records, and early because of ``uncommitted_max_bytes`` (-1 for no
     limit). ``options`` are the backend's own. ``records`` is the kind of its stores: one of
     ``harness.typed_maps.KINDS``, or empty for bytes. ``mutant`` names a mutant of
-    ``harness.mutants.registry`` that is built in, which a checker must detect.
+    ``harness.mutants`` that is built in, which a checker must detect.
     """
 
     backend: str

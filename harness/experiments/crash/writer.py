@@ -43,7 +43,7 @@ from harness.experiments.crash.trial import (
     history_file,
 )
 from harness.faults import NOTHING, Fault, ProvokedError
-from harness.mutants.registry import patch
+from harness.mutants import patch
 from harness.processes.child import end_with_starter
 from harness.typed_maps import as_map, record_kind, view_as_map
 from stores.changelog.interface import Record

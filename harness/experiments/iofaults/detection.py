@@ -30,9 +30,9 @@ from harness.experiments.iofaults.subjects import subject_named
 from harness.experiments.iofaults.subsets import case_columns
 from harness.experiments.iofaults.workshop import Workshop
 from harness.folders import quick_folder
-from harness.io_trace.library import recorder_library
-from harness.mutants.registry import IO_FAULTS as IO_MUTANTS
-from harness.mutants.registry import MUTANTS
+from harness.io_trace.recorder import recorder_library
+from harness.mutants import IO_FAULTS as IO_MUTANTS
+from harness.mutants import MUTANTS
 from harness.processes.fork_server import ForkServer, fork_server
 from harness.profiles import DEFAULT
 from harness.workloads.suggestion import check_known

@@ -54,7 +54,7 @@ from harness.experiments.iofaults.subsets import (
     trial_rows,
 )
 from harness.experiments.iofaults.workshop import Workshop
-from harness.io_trace.library import recorder_library
+from harness.io_trace.recorder import recorder_library
 from harness.processes.fork_server import ForkServer, ForkServerError
 from harness.profiles import NIGHT
 from harness.report.coverage import Coverage, Covered, numbers, ranges

@@ -20,7 +20,7 @@ from harness.experiments.iofaults.subjects import (
     subjects,
 )
 from harness.grid import Grid, cut_to, set_to
-from harness.mutants.registry import IO_FAULTS
+from harness.mutants import IO_FAULTS
 from harness.profiles import DEFAULT, NIGHT, SMOKE
 from harness.report.coverage import Covered
 from harness.typed_maps import IN_TURN, PLAIN

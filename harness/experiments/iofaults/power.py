@@ -22,10 +22,9 @@ from random import Random
 from typing import ClassVar, NamedTuple
 
 from harness.checkers.prefix import Demand, Found, PrefixFinding, Promised, demand
-from harness.crash_states.choices import Depth
 from harness.crash_states.files import ROOT, Tree
 from harness.crash_states.model import FolderModel, numbered
-from harness.crash_states.states import Description, Distinct, State, distinct, positions, rebuild, said, states
+from harness.crash_states.states import Depth, Description, Distinct, State, distinct, positions, rebuild, said, states
 from harness.experiments.iofaults.fault import (
     NEVER_READ,
     NOTHING,

@@ -25,8 +25,8 @@ from harness.checkers.prefix import DETECTING, Demand, Promised, Remains, promis
 from harness.experiments.iofaults.subjects import Subject, is_transactional, shown, subject
 from harness.experiments.iofaults.workload import State, afterwards, changes, model, models, values_ever
 from harness.io_trace import recorder
+from harness.mutants import patch
 from harness.mutants.inner_names import boot_as
-from harness.mutants.registry import patch
 from stores.errors import StoreError
 
 T = TypeVar("T")

@@ -18,7 +18,7 @@ from harness.experiments.query_faults.faults import FAULTS, FULL_DISKS, KINDS
 from harness.experiments.query_faults.run import examine
 from harness.experiments.query_faults.trial import COUNT, WORKLOADS, QueryTrial
 from harness.grid import Grid, cut_to, full_names, times
-from harness.mutants.registry import QUERY_TRIALS
+from harness.mutants import QUERY_TRIALS
 from harness.profiles import DEFAULT, NIGHT, SMOKE
 from harness.workloads.suggestion import check_known
 from stores.registry import ALIASES, backends

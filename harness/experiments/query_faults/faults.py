@@ -21,7 +21,7 @@ import psutil
 
 from harness.checkers.query import wrong_restores
 from harness.experiments.query_faults.notes import Notes
-from harness.mutants.registry import patch
+from harness.mutants import patch
 from stores import failpoints
 from stores.changelog.files import Header, PartitionLog, StoreChanges, VersionLog
 from stores.changelog.files.partition_log import RestorePiece

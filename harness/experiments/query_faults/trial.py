@@ -8,7 +8,7 @@ from types import MappingProxyType
 
 from harness.experiment import check_counts
 from harness.experiments.query_faults.faults import FAULTS, FULL_DISKS
-from harness.mutants.registry import QUERY_TRIALS
+from harness.mutants import QUERY_TRIALS
 from harness.workloads.suggestion import check_known
 from stores.errors import ConfigError
 from stores.registry import backend_named

@@ -12,7 +12,7 @@ from harness import replay
 from harness.experiments.judged import ANOMALY, VALID
 from harness.experiments.readers.trial import ReadersTrial, run
 from harness.folders import quick_folder, temporary_folder
-from harness.mutants.registry import fitting
+from harness.mutants import fitting
 from harness.processes.child import figures_in
 from harness.progress import Progress
 from stores.interface import Durability

@@ -20,7 +20,7 @@ from threading import Event
 from harness.checkers.isolation import Versions
 from harness.experiments.readers.reader import Reader, Sight
 from harness.experiments.readers.writer import ReadersWriter, TypedWriter
-from harness.mutants.registry import READER_TRIALS, patch
+from harness.mutants import READER_TRIALS, patch
 from harness.typed_maps import IN_TURN, KINDS, PLAIN, as_map
 from harness.workloads.suggestion import check_known
 from stores import failpoints

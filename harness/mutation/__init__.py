@@ -1,1 +1,0 @@
-"""Small changes of the code, drawn by a seed, and whether a test detects each (``make mutate``)."""
