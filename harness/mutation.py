@@ -50,23 +50,23 @@ _NO_TESTS = 5
 
 def main(argv: Sequence[str] | None = None, root: Path = ROOT) -> int:
     """Try the changes that are drawn. Return 0 if each was detected, 1 if one was not, 2 for a mistake."""
-    given = _arguments(argv)
+    arguments = _arguments(argv)
     try:
-        files = [file for pattern in given.files for file in _files(root, pattern)]
-        changes = drawn(root, files, given.count, given.seed)
+        files = [file for pattern in arguments.files for file in _files(root, pattern)]
+        changes = drawn(root, files, arguments.count, arguments.seed)
     except (OSError, SyntaxError, ValueError) as error:
         print(f"make mutate: {error}", file=sys.stderr)
         return 2
-    print(f"{len(changes)} changes of {len(files)} files, drawn with SEED={given.seed}")
-    if given.list:
+    print(f"{len(changes)} changes of {len(files)} files, drawn with SEED={arguments.seed}")
+    if arguments.list:
         print(*changes, sep="\n")
         return 0
     outcomes: Counter[str] = Counter()
     RUNS.mkdir(exist_ok=True)
-    with (RUNS / f"mutation-{given.seed}.jsonl").open("a", encoding="utf-8") as rows:
-        for change, outcome, by in _tried(root, changes, given):
+    with (RUNS / f"mutation-{arguments.seed}.jsonl").open("a", encoding="utf-8") as rows:
+        for change, outcome, by in _tried(root, changes, arguments):
             outcomes[outcome] += 1
-            rows.write(json.dumps({"seed": given.seed, "change": str(change), "outcome": outcome, "by": by}) + "\n")
+            rows.write(json.dumps({"seed": arguments.seed, "change": str(change), "outcome": outcome, "by": by}) + "\n")
             rows.flush()
             print(f"[{outcomes.total()} of {len(changes)}] {outcome}: {change}" + f"  ({by})" * bool(by), flush=True)
     print(", ".join(f"{outcomes[outcome]} {outcome}" for outcome in (DETECTED, UNDETECTED, UNDECIDED)))
@@ -108,7 +108,7 @@ def nearest_tests(root: Path, file: str) -> list[str]:
     package, _, last = module.rpartition(".")
     naming = re.compile(rf"\b{re.escape(module)}\b|from {re.escape(package)} import [^\n]*\b{re.escape(last)}\b")
     tests = [path for folder in _TESTS for path in sorted((root / folder).rglob("test_*.py"))]
-    named = [path for path in tests if naming.search(path.read_text(encoding="utf-8"))]
+    naming_tests = [path for path in tests if naming.search(path.read_text(encoding="utf-8"))]
     mirror = root / house / "tests"
     while folders and not (mirror / Path(*folders)).is_dir():
         folders.pop()
@@ -116,7 +116,7 @@ def nearest_tests(root: Path, file: str) -> list[str]:
     while len(folders) > 1:
         folders.pop()
         mirrored += [path for path in tests if path.parent == mirror / Path(*folders)]
-    chosen = dict.fromkeys([*named, *mirrored]) or [path for path in tests if path.is_relative_to(mirror)]
+    chosen = dict.fromkeys([*naming_tests, *mirrored]) or [path for path in tests if path.is_relative_to(mirror)]
     return [path.relative_to(root).as_posix() for path in chosen]
 
 
@@ -124,11 +124,11 @@ def _tried(
     root: Path, changes: Sequence[SmallChange], given: argparse.Namespace
 ) -> Iterator[tuple[SmallChange, str, str]]:
     """Try the changes, and yield each with its outcome and what has decided it, as they come."""
-    ended = Event()
+    end = Event()
     with tempfile.TemporaryDirectory(prefix="txstores-mutation-") as folder, ThreadPoolExecutor(given.jobs) as threads:
         copies: SimpleQueue[Copy] = SimpleQueue()
         for number in range(given.jobs):
-            copies.put(Copy(root, Path(folder) / str(number), given.seconds, ended))
+            copies.put(Copy(root, Path(folder) / str(number), given.seconds, end))
 
         def outcome_of(change: SmallChange) -> tuple[SmallChange, str, str]:
             copy = copies.get()
@@ -141,7 +141,7 @@ def _tried(
             yield from threads.map(outcome_of, changes)
         finally:
             threads.shutdown(wait=False, cancel_futures=True)
-            ended.set()
+            end.set()
 
 
 _SOUND: dict[str, bool] = {}
@@ -184,8 +184,8 @@ class Copy:
         stages = [(_FAST, tests), *([(_SLOW, tests)] if slow else [])]
         try:
             file.write_bytes(change.applied(source))
-            for markers, chosen in stages:
-                if decided := self._by_tests(file, source, change, chosen, markers, deadline):
+            for markers, files in stages:
+                if decided := self._by_tests(file, source, change, files, markers, deadline):
                     return decided
             if self._run(["-m", "mypy"], max(deadline - time.monotonic(), 300)) == 1:
                 return DETECTED, "mypy"
@@ -205,13 +205,13 @@ class Copy:
             return None
         if status is None:
             return UNDECIDED, f"no end within {self._seconds} s"
-        failed = _FAILED.findall(log.read_text(encoding="utf-8", errors="replace"))
-        if not failed:  # The tests could not even be collected, or the process died.
+        failures = _FAILED.findall(log.read_text(encoding="utf-8", errors="replace"))
+        if not failures:  # The tests could not even be collected, or the process died.
             return DETECTED, f"pytest, status {status}"
         file.write_bytes(source)
-        sound = self._passes(failed[0])
+        sound = self._passes(failures[0])
         file.write_bytes(change.applied(source))
-        return (DETECTED if sound else UNDECIDED), failed[0]
+        return (DETECTED if sound else UNDECIDED), failures[0]
 
     def _passes(self, test: str) -> bool:
         """Return True if ``test`` passes without a change."""

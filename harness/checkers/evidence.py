@@ -145,8 +145,8 @@ class Verdict(NamedTuple):
 
 def verdict(checker: str, anomalies: Iterable[str], missing: str = "") -> Verdict:
     """Return the first of ``anomalies``, or unknown if evidence is ``missing``, or valid."""
-    for found in anomalies:
-        return Verdict(checker, Result.ANOMALY, found)
+    for anomaly in anomalies:
+        return Verdict(checker, Result.ANOMALY, anomaly)
     return Verdict(checker, Result.UNKNOWN, missing) if missing else Verdict(checker, Result.VALID)
 
 

@@ -46,8 +46,8 @@ class ReadQuery:
         return sorted(pairs, reverse=self.reverse)
 
     def __str__(self) -> str:
-        asked = b", ".join(self.keys).decode("latin-1") or f"{self.start!r} to {self.end!r}"
-        return f"{'reverse ' if self.reverse else ''}{self.kind} of {asked}"
+        keys = b", ".join(self.keys).decode("latin-1") or f"{self.start!r} to {self.end!r}"
+        return f"{'reverse ' if self.reverse else ''}{self.kind} of {keys}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,17 +113,17 @@ def shown(versions: Versions, query: ReadQuery | Several, answer: object, window
 
 def explained(versions: Versions, query: ReadQuery | Several, answer: object, window: VersionWindow) -> str:
     """Return the reason why an answer for which ``shown`` found no version is wrong."""
-    said = f"{query} at versions {window.first} to {window.last}"
-    known = [number for number, version in enumerate(versions.all) if query.answer(version.state) == answer]
-    if not known:
+    place = f"{query} at versions {window.first} to {window.last}"
+    matching = [number for number, version in enumerate(versions.all) if query.answer(version.state) == answer]
+    if not matching:
         return (
-            f"{said}: no version ever answers that, {_differs(query.answer(versions.all[window.last].state), answer)}"
+            f"{place}: no version ever answers that, {_differs(query.answer(versions.all[window.last].state), answer)}"
         )
-    nearest = min(known, key=lambda number: abs(number - window.first))
-    if any(window.first <= number <= window.last for number in known):
-        return f"{said}: it shows version {nearest}, which is behind the position {window.bound} that was asked for"
+    nearest = min(matching, key=lambda number: abs(number - window.first))
+    if any(window.first <= number <= window.last for number in matching):
+        return f"{place}: it shows version {nearest}, which is behind the position {window.bound} that was asked for"
     back = "goes back to" if nearest < window.first else "shows"
-    return f"{said}: it {back} version {nearest}"
+    return f"{place}: it {back} version {nearest}"
 
 
 def refusal(versions: Versions, window: VersionWindow, behind: int) -> str:

@@ -199,17 +199,17 @@ def check_prefix(
 
 
 def _refusal(demanded: Demand, remains: Remains) -> PrefixFinding:
-    said = f"{remains.error}: {remains.error_detail}"
+    text = f"{remains.error}: {remains.error_detail}"
     if remains.error not in DETECTING:
-        return PrefixFinding(Found.REFUSED, None, False, said)
+        return PrefixFinding(Found.REFUSED, None, False, text)
     if remains.wanted is None or remains.restored != remains.wanted:
-        return PrefixFinding(Found.UNRESTORED, None, False, said)
+        return PrefixFinding(Found.UNRESTORED, None, False, text)
     if demanded.transactional and (remains.restored_offset or 0) != (remains.wanted_number or 0):
-        detail = f"{said}; restored to commit {remains.wanted_number}, its offset says {remains.restored_offset}"
+        detail = f"{text}; restored to commit {remains.wanted_number}, its offset says {remains.restored_offset}"
         return PrefixFinding(Found.UNRESTORED, None, False, detail)
     if unkept := _unkept_afterwards(demanded, remains, remains.restored):
-        return PrefixFinding(Found.UNUSABLE, None, False, f"{said}; restored, and then {unkept}")
-    return PrefixFinding(Found.DETECTED, None, demanded.may_detect, said, remains.stage)
+        return PrefixFinding(Found.UNUSABLE, None, False, f"{text}; restored, and then {unkept}")
+    return PrefixFinding(Found.DETECTED, None, demanded.may_detect, text, remains.stage)
 
 
 def _whole(
@@ -222,9 +222,9 @@ def _whole(
         strange = _strange(state, given, promises.attempted)
         if strange:
             return PrefixFinding(Found.PHANTOM, None, False, strange)
-        said = remains.offset or 0
+        reported = remains.offset or 0
         return PrefixFinding(
-            Found.TORN, None, False, f"no commit; its offset says {said}: {_differs(state, models, said)}"
+            Found.TORN, None, False, f"no commit; its offset says {reported}: {_differs(state, models, reported)}"
         )
     for what, kept in (("offset", remains.offset), ("position", remains.position)):
         if (kept or 0) != number:
@@ -274,7 +274,7 @@ def _unkept_afterwards(demanded: Demand, remains: Remains, before: State) -> str
 
 def _strange(state: State, given: Given, attempted: int) -> str:
     for key, value in sorted(state.items()):
-        if value not in [known for number, known in given.get(key, ()) if number <= attempted]:
+        if value not in [each for number, each in given.get(key, ()) if number <= attempted]:
             return f"key {key!r} has {value[:16]!r}, which no commit up to {attempted} gave it"
     return ""
 

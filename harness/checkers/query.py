@@ -15,10 +15,10 @@ Rows = Sequence[Sequence[Any]]
 
 def wrong_rows(answer: Rows, sink: Rows) -> str:
     """Return how the rows in a sink differ from the answer, "" if they are equal. Each row counts once."""
-    wanted, found = Counter(map(tuple, answer)), Counter(map(tuple, sink))
-    if not wanted:
+    expected, actual = Counter(map(tuple, answer)), Counter(map(tuple, sink))
+    if not expected:
         return "the answer has no rows"
-    missing, more = wanted - found, found - wanted
+    missing, more = expected - actual, actual - expected
     if not missing and not more:
         return ""
     parts = [
@@ -26,7 +26,7 @@ def wrong_rows(answer: Rows, sink: Rows) -> str:
         for rows, how in ((missing, "missing"), (more, "too many"))
         if rows
     ]
-    return f"of {sum(wanted.values())} rows of the sink: {'; '.join(parts)}"
+    return f"of {sum(expected.values())} rows of the sink: {'; '.join(parts)}"
 
 
 def wrong_state(answer: Rows, state: Rows, partitions: int, version: int) -> str:
@@ -40,13 +40,13 @@ def wrong_state(answer: Rows, state: Rows, partitions: int, version: int) -> str
     by_batch = sorted(answer, key=lambda row: int(row[1]))
     last = {name: value for name, batch, value in by_batch if batch <= version}
     counts = {key: int(value) for store, key, value, *_ in state if store == "counts"}
-    counted = [int(bytes.fromhex(value)) for store, _, value, *_ in state if store == "batches"]
+    batches = [int(bytes.fromhex(value)) for store, _, value, *_ in state if store == "batches"]
     wrong = sorted(name for name in last.keys() | counts.keys() if last.get(name) != counts.get(name))
     if wrong:
         name = wrong[0]
         return f"{len(wrong)} names of the state differ, first {name}: {counts.get(name)}, not {last.get(name)}"
-    if counted != [version + 1] * partitions:
-        return f"the partitions have counted {counted} batches, not {version + 1} each"
+    if batches != [version + 1] * partitions:
+        return f"the partitions have counted {batches} batches, not {version + 1} each"
     return ""
 
 
@@ -56,18 +56,18 @@ def wrong_timers(fired: Rows, registered: Rows, state: Rows, version: int) -> st
     Rows of ``fired`` and ``registered`` are a name, a batch and the time of a timer; those of a state are a store, a
     key, a value and a time. The store ``fired`` has how many timers of a name have fired, ``_times`` those to come.
     """
-    done = [(name, time_ms) for name, batch, time_ms in fired if batch <= version]
-    known = [(name, time_ms) for name, batch, time_ms in registered if batch <= version]
-    wanted = Counter(known) - Counter(done)
+    past = [(name, time_ms) for name, batch, time_ms in fired if batch <= version]
+    timers = [(name, time_ms) for name, batch, time_ms in registered if batch <= version]
+    wanted = Counter(timers) - Counter(past)
     waiting = Counter((json.loads(key), time_ms) for store, key, _, time_ms in state if store == "_times")
     if waiting != wanted:
         wrong = min((waiting - wanted) + (wanted - waiting))
         return f"after batch {version} {sum(waiting.values())} timers wait, not {sum(wanted.values())}, first {wrong}"
-    counts = Counter(name for name, _ in done)
-    counted = Counter({key: int(value) for store, key, value, _ in state if store == "fired"})
-    if counted != counts:
-        name = min(key for key in counts.keys() | counted.keys() if counts[key] != counted[key])
-        return f"after batch {version} {counted[name]} timers of {name} have fired, not {counts[name]}"
+    counts = Counter(name for name, _ in past)
+    numbers = Counter({key: int(value) for store, key, value, _ in state if store == "fired"})
+    if numbers != counts:
+        name = min(key for key in counts.keys() | numbers.keys() if counts[key] != numbers[key])
+        return f"after batch {version} {numbers[name]} timers of {name} have fired, not {counts[name]}"
     return ""
 
 

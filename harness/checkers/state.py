@@ -59,7 +59,7 @@ def _anomaly(found: FoundStore, records: Sequence[LogRecord]) -> str:
 def _between_commits(found: FoundStore, life: LaterProcess, store: str) -> str:
     """Return an error if the committed offset is not that of an acknowledged commit or of the log's last record."""
     records = life.log.stores.get(store, ())
-    commits = {last_acknowledged(records, done.log_ends.get(store, 0)) for done in life.acknowledged}
+    commits = {last_acknowledged(records, commit.log_ends.get(store, 0)) for commit in life.acknowledged}
     commits |= {None, records[-1].offset if records else None}
     offset = found.committed_offset
     return "" if offset in commits else f"its committed offset {offset} lies inside a commit"
@@ -125,9 +125,9 @@ def _not_committed(evidence: Evidence) -> Iterator[str]:
 
 
 def _never_committed(store: str, when: str, state: State, records: Sequence[LogRecord]) -> Iterator[str]:
-    written = {(record.key, record.value) for record in records}
+    pairs = {(record.key, record.value) for record in records}
     for key, value in sorted(state.items()):
-        if (key, value) not in written:
+        if (key, value) not in pairs:
             yield f"store {store}, as {when}: key {key!r} has {value[:16]!r}, which was never committed"
 
 
@@ -230,22 +230,22 @@ def outputs(evidence: Evidence) -> Verdict:
 def _wrong_outputs(evidence: Evidence) -> Iterator[str]:
     if evidence.missing:
         return
-    got = [(record.key, record.value) for record in evidence.final_log.outputs]
-    wanted = list(evidence.expected.outputs)
-    lost = sorted({key for key, _ in wanted} - {key for key, _ in got})
+    actual = [(record.key, record.value) for record in evidence.final_log.outputs]
+    expected = list(evidence.expected.outputs)
+    lost = sorted({key for key, _ in expected} - {key for key, _ in actual})
     if lost:
         yield f"{len(lost)} inputs have no output, first {lost[0]!r}"
     if not evidence.exactly_once:
         return
-    keys = [key for key, _ in got]
+    keys = [key for key, _ in actual]
     twice = sorted({key for key in keys if key is not None and keys.count(key) > 1})
     if twice:
         yield f"{len(twice)} inputs have several outputs, first {twice[0]!r}"
-    for at, (one, other) in enumerate(zip(got, wanted, strict=False)):
+    for at, (one, other) in enumerate(zip(actual, expected, strict=False)):
         if one != other:
             yield f"output {at} is {one!r} instead of {other!r}"
-    if len(got) != len(wanted):
-        yield f"{len(got)} outputs instead of {len(wanted)}"
+    if len(actual) != len(expected):
+        yield f"{len(actual)} outputs instead of {len(expected)}"
 
 
 def bounded_restore(evidence: Evidence) -> Verdict:
@@ -310,12 +310,12 @@ def fallback(evidence: Evidence) -> Verdict:
 def _not_rolled_back(evidence: Evidence, fell: FellBack) -> Iterator[str]:
     if fell.next_input < fell.acknowledged:
         yield f"input up to {fell.acknowledged} was acknowledged, the task went on from {fell.next_input}"
-    for store, kept in sorted(fell.stores.items()):
-        if kept.wiped and store in fell.transactional:
+    for store, restored in sorted(fell.stores.items()):
+        if restored.wiped and store in fell.transactional:
             yield f"store {store}: wiped, although it could have been rolled back"
-        if kept.wiped and not kept.reason:
+        if restored.wiped and not restored.reason:
             yield f"store {store}: wiped, and nobody was told why"
         if evidence.exactly_once:
-            wrong = difference(kept.state, after(evidence.expected, store, fell.next_input))
+            wrong = difference(restored.state, after(evidence.expected, store, fell.next_input))
             if wrong:
                 yield f"store {store}: not what the first {fell.next_input} inputs lead to: {wrong}"

@@ -112,9 +112,9 @@ class Content:
             while upto < len(pages) and upto - at < _WRITTEN_AT_ONCE and pages[upto] is not _ZERO:
                 upto += 1
             data = b"".join([page for page, _ in pages[at:upto]])[: self.size - at * PAGE_BYTES]
-            written = os.pwrite(descriptor, data, at * PAGE_BYTES)
-            if written != len(data):
-                raise OSError(f"only {written} of {len(data)} bytes of a state were written")
+            length = os.pwrite(descriptor, data, at * PAGE_BYTES)
+            if length != len(data):
+                raise OSError(f"only {length} of {len(data)} bytes of a state were written")
             at = upto
         if not pages or pages[-1] is _ZERO:
             os.ftruncate(descriptor, self.size)
@@ -282,7 +282,7 @@ class File:
 
     def _with(self, kept: int) -> Content:
         # States of adjacent positions differ in their last change, so each is derived from the state without it.
-        wanted = kept
+        whole = kept
         later: list[tuple[DataChange, int]] = []
         for change in reversed(self.changes):
             if not kept or kept in self._made or kept in self._made_before:
@@ -290,10 +290,10 @@ class File:
             if change.bit & kept:
                 later.append((change, kept))
                 kept ^= change.bit
-        found = self._made.get(kept) or self._made_before.get(kept)
-        content = self.content if found is None else found
+        nearest = self._made.get(kept) or self._made_before.get(kept)
+        content = self.content if nearest is None else nearest
         for change, bits in reversed(later):
             content = change.apply(content)
             self._made[bits] = content
-        self._made[wanted] = content
+        self._made[whole] = content
         return content

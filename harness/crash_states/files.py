@@ -42,12 +42,12 @@ class PathListing:
 
     def told(self, unread: tuple[str, ...]) -> tuple[bytes, tuple[int, ...]]:
         """Return the paths as bytes, and the numbers of their files, without the paths that match ``unread``."""
-        found = self._told.get(unread)
-        if found is None:
+        text = self._told.get(unread)
+        if text is None:
             kept = [(path, number) for path, number in self.paths if not matches(path, unread)]
             paths = "\0".join(path for path, _ in kept).encode(errors="surrogateescape")
-            found = self._told[unread] = paths, tuple(number for _, number in kept)
-        return found
+            text = self._told[unread] = paths, tuple(number for _, number in kept)
+        return text
 
 
 class Tree:
@@ -123,8 +123,8 @@ class Tree:
         """
         paths, numbers = self.listing.told(unread)
         contents = self.contents
-        told = [contents[number].digest if number in contents else _FOLDER for number in numbers]
-        return blake2b(b"".join((*told, paths)), digest_size=16).digest()
+        digests = [contents[number].digest if number in contents else _FOLDER for number in numbers]
+        return blake2b(b"".join((*digests, paths)), digest_size=16).digest()
 
     def change(self, operation: IoOperation) -> Change | None:
         """Return the change that ``operation`` would make here, or None for an operation without one, such as a sync.
@@ -138,8 +138,8 @@ class Tree:
                 return self._data_change(operation)
             case Kind.RENAME | Kind.LINK:
                 source, target = self._entry(operation, operation.path), self._entry(operation, operation.target)
-                removed = (source,) if operation.kind is Kind.RENAME else ()
-                return NameChange(operation.index, self._met(operation, source), removed, target, False)
+                old_entries = (source,) if operation.kind is Kind.RENAME else ()
+                return NameChange(operation.index, self._met(operation, source), old_entries, target, False)
             case Kind.UNLINK | Kind.RMDIR:
                 entry = self._entry(operation, operation.path)
                 return NameChange(operation.index, self._met(operation, entry), (entry,), None, False)
@@ -172,16 +172,16 @@ class Tree:
     def write_into(self, folder: Path) -> None:
         """Create the files below ``folder``, which exists and is empty."""
         root = os.fspath(folder)
-        written: dict[int, str] = {}
+        first_paths: dict[int, str] = {}
         for path, number in self.paths:
             full = f"{root}/{path}"
             content = self.contents.get(number)
             if content is None:
                 os.mkdir(full)
-            elif number in written:
-                os.link(written[number], full)
+            elif number in first_paths:
+                os.link(first_paths[number], full)
             else:
-                written[number] = full
+                first_paths[number] = full
                 descriptor = os.open(full, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
                 try:
                     content.write_to(descriptor)

@@ -102,8 +102,8 @@ class Disk:
         """Begin the operation at ``position``: its change is pending now, whatever the operation is."""
         if self._started is not None:
             return
-        for failed in self._failed.pop(self.position, ()):
-            for number in (*self._changed, *self._folders()) if failed.file < 0 else (self._written.number(failed),):
+        for file in self._failed.pop(self.position, ()):
+            for number in (*self._changed, *self._folders()) if file.file < 0 else (self._written.number(file),):
                 self._lose(number)
         operation = self._started = self.operations[self.position]
         change = self._written.change(operation)
@@ -166,14 +166,14 @@ class Disk:
         return Tree(names, contents, listing)
 
     def _listed(self, bits: int) -> tuple[dict[Entry, int], PathListing]:
-        found = self._listings.get(bits)
-        if found is None:
+        listing = self._listings.get(bits)
+        if listing is None:
             names = dict(self._names)
             for change in self._name_changes:
                 if change.bit & bits:
                     change.apply(names)
-            found = self._listings[bits] = names, PathListing(names)
-        return found
+            listing = self._listings[bits] = names, PathListing(names)
+        return listing
 
     def _start_names(self, operation: IoOperation, change: NameChange) -> None:
         self._name_changes.append(change)
@@ -225,12 +225,12 @@ class Disk:
         for folder, (_, failed_at) in list(self._lost_names.items()):
             if any(folder in change.folders and change.index >= failed_at for change in committed):
                 del self._lost_names[folder]
-        lost = 0
+        excluded = 0
         for bits, _ in self._lost_names.values():
-            lost |= bits
+            excluded |= bits
         durable = 0
         for change in committed:
-            durable |= change.bit & ~lost
+            durable |= change.bit & ~excluded
         if not durable:
             return
         self._durable_names |= durable
@@ -241,10 +241,10 @@ class Disk:
         self._listings.clear()
 
     def _with_folders_above(self, number: int) -> set[int]:
-        above, found = {number}, {number}
-        while found:
-            found = {folder for (folder, _), named in self._written.names.items() if named in found} - above - {ROOT}
-            above |= found
+        above, parents = {number}, {number}
+        while parents:
+            parents = {folder for (folder, _), file in self._written.names.items() if file in parents} - above - {ROOT}
+            above |= parents
         return above
 
 

@@ -261,20 +261,20 @@ def choices(pending: Sequence[Change], names_in_order: bool, rng: Random, depth:
     With ``names_in_order``, only prefixes of the name changes are kept.
     """
     names = [change for change in pending if isinstance(change, NameChange)] if names_in_order else []
-    tried = (
+    candidates = (
         _torn(pending, rng, depth)
         if depth.beyond_model
         else chain(_kept(pending, names, rng, depth), _torn(pending, rng, depth))
     )
-    found: dict[tuple[int, tuple[WriteTear, ...]], KeptChanges] = {}
-    for choice in tried:
-        found.setdefault((choice.kept, choice.tears), choice)
-    chosen = list(found.values())
+    by_content: dict[tuple[int, tuple[WriteTear, ...]], KeptChanges] = {}
+    for choice in candidates:
+        by_content.setdefault((choice.kept, choice.tears), choice)
+    selections = list(by_content.values())
     most = depth.states_per_position
-    if most is not None and len(chosen) > most:
+    if most is not None and len(selections) > most:
         always = 0 if depth.beyond_model else 2
-        chosen = chosen[:always] + _shared_out(chosen[always:], most - always, rng)
-    return chosen
+        selections = selections[:always] + _shared_out(selections[always:], most - always, rng)
+    return selections
 
 
 def _shared_out(choices: Sequence[KeptChanges], most: int, rng: Random) -> list[KeptChanges]:
@@ -314,9 +314,9 @@ def _kept(pending: Sequence[Change], names: Sequence[NameChange], rng: Random, d
         yield KeptChanges("file alone", _bits(names) | own)
     for _ in range(depth.random_subsets):
         share = rng.choice((0.25, 0.5, 0.75))
-        drawn = _bits(change for change in pending if rng.random() < share)
-        named = rng.randrange(len(names) + 1)
-        yield KeptChanges("random", drawn & ~_bits(names) | _bits(names[:named]))
+        bits = _bits(change for change in pending if rng.random() < share)
+        number = rng.randrange(len(names) + 1)
+        yield KeptChanges("random", bits & ~_bits(names) | _bits(names[:number]))
 
 
 def _subsets(kind: str, others: int, of: Sequence[Change], names: Sequence[NameChange]) -> Iterator[KeptChanges]:
@@ -360,13 +360,13 @@ def _torn(pending: Sequence[Change], rng: Random, depth: Depth) -> Iterator[Kept
 def _tears_at(change: DataChange, rng: Random, depth: Depth) -> list[int]:
     """Return where to tear a write, in bytes from its beginning."""
     sizes = (BEYOND_SECTOR_BYTES,) if depth.beyond_model else (SECTOR_BYTES, BLOCK_BYTES)
-    found: set[int] = set()
+    places: set[int] = set()
     for size in sizes:
         begin, end = change.operation.offset, change.operation.offset + len(change.operation.data)
         inside = range(begin - begin % size + size, end, size)
-        drawn = inside if len(inside) <= depth.tears else rng.sample(inside, depth.tears)
-        found.update(place - begin for place in drawn)
-    return sorted(found)
+        sample = inside if len(inside) <= depth.tears else rng.sample(inside, depth.tears)
+        places.update(place - begin for place in sample)
+    return sorted(places)
 
 
 def _shortfalls(change: DataChange, rng: Random, depth: Depth) -> list[int]:
@@ -374,8 +374,8 @@ def _shortfalls(change: DataChange, rng: Random, depth: Depth) -> list[int]:
     begin = change.operation.offset
     start = begin - change.gap
     inside = range(start - start % BLOCK_BYTES + BLOCK_BYTES, begin, BLOCK_BYTES)
-    drawn = inside if len(inside) <= depth.tears else rng.sample(inside, depth.tears)
-    return sorted(begin - place for place in drawn)
+    sample = inside if len(inside) <= depth.tears else rng.sample(inside, depth.tears)
+    return sorted(begin - place for place in sample)
 
 
 def _bits(changes: Iterable[Change]) -> int:

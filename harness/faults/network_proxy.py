@@ -149,18 +149,18 @@ class NetworkProxy:
 
     def _watch(self) -> None:
         """Register what may be served now."""
-        wanted: dict[socket.socket, int] = {self._woken: selectors.EVENT_READ}
+        events_of: dict[socket.socket, int] = {self._woken: selectors.EVENT_READ}
         if not self._stalled:
-            wanted[self._listening] = selectors.EVENT_READ
+            events_of[self._listening] = selectors.EVENT_READ
             for side in self._sides.values():
                 reads = len(side.other.held) < _HELD_BYTES_MAX and (side.is_client or not self._silent)
                 events = selectors.EVENT_READ * reads | selectors.EVENT_WRITE * bool(side.held)
                 if events:
-                    wanted[side.end] = events
+                    events_of[side.end] = events
         registered = {key.fileobj: key.events for key in self._selector.get_map().values()}
-        for known in registered.keys() - wanted.keys():
+        for known in registered.keys() - events_of.keys():
             self._selector.unregister(known)
-        for end, events in wanted.items():
+        for end, events in events_of.items():
             if end not in registered:
                 self._selector.register(end, events)
             elif registered[end] != events:
@@ -193,9 +193,9 @@ class NetworkProxy:
             self._drop(side)
             return
         piece = self._passed(side, piece)
-        kept = self._kept_of(len(piece)) if side.is_client else len(piece)
-        side.other.held += piece[:kept]
-        if kept < len(piece):
+        length = self._kept_of(len(piece)) if side.is_client else len(piece)
+        side.other.held += piece[:length]
+        if length < len(piece):
             with suppress(OSError):
                 side.other.end.send(side.other.held)
             self._end_all()
@@ -209,9 +209,9 @@ class NetworkProxy:
         with self._changed:
             if self._cut_after is None:
                 return num_bytes
-            kept = min(self._cut_after, num_bytes)
-            self._cut_after = self._cut_after - kept if kept == num_bytes else None
-            return kept
+            before_cut = min(self._cut_after, num_bytes)
+            self._cut_after = self._cut_after - before_cut if before_cut == num_bytes else None
+            return before_cut
 
     def _accept(self) -> None:
         try:
@@ -288,7 +288,7 @@ class _Requests:
 
     def passed(self, piece: bytes) -> bytes:
         """Return what comes before a request that is held back: of this piece, and of earlier ones."""
-        passed, rest = bytearray(), self._head + piece
+        before, rest = bytearray(), self._head + piece
         self._head = b""
         while rest and not self.holds_one:
             if not self._left:
@@ -299,9 +299,9 @@ class _Requests:
                 self._left, self._holding = 4 + size, self._wants(api_key)
             part, rest = rest[: self._left], rest[self._left :]
             self._left -= len(part)
-            target = self.held if self._holding else passed
+            target = self.held if self._holding else before
             target += part
-        return bytes(passed)
+        return bytes(before)
 
 
 class KafkaProxy(NetworkProxy):
@@ -356,13 +356,13 @@ class KafkaProxy(NetworkProxy):
         requests = self._requests.get(side)
         if requests is None:
             requests = self._requests[side] = _Requests(self._wants)
-        passed = requests.passed(piece)
+        before = requests.passed(piece)
         if requests.holds_one:
             self._end(side)
             with self._changed:
                 self._holder, self._request = side.other, bytes(requests.held)
                 self._changed.notify_all()
-        return passed
+        return before
 
     def _wants(self, api_key: int) -> bool:
         """Return True for the one request that is to be held back."""

@@ -117,11 +117,11 @@ def read_recording(path: Path) -> list[IoOperation]:
         operations = _parsed(raw)
     except (IndexError, ValueError) as error:
         raise ConfigError(f"{path} is a damaged recording ({error}): make a new one") from error
-    counted = 0
+    index = 0
     for operation in operations:
-        if operation.index != counted:
-            raise ConfigError(f"{path} is a damaged recording: behind operation {counted - 1} comes {operation.index}")
-        counted += operation.kind not in NOT_COUNTED
+        if operation.index != index:
+            raise ConfigError(f"{path} is a damaged recording: behind operation {index - 1} comes {operation.index}")
+        index += operation.kind not in NOT_COUNTED
     return operations
 
 
@@ -243,8 +243,8 @@ def begin(root: Path, recording: Path | None = None, plan: Plan | None = None) -
 
 def note(text: str) -> None:
     """Write ``text`` into the recording, after all operations so far. Raises: ConfigError before ``begin``."""
-    said = text.encode()
-    if _library().operations_note(said, len(said)):
+    line = text.encode()
+    if _library().operations_note(line, len(line)):
         raise ConfigError("no I/O operations are recorded in this process: call `recorder.begin` first")
 
 
@@ -310,17 +310,17 @@ def recorder_library() -> Path:
 def _compile(source: bytes, library: Path) -> None:
     complaints = []
     with tempfile.TemporaryDirectory(dir=library.parent) as folder:
-        built = Path(folder, "recorder.so")
-        written = Path(folder, "recorder.c")
-        written.write_bytes(source)
+        binary = Path(folder, "recorder.so")
+        source_file = Path(folder, "recorder.c")
+        source_file.write_bytes(source)
         for compiler in _compilers():
-            command = [*compiler, str(written), *_FLAGS, "-o", str(built)]
-            ended = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, check=False)
-            if ended.returncode == 0:
+            command = [*compiler, str(source_file), *_FLAGS, "-o", str(binary)]
+            compilation = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, check=False)
+            if compilation.returncode == 0:
                 # Rename in one step: several processes may compile it at once.
-                built.replace(library)
+                binary.replace(library)
                 return
-            complaints.append(f"{' '.join(compiler)}: {ended.stderr.decode(errors='replace').strip()[-500:]}")
+            complaints.append(f"{' '.join(compiler)}: {compilation.stderr.decode(errors='replace').strip()[-500:]}")
     raise ConfigError(
         "no C compiler works here, and I/O faults need one: install gcc or clang with the C library's "
         f"headers, or the Python package ziglang. {' | '.join(complaints)}".rstrip()
@@ -328,16 +328,16 @@ def _compile(source: bytes, library: Path) -> None:
 
 
 def _compilers() -> list[list[str]]:
-    found = [[path] for path in map(shutil.which, ("cc", "gcc", "clang")) if path is not None]
+    commands = [[path] for path in map(shutil.which, ("cc", "gcc", "clang")) if path is not None]
     if importlib.util.find_spec("ziglang") is not None:
-        found.append([sys.executable, "-P", "-m", "ziglang", "cc"])
-    return found
+        commands.append([sys.executable, "-P", "-m", "ziglang", "cc"])
+    return commands
 
 
 def _cache_folder() -> Path:
     """Return a folder of this user whose path LD_PRELOAD can carry: blanks and colons separate its entries."""
-    chosen = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "txstores")
-    for folder in (chosen, Path(tempfile.gettempdir(), f"txstores-{os.getuid()}")):
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "txstores")
+    for folder in (cache, Path(tempfile.gettempdir(), f"txstores-{os.getuid()}")):
         if any(character in " :\t\n" for character in str(folder)):
             continue
         try:

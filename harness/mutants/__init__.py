@@ -80,10 +80,10 @@ def fitting(mutant: str, backends: Sequence[Backend]) -> list[Backend]:
         return list(backends)
     check_known("mutant of readers called", READER_TRIALS, mutant)
     strategy = READER_TRIALS[mutant].strategy
-    found = [backend for backend in backends if backend.strategy == strategy]
-    if not found:
+    able = [backend for backend in backends if backend.strategy == strategy]
+    if not able:
         raise ConfigError(
             f"the mutant {mutant!r} is a defect of the strategy {strategy!r}, which none of these backends has: "
             + ", ".join(backend.name for backend in backends)
         )
-    return found
+    return able

@@ -70,11 +70,11 @@ def _no_sync(patches: Patches, subject: str) -> None:
     CrashDetection("durability"),
 )
 def _early_acknowledgement(patches: Patches, subject: str) -> None:
-    asked: dict[str, int] = {}
+    calls: dict[str, int] = {}
 
     def mutated(commit: Act, store: Store, *offsets: Any) -> None:
-        asked[store.name] = asked.get(store.name, 0) + 1
-        if asked[store.name] % 2 == 0:
+        calls[store.name] = calls.get(store.name, 0) + 1
+        if calls[store.name] % 2 == 0:
             commit(store, *offsets)
 
     patches.wrap(Store, "commit", mutated)
@@ -95,9 +95,9 @@ def _write_through(patches: Patches, subject: str) -> None:
 
     def mutated(put: Act, store: Store, key: bytes, value: bytes | None) -> None:
         put(store, key, value)
-        for opened, folder in folders.items():
+        for engine, folder in folders.items():
             if folder.name == "data" and store.name in folder.parts:
-                opened.put(key, value)
+                engine.put(key, value)
 
     patches.wrap(Store, "put", mutated)
 

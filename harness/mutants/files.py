@@ -248,14 +248,14 @@ def _stepped_offset_first(restore: Act, store: Store, pairs: Any, offsets: Any, 
 )
 def _import_noted_first(patches: Patches, subject: str) -> None:
     """Hold the imported offsets back until the store names the backend that keeps them."""
-    held: list[Callable[[], None]] = []
+    waiting: list[Callable[[], None]] = []
 
     def write_held() -> None:
-        while held:
-            held.pop()()
+        while waiting:
+            waiting.pop()()
 
     for engine in every_engine():
-        _holding_offsets(patches, engine, held)
+        _holding_offsets(patches, engine, waiting)
     patches.arm(ADOPTED, write_held)
 
 
@@ -271,11 +271,11 @@ def _holding_offsets(patches: Patches, engine: type[Engine], held: list[Callable
 
     def write_later(folder: Path, meta: Meta) -> None:
         backend = backends()[read_identity(folder.parent).backend]
-        opened = engine.open(folder, Durability.DISK, backend.options)
+        store = engine.open(folder, Durability.DISK, backend.options)
         try:
-            opened.write([], meta)
+            store.write([], meta)
         finally:
-            opened.close()
+            store.close()
 
     instead_of_writes(patches, engine, hold)
 
@@ -306,12 +306,12 @@ def _checkpoint_before_folder(patches: Patches, subject: str) -> None:
 )
 def _layout_noted_last(patches: Patches, subject: str) -> None:
     """Hold the change of the layout's file back until the journal is removed."""
-    held: list[Callable[[], None]] = []
+    waiting: list[Callable[[], None]] = []
 
     def hold(replace: Callable[[Path, Path], None], source: Path, target: Path) -> None:
         text = source.read_text()
         source.unlink()
-        held.append(lambda: write(target, text))
+        waiting.append(lambda: write(target, text))
 
     def write(target: Path, text: str) -> None:
         target.write_text(text)
@@ -320,11 +320,11 @@ def _layout_noted_last(patches: Patches, subject: str) -> None:
     def mutated(unlink: Act, path: Any, **named: Any) -> None:
         # Not the removal of the whole folder, which passes ``dir_fd``.
         if Path(path).name == LAYOUT_FILE and not named:
-            held.append(lambda: unlink(path))
+            waiting.append(lambda: unlink(path))
             return
         unlink(path, **named)
-        while Path(path).name == JOURNAL_FILE and held:
-            held.pop()()
+        while Path(path).name == JOURNAL_FILE and waiting:
+            waiting.pop()()
 
     instead_of_replacing(patches, LAYOUT_FILE, hold)
     patches.wrap(os, "unlink", mutated)

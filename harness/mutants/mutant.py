@@ -113,10 +113,10 @@ def mutant(meaning: str, *detected_by: Detection, name: str = "") -> Callable[[B
     """
 
     def declare(build: Build) -> Build:
-        chosen = name or build.__name__.strip("_").replace("_", "-")
-        if chosen in DECLARED:
-            raise ValueError(f"two mutants are called {chosen!r}: give each its own name")
-        DECLARED[chosen] = Mutant(chosen, meaning, build, detected_by)
+        own_name = name or build.__name__.strip("_").replace("_", "-")
+        if own_name in DECLARED:
+            raise ValueError(f"two mutants are called {own_name!r}: give each its own name")
+        DECLARED[own_name] = Mutant(own_name, meaning, build, detected_by)
         return build
 
     return declare

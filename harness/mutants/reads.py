@@ -74,23 +74,23 @@ class _Cached(View):
 @mutant("get_many looks up each key separately", ReaderDetection("indexed-batch"))
 def _keys_one_by_one(patches: Patches, subject: str) -> None:
     """Hold each lookup of several keys after the first one, until two commits of the store have ended."""
-    ended = Condition()
+    commit_end = Condition()
     commits: WeakKeyDictionary[KeyValueStore, int] = WeakKeyDictionary()
 
     class OneByOne(View):
         def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
             first = [self._view.get(key) for key in keys[:1]]
-            with ended:
+            with commit_end:
                 # The next commit to end may be one that the first key shows already.
                 enough = commits.get(self._store, 0) + 2
-                ended.wait_for(lambda: commits.get(self._store, 0) >= enough, COMMIT_WAIT_S)
+                commit_end.wait_for(lambda: commits.get(self._store, 0) >= enough, COMMIT_WAIT_S)
             return [*first, *(self._view.get(key) for key in keys[1:])]
 
     def counted(commit: Act, store: Store, *offsets: Any) -> None:
         commit(store, *offsets)
-        with ended:
+        with commit_end:
             commits[store] = commits.get(store, 0) + 1
-            ended.notify_all()
+            commit_end.notify_all()
 
     with_views(patches, OneByOne)
     patches.wrap(Store, "commit", counted)
@@ -143,18 +143,18 @@ class _CutOff(KeyValueIterator):
 
 @mutant("an open scan ends with the transaction that it reads", ReaderDetection("native"))
 def _scan_cut_off(patches: Patches, subject: str) -> None:
-    ended: WeakKeyDictionary[KeyValueStore, int] = WeakKeyDictionary()
+    transactions: WeakKeyDictionary[KeyValueStore, int] = WeakKeyDictionary()
 
     class Short(View):
         def __getattr__(self, name: str) -> Any:
-            found = getattr(self._view, name)
+            method = getattr(self._view, name)
             if self._is_committed or name not in ("range", "reverse_range", "prefix_scan", "all"):
-                return found
-            return lambda *given: _CutOff(found(*given), ended, self._store)
+                return method
+            return lambda *given: _CutOff(method(*given), transactions, self._store)
 
     def counted(end: Act, store: Store, *offsets: Any) -> None:
         end(store, *offsets)
-        ended[store] = ended.get(store, 0) + 1
+        transactions[store] = transactions.get(store, 0) + 1
 
     with_views(patches, Short)
     patches.wrap(Store, "commit", counted)

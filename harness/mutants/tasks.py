@@ -316,9 +316,9 @@ def _errors_end_tasks(patches: Patches, subject: str) -> None:
 @instead_of(LocalState, "take_changes")
 def _state_before_log(take_changes: Act, state: LocalState) -> Any:
     version = -1 if state.version is None else state.version
-    taken = take_changes(state)
+    changes = take_changes(state)
     state.commit(version + 1)
-    return taken
+    return changes
 
 
 @mutant("a snapshot has changes of the version after it", QueryDetection("worker killed"))

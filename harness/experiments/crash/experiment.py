@@ -105,7 +105,7 @@ class Crash(Experiment[CrashTrial]):
 
     def finish(self, trials: Sequence[CrashTrial], rows: Sequence[Row], claim: Claim) -> list[Row]:
         """Return a row for each checker and each trial that ran."""
-        found = {row["trial"]: row for row in rows}
+        by_trial = {row["trial"]: row for row in rows}
         return [
             {
                 "kind": "crash",
@@ -123,8 +123,8 @@ class Crash(Experiment[CrashTrial]):
                 **{name: verdict[name] for name in ("checker", "result", "detail")},
             }
             for trial in dict.fromkeys(trials)
-            if trial.id in found
-            for verdict in json.loads(found[trial.id]["verdicts"])
+            if trial.id in by_trial
+            for verdict in json.loads(by_trial[trial.id]["verdicts"])
         ]
 
     def covered(self, trials: Sequence[CrashTrial], rows: Sequence[Row]) -> list[Covered]:
@@ -140,11 +140,11 @@ class Crash(Experiment[CrashTrial]):
                 self.name,
                 subject,
                 "crash matrix",
-                hashlib.sha256(repr(sorted(tried)).encode()).hexdigest()[:16],
-                len(tried),
-                frozenset(number for number, place in enumerate(sorted(tried)) if tried[place]),
+                hashlib.sha256(repr(sorted(places)).encode()).hexdigest()[:16],
+                len(places),
+                frozenset(number for number, place in enumerate(sorted(places)) if places[place]),
             )
-            for subject, tried in cells.items()
+            for subject, places in cells.items()
         ]
 
     def tables(self, figures: Figures, rows: Rows) -> list[TextTable]:
@@ -205,7 +205,7 @@ def row(outcome: CrashOutcome, attempt: int = 0) -> Row:
 
 def failures(rows: Iterable[Mapping[str, Any]]) -> list[str]:
     """Return a text for each row that is not valid: its verdicts, and the command that repeats it."""
-    return [_failure(found) for found in rows if found["result"] != "valid"]
+    return [_failure(each) for each in rows if each["result"] != "valid"]
 
 
 def _failure(found: Mapping[str, Any]) -> str:

@@ -47,9 +47,9 @@ class History:
     def note(self, event: str, **details: Any) -> None:
         """Append one event; ``details`` are JSON values."""
         line = json.dumps({"event": event, **details}, separators=(",", ":")).encode() + b"\n"
-        written = os.write(self._descriptor, line)
-        if written != len(line):
-            raise OSError(f"only {written} of {len(line)} bytes of an event were written")
+        length = os.write(self._descriptor, line)
+        if length != len(line):
+            raise OSError(f"only {length} of {len(line)} bytes of an event were written")
 
     def close(self) -> None:
         """Close the file. May be called more than once."""
@@ -134,8 +134,8 @@ def mishap(trial: CrashTrial, number: int, ending: Ending, events: Sequence[Even
         return f"process {number} was killed by signal {-ending.status}, not by the trial"
     if ending.status:
         return f"process {number} failed: {_kind(ending.complaint)}"
-    planned = trial.fault.steps
-    step = planned[number] if number < len(planned) else NOTHING
+    steps = trial.fault.steps
+    step = steps[number] if number < len(steps) else NOTHING
     if unstruck := step.unstruck(noted):
         return f"process {number} {unstruck}"
     return "" if "closed" in noted else f"process {number} ended without closing its task"
@@ -183,14 +183,14 @@ def state(pairs: Mapping[str, str]) -> State:
 
 
 def _life(events: Sequence[Event], log: Log, acknowledged: Sequence[Acknowledged]) -> LaterProcess:
-    found: dict[str, FoundStore] = {}
+    stores: dict[str, FoundStore] = {}
     restored: dict[str, RestoredStore] = {}
     for event in events:
         if event["event"] == "found":
-            found = {store: _found(reported) for store, reported in event["stores"].items()}
+            stores = {store: _found(reported) for store, reported in event["stores"].items()}
         elif event["event"] == "restored":
             restored = _restored(event)
-    return LaterProcess(log, acknowledged, found, restored)
+    return LaterProcess(log, acknowledged, stores, restored)
 
 
 def _restored(event: Event) -> dict[str, RestoredStore]:

@@ -80,8 +80,8 @@ def encoded(operations: list[Operation]) -> bytes:
 def decoded(value: bytes) -> list[Operation]:
     """Return the operations that ``encoded`` wrote."""
     return [
-        Operation(kind, store, key.encode("latin-1"), _bytes(end), _bytes(written))
-        for kind, store, key, end, written in json.loads(value)
+        Operation(kind, store, key.encode("latin-1"), _bytes(end), _bytes(text))
+        for kind, store, key, end, text in json.loads(value)
     ]
 
 

@@ -57,8 +57,8 @@ def crash_matrix(
     """
     check_profile(profile)
     check_known("durability", DURABILITIES, *durabilities)
-    chosen = [backend_named(name) for name in (backends() if backend_names is None else backend_names)]
-    return list(SIZES[profile].cells(chosen, durabilities, seeds))
+    able = [backend_named(name) for name in (backends() if backend_names is None else backend_names)]
+    return list(SIZES[profile].cells(able, durabilities, seeds))
 
 
 def _all(chosen: Sequence[Backend], durabilities: Sequence[str], seeds: Sequence[int]) -> Iterator[CrashTrial]:
@@ -142,8 +142,8 @@ def _cases(backend: Backend, durability: str, seed: int) -> dict[str, CrashTrial
     for failpoint in reached:
         fault, shape = _kill_at(failpoint, durability, at_end, choose)
         cases[failpoint.name] = trial(fault, shape)
-    planned = {name: fault for kind in FAULTS.values() for name, fault in kind.planned(choose).items()}
-    cases |= {name: trial(fault, UNDER_PRESSURE if fault.flushes else None) for name, fault in planned.items()}
+    faults = {name: fault for kind in FAULTS.values() for name, fault in kind.planned(choose).items()}
+    cases |= {name: trial(fault, UNDER_PRESSURE if fault.flushes else None) for name, fault in faults.items()}
     at_least_once: dict[str, Fault] = {"kill inside a transaction": KillAfter(inside(choose))} | {
         f"kill {place}": Kill(failpoint, choose.randint(1, 9)) for place, failpoint in _TASK_FAILPOINTS.items()
     }
@@ -223,12 +223,12 @@ class CrashGrid(Grid):
         full_names(self.caught)
         options = {option for name in full_names(self.backends) for option in backend_named(name).options}
         check_known("option", options, *(option for option, _ in self.options))
-        known = _known_failpoints()
+        failpoints = _known_failpoints()
         for fault in self.faults:
             if isinstance(fault, KillAtEach):
                 check_known("part", list(Part), fault.part)
             else:
-                check_known("failpoint", known, *_named(fault))
+                check_known("failpoint", failpoints, *_named(fault))
 
     def trials(self, seed: int) -> list[CrashTrial]:
         """Return the trials of one seed; none with mutants, which are built into all of them."""
@@ -264,18 +264,18 @@ class CrashGrid(Grid):
                 and _part_killed(trial.fault) == fault.part
                 and not set(unreached) & set(_named(trial.fault))
             ]
-        chosen = backend_named(backend)
+        able = backend_named(backend)
         built_in = FAILPOINTS if mutant else ()
-        if not {*_failpoints(chosen), *built_in}.issuperset(_named(fault)):
+        if not {*_failpoints(able), *built_in}.issuperset(_named(fault)):
             return []
         shape: dict[str, Any] = {
             "mix": self.mix,
             "commit_every": self.commit_every,
             "uncommitted_max_bytes": self.uncommitted_max_bytes,
-            "options": tuple(option for option in self.options if option[0] in chosen.options),
+            "options": tuple(option for option in self.options if option[0] in able.options),
             "records": PLAIN if mutant else IN_TURN[turn % len(IN_TURN)],
         }
-        return [CrashTrial(chosen.name, fault, durability=str(durability), seed=seed, **shape)]
+        return [CrashTrial(able.name, fault, durability=str(durability), seed=seed, **shape)]
 
 
 def _named(fault: Fault) -> list[str]:

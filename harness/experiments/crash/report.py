@@ -47,10 +47,10 @@ def crash_trials(rows: Iterable[Row]) -> list[Figure]:
     trials = []
     for key, group in grouped(rows, ("trial_id", *KEY, "seed", "repeat_command", "expected")):
         results = {str(row["result"]) for row in group}
-        found = sorted(
+        anomalies = sorted(
             f"{row['checker']}: {row['detail'] or row['result']}" for row in group if row["result"] != "valid"
         )
-        trials.append({**key, "result": _worst(results), "found": found})
+        trials.append({**key, "result": _worst(results), "found": anomalies})
     caught = {(trial["scenario"], trial["backend"]) for trial in trials if trial["result"] == "anomaly"}
     for trial in trials:
         defect_found = trial["expected"] == "anomaly" and (trial["scenario"], trial["backend"]) in caught
@@ -175,7 +175,7 @@ def crash_chart(figures: Sequence[Figure]) -> Chart:
         )
         for key, group in grouped(placed, ("place", "backend", "durability"))
     ]
-    tried = {(cell.subject, cell.backend) for cell in cells}
+    pairs = {(cell.subject, cell.backend) for cell in cells}
     blank = [
         Mark(
             backend,
@@ -185,7 +185,7 @@ def crash_chart(figures: Sequence[Figure]) -> Chart:
         )
         for place in sorted({cell.subject for cell in cells})
         for backend in sorted({cell.backend for cell in cells})
-        if (place, backend) not in tried
+        if (place, backend) not in pairs
     ]
     cells.sort(key=lambda cell: (cell.subject, cell.backend, level_order(cell.level)))
     levels = ", ".join(sorted({cell.level for cell in cells}, key=level_order))
@@ -211,9 +211,9 @@ def _worst_of_cells(cells: Sequence[Row]) -> CellResult:
 
 def _has_step(backend: str, place: str) -> bool:
     """Return False for a failpoint that other backends have, and this one has not."""
-    known = backends()
+    registry = backends()
     return (
-        backend not in known
-        or place in known[backend].failpoints
-        or not any(place in each.failpoints for each in known.values())
+        backend not in registry
+        or place in registry[backend].failpoints
+        or not any(place in each.failpoints for each in registry.values())
     )

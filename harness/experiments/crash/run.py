@@ -135,7 +135,7 @@ def examine(
 
     The trial uses ``work``, an empty folder that is kept, or else a temporary folder that is removed.
     """
-    begun = time.monotonic()
+    start = time.monotonic()
     folder = work or Path(tempfile.mkdtemp(prefix=f"trial-{trial.id}-"))
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -150,7 +150,7 @@ def examine(
     finally:
         if work is None:
             shutil.rmtree(folder, ignore_errors=True)
-    return CrashOutcome(trial, verdicts, time.monotonic() - begun, complaint)
+    return CrashOutcome(trial, verdicts, time.monotonic() - start, complaint)
 
 
 def truncate(changelog: Path, log: Log, records: str = PLAIN) -> None:
@@ -162,16 +162,16 @@ def truncate(changelog: Path, log: Log, records: str = PLAIN) -> None:
     the old records and the new ones, a deletion of an unused key is truncated too. So even a store that has every old
     record is out of reach.
     """
-    with SqliteChangelog(changelog, Durability.PROCESS) as opened:
+    with SqliteChangelog(changelog, Durability.PROCESS) as log_file:
         for store in STORES:
             partition = TopicPartition(changelog_topic(store), 0)
-            with opened.producer() as producer:
+            with log_file.producer() as producer:
                 producer.send(partition, NO_KEY, None)
                 start = producer.flush()[partition] + 1
                 for key, value in sorted(replay_all(log.stores[store]).items()):
                     producer.send(partition, key, value, logged_time_ms(records, value))
                 producer.flush()
-            opened.truncate(partition, start)
+            log_file.truncate(partition, start)
 
 
 def _log(work: Path, records: str = PLAIN) -> Log:

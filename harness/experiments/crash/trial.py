@@ -112,8 +112,9 @@ def admitted(trial: CrashTrial) -> CrashTrial:
     StoreConfig(backend=backend.name, durability=Durability(trial.durability), options=dict(trial.options))
     if trial.mutant is not None and trial.mutant not in CRASH_TRIALS:
         raise unknown("mutant of crash trials called", trial.mutant, CRASH_TRIALS)
-    known = {*backend.failpoints, *task_transaction.FAILPOINTS, *LOG_FAILPOINTS, *(FAILPOINTS if trial.mutant else ())}
+    built_in = FAILPOINTS if trial.mutant else ()
+    failpoints = {*backend.failpoints, *task_transaction.FAILPOINTS, *LOG_FAILPOINTS, *built_in}
     for step in trial.fault.steps:
-        if step.place and step.place not in known:
-            raise unknown(f"failpoint of {backend.name} called", step.place, known)
+        if step.place and step.place not in failpoints:
+            raise unknown(f"failpoint of {backend.name} called", step.place, failpoints)
     return replace(trial, backend=backend.name)

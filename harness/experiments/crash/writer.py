@@ -258,9 +258,9 @@ def changelog_partition(store: str) -> TopicPartition:
 
 def store_options(trial: CrashTrial) -> dict[str, object]:
     """Return the backend's options in this trial."""
-    known = backend_named(trial.backend).options
+    options = backend_named(trial.backend).options
     pressure = PRESSURE if trial.fault.flushes else {}
-    return {name: value for name, value in pressure.items() if name in known} | dict(trial.options)
+    return {name: value for name, value in pressure.items() if name in options} | dict(trial.options)
 
 
 def dump(store: Any) -> dict[str, str]:
@@ -277,8 +277,8 @@ def work(number: int) -> None:
     """
     folder = Path.cwd()
     trial = replay.from_text(CrashTrial, (folder / TRIAL_FILE).read_text())
-    planned = trial.fault.steps
-    step = planned[number] if number < len(planned) else NOTHING
+    steps = trial.fault.steps
+    step = steps[number] if number < len(steps) else NOTHING
     patch(trial.mutant, backend_named(trial.backend).name)
     with History(folder / history_file(number)) as history:
         if number:
@@ -302,15 +302,15 @@ def found(trial: CrashTrial, folder: Path, store: str) -> dict[str, Any]:
     path = StateDirectory(folder).store_folder(TASK, trial.backend, store)
     with open_store(
         trial.backend, path, name=store, durability=trial.durability, options=store_options(trial)
-    ) as opened:
+    ) as content:
         return {
-            "state": dump(view_as_map(trial.records, opened.read_only(IsolationLevel.READ_COMMITTED))),
-            "committed_offset": opened.committed_offset(changelog_partition(store)),
-            "position": opened.position(IsolationLevel.READ_COMMITTED).get(INPUT),
-            "recovery": opened.recover().outcome,
-            "transactional": opened.transactional,
-            "manages_offsets": opened.manages_offsets,
-            "persistent": opened.persistent,
+            "state": dump(view_as_map(trial.records, content.read_only(IsolationLevel.READ_COMMITTED))),
+            "committed_offset": content.committed_offset(changelog_partition(store)),
+            "position": content.position(IsolationLevel.READ_COMMITTED).get(INPUT),
+            "recovery": content.recover().outcome,
+            "transactional": content.transactional,
+            "manages_offsets": content.manages_offsets,
+            "persistent": content.persistent,
         }
 
 

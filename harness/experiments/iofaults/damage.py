@@ -47,13 +47,13 @@ class AtRest(InjectedFault):
         recording = shop.recording()
         check_maps(recording)
         tree = Tree.of(recording)
-        planned = plan(shop.case.variant, tree, shop.seed)
-        closed, nothing = Promised(shop.case.commits, shop.case.commits), Promised()
+        corruptions = plan(shop.case.variant, tree, shop.seed)
+        after_commits, nothing = Promised(shop.case.commits, shop.case.commits), Promised()
         # Another recording of the same case may have had more files.
-        for point in (point for point in points if point < len(planned)):
-            damaged = damage(shop.case.variant, tree, planned[point])
+        for point in (point for point in points if point < len(corruptions)):
+            damaged = damage(shop.case.variant, tree, corruptions[point])
             # If no file is left, no store can know that there was one: opening creates a new store.
-            promises = closed if damaged.files else nothing
+            promises = after_commits if damaged.files else nothing
 
             def trial(
                 damaged: Tree = damaged, promises: Promised = promises, *, verify: bool = True
@@ -61,7 +61,7 @@ class AtRest(InjectedFault):
                 shop.place(damaged)
                 return promises, shop.verdict(promises, verify=verify)
 
-            path, at = planned[point]
+            path, at = corruptions[point]
             row = shop.tried(point, "", f"{path} {shop.case.variant} at {at}", trial)
             if row["noticed"] == "verify":
                 _, unverified = shop.patiently(partial(trial, verify=False))
@@ -81,19 +81,19 @@ class AtRest(InjectedFault):
 
 def plan(variant: str, tree: Tree, seed: int) -> list[Damage]:
     """Return the corruptions of the files of ``tree``, some for each file; the same ones for the same seed."""
-    planned = []
+    corruptions = []
     for path, content in tree.files.items():
         choose = random.Random(f"damage {variant} {seed} {path}")
         if variant == "missing":
-            planned.append(Damage(path))
+            corruptions.append(Damage(path))
         elif content.size and variant == "flipped":
             is_large = content.size >= _LARGE_BYTES and not path.endswith(MAPS_THAT_DO_NOT_MATTER)
             times = _PER_LARGE_FILE if is_large else _PER_FILE
-            planned += [Damage(path, choose.randrange(8 * content.size)) for _ in range(times)]
+            corruptions += [Damage(path, choose.randrange(8 * content.size)) for _ in range(times)]
         elif content.size:
             sectors = choose.choices(range(0, content.size, _SECTOR_BYTES), k=_PER_FILE // 2)
-            planned += [Damage(path, at) for at in sorted({0, content.size // 2, content.size - 1, *sectors})]
-    return planned
+            corruptions += [Damage(path, at) for at in sorted({0, content.size // 2, content.size - 1, *sectors})]
+    return corruptions
 
 
 def damage(variant: str, tree: Tree, planned: Damage) -> Tree:
@@ -101,7 +101,7 @@ def damage(variant: str, tree: Tree, planned: Damage) -> Tree:
     damaged = tree.copy()
     [number] = [number for path, number in tree.paths if path == planned.path]
     if variant == "missing":
-        for entry in [entry for entry, named in damaged.names.items() if named == number]:
+        for entry in [entry for entry, file in damaged.names.items() if file == number]:
             del damaged.names[entry]
     elif variant == "truncated":
         damaged.contents[number] = damaged.contents[number].resized(planned.at)

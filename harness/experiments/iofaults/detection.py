@@ -70,8 +70,8 @@ def detect_fully(
     Raises: as ``Workshop`` and ``in_parts``.
     """
     case = case_of(mutant, subject, fault)
-    planned = [PlannedCase(case, seed, points_max)]
-    return _searched(planned, lambda row: not row["expected"], fork_server, deadline)
+    cases = [PlannedCase(case, seed, points_max)]
+    return _searched(cases, lambda row: not row["expected"], fork_server, deadline)
 
 
 def _searched(
@@ -126,12 +126,12 @@ def trials_of(profile_name: str, mutant: str, subject: str, seed: int) -> list[P
     They use a store of the kind that the mutant needs. If the mutant has a variant of the fault, its cases come first.
     """
     by = IO_MUTANTS[mutant]
-    made = [
+    cases = [
         replace(item, case=replace(item.case, mutant=mutant, records=by.records or item.case.records))
         for item in planned_cases(profile_name, seed, [subject])
         if (item.case.fault, item.case.level) == (by.fault, LEVEL)
     ]
-    return sorted(made, key=lambda item: bool(by.variant) and item.case.variant != by.variant)
+    return sorted(cases, key=lambda item: bool(by.variant) and item.case.variant != by.variant)
 
 
 def detect(
@@ -147,8 +147,8 @@ def detect(
     They run in the order in which they are drawn. A harness error detects no mutant. Raises: as ``Workshop`` and
     ``in_parts``.
     """
-    planned = trials_of(profile_name, mutant, subject, seed)
-    return _searched(planned, is_wrong, fork_server, deadline)
+    cases = trials_of(profile_name, mutant, subject, seed)
+    return _searched(cases, is_wrong, fork_server, deadline)
 
 
 def mutant_row(wanted: PlannedMutant, fork_server: ForkServer | None, deadline: Deadline = NEVER) -> Row:
@@ -158,23 +158,23 @@ def mutant_row(wanted: PlannedMutant, fork_server: ForkServer | None, deadline: 
     """
     row = untried_row(wanted)
     try:
-        found = _tried(wanted, row, fork_server, deadline)
+        detection = _tried(wanted, row, fork_server, deadline)
     except TimeOverError:
         return row
     except Exception as error:
         trouble = {"result": str(Found.HARNESS_ERROR), "detail": f"{type(error).__name__}: {error}"}
         return row | trouble | {"expected": False}
-    if found.row is None and (found.trouble or not found.states):
-        trouble = {"result": str(Found.HARNESS_ERROR), "detail": found.trouble or "nothing was tried"}
-        return row | trouble | {"states": found.states, "expected": False}
-    by = found.row or {}
+    if detection.row is None and (detection.trouble or not detection.states):
+        trouble = {"result": str(Found.HARNESS_ERROR), "detail": detection.trouble or "nothing was tried"}
+        return row | trouble | {"states": detection.states, "expected": False}
+    by = detection.row or {}
     return row | {
-        "states": found.states,
+        "states": detection.states,
         "result": by.get("result", ""),
         "description": by.get("description", ""),
         "detail": by.get("detail", ""),
         "repeat": by.get("repeat", row["repeat"]),
-        "expected": wanted.measured or (found.row is not None) is wanted.found,
+        "expected": wanted.measured or (detection.row is not None) is wanted.found,
     }
 
 
@@ -217,33 +217,33 @@ def measure(mutants: Sequence[str] | None, backends: Sequence[str] | None, seeds
     and if there is nothing to measure.
     """
     check_known("mutant", IO_MUTANTS, *(mutants or ()))
-    chosen = None if backends is None else [subject_named(name) for name in backends]
+    names = None if backends is None else [subject_named(name) for name in backends]
     pairs = [
         (mutant, subject)
         for mutant in mutants or IO_MUTANTS
         for subject in subjects_with(mutant)
-        if chosen is None or subject in chosen
+        if names is None or subject in names
     ]
     if not pairs or not seeds:
         raise ConfigError(
             "there is nothing to measure: name mutants and backends that fit each other, and at least one seed"
         )
     recorder_library()
-    found: dict[str, list[bool]] = {}
+    outcomes: dict[str, list[bool]] = {}
     with fork_server(preload=True) as server:
         for mutant, subject in pairs:
-            missed = []
+            misses = []
             for seed in seeds:
                 detection = detect(mutant, subject, seed, DEFAULT, server)
                 if detection.row is None and detection.trouble:
                     raise ConfigError(f"{mutant} in {subject} at seed {seed} has no verdict: {detection.trouble}")
-                found.setdefault(mutant, []).append(detection.row is not None)
-                missed += [seed] if detection.row is None else []
-            told = f", missed at {', '.join(map(str, missed))}" if missed else ""
-            print(f"{mutant} in {subject}: {len(seeds) - len(missed)} of {len(seeds)} seeds{told}", flush=True)
-    weak = [mutant for mutant, runs in found.items() if sum(runs) < ENOUGH * len(runs)]
-    for mutant, runs in found.items():
+                outcomes.setdefault(mutant, []).append(detection.row is not None)
+                misses += [seed] if detection.row is None else []
+            suffix = f", missed at {', '.join(map(str, misses))}" if misses else ""
+            print(f"{mutant} in {subject}: {len(seeds) - len(misses)} of {len(seeds)} seeds{suffix}", flush=True)
+    weak = [mutant for mutant, runs in outcomes.items() if sum(runs) < ENOUGH * len(runs)]
+    for mutant, runs in outcomes.items():
         print(f"{mutant}: detected in {sum(runs)} of {len(runs)} runs, {100 * sum(runs) / len(runs):.0f} %")
-    enough = f"{len(found) - len(weak)} of {len(found)} mutants"
+    enough = f"{len(outcomes) - len(weak)} of {len(outcomes)} mutants"
     print(f"The {DEFAULT} profile detects {enough} in {ENOUGH:.0%} of their runs or more.")
     return 1 if weak else 0

@@ -81,8 +81,8 @@ def repeated(asked: Asked) -> Again:
 
 def _lines(row: Row) -> list[str]:
     first = f"{row['backend']} at {row['durability']}, {row['description']}, seed {row['seed']}: {row['result']}"
-    found = f"  acknowledged {row['acknowledged']}, found {row['state']}, attempted {row['attempted']}"
-    return [first, found, *([f"  {row['detail']}"] if row["detail"] else [])]
+    numbers = f"  acknowledged {row['acknowledged']}, found {row['state']}, attempted {row['attempted']}"
+    return [first, numbers, *([f"  {row['detail']}"] if row["detail"] else [])]
 
 
 def ask(asked: Asked) -> list[Row]:
@@ -210,17 +210,19 @@ class IoFaults(Experiment[IoTrial]):
         night = request.profile == NIGHT
         cases = plan.planned_cases(request.profile, NIGHTS_SEED if night else request.seed, request.backends)
         if night:
-            known = request.coverage or Coverage()
-            cases = [replace(case, night=request.seed, covered=known.known(*covered_key(case.case))) for case in cases]
+            coverage = request.coverage or Coverage()
+            cases = [
+                replace(each, night=request.seed, covered=coverage.known(*covered_key(each.case))) for each in cases
+            ]
         return [*cases, *plan.planned_mutants(request.profile, request.seed, request.backends)]
 
     def prepare(self, trials: Sequence[IoTrial], kept: Path, each: Each) -> list[IoTrial]:
         """Record each writer process once, and return the points of each case in parts of some seconds."""
-        wanted = [trial for trial in dict.fromkeys(trials) if not isinstance(trial, Subset)]
-        writers = list(dict.fromkeys(RecordedWriter.of(trial) for trial in wanted if isinstance(trial, PlannedCase)))
-        made = each(partial(_record, kept), writers)
-        recorded = {writer: Recorded(*fields) for writer, fields in zip(writers, made, strict=True)}
-        subsets: list[IoTrial] = [*subsets_of(wanted, recorded, kept, self._points_per_subset)]
+        work = [trial for trial in dict.fromkeys(trials) if not isinstance(trial, Subset)]
+        writers = list(dict.fromkeys(RecordedWriter.of(trial) for trial in work if isinstance(trial, PlannedCase)))
+        summaries = each(partial(_record, kept), writers)
+        recorded = {writer: Recorded(*fields) for writer, fields in zip(writers, summaries, strict=True)}
+        subsets: list[IoTrial] = [*subsets_of(work, recorded, kept, self._points_per_subset)]
         return fair_order(subsets, _strata, seed=len(subsets))
 
     def run(self, trial: IoTrial, worker: TrialWorker) -> Iterable[Row]:
@@ -243,17 +245,17 @@ class IoFaults(Experiment[IoTrial]):
 
     def covered(self, trials: Sequence[IoTrial], rows: Sequence[Row]) -> list[Covered]:
         """Return the points of each case that were explored."""
-        found: dict[tuple[str, str, str], Covered] = {}
+        by_case: dict[tuple[str, str, str], Covered] = {}
         for row in rows:
             if row["kind"] == "operation_slice" and row["definition"]:
                 case = IoFaultCase(
                     row["backend"], row["durability"], row["fault"], row["variant"], records=row["records"]
                 )
                 key = covered_key(case)
-                before = found[key].tried if key in found else frozenset()
-                tried = before | numbers(row["explored"])
-                found[key] = Covered(*key, row["definition"], row["points_in_all"], tried)
-        return list(found.values())
+                before = by_case[key].tried if key in by_case else frozenset()
+                points = before | numbers(row["explored"])
+                by_case[key] = Covered(*key, row["definition"], row["points_in_all"], points)
+        return list(by_case.values())
 
     def untried(self, trial: IoTrial) -> list[Row]:
         """Return a row with no explored point, or a mutant that was not tried."""
@@ -293,11 +295,11 @@ class IoFaults(Experiment[IoTrial]):
 
     def figures(self, rows: Rows) -> dict[str, list[Figure]]:
         """Return the trials by level, fault, variant and backend; the mutants; how often mutants are detected."""
-        tried = rows.get("mutant", ())
+        mutant_rows = rows.get("mutant", ())
         return {
             "operation": operations(rows),
-            "mutant": mutants(tried),
-            "detection": detections(tried),
+            "mutant": mutants(mutant_rows),
+            "detection": detections(mutant_rows),
         }
 
     def tables(self, figures: Figures, rows: Rows) -> list[TextTable]:
@@ -314,8 +316,8 @@ class IoFaults(Experiment[IoTrial]):
 
     def failures(self, figures: Figures, rows: Rows) -> list[Failure]:
         """Return every broken promise, every missing verdict, and every mutant that was missed."""
-        tried = [*rows.get("operation", ()), *rows.get("mutant", ())]
-        return [_failure(row) for row in tried if is_wrong(row)]
+        trials = [*rows.get("operation", ()), *rows.get("mutant", ())]
+        return [_failure(row) for row in trials if is_wrong(row)]
 
     def page(self, figures: Figures, rows: Rows, facts: Mapping[str, Any]) -> Page:
         """Return the page about I/O faults."""
@@ -328,7 +330,7 @@ def explore(subset: Subset, fork_server: ForkServer | None = None, deadline: Dea
     After ``deadline`` no point begins; the row of the subset says how many were explored.
     ``fork_server`` is as for a workshop. A caller that explores several subsets can use one for all of them.
     """
-    begun = time.monotonic()
+    start = time.monotonic()
     if subset.planned_mutant is not None:
         rows = [mutant_row(subset.planned_mutant, fork_server, deadline)]
     else:
@@ -336,7 +338,7 @@ def explore(subset: Subset, fork_server: ForkServer | None = None, deadline: Dea
         states = sum(row["states"] for row in rows)
         rows.append(_subset_row(subset) | {"points": explored, "states": states, "trials": len(rows)})
         rows[-1]["explored"] = ranges(subset.points[:explored])
-    return [_of_subset(subset, row, time.monotonic() - begun) for row in rows]
+    return [_of_subset(subset, row, time.monotonic() - start) for row in rows]
 
 
 def _subset_row(subset: Subset) -> Row:

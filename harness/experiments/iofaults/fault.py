@@ -115,8 +115,8 @@ def drawn(points: Sequence[int], groups: Iterable[Group], rng: Random) -> list[i
     there = set(points)
     ranked = []
     for weight, members in groups:
-        known = [point for point in members if point in there]
-        for rank, point in enumerate(rng.sample(known, len(known)), 1):
+        present = [point for point in members if point in there]
+        for rank, point in enumerate(rng.sample(present, len(present)), 1):
             ranked.append((rank / weight, rng.random(), point))
     first = [point for _, _, point in sorted(ranked)]
     alike = rng.sample(list(points), len(points))
@@ -150,15 +150,15 @@ def unsynced(recording: Sequence[IoOperation]) -> list[Group]:
     """
     operations = numbered(recording)
     before_syncs = [each.index for each in operations if _is_sync(each)] + [len(operations)]
-    told = {before_syncs[bisect_left(before_syncs, commit.stop)] for commit in commits(recording)} | {len(operations)}
+    urgent = {before_syncs[bisect_left(before_syncs, commit.stop)] for commit in commits(recording)} | {len(operations)}
     inside = {point for commit in commits(recording) for point in commit}
-    named = {each.index + 1 for each in operations if each.kind in _NAMES}
-    others = [each for each in operations if each.index not in told and (each.kind in _NAMES or _is_sync(each))]
+    after_names = {each.index + 1 for each in operations if each.kind in _NAMES}
+    others = [each for each in operations if each.index not in urgent and (each.kind in _NAMES or _is_sync(each))]
     return [
-        Group(4, sorted(told)),
+        Group(4, sorted(urgent)),
         *_shared_out(4, [operation for operation in others if operation.index in inside]),
         *_shared_out(1, [operation for operation in others if operation.index not in inside]),
-        Group(1 / 2, sorted(named - told - {each.index for each in others})),
+        Group(1 / 2, sorted(after_names - urgent - {each.index for each in others})),
     ]
 
 

@@ -108,12 +108,12 @@ class IoFaultGrid(Grid):
 
         Raises: ConfigError for a fault or variant that does not exist.
         """
-        chosen = self._chosen()
+        backends = self._chosen()
         return [
             PlannedCase(self._case(fault, subject, level, seed), seed, self.points_max)
             for fault in self.faults
             for subject, level in subjects()
-            if level in self.durabilities and _is_chosen(subject, chosen)
+            if level in self.durabilities and _is_chosen(subject, backends)
         ]
 
     def mutant_trials(self, mutant: str, seeds: range) -> list[PlannedMutant]:
@@ -216,8 +216,8 @@ SIZES: Mapping[str, IoFaultSize] = MappingProxyType(
 def planned_cases(name: str, seed: int, chosen: Sequence[str] | None = None) -> list[PlannedCase]:
     """Return the cases of the profile ``name`` (smoke, default, night), of all subjects or the ``chosen`` backends."""
     backends = None if chosen is None else tuple(chosen)
-    planned = [item for grid in SIZES[name].grids for item in replace(grid, backends=backends).trials(seed)]
-    bounded = [(item, _points_max(name, item)) for item in planned]
+    cases = [item for grid in SIZES[name].grids for item in replace(grid, backends=backends).trials(seed)]
+    bounded = [(item, _points_max(name, item)) for item in cases]
     return [replace(item, points_max=most) for item, most in bounded if most != 0]
 
 
@@ -246,7 +246,7 @@ def planned_mutants(
     The default profile's own trials are measured at ``seed`` and at seeds derived from it. The profile smoke has one
     mutant for each fault, in one subject, and measures nothing.
     """
-    found: list[PlannedMutant] = []
+    trials: list[PlannedMutant] = []
     of_profile = SIZES[name]
     if mutants is None:
         one_each: dict[str, str] = {}
@@ -262,13 +262,13 @@ def planned_mutants(
             if measured and name == DEFAULT and by.fault == "kill" and _points_max(DEFAULT, kills) is None:
                 measured = 1
             profile = DEFAULT if measured else ""
-            found.append(PlannedMutant(mutant, subject, by.fault, seed, profile=profile))
+            trials.append(PlannedMutant(mutant, subject, by.fault, seed, profile=profile))
             for drawn_seed in measured_seeds(seed, measured)[1:]:
-                found.append(PlannedMutant(mutant, subject, by.fault, drawn_seed, profile=profile, measured=True))
+                trials.append(PlannedMutant(mutant, subject, by.fault, drawn_seed, profile=profile, measured=True))
             if by.unseen_by and of_profile.unseen_points_max != 0:
                 unseen = PlannedMutant(mutant, subject, by.unseen_by, seed, False, of_profile.unseen_points_max)
-                found.append(unseen)
-    return found
+                trials.append(unseen)
+    return trials
 
 
 def subjects_with(mutant: str) -> list[str]:

@@ -96,14 +96,14 @@ class PowerLossTwice(PowerLoss):
         recording = shop.recording()
         check_maps(recording)
         model = FolderModel(shop.case.variant)
-        wanted = ""
+        second_loss = ""
         firsts: Iterator[tuple[_Cut, Tree]]
         if only:
-            alone, wanted = _read(only)
+            alone, second_loss = _read(only)
             firsts = iter([(alone, rebuild(recording, Tree(), alone.description))])
         else:
-            found = distinct(recording, Tree(), _within(recording, points), model, shop.seed, _FIRST_STATES)
-            firsts = ((_Cut.of(state), state.tree) for state in found)
+            states = distinct(recording, Tree(), _within(recording, points), model, shop.seed, _FIRST_STATES)
+            firsts = ((_Cut.of(state), state.tree) for state in states)
         for first, tree in firsts:
             shop.place(tree)
             # Read the tree again, with file numbers that the recovery's recording does not use.
@@ -122,7 +122,7 @@ class PowerLossTwice(PowerLoss):
             recovery = read_recording(again)
             check_maps(recovery)
             for state in distinct(recovery, base, positions(recovery), model, shop.seed, _SECOND_STATES):
-                if wanted in ("", state.description.to_json()):
+                if second_loss in ("", state.description.to_json()):
                     yield _checked(shop, recording, first, state.tree, state.description) | {"states": state.states}
 
 
@@ -193,9 +193,9 @@ class FailedSync(InjectedFault):
     model_suffix = ", a sync failed earlier"
 
     def explore(self, shop: Workshop, points: Sequence[int], only: str) -> Iterator[Row]:
-        planned = syncs(shop.recording())
-        for point in (point for point in points if point < len(planned)):
-            at = planned[point]
+        operations = syncs(shop.recording())
+        for point in (point for point in points if point < len(operations)):
+            at = operations[point]
             first, second = shop.scratch("failed"), shop.scratch("went-on")
             lives = _Lives(shop, at, first, second)
             promises, verdict = shop.patiently(lives.trial)
@@ -229,8 +229,8 @@ class _Lives:
     def trial(self) -> tuple[Promised, PrefixFinding]:
         """Run both processes. Return what was acknowledged, and "valid" if only a power loss can show an anomaly."""
         shop = self._shop
-        for made in (self._first, self._second):
-            made.unlink(missing_ok=True)
+        for recording in (self._first, self._second):
+            recording.unlink(missing_ok=True)
         before = shop.writer(["FailThenKill", self._at, errno.EIO], self._first)
         promises = shop.promises(before)
         self.reached = before.killed
@@ -296,11 +296,11 @@ def _states(recording: Sequence[IoOperation], begin: int, shop: Workshop) -> Ite
     if shop.case.states_per_position is not None:
         first, others = sorted(acknowledged)[:_FIRST_PROMISES], sorted(acknowledged)[_FIRST_PROMISES:]
         acknowledged = {*first, *Random(f"told {seed} {begin}").sample(others, min(_LATER_PROMISES, len(others)))}
-    opened = next((operation.index for operation in later if operation.text.startswith("attempt")), begin)
+    first_attempt = next((operation.index for operation in later if operation.text.startswith("attempt")), begin)
     met = set()
-    opening = range(begin, opened + 1)
-    drawn = Random(f"opening {seed} {begin}").sample(opening, min(_OPENING_POSITIONS, len(opening)))
-    for position in sorted({*drawn, *acknowledged, end}):
+    opening = range(begin, first_attempt + 1)
+    sample = Random(f"opening {seed} {begin}").sample(opening, min(_OPENING_POSITIONS, len(opening)))
+    for position in sorted({*sample, *acknowledged, end}):
         depth = _ACKNOWLEDGED if position in acknowledged else _OPENING
         for state in states(recording, Tree(), range(position, position + 1), model, seed, depth):
             digest = state.tree.digest(NEVER_READ)

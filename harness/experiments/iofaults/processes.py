@@ -306,21 +306,21 @@ class _Verifier:
         return self._reported
 
     def _write_afterwards(self) -> None:
-        added: dict[bytes, bytes] = {}
+        additions: dict[bytes, bytes] = {}
         for number in (1, 2):
-            written = afterwards(number)
-            self._subject.add(written, self._commits + number)
-            added |= written
+            pairs = afterwards(number)
+            self._subject.add(pairs, self._commits + number)
+            additions |= pairs
         self._subject.close()
         self._subject.open()
         later, offset, position = self._subject.read()
         self._subject.close()
-        self._reported |= {"added": _text(self._expected(added)), "later": _text(later)}
+        self._reported |= {"added": _text(self._expected(additions)), "later": _text(later)}
         self._reported |= {"added_number": self._commits + number, "later_offset": offset, "later_position": position}
 
     def _restore(self) -> None:
-        wanted = model(self._seed, self._attempted)
-        self._reported |= {"wanted": _text(self._expected(wanted)), "wanted_number": self._attempted}
+        state = model(self._seed, self._attempted)
+        self._reported |= {"wanted": _text(self._expected(state)), "wanted_number": self._attempted}
         stage = "close"
         try:
             with suppress(StoreError):
@@ -331,7 +331,7 @@ class _Verifier:
             stage = "open after wiping"
             self._subject.open()
             stage = "restore"
-            self._subject.restore(wanted, self._attempted)
+            self._subject.restore(state, self._attempted)
             self._subject.close()
             stage = "open after restoring"
             self._subject.open()

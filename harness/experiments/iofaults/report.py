@@ -46,7 +46,7 @@ def operations(rows: Mapping[str, Sequence[Row]]) -> list[Figure]:
     figures = []
     for key, subsets in sorted(_grouped(rows.get("operation_slice", ())).items()):
         own = trials.get(key, [])
-        found = Counter(row["result"] for row in own)
+        results = Counter(row["result"] for row in own)
         figures.append(
             {
                 "kind": "operation",
@@ -59,13 +59,13 @@ def operations(rows: Mapping[str, Sequence[Row]]) -> list[Figure]:
                     {row["digest"] or place for place, row in enumerate(own) if row["result"] != Found.HARNESS_ERROR}
                 ),
                 "lost_at_most": max((_lost(row) for row in own), default=0),
-                "restored": found[Found.DETECTED],
-                "torn": found[Found.TORN] + found[Found.PHANTOM],
-                "lost": found[Found.LOST],
-                "silent": sum(found[result] for result in SILENT),
-                "other": sum(number for result, number in found.items() if result not in (*_APART, *SILENT)),
+                "restored": results[Found.DETECTED],
+                "torn": results[Found.TORN] + results[Found.PHANTOM],
+                "lost": results[Found.LOST],
+                "silent": sum(results[result] for result in SILENT),
+                "other": sum(number for result, number in results.items() if result not in (*_APART, *SILENT)),
                 **_detected(own),
-                "no_verdict": found[Found.HARNESS_ERROR],
+                "no_verdict": results[Found.HARNESS_ERROR],
                 "unexpected": sum(not row["expected"] for row in own),
                 "wrong": sum(is_wrong(row) for row in own),
                 "seconds": sum(row["seconds"] for row in subsets),
@@ -89,29 +89,29 @@ def detections(rows: Iterable[Row]) -> list[Figure]:
 
     ``runs`` is the number of seeds, ``found`` the number of those at which the mutant was detected.
     """
-    made: dict[tuple[str, str, str], list[bool]] = {}
+    runs: dict[tuple[str, str, str], list[bool]] = {}
     for row in rows:
         if row["by_gate"] is not None:
-            made.setdefault((row["mutant"], row["backend"], row["fault"]), []).append(row["by_gate"])
+            runs.setdefault((row["mutant"], row["backend"], row["fault"]), []).append(row["by_gate"])
     return [
         {
             "kind": "detection",
             **dict(zip(("mutant", "backend", "fault"), key, strict=True)),
-            "runs": len(found),
-            "found": sum(found),
+            "runs": len(outcomes),
+            "found": sum(outcomes),
         }
-        for key, found in sorted(made.items())
+        for key, outcomes in sorted(runs.items())
     ]
 
 
 def fault_findings(figures: Figures) -> tuple[PageFinding, ...]:
     """Return how many states and trials kept their promise, and how many trials of mutants ended as expected."""
     promised = [figure for figure in figures["operation"] if is_promised(figure)]
-    tried = sum(figure["distinct"] + figure["no_verdict"] for figure in promised)
-    kept = tried - sum(figure["wrong"] for figure in promised)
+    trials = sum(figure["distinct"] + figure["no_verdict"] for figure in promised)
+    good = trials - sum(figure["wrong"] for figure in promised)
     mutants_ = [figure for figure in figures["mutant"] if figure["result"] != NOT_TRIED]
     return (
-        PageFinding("states and trials of I/O faults", tried, kept, "kept what was promised"),
+        PageFinding("states and trials of I/O faults", trials, good, "kept what was promised"),
         PageFinding(
             "trials of mutants",
             len(mutants_),
@@ -296,8 +296,8 @@ DETECTIONS = Listing(
 
 def operation_tables(figures: Figures) -> list[TextTable]:
     """Return all tables that have rows."""
-    told = in_words(figures)
-    return [table for each in (PROMISES, POWER, PROCESSES, DAMAGE, MUTANT_STATES) for table in each.tables(told)]
+    worded = in_words(figures)
+    return [table for each in (PROMISES, POWER, PROCESSES, DAMAGE, MUTANT_STATES) for table in each.tables(worded)]
 
 
 def left_out(figures: Figures) -> str:
@@ -403,16 +403,16 @@ def page(figures: Figures, failures: Sequence[str], skipped: str) -> Page:
 
 
 def _body(figures: Figures, failures: Sequence[str]) -> list[str]:
-    told, parts = in_words(figures), []
+    worded, parts = in_words(figures), []
     if figures["operation"]:
-        parts.append(PROMISES.table(told).markdown())
+        parts.append(PROMISES.table(worded).markdown())
     parts.append(text.failures("Trials that failed", failures) if failures else "Nothing broke a promise.\n")
     if figures["operation"]:
-        parts += ["## Power loss\n", _MODELS, *(table.folded() for table in POWER.tables(told))]
-        parts += ["## Kills and failing calls\n", *(table.folded() for table in PROCESSES.tables(told))]
-        parts += ["## Corruption at rest\n", _DAMAGE, DAMAGE.table(told).folded()]
+        parts += ["## Power loss\n", _MODELS, *(table.folded() for table in POWER.tables(worded))]
+        parts += ["## Kills and failing calls\n", *(table.folded() for table in PROCESSES.tables(worded))]
+        parts += ["## Corruption at rest\n", _DAMAGE, DAMAGE.table(worded).folded()]
     if figures["mutant"]:
-        parts += [f"## {MUTANTS}\n", MUTANT_STATES.table(told).folded()]
+        parts += [f"## {MUTANTS}\n", MUTANT_STATES.table(worded).folded()]
     if figures["detection"]:
-        parts += [_DETECTION, DETECTIONS.table(told).folded()]
+        parts += [_DETECTION, DETECTIONS.table(worded).folded()]
     return parts

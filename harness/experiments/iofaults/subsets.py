@@ -125,13 +125,13 @@ def subsets_of(
     points_per_subset: int | None = None,
 ) -> list[Subset]:
     """Return all that is planned as tasks. Mutants come first, because their duration is not known in advance."""
-    found: list[Subset] = []
-    wanted = list(planned)
-    for each in wanted:
+    subsets: list[Subset] = []
+    work = list(planned)
+    for each in work:
         if isinstance(each, PlannedMutant):
             mutant = case_of(each.mutant, each.subject, each.fault)
-            found.append(Subset(len(found), each.scenario, each.seed, mutant, planned_mutant=each))
-    for each in wanted:
+            subsets.append(Subset(len(subsets), each.scenario, each.seed, mutant, planned_mutant=each))
+    for each in work:
         if isinstance(each, PlannedCase):
             writer = RecordedWriter.of(each)
             case, recording = each.case, ""
@@ -143,15 +143,13 @@ def subsets_of(
             width = points_per_subset or IO_FAULTS[case.fault].points_per_subset
             in_all = range(0 if of.error else of.points[case.fault_and_variant])
             order = in_turn(each, in_all, of.groups.get(case.fault, ()))
-            if each.night is not None:
-                known = each.covered
-                # Points of another definition are new.
-                tried = known.tried if known is not None and known.definition == of.definition else frozenset[int]()
-                order = sorted(order, key=tried.__contains__)
+            # Points of another definition are new.
+            if each.night is not None and each.covered and each.covered.definition == of.definition:
+                order = sorted(order, key=each.covered.tried.__contains__)
             parts = [()] if of.error else cut(sorted(order), width) if points_per_subset else in_rounds(order, width)
-            found += [
+            subsets += [
                 Subset(
-                    len(found) + place,
+                    len(subsets) + place,
                     each.scenario,
                     each.seed,
                     case,
@@ -164,7 +162,7 @@ def subsets_of(
                 )
                 for place, points in enumerate(parts)
             ]
-    return found
+    return subsets
 
 
 def trial_rows(subset: Subset, fork_server: ForkServer | None, deadline: Deadline = NEVER) -> tuple[list[Row], int]:
@@ -190,11 +188,11 @@ def trial_rows(subset: Subset, fork_server: ForkServer | None, deadline: Deadlin
             explored = sum(point < last for point in subset.points)
         except Exception as error:
             trouble = f"{type(error).__name__}: {error}"
-    shown = replace(case, recording="" if subset.error else subset.recording)
+    own = replace(case, recording="" if subset.error else subset.recording)
     for row in rows:
-        row["repeat"] = "" if row["expected"] else repeat_command(shown, row["point"], row["seed"], row["only"])
+        row["repeat"] = "" if row["expected"] else repeat_command(own, row["point"], row["seed"], row["only"])
     if trouble:
-        rows.append(_no_verdict(case, trouble, subset.points) | {"repeat": repeat_command(shown, None, subset.seed)})
+        rows.append(_no_verdict(case, trouble, subset.points) | {"repeat": repeat_command(own, None, subset.seed)})
     return rows, explored
 
 

@@ -47,19 +47,19 @@ class IoChange(NamedTuple):
 def changes(seed: int, number: int) -> tuple[IoChange, ...]:
     """Return the calls of commit ``number`` in order; the first commit is 1."""
     choose = random.Random(f"commit {seed} {number}")
-    made = []
+    calls = []
     if number % _RANGE_EVERY == 0:
         start = choose.randrange(_KEYS - 8)
-        made.append(IoChange(_key(start), None, _key(start + 7)))
+        calls.append(IoChange(_key(start), None, _key(start + 7)))
     for key in choose.sample(range(_KEYS), 7):
         value = choose.randbytes(choose.choice((0, 9, 40, 90, 250)))
-        made.append(IoChange(_key(key), None if choose.random() < 0.2 else value))
+        calls.append(IoChange(_key(key), None if choose.random() < 0.2 else value))
     if number % LARGE_EVERY == 0:
         for key in choose.sample(range(_KEYS), _LARGE_VALUES):
-            made.append(IoChange(_key(key), choose.randbytes(_LARGE_BYTES)))
+            calls.append(IoChange(_key(key), choose.randbytes(_LARGE_BYTES)))
     else:
-        made.append(IoChange(_key(choose.randrange(_KEYS)), choose.randbytes(1500)))
-    return (*made, IoChange(NUMBER_KEY, str(number).encode()))
+        calls.append(IoChange(_key(choose.randrange(_KEYS)), choose.randbytes(1500)))
+    return (*calls, IoChange(NUMBER_KEY, str(number).encode()))
 
 
 @cache
@@ -83,14 +83,14 @@ def values_ever(seed: int, commits: int) -> dict[bytes, list[tuple[int, bytes | 
 
     A store without isolation may show any of them. Every key begins with (0, None).
     """
-    given: dict[bytes, list[tuple[int, bytes | None]]] = {
+    values: dict[bytes, list[tuple[int, bytes | None]]] = {
         key: [(0, None)] for key in (NUMBER_KEY, *(_key(number) for number in range(_KEYS)))
     }
     for number in range(1, commits + 1):
         for change in changes(seed, number):
-            for key in _touched(change, given):
-                given[key].append((number, change.value))
-    return given
+            for key in _touched(change, values):
+                values[key].append((number, change.value))
+    return values
 
 
 def afterwards(number: int) -> State:
@@ -142,8 +142,8 @@ def with_passing(state: State) -> State:
 
 def passing_ever(commits: int) -> dict[bytes, list[tuple[int, bytes | None]]]:
     """Return the values of the passing records of ``commits`` commits, as ``values_ever`` does."""
-    given: dict[bytes, list[tuple[int, bytes | None]]] = {}
+    values: dict[bytes, list[tuple[int, bytes | None]]] = {}
     for number in range(1, commits + 1):
-        given[_TICK + b"%d" % number] = [(0, None), (number, _VALUE)]
-        given[_BRIEF + b"%d" % number] = [(0, None), (number, _VALUE), (number + _LIVES_COMMITS + 1, None)]
-    return given
+        values[_TICK + b"%d" % number] = [(0, None), (number, _VALUE)]
+        values[_BRIEF + b"%d" % number] = [(0, None), (number, _VALUE), (number + _LIVES_COMMITS + 1, None)]
+    return values

@@ -79,9 +79,9 @@ class Workshop:
         self._models = [shown(case.subject, state, case.records) for state in states]
         self._given = {
             key: [
-                (number, value if value is None else shown(case.subject, {key: value})[key]) for number, value in given
+                (number, value if value is None else shown(case.subject, {key: value})[key]) for number, value in values
             ]
-            for key, given in values_ever(seed, case.commits + 1).items()
+            for key, values in values_ever(seed, case.commits + 1).items()
         }
         if case.records in PASSING_KINDS:
             self._given |= passing_ever(case.commits + 1)
@@ -283,16 +283,16 @@ class Workshop:
         Raises: ForkServerError if the recorded writer process fails; ConfigError if an existing recording is
         incomplete, or of another case or seed: with it, every state would be checked wrongly.
         """
-        made = Path(self.case.recording) if self.case.recording else self.scratch("recording")
-        if not made.exists():
-            self.undisturbed(made)
-        recording = read_recording(made)
+        file = Path(self.case.recording) if self.case.recording else self.scratch("recording")
+        if not file.exists():
+            self.undisturbed(file)
+        recording = read_recording(file)
         case = self.case
         notes = [operation.text for operation in recording if operation.kind is Kind.NOTE]
         own = signature(case.subject, case.level, case.mutant, self.seed, case.commits, case.records)
         if notes[:1] != [own] or notes[-1] != END:
             raise ConfigError(
-                f"{made} is no whole recording {own}, but {notes[0] if notes else 'empty'}: give the one that was made "
+                f"{file} is no whole recording {own}, but {notes[0] if notes else 'empty'}: give the one that was made "
                 "of it, or leave it out to make a new one"
             )
         return recording
@@ -304,8 +304,8 @@ class Workshop:
         """
         outcome = (life := self.writer(NOTHING, recording)).outcome
         if outcome.status != 0 or outcome.result["gave_up"]:
-            said = outcome.error or outcome.result or life.notes[-2:]
-            raise ForkServerError(f"nothing was to happen to this writer of {self.case.subject}: {said}")
+            complaint = outcome.error or outcome.result or life.notes[-2:]
+            raise ForkServerError(f"nothing was to happen to this writer of {self.case.subject}: {complaint}")
         return int(outcome.result["operations"])
 
     def renew(self) -> None:
@@ -331,8 +331,8 @@ class Workshop:
             return
         try:
             self._fork_server.retire()
-            for left in self._fork_server.folder.iterdir():
-                shutil.rmtree(left) if left.is_dir() else left.unlink()
+            for entry in self._fork_server.folder.iterdir():
+                shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
         except (ForkServerError, OSError):
             self._fork_server.restart()
 
@@ -359,13 +359,13 @@ class Workshop:
         The trial is repeated from it. The path is relative to the project's folder if the file lies there, as in
         commands.
         """
-        made = self.scratch("recording")
-        name = f"{self.case.subject}-{self.case.level}-{blake2b(made.read_bytes(), digest_size=6).hexdigest()}"
-        kept = self._kept / name
-        if not kept.exists():
-            kept.parent.mkdir(parents=True, exist_ok=True)
+        source = self.scratch("recording")
+        name = f"{self.case.subject}-{self.case.level}-{blake2b(source.read_bytes(), digest_size=6).hexdigest()}"
+        copy = self._kept / name
+        if not copy.exists():
+            copy.parent.mkdir(parents=True, exist_ok=True)
             # Rename in one step: other processes may write or read the same file.
-            beside = kept.with_name(f"{name}.{os.getpid()}.new")
-            shutil.copyfile(made, beside)
-            beside.replace(kept)
-        return kept.relative_to(ROOT) if kept.is_relative_to(ROOT) else kept.absolute()
+            beside = copy.with_name(f"{name}.{os.getpid()}.new")
+            shutil.copyfile(source, beside)
+            beside.replace(copy)
+        return copy.relative_to(ROOT) if copy.is_relative_to(ROOT) else copy.absolute()

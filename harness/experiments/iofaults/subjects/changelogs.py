@@ -119,15 +119,15 @@ class VersionLogSubject(Subject):
         if newest:
             # A query reads this header before it builds on a version.
             self._log.header(newest)
-        done = self._checkpoint.read().get(COMMITS, 0)
-        if newest < done:
-            raise ChangelogLostError(f"commit {done} is done, and the newest version in {self.path} is {newest}")
+        last_commit = self._checkpoint.read().get(COMMITS, 0)
+        if newest < last_commit:
+            raise ChangelogLostError(f"commit {last_commit} is done, and the newest version in {self.path} is {newest}")
         return newest
 
     def stage(self, made: Sequence[IoChange], after: State) -> None:
         before = self.read()[0]
-        changed = sorted(key for key in before.keys() | after.keys() if before.get(key) != after.get(key))
-        self._staged = {key: after.get(key) for key in changed}
+        keys = sorted(key for key in before.keys() | after.keys() if before.get(key) != after.get(key))
+        self._staged = {key: after.get(key) for key in keys}
 
     def commit(self, number: int) -> None:
         import pyarrow as pa

@@ -231,7 +231,7 @@ class RelocationSubject(DirectorySubject):
     def offsets(self) -> dict[TopicPartition, int]:
         """Return the offsets of both stores, in any task."""
         offsets = {}
-        moved = False
+        has_moved = False
         for task_id in self._state.tasks():
             folder = self._state.folder(task_id)
             with translated_system_errors(folder):
@@ -239,13 +239,13 @@ class RelocationSubject(DirectorySubject):
             for name in stores:
                 # Opening a store reads its identity first.
                 read_identity(self._state.store_folder(task_id, _ENGINE, name))
-            moved = moved or (bool(stores) and task_id.subtopology > 0)
+            has_moved = has_moved or (bool(stores) and task_id.subtopology > 0)
             for (topic, _), offset in CheckpointFile(folder / ".checkpoint").read().items():
                 key, store, _ = topic.rsplit("-", 2)
                 if store not in stores:
                     raise TaskCorruptedError(f"{folder} has an offset of the store {store!r}, which is not there")
                 offsets[TopicPartition(key, 0)] = offset
-        if moved and not offsets:
+        if has_moved and not offsets:
             # A task restores a store that has no offset.
             raise TaskCorruptedError(f"no store in {self.path} has an offset that belongs to it")
         return offsets

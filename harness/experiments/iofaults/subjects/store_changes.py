@@ -93,18 +93,18 @@ class ChangeSubject(StoreSubject):
         self, path: Path, config: StoreConfig, changelog: Changelog, checkpoint: CheckpointFile, offset: int | None
     ) -> TaskStore:
         """Open the store with its offset in the checkpoint file, as a task does. Close it if that fails."""
-        opened = TaskStore(StorePlan(NAME, path, config, COMMITS, changelog, checkpoint), exactly_once=True)
+        store = TaskStore(StorePlan(NAME, path, config, COMMITS, changelog, checkpoint), exactly_once=True)
         try:
-            opened.open(offset, Origin.CLEAN)
+            store.open(offset, Origin.CLEAN)
         except BaseException:
-            opened.close()
+            store.close()
             raise
-        self._store = opened.store
-        if opened.counters.wipe_total:
+        self._store = store.store
+        if store.counters.wipe_total:
             # A task would restore it from a changelog now, but here is none.
             self.close()
             raise StoreCorruptedError(f"the store in {path} could not be trusted, and was wiped")
-        return opened
+        return store
 
 
 class OffsetImportSubject(ChangeSubject):
@@ -114,10 +114,10 @@ class OffsetImportSubject(ChangeSubject):
         super().__init__(root, level, backend)
         self._left_by = left_by
         direct = backend_named(_ANY_DIRECT).load_strategy
-        known = cast(dict[str, Backend], backends())
-        known.setdefault(left_by, Backend(left_by, self._backend.load_engine, direct))
+        registry = cast(dict[str, Backend], backends())
+        registry.setdefault(left_by, Backend(left_by, self._backend.load_engine, direct))
         # Keep only the options that both backends accept.
-        self._options = {name: value for name, value in self._options.items() if name in known[left_by].options}
+        self._options = {name: value for name, value in self._options.items() if name in registry[left_by].options}
 
     def open(self) -> int | None:
         with translated_system_errors(self.path):
@@ -227,10 +227,10 @@ class UpgradeSubject(ChangeSubject):
             upgrade_mode=UpgradeMode.IN_PLACE,
         )
         checkpoint = CheckpointFile(self.path.with_name(".checkpoint"))
-        opened = self.open_as_a_task(self.path, config, _Log(pairs, number, version), checkpoint, None)
+        store = self.open_as_a_task(self.path, config, _Log(pairs, number, version), checkpoint, None)
         if number:
-            opened.restore({COMMITS: number}, None)
-        return opened.offset or 0
+            store.restore({COMMITS: number}, None)
+        return store.offset or 0
 
     def put(self, made: Sequence[IoChange], after: State) -> None:
         super().put(stamped(made, self._version), after)

@@ -143,8 +143,8 @@ def _has_identity(path: Path) -> bool:
 
 def under_pressure(backend: str) -> dict[str, object]:
     """Return the options of ``PRESSURE`` that a backend has."""
-    known = backend_named(backend).options
-    return {name: value for name, value in PRESSURE.items() if name in known}
+    options = backend_named(backend).options
+    return {name: value for name, value in PRESSURE.items() if name in options}
 
 
 class StoreSubject(Subject):

@@ -227,13 +227,13 @@ class TwoEnginesSubject(TaskSubject):
 
     def read(self) -> tuple[dict[bytes, bytes], int | None, int | None]:
         states: list[dict[bytes, bytes]] = []
-        passed: list[dict[bytes, bytes]] = []
+        passing: list[dict[bytes, bytes]] = []
         for name, store in self._maps(self.task.store).items():
             with store.all() as pairs:
-                (passed if self._kinds[name] in PASSING_KINDS else states).append(dict(pairs))
+                (passing if self._kinds[name] in PASSING_KINDS else states).append(dict(pairs))
         state = dict(states[0])
         expected = with_passing(state)
-        for key in {key for other in passed for key in {**other, **expected} if other.get(key) != expected.get(key)}:
+        for key in {key for other in passing for key in {**other, **expected} if other.get(key) != expected.get(key)}:
             state[key] = b"a typed store differs"
         for key in {key for other in states for key in other if other.get(key) != state.get(key)}:
             # If the stores differ, make a state that equals no model.
@@ -307,11 +307,11 @@ class PunctuatedTaskSubject(TwoEnginesSubject):
 
     def read(self) -> tuple[dict[bytes, bytes], int | None, int | None]:
         state, offset, position = super().read()
-        sent: dict[bytes | None, list[bytes | None]] = {_STREAM: [], _WALL: []}
+        outputs: dict[bytes | None, list[bytes | None]] = {_STREAM: [], _WALL: []}
         for record in self.log.read(_OUTPUT):
-            sent[record.key].append(record.value)
+            outputs[record.key].append(record.value)
         for key in (_STREAM, _WALL):
-            if sent[key] != [b"%d" % calls for calls in range(1, int(state.get(key, b"0")) + 1)]:
+            if outputs[key] != [b"%d" % calls for calls in range(1, int(state.get(key, b"0")) + 1)]:
                 # Make a state that equals no model.
                 state[key] = b"stores and outputs differ"
             elif key == _WALL:
