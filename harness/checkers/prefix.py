@@ -125,6 +125,11 @@ class PrefixFinding(NamedTuple):
     detected_at: str = ""
 
 
+def breach(found: Found, detail: str, number: int | None = None) -> PrefixFinding:
+    """Return the finding that a promise was broken, or that there is no verdict."""
+    return PrefixFinding(found, number, False, detail)
+
+
 def demand(level: str, fault: str, *, transactional: bool = True) -> Demand:
     """Return the promises of a store at ``level`` after ``fault``: kill, error, power or damage.
 
@@ -174,21 +179,19 @@ def check_prefix(
     """Check a store after a fault. ``models`` are the states after 0, 1, ... commits; ``given`` has all values."""
     trouble = promises.trouble or remains.trouble
     if trouble:
-        return PrefixFinding(Found.HARNESS_ERROR, None, False, trouble)
+        return breach(Found.HARNESS_ERROR, trouble)
     if promises.broken is not None:
-        return PrefixFinding(promises.broken[0], None, False, promises.broken[1])
+        return breach(*promises.broken)
     if remains.ending:
         found = Found.HANGING if remains.ending == "deadline" else Found.DEADLY
-        return PrefixFinding(found, None, False, f"the process that opened it ended: {remains.ending}")
+        return breach(found, f"the process that opened it ended: {remains.ending}")
     if remains.leaked:
-        return PrefixFinding(Found.LEAKED_EXCEPTION, None, False, remains.leaked)
+        return breach(Found.LEAKED_EXCEPTION, remains.leaked)
     # An error that comes only after everything was read does not excuse a wrong state.
     if remains.error and (remains.state is None or (remains.error in DETECTING and remains.stage != "afterwards")):
         return _refusal(demanded, remains)
     if remains.state is None:
-        return PrefixFinding(
-            Found.HARNESS_ERROR, None, False, "the verifier process reported neither a state nor an error"
-        )
+        return breach(Found.HARNESS_ERROR, "the verifier process reported neither a state nor an error")
     if demanded.transactional:
         verdict = _whole(demanded, promises, remains, models, given)
     else:
@@ -201,14 +204,14 @@ def check_prefix(
 def _refusal(demanded: Demand, remains: Remains) -> PrefixFinding:
     text = f"{remains.error}: {remains.error_detail}"
     if remains.error not in DETECTING:
-        return PrefixFinding(Found.REFUSED, None, False, text)
+        return breach(Found.REFUSED, text)
     if remains.wanted is None or remains.restored != remains.wanted:
-        return PrefixFinding(Found.UNRESTORED, None, False, text)
+        return breach(Found.UNRESTORED, text)
     if demanded.transactional and (remains.restored_offset or 0) != (remains.wanted_number or 0):
         detail = f"{text}; restored to commit {remains.wanted_number}, its offset says {remains.restored_offset}"
-        return PrefixFinding(Found.UNRESTORED, None, False, detail)
+        return breach(Found.UNRESTORED, detail)
     if unkept := _unkept_afterwards(demanded, remains, remains.restored):
-        return PrefixFinding(Found.UNUSABLE, None, False, f"{text}; restored, and then {unkept}")
+        return breach(Found.UNUSABLE, f"{text}; restored, and then {unkept}")
     return PrefixFinding(Found.DETECTED, None, demanded.may_detect, text, remains.stage)
 
 
@@ -221,22 +224,16 @@ def _whole(
     if number is None:
         strange = _strange(state, given, promises.attempted)
         if strange:
-            return PrefixFinding(Found.PHANTOM, None, False, strange)
+            return breach(Found.PHANTOM, strange)
         reported = remains.offset or 0
-        return PrefixFinding(
-            Found.TORN, None, False, f"no commit; its offset says {reported}: {_differs(state, models, reported)}"
-        )
+        return breach(Found.TORN, f"no commit; its offset says {reported}: {_differs(state, models, reported)}")
     for what, kept in (("offset", remains.offset), ("position", remains.position)):
         if (kept or 0) != number:
-            return PrefixFinding(
-                Found.TORN, number, False, f"the state of commit {number}, but its {what} says {kept or 0}"
-            )
+            return breach(Found.TORN, f"the state of commit {number}, but its {what} says {kept or 0}", number)
     if number > promises.attempted:
-        return PrefixFinding(
-            Found.PHANTOM, number, False, f"commit {number}; {promises.attempted} was the last attempted"
-        )
+        return breach(Found.PHANTOM, f"commit {number}; {promises.attempted} was the last attempted", number)
     if demanded.keeps and number < promises.acknowledged:
-        return PrefixFinding(Found.LOST, number, False, f"commit {number}; {promises.acknowledged} was acknowledged")
+        return breach(Found.LOST, f"commit {number}; {promises.acknowledged} was acknowledged", number)
     return PrefixFinding(Found.VALID, number, True)
 
 
@@ -244,22 +241,22 @@ def _key_by_key(demanded: Demand, promises: Promised, state: State, given: Given
     """Check a store without isolation: each key has one of its values, none older than the last acknowledged one."""
     strange = _strange(state, given, promises.attempted + 1)
     if strange:
-        return PrefixFinding(Found.PHANTOM, None, False, strange)
+        return breach(Found.PHANTOM, strange)
     floor = promises.acknowledged if demanded.keeps else 0
     for key, values in sorted(given.items()):
         last_kept = max(at for at, (number, _) in enumerate(values) if number <= floor)
         if state.get(key) not in [value for number, value in values[last_kept:] if number <= promises.attempted + 1]:
-            return PrefixFinding(Found.LOST, None, False, f"key {key!r} has an older value than commit {floor} gave it")
+            return breach(Found.LOST, f"key {key!r} has an older value than commit {floor} gave it")
     return PrefixFinding(Found.VALID, None, True)
 
 
 def _usable(demanded: Demand, remains: Remains, verdict: PrefixFinding) -> PrefixFinding:
     if remains.error:
         detail = f"{remains.error}: {remains.error_detail}"
-        return PrefixFinding(Found.UNUSABLE, verdict.number, False, detail)
+        return breach(Found.UNUSABLE, detail, verdict.number)
     assert remains.state is not None
     unkept = _unkept_afterwards(demanded, remains, remains.state)
-    return PrefixFinding(Found.UNUSABLE, verdict.number, False, unkept) if unkept else verdict
+    return breach(Found.UNUSABLE, unkept, verdict.number) if unkept else verdict
 
 
 def _unkept_afterwards(demanded: Demand, remains: Remains, before: State) -> str:

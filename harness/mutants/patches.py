@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import wraps
 from pathlib import Path
-from types import MethodType, TracebackType
+from types import MethodType
 from typing import Any, Self
 from weakref import WeakKeyDictionary
 
@@ -86,7 +86,7 @@ class Patches:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def __exit__(self, *error: object) -> None:
         self.undo()
 
 

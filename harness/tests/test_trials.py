@@ -56,7 +56,7 @@ MUTATED = {
 
 
 def assert_valid(outcome: CrashOutcome) -> None:
-    assert outcome.result is Result.VALID, "\n".join(failures([row(outcome)]))
+    assert outcome.result is Result.VALID, "\n".join(failures(outcome))
 
 
 def result_of(outcome: CrashOutcome, checker: str) -> Result:
@@ -159,7 +159,7 @@ def test_every_mutant_of_crash_trials_is_tried_here_and_every_checker_has_one() 
 @pytest.mark.parametrize("name", MUTATED)
 def test_the_checker_of_each_mutant_detects_it(name: str, fork_server: ForkServer | None) -> None:
     outcome = examine(replace(MUTATED[name], mutant=name), fork_server=fork_server)
-    assert result_of(outcome, "course") is Result.VALID, failures([row(outcome)])
+    assert result_of(outcome, "course") is Result.VALID, failures(outcome)
     assert result_of(outcome, CRASH_TRIALS[name].checker) is Result.ANOMALY
 
 

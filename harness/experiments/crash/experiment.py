@@ -81,7 +81,7 @@ class Crash(Experiment[CrashTrial]):
 
     def run(self, trial: CrashTrial, worker: TrialWorker) -> Iterable[Row]:
         """Return the one row of a trial, with the verdicts of all checkers."""
-        return [row(self._outcome(trial, worker), worker.attempt)]
+        return [row(self._outcome(trial, worker))]
 
     def read(self, text: str) -> CrashTrial:
         """Return the trial, with its backend's full name. Raises: ConfigError for an unknown name in it."""
@@ -92,7 +92,7 @@ class Crash(Experiment[CrashTrial]):
         outcome = self._outcome(trial, worker)
         verdicts = [f"  {each.checker:16} {each.result:8} {each.detail}".rstrip() for each in outcome.verdicts]
         first = f"trial {trial.id}, seed {trial.seed}: {outcome.result}, {outcome.seconds:.1f} s"
-        return Again([first, *verdicts], failures([row(outcome)]), outcome.result == "valid")
+        return Again([first, *verdicts], failures(outcome), outcome.result == "valid")
 
     def _outcome(self, trial: CrashTrial, worker: TrialWorker) -> CrashOutcome:
         return examine(
@@ -180,46 +180,25 @@ def _strata(trial: CrashTrial) -> tuple[tuple[str, ...], ...]:
     return (trial.backend, trial.durability, trial.guarantee, place), (trial.backend, trial.durability), (place,)
 
 
-def row(outcome: CrashOutcome, attempt: int = 0) -> Row:
-    """Return the row of a trial. ``attempt`` counts from 0, ``verdicts`` is JSON, ``repeat`` a command."""
+def row(outcome: CrashOutcome) -> Row:
+    """Return the row of a trial, which is the same in every run of it. ``verdicts`` is JSON."""
     trial = outcome.trial
-    return {
-        "trial": trial.id,
-        "spec": trial.text,
-        "backend": trial.backend,
-        "durability": trial.durability,
-        "guarantee": trial.guarantee,
-        "fault": trial.fault.name,
-        "failpoint": trial.fault.place,
-        "mutant": trial.mutant or "",
-        "records": trial.records,
-        "seed": trial.seed,
-        "result": str(outcome.result),
-        "verdicts": outcome.verdicts_text,
-        "attempt": attempt,
-        "seconds": outcome.seconds,
-        "complaint": outcome.complaint,
-        "repeat": replay.command("crash", trial),
-    }
+    return {"trial": trial.id, "spec": trial.text, "result": str(outcome.result), "verdicts": outcome.verdicts_text}
 
 
-def failures(rows: Iterable[Mapping[str, Any]]) -> list[str]:
-    """Return a text for each row that is not valid: its verdicts, and the command that repeats it."""
-    return [_failure(each) for each in rows if each["result"] != "valid"]
-
-
-def _failure(found: Mapping[str, Any]) -> str:
+def failures(outcome: CrashOutcome) -> list[str]:
+    """Return a text if the trial is not valid: its verdicts, and the command that repeats it."""
+    if outcome.result == "valid":
+        return []
+    trial = outcome.trial
+    kind = f"{trial.records or 'plain'} stores, {trial.fault.name} {trial.fault.place}".rstrip()
     lines = []
-    for verdict in json.loads(found["verdicts"]):
-        if verdict["result"] != "valid":
+    for verdict in outcome.verdicts:
+        if verdict.result != "valid":
             # If the fault did not strike as planned, most checkers report the same. It is printed once.
-            who = verdict["checker"] if verdict["result"] == "anomaly" else "trial"
-            lines.append(f"  {who}: {verdict['result']}: {verdict['detail']}")
-    lines = list(dict.fromkeys(lines))
-    if found["complaint"]:
-        lines.append(f"  the process said: {found['complaint']}")
-    title = (
-        f"trial {found['trial']} of {found['backend']} at {found['durability']}, {found['records'] or 'plain'} stores, "
-        f"{found['fault']} {found['failpoint']}"
-    )
-    return "\n".join([title.rstrip() + ":", *lines, f"  repeat it with: {found['repeat']}"])
+            who = verdict.checker if verdict.result == "anomaly" else "trial"
+            lines.append(f"  {who}: {verdict.result}: {verdict.detail}")
+    if outcome.complaint:
+        lines.append(f"  the process said: {outcome.complaint}")
+    title = f"trial {trial.id} of {trial.backend} at {trial.durability}, {kind}:"
+    return ["\n".join([title, *dict.fromkeys(lines), f"  repeat it with: {replay.command('crash', trial)}"])]

@@ -42,13 +42,8 @@ from stores.interface import Durability, TopicPartition
 
 CHECKERS: Mapping[str, Callable[[Evidence], Verdict]] = MappingProxyType(
     {
-        "atomicity": atomicity,
-        "durability": durability,
-        "uncommitted": uncommitted,
-        "convergence": convergence,
-        "outputs": outputs,
-        "bounded_restore": bounded_restore,
-        "fallback": fallback,
+        check.__name__: check
+        for check in (atomicity, durability, uncommitted, convergence, outputs, bounded_restore, fallback)
     }
 )
 """The checkers of a trial, in the order of its verdicts."""

@@ -79,6 +79,17 @@ class IoFaultCase:
         """The fault, with its variant after a blank, if it has some."""
         return f"{self.fault} {self.variant}".rstrip()
 
+    @property
+    def columns(self) -> dict[str, Any]:
+        """The columns of a row that name the case."""
+        return {
+            "backend": self.subject,
+            "durability": self.level,
+            "fault": self.fault,
+            "variant": self.variant,
+            "records": self.records,
+        }
+
 
 @dataclass(frozen=True, slots=True)
 class Asked:

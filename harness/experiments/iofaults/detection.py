@@ -27,7 +27,6 @@ from harness.experiments.iofaults.plan import (
     subjects_with,
 )
 from harness.experiments.iofaults.subjects import subject_named
-from harness.experiments.iofaults.subsets import case_columns
 from harness.experiments.iofaults.workshop import Workshop
 from harness.folders import quick_folder
 from harness.io_trace.recorder import recorder_library
@@ -189,7 +188,7 @@ def untried_row(wanted: PlannedMutant) -> Row:
         "by_gate": None,
         "description": "",
         "repeat": repeat_command(case, None, wanted.seed),
-        **case_columns(case),
+        **case.columns,
         "states": 0,
         "result": NOT_TRIED,
         "detail": "",

@@ -47,7 +47,6 @@ from harness.experiments.iofaults.subsets import (
     Recorded,
     RecordedWriter,
     Subset,
-    case_columns,
     covered_key,
     make_recording,
     subsets_of,
@@ -260,7 +259,8 @@ class IoFaults(Experiment[IoTrial]):
     def untried(self, trial: IoTrial) -> list[Row]:
         """Return a row with no explored point, or a mutant that was not tried."""
         assert isinstance(trial, Subset)
-        return [_of_subset(trial, row, 0.0) for row in [_untried_row(trial)]]
+        row = _subset_row(trial) if trial.planned_mutant is None else untried_row(trial.planned_mutant)
+        return [_of_subset(trial, row, 0.0)]
 
     def finish(self, trials: Sequence[IoTrial], rows: Sequence[Row], claim: Claim) -> list[Row]:
         """Return the rows with the columns of their kinds, by case, in the order of their points."""
@@ -344,7 +344,7 @@ def explore(subset: Subset, fork_server: ForkServer | None = None, deadline: Dea
 def _subset_row(subset: Subset) -> Row:
     return {
         "kind": "operation_slice",
-        **case_columns(subset.case),
+        **subset.case.columns,
         "points": 0,
         "points_in_all": subset.points_in_all,
         "states": 0,
@@ -353,10 +353,6 @@ def _subset_row(subset: Subset) -> Row:
         "definition": subset.definition,
         "explored": "",
     }
-
-
-def _untried_row(subset: Subset) -> Row:
-    return _subset_row(subset) if subset.planned_mutant is None else untried_row(subset.planned_mutant)
 
 
 def _of_subset(subset: Subset, row: Row, seconds: float) -> Row:

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import count
 
-from harness.checkers.prefix import DETECTING, Found, PrefixFinding, Promised
+from harness.checkers.prefix import DETECTING, Found, PrefixFinding, Promised, breach
 from harness.crash_states.changes import matches
 from harness.crash_states.files import Tree
 from harness.experiments.iofaults.fault import NEVER_READ, NOTHING, Group, InjectedFault, Plan, Row, by_role
@@ -193,9 +193,9 @@ def _crashed(shop: Workshop, point: int) -> tuple[Promised, PrefixFinding]:
     def trial() -> tuple[Promised, PrefixFinding]:
         promises = shop.promises(shop.writer(["KillAt", point]))
         if promises.trouble:
-            return promises, PrefixFinding(Found.HARNESS_ERROR, None, False, promises.trouble)
+            return promises, breach(Found.HARNESS_ERROR, promises.trouble)
         if promises.broken is not None:
-            return promises, PrefixFinding(promises.broken[0], None, False, promises.broken[1])
+            return promises, breach(*promises.broken)
         return promises, PrefixFinding(Found.VALID, None, True)
 
     return shop.patiently(trial)
@@ -210,18 +210,16 @@ def _killed_again(shop: Workshop, crashed: Tree, promises: Promised, point: int,
         shop.place(crashed)
         recovery = shop.recover(["KillAt", again], boot="")
         killed = recovery.signal == signal.SIGKILL and not recovery.timed_out
-        wrong: tuple[Found, str] | None = None
+        wrong: PrefixFinding | None = None
         if recovery.timed_out:
-            wrong = Found.HANGING, "the recovery did not come to an end"
+            wrong = breach(Found.HANGING, "the recovery did not come to an end")
         elif not killed and recovery.signal is not None:
-            wrong = Found.DEADLY, f"the recovery was ended by signal {recovery.signal}"
+            wrong = breach(Found.DEADLY, f"the recovery was ended by signal {recovery.signal}")
         elif recovery.error:
-            wrong = Found.HARNESS_ERROR, f"the recovery raised {recovery.error}"
+            wrong = breach(Found.HARNESS_ERROR, f"the recovery raised {recovery.error}")
         elif not killed and recovery.result["leaked"]:
-            wrong = Found.LEAKED_EXCEPTION, recovery.result["leaked"]
-        if wrong is not None:
-            return promises, PrefixFinding(wrong[0], None, False, wrong[1])
-        return promises, shop.verdict(promises)
+            wrong = breach(Found.LEAKED_EXCEPTION, recovery.result["leaked"])
+        return promises, wrong or shop.verdict(promises)
 
     description = f"killed before operation {point}, and its recovery before operation {again}"
     row = shop.tried(point, str(again), description, trial)

@@ -196,21 +196,10 @@ def trial_rows(subset: Subset, fork_server: ForkServer | None, deadline: Deadlin
     return rows, explored
 
 
-def case_columns(case: IoFaultCase) -> Row:
-    """Return the columns of a row that name its case."""
-    return {
-        "backend": case.subject,
-        "durability": case.level,
-        "fault": case.fault,
-        "variant": case.variant,
-        "records": case.records,
-    }
-
-
 def _no_verdict(case: IoFaultCase, trouble: str, points: Sequence[int]) -> Row:
     return {
         "kind": "operation",
-        **case_columns(case),
+        **case.columns,
         "point": points[0] if points else 0,
         "description": f"points {points[0]} to {points[-1]} were not explored to their end"
         if points

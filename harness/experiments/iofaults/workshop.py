@@ -14,10 +14,9 @@ from contextlib import suppress
 from dataclasses import replace
 from hashlib import blake2b
 from pathlib import Path
-from types import TracebackType
 from typing import NamedTuple, Self
 
-from harness.checkers.prefix import Demand, Found, PrefixFinding, Promised, Remains, check_prefix, demand
+from harness.checkers.prefix import Demand, Found, PrefixFinding, Promised, Remains, breach, check_prefix, demand
 from harness.crash_states.files import Tree
 from harness.experiments.iofaults.case import SILENT, IoFaultCase, repeat_command
 from harness.experiments.iofaults.fault import IO_FAULTS, NEVER_READ, NOTHING, TORN_SECTORS, Plan, Row
@@ -229,12 +228,8 @@ class Workshop:
             case = replace(case, recording=str(self._keep_recording()))
         return {
             "kind": "operation",
-            "backend": case.subject,
-            "durability": case.level,
-            "fault": case.fault,
-            "variant": case.variant,
+            **case.columns,
             "mutant": case.mutant,
-            "records": case.records,
             "seed": self.seed,
             "point": point,
             "only": only,
@@ -266,7 +261,7 @@ class Workshop:
         except ForkServerError as error:
             # This trial has no verdict. The next ones run in a new fork server.
             self.renew()
-            return Promised(), PrefixFinding(Found.HARNESS_ERROR, None, False, str(error))
+            return Promised(), breach(Found.HARNESS_ERROR, str(error))
 
     def _with_room(self, verdict: PrefixFinding) -> PrefixFinding:
         """Return the anomaly, or a harness error if the folder is full: then the anomaly proves nothing."""
@@ -275,7 +270,7 @@ class Workshop:
         if free >= _ROOM_LEFT_BYTES:
             return verdict
         lacking = f"{folder} has only {free:,} bytes left: make room, and run this again. It was {verdict.found}"
-        return PrefixFinding(Found.HARNESS_ERROR, None, False, f"{lacking}: {verdict.detail}")
+        return breach(Found.HARNESS_ERROR, f"{lacking}: {verdict.detail}")
 
     def recording(self) -> list[IoOperation]:
         """Read the case's recording, or make one if the case names none or the file does not exist.
@@ -339,9 +334,7 @@ class Workshop:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     @property

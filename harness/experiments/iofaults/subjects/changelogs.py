@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -22,74 +22,80 @@ from stores.tasks.directory.entry_files import CheckpointFile
 _BESIDE = ("-wal", "-shm", "-journal")
 
 
-class ChangelogSubject(Subject):
+class LoggedSubject(Subject):
+    """A log of the changes that lead from one state to the next. It has neighbours when it is wiped and restored."""
+
+    def __init__(self, root: Path, level: Durability) -> None:
+        super().__init__(root, level)
+        self.neighbours = Neighbours(self.path)
+
+    def restore(self, state: State, number: int) -> None:
+        self.neighbours.check()
+        super().restore(state, number)
+
+    def changed(self, after: State) -> dict[bytes, bytes | None]:
+        """Return the changes from the present state to the state ``after``, by key; None removes it."""
+        before = self.read()[0]
+        keys = sorted(key for key in before.keys() | after.keys() if before.get(key) != after.get(key))
+        return {key: after.get(key) for key in keys}
+
+
+def replayed(changes: Iterable[tuple[bytes | None, bytes | None]]) -> dict[bytes, bytes]:
+    """Return the state to which ``changes`` lead; None removes a key."""
+    state: dict[bytes, bytes] = {}
+    for key, value in changes:
+        assert key is not None
+        if value is None:
+            state.pop(key, None)
+        else:
+            state[key] = value
+    return state
+
+
+class ChangelogSubject(LoggedSubject):
     """The changelog: each commit is a transaction of the records that lead from one state to the next."""
 
     _LOG = TopicPartition("log", 0)
     _GROUP = "writer"
-
-    def __init__(self, root: Path, level: Durability) -> None:
-        super().__init__(root, level)
-        self._log: SqliteChangelog | None = None
-        self._producer: Producer | None = None
-        self._neighbours = Neighbours(self.path)
+    _log: SqliteChangelog
+    _producer: Producer
 
     def open(self) -> int | None:
         # Each commit compacts the log, if a record can be removed.
         self._log = SqliteChangelog(self.path, self.level, dirty_ratio=0, compact_from_records=1)
+        self.closing.callback(self._log.close)
         self._log.create_topic(self._LOG.topic)
         self._producer = self._log.producer("writer")
         return self._number()
 
     def stage(self, made: Sequence[IoChange], after: State) -> None:
-        before = self.read()[0]
-        assert self._producer is not None
+        changed = self.changed(after)
         self._producer.begin()
-        for key in sorted(key for key in before.keys() | after.keys() if before.get(key) != after.get(key)):
-            self._producer.send(self._LOG, key, after.get(key))
+        for key, value in changed.items():
+            self._producer.send(self._LOG, key, value)
 
     def commit(self, number: int) -> None:
-        assert self._producer is not None
         self._producer.send_offsets(self._GROUP, {COMMITS: number})
         self._producer.commit()
-        assert self._log is not None
         self._log.compact_step(self._LOG)
 
     def read(self) -> tuple[dict[bytes, bytes], int | None, int | None]:
-        assert self._log is not None
-        state: dict[bytes, bytes] = {}
-        for record in self._log.read(self._LOG):
-            assert record.key is not None
-            if record.value is None:
-                state.pop(record.key, None)
-            else:
-                state[record.key] = record.value
+        state = replayed((record.key, record.value) for record in self._log.read(self._LOG))
         return state, self._number(), self._number()
 
     def verify(self) -> None:
-        assert self._log is not None
         self._log.verify()
 
-    def close(self) -> None:
-        if self._log is not None:
-            log, self._log = self._log, None
-            log.close()
-
     def wipe(self) -> None:
-        self._neighbours.place()
+        self.neighbours.place()
         for file in (self.path, *(self.path.with_name(self.path.name + end) for end in _BESIDE)):
             shutil.rmtree(file) if file.is_dir() else file.unlink(missing_ok=True)
-
-    def restore(self, state: State, number: int) -> None:
-        self._neighbours.check()
-        super().restore(state, number)
 
     def must_reopen(self, error: StoreError) -> bool:
         # After an error the outcome is read by opening a new producer.
         return isinstance(error, ChangelogError) or super().must_reopen(error)
 
     def _number(self) -> int:
-        assert self._log is not None
         return self._log.committed_offsets(self._GROUP).get(COMMITS, 0)
 
 
@@ -99,19 +105,19 @@ _ROWS_EVERY = 3
 """Every third commit gives out rows."""
 
 
-class VersionLogSubject(Subject):
+class VersionLogSubject(LoggedSubject):
     """A partition of the log: commit N is version N. A state is what a restore from the log gives.
 
     The log cannot know that its newest version is missing. A query knows from its checkpoint how many batches it has
     done, and refuses such a log. Here a checkpoint file has the number of the last commit.
     """
 
+    _log: PartitionLog
+
     def __init__(self, root: Path, level: Durability) -> None:
         super().__init__(root, level)
-        self._log: PartitionLog | None = None
         self._checkpoint = CheckpointFile(root / "checkpoint")
         self._staged: Mapping[bytes, bytes | None] = {}
-        self._neighbours = Neighbours(self.path)
 
     def open(self) -> int | None:
         self._log = VersionLog.open_or_create(self.path, {"partitions": 1}, retention=_RETENTION).partition(0)
@@ -125,21 +131,19 @@ class VersionLogSubject(Subject):
         return newest
 
     def stage(self, made: Sequence[IoChange], after: State) -> None:
-        before = self.read()[0]
-        keys = sorted(key for key in before.keys() | after.keys() if before.get(key) != after.get(key))
-        self._staged = {key: after.get(key) for key in keys}
+        self._staged = self.changed(after)
 
     def commit(self, number: int) -> None:
         import pyarrow as pa
 
         newest = self._newest()
-        before = self._opened.read(newest)[0].id if newest else None
+        before = self._log.read(newest)[0].id if newest else None
         header = Header("version", token_hex(8), 0, number, newest or None, before)
         if number % _ROWS_EVERY == 0:
-            rows = self._opened.write_rows(replace(header, kind="rows"), pa.schema([("number", pa.int64())]))
+            rows = self._log.write_rows(replace(header, kind="rows"), pa.schema([("number", pa.int64())]))
             rows.write(pa.record_batch([pa.array([number], pa.int64())], names=["number"]))
             header = replace(header, rows=rows.finish(), num_rows=1)
-        self._opened.append(header, {_STORE: StoreChanges(dict(self._staged))})
+        self._log.append(header, {_STORE: StoreChanges(dict(self._staged))})
         # The version is in the log, so a query is done with it. Snapshots and removals have time.
         with suppress(StoreUnavailableError):
             self._maintain(header)
@@ -147,48 +151,30 @@ class VersionLogSubject(Subject):
 
     def read(self) -> tuple[dict[bytes, bytes], int | None, int | None]:
         newest = self._newest()
-        state: dict[bytes, bytes] = {}
-        for piece in self._opened.restore(None, newest) if newest else ():
-            for _, _, key, value in piece.records:
-                if value is None:
-                    state.pop(key, None)
-                else:
-                    state[key] = value
-        return state, newest, newest
+        pieces = self._log.restore(None, newest) if newest else ()
+        return replayed((key, value) for piece in pieces for _, _, key, value in piece.records), newest, newest
 
     def verify(self) -> None:
         newest = self._newest()
         if newest:
-            for _ in self._opened.read_rows(self._opened.header(newest)):
+            for _ in self._log.read_rows(self._log.header(newest)):
                 pass
 
-    def close(self) -> None:
-        """Do nothing: no file is kept open."""
-
     def wipe(self) -> None:
-        self._neighbours.place()
+        self.neighbours.place()
         with translated_system_errors(self.path):
             if self.path.exists():
                 shutil.rmtree(self.path)
             self._checkpoint.path.unlink(missing_ok=True)
 
-    def restore(self, state: State, number: int) -> None:
-        self._neighbours.check()
-        super().restore(state, number)
-
-    @property
-    def _opened(self) -> PartitionLog:
-        assert self._log is not None
-        return self._log
-
     def _newest(self) -> int:
         """Return the newest version, 0 if there is none."""
-        return self._opened.listing().newest or 0
+        return self._log.listing().newest or 0
 
     def _maintain(self, header: Header) -> None:
-        if self._opened.snapshot_due(self._opened.listing()):
-            self._opened.write_snapshot(replace(header, kind="snapshot", rows=None, num_rows=0), self._records())
-        self._opened.remove_old(self._opened.listing())
+        if self._log.snapshot_due(self._log.listing()):
+            self._log.write_snapshot(replace(header, kind="snapshot", rows=None, num_rows=0), self._records())
+        self._log.remove_old(self._log.listing())
 
     def _records(self) -> Iterator[tuple[str, bool, bytes, bytes | None]]:
         for key, value in sorted(self.read()[0].items()):

@@ -84,9 +84,6 @@ class CheckpointSubject(Subject):
         """Return the offsets that belong to stores. Raises: TaskCorruptedError if a task would use none of them."""
         return self._file.read()
 
-    def close(self) -> None:
-        """Do nothing: no file is kept open."""
-
     def wipe(self) -> None:
         self.path.unlink(missing_ok=True)
 

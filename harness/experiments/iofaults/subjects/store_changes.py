@@ -99,7 +99,7 @@ class ChangeSubject(StoreSubject):
         except BaseException:
             store.close()
             raise
-        self._store = store.store
+        self.use(store.store)
         if store.counters.wipe_total:
             # A task would restore it from a changelog now, but here is none.
             self.close()
@@ -169,8 +169,8 @@ class LazyUpgradeSubject(ChangeSubject):
 
     def open(self) -> int | None:
         offset = super().open()
-        reached = self._open.committed_offset(COMMITS) or 0
-        self._timed = _TIMESTAMPED.over(self._open) if reached >= _PLAIN_COMMITS else None
+        reached = self._store.committed_offset(COMMITS) or 0
+        self._timed = _TIMESTAMPED.over(self._store) if reached >= _PLAIN_COMMITS else None
         return offset
 
     def put(self, made: Sequence[IoChange], after: State) -> None:
@@ -200,8 +200,8 @@ class LazyUpgradeSubject(ChangeSubject):
             timestamped = committed.get(key)
             if timestamped is None or timestamped.value != value:
                 state[key] = b"a scan and a lookup differ"
-        position = self._open.position(IsolationLevel.READ_COMMITTED).get(COMMITS)
-        return state, self._open.committed_offset(COMMITS), position
+        position = self._store.position(IsolationLevel.READ_COMMITTED).get(COMMITS)
+        return state, self._store.committed_offset(COMMITS), position
 
     def close(self) -> None:
         self._timed = None

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 
 from harness.experiments.iofaults.workload import (
@@ -68,6 +69,8 @@ class Subject(ABC):
     def __init__(self, root: Path, level: Durability) -> None:
         self.path = root / NAME
         self.level = level
+        self.closing = ExitStack()
+        """It closes what an opening has opened, the last first."""
 
     @abstractmethod
     def open(self) -> int | None:
@@ -93,9 +96,9 @@ class Subject(ABC):
     def verify(self) -> None:
         """Check for corruption that reading need not detect."""
 
-    @abstractmethod
     def close(self) -> None:
         """Close it. This may be called more than once, and after an opening that failed."""
+        self.closing.close()
 
     @abstractmethod
     def wipe(self) -> None:
@@ -153,25 +156,26 @@ class StoreSubject(Subject):
     A typed store, of the kind ``records``, makes the same changes through a map.
     """
 
+    _store: KeyValueStore
+
     def __init__(self, root: Path, level: Durability, backend: str, records: str = PLAIN) -> None:
         super().__init__(root, level)
         self._records = records
         self._typed: TypedStore | None = None
         self._backend = backend_named(backend)
         self._options = under_pressure(backend)
-        self._store: KeyValueStore | None = None
         self._openings = 0
         self._neighbours = Neighbours(self.path)
 
-    @property
-    def _open(self) -> KeyValueStore:
-        assert self._store is not None
-        return self._store
+    def use(self, store: KeyValueStore) -> None:
+        """Work on ``store``, which is open, until it is closed."""
+        self._store = store
+        self.closing.callback(store.close)
 
     def open(self) -> int | None:
         self._openings += 1
         options = {name: value for name, value in self._options.items() if name != _SPILLS or self._openings % 2}
-        self._store = open_store(self._backend.name, self.path, name=NAME, durability=self.level, options=options)
+        self.use(open_store(self._backend.name, self.path, name=NAME, durability=self.level, options=options))
         kind = record_kind(self._records)
         self._typed = None if kind is None else kind.over(self._store)
         if not self._store.manages_offsets:
@@ -181,7 +185,7 @@ class StoreSubject(Subject):
     def stage(self, made: Sequence[IoChange], after: State) -> None:
         if self._passes and NUMBER_KEY in after:
             made = [*made, *(IoChange(key, value) for key, value in passing_changes(int(after[NUMBER_KEY])).items())]
-        store = as_map(self._records, self._typed or self._open, passing_place)
+        store = as_map(self._records, self._typed or self._store, passing_place)
         for change in made:
             if change.end is not None:
                 store.delete_range(change.key, change.end)
@@ -191,15 +195,15 @@ class StoreSubject(Subject):
                 store.put(change.key, change.value)
 
     def commit(self, number: int) -> None:
-        self._open.advance_position(COMMITS, number)
-        (self._typed or self._open).commit({COMMITS: number})
+        self._store.advance_position(COMMITS, number)
+        (self._typed or self._store).commit({COMMITS: number})
 
     def add(self, pairs: State, number: int) -> None:
         self.stage([IoChange(key, value) for key, value in pairs.items()], pairs)
         self.commit(number)
 
     def read(self) -> tuple[dict[bytes, bytes], int | None, int | None]:
-        committed = view_as_map(self._records, self._open.read_only(IsolationLevel.READ_COMMITTED), passing_place)
+        committed = view_as_map(self._records, self._store.read_only(IsolationLevel.READ_COMMITTED), passing_place)
         with committed.all() as pairs:
             state = dict(pairs)
         for key, value in state.items():
@@ -207,16 +211,11 @@ class StoreSubject(Subject):
             # model.
             if committed.get(key) != value:
                 state[key] = b"a scan and a lookup differ"
-        position = self._open.position(IsolationLevel.READ_COMMITTED).get(COMMITS)
-        return state, self._open.committed_offset(COMMITS), position
+        position = self._store.position(IsolationLevel.READ_COMMITTED).get(COMMITS)
+        return state, self._store.committed_offset(COMMITS), position
 
     def verify(self) -> None:
-        self._open.verify()
-
-    def close(self) -> None:
-        if self._store is not None:
-            store, self._store = self._store, None
-            store.close()
+        self._store.verify()
 
     def wipe(self) -> None:
         # A folder without an identity, but with foreign files, may not be a store: wiping refuses it.
@@ -227,7 +226,7 @@ class StoreSubject(Subject):
     def restore(self, state: State, number: int) -> None:
         self._neighbours.check()
         if self._typed is None:
-            self._open.restore(list(state.items()), {COMMITS: number})
+            self._store.restore(list(state.items()), {COMMITS: number})
             return
         whole = with_passing(state) if self._passes else state
         self.stage([IoChange(key, value) for key, value in whole.items()], {})

@@ -82,11 +82,12 @@ _STEP_RECORDS = 8
 class TaskSubject(Subject):
     """A task of one input partition."""
 
+    log: SqliteChangelog
+    task: StreamTask
+
     def __init__(self, root: Path, level: Durability, log_level: Durability) -> None:
         super().__init__(root, level)
         self._log_level = log_level
-        self._log: SqliteChangelog | None = None
-        self._task: StreamTask | None = None
         self._made: Sequence[IoChange] = ()
         self._verifies = False
 
@@ -103,18 +104,6 @@ class TaskSubject(Subject):
         return {}
 
     @property
-    def log(self) -> SqliteChangelog:
-        """The changelog, open."""
-        assert self._log is not None
-        return self._log
-
-    @property
-    def task(self) -> StreamTask:
-        """The task, open."""
-        assert self._task is not None
-        return self._task
-
-    @property
     def number(self) -> int:
         """The number of the last commit."""
         return self.log.committed_offsets(_APPLICATION).get(COMMITS, 0)
@@ -122,20 +111,22 @@ class TaskSubject(Subject):
     def open(self) -> int | None:
         with translated_system_errors(self.path):
             make_folder(self.path)
-        self._log = SqliteChangelog(self.path / "log", self._log_level)
-        self._log.create_topic(COMMITS.topic)
-        self._task = StreamTask(
+        self.log = SqliteChangelog(self.path / "log", self._log_level)
+        self.closing.callback(self.log.close)
+        self.log.create_topic(COMMITS.topic)
+        self.task = StreamTask(
             _APPLICATION,
             TaskId(0, COMMITS.partition),
             state_dir=self.path / "state",
-            changelog=self._log,
+            changelog=self.log,
             stores=self.stores(),
             process=self.process,
             inputs=[COMMITS],
             settings=TaskSettings(commit_interval_ms=NO_INTERVAL, verify_stores=self._verifies),
             **self.arguments(),
         )
-        self._task.open()
+        self.closing.callback(self.task.close)
+        self.task.open()
         return self.number
 
     def commit(self, number: int) -> None:
@@ -147,16 +138,6 @@ class TaskSubject(Subject):
         self._verifies = True
         self.close()
         self.open()
-
-    def close(self) -> None:
-        task, self._task = self._task, None
-        log, self._log = self._log, None
-        try:
-            if task is not None:
-                task.close()
-        finally:
-            if log is not None:
-                log.close()
 
     def wipe(self) -> None:
         # A task wipes its stores itself, so this error means that the changelog is corrupt.
