@@ -16,10 +16,10 @@ from harness.mutants.mutant import (
     IoFault,
     LibraryTest,
     Mutant,
+    Patches,
     QueryDetection,
     ReaderDetection,
 )
-from harness.mutants.patches import Patches
 from harness.mutants.tasks import BETWEEN
 from harness.workloads.suggestion import check_known
 from stores.errors import ConfigError

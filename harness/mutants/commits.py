@@ -9,20 +9,14 @@ from pathlib import Path
 from typing import Any, cast
 
 from harness.mutants.mutant import (
+    Act,
+    Build,
     CrashDetection,
     IoFault,
     LibraryTest,
-    ReaderDetection,
-    isolates,
-    mutant,
-    reaching,
-    unsynced,
-)
-from harness.mutants.patches import (
-    Act,
-    Build,
     Meta,
     Patches,
+    ReaderDetection,
     Write,
     engine_of,
     every_engine,
@@ -30,7 +24,11 @@ from harness.mutants.patches import (
     ingesting_one_by_one,
     instead_of,
     instead_of_writes,
+    isolates,
+    mutant,
     opened_with,
+    reaching,
+    unsynced,
 )
 from stores.engines.engine import Engine, FilePart, IngestingEngine, Transaction, TransactionalEngine, Writes
 from stores.errors import CommitFailedError
@@ -316,7 +314,6 @@ SPILLS, RECORD, COPYING = "data.tmp", b"commit", b"c"
 
 @mutant("the commit of a spilled transaction is decided before the spill is complete", IoFault("kill", _makes_spills))
 def _decided_before_record(patches: Patches, subject: str) -> None:
-    """Write the spill's name into the store before the spill has its commit record."""
     folders = folders_of(patches, engine_of(subject))
 
     def name_first(write: Write, opened: Engine, layers: Sequence[Writes], meta: Meta, durable: bool) -> None:
@@ -333,7 +330,6 @@ def _decided_before_record(patches: Patches, subject: str) -> None:
 
 @mutant("the commit of a spilled transaction writes its offsets before its data", IoFault("kill", _makes_spills))
 def _offsets_before_copy(patches: Patches, subject: str) -> None:
-    """Write the offsets, and that no copy is pending, before the copy."""
     final: dict[bytes, bytes | None] = {}
 
     def finish_first(write: Write, opened: Engine, layers: Sequence[Writes], meta: Meta, durable: bool) -> None:
@@ -368,7 +364,6 @@ def _offsets_ingested_first(patches: Patches, subject: str) -> None:
 
 @mutant("a commit is decided while its spill is not synced", IoFault("power", _makes_spills, unseen_by="kill"))
 def _unsynced_spill(patches: Patches, subject: str) -> None:
-    """Open spills without syncs."""
     engine = engine_of(subject)
 
     def without_sync(

@@ -10,9 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from harness.mutants.commits import in_several_writes
-from harness.mutants.mutant import Fits, IoFault, LibraryTest, isolates, mutant, only, over, unsynced
-from harness.mutants.patches import (
+from harness.mutants.mutant import (
     Act,
+    Fits,
+    IoFault,
+    LibraryTest,
     Meta,
     Patches,
     Write,
@@ -23,8 +25,13 @@ from harness.mutants.patches import (
     instead_of,
     instead_of_replacing,
     instead_of_writes,
+    isolates,
+    mutant,
+    only,
     opened_with,
+    over,
     path_of,
+    unsynced,
 )
 from stores.engines.engine import Engine, Writes
 from stores.files.creation import CREATE_SYNCED, wipe
@@ -193,7 +200,6 @@ unsynced(
     LibraryTest("no format was released yet, so only a test has a step to the next one"),
 )
 def _migration_noted_first(patches: Patches, subject: str) -> None:
-    """Record the next format version when a migration step opens the engine, before it has written data."""
 
     def note(folder: Path) -> None:
         store = folder.parent
@@ -225,7 +231,6 @@ def _upgraded_outside(patches: Patches, subject: str) -> None:
 @mutant("an upgrade removes the old store before the new one counts", IoFault("kill", only("format-upgrade")))
 @instead_of(os, "replace")
 def _swapped_without_note(replace: Act, source: Any, target: Any) -> None:
-    """Delete the old store before the file is written that says the new one counts."""
     if Path(target).name.endswith(SWAP_END):
         wipe(Path(target).with_name(Path(target).name.removesuffix(SWAP_END)))
     replace(source, target)
@@ -237,7 +242,6 @@ def _swapped_without_note(replace: Act, source: Any, target: Any) -> None:
 )
 @instead_of(Store, "restore")
 def _stepped_offset_first(restore: Act, store: Store, pairs: Any, offsets: Any, *rest: Any, **named: Any) -> None:
-    """Write the offset of a restore's step into the store before the step's records."""
     restore(store, [], offsets, *rest, **named)
     restore(store, pairs, {})
 
@@ -247,7 +251,6 @@ def _stepped_offset_first(restore: Act, store: Store, pairs: Any, offsets: Any, 
     IoFault("kill", only("offset-import", "offset-import-rocksdb")),
 )
 def _import_noted_first(patches: Patches, subject: str) -> None:
-    """Hold the imported offsets back until the store names the backend that keeps them."""
     waiting: list[Callable[[], None]] = []
 
     def write_held() -> None:
@@ -305,7 +308,6 @@ def _checkpoint_before_folder(patches: Patches, subject: str) -> None:
     IoFault("kill", only("layout-change")),
 )
 def _layout_noted_last(patches: Patches, subject: str) -> None:
-    """Hold the change of the layout's file back until the journal is removed."""
     waiting: list[Callable[[], None]] = []
 
     def hold(replace: Callable[[Path, Path], None], source: Path, target: Path) -> None:

@@ -13,12 +13,12 @@ from harness.mutants.mutant import (
     CrashDetection,
     IoFault,
     LibraryTest,
+    Patches,
     QueryDetection,
     ReaderDetection,
     mutant,
     only,
 )
-from harness.mutants.patches import Patches
 from stores.batch.buffer import IndexedBatch, Layer
 from stores.changelog import sqlite, sqlite_writer
 from stores.changelog.files import partition_log
@@ -32,10 +32,7 @@ from stores.tasks.stores.earlier_store import Trust
 
 @mutant("a scan reads the layer that is written to", ReaderDetection("indexed-batch"))
 def _shared_layer(patches: Patches, subject: str) -> None:
-    """Give readers the layer of the batch that is written to.
-
-    No seam: the batch is a part of a store. Its engine and its readers do not see where a layer is frozen.
-    """
+    """No seam: the batch is a part of a store. Its engine and its readers do not see where a layer is frozen."""
 
     def freeze(self: IndexedBatch, pins: int = 1) -> tuple[Layer, ...]:
         # A copy with its own order: if a reader and the writer change one order at once, the writer may loop for ever.
@@ -51,19 +48,13 @@ def _shared_layer(patches: Patches, subject: str) -> None:
 
 @mutant("a commit is visible while it is copied in parts", ReaderDetection("dual-store"))
 def _parts_in_sight(patches: Patches, subject: str) -> None:
-    """Show readers a copy in parts while it runs.
-
-    No seam: readers of the regular store and of the staging store make the same calls, with and without the mutant.
-    """
+    """No seam: readers of the store and of the staging store make the same calls, with and without the mutant."""
     patches.replace_inner(BatchStaging, "shown_as_committed", lambda self: nullcontext())
 
 
 @mutant("a write does not save the old value for an open scan", ReaderDetection("native"))
 def _nothing_noted(patches: Patches, subject: str) -> None:
-    """Write without an entry in the undo log.
-
-    No seam: the undo log is a part of a store. The engine sees a lookup before the write, which also serves metrics.
-    """
+    """No seam: the undo log is a part of a store. The engine sees a lookup before it, which also serves metrics."""
     patches.replace_inner(NativeStaging, "_note", lambda self, transaction, key: None)
 
 
@@ -72,10 +63,7 @@ def _nothing_noted(patches: Patches, subject: str) -> None:
     LibraryTest("few flipped bits hit a tombstone, and fewer make it delete another key"),
 )
 def _tombstone_unchecked(patches: Patches, subject: str) -> None:
-    """Accept any checksum of a tombstone in the changelog.
-
-    No seam: a changelog verifies a record between its own query and ``read``.
-    """
+    """No seam: a changelog verifies a record between its own query and ``read``."""
 
     def mutated(given: Any, offset: Any, key: Any, value: Any, *rest: Any) -> bool:
         return value is None or sqlite_writer.is_sound(given, offset, key, value, *rest)
@@ -85,10 +73,7 @@ def _tombstone_unchecked(patches: Patches, subject: str) -> None:
 
 @mutant("a batch that is tried again gets another version", QueryDetection("worker killed"))
 def _version_from_clock(patches: Patches, subject: str) -> None:
-    """Give each attempt at a batch the next version, as a clock does.
-
-    No seam: the version follows from the batch inside one function, and the log sees only the result.
-    """
+    """No seam: the version follows from the batch inside one function, and the log sees only the result."""
 
     def mutated(plan: Any, batch: Any, newest: Any, location: str) -> tuple[int, int]:
         return (0 if newest is None else newest.version + 1), 0
@@ -98,10 +83,7 @@ def _version_from_clock(patches: Patches, subject: str) -> None:
 
 @mutant("the checksum of a version's file is not verified", IoFault("damage", only("changelog-of-files"), "flipped"))
 def _unchecked_version(patches: Patches, subject: str) -> None:
-    """Read a file of the changelog of files without a look at its checksum.
-
-    No seam: the log checks and reads a file between two calls of its folder.
-    """
+    """No seam: the log checks and reads a file between two calls of its folder."""
     patches.replace_inner(partition_log, "check", lambda file, what: None)
 
 
@@ -110,10 +92,7 @@ def _unchecked_version(patches: Patches, subject: str) -> None:
     BrokerDetection("task killed", "changelog.before_commit", "wrong"),
 )
 def _aborted_restored(patches: Patches, subject: str) -> None:
-    """Read the records of aborted transactions from Kafka as well.
-
-    No seam: the isolation level is a setting of the client, and the changelog takes no other one.
-    """
+    """No seam: the isolation level is a setting of the client, and the changelog takes no other one."""
     # It needs the extra kafka.
     from stores.changelog.kafka import cluster, reader
 
@@ -122,10 +101,7 @@ def _aborted_restored(patches: Patches, subject: str) -> None:
 
 @mutant("a direct store is not wiped after an abort or an unclean end", CrashDetection("uncommitted"))
 def _skipped_wipe(patches: Patches, subject: str) -> None:
-    """Trust each store that an earlier process or an abort has left.
-
-    No seam: a task decides by its own rules, and no user may turn them off.
-    """
+    """No seam: a task decides by its own rules, and no user may turn them off."""
     make = Trust.__init__
 
     def mutated(self: Trust, *, exactly_once: bool) -> None:
@@ -164,10 +140,7 @@ _boot = Patches()
     BrokerDetection("commit delivered late", "task.before_log_commit", "repeated"),
 )
 def _same_epoch(patches: Patches, subject: str) -> None:
-    """Go on under the same epoch, with the same client, after a transaction that lost a request.
-
-    No seam: a producer takes its epochs by itself, where it also ends transactions that its client can't end.
-    """
+    """No seam: a producer takes its epochs by itself, where it also ends transactions that its client can't end."""
     from stores.changelog.kafka.writer import KafkaWriter
 
     renew = KafkaWriter._renew

@@ -8,8 +8,16 @@ from threading import Condition
 from typing import Any, ClassVar
 from weakref import WeakKeyDictionary, WeakSet
 
-from harness.mutants.mutant import ReaderDetection, mutant
-from harness.mutants.patches import Act, Patches, View, every_engine, ingesting_one_by_one, with_views
+from harness.mutants.mutant import (
+    Act,
+    Patches,
+    ReaderDetection,
+    View,
+    every_engine,
+    ingesting_one_by_one,
+    mutant,
+    with_views,
+)
 from stores.engines.engine import IngestingEngine
 from stores.interface import IsolationLevel, KeyValueIterator, KeyValueStore, KeyValueView, Position, PositionBound
 from stores.strategies.store import Store
@@ -98,7 +106,6 @@ def _keys_one_by_one(patches: Patches, subject: str) -> None:
 
 @mutant("a commit's position is visible before its data", ReaderDetection("indexed-batch"))
 def _position_first(patches: Patches, subject: str) -> None:
-    """While a commit runs, report its position, and answer queries that are bound to it."""
     committing: WeakSet[KeyValueStore] = WeakSet()
 
     class Early(View):

@@ -14,8 +14,19 @@ from dataclasses import replace
 from functools import wraps
 from typing import Any
 
-from harness.mutants.mutant import BrokerDetection, CrashDetection, IoFault, LibraryTest, QueryDetection, mutant, only
-from harness.mutants.patches import Act, Build, Patches, instead_of
+from harness.mutants.mutant import (
+    Act,
+    BrokerDetection,
+    Build,
+    CrashDetection,
+    IoFault,
+    LibraryTest,
+    Patches,
+    QueryDetection,
+    instead_of,
+    mutant,
+    only,
+)
 from stores.changelog.files import Header, PartitionLog
 from stores.changelog.interface import Changelog
 from stores.changelog.producer import BufferedProducer
@@ -120,7 +131,6 @@ def _zombie_commits(commit: Act, producer: BufferedProducer) -> Any:
 )
 @instead_of(BufferedProducer, "commit", "flush")
 def _one_offset_for_all(end: Act, producer: BufferedProducer) -> Any:
-    """Report the highest offset of a commit for all changelogs of the task's stores."""
     last = end(producer)
     logged = {partition: offset for partition, offset in last.items() if partition.topic.endswith("-changelog")}
     return {**last, **dict.fromkeys(logged, max(logged.values(), default=-1))}
@@ -142,7 +152,6 @@ def _stream_time_forgotten(send_offsets: Act, producer: BufferedProducer, group:
 )
 @instead_of(TaskContext, "forward")
 def _punctuated_outside(forward: Act, context: TaskContext, topic: str, *given: Any, **named: Any) -> None:
-    """Send the records that a punctuator forwards at once, outside the task's transaction."""
     producer = context.producer
     if context.partition == NO_PARTITION:
         context.producer = context._changelog.producer()
@@ -160,7 +169,6 @@ def _punctuated_outside(forward: Act, context: TaskContext, topic: str, *given: 
 )
 @instead_of(Store, "commit")
 def _rolled_back_not_reopened(commit: Act, store: Store, *offsets: Any) -> None:
-    """Report the errors of commits without the request to open the store again."""
     try:
         commit(store, *offsets)
     except CommitFailedError as error:
@@ -172,7 +180,6 @@ def _rolled_back_not_reopened(commit: Act, store: Store, *offsets: Any) -> None:
     LibraryTest("the workload of the I/O faults has fewer keys"),
 )
 def _range_of_512(patches: Patches, subject: str) -> None:
-    """Leave out the tombstones after the first 512 of a row."""
     tombstones = 0
 
     def sent(
@@ -267,7 +274,6 @@ def _no_transactions(make: Act, task: StreamTask, *given: Any, **named: Any) -> 
     BrokerDetection("task killed", BETWEEN, "lost", "at_least_once"),
 )
 def _offsets_before_records(patches: Patches, subject: str) -> None:
-    """Send the records of a task without transactions only after its input offsets are committed."""
     flush = BufferedProducer.flush
 
     def sent(send_offsets: Act, producer: BufferedProducer, group: str, offsets: Mapping[TopicPartition, int]) -> None:
@@ -286,7 +292,6 @@ def _offsets_before_records(patches: Patches, subject: str) -> None:
     BrokerDetection("commit held back", "changelog.before_commit", "repeated"),
 )
 def _own_transactional_id(patches: Patches, subject: str) -> None:
-    """Add the process's number to each transactional ID."""
     from stores.changelog.kafka import KafkaChangelog
 
     def mutated(producer: Act, log: KafkaChangelog, transactional_id: str | None = None) -> Any:
@@ -300,7 +305,6 @@ def _own_transactional_id(patches: Patches, subject: str) -> None:
     BrokerDetection("broker paused under load", "transactions of threads", "process"),
 )
 def _errors_end_tasks(patches: Patches, subject: str) -> None:
-    """Raise every error of a commit as one that does not pass."""
     from stores.changelog.kafka.writer import KafkaProducer
 
     def mutated(commit: Act, producer: KafkaProducer) -> Any:

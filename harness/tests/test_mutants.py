@@ -19,8 +19,7 @@ from harness.mutants import (
     READER_TRIALS,
     patch,
 )
-from harness.mutants.mutant import IoFault
-from harness.mutants.patches import FILE_FUNCTIONS, INTERFACES, Patches
+from harness.mutants.mutant import FILE_FUNCTIONS, INTERFACES, IoFault, Patches
 from stores import failpoints
 from stores.engines.memory import MemoryEngine
 from stores.errors import ConfigError
@@ -86,7 +85,7 @@ def test_inner_names_are_replaced_in_one_module_only() -> None:
         for node in ast.walk(ast.parse(path.read_text()))
         if isinstance(node, ast.Attribute) and node.attr == "replace_inner" and path.parent.name != "tests"
     }
-    assert using == {INNER, "patches.py"}
+    assert using == {INNER, "mutant.py"}
 
 
 def test_each_use_of_an_inner_name_says_why_no_seam_serves() -> None:

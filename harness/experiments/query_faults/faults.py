@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import psutil
 
-from harness.checkers.query import wrong_restores
+from harness.checkers.counting import wrong_restores
 from harness.experiments.query_faults.notes import Notes
 from harness.mutants import patch
 from stores import failpoints

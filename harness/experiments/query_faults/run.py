@@ -10,7 +10,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
-from harness.checkers.query import leading_stores
+from harness.checkers.counting import leading_stores
 from harness.experiments.judged import ANOMALY, VALID
 from harness.experiments.query_faults.faults import CLUSTER, FAULTS, Course, QueryFault
 from harness.experiments.query_faults.notes import Notes

@@ -21,7 +21,7 @@ import pyarrow as pa
 import pyarrow.parquet
 from pyspark.sql import DataFrame, SparkSession
 
-from harness.checkers.query import wrong_rows, wrong_state, wrong_timers
+from harness.checkers.counting import wrong_rows, wrong_state, wrong_timers
 from harness.experiments.query_faults.faults import Faulty, FaultyRecords, FaultyRows
 from harness.spark import stateful_queries
 from harness.workloads.workload import records_of
