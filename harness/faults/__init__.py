@@ -16,8 +16,6 @@ from typing import ClassVar, NoReturn, Protocol
 
 from stores import failpoints
 
-AFTERWARDS = ("close", "kill", "go_on")
-ENDS = ("close", "kill")
 _PLANNED_COMMITS, _PLANNED_COMMIT_EVERY = 10, 24
 """The commits of a planned trial in its default shape, and the records of each."""
 _FLUSHED_RECORDS = 220
@@ -160,10 +158,14 @@ class _AfterRecords(Fault):
     """A fault that strikes at the ``records``-th record."""
 
     __slots__ = ()
+    ways: ClassVar[tuple[str, ...]] = ()
+    """The values of ``then``, if it has that setting: the next step of the process."""
     records: int
 
     def __post_init__(self) -> None:
         _require_positive("records", self.records)
+        if self.ways and (then := getattr(self, "then", "")) not in self.ways:
+            raise ValueError(f"then is one of {', '.join(self.ways)}, not {then!r}")
 
     def after_record(self, work: Work) -> bool:
         return work.processed == self.records and self.strike(work)
@@ -220,14 +222,10 @@ class Abort(_AfterRecords):
 
     name: ClassVar[str] = "abort"
     words: ClassVar[str] = "transaction aborted"
+    ways: ClassVar[tuple[str, ...]] = ("close", "kill", "go_on")
     records: int
     flush_pressure: bool = False
     then: str = "close"
-
-    def __post_init__(self) -> None:
-        _require_positive("records", self.records)
-        if self.then not in AFTERWARDS:
-            raise ValueError(f"then is one of {', '.join(AFTERWARDS)}, not {self.then!r}")
 
     def in_record(self, work: Work) -> None:
         if work.processed == self.records:
@@ -337,13 +335,9 @@ class Truncate(_AfterRecords):
     name: ClassVar[str] = "truncate"
     words: ClassVar[str] = "changelog truncated"
     truncates: ClassVar[bool] = True
+    ways: ClassVar[tuple[str, ...]] = ("close", "kill")
     records: int
     then: str = "close"
-
-    def __post_init__(self) -> None:
-        _require_positive("records", self.records)
-        if self.then not in ENDS:
-            raise ValueError(f"then is one of {', '.join(ENDS)}, not {self.then!r}")
 
     def strike(self, work: Work) -> bool:
         if self.then == "kill":
@@ -353,7 +347,7 @@ class Truncate(_AfterRecords):
 
     @classmethod
     def planned(cls, choose: Random) -> Mapping[str, Fault]:
-        return {"changelog truncated": cls(inside(choose), then=choose.choice(ENDS))}
+        return {"changelog truncated": cls(inside(choose), then=choose.choice(cls.ways))}
 
     @property
     def text(self) -> str:

@@ -402,7 +402,8 @@ def test_a_trial_that_is_too_late_twice_found_something_hanging(
 def test_a_find_keeps_its_recording_and_nothing_else_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("harness.folders._MEMORY", tmp_path)
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    with Workshop(IoFaultCase(CHECKPOINT, "DISK", "power", commits=2), SEED, kept=tmp_path / "kept") as shop:
+    monkeypatch.setattr("harness.experiments.iofaults.workshop.KEPT", tmp_path / "kept")
+    with Workshop(IoFaultCase(CHECKPOINT, "DISK", "power", commits=2), SEED) as shop:
         recording = shop.recording()
         row = shop.row(1, "", "made up", Promised(), PrefixFinding(Found.TORN, None, False))
     kept = Path(read_asked(row["repeat"].removeprefix("python -m harness repeat iofaults ").strip("'")).case.recording)

@@ -6,7 +6,6 @@ import random
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import astuple, replace
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +23,6 @@ from harness.experiments.iofaults.plan import (
     LEVEL,
     PlannedCase,
     PlannedMutant,
-    cut,
     in_rounds,
     in_turn,
     measured_seeds,
@@ -212,15 +210,6 @@ def test_no_more_points_are_drawn_than_asked_for_and_the_seed_draws_them(fault: 
     )
 
 
-@pytest.mark.parametrize(("number", "width"), [(0, 5), (1, 5), (5, 5), (6, 5), (101, 7), (100, 1)])
-def test_subsets_hold_every_point_once_and_are_of_about_one_size(number: int, width: int) -> None:
-    points = list(range(10, 10 + number))
-    parts = cut(points, width)
-    assert [point for part in parts for point in part] == points
-    assert max((len(part) for part in parts), default=0) <= width
-    assert all(abs(len(one) - len(two)) <= 1 for one, two in pairwise(parts))
-
-
 def test_each_subset_names_the_recording_that_its_fault_needs(tmp_path: Path) -> None:
     wanted = [PlannedCase(IoFaultCase(CHECKPOINT, "DISK", fault, commits=2), 1) for fault in ("kill", "power")]
     recorded = {RecordedWriter.of(wanted[0]): recorded_points(10)}
@@ -321,7 +310,7 @@ def test_a_slice_whose_time_is_over_says_how_many_points_it_explored(
 
     monkeypatch.setattr(Workshop, "explore", two_at_each)
     item = PlannedCase(IoFaultCase(CHECKPOINT, "DISK", "kill", commits=2), 1)
-    (subset,) = subsets_of([item], {RecordedWriter.of(item): recorded_points(10)}, tmp_path, 100)
+    (subset,) = subsets_of([item], {RecordedWriter.of(item): recorded_points(10)}, tmp_path)
     *tried, counts = explore(subset, deadline=Deadline(3.5, Steps()))
     # The fourth row came when the time was over. Its point may have more, so it counts as left out.
     assert [row["point"] for row in tried] == [0, 0, 1, 1]
@@ -342,7 +331,7 @@ def test_a_trial_that_the_end_of_the_time_has_killed_has_no_row_and_is_no_failur
 
     monkeypatch.setattr(Workshop, "explore", killed_at_the_third)
     item = PlannedCase(IoFaultCase(CHECKPOINT, "DISK", "kill", commits=2), 1)
-    (subset,) = subsets_of([item], {RecordedWriter.of(item): recorded_points(10)}, tmp_path, 100)
+    (subset,) = subsets_of([item], {RecordedWriter.of(item): recorded_points(10)}, tmp_path)
     *tried, counts = explore(subset)
     assert ([row["point"] for row in tried], counts["explored"]) == ([0, 1], "0")
     assert not any(map(is_wrong, tried))

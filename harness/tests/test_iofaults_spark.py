@@ -17,7 +17,7 @@ from harness.cli import main
 from harness.experiment import Claim
 from harness.experiments.iofaults.case import IoFaultCase
 from harness.experiments.iofaults.experiment import IoFaults
-from harness.experiments.iofaults.fault import Row
+from harness.experiments.iofaults.fault import IO_FAULTS, Row
 from harness.experiments.iofaults.plan import PlannedCase, PlannedMutant
 from harness.experiments.iofaults.subjects import CHECKPOINT
 from harness.experiments.iofaults.subsets import RecordedWriter
@@ -46,8 +46,12 @@ def run_cases(
     *,
     points_per_subset: int | None = None,
 ) -> list[Row]:
-    experiment = IoFaults(points_per_subset)
-    return experiment.finish(planned, run_trials(spark, experiment, planned, folder).rows, Claim(""))
+    experiment = IoFaults()
+    with pytest.MonkeyPatch.context() as patch:
+        if points_per_subset is not None:
+            for fault in ("kill", "power"):
+                patch.setattr(IO_FAULTS[fault], "points_per_subset", points_per_subset)
+        return experiment.finish(planned, run_trials(spark, experiment, planned, folder).rows, Claim(""))
 
 
 def of_kind(rows: list[Row], kind: str) -> list[Row]:
@@ -61,7 +65,7 @@ def verdicts(rows: list[Row]) -> list[tuple[object, ...]]:
 
 @pytest.mark.long
 def test_rows_do_not_depend_on_how_points_are_cut_into_slices(spark: SparkSession, tmp_path: Path) -> None:
-    whole = run_cases(spark, [KILLS, POWER], tmp_path / "one", points_per_subset=1000)
+    whole = run_cases(spark, [KILLS, POWER], tmp_path / "one", points_per_subset=8 * 1000)
     parts = run_cases(spark, [KILLS, POWER], tmp_path / "many", points_per_subset=3)
     assert len(of_kind(whole, "operation_slice")) == 2
     assert len(of_kind(parts, "operation_slice")) >= 10
@@ -122,7 +126,7 @@ def test_what_a_killed_driver_has_left_is_not_taken_for_this_run(spark: SparkSes
     (tmp_path / "finished" / "0.json").write_text("[]")
     (tmp_path / "recordings").mkdir()
     (tmp_path / "recordings" / RecordedWriter.of(POWER).name).write_bytes(b"operations1")
-    rows = run_cases(spark, [POWER], tmp_path, points_per_subset=1000)
+    rows = run_cases(spark, [POWER], tmp_path, points_per_subset=8 * 1000)
     assert len(of_kind(rows, "operation")) > 10
     assert [row for row in of_kind(rows, "operation") if not row["expected"]] == []
 

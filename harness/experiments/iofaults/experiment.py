@@ -60,54 +60,6 @@ from harness.report.coverage import Coverage, Covered, numbers, ranges
 from harness.report.page import Page, TextTable
 from stores.errors import ConfigError
 
-
-def repeated(asked: Asked) -> Again:
-    """Run the trials, and return what came of them. Raises: ConfigError if they cannot be run here."""
-    try:
-        rows = ask(asked)
-    except (ForkServerError, UnseenWritesError) as error:
-        raise ConfigError(str(error)) from error
-    except OSError as error:
-        raise ConfigError(
-            f"this trial can't be made here: {error}. Make room or correct that, and run it again"
-        ) from error
-    wrong = [row for row in rows if not row["expected"]]
-    lines = [line for row in (wrong if asked.point is None else rows) for line in _lines(row)]
-    if asked.point is None:
-        lines.append(f"{len(rows):,} trials, {len(wrong):,} of them not as promised")
-    return Again(lines, ok=not wrong)
-
-
-def _lines(row: Row) -> list[str]:
-    first = f"{row['backend']} at {row['durability']}, {row['description']}, seed {row['seed']}: {row['result']}"
-    numbers = f"  acknowledged {row['acknowledged']}, found {row['state']}, attempted {row['attempted']}"
-    return [first, numbers, *([f"  {row['detail']}"] if row["detail"] else [])]
-
-
-def ask(asked: Asked) -> list[Row]:
-    """Return the rows of one trial, of all trials at its point, or of all trials of its case.
-
-    Raises: ConfigError if the trial does not exist or cannot be run here; ForkServerError, as ``Workshop``.
-    """
-    recorder_library()
-    case = asked.case
-    with Workshop(case, asked.seed) as shop:
-        points = range(0) if asked.point is None else range(asked.point, asked.point + 1)
-        if asked.point is None or IO_FAULTS[case.fault].from_recording:
-            there = shop.points()
-            if asked.point is not None and asked.point not in there:
-                raise ConfigError(f"{case.fault} of {case.subject} has points 0 to {there.stop - 1}, not {asked.point}")
-            points = points or there
-        try:
-            rows = list(shop.explore(points, asked.only))
-        except ValueError as error:
-            raise ConfigError(f"only {asked.only!r}: {error}") from error
-    if not rows:
-        where = "anywhere" if asked.point is None else f"at point {asked.point}"
-        raise ConfigError(f"there is nothing to try {where} with {case.fault}")
-    return rows
-
-
 _CASE: Mapping[str, type] = {
     "scenario": str,
     "slice": int,
@@ -190,9 +142,6 @@ class IoFaults(Experiment[IoTrial]):
     unit = "subsets"
     columns = KINDS
 
-    def __init__(self, points_per_subset: int | None = None) -> None:
-        self._points_per_subset = points_per_subset
-
     def missing(self) -> str:
         """Return the reason why I/O faults cannot be injected on this machine, or ""."""
         try:
@@ -221,7 +170,7 @@ class IoFaults(Experiment[IoTrial]):
         writers = list(dict.fromkeys(RecordedWriter.of(trial) for trial in work if isinstance(trial, PlannedCase)))
         summaries = each(partial(_record, kept), writers)
         recorded = {writer: Recorded(*fields) for writer, fields in zip(writers, summaries, strict=True)}
-        subsets: list[IoTrial] = [*subsets_of(work, recorded, kept, self._points_per_subset)]
+        subsets: list[IoTrial] = [*subsets_of(work, recorded, kept)]
         return fair_order(subsets, _strata, seed=len(subsets))
 
     def run(self, trial: IoTrial, worker: TrialWorker) -> Iterable[Row]:
@@ -291,7 +240,19 @@ class IoFaults(Experiment[IoTrial]):
 
     def repeat(self, trial: Asked, worker: TrialWorker) -> Again:
         """Run one trial, all trials at a point, or all trials of a case. Raises: ConfigError if it cannot run here."""
-        return repeated(trial)
+        try:
+            rows = _rows_of(trial)
+        except (ForkServerError, UnseenWritesError) as error:
+            raise ConfigError(str(error)) from error
+        except OSError as error:
+            raise ConfigError(
+                f"this trial can't be made here: {error}. Make room or correct that, and run it again"
+            ) from error
+        wrong = [row for row in rows if not row["expected"]]
+        lines = [line for row in (wrong if trial.point is None else rows) for line in _lines(row)]
+        if trial.point is None:
+            lines.append(f"{len(rows):,} trials, {len(wrong):,} of them not as promised")
+        return Again(lines, ok=not wrong)
 
     def figures(self, rows: Rows) -> dict[str, list[Figure]]:
         """Return the trials by level, fault, variant and backend; the mutants; how often mutants are detected."""
@@ -339,6 +300,36 @@ def explore(subset: Subset, fork_server: ForkServer | None = None, deadline: Dea
         rows.append(_subset_row(subset) | {"points": explored, "states": states, "trials": len(rows)})
         rows[-1]["explored"] = ranges(subset.points[:explored])
     return [_of_subset(subset, row, time.monotonic() - start) for row in rows]
+
+
+def _rows_of(asked: Asked) -> list[Row]:
+    """Return the rows of one trial, of all trials at its point, or of all trials of its case.
+
+    Raises: ConfigError if the trial does not exist or cannot be run here; ForkServerError, as ``Workshop``.
+    """
+    recorder_library()
+    case = asked.case
+    with Workshop(case, asked.seed) as shop:
+        points = range(0) if asked.point is None else range(asked.point, asked.point + 1)
+        if asked.point is None or IO_FAULTS[case.fault].from_recording:
+            there = shop.points()
+            if asked.point is not None and asked.point not in there:
+                raise ConfigError(f"{case.fault} of {case.subject} has points 0 to {there.stop - 1}, not {asked.point}")
+            points = points or there
+        try:
+            rows = list(shop.explore(points, asked.only))
+        except ValueError as error:
+            raise ConfigError(f"only {asked.only!r}: {error}") from error
+    if not rows:
+        where = "anywhere" if asked.point is None else f"at point {asked.point}"
+        raise ConfigError(f"there is nothing to try {where} with {case.fault}")
+    return rows
+
+
+def _lines(row: Row) -> list[str]:
+    first = f"{row['backend']} at {row['durability']}, {row['description']}, seed {row['seed']}: {row['result']}"
+    numbers = f"  acknowledged {row['acknowledged']}, found {row['state']}, attempted {row['attempted']}"
+    return [first, numbers, *([f"  {row['detail']}"] if row["detail"] else [])]
 
 
 def _subset_row(subset: Subset) -> Row:

@@ -311,12 +311,6 @@ def in_turn(item: PlannedCase, points: Sequence[int], groups: Iterable[Group] = 
     return drawn(points, groups, choose)[: item.points_max]
 
 
-def cut(points: Sequence[int], width: int) -> list[Sequence[int]]:
-    """Divide ``points`` into subsets of about the same size and at most ``width`` points; none for no points."""
-    number = -(-len(points) // width)
-    return [points[len(points) * at // number : len(points) * (at + 1) // number] for at in range(number)]
-
-
 def in_rounds(order: Sequence[int], width: int) -> list[Sequence[int]]:
     """Divide the points of ``order`` into ascending subsets, of which the first are small and have the first points.
 

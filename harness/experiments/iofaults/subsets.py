@@ -20,7 +20,6 @@ from harness.experiments.iofaults.plan import (
     PlannedCase,
     PlannedMutant,
     case_of,
-    cut,
     in_rounds,
     in_turn,
 )
@@ -122,7 +121,6 @@ def subsets_of(
     planned: Iterable[PlannedCase | PlannedMutant],
     recorded: Mapping[RecordedWriter, Recorded],
     recordings: Path,
-    points_per_subset: int | None = None,
 ) -> list[Subset]:
     """Return all that is planned as tasks. Mutants come first, because their duration is not known in advance."""
     subsets: list[Subset] = []
@@ -140,13 +138,13 @@ def subsets_of(
                 case = replace(case, recording=str(file))
                 recording = str(file.relative_to(ROOT) if file.is_relative_to(ROOT) else file)
             of = recorded[writer]
-            width = points_per_subset or IO_FAULTS[case.fault].points_per_subset
+            width = IO_FAULTS[case.fault].points_per_subset
             in_all = range(0 if of.error else of.points[case.fault_and_variant])
             order = in_turn(each, in_all, of.groups.get(case.fault, ()))
             # Points of another definition are new.
             if each.night is not None and each.covered and each.covered.definition == of.definition:
                 order = sorted(order, key=each.covered.tried.__contains__)
-            parts = [()] if of.error else cut(sorted(order), width) if points_per_subset else in_rounds(order, width)
+            parts = [()] if of.error else in_rounds(order, width)
             subsets += [
                 Subset(
                     len(subsets) + place,

@@ -57,17 +57,14 @@ class Workshop:
 
     ``fork_server`` is a fork server that preloads the recorder. It belongs to the caller, and its folder is empty
     afterwards. Without one, the workshop starts its own. If the case names no recording and a trial is not as promised,
-    the recording is kept for the command that repeats the trial. It is kept in the folder ``kept``, or in ``KEPT``. All
-    other files are removed with the workshop.
+    the recording is kept in ``KEPT`` for the command that repeats the trial. All other files are removed with the
+    workshop.
 
     Raises: ConfigError if I/O operations cannot be recorded on this machine.
     """
 
-    def __init__(
-        self, case: IoFaultCase, seed: int, fork_server: ForkServer | None = None, kept: Path | None = None
-    ) -> None:
+    def __init__(self, case: IoFaultCase, seed: int, fork_server: ForkServer | None = None) -> None:
         self.case, self.seed = case, seed
-        self._kept = kept or KEPT
         self._fork_server = fork_server or ForkServer(within=quick_folder())
         self._is_own = fork_server is None
         self._deadline_s = DEADLINE_S
@@ -354,7 +351,7 @@ class Workshop:
         """
         source = self.scratch("recording")
         name = f"{self.case.subject}-{self.case.level}-{blake2b(source.read_bytes(), digest_size=6).hexdigest()}"
-        copy = self._kept / name
+        copy = KEPT / name
         if not copy.exists():
             copy.parent.mkdir(parents=True, exist_ok=True)
             # Rename in one step: other processes may write or read the same file.
