@@ -18,10 +18,11 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import Any, Self, TypeVar
+from typing import Any, Self, TypeVar, get_args
 
 from harness.checkers.prefix import DETECTING, Demand, Promised, Remains, promised
-from harness.experiments.iofaults.subjects import Subject, is_transactional, shown, subject
+from harness.experiments.iofaults.subjects import is_transactional, shown, subject
+from harness.experiments.iofaults.subjects.subject import Subject
 from harness.experiments.iofaults.workload import State, afterwards, changes, model, models, values_ever
 from harness.io_trace import recorder
 from harness.mutants import patch
@@ -124,10 +125,9 @@ def signature(name: str, level: str, mutant: str, seed: int, commits: int, recor
 
 def to_plan(told: list[Any]) -> recorder.Plan:
     """Return the plan for its name and arguments."""
-    kinds: dict[str, Any] = {kind.__name__: kind for kind in (recorder.KillAt, recorder.Tear, recorder.Fail)}
-    kinds |= {kind.__name__: kind for kind in (recorder.Nothing, recorder.Short, recorder.FailThenKill)}
     name, *numbers = told
-    plan: recorder.Plan = kinds[name](*numbers)
+    [kind] = [kind for kind in get_args(recorder.Plan) if kind.__name__ == name]
+    plan: recorder.Plan = kind(*numbers)
     return plan
 
 

@@ -33,28 +33,6 @@ from stores.errors import ConfigError
 from stores.interface import Durability
 from stores.registry import backend_named, backends
 
-__all__ = [
-    "CHANGELOG",
-    "CHECKPOINT",
-    "LAYOUT_CHANGE",
-    "LAZY_UPGRADE",
-    "OFFSET_IMPORTS",
-    "ONLINE_UPGRADE",
-    "PUNCTUATION",
-    "RELOCATION",
-    "STATE_DIRECTORY",
-    "TASKS",
-    "UPGRADE",
-    "VERSION_LOG",
-    "Subject",
-    "check_subject",
-    "is_transactional",
-    "shown",
-    "subject",
-    "subject_named",
-    "subjects",
-]
-
 CHECKPOINT, CHANGELOG, VERSION_LOG = "checkpoint-file", "embedded-changelog", "changelog-of-files"
 STATE_DIRECTORY = "state-directory"
 RELOCATION, LAYOUT_CHANGE = "relocation", "layout-change"
