@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from harness.report import text
 from harness.report.charts import CellResult, Chart, Mark, Panel
-from harness.report.figures import Figure, Figures, distinct, grouped
+from harness.report.figures import Figure, Figures, grouped
 from harness.report.page import Page, PageFinding, TextTable, tables
 from harness.report.rows import Row
 from harness.report.text import level_order
@@ -24,15 +25,13 @@ def crash(rows: Iterable[Row]) -> list[Figure]:
     trials = crash_trials(rows)
     figures = []
     for key, group in grouped(trials, (*KEY, "expected")):
-        counts = {
-            result: sum(trial["result"] == result for trial in group) for result in ("valid", "anomaly", "unknown")
-        }
+        counts = Counter(trial["result"] for trial in group)
         figures.append(
             {
                 "kind": "crash",
                 **key,
                 "trials": len(group),
-                **counts,
+                **{result: counts[result] for result in ("valid", "anomaly", "unknown")},
                 "as_expected": sum(trial["as_expected"] for trial in group),
             }
         )
@@ -87,34 +86,27 @@ def crash_tables(figures: Figures, *, expected: str) -> list[TextTable]:
     """Return one table per scenario, guarantee and level: backends by failpoint, with counts by result."""
     cells = [figure for figure in figures["crash"] if figure["expected"] == expected]
     tables = []
-    for scenario, guarantee, durability in distinct(cells, "scenario", "guarantee", "durability"):
-        own = [
-            cell
-            for cell in cells
-            if (cell["scenario"], cell["guarantee"], cell["durability"]) == (scenario, guarantee, durability)
-        ]
+    for key, own in grouped(cells, ("scenario", "durability", "guarantee")):
         names = sorted({cell["backend"] for cell in own})
         rows: list[list[str]] = []
         wrong: list[int] = []
         for place in sorted({place_of(cell) for cell in own}):
-            counts = [
-                _results([cell for cell in own if place_of(cell) == place and cell["backend"] == name])
-                for name in names
-            ]
-            if any(cell["as_expected"] < cell["trials"] for cell in own if place_of(cell) == place):
+            here = [cell for cell in own if place_of(cell) == place]
+            if any(cell["as_expected"] < cell["trials"] for cell in here):
                 wrong.append(len(rows))
-            rows.append([f"`{place}`", *counts])
-        caption = f"`{scenario}`, {guarantee.replace('_', ' ')}, level {durability}"
+            by_backend = (_results([cell for cell in here if cell["backend"] == name]) for name in names)
+            rows.append([f"`{place}`", *by_backend])
+        caption = f"`{key['scenario']}`, {key['guarantee'].replace('_', ' ')}, level {key['durability']}"
         tables.append(TextTable(caption, ("failpoint or fault", *names), rows, range(1, 1 + len(names)), (), wrong))
     return tables
 
 
-def place_of(cell: Figure) -> str:
+def place_of(cell: Row) -> str:
     """Return the failpoint at which a trial's process is killed, or its other fault."""
     return str(cell["failpoint"] or cell["fault"])
 
 
-def _results(cells: Sequence[Figure]) -> str:
+def _results(cells: Sequence[Row]) -> str:
     if not cells:
         return ""
     counts = {name: sum(cell[name] for cell in cells) for name in ("valid", "anomaly", "unknown")}
