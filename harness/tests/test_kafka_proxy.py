@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from harness.faults.network_proxy import ADD_OFFSETS_TO_TXN, END_TXN, PRODUCE, KafkaProxy, _Requests
+from harness.experiments.broker_faults.network_proxy import ADD_OFFSETS_TO_TXN, END_TXN, PRODUCE, KafkaProxy, _Requests
 from harness.tests.test_network_proxy import WAIT_S, connected, echo, received  # noqa: F401
 
 

@@ -11,7 +11,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from harness.faults.network_proxy import NetworkProxy
+from harness.experiments.broker_faults.network_proxy import NetworkProxy
 
 WAIT_S = 30.0
 
@@ -160,7 +160,7 @@ def test_a_slow_proxy_passes_on_few_bytes_at_a_time_until_it_resumes(
 ) -> None:
     port, got = echo
     pauses: list[float] = []
-    monkeypatch.setattr("harness.faults.network_proxy.time", SimpleNamespace(sleep=pauses.append))
+    monkeypatch.setattr("harness.experiments.broker_faults.network_proxy.time", SimpleNamespace(sleep=pauses.append))
     large = bytes(100_000)
     with NetworkProxy(port) as proxy, connected(proxy) as one:
         proxy.slow(1_000)

@@ -217,7 +217,7 @@ def test_a_crash_trial_is_understood_from_fifteen_files() -> None:
 def imported_by(file: Path) -> set[str]:
     """The files of crash trials, checkers and faults that a file imports, packages left out."""
     modules = {node.module or "" for node in ast.walk(ast.parse(file.read_text())) if isinstance(node, ast.ImportFrom)}
-    rooms = ("harness.experiments.crash.", "harness.checkers.", "harness.faults.")
+    rooms = ("harness.experiments.crash.", "harness.checkers.", "harness.faults")
     return {f"{module.replace('.', '/')}.py" for module in modules if module.startswith(rooms)}
 
 

@@ -18,6 +18,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from harness.checkers.counting import PROCESS, Finding
+from harness.experiments.broker_faults.network_proxy import END_TXN
 from harness.experiments.broker_faults.processes import TrialProcess, Workers
 from harness.experiments.broker_faults.trial import (
     AT_LEAST_ONCE,
@@ -32,7 +33,6 @@ from harness.experiments.broker_faults.trial import (
     WAIT_EACH,
     BrokerTrial,
 )
-from harness.faults.network_proxy import END_TXN
 from harness.mutants import BROKER_TRIALS
 from harness.processes.child import MeasurementFailedError
 from harness.workloads.suggestion import check_known

@@ -15,6 +15,7 @@ import confluent_kafka
 from harness.budget import seconds_for
 from harness.checkers.counting import Pair
 from harness.experiments.broker_faults import child
+from harness.experiments.broker_faults.network_proxy import KafkaProxy
 from harness.experiments.broker_faults.processes import TrialProcess
 from harness.experiments.broker_faults.trial import (
     COMMITS,
@@ -32,7 +33,6 @@ from harness.experiments.broker_faults.trial import (
     BrokerTrial,
     inputs,
 )
-from harness.faults.network_proxy import KafkaProxy
 from harness.processes.child import MeasurementFailedError
 from harness.processes.kafka_jars import JARS
 from stores.changelog.kafka import KafkaChangelog
