@@ -19,12 +19,12 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from stores.errors import ConfigError, StoreIncompatibleError, nearest
 from stores.files.creation import FAILPOINTS, wipe
-from stores.files.identity import FILE as IDENTITY_FILE
+from stores.files.identity import IDENTITY_FILE
 from stores.files.plain_files import sync_folder, translated_system_errors
 from stores.files.store_directory import checked_path
 from stores.interface import Durability, IsolationLevel, KeyValueStore
 from stores.process import never_free, watch
-from stores.strategies.refusals import close_refused, note_opened
+from stores.strategies.access import close_refused, note_opened
 from stores.strategies.staging import Traits
 from stores.strategies.store_opening import disown, open_over
 

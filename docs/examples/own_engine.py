@@ -28,7 +28,7 @@ from stores.engines.engine import Engine, Scan, Writes, take
 from stores.engines.families import FAMILIES, families_in_use
 from stores.errors import CommitFailedError, StoreCorruptedError, StoreUnavailableError
 from stores.interface import Durability
-from stores.ordered.ranges import ScanRange
+from stores.ordered import ScanRange
 from stores.registry import Backend
 from stores.strategies.indexed_batch import IndexedBatchStaging
 

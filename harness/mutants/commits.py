@@ -35,9 +35,9 @@ from stores.errors import CommitFailedError
 from stores.failpoints import Part, declare, failpoint, reach
 from stores.interface import Durability
 from stores.registry import backends
-from stores.strategies.commit_marker import MARKER_SYNCED, MARKER_WRITTEN, Marker
 from stores.strategies.dual_store import MARKER_REMOVED
 from stores.strategies.indexed_batch import DECIDED
+from stores.strategies.spilled import MARKER_SYNCED, MARKER_WRITTEN, Marker
 from stores.strategies.sst_ingest import INGESTED, RECOVER_BEFORE_REMOVAL
 from stores.strategies.store import Store
 

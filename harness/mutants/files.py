@@ -35,7 +35,7 @@ from harness.mutants.mutant import (
 )
 from stores.engines.engine import Engine, Writes
 from stores.files.creation import CREATE_SYNCED, wipe
-from stores.files.identity import FILE, present_version, read_identity
+from stores.files.identity import IDENTITY_FILE, present_version, read_identity
 from stores.files.plain_files import replace_file, sync_tree
 from stores.interface import Durability, TopicPartition
 from stores.position import OFFSET
@@ -203,10 +203,12 @@ def _migration_noted_first(patches: Patches, subject: str) -> None:
 
     def note(folder: Path) -> None:
         store = folder.parent
-        if (store / FILE).exists():
+        if (store / IDENTITY_FILE).exists():
             identity = read_identity(store)
             if identity.format_version < present_version():
-                replace_file(store / FILE, identity._replace(format_version=identity.format_version + 1).text())
+                replace_file(
+                    store / IDENTITY_FILE, identity._replace(format_version=identity.format_version + 1).text()
+                )
 
     for engine in every_engine():
         before_opening(patches, engine, note)
@@ -284,7 +286,7 @@ def _holding_offsets(patches: Patches, engine: type[Engine], held: list[Callable
 
 
 def _keeps_offsets(store: Path) -> bool:
-    return not (store / FILE).exists() or backends()[read_identity(store).backend].manages_offsets
+    return not (store / IDENTITY_FILE).exists() or backends()[read_identity(store).backend].manages_offsets
 
 
 @mutant(

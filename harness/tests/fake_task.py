@@ -12,7 +12,7 @@ from harness.workloads.workload import Event, Workload, plain_pairs, records_of
 from stores.changelog.interface import Record
 from stores.interface import IsolationLevel, KeyValueStore
 from stores.records import RecordKind, TypedStore
-from stores.records.staging import StoreStaging
+from stores.records.values import StoreStaging
 from stores.registry import open_store
 
 

@@ -13,7 +13,7 @@ import pytest
 from harness.typed_maps import KINDS, RETENTION_MS, SEGMENT_MS, as_map, logged_key, place, view_as_map
 from stores.interface import IsolationLevel, KeyValueStore
 from stores.records import Windowed
-from stores.records.staging import StagedWrite, StoreStaging
+from stores.records.values import StagedWrite, StoreStaging
 from stores.registry import open_store
 
 KEYS = [b"k%02d" % number + (b"", b"\0", b"\xff", b"\0\xff")[number % 4] for number in range(24)]

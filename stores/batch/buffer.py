@@ -20,8 +20,7 @@ from typing import Final, Protocol
 
 from stores.batch.merge import MappedWrites
 from stores.engines.engine import Writes
-from stores.ordered.ranges import KeyRanges, ScanRange
-from stores.ordered.sorted_map import SORTED_AT_ONCE, SortedMap
+from stores.ordered import SORTED_AT_ONCE, KeyRanges, ScanRange, SortedMap
 
 
 class Missing:

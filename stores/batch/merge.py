@@ -10,7 +10,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Mapping
 
 from stores.engines.engine import Scan
-from stores.ordered.ranges import KeyRanges
+from stores.ordered import KeyRanges
 
 Pair = tuple[bytes, bytes]
 Staged = tuple[bytes, bytes | None]

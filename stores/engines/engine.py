@@ -17,7 +17,7 @@ from typing import ClassVar, NamedTuple, Self
 from stores.contract.levels import AT_ONCE, Persistence
 from stores.errors import ConfigError, StoreCorruptedError
 from stores.interface import Durability
-from stores.ordered.ranges import WHOLE, Bounds, ScanRange
+from stores.ordered import WHOLE, Bounds, ScanRange
 
 Meta = Mapping[bytes, bytes | None]
 """Changes of meta entries; None removes one."""

@@ -22,7 +22,7 @@ from stores.contract.levels import Persistence
 from stores.engines.engine import Engine, EngineSnapshot, Scan, Transaction, TransactionalEngine, Writes
 from stores.errors import StoreIncompatibleError, damaged
 from stores.interface import Durability
-from stores.ordered.ranges import ScanRange
+from stores.ordered import ScanRange
 
 FAMILIES: Final = b"f"
 """The meta entry."""

@@ -11,8 +11,7 @@ from stores.engines.engine import Engine, EngineSnapshot, Scan, Writes
 from stores.engines.families import BOTH, FAMILIES, families_in_use
 from stores.engines.snapshots import MapScan, MapSnapshot
 from stores.interface import Durability
-from stores.ordered.ranges import WHOLE, ScanRange
-from stores.ordered.sorted_map import SortedMap
+from stores.ordered import WHOLE, ScanRange, SortedMap
 
 
 class MemoryEngine(Engine):

@@ -13,8 +13,7 @@ from threading import Lock, RLock
 from typing import Generic, TypeVar
 
 from stores.engines.engine import Engine, EngineSnapshot, Scan
-from stores.ordered.ranges import WHOLE, ScanRange
-from stores.ordered.sorted_map import SortedMap
+from stores.ordered import WHOLE, ScanRange, SortedMap
 
 _FETCH = 256
 

@@ -18,8 +18,7 @@ from typing import NoReturn
 
 from stores.errors import CommitFailedError, StoreCorruptedError, StoreIncompatibleError, StoreUnavailableError
 from stores.failpoints import Part, declare, reach
-from stores.files.identity import FILE as IDENTITY_FILE
-from stores.files.identity import Identity, present_version
+from stores.files.identity import IDENTITY_FILE, Identity, present_version
 from stores.files.locks import is_lock_file, take
 from stores.files.plain_files import (
     StrangeFileError,

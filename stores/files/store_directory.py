@@ -3,7 +3,7 @@
     store.json   backend and format version (see ``stores.files.identity``)
     lock         held (flock) while the store is open; names the process
     open         exists while the store is open: the boot it was opened in, the level, and whether a sync has failed
-                 (see ``stores.files.open_mark``)
+                 (see ``stores.files.identity``)
     unfinished   exists while the store is created or removed: nothing in the folder counts (see ``creation``)
     data/        the engine's files
     data.tmp/    the staging store of a dual store; the spills of an indexed batch, while there are any
@@ -45,11 +45,21 @@ from stores.files.creation import (
     prepare_folder,
     remove_folder,
 )
-from stores.files.identity import FILE as IDENTITY_FILE
-from stores.files.identity import STEPS, Identity, OpenEngine, checked_identity, present_version
+from stores.files.identity import (
+    IDENTITY_FILE,
+    MARK_FILE,
+    STEPS,
+    Identity,
+    OpenEngine,
+    boot_id,
+    check_not_torn,
+    checked_identity,
+    is_durable,
+    present_version,
+    read_mark,
+    write_mark,
+)
 from stores.files.locks import FileLock, take
-from stores.files.open_mark import FILE as MARK_FILE
-from stores.files.open_mark import boot_id, check_not_torn, is_durable, read_mark, write_mark
 from stores.files.plain_files import replace_file, sync_folder, sync_tree, translated_system_errors
 from stores.interface import Durability
 

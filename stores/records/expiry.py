@@ -16,8 +16,7 @@ from stores.contract.reading import PlainIterator
 from stores.errors import damaged
 from stores.interface import KeyValueIterator, KeyValueSnapshot, KeyValueStore, KeyValueView, ReadOnlyKeyValueStore
 from stores.records.record_kind import LoggedRecord, TimestampedConverter
-from stores.records.staging import RecordStaging, StagedWrite
-from stores.records.values import TIME, TIME_BYTES, time_of
+from stores.records.values import TIME, TIME_BYTES, RecordStaging, StagedWrite, time_of
 
 STREAM_TIME: Final = "stream_time"
 """The mark with the highest time ever put."""

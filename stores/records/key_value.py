@@ -26,7 +26,7 @@ from stores.records.record_kind import (
     TypedView,
 )
 from stores.records.serdes import Codec, Serde, check_serde
-from stores.records.staging import RecordStaging, StagedWrite
+from stores.records.values import RecordStaging, StagedWrite
 
 K = TypeVar("K")
 V = TypeVar("V")

@@ -23,9 +23,8 @@ from stores.interface import (
 )
 from stores.metrics import StoreMetrics
 from stores.records.segments import RecordRetention
-from stores.records.staging import RecordStaging, StoreStaging
-from stores.records.values import TIME, TIME_BYTES
-from stores.strategies.refusals import note_refused
+from stores.records.values import TIME, TIME_BYTES, RecordStaging, StoreStaging
+from stores.strategies.access import note_refused
 
 T = TypeVar("T")
 

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from stores.contract.reading import close_answer
 from stores.interface import Closeable, KeyValueIterator, KeyValueSnapshot, KeyValueStore, KeyValueView
-from stores.ordered.ranges import Bounds
+from stores.ordered import Bounds
 from stores.records.expiry import STREAM_TIME, stream_time_ms, stream_time_of
 from stores.records.segment_values import marks_of
 from stores.records.segments import SEGMENT_BYTES, RecordRetention, packed, unpacked

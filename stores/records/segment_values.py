@@ -20,8 +20,7 @@ from stores.interface import KeyValueIterator, KeyValueStore, KeyValueView, Posi
 from stores.records.record_kind import RECORDS
 from stores.records.segments import packed, unpacked
 from stores.records.serdes import Codec
-from stores.records.staging import RecordStaging
-from stores.records.values import SURROGATE_MS, TIME, TIME_BYTES, ValueAndTimestamp
+from stores.records.values import SURROGATE_MS, TIME, TIME_BYTES, RecordStaging, ValueAndTimestamp
 
 DROPPED: Final = "dropped"
 """The first segment that was not dropped. There is no record before it."""

@@ -47,8 +47,7 @@ from stores.records.segment_values import (
 )
 from stores.records.segments import SEGMENT_BYTES, RecordRetention, SegmentKeys, default_segment_ms, escaped, packed
 from stores.records.serdes import Codec, Serde, check_serde
-from stores.records.staging import RecordStaging, StagedWrite
-from stores.records.values import check_span_ms
+from stores.records.values import RecordStaging, StagedWrite, check_span_ms
 
 K = TypeVar("K")
 V = TypeVar("V")

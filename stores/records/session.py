@@ -15,8 +15,7 @@ from stores.records.segment_values import SegmentValues
 from stores.records.segmented import SegmentedKind, SegmentedStore, SegmentedView, SegmentReads, check_segmented
 from stores.records.segments import SessionKeys, check_interval, check_span, escaped, packed
 from stores.records.serdes import Serde
-from stores.records.staging import RecordStaging
-from stores.records.values import Windowed, check_bound_ms
+from stores.records.values import RecordStaging, Windowed, check_bound_ms
 
 K = TypeVar("K")
 V = TypeVar("V")

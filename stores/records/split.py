@@ -15,10 +15,9 @@ from typing import Final
 from stores.contract.reading import PlainIterator
 from stores.engines.families import NEW, OLD
 from stores.interface import Closeable, KeyValueIterator, KeyValueStore, ReadOnlyKeyValueStore
-from stores.ordered.ranges import prefix_bounds
+from stores.ordered import prefix_bounds
 from stores.records.record_kind import LoggedRecord, RecordConverter
-from stores.records.staging import RecordStaging, StagedWrite, StagingOver
-from stores.records.values import SURROGATE
+from stores.records.values import SURROGATE, RecordStaging, StagedWrite, StagingOver
 
 _BEHIND_NEW: Final = b"\x02"
 """Behind all keys of the present format."""

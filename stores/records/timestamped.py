@@ -42,12 +42,14 @@ from stores.records.record_kind import (
 )
 from stores.records.serdes import BytesSerde, Codec, Serde, check_serde
 from stores.records.split import SplitConverter, SplitReader, SplitStaging, UpgradingReader
-from stores.records.staging import RecordStaging, StagedWrite, StagingOver
 from stores.records.values import (
     SURROGATE,
     TIME,
     TIME_BYTES,
     FoundBytes,
+    RecordStaging,
+    StagedWrite,
+    StagingOver,
     StrippingSerde,
     TimestampedSerde,
     ValueAndTimestamp,

@@ -22,8 +22,7 @@ from stores.records.segmented import (
 )
 from stores.records.segments import SEGMENT_BYTES, WindowKeys, check_interval, escaped, packed
 from stores.records.serdes import Serde
-from stores.records.staging import RecordStaging
-from stores.records.values import TIME_BYTES, Windowed, check_bound_ms, check_span_ms
+from stores.records.values import TIME_BYTES, RecordStaging, Windowed, check_bound_ms, check_span_ms
 
 K = TypeVar("K")
 V = TypeVar("V")

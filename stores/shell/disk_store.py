@@ -19,15 +19,21 @@ from stores.contract.levels import Durability
 from stores.engines.engine import Engine, Scan
 from stores.errors import StoreError, StoreIncompatibleError, StoreLockedError, StoreUnavailableError
 from stores.files.creation import LOCK_FILE, check_parts, create, is_store, is_unfinished, is_unused, wipe
-from stores.files.identity import FILE as IDENTITY_FILE
-from stores.files.identity import Identity, checked_identity, read_identity
+from stores.files.identity import (
+    IDENTITY_FILE,
+    MARK_FILE,
+    Identity,
+    boot_id,
+    check_not_torn,
+    checked_identity,
+    read_identity,
+    read_mark,
+)
 from stores.files.locks import take, take_shared
-from stores.files.open_mark import FILE as MARK_FILE
-from stores.files.open_mark import boot_id, check_not_torn, read_mark
 from stores.files.open_probe import probe_open
 from stores.files.plain_files import translated_system_errors
 from stores.interface import Position, TopicPartition
-from stores.ordered.ranges import WHOLE
+from stores.ordered import WHOLE
 from stores.registry import Backend, backend_named, open_store
 from stores.shell.sqlite_files import is_changelog
 

@@ -16,8 +16,7 @@ from stores.contract.arguments import check_time_ms
 from stores.errors import ConfigError, StoreCorruptedError
 from stores.files.plain_files import parsed_json
 from stores.interface import KeyValueStore
-from stores.records.staging import StoreStaging
-from stores.records.values import SURROGATE_MS
+from stores.records.values import SURROGATE_MS, StoreStaging
 
 TIMES = "_times"
 """The store that holds the timers of a partition, and the stream time of a record-wise function."""

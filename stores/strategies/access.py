@@ -1,4 +1,4 @@
-"""The right to use a store: whether it is open, which thread writes, and which keys and values it accepts.
+"""The right to use a store: who may call it, with which keys and values, and closings that are left to others.
 
 The store and its parts share one ``Access``, so that no part refers back to the store.
 
@@ -6,6 +6,9 @@ The store and its parts share one ``Access``, so that no part refers back to the
 robust mutex that only the thread that began it can release. If another thread closes the environment, the mutex's
 memory is unmapped while the first thread's robust list still refers to it. The next use of LMDB on the first thread
 then crashes the process.
+
+A store whose description was refused stays open for its caller, and does not block its folder:
+``over(open_store(...))`` that raises leaves nobody a reference by which the store could be closed.
 
 Source: pthread_mutexattr_setrobust(3); LMDB 0.9, ``mdb.c``, ``mdb_txn_end``, ``mdb_env_close0``.
 """
@@ -17,11 +20,13 @@ import os
 from collections import deque
 from collections.abc import Callable
 from functools import wraps
+from pathlib import Path
 from threading import RLock, Thread, current_thread, get_ident
 from typing import Concatenate, NamedTuple, ParamSpec, Protocol, TypeVar
+from weakref import WeakKeyDictionary
 
 from stores.errors import StoreClosedError, StoreError, WrongThreadError
-from stores.interface import TopicPartition
+from stores.interface import KeyValueStore, TopicPartition
 
 _log = logging.getLogger(__name__)
 
@@ -182,3 +187,28 @@ def while_open(
             return method(self, *args, **named)
 
     return carried_out
+
+
+_folders: WeakKeyDictionary[KeyValueStore, Path] = WeakKeyDictionary()
+_refused: dict[Path, KeyValueStore] = {}
+
+
+def note_opened(path: Path, store: KeyValueStore) -> None:
+    """Remember the folder of ``store``. A store in memory has none."""
+    if store.persistent:
+        _folders[store] = path.absolute()
+
+
+def note_refused(store: KeyValueStore) -> None:
+    """Let the next opening of the store's folder in this process close ``store``."""
+    folder = _folders.get(store)
+    if folder is not None:
+        _refused[folder] = store
+
+
+def close_refused(path: Path) -> None:
+    """Close the store at ``path`` if it was refused. Raises as ``StateStore.close``."""
+    if _refused:
+        store = _refused.pop(path.absolute(), None)
+        if store is not None:
+            store.close()

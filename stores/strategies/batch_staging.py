@@ -22,7 +22,7 @@ from stores.engines.engine import Engine, EngineSnapshot, Writes
 from stores.errors import CommitFailedError, StoreUnavailableError, must_reopen
 from stores.failpoints import reach
 from stores.interface import IsolationLevel, RecoveryOutcome
-from stores.ordered.ranges import Bounds, ScanRange
+from stores.ordered import Bounds, ScanRange
 from stores.strategies.access import while_open
 from stores.strategies.iterator import Pin
 from stores.strategies.spilled import HeldState, Spill, hold

@@ -12,7 +12,7 @@ from typing import ClassVar
 from stores.engines.engine import Engine, Writes
 from stores.failpoints import declare, reach
 from stores.interface import IsolationLevel
-from stores.ordered.ranges import ScanRange
+from stores.ordered import ScanRange
 from stores.strategies.staging import RESTORE_AFTER_WRITE, RESTORE_BEFORE_WRITE, Scanned, Staging
 
 COMMIT = declare("direct.commit", "a commit begins; the engine has had all its records since they were put")

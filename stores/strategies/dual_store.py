@@ -33,10 +33,16 @@ from stores.failpoints import Part, declare, reach
 from stores.files.store_directory import StoreDirectory
 from stores.interface import Durability, RecoveryOutcome
 from stores.strategies.batch_staging import BUFFER, PART, BatchStaging
-from stores.strategies.commit_marker import MARKER_SYNCED, MARKER_WRITTEN, DamagedMarkerError, Marker
-from stores.strategies.opening import build_engine, open_engine
-from stores.strategies.spilled import TOKEN_BYTES, Spill, after
-from stores.strategies.staging import RESTORE_AFTER_WRITE, RESTORE_BEFORE_WRITE, Opened
+from stores.strategies.spilled import (
+    MARKER_SYNCED,
+    MARKER_WRITTEN,
+    TOKEN_BYTES,
+    DamagedMarkerError,
+    Marker,
+    Spill,
+    after,
+)
+from stores.strategies.staging import RESTORE_AFTER_WRITE, RESTORE_BEFORE_WRITE, Opened, build_engine, open_engine
 
 BEFORE_SPILL = declare("dual_store.before_spill", "a commit begins, part of the writes may still be in memory")
 SPILLED = declare(

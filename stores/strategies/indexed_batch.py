@@ -36,10 +36,8 @@ from stores.failpoints import Part, declare, reach
 from stores.files.plain_files import sync_folder, translated_system_errors
 from stores.interface import Durability, RecoveryOutcome
 from stores.strategies.batch_staging import BUFFER, PART, BatchStaging
-from stores.strategies.commit_marker import DamagedMarkerError, Marker
-from stores.strategies.opening import open_engine
-from stores.strategies.spilled import TOKEN_BYTES, Spill
-from stores.strategies.staging import RESTORE_AFTER_WRITE, RESTORE_BEFORE_WRITE, Opened
+from stores.strategies.spilled import TOKEN_BYTES, DamagedMarkerError, Marker, Spill
+from stores.strategies.staging import RESTORE_AFTER_WRITE, RESTORE_BEFORE_WRITE, Opened, open_engine
 
 _SEAL = b"commit"
 """Meta entry: the commit record, in the form of a marker. It is written after all of the transaction."""

@@ -28,8 +28,7 @@ from stores.engines.engine import FETCH_FIRST, FETCH_MAX, Engine, Scan, Transact
 from stores.errors import ConfigError, StoreError
 from stores.failpoints import declare, reach
 from stores.interface import IsolationLevel
-from stores.ordered.ranges import KeyRanges, ScanRange
-from stores.ordered.sorted_map import SortedMap
+from stores.ordered import KeyRanges, ScanRange, SortedMap
 from stores.strategies.access import leave_to
 from stores.strategies.iterator import Pin
 from stores.strategies.staging import RESTORE_AFTER_WRITE, RESTORE_BEFORE_WRITE, Opened, Scanned, Staging

@@ -31,7 +31,7 @@ from stores.engines.engine import Engine, FilePart, IngestingEngine, Meta, Write
 from stores.errors import CommitFailedError, ConfigError
 from stores.failpoints import Part, declare, reach
 from stores.interface import Durability, RecoveryOutcome
-from stores.ordered.ranges import Bounds, KeyRanges, ScanRange
+from stores.ordered import Bounds, KeyRanges, ScanRange
 from stores.strategies.batch_staging import BUFFER, PART
 from stores.strategies.indexed_batch import IndexedBatchStaging
 from stores.strategies.spilled import TOKEN_BYTES

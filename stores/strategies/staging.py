@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, NoReturn
@@ -15,14 +16,15 @@ from stores.batch.merge import Pair, chunks_of
 from stores.engines.engine import Engine, EngineSnapshot, Writes
 from stores.engines.families import SplitEngine, split_or_whole
 from stores.engines.snapshots import copied
-from stores.errors import StoreClosedError
+from stores.errors import StoreClosedError, StoreError
 from stores.failpoints import Part, declare
+from stores.files.open_probe import probe_open
+from stores.files.plain_files import sync_folder, translated_system_errors
 from stores.files.store_directory import StoreDirectory
 from stores.interface import Durability, IsolationLevel, RecoveryOutcome
-from stores.ordered.ranges import ScanRange
+from stores.ordered import ScanRange
 from stores.strategies.access import Access
 from stores.strategies.iterator import Pin
-from stores.strategies.opening import build_engine
 
 if TYPE_CHECKING:
     from stores.batch.buffer import IndexedBatch
@@ -261,3 +263,29 @@ class _ClosedEngine:
 
 
 CLOSED: Engine = _ClosedEngine()  # type: ignore[assignment]
+
+
+def build_engine(engine: type[Engine], folder: Path, durability: Durability, options: Mapping[str, object]) -> None:
+    """Create a new engine's files in ``folder``, with an empty commit: opening never finds them incomplete."""
+    folder.mkdir()
+    made = engine.open(folder, durability, options)
+    try:
+        made.write([], {})
+    finally:
+        made.close()
+
+
+def open_engine(engine: type[Engine], folder: Path, durability: Durability, options: Mapping[str, object]) -> Engine:
+    """Open an engine's files. They may have been changed or damaged since they were last open."""
+    probe_open(engine, folder, options)
+    opened = engine.open(folder, durability, options)
+    if durability is Durability.DISK:
+        # Opening may have created a file. The engine syncs its contents, and nothing else would sync its name.
+        try:
+            with translated_system_errors(folder):
+                sync_folder(folder)
+        except BaseException:
+            with suppress(StoreError):
+                opened.close()
+            raise
+    return opened

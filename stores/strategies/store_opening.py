@@ -4,23 +4,23 @@ from __future__ import annotations
 
 import logging
 from abc import ABC
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from stores.engines.engine import Engine
 from stores.engines.families import split_or_whole
-from stores.errors import StoreClosedError, StoreError
+from stores.errors import StoreClosedError, StoreError, damaged
+from stores.files.identity import present_version
 from stores.files.plain_files import translated_system_errors
-from stores.files.store_directory import StoreDirectory
-from stores.interface import KeyValueStore, RecoveryOutcome
+from stores.files.store_directory import StoreDirectory, migrate
+from stores.interface import Durability, KeyValueStore, RecoveryOutcome
 from stores.process import BELONGS_TO_PARENT, never_free
 from stores.strategies.access import Access, catch_up
-from stores.strategies.family_split import end_split
-from stores.strategies.opening import open_data
-from stores.strategies.staging import Opened, Staging, Traits
+from stores.strategies.staging import Opened, Staging, Traits, open_engine
 from stores.strategies.store import Store
+from stores.strategies.store.timestamps import end_split
 
 _log = logging.getLogger(__name__)
 
@@ -69,7 +69,7 @@ def open_over(
             with translated_system_errors(path):
                 for folder in strategy.folders(directory):
                     engine.repair_after_crash(folder)
-        opened = open_data(engine, directory, durability, options, settle)
+        opened = _open_data(engine, directory, durability, options, settle)
         try:
             staging = staged(opened, directory)
             if RecoveryOutcome.ROLLED_FORWARD in settled:
@@ -85,6 +85,34 @@ def open_over(
     except BaseException:
         directory.close(clean=False)
         raise
+
+
+def _open_data(
+    engine: type[Engine],
+    directory: StoreDirectory,
+    durability: Durability,
+    options: Mapping[str, object],
+    settle: Callable[[Engine], None],
+) -> Engine:
+    """Open the data of the store in ``directory``, in the present format.
+
+    ``settle`` completes an interrupted copy of a spill, in the format that it was written in, before a migration.
+
+    Raises: StoreCorruptedError if the data is gone; StoreUnavailableError; and the errors of ``Engine.open``.
+    """
+    with translated_system_errors(directory.data):
+        missing = not directory.data.is_dir() or not any(directory.data.iterdir())
+    if missing:
+        # An engine would silently create a new database there.
+        raise damaged(f"{directory.data} is gone or empty")
+    if directory.identity.format_version < present_version() and directory.staging.exists():
+        older = open_engine(engine, directory.data, durability, options)
+        try:
+            settle(older)
+        finally:
+            older.close()
+    migrate(directory, lambda folder: open_engine(engine, folder, durability, options))
+    return open_engine(engine, directory.data, durability, options)
 
 
 def _tell(store: Store, path: Path) -> None:

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 from stores.errors import ChangelogTimeoutError, ProducerFencedError, StoreClosedError, StoreError, StoreRestoringError
 from stores.metrics import none_early
-from stores.strategies.counters import Counters
+from stores.metrics import Counters
 from stores.tasks.identifier import TaskId
 
 

@@ -16,10 +16,10 @@ from stores.metrics import (
     StoreMetrics,
     TaskMetrics,
     TaskStoreMetrics,
+    Timer,
     measures,
 )
 from stores.strategies import iterator
-from stores.strategies.counters import Timer
 from stores.tasks.task_state import TaskCounters
 
 
@@ -28,7 +28,7 @@ def clock(*times: float) -> Callable[[], float]:
 
 
 def test_a_timer_keeps_the_sum_and_the_maximum_of_successful_calls(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("stores.strategies.counters.perf_counter", clock(10, 11, 20, 23, 30, 40, 42))
+    monkeypatch.setattr("stores.metrics.perf_counter", clock(10, 11, 20, 23, 30, 40, 42))
     timer = Timer()
     for _ in range(2):
         with timer:
@@ -43,9 +43,7 @@ def test_a_timer_keeps_the_sum_and_the_maximum_of_successful_calls(monkeypatch: 
 def test_a_recent_maximum_is_that_of_one_window_and_of_the_one_before(monkeypatch: pytest.MonkeyPatch) -> None:
     """Source: Kafka, ``metrics.sample.window.ms`` and ``metrics.num.samples``."""
     commits = [(1000, 1005), (1010, 1012), (1040, 1041), (1042, 1044), (1070, 1071), (1195, 1200), (1258, 1259)]
-    monkeypatch.setattr(
-        "stores.strategies.counters.perf_counter", clock(*[time for commit in commits for time in commit])
-    )
+    monkeypatch.setattr("stores.metrics.perf_counter", clock(*[time for commit in commits for time in commit]))
     timer = Timer()
     assert timer.recent_seconds_max(1000) == 0
     recent = []

@@ -154,7 +154,7 @@ def _alone_seconds(path: Path, subject: StoreOfRecords) -> float:
 
 
 def _keeps_mark(subject: StoreOfRecords) -> bool:
-    """Return True if an opening after a kill takes over the mark of the killed process (``stores.files.open_mark``)."""
+    """Return True if an opening after a kill takes over the mark of the killed process (``stores.files.identity``)."""
     return backend_named(subject.backend).load_engine().torn_by_power_loss(subject.level)
 
 

@@ -1,7 +1,7 @@
 """LMDB: a memory-mapped B+tree with one writer and any number of snapshots.
 
 Data and meta entries are two named databases of one environment, written in one transaction. The map grows by itself,
-and limits the size of a strategy's transaction (``stores.engines.lmdb.memory_map``).
+and limits the size of a strategy's transaction (``stores.engines.lmdb.environment``).
 
 LMDB has no checksums. With ``checksums`` each value is followed by one of key and value
 (``stores.engines.checksum``).
@@ -25,18 +25,23 @@ import lmdb
 from stores.engines.checksum import CHECKSUM_BYTES, codec_of
 from stores.engines.engine import EngineSnapshot, Scan, Transaction, TransactionalEngine, Writes
 from stores.engines.families import FAMILIES, families_in_use
-from stores.engines.lmdb.environment import Environment, environment_to_read, environment_to_write, is_doubtful
-from stores.engines.lmdb.errors import reading_error, writing_error
+from stores.engines.lmdb.environment import (
+    Environment,
+    MemoryMap,
+    environment_to_read,
+    environment_to_write,
+    is_doubtful,
+    reading_error,
+    writing_error,
+)
 from stores.engines.lmdb.file import check_structure
-from stores.engines.lmdb.memory_map import MemoryMap
 from stores.engines.lmdb.meta_pages import check_closed_meta_pages
-from stores.engines.lmdb.scan import LmdbScan, LmdbSnapshot, ReadTransaction, delete_range
-from stores.engines.lmdb.transaction import LmdbTransaction
+from stores.engines.lmdb.transaction import LmdbScan, LmdbSnapshot, LmdbTransaction, ReadTransaction, delete_range
 from stores.engines.snapshots import Snapshot, Snapshots
 from stores.errors import CommitFailedError, StoreError, StoreUnavailableError, damaged
 from stores.files.plain_files import sync_folder, sync_tree
 from stores.interface import Durability
-from stores.ordered.ranges import ScanRange
+from stores.ordered import ScanRange
 
 _SPARE_READERS_MAX = 16
 """The number of reader slots that scans leave to lookups."""

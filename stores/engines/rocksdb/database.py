@@ -1,21 +1,46 @@
-"""A RocksDB database on disk: its folder, its column families, its options and figures, and its handles."""
+"""A RocksDB database on disk: its options, column families, handles, figures and errors, and the SST files it ingests.
+
+rocksdict ingests files into one column family in a call, so the meta entries of a commit must be in the family of its
+data. They are one record with an empty key, which no store accepts as a key and which is before all others. As long as
+this record is there, the family of the meta entries does not count.
+
+RocksDB makes five syncs, at every level of durability: of the file, of the manifest, of the file again after linking it
+into its folder, of the folder, and of the manifest. The last is the commit point.
+Source: RocksDB, ``ExternalSstFileIngestionJob::Prepare``; its system calls, recorded with strace.
+"""
 
 from __future__ import annotations
 
+import errno
+import os
 import re
 import shutil
+import struct
 import time
-from collections.abc import Mapping
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, cast
+from typing import Any, Final, cast
 
-from rocksdict import AccessType, BlockBasedOptions, Cache, DBCompactionStyle, DBCompressionType, Options, Rdict
+from rocksdict import (
+    AccessType,
+    BlockBasedOptions,
+    Cache,
+    DBCompactionStyle,
+    DBCompressionType,
+    IngestExternalFileOptions,
+    Options,
+    Rdict,
+    SstFileWriter,
+)
 
-from stores.engines.rocksdb.errors import opening_error, reading_error
+from stores.engines.engine import FilePart
 from stores.engines.rocksdb.flushes import SharedMemory, shared_memory
-from stores.errors import damaged
+from stores.errors import CommitFailedError, StoreCorruptedError, StoreError, StoreUnavailableError, damaged
 from stores.files.plain_files import StrangeFileError, read_head
+from stores.process import descriptors_lacking
 
 _BLOOM_FILTER_BITS_PER_KEY = 10
 """About one lookup in a hundred of an absent key reads a block. Source: RocksDB's wiki, "RocksDB Bloom Filter"."""
@@ -183,3 +208,125 @@ def integer_property(db: Any, name: str) -> int | None:
     """Return an integer property of a column family; None if RocksDB does not know it."""
     value = db.property_int_value(name)
     return None if value is None else int(value)
+
+
+META_KEY: Final = b""
+"""The key of the record of all meta entries."""
+FIRST_KEY: Final = b"\x00"
+"""The first key that a store can have."""
+_LENGTH = struct.Struct(">I")
+
+
+def record_of(meta: Mapping[bytes, bytes | None]) -> bytes:
+    """Return the record of ``meta``: each name and each entry, by name, with its length before it. None is left out."""
+    fields = [field for name, entry in sorted(meta.items()) if entry is not None for field in (name, entry)]
+    return b"".join([part for field in fields for part in (_LENGTH.pack(len(field)), field)])
+
+
+def meta_of(record: bytes) -> dict[bytes, bytes]:
+    """Return the meta entries in a record. Raises: StoreCorruptedError."""
+    fields, at = [], 0
+    while at + _LENGTH.size <= len(record):
+        begin = at + _LENGTH.size
+        at = begin + _LENGTH.unpack_from(record, at)[0]
+        fields.append(record[begin:at])
+    if at != len(record) or len(fields) % 2:
+        raise damaged("the record of offsets in the RocksDB database is damaged")
+    return dict(zip(fields[::2], fields[1::2], strict=True))
+
+
+def write_sst_file(
+    options: Options,
+    path: Path,
+    record: bytes | None,
+    parts: Iterable[FilePart],
+) -> None:
+    """Write a file of sorted entries, with the record of the meta entries first if it is given.
+
+    Raises: CommitFailedError; no file is left.
+    """
+    try:
+        writer = SstFileWriter(options)
+        writer.open(str(path))
+        put = writer.__setitem__
+        if record is not None:
+            put(META_KEY, record)
+        for keys, values in parts:
+            if None in values:
+                for key, value in zip(keys, values, strict=True):
+                    if value is None:
+                        del writer[key]
+                    else:
+                        put(key, value)
+            else:
+                deque(map(put, keys, values), maxlen=0)
+        writer.finish()
+    except BaseException as error:
+        with suppress(OSError):
+            path.unlink(missing_ok=True)
+        # Reading what is to be written may fail as well, with an error of the store.
+        if type(error) is Exception:
+            raise file_error(error, path) from error
+        raise
+
+
+def take_over(family: Any, files: Sequence[Path]) -> None:
+    """Ingest the files into a column family, in one atomic step. Raises: CommitFailedError."""
+    options = IngestExternalFileOptions()
+    # A hard link, and not a copy.
+    options.set_move_files(True)
+    try:
+        family.ingest_external_file([str(file) for file in files], options)
+    except Exception as error:
+        raise writing_error(error) from error
+
+
+_REFUSALS = (
+    errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EACCES, errno.EROFS, errno.EMFILE, errno.ENFILE, errno.ENOMEM,
+)  # fmt: skip
+
+
+def opening_error(error: Exception, path: Path) -> StoreError:
+    text = str(error)
+    damaged = text.startswith(("Corruption", "Invalid argument", "NotFound")) or "MANIFEST" in text or "CURRENT" in text
+    if damaged and not _is_refused_by_system(text):
+        return StoreCorruptedError(f"RocksDB refuses {path}: {text}. Wipe the store and restore it from its changelog")
+    return StoreUnavailableError(f"RocksDB can't open {path}: {text}. {descriptors_lacking(text)}".rstrip())
+
+
+def _is_refused_by_system(text: str) -> bool:
+    """Return whether the operating system refused a call, so that the files need not be damaged."""
+    # An error of CURRENT comes within another: "Invalid argument: Found options incompatible ...: IO error: ...".
+    return "IO error" in text and any(os.strerror(number) in text for number in _REFUSALS)
+
+
+def reading_error(error: Exception) -> StoreError:
+    text = str(error)
+    if text.startswith("Corruption"):
+        return StoreCorruptedError(
+            f"RocksDB found corruption: {text}. Wipe the store and restore it from its changelog"
+        )
+    return StoreUnavailableError(f"RocksDB can't read: {_advised(text)} Close the store and open it again")
+
+
+def writing_error(error: Exception) -> StoreError:
+    text = str(error)
+    if text.startswith("Corruption"):
+        return StoreCorruptedError(
+            f"RocksDB found corruption: {text}. Wipe the store and restore it from its changelog"
+        )
+    # After a failed write or sync RocksDB's handle is unusable, and its WAL may still have the batch.
+    return CommitFailedError(
+        f"RocksDB can't write: {_advised(text)} Close the store, open it again and continue from its committed offset",
+        reopen=True,
+    )
+
+
+def file_error(error: Exception, path: Path) -> CommitFailedError:
+    """Return the error of a file that could not be written for a commit. The database has seen nothing of it."""
+    return CommitFailedError(f"RocksDB can't write {path}: {_advised(str(error))} Remove the cause and commit again")
+
+
+def _advised(text: str) -> str:
+    """Return the sentence about an error, and one about the lack of descriptors if that is the cause."""
+    return f"{text}. {descriptors_lacking(text)}." if os.strerror(errno.EMFILE) in text else f"{text}."

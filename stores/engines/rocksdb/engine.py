@@ -1,6 +1,6 @@
 """RocksDB through rocksdict: data in the default column family, meta entries in ``offsets``, flushed only together.
 
-After an ingestion all meta entries are one record among the data instead (``stores.engines.rocksdb.ingestion``).
+After an ingestion all meta entries are one record among the data instead (``stores.engines.rocksdb.database``).
 
 Options default to those of Kafka Streams (``RocksDBStore.java``): universal compaction, no compression, three
 write buffers of 16 MiB, blocks of 4 KiB, bloom filters that skip the last level. There are two exceptions. For each
@@ -26,6 +26,8 @@ from stores.engines.engine import FilePart, IngestingEngine, Meta, Scan, Writes
 from stores.engines.families import FAMILIES, families_in_use
 from stores.engines.record_log import has_cut_record, has_foreign_record, torn_record
 from stores.engines.rocksdb.database import (
+    FIRST_KEY,
+    META_KEY,
     OFFSETS_FAMILY,
     SECOND_FAMILY,
     checkpoint_folder,
@@ -35,17 +37,21 @@ from stores.engines.rocksdb.database import (
     integer_property,
     manifest_of,
     memory_of,
+    meta_of,
     mirrored,
     open_database,
     read_figures,
+    reading_error,
+    record_of,
+    take_over,
+    write_sst_file,
+    writing_error,
 )
-from stores.engines.rocksdb.errors import reading_error, writing_error
 from stores.engines.rocksdb.flushes import Flushes, SharedMemory
-from stores.engines.rocksdb.ingestion import FIRST_KEY, META_KEY, meta_of, record_of, take_over, write_sst_file
 from stores.engines.rocksdb.scan import RocksDBScan, RocksDBSnapshot, check_end, shared_scans
 from stores.errors import StoreUnavailableError, damaged
 from stores.interface import Durability
-from stores.ordered.ranges import WHOLE, Bounds, ScanRange
+from stores.ordered import WHOLE, Bounds, ScanRange
 
 _ITERATORS_MAX = 8
 """The most ranges of one snapshot that have an iterator each. Those of more share one, which seeks for each piece."""

@@ -7,9 +7,8 @@ from threading import Lock
 from typing import Any
 
 from stores.engines.engine import FETCH_BYTES_MAX, FETCH_FIRST, FETCH_MAX, EngineSnapshot, Scan, take
-from stores.engines.rocksdb.errors import reading_error
-from stores.engines.rocksdb.ingestion import FIRST_KEY
-from stores.ordered.ranges import ScanRange
+from stores.engines.rocksdb.database import FIRST_KEY, reading_error
+from stores.ordered import ScanRange
 
 
 class RocksDBScan(Scan):

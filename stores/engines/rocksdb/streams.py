@@ -16,12 +16,18 @@ from typing import Any
 
 from rocksdict import AccessType, Rdict
 
-from stores.engines.rocksdb.database import close_handle, database_options, manifest_of, mirrored
+from stores.engines.rocksdb.database import (
+    close_handle,
+    database_options,
+    manifest_of,
+    mirrored,
+    opening_error,
+    reading_error,
+)
 from stores.engines.rocksdb.engine import RocksDBEngine
-from stores.engines.rocksdb.errors import opening_error, reading_error
 from stores.engines.rocksdb.scan import RocksDBScan
 from stores.errors import StoreCorruptedError
-from stores.ordered.ranges import WHOLE
+from stores.ordered import WHOLE
 
 PLAIN, TIMESTAMPED = "default", "keyValueWithTimestamp"
 """The column families of key-value stores of Kafka Streams."""

@@ -21,8 +21,6 @@ from stores.engines.checksum import CHECKSUM_BYTES, ValueCodec, codec_of
 from stores.engines.engine import EngineSnapshot, Scan, Transaction, TransactionalEngine, Writes
 from stores.engines.families import FAMILIES, families_in_use
 from stores.engines.snapshots import Snapshot, Snapshots
-from stores.engines.sqlite.errors import damage, opening_error, reading_error, writing_error
-from stores.engines.sqlite.scan import SqliteScan, SqliteSnapshot
 from stores.engines.sqlite.tables import (
     DATA,
     FILE,
@@ -33,13 +31,17 @@ from stores.engines.sqlite.tables import (
     check_header,
     check_own,
     create,
+    damage,
     delete_range,
     has_checksums,
     has_table,
+    opening_error,
     read_schema,
+    reading_error,
     schema,
+    writing_error,
 )
-from stores.engines.sqlite.transaction import SqliteTransaction
+from stores.engines.sqlite.transaction import SqliteScan, SqliteSnapshot, SqliteTransaction
 from stores.errors import StoreUnavailableError, damaged, must_reopen
 from stores.files.sqlite_library import (
     OPENING_S,
@@ -57,7 +59,7 @@ from stores.files.sqlite_library import (
     write_ahead,
 )
 from stores.interface import Durability
-from stores.ordered.ranges import ScanRange
+from stores.ordered import ScanRange
 
 Answer = TypeVar("Answer")
 

@@ -20,10 +20,9 @@ from stores.interface import (
     RecoveryOutcome,
     TopicPartition,
 )
-from stores.metrics import StoreMetrics
-from stores.ordered.ranges import ScanRange, prefix_bounds
+from stores.metrics import StoreCounters, StoreMetrics
+from stores.ordered import ScanRange, prefix_bounds
 from stores.strategies.access import as_bytes, check_bounds
-from stores.strategies.counters import StoreCounters
 from stores.strategies.iterator import OpenIterators, StoreIterator
 from stores.strategies.staging import CLOSED, Scanned, Staging, Traits
 

@@ -21,7 +21,7 @@ from stores.interface import (
     PositionBound,
     ShownTimestamps,
 )
-from stores.ordered.ranges import ScanRange, prefix_bounds
+from stores.ordered import ScanRange, prefix_bounds
 from stores.position import POSITION, decode, merge
 from stores.strategies.access import as_bytes, check_bounds
 from stores.strategies.iterator import OpenIterators, Pin, StoreIterator

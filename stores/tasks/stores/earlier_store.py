@@ -32,7 +32,7 @@ from stores.interface import Durability, KeyValueStore, RecoveryOutcome, TopicPa
 from stores.position import OFFSET, POSITION, decode, encode, merge
 from stores.records.record_kind import is_empty
 from stores.registry import Backend, backend_named, backends
-from stores.strategies.opening import open_engine
+from stores.strategies.staging import open_engine
 from stores.tasks.directory.entry_files import CheckpointFile, Origin
 
 IMPORTED = declare(

@@ -11,7 +11,7 @@ from stores.changelog.interface import IsExpired
 from stores.forwarding import LoggedStore
 from stores.interface import KeyValueStore, TopicPartition
 from stores.records.record_kind import TypedStore
-from stores.records.staging import RecordStaging, StagedWrite
+from stores.records.values import RecordStaging, StagedWrite
 from stores.tasks.context import StoreUndo, TaskContext, not_processing
 from stores.tasks.directory.task_files import StorePlan
 from stores.tasks.memory_budget import WrittenBytes

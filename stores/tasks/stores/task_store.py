@@ -23,7 +23,7 @@ from stores.failpoints import reach
 from stores.files.creation import is_complete
 from stores.files.plain_files import translated_system_errors
 from stores.interface import Position
-from stores.records.staging import StoreStaging
+from stores.records.values import StoreStaging
 from stores.tasks.context import TaskContext
 from stores.tasks.directory.entry_files import Origin
 from stores.tasks.directory.replacement import complete

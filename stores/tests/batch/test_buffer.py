@@ -12,12 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
+import stores.ordered
 from stores.batch import buffer
 from stores.batch.buffer import MISSING, IndexedBatch, Layer, Missing, lookup
 from stores.batch.merge import lay_over
-from stores.ordered import sorted_keys, sorted_map
-from stores.ordered.ranges import WHOLE, KeyRanges, prefix_bounds
-from stores.ordered.sorted_map import SortedMap
+from stores.ordered import WHOLE, KeyRanges, SortedMap, prefix_bounds
 from stores.tests.model import Model, within
 
 KEYS = st.binary(min_size=1, max_size=2).map(lambda raw: bytes(b"\x00a\xff"[byte % 3] for byte in raw))
@@ -132,11 +131,11 @@ class TestBatchInSmallSteps(BatchMachine.TestCase):  # type: ignore[misc, valid-
             (buffer, "_CUT_FROM", 2),
             (buffer, "_FROZEN_MAX", 2),
             (buffer, "SORTED_AT_ONCE", 2),
-            (sorted_map, "SORTED_AT_ONCE", 2),
-            (sorted_map, "RUN_KEYS", 4),
-            (sorted_map, "_PIECE_KEYS_FIRST", 1),
-            (sorted_map, "_KEYS_OF_EACH", 1),
-            (sorted_keys, "BLOCK_KEYS", 2),
+            (stores.ordered, "SORTED_AT_ONCE", 2),
+            (stores.ordered, "RUN_KEYS", 4),
+            (stores.ordered, "_PIECE_KEYS_FIRST", 1),
+            (stores.ordered, "_KEYS_OF_EACH", 1),
+            (stores.ordered, "BLOCK_KEYS", 2),
         ):
             self._bounds.setattr(module, name, bound)
         super().setUp()

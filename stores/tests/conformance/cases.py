@@ -10,7 +10,7 @@ from stores import Durability, KeyValueStore, open_store
 from stores.batch.buffer import PAIR_MEMORY_BYTES
 from stores.failpoints import Part, declared
 from stores.registry import Backend, backend_named, backends
-from stores.strategies.family_split import SPLIT_FAILPOINTS
+from stores.strategies.store.timestamps import SPLIT_FAILPOINTS
 
 AT_THE_END = "at the end"
 """Stands for a failpoint of a backend that has none."""

@@ -9,7 +9,7 @@ import pytest
 
 from stores import IsolationLevel, KeyValueStore, SerdeMismatchError, StoreClosedError, StoreIncompatibleError
 from stores.records import BYTES, JSON, STR, KeyValue, TimestampedKeyValue, TimestampedKeyValueStore, ValueAndTimestamp
-from stores.records.staging import StoreStaging
+from stores.records.values import StoreStaging
 
 Reopen = Callable[[], KeyValueStore]
 Times = TimestampedKeyValueStore[str, str]

@@ -20,7 +20,7 @@ from stores.changelog.interface import Record
 from stores.engines.families import NEW
 from stores.records import BYTES, STR, KeyValue, TimestampedKeyValue, ValueAndTimestamp
 from stores.records.timestamped import TimestampedKeyValueStore
-from stores.strategies.family_split import SPLIT_FAILPOINTS
+from stores.strategies.store.timestamps import SPLIT_FAILPOINTS
 from stores.tests.conformance.cases import AT_THE_END, Case
 from stores.tests.conformance.gaps import COMMITTED_ALIKE, ROLLED_BACK, TWO_FORMATS, HeldInstead, carries
 from stores.tests.store_process import ProcessDied, StoreProcess

@@ -16,8 +16,8 @@ import pytest
 
 from stores import CommitFailedError, IsolationLevel, StoreUnavailableError, TopicPartition, open_store
 from stores.engines.engine import Writes
-from stores.engines.lmdb.memory_map import MemoryMap, room_bytes
-from stores.ordered.ranges import Bounds
+from stores.engines.lmdb.environment import MemoryMap, room_bytes
+from stores.ordered import Bounds
 from stores.strategies.store import Store
 
 BACKEND = "lmdb-indexed-batch"
@@ -134,7 +134,7 @@ def test_a_transaction_that_is_lent_out_may_change_all_that_is_there(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """However little room there is for new pages: what it changes is copied."""
-    monkeypatch.setattr("stores.engines.lmdb.memory_map.room_bytes", lambda _: 1 << 20)
+    monkeypatch.setattr("stores.engines.lmdb.environment.room_bytes", lambda _: 1 << 20)
     with open_store("lmdb-native", path, options=TINY) as store:
         for part in range(16):
             store.put_all([(b"%02d%04d" % (part, number), b"o" * 1000) for number in range(256)])

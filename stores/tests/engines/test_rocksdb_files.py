@@ -20,7 +20,7 @@ from rocksdict import AccessType, Options, Rdict
 from stores import Durability, IsolationLevel, TopicPartition, open_store
 from stores.engines.rocksdb import engine
 from stores.engines.rocksdb.scan import RocksDBScan, RocksDBSnapshot
-from stores.ordered.ranges import ScanRange
+from stores.ordered import ScanRange
 from stores.strategies.indexed_batch import AFTER_WRITE, BEFORE_WRITE
 from stores.strategies.store import Store
 from stores.tests.store_process import StoreProcess

@@ -13,7 +13,7 @@ import pytest
 from stores import open_store
 from stores.engines.engine import Scan, Writes
 from stores.engines.snapshots import Snapshots
-from stores.ordered.ranges import Bounds, ScanRange
+from stores.ordered import Bounds, ScanRange
 from stores.strategies.store import Store
 
 

@@ -29,7 +29,7 @@ from stores.files import plain_files as files
 from stores.files import store_directory as directory
 from stores.files.creation import CREATE_BUILT, CREATE_FINISHED, FAILPOINTS, is_store, wipe
 from stores.files.plain_files import remove, sync_folder
-from stores.strategies import opening
+from stores.strategies import staging
 from stores.tests.store_process import StoreProcess
 
 BACKENDS = ["rocksdb-dual-store", "lmdb-indexed-batch", "sqlite-indexed-batch"]
@@ -370,7 +370,7 @@ def test_the_names_of_the_files_that_opening_makes_survive_power_loss_at_disk(
 ) -> None:
     """Contents that are synced are worth nothing without them."""
     synced: list[Path] = []
-    for module in (opening, log_file):
+    for module in (staging, log_file):
         monkeypatch.setattr(module, "sync_folder", synced.append)
     for durability in Durability:
         open_store(backend, path, durability=durability).close()

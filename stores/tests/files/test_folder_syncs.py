@@ -22,8 +22,8 @@ from stores.files.plain_files import remove
 from stores.files.store_directory import StoreDirectory
 from stores.interface import KeyValueStore, TopicPartition
 from stores.registry import StoreBackend, backends
-from stores.strategies import commit_marker as marker
 from stores.strategies import indexed_batch
+from stores.strategies import spilled as marker
 from stores.tasks.directory.entry_files import CheckpointFile, Origin, OriginFile
 from stores.tasks.directory.relocation_journal import Journal
 from stores.tasks.directory.state_directory import PROCESS_FILE, StateDirectory

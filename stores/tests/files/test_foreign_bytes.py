@@ -26,7 +26,7 @@ from stores.files.identity import Identity
 from stores.interface import TopicPartition
 from stores.registry import open_store
 from stores.spark.watermark import next_watermark_of, watermark_of
-from stores.strategies.commit_marker import DamagedMarkerError, Marker
+from stores.strategies.spilled import DamagedMarkerError, Marker
 from stores.tasks import Topology
 from stores.tasks.directory.entry_files import CheckpointFile, Origin, OriginFile
 from stores.tasks.directory.placement import Move

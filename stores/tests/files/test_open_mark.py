@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from stores.errors import StoreCorruptedError, StoreUnavailableError
-from stores.files import open_mark, plain_files
+from stores.files import identity, plain_files
 from stores.files import store_directory as directory
 from stores.files.plain_files import sync_folder, sync_tree
 from stores.interface import Durability, KeyValueStore
@@ -162,8 +162,8 @@ def test_the_mark_of_a_copied_store_is_written_again(path: Path, tmp_path: Path)
 def test_a_mark_that_was_put_back_later_is_written_again(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also where the files of a backup get the numbers of those that were removed."""
     killed(path, LMDB, Durability.CHANGELOG)
-    place = open_mark._place
-    monkeypatch.setattr(open_mark, "_place", lambda folder: (*place(folder)[:3], place(folder)[3] + 2_000_000_000))
+    place = identity._place
+    monkeypatch.setattr(identity, "_place", lambda folder: (*place(folder)[:3], place(folder)[3] + 2_000_000_000))
     with syncs() as synced, reopened(path, LMDB, Durability.CHANGELOG):
         assert {"open.new", path.name} <= set(synced)
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from stores import KeyValueStore
 from stores.records import INT64, STR, Session, Window
-from stores.records.staging import RecordStaging, StagedWrite, StoreStaging
+from stores.records.values import RecordStaging, StagedWrite, StoreStaging
 
 Opened = Callable[[], KeyValueStore]
 WINDOW: dict[str, Any] = {"size_ms": 5, "retention_ms": 30, "segment_ms": 10}

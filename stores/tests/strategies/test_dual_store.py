@@ -29,8 +29,8 @@ from stores import (
 from stores.batch.buffer import PAIR_MEMORY_BYTES, RANGE_MEMORY_BYTES
 from stores.engines.engine import Engine, Writes
 from stores.files import plain_files as files
-from stores.strategies import commit_marker as marker
 from stores.strategies import dual_store
+from stores.strategies import spilled as marker
 from stores.strategies.batch_staging import BatchStaging
 from stores.strategies.dual_store import DualStoreStaging
 from stores.strategies.store import Store

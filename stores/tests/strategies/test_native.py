@@ -22,7 +22,7 @@ from stores import (
     TopicPartition,
     open_store,
 )
-from stores.engines.lmdb import memory_map
+from stores.engines.lmdb import environment
 from stores.engines.memory import MemoryEngine
 from stores.registry import backends
 from stores.strategies import native as native_module
@@ -190,8 +190,8 @@ def test_a_transaction_larger_than_lmdb_s_map_is_kept_whole(path: Path) -> None:
 def test_a_transaction_that_does_not_fit_into_lmdb_s_map_is_given_up_and_said_so(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(memory_map, "ROOM_MAX_BYTES", 0)
-    monkeypatch.setattr(memory_map, "ROOM_MIN_BYTES", 0)
+    monkeypatch.setattr(environment, "ROOM_MAX_BYTES", 0)
+    monkeypatch.setattr(environment, "ROOM_MIN_BYTES", 0)
     with open_store("lmdb-native", path, options={"map_size_bytes": 64 << 10}) as store:
         store.put(b"first", b"1")
         store.commit({LOG: 1})

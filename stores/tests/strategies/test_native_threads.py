@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from stores import IsolationLevel, KeyValueStore, ReadOnlyKeyValueStore, open_store
-from stores.ordered.ranges import KeyRanges
+from stores.ordered import KeyRanges
 from stores.strategies.native import NativeStaging, Undo
 from stores.strategies.store import Store
 from stores.tests.overtaken_lock import LONG_S, OvertakenLock

@@ -9,7 +9,7 @@ import pytest
 from stores import Durability, open_store
 from stores.batch.merge import lay_over
 from stores.engines.engine import FETCH_BYTES_MAX, Engine, Scan, Writes
-from stores.ordered.ranges import KeyRanges
+from stores.ordered import KeyRanges
 from stores.registry import backends
 from stores.strategies.spilled import TOKEN_BYTES, SpilledWrites
 

@@ -138,7 +138,7 @@ def test_a_roll_forward_comes_before_the_migration_of_an_older_store_and_is_repo
     for module in (identity, migration):
         monkeypatch.setattr(module, "STEPS", [lambda folder, _: spilled.append((folder / "data.tmp").exists())])
     crash(backend, path, indexed_batch.MID_COPY)
-    (path / identity.FILE).write_text(identity.Identity(backend, 1).text())
+    (path / identity.IDENTITY_FILE).write_text(identity.Identity(backend, 1).text())
     assert assert_recovered(backend, path, committed=2) is RecoveryOutcome.ROLLED_FORWARD
     assert spilled == [False]
     assert identity.read_identity(path).format_version == 2

@@ -17,7 +17,7 @@ from rocksdict import AccessType, Options, Rdict
 from stores import IsolationLevel, KeyValueStore, TopicPartition, failpoints, open_store
 from stores.engines.engine import IngestingEngine
 from stores.engines.rocksdb import RocksDBEngine
-from stores.engines.rocksdb.ingestion import meta_of, record_of
+from stores.engines.rocksdb.database import meta_of, record_of
 from stores.errors import CommitFailedError, ConfigError, StoreCorruptedError
 from stores.records import BYTES, TimestampedKeyValue
 from stores.registry import Backend, backend_named

@@ -8,7 +8,7 @@ from pathlib import Path
 from stores.engines.engine import Writes
 from stores.engines.memory import MemoryEngine
 from stores.interface import Durability, IsolationLevel, TopicPartition
-from stores.ordered.ranges import ScanRange
+from stores.ordered import ScanRange
 from stores.strategies.iterator import Pin
 from stores.strategies.staging import Opened, Scanned, Staging, Traits
 from stores.strategies.store_opening import open_over

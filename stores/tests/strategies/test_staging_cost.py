@@ -15,7 +15,7 @@ from stores.batch.buffer import IndexedBatch
 from stores.batch.merge import lay_over
 from stores.engines.engine import Writes
 from stores.engines.memory import MemoryEngine
-from stores.ordered.ranges import WHOLE
+from stores.ordered import WHOLE
 from stores.registry import backends
 from stores.strategies.store import Store
 

@@ -13,8 +13,7 @@ import pytest
 
 from stores import IsolationLevel, KeyValueIterator, TopicPartition, open_store
 from stores.engines.snapshots import Snapshots
-from stores.ordered.ranges import KeyRanges
-from stores.ordered.sorted_map import SortedMap
+from stores.ordered import KeyRanges, SortedMap
 from stores.registry import backends
 from stores.strategies.store import Store
 
