@@ -38,7 +38,7 @@ from stores.files.creation import CREATE_SYNCED, wipe
 from stores.files.identity import IDENTITY_FILE, present_version, read_identity
 from stores.files.plain_files import replace_file, sync_tree
 from stores.interface import Durability, TopicPartition
-from stores.position import OFFSET
+from stores.meta_entries import OFFSET
 from stores.registry import backends
 from stores.strategies.store import Store
 from stores.tasks.directory.entry_files import CheckpointFile

@@ -68,7 +68,7 @@ def test_text_that_is_not_ascii_moves_no_edit() -> None:
 
 
 def test_the_same_seed_draws_the_same_changes_and_another_others() -> None:
-    files = ["stores/position.py", "stores/registry.py"]
+    files = ["stores/meta_entries.py", "stores/registry.py"]
     assert drawn(ROOT, files, 10, 1) == drawn(ROOT, files[::-1], 10, 1)
     assert drawn(ROOT, files, 10, 1) != drawn(ROOT, files, 10, 2)
 

@@ -11,10 +11,10 @@ from itertools import islice
 from struct import error as struct_error
 from typing import Final
 
-from stores.contract.marks import VALUE_BYTES_MAX
 from stores.contract.reading import PlainIterator
 from stores.errors import damaged
 from stores.interface import KeyValueIterator, KeyValueSnapshot, KeyValueStore, KeyValueView, ReadOnlyKeyValueStore
+from stores.meta_entries import MARK_BYTES_MAX
 from stores.records.record_kind import LoggedRecord, TimestampedConverter
 from stores.records.values import TIME, TIME_BYTES, RecordStaging, StagedWrite, time_of
 
@@ -190,7 +190,7 @@ class Expiry:
         with self._records.range(None if cursor is None else cursor + b"\x00", None) as scan:
             pairs = list(islice(scan, examine))
         # A mark can't hold a longer key: then the next step begins before the last key of this one.
-        store.set_mark(CURSOR, pairs[-1][0][:VALUE_BYTES_MAX] if len(pairs) == examine else None)
+        store.set_mark(CURSOR, pairs[-1][0][:MARK_BYTES_MAX] if len(pairs) == examine else None)
         for key, data in pairs:
             if _expired(data, limit):
                 self._staging.put(key, None, key, None, None)

@@ -13,8 +13,6 @@ from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from stores import position
-from stores.contract import marks
 from stores.contract.levels import Durability
 from stores.engines.engine import Engine, Scan
 from stores.errors import StoreError, StoreIncompatibleError, StoreLockedError, StoreUnavailableError
@@ -33,6 +31,7 @@ from stores.files.locks import take, take_shared
 from stores.files.open_probe import probe_open
 from stores.files.plain_files import translated_system_errors
 from stores.interface import Position, TopicPartition
+from stores.meta_entries import OFFSET, POSITION, decode_marks, decode_offsets
 from stores.ordered import WHOLE
 from stores.registry import Backend, backend_named, open_store
 from stores.shell.sqlite_files import is_changelog
@@ -161,9 +160,9 @@ def reading(store: DiskStore) -> Iterator[Reading]:
 
         yield Reading(
             engine_reader,
-            position.decode(position.OFFSET, meta),
-            position.decode(position.POSITION, meta),
-            marks.decode(meta),
+            decode_offsets(OFFSET, meta),
+            decode_offsets(POSITION, meta),
+            decode_marks(meta),
             tuple(pairs(number) for number in range(len(scans))),
         )
         for scan in scans:

@@ -16,8 +16,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from stores.errors import ChangelogTimeoutError, ProducerFencedError, StoreClosedError, StoreError, StoreRestoringError
-from stores.metrics import none_early
-from stores.metrics import Counters
+from stores.metrics import Counters, none_early
 from stores.tasks.identifier import TaskId
 
 

@@ -6,8 +6,6 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from threading import Lock
 
-from stores import position as positions
-from stores.contract import marks as kept_marks
 from stores.contract.arguments import check_keys
 from stores.engines.engine import Engine
 from stores.errors import StoreClosedError, StoreUnavailableError
@@ -20,6 +18,7 @@ from stores.interface import (
     RecoveryOutcome,
     TopicPartition,
 )
+from stores.meta_entries import OFFSET, POSITION, decode_marks, decode_offsets
 from stores.metrics import StoreCounters, StoreMetrics
 from stores.ordered import ScanRange, prefix_bounds
 from stores.strategies.access import as_bytes, check_bounds
@@ -49,9 +48,9 @@ class StoreReads(KeyValueStore):
         self._counters = StoreCounters()
         self._iterators = OpenIterators()
         meta = staging.engine.meta()
-        self._offsets = positions.decode(positions.OFFSET, meta)
-        self._position = positions.decode(positions.POSITION, meta)
-        self._marks = kept_marks.decode(meta)
+        self._offsets = decode_offsets(OFFSET, meta)
+        self._position = decode_offsets(POSITION, meta)
+        self._marks = decode_marks(meta)
         self._staged_position: dict[TopicPartition, int] = {}
         self._staged_marks: dict[str, bytes | None] = {}
         self._keeps_offsets = staging.manages_offsets

@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping
 from threading import get_ident
 from typing import TYPE_CHECKING
 
-from stores.contract import marks as kept_marks
 from stores.errors import StoreError
 from stores.interface import HoldsStored, Timestamps
+from stores.meta_entries import changed_marks, check_marks, encode_marks, merge_marks
 from stores.strategies.access import Access, while_open
 
 if TYPE_CHECKING:
@@ -155,10 +155,10 @@ class StoreTimestamps(Timestamps):
             raise StoreError(f"store {store.name!r} has staged writes: commit or roll back before splitting it")
         if self.is_split:
             raise StoreError(f"store {store.name!r} is split already")
-        kept_marks.check(marks)
-        split(staging, kept_marks.encode(store._marks, kept_marks.changed(store._marks, marks)))
+        check_marks(marks)
+        split(staging, encode_marks(store._marks, changed_marks(store._marks, marks)))
         store._max_key_bytes = store.access.max_key_bytes
-        store._marks = kept_marks.merge(store._marks, marks)
+        store._marks = merge_marks(store._marks, marks)
 
     @property
     def split_has_ended(self) -> bool:

@@ -6,14 +6,27 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from threading import get_ident
 
-from stores import position as positions
-from stores.contract import marks as kept_marks
 from stores.contract.arguments import check_offsets, check_pair, check_pairs
 from stores.contract.levels import Persistence
 from stores.engines.engine import Writes
 from stores.errors import StoreError, StoreUnavailableError
 from stores.failpoints import reach
 from stores.interface import IsolationLevel, Position, PositionBound, Recovery, TopicPartition
+from stores.meta_entries import (
+    MARK_BYTES_MAX,
+    OFFSET,
+    POSITION,
+    changed_marks,
+    check_mark_name,
+    check_mark_value,
+    check_marks,
+    decode_marks,
+    encode_marks,
+    encode_offsets,
+    merge_marks,
+    merge_positions,
+    offsets_beyond,
+)
 from stores.strategies.access import OFFSET_BOUND, check_bounds, check_offset, check_partition, while_open
 from stores.strategies.staging import RESTORE_AFTER_WRITE, RESTORE_BEFORE_WRITE
 from stores.strategies.store.reads import StoreReads
@@ -116,13 +129,13 @@ class StoreTransactions(StoreReads):
             if not self._writer:
                 self.access.check_open()
             offsets = self._checked_offsets({} if changelog_offsets is None else changelog_offsets)
-            meta = positions.encode(positions.OFFSET, offsets)
+            meta = encode_offsets(OFFSET, offsets)
             advanced = self._staged_position
             if advanced:
-                meta.update(positions.encode(positions.POSITION, advanced))
-            changed = kept_marks.changed(self._marks, self._staged_marks) if self._staged_marks else None
+                meta.update(encode_offsets(POSITION, advanced))
+            changed = changed_marks(self._marks, self._staged_marks) if self._staged_marks else None
             if changed:
-                meta.update(kept_marks.encode(self._marks, changed))
+                meta.update(encode_marks(self._marks, changed))
                 self._marks_in_doubt = True
             try:
                 with self._counters.commits:
@@ -138,7 +151,7 @@ class StoreTransactions(StoreReads):
             self._staged_position = {}
             if changed is not None:
                 if changed:
-                    self._marks = kept_marks.merge(self._marks, changed)
+                    self._marks = merge_marks(self._marks, changed)
                     self._marks_in_doubt = False
                 self._staged_marks = {}
 
@@ -198,7 +211,7 @@ class StoreTransactions(StoreReads):
             return dict(self._position)
         # Copy the staged position first, in one step: a commit merges it into the committed one before clearing it.
         staged = dict(self._staged_position)
-        return positions.merge(self._position, staged)
+        return merge_positions(self._position, staged)
 
     def _checked_offsets(self, offsets: Mapping[TopicPartition, int | None]) -> dict[TopicPartition, int | None]:
         if type(offsets) is not dict:
@@ -242,7 +255,7 @@ class StoreTransactions(StoreReads):
     def _mark_at(self, level: IsolationLevel, name: str) -> bytes | None:
         """Return the mark ``name`` at ``level``, from any thread."""
         self.access.check_open()
-        kept_marks.check_name(name)
+        check_mark_name(name)
         if level is IsolationLevel.READ_UNCOMMITTED or self.staging.shows_staged():
             # In this order: a commit stores the marks before it clears the staged ones.
             staged = self._staged_marks
@@ -251,7 +264,7 @@ class StoreTransactions(StoreReads):
         elif self._marks_in_doubt:
             # Read the engine's marks, like its data: a mark that is the same before and after a scan belongs to it.
             try:
-                return kept_marks.decode(self.staging.engine.meta()).get(name)
+                return decode_marks(self.staging.engine.meta()).get(name)
             except StoreUnavailableError:
                 self.access.check_open()
                 raise
@@ -271,7 +284,7 @@ class StoreTransactions(StoreReads):
             and type(value) is bytes
             and type(name) is str
             and name in staged
-            and len(value) <= kept_marks.VALUE_BYTES_MAX
+            and len(value) <= MARK_BYTES_MAX
         ):
             staged[name] = value
             return
@@ -289,22 +302,22 @@ class StoreTransactions(StoreReads):
 
     def _stage_mark(self, name: str, value: bytes | None) -> None:
         self.access.check_writer()
-        kept_marks.check_name(name)
-        kept_marks.check_value(value)
+        check_mark_name(name)
+        check_mark_value(value)
         self._staged_marks[name] = value
 
     @while_open
     def _set_mark_at_once(self, name: str, value: bytes | None) -> None:
         # Write it before the data that it describes, which can't be undone: windows above the stream time are hidden.
         staged = self._staged_marks
-        if name in staged and type(value) is bytes and len(value) <= kept_marks.VALUE_BYTES_MAX:
+        if name in staged and type(value) is bytes and len(value) <= MARK_BYTES_MAX:
             staged[name] = value
         else:
             self._stage_mark(name, value)
-        changed = kept_marks.changed(self._marks, self._staged_marks)
+        changed = changed_marks(self._marks, self._staged_marks)
         if changed:
-            self.staging.engine.write([], kept_marks.encode(self._marks, changed), durable=False)
-            self._marks = kept_marks.merge(self._marks, changed)
+            self.staging.engine.write([], encode_marks(self._marks, changed), durable=False)
+            self._marks = merge_marks(self._marks, changed)
 
     @contextmanager
     def _marks_held(self) -> Iterator[None]:
@@ -348,13 +361,13 @@ class StoreTransactions(StoreReads):
             self.access.check_write(key, value)
         advanced = self._position
         if position is not None:
-            advanced = positions.merge(advanced, PositionBound(position).position)
-        meta = positions.encode(positions.OFFSET, offsets) if self.manages_offsets else {}
+            advanced = merge_positions(advanced, PositionBound(position).position)
+        meta = encode_offsets(OFFSET, offsets) if self.manages_offsets else {}
         if self.manages_offsets and advanced != self._position:
-            meta.update(positions.encode(positions.POSITION, advanced))
+            meta.update(encode_offsets(POSITION, advanced))
         given = dict({} if marks is None else marks)
-        kept_marks.check(given)
-        meta.update(kept_marks.encode(self._marks, kept_marks.changed(self._marks, given)))
+        check_marks(given)
+        meta.update(encode_marks(self._marks, changed_marks(self._marks, given)))
         reach(RESTORE_BEFORE_WRITE)
         with self._counters.restores:
             if writes or meta:
@@ -364,9 +377,9 @@ class StoreTransactions(StoreReads):
         if self._keeps_offsets:
             self._keep(offsets)
         self._position = advanced
-        self._staged_position = positions.advanced(advanced, self._staged_position)
+        self._staged_position = offsets_beyond(advanced, self._staged_position)
         if given:
-            self._marks = kept_marks.merge(self._marks, given)
+            self._marks = merge_marks(self._marks, given)
 
     @while_open
     def verify(self) -> None:

@@ -7,7 +7,6 @@ from threading import RLock
 from typing import TYPE_CHECKING, TypeVar
 
 from stores.batch.merge import chunks_of
-from stores.contract import marks as kept_marks
 from stores.contract.arguments import check_keys
 from stores.contract.reading import ForwardingView, close_answer, of_one_moment
 from stores.engines.engine import EngineSnapshot
@@ -21,8 +20,8 @@ from stores.interface import (
     PositionBound,
     ShownTimestamps,
 )
+from stores.meta_entries import POSITION, check_mark_name, decode_marks, decode_offsets, merge_positions
 from stores.ordered import ScanRange, prefix_bounds
-from stores.position import POSITION, decode, merge
 from stores.strategies.access import as_bytes, check_bounds
 from stores.strategies.iterator import OpenIterators, Pin, StoreIterator
 
@@ -228,15 +227,15 @@ class StoreSnapshot(KeyValueSnapshot):
     def position(self) -> Position:
         # Its own entries have the position of its commit. The store's, taken before it, may be that of an earlier one,
         # and is all that a store without offsets has.
-        kept = self._answered(lambda: decode(POSITION, self._held.data.meta()))
-        return merge(self._position, kept)
+        kept = self._answered(lambda: decode_offsets(POSITION, self._held.data.meta()))
+        return merge_positions(self._position, kept)
 
     def mark(self, name: str) -> bytes | None:
-        kept_marks.check_name(name)
+        check_mark_name(name)
 
         def read() -> bytes | None:
             if not self._has_marks:
-                self._marks, self._has_marks = kept_marks.decode(dict(self._held.data.meta())), True
+                self._marks, self._has_marks = decode_marks(dict(self._held.data.meta())), True
             return self._marks.get(name)
 
         return self._answered(read)

@@ -29,7 +29,7 @@ from stores.files.identity import read_identity
 from stores.files.plain_files import translated_system_errors
 from stores.files.store_directory import StoreDirectory, migrate
 from stores.interface import Durability, KeyValueStore, RecoveryOutcome, TopicPartition
-from stores.position import OFFSET, POSITION, decode, encode, merge
+from stores.meta_entries import OFFSET, POSITION, decode_offsets, encode_offsets, merge_positions
 from stores.records.record_kind import is_empty
 from stores.registry import Backend, backend_named, backends
 from stores.strategies.staging import open_engine
@@ -59,7 +59,7 @@ class PositionFiles:
         for file in self._files:
             with suppress(StoreCorruptedError):
                 # Without it, bounded queries wait until the position is reached again. No data is lost.
-                position = merge(position, file.read())
+                position = merge_positions(position, file.read())
         return position
 
     def remove(self) -> None:
@@ -144,13 +144,13 @@ def _write(
     engine = opened(directory.data)
     try:
         meta = engine.meta()
-        own_offsets = decode(OFFSET, meta)
+        own_offsets = decode_offsets(OFFSET, meta)
         if damage is not None and not own_offsets:
             # Offsets in the engine come from an import that a crash interrupted: opening has recovered its files.
             raise damage
         missing = {partition: offset for partition, offset in offsets.items() if partition not in own_offsets}
-        merged = merge(decode(POSITION, meta), position)
-        engine.write([], {**encode(OFFSET, missing), **encode(POSITION, merged)})
+        merged = merge_positions(decode_offsets(POSITION, meta), position)
+        engine.write([], {**encode_offsets(OFFSET, missing), **encode_offsets(POSITION, merged)})
     finally:
         engine.close()
 

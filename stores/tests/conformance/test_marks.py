@@ -8,18 +8,25 @@ from typing import Any
 
 import pytest
 
-from stores import IsolationLevel, KeyValueStore, NotUpToBoundError, PositionBound, StoreError, TopicPartition
-from stores.contract import marks
-from stores.contract.marks import NAME_CHARACTERS_MAX, VALUE_BYTES_MAX
+from stores import (
+    IsolationLevel,
+    KeyValueStore,
+    NotUpToBoundError,
+    PositionBound,
+    StoreError,
+    TopicPartition,
+)
 from stores.interface import KeyValueView
+from stores.meta_entries import MARK_BYTES_MAX, MARK_NAME_CHARACTERS_MAX
+from stores.strategies.store import transactions
 from stores.tests.conformance.cases import AT_THE_END, Case
 from stores.tests.conformance.gaps import ISOLATED, ROLLED_BACK, carries
 from stores.tests.store_process import ProcessDied, StoreProcess
 
 Reopen = Callable[[], KeyValueStore]
 LOG, INPUT = TopicPartition("changelog", 0), TopicPartition("input", 0)
-LONGEST = bytes(range(256)) * (VALUE_BYTES_MAX // 256)
-LENGTHS = (0, 1, 1023, 1024, 1025, 2048, VALUE_BYTES_MAX - 1, VALUE_BYTES_MAX)
+LONGEST = bytes(range(256)) * (MARK_BYTES_MAX // 256)
+LENGTHS = (0, 1, 1023, 1024, 1025, 2048, MARK_BYTES_MAX - 1, MARK_BYTES_MAX)
 
 
 def views(store: KeyValueStore) -> tuple[KeyValueView, KeyValueView]:
@@ -54,20 +61,20 @@ def test_a_mark_is_staged_until_commit_and_in_no_scan(store: KeyValueStore, reop
 def test_a_mark_may_be_as_long_as_is_promised_and_shrinks_without_rest(store: KeyValueStore, reopen: Reopen) -> None:
     for length in (*LENGTHS, *reversed(LENGTHS)):
         store.set_mark("mark", LONGEST[:length])
-        store.set_mark("m" * NAME_CHARACTERS_MAX, b"%d" % length)
+        store.set_mark("m" * MARK_NAME_CHARACTERS_MAX, b"%d" % length)
         store.put(b"key", b"%d" % length)
         store.commit()
         if store.persistent:
             store = reopen()
         assert store.mark("mark") == LONGEST[:length]
-        assert store.mark("m" * NAME_CHARACTERS_MAX) == b"%d" % length
+        assert store.mark("m" * MARK_NAME_CHARACTERS_MAX) == b"%d" % length
     store.set_mark("mark", None)
     assert store.mark("mark") is None
     store.commit()
     if store.persistent:
         store = reopen()
     assert store.mark("mark") is None
-    assert store.mark("m" * NAME_CHARACTERS_MAX) == b"0"
+    assert store.mark("m" * MARK_NAME_CHARACTERS_MAX) == b"0"
 
 
 def test_marks_of_names_that_begin_alike_are_kept_apart(store: KeyValueStore, reopen: Reopen) -> None:
@@ -103,7 +110,7 @@ def test_a_commit_writes_no_mark_that_has_not_changed(store: KeyValueStore, monk
         encoded.append(changes)
         return {}
 
-    monkeypatch.setattr(marks, "encode", noted)
+    monkeypatch.setattr(transactions, "encode_marks", noted)
     store.put(b"key", b"value")
     store.commit({LOG: 1})
     store.set_mark("mark", b"value")
@@ -132,7 +139,7 @@ def test_a_restore_sets_marks_with_the_records(store: KeyValueStore, reopen: Reo
 
 def test_what_is_no_mark_is_refused_and_changes_nothing(store: KeyValueStore) -> None:
     refused: list[tuple[Any, Any, type[Exception]]] = [
-        ("", b"", ValueError), ("m" * (NAME_CHARACTERS_MAX + 1), b"", ValueError), ("ä", b"", ValueError),
+        ("", b"", ValueError), ("m" * (MARK_NAME_CHARACTERS_MAX + 1), b"", ValueError), ("ä", b"", ValueError),
         ("a\n", b"", ValueError), ("a\0", b"", ValueError), (b"mark", b"", TypeError), (None, b"", TypeError),
         (["mark"], b"", TypeError), ("mark", "text", TypeError), ("mark", bytearray(b"x"), TypeError),
         ("mark", LONGEST + b"x", ValueError),

@@ -18,7 +18,7 @@ from stores.batch.buffer import IndexedBatch
 from stores.changelog import MemoryChangelog, Record
 from stores.config import StoreConfig
 from stores.engines.engine import Writes
-from stores.position import OFFSET, POSITION, encode
+from stores.meta_entries import OFFSET, POSITION, encode_offsets
 from stores.registry import backends
 from stores.strategies.batch_staging import BatchStaging
 from stores.strategies.store import Store
@@ -109,7 +109,7 @@ def test_a_commit_writes_the_positions_that_have_advanced_and_no_others(
         store.advance_position(inputs[0], 6)
         store.advance_position(inputs[1], 4)
         store.commit({_LOG: 1})
-        assert written == [{**encode(OFFSET, {_LOG: 1}), **encode(POSITION, {inputs[0]: 6})}]
+        assert written == [{**encode_offsets(OFFSET, {_LOG: 1}), **encode_offsets(POSITION, {inputs[0]: 6})}]
         assert store.position(IsolationLevel.READ_COMMITTED) == dict.fromkeys(inputs, 5) | {inputs[0]: 6}
 
 

@@ -10,16 +10,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stores import IsolationLevel, StoreCorruptedError, TopicPartition, open_store
-from stores.contract import marks
-from stores.position import OFFSET, POSITION, decode, encode
+from stores.meta_entries import OFFSET, POSITION, decode_marks, decode_offsets, encode_offsets
 
 
 def test_what_is_written_is_read_back_by_its_kind() -> None:
     offsets = {TopicPartition("a", 0): 0, TopicPartition("\N{SNOWMAN}", 1 << 20): 1 << 40}
     written: dict[bytes, bytes] = {}
     for kind in (OFFSET, POSITION):
-        written |= {key: value for key, value in encode(kind, offsets).items() if value is not None}
-    assert decode(OFFSET, written) == decode(POSITION, written) == offsets
+        written |= {key: value for key, value in encode_offsets(kind, offsets).items() if value is not None}
+    assert decode_offsets(OFFSET, written) == decode_offsets(POSITION, written) == offsets
 
 
 @pytest.mark.parametrize(
@@ -27,7 +26,7 @@ def test_what_is_written_is_read_back_by_its_kind() -> None:
 )
 def test_an_entry_that_is_none_is_damage(key: bytes, value: bytes) -> None:
     with pytest.raises(StoreCorruptedError):
-        decode(OFFSET, {key: value})
+        decode_offsets(OFFSET, {key: value})
 
 
 @given(
@@ -38,7 +37,11 @@ def test_an_entry_that_is_none_is_damage(key: bytes, value: bytes) -> None:
     )
 )
 def test_entries_of_any_bytes_are_read_or_refused(meta: dict[bytes, bytes]) -> None:
-    for read in (lambda: decode(OFFSET, meta), lambda: decode(POSITION, meta), lambda: marks.decode(meta)):
+    for read in (
+        lambda: decode_offsets(OFFSET, meta),
+        lambda: decode_offsets(POSITION, meta),
+        lambda: decode_marks(meta),
+    ):
         with suppress(StoreCorruptedError):
             read()
 
