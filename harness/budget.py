@@ -1,7 +1,10 @@
-"""The time that a bench may take, and the deadlines of its experiments.
+"""The extent and the time of a run: the profiles, their budgets, and the deadlines of experiments.
 
-Every experiment has a share. When one begins, it gets the part of the remaining time that its share has among those
-which have not begun. So the time that one leaves over goes to all that follow.
+The profile ``smoke`` is a glance of some minutes. A change is accepted by ``default``. ``night`` plans everything, and
+tries in 90 minutes what nights before it have not tried. The sizes of an experiment are beside its plan.
+
+A budget bounds the time of each. Every experiment has a share. When one begins, it gets the part of the remaining time
+that its share has among those which have not begun. So the time that one leaves over goes to all that follow.
 """
 
 from __future__ import annotations
@@ -15,9 +18,25 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from random import Random
+from types import MappingProxyType
 from typing import TypeVar
 
-from stores.errors import ConfigError
+from stores.errors import ConfigError, nearest
+
+SMOKE, DEFAULT, NIGHT = "smoke", "default", "night"
+"""The seeds and points of ``NIGHT`` move on from run to run."""
+BUDGETS_S: Mapping[str, float] = MappingProxyType({SMOKE: 600.0, DEFAULT: 600.0, NIGHT: 5_400.0})
+"""The time that a bench of each profile takes unless another budget is given, in seconds."""
+PROFILES = tuple(BUDGETS_S)
+WHOLE_PROFILES = (DEFAULT, NIGHT)
+"""The profiles whose reports go to ``results/`` if nothing was left out."""
+
+
+def check_profile(name: str) -> None:
+    """Raise ConfigError for an unknown profile."""
+    if name not in PROFILES:
+        raise ConfigError(f"no profile {name!r}: there are {', '.join(PROFILES)}{nearest(name, PROFILES)}")
+
 
 REPORT_S = 15.0
 """The seconds of a budget that are kept for the report: a tenth of a budget below 150 s."""

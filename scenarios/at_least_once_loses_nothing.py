@@ -3,8 +3,10 @@
 Source: KIP-129, "Motivation": the two processing guarantees.
 """
 
+from harness.cli import run_scenario
 from harness.faults import KillAfter
-from harness.scenario import KillAtEach, Part, Scenario
+from harness.scenario import KillAtEach, Scenario
+from stores.failpoints import Part
 
 SCENARIO = Scenario(
     "crash",
@@ -15,6 +17,4 @@ SCENARIO = Scenario(
 
 
 if __name__ == "__main__":
-    from harness.cli import run_scenario
-
     raise SystemExit(run_scenario(__file__))

@@ -6,6 +6,7 @@ has no need of the wipe, and must not be.
 Source: KAFKA-20685; KIP-844, "Background".
 """
 
+from harness.cli import run_scenario
 from harness.experiments.crash.plan import UNDER_PRESSURE
 from harness.faults import Abort, KillAfter
 from harness.scenario import Scenario
@@ -25,6 +26,4 @@ SCENARIO = Scenario(
 
 
 if __name__ == "__main__":
-    from harness.cli import run_scenario
-
     raise SystemExit(run_scenario(__file__))

@@ -5,6 +5,7 @@ With input offsets committed before the outputs are sent, outputs are missing.
 Source: KIP-129, "Motivation": at least once.
 """
 
+from harness.cli import run_scenario
 from harness.scenario import Scenario
 
 SCENARIO = Scenario(
@@ -13,6 +14,4 @@ SCENARIO = Scenario(
 
 
 if __name__ == "__main__":
-    from harness.cli import run_scenario
-
     raise SystemExit(run_scenario(__file__))

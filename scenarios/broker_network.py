@@ -6,6 +6,7 @@ commit when the successor of its task has done all work, or within the next tran
 Source: KIP-588, "Proposed Changes"; KIP-892, "Error Handling"; KIP-98, zombie fencing; KIP-890.
 """
 
+from harness.cli import run_scenario
 from harness.scenario import Scenario
 
 SCENARIO = Scenario(
@@ -16,6 +17,4 @@ SCENARIO = Scenario(
 
 
 if __name__ == "__main__":
-    from harness.cli import run_scenario
-
     raise SystemExit(run_scenario(__file__))

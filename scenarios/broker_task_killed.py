@@ -6,6 +6,7 @@ transactions it finds outputs twice, and with input offsets committed before the
 Source: KIP-129, "Motivation"; KIP-844, "StateStore changes".
 """
 
+from harness.cli import run_scenario
 from harness.scenario import Scenario
 
 SCENARIO = Scenario(
@@ -16,6 +17,4 @@ SCENARIO = Scenario(
 
 
 if __name__ == "__main__":
-    from harness.cli import run_scenario
-
     raise SystemExit(run_scenario(__file__))

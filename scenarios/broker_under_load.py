@@ -6,6 +6,7 @@ and again. No worker ends of it, and each input has one output.
 Source: KIP-572, "Proposed Changes"; KIP-588, "Proposed Changes"; KIP-892, "Error Handling".
 """
 
+from harness.cli import run_scenario
 from harness.scenario import Scenario
 
 SCENARIO = Scenario(
@@ -22,6 +23,4 @@ SCENARIO = Scenario(
 
 
 if __name__ == "__main__":
-    from harness.cli import run_scenario
-
     raise SystemExit(run_scenario(__file__))

@@ -5,6 +5,7 @@ The changelogs are truncated beyond the offsets of the stores, as compaction and
 Source: KIP-892, "Error Handling", 2.
 """
 
+from harness.cli import run_scenario
 from harness.faults import Truncate
 from harness.scenario import Scenario
 
@@ -17,6 +18,4 @@ SCENARIO = Scenario(
 
 
 if __name__ == "__main__":
-    from harness.cli import run_scenario
-
     raise SystemExit(run_scenario(__file__))

@@ -5,6 +5,7 @@ A negative control: the commit is taken apart on purpose, and every backend must
 Source: KIP-129, "Motivation": of the two orders without a transaction one repeats, and the other loses.
 """
 
+from harness.cli import run_scenario
 from harness.faults import Kill
 from harness.scenario import Scenario
 from stores.registry import backends
@@ -19,6 +20,4 @@ SCENARIO = Scenario(
 
 
 if __name__ == "__main__":
-    from harness.cli import run_scenario
-
     raise SystemExit(run_scenario(__file__))

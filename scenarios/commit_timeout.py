@@ -5,6 +5,7 @@ A store that cannot roll back its writes is the exception: it is wiped, and the 
 Source: KIP-892, "Error Handling", 3.
 """
 
+from harness.cli import run_scenario
 from harness.faults import Timeout
 from harness.scenario import Scenario
 
@@ -12,6 +13,4 @@ SCENARIO = Scenario("crash", faults=(Timeout(1), Timeout(6)), durabilities=("CHA
 
 
 if __name__ == "__main__":
-    from harness.cli import run_scenario
-
     raise SystemExit(run_scenario(__file__))

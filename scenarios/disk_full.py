@@ -3,6 +3,7 @@
 Source: write(2) and fsync(2), ENOSPC and EDQUOT; SQLite, "How SQLite Is Tested", "I/O Error Testing".
 """
 
+from harness.cli import run_scenario
 from harness.scenario import Scenario
 
 SCENARIO = Scenario(
@@ -13,6 +14,4 @@ SCENARIO = Scenario(
 
 
 if __name__ == "__main__":
-    from harness.cli import run_scenario
-
     raise SystemExit(run_scenario(__file__))

@@ -5,12 +5,11 @@ After a failed sync the kernel marks the pages clean, and no later sync reports 
 Source: Rebello et al., "Can Applications Recover from fsync Failures?" (USENIX ATC 2020); fsync(2), "EIO".
 """
 
+from harness.cli import run_scenario
 from harness.scenario import Scenario
 
 SCENARIO = Scenario("iofaults", faults=("failed_sync",), durabilities=("DISK",), points_max=6)
 
 
 if __name__ == "__main__":
-    from harness.cli import run_scenario
-
     raise SystemExit(run_scenario(__file__))

@@ -5,6 +5,7 @@ The upgrade happens in place, record by record, or in a new store that is built 
 Source: KIP-892, "Upgrading"; KIP-258: a store is upgraded in place, and never half.
 """
 
+from harness.cli import run_scenario
 from harness.scenario import Scenario
 
 SCENARIO = Scenario(
@@ -17,6 +18,4 @@ SCENARIO = Scenario(
 
 
 if __name__ == "__main__":
-    from harness.cli import run_scenario
-
     raise SystemExit(run_scenario(__file__))

@@ -5,6 +5,7 @@ At DISK, where the indexed batch syncs as well. These are figures of whole tasks
 Source: KIP-892, "Rejected Alternatives", on SST ingestion in place of memtables.
 """
 
+from harness.cli import run_scenario
 from harness.scenario import Scenario
 
 SCENARIO = Scenario(
@@ -19,6 +20,4 @@ SCENARIO = Scenario(
 
 
 if __name__ == "__main__":
-    from harness.cli import run_scenario
-
     raise SystemExit(run_scenario(__file__))

@@ -3,12 +3,12 @@
 Source: KIP-844, the possible failures between the steps of a commit; KIP-892, "Atomic Checkpointing".
 """
 
-from harness.scenario import KillAtEach, Part, Scenario
+from harness.cli import run_scenario
+from harness.scenario import KillAtEach, Scenario
+from stores.failpoints import Part
 
 SCENARIO = Scenario("crash", faults=(KillAtEach(Part.TASK),), seeds=3)
 
 
 if __name__ == "__main__":
-    from harness.cli import run_scenario
-
     raise SystemExit(run_scenario(__file__))

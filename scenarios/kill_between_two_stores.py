@@ -5,6 +5,7 @@ The stores that lack the commit replay it, those that have it replay nothing, an
 Source: KIP-892, "Motivation"; KIP-844, the possible failures between the steps of a commit.
 """
 
+from harness.cli import run_scenario
 from harness.faults import Kill, KillInRecovery
 from harness.scenario import Scenario
 
@@ -22,6 +23,4 @@ SCENARIO = Scenario(
 
 
 if __name__ == "__main__":
-    from harness.cli import run_scenario
-
     raise SystemExit(run_scenario(__file__))

@@ -3,12 +3,12 @@
 Source: KIP-844, "Rejected Alternatives" and "Test Plan": all writes of a transaction are applied, or none of them.
 """
 
-from harness.scenario import KillAtEach, Part, Scenario
+from harness.cli import run_scenario
+from harness.scenario import KillAtEach, Scenario
+from stores.failpoints import Part
 
 SCENARIO = Scenario("crash", faults=(KillAtEach(Part.COMMIT),), durabilities=("CHANGELOG", "PROCESS", "DISK"), seeds=2)
 
 
 if __name__ == "__main__":
-    from harness.cli import run_scenario
-
     raise SystemExit(run_scenario(__file__))

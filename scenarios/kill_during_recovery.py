@@ -3,8 +3,10 @@
 Source: KIP-844, "roll forward": a crash during the recovery is followed by the same recovery.
 """
 
+from harness.cli import run_scenario
 from harness.faults import Kill, KillInRecovery
-from harness.scenario import KillAtEach, Part, Scenario
+from harness.scenario import KillAtEach, Scenario
+from stores.failpoints import Part
 
 SCENARIO = Scenario(
     "crash",
@@ -18,6 +20,4 @@ SCENARIO = Scenario(
 
 
 if __name__ == "__main__":
-    from harness.cli import run_scenario
-
     raise SystemExit(run_scenario(__file__))

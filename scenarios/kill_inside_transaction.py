@@ -3,6 +3,7 @@
 Source: KIP-844, "Test Plan": what is not committed to the changelog is discarded after a crash.
 """
 
+from harness.cli import run_scenario
 from harness.experiments.crash.plan import UNDER_PRESSURE
 from harness.faults import KillAfter
 from harness.scenario import Scenario
@@ -16,6 +17,4 @@ SCENARIO = Scenario(
 
 
 if __name__ == "__main__":
-    from harness.cli import run_scenario
-
     raise SystemExit(run_scenario(__file__))

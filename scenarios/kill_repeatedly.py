@@ -3,6 +3,7 @@
 Source: KIP-129, "Motivation": exactly once holds whatever fails, and however often.
 """
 
+from harness.cli import run_scenario
 from harness.faults import Kill, KillAfter, KillInRecovery
 from harness.scenario import Scenario
 
@@ -24,6 +25,4 @@ SCENARIO = Scenario(
 
 
 if __name__ == "__main__":
-    from harness.cli import run_scenario
-
     raise SystemExit(run_scenario(__file__))

@@ -6,6 +6,7 @@ the memory that the keys and values take. The profile night goes up to 50,000,00
 Source: KIP-892, "Test Plan"; RocksDB's wiki, "Performance Benchmarks".
 """
 
+from harness.cli import run_scenario
 from harness.scenario import Scenario
 
 SCENARIO = Scenario(
@@ -20,6 +21,4 @@ SCENARIO = Scenario(
 
 
 if __name__ == "__main__":
-    from harness.cli import run_scenario
-
     raise SystemExit(run_scenario(__file__))

@@ -12,6 +12,4 @@ SCENARIO = Scenario("iofaults", mutants=tuple(IO_FAULTS))
 
 
 if __name__ == "__main__":
-    from harness.cli import run_scenario
-
     raise SystemExit(run_scenario(__file__))

@@ -5,6 +5,7 @@ Steps after commits build the new store. It replaces the old one at the next ope
 Source: KIP-258, first draft, "In-Place Upgrade": online, without a stop of the application.
 """
 
+from harness.cli import run_scenario
 from harness.scenario import Scenario
 
 SCENARIO = Scenario(
@@ -17,6 +18,4 @@ SCENARIO = Scenario(
 
 
 if __name__ == "__main__":
-    from harness.cli import run_scenario
-
     raise SystemExit(run_scenario(__file__))

@@ -5,12 +5,11 @@ It is the disk of the local copies, or that of the log.
 Source: write(2), ENOSPC.
 """
 
+from harness.cli import run_scenario
 from harness.scenario import Scenario
 
 SCENARIO = Scenario("query_faults", faults=("local disk full", "log disk full"), backends=("rocksdb", "lmdb", "sqlite"))
 
 
 if __name__ == "__main__":
-    from harness.cli import run_scenario
-
     raise SystemExit(run_scenario(__file__))

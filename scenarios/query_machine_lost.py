@@ -3,12 +3,11 @@
 Source: KIP-892, "Atomic Checkpointing": a restore begins where the store stands.
 """
 
+from harness.cli import run_scenario
 from harness.scenario import Scenario
 
 SCENARIO = Scenario("query_faults", faults=("machine lost",))
 
 
 if __name__ == "__main__":
-    from harness.cli import run_scenario
-
     raise SystemExit(run_scenario(__file__))

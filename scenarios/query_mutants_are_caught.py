@@ -10,6 +10,4 @@ SCENARIO = Scenario("query_faults", mutants=tuple(QUERY_TRIALS))
 
 
 if __name__ == "__main__":
-    from harness.cli import run_scenario
-
     raise SystemExit(run_scenario(__file__))

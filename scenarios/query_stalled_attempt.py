@@ -3,12 +3,11 @@
 Source: Apache Spark, `spark.speculation`; KIP-98, zombie fencing.
 """
 
+from harness.cli import run_scenario
 from harness.scenario import Scenario
 
 SCENARIO = Scenario("query_faults", faults=("stalled attempt",), backends=("rocksdb", "lmdb"))
 
 
 if __name__ == "__main__":
-    from harness.cli import run_scenario
-
     raise SystemExit(run_scenario(__file__))

@@ -4,6 +4,7 @@ Their functions are those of tasks, and one with timers by event time. Source: K
 `withWatermark`.
 """
 
+from harness.cli import run_scenario
 from harness.scenario import Scenario
 
 SCENARIO = Scenario(
@@ -14,6 +15,4 @@ SCENARIO = Scenario(
 
 
 if __name__ == "__main__":
-    from harness.cli import run_scenario
-
     raise SystemExit(run_scenario(__file__))

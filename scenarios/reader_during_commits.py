@@ -14,6 +14,4 @@ SCENARIO = Scenario("readers", durabilities=("CHANGELOG", "PROCESS", "DISK"), mu
 
 
 if __name__ == "__main__":
-    from harness.cli import run_scenario
-
     raise SystemExit(run_scenario(__file__))

@@ -6,12 +6,11 @@ whole store. It needs Java with a compiler, and the jars of Kafka: make kafka-ja
 Source: KIP-892, "Motivation"; KIP-844.
 """
 
+from harness.cli import run_scenario
 from harness.scenario import Scenario
 
 SCENARIO = Scenario("kafka-restart")
 
 
 if __name__ == "__main__":
-    from harness.cli import run_scenario
-
     raise SystemExit(run_scenario(__file__))

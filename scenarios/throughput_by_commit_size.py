@@ -6,6 +6,7 @@ temporary store in each commit. These are figures of whole tasks, with their cha
 Source: KIP-844, "Test Plan"; KIP-892, "Rejected Alternatives".
 """
 
+from harness.cli import run_scenario
 from harness.scenario import AtLeast, Scenario
 
 SCENARIO = Scenario(
@@ -22,6 +23,4 @@ SCENARIO = Scenario(
 
 
 if __name__ == "__main__":
-    from harness.cli import run_scenario
-
     raise SystemExit(run_scenario(__file__))

@@ -5,6 +5,7 @@ A comparison. Levels are never mixed in a table.
 Source: KIP-892, "Atomic Checkpointing": why stores there leave durability to their changelogs.
 """
 
+from harness.cli import run_scenario
 from harness.scenario import Scenario
 
 SCENARIO = Scenario(
@@ -13,6 +14,4 @@ SCENARIO = Scenario(
 
 
 if __name__ == "__main__":
-    from harness.cli import run_scenario
-
     raise SystemExit(run_scenario(__file__))

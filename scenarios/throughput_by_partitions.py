@@ -3,12 +3,11 @@
 Source: KIP-129: a task owns its partition, its stores and its transaction.
 """
 
+from harness.cli import run_scenario
 from harness.scenario import Scenario
 
 SCENARIO = Scenario("throughput", workload="count", events=100_000, partitions=(1, 2), repeats=2)
 
 
 if __name__ == "__main__":
-    from harness.cli import run_scenario
-
     raise SystemExit(run_scenario(__file__))

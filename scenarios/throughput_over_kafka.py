@@ -6,12 +6,11 @@ with a compiler, and the jars of Kafka: make bench-kafka fetches them and runs t
 Source: KIP-129, KIP-447.
 """
 
+from harness.cli import run_scenario
 from harness.scenario import Scenario
 
 SCENARIO = Scenario("kafka", backends=("rocksdb-indexed-batch", "memory-indexed-batch"))
 
 
 if __name__ == "__main__":
-    from harness.cli import run_scenario
-
     raise SystemExit(run_scenario(__file__))

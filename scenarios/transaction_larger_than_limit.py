@@ -7,6 +7,7 @@ committed one does. A backend that does not isolate writes is not here: it never
 Source: KIP-892, "In-memory Transaction Buffers", for the limit; that a transaction may outgrow it, KIP-844.
 """
 
+from harness.cli import run_scenario
 from harness.experiments.crash.operations import Mix
 from harness.faults import Kill, KillAfter, Stop
 from harness.scenario import Scenario
@@ -43,6 +44,4 @@ SCENARIO = Scenario(
 
 
 if __name__ == "__main__":
-    from harness.cli import run_scenario
-
     raise SystemExit(run_scenario(__file__))

@@ -6,6 +6,7 @@ Those of a native store are in its engine's own transaction.
 Source: KIP-844, on a temporary store on disk: transactions are not bounded by memory.
 """
 
+from harness.cli import run_scenario
 from harness.experiments.crash.plan import shape
 from harness.faults import Kill, KillAfter, Stop
 from harness.scenario import Scenario
@@ -43,6 +44,4 @@ SCENARIO = Scenario(
 
 
 if __name__ == "__main__":
-    from harness.cli import run_scenario
-
     raise SystemExit(run_scenario(__file__))

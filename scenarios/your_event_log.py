@@ -4,12 +4,11 @@ Give ``--events PATH --key COLUMN`` (and ``--time COLUMN``), or EVENTS and KEY i
 Parquet, a file or a folder. Each key keeps its number of events and the latest of them.
 """
 
+from harness.cli import run_scenario
 from harness.scenario import Scenario
 
 SCENARIO = Scenario("throughput", workload="event_log", records_per_commit=(100, 1_000, 10_000))
 
 
 if __name__ == "__main__":
-    from harness.cli import run_scenario
-
     raise SystemExit(run_scenario(__file__))

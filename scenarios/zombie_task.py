@@ -6,6 +6,7 @@ else.
 Source: KIP-98, zombie fencing; KIP-129; KIP-892, "Error Handling".
 """
 
+from harness.cli import run_scenario
 from harness.faults import Fence
 from harness.scenario import Scenario
 
@@ -13,6 +14,4 @@ SCENARIO = Scenario("crash", faults=(Fence(13), Fence(101), Fence(220)), durabil
 
 
 if __name__ == "__main__":
-    from harness.cli import run_scenario
-
     raise SystemExit(run_scenario(__file__))

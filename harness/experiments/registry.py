@@ -9,8 +9,7 @@ from types import MappingProxyType
 from typing import Any
 
 from harness.experiment import RATIO, RATIO_COLUMNS, Columns, Experiment
-from harness.grid import Grid, grid_from
-from harness.scenario import Scenario
+from harness.scenario import Grid, Scenario, grid_from
 from harness.workloads.suggestion import check_known, unknown
 
 _CLASSES = (

@@ -53,7 +53,7 @@ def query(figures: Figures, sql: str) -> list[Figure]:
 def lines_of(kinds: Kinds, rows: Mapping[str, Sequence[Row]], sql: str) -> list[Figure]:
     """Return the lines of a query over rows: those of each kind are the table of its name.
 
-    Each has the columns of the machine's load, which a run adds to rows (``harness.local``).
+    Each has the columns of the machine's load, which a run adds to rows (``harness.run``).
     """
     load = dict.fromkeys(LOAD_COLUMNS, float)
     return _answer({kind: ({**load, **types}, rows.get(kind, ())) for kind, types in kinds.items()}, sql)

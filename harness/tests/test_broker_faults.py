@@ -11,7 +11,7 @@ from typing import Any, Self
 
 import pytest
 
-from harness import profiles
+from harness.budget import NIGHT
 from harness.checkers.counting import (
     COUNTS,
     LOST,
@@ -115,16 +115,16 @@ def test_tasks_are_killed_at_every_failpoint_of_theirs() -> None:
 
 def test_a_night_has_every_fault_at_every_place_and_every_mutant_and_other_runs_have_none() -> None:
     experiment = BrokerFaults()
-    night = experiment.plan(Request(profiles.NIGHT, 3))
+    night = experiment.plan(Request(NIGHT, 3))
     sound = {(trial.fault, trial.place) for trial in night if not trial.mutant and trial.guarantee != AT_LEAST_ONCE}
     assert sound == {(fault, place) for fault in FAULTS for place in places_of(fault)}
     mutants = {(trial.mutant, trial.fault, trial.place) for trial in night if trial.mutant}
     assert mutants == {(name, by.fault, by.place) for name, found in BROKER_TRIALS.items() for by in found}
     assert {trial.guarantee for trial in night} >= {AT_LEAST_ONCE}
     assert len(set(night)) == len(night)
-    assert night != experiment.plan(Request(profiles.NIGHT, 4))
+    assert night != experiment.plan(Request(NIGHT, 4))
     assert experiment.plan(Request("default")) == experiment.plan(Request("smoke")) == []
-    assert experiment.plan(Request(profiles.NIGHT, backends=("memory-indexed-batch",))) == []
+    assert experiment.plan(Request(NIGHT, backends=("memory-indexed-batch",))) == []
 
 
 @pytest.mark.parametrize(

@@ -20,6 +20,7 @@ import pytest
 from harness.answer.results import all_figures, all_pages
 from harness.budget import (
     NEVER,
+    NIGHT,
     Budget,
     Deadline,
     TimeOverError,
@@ -35,12 +36,10 @@ from harness.experiment import Experiment, Failure, Figure, Figures, Request, Ro
 from harness.experiments.opening import opening
 from harness.experiments.opening.opening import OpeningTrial
 from harness.experiments.registry import experiments
-from harness.local import PROBLEMS_MAX, run_local
 from harness.processes.child import MeasurementFailedError, run_program
 from harness.processes.load import LOAD_COLUMNS, median_load
-from harness.profiles import NIGHT
 from harness.report.coverage import left_out, left_out_sentence, summary_of
-from harness.run import budget_of
+from harness.run import PROBLEMS_MAX, budget_of, run_local
 from harness.spark.runner import taken_by
 from harness.tests.clock import Clock
 from stores.errors import ConfigError

@@ -91,7 +91,7 @@ def test_a_restore_of_more_or_less_than_a_copy_lacks_is_found() -> None:
 
 
 def test_a_night_has_every_fault_and_every_mutant_and_default_runs_take_turns() -> None:
-    night = QueryFaults().plan(Request(profiles.NIGHT))
+    night = QueryFaults().plan(Request(NIGHT))
     assert {trial.fault for trial in night if trial.workload == COUNT} == set(FAULTS)
     assert {trial.mutant for trial in night} == {"", *QUERY_TRIALS}
     for workload in WORKLOADS:

@@ -11,9 +11,7 @@ from harness.experiments.iofaults.plan import IoFaultGrid
 from harness.experiments.registry import grid_of
 from harness.experiments.throughput.plan import ThroughputGrid
 from harness.faults import KillAfter
-from harness.grid import Grid
-from harness.profiles import NAMES
-from harness.scenario import AtLeast, read_scenario, scenario_file, scenario_names
+from harness.scenario import AtLeast, Grid, read_scenario, scenario_file, scenario_names
 from stores.errors import ConfigError
 
 CRASH = CrashGrid(faults=(KillAfter(13),), backends=("lmdb",), seeds=3)
@@ -55,5 +53,5 @@ def test_a_defect_that_must_be_caught_keeps_its_seeds() -> None:
 @pytest.mark.parametrize("name", scenario_names())
 def test_every_scenario_of_the_project_can_be_planned_at_every_profile(name: str) -> None:
     scenario = grid_of(read_scenario(scenario_file(name)).scenario)
-    for profile in NAMES:
+    for profile in PROFILES:
         assert scenario.scaled(profile).plan(1)

@@ -11,8 +11,9 @@ from harness.experiments.crash.plan import CrashGrid
 from harness.experiments.crash.trial import LOG_FAILPOINTS
 from harness.experiments.registry import grid_of
 from harness.faults import Kill, KillAfter
-from harness.scenario import KillAtEach, Part, Scenario, read_scenario, scenario_file, scenario_names
+from harness.scenario import KillAtEach, Scenario, read_scenario, scenario_file, scenario_names
 from stores.errors import ConfigError
+from stores.failpoints import Part
 from stores.failpoints import failpoint as declaration
 from stores.registry import backends
 from stores.tasks import task_transaction

@@ -25,7 +25,8 @@ for trial in crash_matrix(["their-journaled"], seeds=(1,)):
     print(admitted(trial).text)
 """
 SCENARIO = '''"""Their store dies in its commit and in its recovery, and is found at some commit."""
-from harness.scenario import KillAtEach, Part, Scenario
+from stores.failpoints import Part
+from harness.scenario import KillAtEach, Scenario
 
 FAULTS = (KillAtEach(Part.COMMIT), KillAtEach(Part.RECOVERY))
 SCENARIO = Scenario("crash", faults=FAULTS, backends=("their-journaled",), seeds=1)

@@ -9,6 +9,7 @@ from time import process_time
 import pytest
 
 from harness import replay
+from harness.budget import PROFILES
 from harness.experiment import Request
 from harness.experiments.store_of_records import log_durability
 from harness.experiments.throughput.experiment import Throughput
@@ -18,7 +19,6 @@ from harness.experiments.throughput.plan import ThroughputGrid as Grid
 from harness.experiments.throughput.plan import ThroughputTrial, throughput_trials
 from harness.experiments.throughput.run import throughput_row
 from harness.processes.load import LoadWatch, cpu_times, is_busy
-from harness.profiles import NAMES
 from harness.progress import ProgressFile, note_progress
 from stores.errors import ConfigError
 from stores.interface import Durability
@@ -72,7 +72,7 @@ def test_the_same_seed_plans_the_same_order_and_another_one_another() -> None:
     assert [each.backend for each in first] != [each.backend for each in other]
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", PROFILES)
 def test_every_backend_is_measured_in_every_profile(name: str) -> None:
     for trial in profile(name, 1)[:2]:
         assert {each.backend for each in trial.configurations} == set(backends())

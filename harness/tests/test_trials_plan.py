@@ -6,12 +6,12 @@ from collections import Counter
 
 import pytest
 
+from harness.budget import PROFILES
 from harness.experiment import Request
 from harness.experiments.crash.experiment import Crash
 from harness.experiments.crash.plan import crash_matrix, shape
 from harness.experiments.crash.trial import LOG_FAILPOINTS, CrashTrial, admitted
 from harness.faults import Kill, KillInRecovery
-from harness.profiles import NAMES
 from stores.errors import ConfigError
 from stores.failpoints import failpoint
 from stores.registry import backends
@@ -54,7 +54,7 @@ def test_the_full_matrix_has_every_durability_that_a_backend_carries() -> None:
         assert {trial.durability for trial in trials if trial.backend == name} == set(backend.durabilities)
 
 
-@pytest.mark.parametrize("profile", NAMES)
+@pytest.mark.parametrize("profile", PROFILES)
 def test_a_plan_is_the_same_every_time_and_has_no_trial_twice(profile: str) -> None:
     trials = crash_matrix(profile=profile)
     assert trials == crash_matrix(profile=profile)
@@ -66,7 +66,7 @@ def test_every_planned_trial_is_admitted() -> None:
         assert admitted(trial) == trial
 
 
-@pytest.mark.parametrize("profile", NAMES)
+@pytest.mark.parametrize("profile", PROFILES)
 def test_every_kind_of_store_has_its_turn_and_none_more_than_others(profile: str) -> None:
     kinds = Counter(trial.records for trial in crash_matrix(profile=profile))
     assert set(kinds) == {"", "timestamped-key-value", "window", "session"}
@@ -77,7 +77,7 @@ def test_a_recovery_without_a_log_of_the_engine_s_own_is_tried_in_stores_of_byte
     """The first kill loses the description that a typed store writes when it is made, so nothing is copied after it."""
     tried = [
         trial
-        for profile in NAMES
+        for profile in PROFILES
         for trial in crash_matrix(["rocksdb-dual-store"], ["CHANGELOG"], profile=profile)
         if isinstance(trial.fault, KillInRecovery) and trial.options == shape(failpoint(MID_COPY))["options"]
     ]

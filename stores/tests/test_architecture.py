@@ -303,7 +303,7 @@ def rooms_of_the_report(modules: Mapping[str, Module]) -> Iterator[str]:
                 yield f"{module.name} imports {target}: an experiment does not know what others found"
 
 
-BELOW_EXPERIMENTS = ("harness.scenario", "harness.grid", "harness.profiles", "harness.experiment")
+BELOW_EXPERIMENTS = ("harness.scenario", "harness.budget", "harness.experiment")
 
 
 def below_experiments(modules: Mapping[str, Module]) -> Iterator[str]:
@@ -419,7 +419,7 @@ ORDERLY = {
         ("harness/report/page.py", "from harness.answer.write import publish"),
         ("harness/experiments/crash/report.py", "from harness.answer import write"),
         ("harness/scenario.py", "from harness.experiments.crash import report"),
-        ("harness/profiles.py", "def late():\n    from harness.experiments.crash import report"),
+        ("harness/budget.py", "def late():\n    from harness.experiments.crash import report"),
         ("harness/history.py", "class Store: ..."),
     ],
 )

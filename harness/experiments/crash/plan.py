@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any
 
+from harness.budget import DEFAULT, NIGHT, SMOKE, check_profile
 from harness.experiments.crash.operations import Mix
 from harness.experiments.crash.trial import DURABILITIES, LOG_FAILPOINTS, CrashTrial, admitted
 from harness.faults import FAULTS, Fault, Kill, KillAfter, KillInRecovery, inside

@@ -13,7 +13,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
-from harness.budget import NEVER, Deadline, TimeOverError
+from harness.budget import DEFAULT, NEVER, Deadline, TimeOverError
 from harness.checkers.prefix import Found
 from harness.experiments.iofaults.case import ENOUGH, NOT_TRIED, is_wrong, repeat_command
 from harness.experiments.iofaults.fault import IO_FAULTS, Row
@@ -33,7 +33,6 @@ from harness.io_trace.recorder import recorder_library
 from harness.mutants import IO_FAULTS as IO_MUTANTS
 from harness.mutants import MUTANTS
 from harness.processes.fork_server import ForkServer, fork_server
-from harness.profiles import DEFAULT
 from harness.workloads.suggestion import check_known
 from stores.errors import ConfigError
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from harness.budget import NEVER, Deadline, fair_order
+from harness.budget import NEVER, NIGHT, Deadline, fair_order
 from harness.experiment import (
     Again,
     Claim,

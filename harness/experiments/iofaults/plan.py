@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
+from harness.budget import DEFAULT, NIGHT, SMOKE
 from harness.experiments.iofaults.case import IoFaultCase
 from harness.experiments.iofaults.damage import AtRest
 from harness.experiments.iofaults.fault import Group, drawn
@@ -23,6 +24,7 @@ from harness.grid import Grid, cut_to, set_to
 from harness.mutants import IO_FAULTS
 from harness.profiles import DEFAULT, NIGHT, SMOKE
 from harness.report.coverage import Covered
+from harness.scenario import Grid, cut_to, set_to
 from harness.typed_maps import IN_TURN, PLAIN
 from harness.workloads.suggestion import check_known
 from stores.interface import Durability

@@ -8,6 +8,7 @@ from random import Random
 from typing import Any
 
 from harness import replay
+from harness.budget import SMOKE
 from harness.experiment import (
     Experiment,
     Failure,
@@ -24,7 +25,6 @@ from harness.experiments.jvm.load import DISTRIBUTIONS
 from harness.experiments.jvm.report import QUERY, RATIOS, REPORT
 from harness.processes.child import figures_apart
 from harness.processes.load import LOAD_COLUMNS, LoadWatch, load_columns
-from harness.profiles import SMOKE
 from stores.errors import ConfigError
 
 OURS = "rocksdb-indexed-batch"

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from harness.budget import TimeOverError
+from harness.budget import NIGHT, SMOKE, TimeOverError
 from harness.experiment import (
     Experiment,
     Failure,
@@ -19,12 +19,11 @@ from harness.experiment import (
 )
 from harness.experiments.kafka.report import QUERY, RATIOS, REPORT, SPEEDS, partitions_text
 from harness.experiments.kafka.trial import KafkaTrial
-from harness.grid import Grid, cut_to, raised_to, times
 from harness.processes import kafka_jars
 from harness.processes.load import LOAD_COLUMNS
-from harness.profiles import NIGHT, SMOKE
 from harness.report.page import TextTable
 from harness.report.ratios import ratio_table
+from harness.scenario import Grid, cut_to, raised_to, times
 from stores.config import StoreConfig
 
 BACKENDS = (StoreConfig().backend, "lmdb-indexed-batch", "sqlite-indexed-batch")

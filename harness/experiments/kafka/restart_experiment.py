@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
+from harness.budget import NIGHT, SMOKE
 from harness.experiment import (
     Experiment,
     Figures,
@@ -18,12 +19,11 @@ from harness.experiment import (
 )
 from harness.experiments.kafka.restart_report import KIND, QUERY, RATIOS, RESTARTS
 from harness.experiments.kafka.trial import READY_S, RECORDS, RestartTrial
-from harness.grid import Grid, cut_to, raised_to
 from harness.processes import kafka_jars
 from harness.processes.load import LOAD_COLUMNS
-from harness.profiles import NIGHT, SMOKE
 from harness.report.page import TextTable
 from harness.report.ratios import ratio_table
+from harness.scenario import Grid, cut_to, raised_to
 from stores.config import StoreConfig
 
 RECORDS_PER_S = 30_000

@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
+from harness.budget import DEFAULT, NIGHT, SMOKE
 from harness.experiment import Request, check_counts
 from harness.experiments.latencies import latencies
 from harness.experiments.latencies.report import QUERY, REPORT
 from harness.experiments.stores_alone import StoresAlone
-from harness.profiles import DEFAULT, NIGHT, SMOKE
 from stores.registry import backends
 
 COMMITS: Mapping[str, int] = MappingProxyType({SMOKE: 20, DEFAULT: 100, NIGHT: 500})

@@ -8,6 +8,7 @@ from random import Random
 from types import MappingProxyType
 from typing import Any
 
+from harness.budget import DEFAULT, NIGHT, SMOKE
 from harness.experiment import (
     Failure,
     Figure,
@@ -22,7 +23,6 @@ from harness.experiments.memory import early_commits, large_steps
 from harness.experiments.memory.report import EARLY_COMMITS_QUERY, page
 from harness.experiments.memory.report import large_steps as large_step_figures
 from harness.experiments.stores_alone import StoresAlone
-from harness.profiles import DEFAULT, NIGHT, SMOKE
 from harness.report import text
 from harness.report.page import Page
 from stores.config import StoreConfig

@@ -8,6 +8,7 @@ from statistics import median
 from typing import Any, cast
 
 from harness import replay
+from harness.budget import check_profile
 from harness.experiment import (
     Figures,
     Request,
@@ -19,7 +20,6 @@ from harness.experiments.microbench import run as timing
 from harness.experiments.microbench.claim import case_named
 from harness.experiments.microbench.report import QUERY, REPORT, ycsb_tables
 from harness.experiments.stores_alone import StoresAlone
-from harness.profiles import check_profile
 from harness.report.page import Page
 
 

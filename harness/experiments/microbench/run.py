@@ -18,12 +18,11 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import harness
-from harness.budget import NEVER, Deadline
+from harness.budget import DEFAULT, NEVER, NIGHT, SMOKE, Deadline, check_profile
 from harness.experiments.microbench.case import Case
 from harness.experiments.microbench.claim import cases, claims, limits, ratios
 from harness.folders import temporary_folder
 from harness.processes.load import is_busy, median_load
-from harness.profiles import DEFAULT, NIGHT, SMOKE, check_profile
 
 CASES_AT_ONCE = 16
 """About so many cases share a process: it takes a second to start, longer than most cases."""

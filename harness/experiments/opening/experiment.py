@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
+from harness.budget import DEFAULT, NIGHT, SMOKE
 from harness.experiment import (
     Experiment,
     Request,
@@ -16,7 +17,6 @@ from harness.experiment import (
 from harness.experiments.opening import opening
 from harness.experiments.opening.opening import OpeningTrial
 from harness.experiments.opening.report import QUERY, REPORT
-from harness.profiles import DEFAULT, NIGHT, SMOKE
 from stores.config import StoreConfig
 from stores.interface import Durability
 from stores.registry import backends

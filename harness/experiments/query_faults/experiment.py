@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
+from harness.budget import DEFAULT, NIGHT, SMOKE
 from harness.experiment import (
     Request,
     Row,

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, cast
 
+from harness.budget import NIGHT, SMOKE
 from harness.experiment import (
     Request,
     Row,

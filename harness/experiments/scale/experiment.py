@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any
 
+from harness.budget import DEFAULT, NIGHT, SMOKE
 from harness.experiment import (
     Columns,
     Experiment,
@@ -26,9 +27,8 @@ from harness.experiments.scale.scale import (
     ScaleTrial,
     run_scale,
 )
-from harness.grid import Grid, cut_to, full_names, set_to
-from harness.profiles import DEFAULT, NIGHT, SMOKE
 from harness.report.page import Page, TextTable
+from harness.scenario import Grid, cut_to, full_names, set_to
 from stores.registry import ALIASES, backends
 
 RECORDS_PER_S = 40_000

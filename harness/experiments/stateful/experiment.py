@@ -11,6 +11,7 @@ from time import monotonic
 from typing import Any
 
 from harness import replay
+from harness.budget import SMOKE
 from harness.experiment import (
     Experiment,
     Failure,
@@ -27,7 +28,6 @@ from harness.experiments.stateful.report import page
 from harness.experiments.stateful.trial import SUBJECTS, StatefulTrial
 from harness.processes.child import figures_apart
 from harness.processes.load import LOAD_COLUMNS
-from harness.profiles import SMOKE
 from harness.report.page import Page
 from stores.errors import ConfigError
 from stores.java import find_java

@@ -10,12 +10,11 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any
 
+from harness.budget import DEFAULT, NIGHT, SMOKE
 from harness.experiments.throughput.partition_work import Configuration, Options
-from harness.grid import Grid, cut_to, full_names, raised_to, set_to, times
-from harness.profiles import DEFAULT, NIGHT, SMOKE
 from harness.report.figures import interval, repeats_of_a_narrower_interval, values
 from harness.report.rows import Row
-from harness.scenario import AtLeast
+from harness.scenario import AtLeast, Grid, cut_to, full_names, raised_to, set_to, times
 from harness.workloads.event_log import EVENT_LOG, EventLog
 from harness.workloads.flights import Departures
 from harness.workloads.registry import workload

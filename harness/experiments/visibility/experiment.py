@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
+from harness.budget import DEFAULT, NIGHT, SMOKE
 from harness.experiment import Request, check_counts
 from harness.experiments.stores_alone import StoresAlone
 from harness.experiments.visibility import visibility
 from harness.experiments.visibility.report import REPORT
-from harness.profiles import DEFAULT, NIGHT, SMOKE
 from stores.config import StoreConfig
 from stores.registry import backends
 
