@@ -16,9 +16,10 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NamedTuple, NoReturn, Self
 
 import harness
 from harness.budget import check_time, seconds_for
@@ -196,17 +197,21 @@ def figures_in(
 ) -> dict[str, Any]:
     """Call ``work`` in its own process with the arguments and the ``folder``, and return its figures.
 
-    ``group`` is a cgroup that the process enters (``harness.processes.memory_limit``). One that is to be ``killed``
+    ``group`` is a cgroup that the process enters (``harness.processes.apart``). One that is to be ``killed``
     ends by ``die_with``. Raises: MeasurementFailedError.
     """
     name = work if isinstance(work, str) else f"{work.__module__}:{work.__name__}"
-    write_figures(folder / ARGUMENTS_FILE, dict(arguments))
     (folder / FIGURES_FILE).unlink(missing_ok=True)
-    module, enter = "harness.processes.apart", [name, str(folder)]
-    if group is not None:
-        module, enter = "harness.processes.memory_limit", [str(group), module, *enter]
-    ending = run_child(module, enter, folder, deadline_s, code)
+    command = command_of(name, arguments, folder, group)
+    ending = run_program(command, folder, deadline_s, child_environment(code, folder))
     return figures_after(ending, name, folder / FIGURES_FILE, deadline_s, -signal.SIGKILL if killed else 0)
+
+
+def command_of(work: str, arguments: Mapping[str, Any], folder: Path, group: Path | None = None) -> list[str]:
+    """Return the command of a function, ``module:function``, that gets the arguments and the ``folder``."""
+    write_figures(folder / ARGUMENTS_FILE, dict(arguments))
+    enter = [] if group is None else [str(group)]
+    return python("harness.processes.apart", *enter, work, str(folder))
 
 
 def measure(work: Callable[..., dict[str, Any]]) -> None:
@@ -253,3 +258,62 @@ def _how(ending: Ending, deadline_s: float) -> str:
         return f"did not end within {deadline_s:.0f} s"
     how = f"was killed by signal {-ending.status}" if ending.status < 0 else f"ended with status {ending.status}"
     return f"{how}: {ending.complaint}" if ending.complaint else how
+
+
+class LastingProcess:
+    """A process that works until it is killed. A ``with`` block starts it, and kills it with all below it at the end.
+
+    Its figures are in ``folder``. ``name`` is for errors. It may be started again.
+    """
+
+    def __init__(self, name: str, command: Sequence[str], folder: Path, environment: Mapping[str, str]) -> None:
+        self._name, self._command, self._folder, self._environment = name, command, folder, environment
+        self._process: subprocess.Popen[bytes]
+        self.started_at = 0.0
+
+    def __enter__(self) -> Self:
+        (self._folder / FIGURES_FILE).unlink(missing_ok=True)
+        self.started_at = time.monotonic()
+        self._process = start(self._command, self._folder, self._environment)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        import psutil  # No measured process needs it.
+
+        with suppress(psutil.NoSuchProcess):
+            own = psutil.Process(self._process.pid)
+            for process in (own, *own.children(recursive=True)):
+                with suppress(psutil.NoSuchProcess):
+                    process.kill()
+        end(self._process)
+
+    @property
+    def pid(self) -> int:
+        """The ID of the process, which runs."""
+        return self._process.pid
+
+    def await_figures(self, failing: str, deadline_s: float, pause_s: float) -> dict[str, Any]:
+        """Wait until it has written its figures, and return them. Raises: as ``await_progress``."""
+        file = self._folder / FIGURES_FILE
+        self.await_progress(lambda: int(file.exists()), 1, failing, deadline_s, pause_s)
+        return read_figures(file)
+
+    def await_progress(
+        self, reached: Callable[[], int], wanted: int, failing: str, stalled_s: float, pause_s: float
+    ) -> None:
+        """Wait until ``reached``, which is asked after each pause, is ``wanted`` or more.
+
+        Raises: MeasurementFailedError if the process ends, or if nothing changes for ``stalled_s`` seconds;
+        TimeOverError, see ``harness.budget``.
+        """
+        furthest, since = -1, time.monotonic()
+        while (now := reached()) < wanted:
+            check_time()
+            if self._process.poll() is not None:
+                complaint = last_complaint(self._folder)
+                raise MeasurementFailedError(f"{self._name} ended with status {self._process.returncode}: {complaint}")
+            if now > furthest:
+                furthest, since = now, time.monotonic()
+            elif time.monotonic() - since > stalled_s:
+                raise MeasurementFailedError(f"{self._name} has {failing} for {stalled_s:.0f} s")
+            time.sleep(pause_s)

@@ -19,8 +19,8 @@ from harness.experiments.scale.experiment import Scale, ScaleGrid
 from harness.experiments.scale.report import REPORT, scale_tables
 from harness.experiments.scale.scale import ScaleTrial, run_scale
 from harness.experiments.store_of_records import STORE, StoreOfRecords
+from harness.processes.apart import NoMemoryLimitError, memory_limit
 from harness.processes.child import MeasurementFailedError, figures_in
-from harness.processes.memory_limit import NoMemoryLimitError, memory_limit
 from harness.run import prove
 from harness.scenario import read_scenario, scenario_file
 from harness.tests.clock import Clock

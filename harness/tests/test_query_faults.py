@@ -21,7 +21,7 @@ from harness.experiments.query_faults.run import problems
 from harness.experiments.query_faults.trial import COUNT, WORKLOADS, QueryTrial
 from harness.mutants import QUERY_TRIALS
 from harness.processes.child import MeasurementFailedError
-from harness.spark.query_faults.queries import WORKLOADS as QUERIES
+from harness.spark.query_faults import WORKLOADS as QUERIES
 from stores.errors import ConfigError
 from stores.registry import ALIASES, backends
 

@@ -14,10 +14,10 @@ from pyspark.sql import DataFrame, SparkSession
 from harness.experiment import TrialWorker
 from harness.experiments.stateful.experiment import Stateful
 from harness.experiments.stateful.trial import JVM, OURS, OURS_IN_ARROW, SUBJECTS, StatefulTrial
+from harness.spark import stateful
 from harness.spark.session import session
-from harness.spark.stateful import measured, query
-from harness.spark.stateful.arms import state_of
-from harness.spark.stateful.query import Batches, StatefulQuery, keys_in
+from harness.spark.stateful import Batches, StatefulQuery, keys_in
+from harness.spark.stateful_subjects import state_of
 from stores.errors import StoreError
 
 KEYS, PARTITIONS = 30, 2
@@ -80,7 +80,7 @@ def test_a_query_that_gives_out_too_few_rows_is_refused(
         asked.stop()
 
 
-@pytest.mark.parametrize(("message", "goes_on"), [(query.NOT_CONNECTED, True), ("another", False)])
+@pytest.mark.parametrize(("message", "goes_on"), [(stateful.NOT_CONNECTED, True), ("another", False)])
 def test_a_query_is_started_again_only_if_its_first_python_process_was_late(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, message: str, goes_on: bool
 ) -> None:
@@ -112,8 +112,8 @@ def test_a_query_is_started_again_only_if_its_first_python_process_was_late(
 def test_the_summary_of_a_state_tells_counts_apart_that_have_the_same_sum(spark: SparkSession) -> None:
     one = spark.createDataFrame([("a", 1), ("b", 2)], "key string, count long")
     other = spark.createDataFrame([("a", 2), ("b", 1)], "key string, count long")
-    assert measured._summary(one)[:2] == measured._summary(other)[:2] == [2, 3]
-    assert measured._summary(one) != measured._summary(other)
+    assert stateful._summary(one)[:2] == stateful._summary(other)[:2] == [2, 3]
+    assert stateful._summary(one) != stateful._summary(other)
 
 
 @pytest.mark.spark

@@ -34,9 +34,16 @@ from harness.experiments.kafka.trial import (
     workload_of,
 )
 from harness.folders import temporary_folder
-from harness.processes.child import FIGURES_FILE, child_environment, figures_after, figures_apart, run_program
+from harness.processes.child import (
+    FIGURES_FILE,
+    LastingProcess,
+    child_environment,
+    command_of,
+    figures_after,
+    figures_apart,
+    run_program,
+)
 from harness.processes.kafka_jars import JARS
-from harness.processes.lasting import LastingProcess, command_of
 from harness.processes.load import LoadWatch, load_columns
 from harness.workloads.count import START_MS
 from harness.workloads.synthetic import Values, keys_of

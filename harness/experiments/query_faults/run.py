@@ -27,7 +27,7 @@ DEADLINE_S = 900.0
 DISK_BYTES = 48 << 20
 """The size of a disk that is filled."""
 _POLL_S = 0.1
-PROGRAM = "harness.spark.query_faults.program"
+PROGRAM = "harness.spark.query_faults"
 
 
 def examine(trial: QueryTrial, folder: Path, say: Callable[[str], None]) -> dict[str, Any]:

@@ -22,7 +22,7 @@ WORKLOADS: Mapping[str, str] = MappingProxyType(
         "aircraft_sessions": "flights in sessions, by the function of a task",
     }
 )
-"""The queries, by name, and what each of them keeps. ``harness.spark.query_faults.queries`` has them."""
+"""The queries, by name, and what each of them keeps. ``harness.spark.query_faults`` has them."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,8 +13,8 @@ from harness.budget import NEVER, TIME_OVER, Deadline, TimeOverError
 from harness.experiment import check_counts
 from harness.experiments.scale import steps
 from harness.experiments.store_of_records import STORE
+from harness.processes.apart import NoMemoryLimitError, memory_limit
 from harness.processes.child import MeasurementFailedError, figures_in
-from harness.processes.memory_limit import NoMemoryLimitError, memory_limit
 from harness.progress import ProgressFile
 from harness.report import text
 from stores.errors import ConfigError

@@ -7,10 +7,9 @@ from pathlib import Path
 from time import time
 from typing import Any
 
-from harness.processes.child import child_environment
-from harness.processes.lasting import LastingProcess, command_of
+from harness.processes.child import LastingProcess, child_environment, command_of
 
-RESTARTED = "harness.spark.stateful.measured:restarted"
+RESTARTED = "harness.spark.stateful:restarted"
 DEADLINE_S = 300.0
 _EVERY_S = 0.01
 

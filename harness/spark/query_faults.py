@@ -1,6 +1,7 @@
-"""The queries whose faults are tried: their events, their DataFrames, and the comparison with Spark SQL's answer.
+"""The stateful queries whose faults are tried, and their driver, which compares rows and state with Spark SQL's answer.
 
-``WORKLOADS`` has them by the names of ``harness.experiments.query_faults.trial``. Two need no data set: their events
+The command is ``python -m harness.spark.query_faults FOLDER``; the trial's folder has its arguments. A driver that is
+killed is started again with the same ones, and continues. ``WORKLOADS`` has the queries by the names of ``harness.experiments.query_faults.trial``. Two need no data set: their events
 have names, and times that no two share. One counts events by key in a typed store, and gives out each count. The rows
 of the other come from timers: each event registers one, which is due an hour and a half later. The two others are
 workloads of tasks, with windows and sessions, by the function of one record.
@@ -9,9 +10,14 @@ workloads of tasks, with windows and sessions, by the function of one record.
 from __future__ import annotations
 
 import datetime
+import json
+import os
+import signal
+import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from random import Random
 from types import MappingProxyType
@@ -19,17 +25,23 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet
+from py4j.protocol import Py4JError
+from pyspark import SparkContext
+from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
 
 from harness.checkers.counting import wrong_rows, wrong_state, wrong_timers
 from harness.experiments.query_faults.faults import Faulty, FaultyRecords, FaultyRows
 from harness.spark import stateful_queries
+from harness.spark.session import session
 from harness.workloads.workload import records_of
 from stores.changelog.files import Retention, VersionLog
 from stores.config import StoreConfig
 from stores.interface import Durability
 from stores.records import INT64, STR, KeyValue, TimestampedKeyValue
 from stores.spark import Context, Rows, stateful
+from stores.spark.sources import StateTable
 
 
 @dataclass(frozen=True)
@@ -301,3 +313,89 @@ WORKLOADS: Mapping[str, QueryWorkload] = MappingProxyType(
         "aircraft_sessions": TaskWorkload("aircraft_sessions"),
     }
 )
+
+
+ARGUMENTS, FIGURES = "arguments.json", "figures.json"
+_STARTS_MAX = 4
+"""A query that fails more often than its fault can explain is not started again."""
+_SETTINGS = {"spark.sql.shuffle.partitions": "2", "spark.sql.streaming.stopTimeout": "30s"}
+
+
+class Driver:
+    """One life of the driver."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._given: dict[str, Any] = json.loads((folder / ARGUMENTS).read_text())
+        self._notes = Notes(folder)
+        self._workload = WORKLOADS[self._given["workload"]]
+
+    def run(self) -> None:
+        """Feed all batches, and write the figures."""
+        given = self._given
+        if not (self._folder / "batches").exists():
+            self._workload.write_batches(self._folder / "batches", given["batches"], given["seed"])
+        settings = {**_SETTINGS, **given["settings"]}
+        with session("query-faults", given["master"], max_failures=given["max_failures"], settings=settings) as spark:
+            errors: list[str] = []
+            while not self._fed(spark, errors):
+                (self._folder / given["full"] / BALLAST).unlink(missing_ok=True)
+                if len(errors) == _STARTS_MAX:
+                    break
+            figures = {**self._figures(spark), "errors": errors}
+        (self._folder / FIGURES).write_text(json.dumps(figures))
+
+    def _fed(self, spark: SparkSession, errors: list[str]) -> bool:
+        """Start the query, and feed it batch by batch. Return False if it failed."""
+        query = self._started(spark)
+        try:
+            for number, source in enumerate(sorted((self._folder / "batches").iterdir())):
+                target = self._folder / "events" / source.name
+                if not target.exists():
+                    os.link(source, target)
+                query.processAllAvailable()
+                self._after(number)
+        except StreamingQueryException as error:
+            errors.append(str(error))
+            return False
+        finally:
+            query.stop()
+        return True
+
+    def _started(self, spark: SparkSession) -> StreamingQuery:
+        given, folder = self._given, self._folder
+        names = ("fault", "backend", "durability", "partitions", "full", "mutant", "retention", "shared_local")
+        frame = self._workload.query(
+            spark, Given(folder, killed_at=tuple(given["killed_at"]), **{name: given[name] for name in names})
+        )
+        writer = frame.writeStream.format("parquet").option("checkpointLocation", f"{folder}/checkpoint")
+        return writer.option("path", f"{folder}/sink").start()
+
+    def _after(self, number: int) -> None:
+        """Do what the fault asks for between the batch ``number`` and the next one."""
+        FAULTS[self._given["fault"]].between(self._notes, number, self._given["batches"], _end_driver)
+
+    def _figures(self, spark: SparkSession) -> dict[str, Any]:
+        """Return what is wrong with the sink and with the state at each kept version, and these versions."""
+        spark.dataSource.register(StateTable)
+        newest = VersionLog.open(self._folder / "state").newest_complete()
+        oldest = max(0, (newest or 0) - self._given["retention"].get("keep_versions", 2))
+        versions = list(range(oldest, (newest or 0) + 1))
+        try:
+            found = self._workload.examine(spark, self._folder, versions)
+        except (PySparkException, Py4JError) as error:
+            found = Comparison(0, [f"the sink or the state cannot be read: {error}"])
+        return {"rows": found.rows, "wrong": [each for each in found.wrong if each], "versions": versions}
+
+
+def _end_driver() -> None:
+    gateway = SparkContext._gateway
+    assert gateway is not None
+    os.kill(gateway.proc.pid, signal.SIGKILL)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+if __name__ == "__main__":
+    end_with_starter()
+    # Imported: the tasks of Spark do not find the functions of ``__main__``.
+    import_module("harness.spark.query_faults").Driver(Path(sys.argv[1])).run()

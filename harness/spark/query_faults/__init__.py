@@ -1,1 +1,0 @@
-"""Stateful queries under faults: their functions, which break on purpose, and the process that runs them."""
