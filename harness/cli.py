@@ -338,7 +338,7 @@ def _mutants(given: argparse.Namespace) -> int:
 def _list(given: argparse.Namespace) -> int:
     from harness.experiments.registry import experiments
     from harness.scenario import scenario_names
-    from harness.workloads.registry import workloads
+    from harness.workloads.tasks import workloads
     from stores.registry import backends
     from stores.tasks import task_transaction
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from harness.workloads.synthetic import VALUE_BYTES, Integers, Values, keys_of
+from harness.workloads.ycsb import VALUE_BYTES, Integers, Values, keys_of
 from stores.changelog import SqliteChangelog
 from stores.changelog.interface import Changelog, Record
 from stores.interface import Durability, KeyValueStore, TopicPartition

@@ -6,7 +6,8 @@ It shares no code with the workloads: it is SQL only. Columns of a state: ``part
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import functools
+from typing import Any
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
@@ -146,6 +147,18 @@ _SESSION_ROWS = """
 sessions in the rows of this join (Spark 4.3.0)."""
 
 
+_VIEWS = {"departures": _FLIGHT_FIELDS, "by_hour": _BY_HOUR, "by_session": _BY_SESSION}
+_STATES = {
+    "count": (_COUNT,),
+    "event_log": (_EVENT_LOG,),
+    "flights": (_AIRCRAFT, _ROUTES),
+    "flights_by_hour": (_HOURS, _RECENT, _LATE),
+    "aircraft_sessions": (_SESSIONS, _RECENT_SESSIONS),
+}
+"""The queries for the stores of each workload."""
+_ROWS = {"count": _COUNT_ROWS, "flights_by_hour": _HOUR_ROWS, "aircraft_sessions": _SESSION_ROWS}
+
+
 def expected_state(workload: str, events: DataFrame) -> DataFrame:
     """Return the content of the stores of ``workload`` after all ``events``.
 
@@ -153,7 +166,7 @@ def expected_state(workload: str, events: DataFrame) -> DataFrame:
     """
     if workload not in _STATES:
         raise ConfigError(f"no expected state for the workload {workload!r}: there is one for {', '.join(_STATES)}")
-    return _STATES[workload](events)
+    return functools.reduce(DataFrame.unionByName, (_answer(store, events) for store in _STATES[workload]))
 
 
 def expected_rows(workload: str, events: DataFrame) -> DataFrame:
@@ -161,15 +174,15 @@ def expected_rows(workload: str, events: DataFrame) -> DataFrame:
 
     Raises: ConfigError for a workload without SQL.
     """
-    spark = events.sparkSession
-    if workload == "count":
-        return spark.sql(_COUNT_ROWS, events=events)
-    departures = spark.sql(_FLIGHT_FIELDS, events=events)
-    if workload == "flights_by_hour":
-        return spark.sql(_HOUR_ROWS, by_hour=spark.sql(_BY_HOUR, departures=departures))
-    if workload == "aircraft_sessions":
-        return spark.sql(_SESSION_ROWS, departures=departures)
-    raise ConfigError(f"no expected rows for the workload {workload!r}")
+    if workload not in _ROWS:
+        raise ConfigError(f"no expected rows for the workload {workload!r}")
+    return _answer(_ROWS[workload], events)
+
+
+def _answer(sql: str, events: DataFrame) -> DataFrame:
+    """Return the result of a query over ``events``, and over those of ``_VIEWS`` that it names."""
+    views: Any = {name: _answer(view, events) for name, view in _VIEWS.items() if f"{{{name}}}" in sql}
+    return events.sparkSession.sql(sql, events=events, **views)
 
 
 def differences(actual: DataFrame, expected: DataFrame) -> DataFrame:
@@ -194,42 +207,3 @@ def differences(actual: DataFrame, expected: DataFrame) -> DataFrame:
     """,
         both=both,
     )
-
-
-def _counts(events: DataFrame) -> DataFrame:
-    return events.sparkSession.sql(_COUNT, events=events)
-
-
-def _event_log(events: DataFrame) -> DataFrame:
-    return events.sparkSession.sql(_EVENT_LOG, events=events)
-
-
-def _flights(events: DataFrame) -> DataFrame:
-    departures = events.sparkSession.sql(_FLIGHT_FIELDS, events=events)
-    aircraft = events.sparkSession.sql(_AIRCRAFT, departures=departures)
-    return aircraft.unionByName(events.sparkSession.sql(_ROUTES, departures=departures))
-
-
-def _flights_by_hour(events: DataFrame) -> DataFrame:
-    departures = events.sparkSession.sql(_FLIGHT_FIELDS, events=events)
-    by_hour = events.sparkSession.sql(_BY_HOUR, departures=departures)
-    hours, recent, late = (events.sparkSession.sql(state, by_hour=by_hour) for state in (_HOURS, _RECENT, _LATE))
-    return hours.unionByName(recent).unionByName(late)
-
-
-def _aircraft_sessions(events: DataFrame) -> DataFrame:
-    departures = events.sparkSession.sql(_FLIGHT_FIELDS, events=events)
-    by_session = events.sparkSession.sql(_BY_SESSION, departures=departures)
-    sessions, recent = (
-        events.sparkSession.sql(state, by_session=by_session) for state in (_SESSIONS, _RECENT_SESSIONS)
-    )
-    return sessions.unionByName(recent)
-
-
-_STATES: dict[str, Callable[[DataFrame], DataFrame]] = {
-    "count": _counts,
-    "event_log": _event_log,
-    "flights": _flights,
-    "flights_by_hour": _flights_by_hour,
-    "aircraft_sessions": _aircraft_sessions,
-}

@@ -42,8 +42,7 @@ from harness.spark.expected import differences, expected_state
 from harness.spark.runner import SparkSite
 from harness.spark.session import code_path
 from harness.workloads.event_log import EVENT_LOG, EventLog
-from harness.workloads.flights import Departures
-from harness.workloads.registry import workload
+from harness.workloads.tasks import Departures, workload
 from harness.workloads.workload import EventSource
 from stores.errors import ConfigError
 

@@ -17,8 +17,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from harness.spark.expected import differences, expected_rows, expected_state
-from harness.workloads.count import Count
-from harness.workloads.flights import AircraftSessions, FlightsByHour
+from harness.workloads.tasks import AircraftSessions, Count, FlightsByHour
 from harness.workloads.workload import TypedWorkload
 from stores.changelog.files import VersionLog
 from stores.config import StoreConfig

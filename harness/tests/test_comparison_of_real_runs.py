@@ -23,7 +23,7 @@ from harness.experiments.throughput.run import throughput_row
 from harness.folders import temporary_folder
 from harness.report.rows import new_run, write_facts, write_rows
 from harness.tests.made_up_rows import FACTS
-from harness.workloads.count import Count
+from harness.workloads.tasks import Count
 from stores import failpoints
 from stores.interface import Durability
 from stores.strategies.store import Store

@@ -20,7 +20,6 @@ from pyspark.sql import functions as F
 from harness.spark.events import event_log, flights, generated
 from harness.spark.session import session
 from harness.tests.shared_jvm import SharedJvm
-from harness.workloads.count import Count
 from harness.workloads.event_log import (
     EventLog,
     EventLogColumnError,
@@ -31,6 +30,7 @@ from harness.workloads.event_log import (
     EventLogValueError,
 )
 from harness.workloads.new_york_flights import departures
+from harness.workloads.tasks import Count
 from stores.errors import ConfigError
 
 ROWS = [

@@ -70,7 +70,7 @@ def test_a_query_that_gives_out_too_few_rows_is_refused(
     def lossy(subject: str, events: DataFrame, *_: Any) -> DataFrame:
         return events.groupBy("key").count().where("key <> 'key-000000003'")
 
-    monkeypatch.setattr(query, "counted", lossy)
+    monkeypatch.setattr(stateful, "counted", lossy)
     asked = StatefulQuery(spark, JVM, tmp_path / "query", PARTITIONS)
     asked.start()
     try:
@@ -95,7 +95,7 @@ def test_a_query_is_started_again_only_if_its_first_python_process_was_late(
     def late(subject: str, events: DataFrame, *_: Any) -> DataFrame:
         return events.mapInArrow(fails_once, "key string").groupBy("key").count()
 
-    monkeypatch.setattr(query, "counted", late)
+    monkeypatch.setattr(stateful, "counted", late)
     batches = Batches(tmp_path / "batches", KEYS, 3, 1)
     asked = StatefulQuery(spark, JVM, tmp_path / "query", PARTITIONS)
     asked.start()

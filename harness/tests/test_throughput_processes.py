@@ -15,7 +15,7 @@ from harness.experiments.throughput import measurement
 from harness.experiments.throughput.partition_work import Configuration, PartitionWork, read_pairs, write_pairs
 from harness.experiments.throughput.run import run
 from harness.processes.child import ARGUMENTS_FILE, MeasurementFailedError, figures_in, write_figures
-from harness.workloads.count import Count
+from harness.workloads.tasks import Count
 from stores.interface import Durability
 from stores.registry import backends
 

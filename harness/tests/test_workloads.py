@@ -10,11 +10,19 @@ from typing import Any
 import pytest
 
 from harness.tests.fake_task import FakeTask, run
-from harness.workloads.count import Count
 from harness.workloads.event_log import EventLogWorkload
-from harness.workloads.flights import GAP_MS, RECENT_SESSIONS_MS, AircraftSessions, Flights, FlightsByHour
 from harness.workloads.new_york_flights import DEPARTURES, NO_TAILNUM, DatasetMissingError, arrivals, departures
-from harness.workloads.registry import UnknownWorkloadError, workload, workloads
+from harness.workloads.tasks import (
+    GAP_MS,
+    RECENT_SESSIONS_MS,
+    AircraftSessions,
+    Count,
+    Flights,
+    FlightsByHour,
+    UnknownWorkloadError,
+    workload,
+    workloads,
+)
 from harness.workloads.workload import Event, EventSource, Workload
 from stores.changelog.interface import Record
 from stores.errors import ConfigError

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from harness.workloads.synthetic import (
+from harness.workloads.ycsb import (
     SCRAMBLED_ITEMS,
     ZIPFIAN_CONSTANT,
     Source,

@@ -14,10 +14,8 @@ from harness.spark.expected import differences, expected_state
 from harness.spark.session import session
 from harness.tests.fake_task import run
 from harness.tests.shared_jvm import SharedJvm
-from harness.workloads.count import Count
 from harness.workloads.event_log import EventLog
-from harness.workloads.flights import AircraftSessions, FlightsByHour
-from harness.workloads.registry import workload
+from harness.workloads.tasks import AircraftSessions, Count, FlightsByHour, workload
 from harness.workloads.workload import Event
 from stores.errors import ConfigError
 

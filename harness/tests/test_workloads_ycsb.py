@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from harness.workloads.synthetic import keys_of
 from harness.workloads.ycsb import (
     CORE_WORKLOADS,
     LOAD_COMMIT_RECORDS,
@@ -19,6 +18,7 @@ from harness.workloads.ycsb import (
     YcsbOperation,
     apply,
     core_workload,
+    keys_of,
     load,
 )
 from stores.errors import ConfigError

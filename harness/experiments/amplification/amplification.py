@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from harness.workloads.synthetic import Values, keys_of
+from harness.workloads.ycsb import Values, keys_of
 from stores.engines.engine import Engine, Transaction, TransactionalEngine, Writes
 from stores.interface import Durability, KeyValueStore
 from stores.registry import backend_named, open_store

@@ -45,8 +45,8 @@ from harness.processes.child import (
 )
 from harness.processes.kafka_jars import JARS
 from harness.processes.load import LoadWatch, load_columns
-from harness.workloads.count import START_MS
-from harness.workloads.synthetic import Values, keys_of
+from harness.workloads.tasks import START_MS
+from harness.workloads.ycsb import Values, keys_of
 from stores.changelog.interface import Changelog
 from stores.changelog.sqlite import SqliteChangelog
 from stores.interface import Durability, TopicPartition

@@ -9,8 +9,7 @@ from typing import Any, NamedTuple
 from zlib import crc32
 
 from harness.experiment import check_counts
-from harness.workloads.count import Count
-from harness.workloads.registry import workload
+from harness.workloads.tasks import Count, workload
 from harness.workloads.workload import EventSource, Workload, records_of
 from stores.config import StoreConfig
 from stores.errors import ConfigError

@@ -19,7 +19,7 @@ from typing import Any
 from harness.experiments.throughput.measurement import peak_memory_bytes
 from harness.experiments.throughput.partition_work import Configuration, PartitionWork, write_pairs
 from harness.processes.child import figures_apart
-from harness.workloads.count import Count
+from harness.workloads.tasks import Count
 from stores import failpoints
 from stores.interface import Durability
 from stores.tasks import BudgetShare, MemoryBudget

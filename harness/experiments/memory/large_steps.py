@@ -18,7 +18,7 @@ from typing import Any
 from harness.experiments.memory.memory_watch import MemoryWatch
 from harness.experiments.store_of_records import INPUT, LOG_FILE, STORE, log_durability, task_of
 from harness.experiments.throughput.measurement import bytes_on_disk
-from harness.workloads.synthetic import Values
+from harness.workloads.ycsb import Values
 from stores import failpoints
 from stores.changelog import SqliteChangelog
 from stores.changelog.interface import Record

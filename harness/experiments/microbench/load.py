@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from random import Random
 from typing import TypeVar
 
-from harness.workloads.synthetic import Source, uniform, zipfian
+from harness.workloads.ycsb import Source, uniform, zipfian
 
 KEY_BYTES, VALUE_BYTES = 16, 100
 _AT_ONCE = 10_000

@@ -19,7 +19,7 @@ import numpy as np
 
 from harness.experiments.store_of_records import INPUT, LOG_FILE, STORE, StoreOfRecords, pairs_of
 from harness.processes.child import die_with
-from harness.workloads.synthetic import Values, keys_of
+from harness.workloads.ycsb import Values, keys_of
 from stores import failpoints
 from stores.changelog import SqliteChangelog
 from stores.changelog.interface import Record

@@ -18,7 +18,7 @@ import numpy as np
 from harness.experiments.store_of_records import INPUT, STORE, StoreOfRecords
 from harness.experiments.throughput.measurement import bytes_on_disk, peak_memory_bytes
 from harness.progress import note_progress
-from harness.workloads.synthetic import KEY_BYTES, Values, keys_of
+from harness.workloads.ycsb import KEY_BYTES, Values, keys_of
 from stores.interface import KeyValueStore
 from stores.registry import backend_named
 from stores.tasks import RestoreProgress

@@ -24,9 +24,8 @@ from harness.experiments.throughput.report import THROUGHPUT, page
 from harness.processes.load import LOAD_COLUMNS
 from harness.report.page import Page, TextTable
 from harness.workloads.event_log import EVENT_LOG
-from harness.workloads.flights import Departures
 from harness.workloads.new_york_flights import departures
-from harness.workloads.registry import workload
+from harness.workloads.tasks import Departures, workload
 from stores.errors import ConfigError
 from stores.registry import backend_named, check_options, checked_durability
 

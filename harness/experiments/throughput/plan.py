@@ -16,8 +16,7 @@ from harness.report.figures import interval, repeats_of_a_narrower_interval, val
 from harness.report.rows import Row
 from harness.scenario import AtLeast, Grid, cut_to, full_names, raised_to, set_to, times
 from harness.workloads.event_log import EVENT_LOG, EventLog
-from harness.workloads.flights import Departures
-from harness.workloads.registry import workload
+from harness.workloads.tasks import Departures, workload
 from harness.workloads.workload import EventSource
 from stores.errors import ConfigError
 from stores.interface import Durability
