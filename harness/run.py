@@ -15,10 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from harness.answer.choice import busy_notice, choices
-from harness.answer.coverage_file import add_to_file, next_run, read_coverage
-from harness.answer.document import summary_table
-from harness.answer.results import all_failures, all_figures
-from harness.answer.write import check_results, publish
+from harness.answer.results import all_failures, all_figures, summary_table
+from harness.answer.write import add_to_file, check_results, next_run, publish, read_coverage
 from harness.budget import (
     BUDGETS_S,
     NEVER,

@@ -13,12 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from harness.answer.choice import is_too_busy
-from harness.answer.results import machine_kind
 from harness.experiments.opening.report import READY_AFTER_A_KILL, largest_state
 from harness.experiments.throughput.figures import reference
 from harness.report import text
 from harness.report.charts import Chart, Mark, Panel, is_drawable
-from harness.report.environment import CHANGED
+from harness.report.environment import CHANGED, machine_kind
 from harness.report.figures import Figure, Figures, columns
 from harness.report.text import LEVELS
 from stores.errors import ConfigError

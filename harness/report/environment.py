@@ -1,4 +1,7 @@
-"""The machine and the software of a run, without data that identifies its owner: no host name, user or path."""
+"""The machine and the software of a run, and their page.
+
+They have no data that identifies an owner: no host name, user or path.
+"""
 
 from __future__ import annotations
 
@@ -7,12 +10,14 @@ import platform
 import re
 import subprocess
 import tempfile
+from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 import psutil
 
+from harness.report import text
 from stores.errors import ConfigError
 from stores.files import sqlite_library
 from stores.java import find_java
@@ -158,3 +163,56 @@ def _git(root: Path, *arguments: str) -> str | None:
     except (OSError, subprocess.TimeoutExpired):
         return None
     return done.stdout.strip() if done.returncode == 0 else None
+
+
+MACHINE_FILE = "machine.md"
+
+
+def origin(facts: Mapping[str, Any], environment: Mapping[str, Any]) -> str:
+    """Return the run and the machine in two sentences. ``facts`` are the settings of the run."""
+    cpu, disk = environment["cpu"], environment["disk"]
+    return (
+        f"Generated from the rows of one run: {run_of(facts)}, on {cpu['cores']} cores "
+        f"({cpu['model']}), {text.size(environment['memory_bytes'])} of memory, {disk['file_system']}. Nothing in it "
+        "is written by hand."
+    )
+
+
+def machine_kind(environment: Mapping[str, Any]) -> str:
+    """Return the kind of a machine in one line: figures of different kinds are not compared."""
+    cpu, disk = environment["cpu"], environment["disk"]
+    memory_gib = round(environment["memory_bytes"] / 2**30)
+    return f"{cpu['cores']} cores, {cpu['model']}, {memory_gib} GiB, {disk['file_system']}"
+
+
+def run_of(facts: Mapping[str, Any]) -> str:
+    """Return the profile, the seed and the time of a run."""
+    return f"profile {facts['profile']}, seed {facts['seed']}, {facts['started']}"
+
+
+def machine_page(facts: Mapping[str, Any], environment: Mapping[str, Any]) -> str:
+    """Return the page in Markdown."""
+    cpu, disk = environment["cpu"], environment["disk"]
+    libraries = ", ".join(f"{name} {version}" for name, version in environment["libraries"].items())
+    packages = ", ".join(f"{name} {version}" for name, version in environment["packages"].items())
+    table = text.table(
+        ("what", "is"),
+        [
+            ("processor", f"{cpu['model']}, {cpu['cores']} cores, {cpu['architecture']}"),
+            ("memory", text.size(environment["memory_bytes"])),
+            ("disk", f"{disk['kind']}, {disk['file_system']} ({disk['mount_options']})"),
+            ("kernel", environment["kernel"]),
+            ("Python, Java", f"{environment['python']}, {environment['java']}"),
+            ("engines", libraries),
+            ("packages", packages),
+            ("took", text.duration(facts.get("seconds"))),
+        ],
+    )
+    return "\n".join(
+        [
+            "# The machine\n",
+            f"The machine and the software of one run: {run_of(facts)}. Figures of other machines differ; ratios "
+            "within a run say more than numbers do. Every backend's options are in `environment.json`.\n",
+            table,
+        ]
+    )

@@ -11,9 +11,8 @@ from typing import Any
 
 import pytest
 
-from harness.answer.browser_page import _place
+from harness.answer.browser_page import Section, _place, assemble, inline, to_html
 from harness.report.charts import Chart, Mark, Panel, draw, specifications
-from harness.report.web.assemble import Section, assemble, inline, to_html
 
 
 @pytest.mark.parametrize(

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from harness.answer import coverage_file
-from harness.answer.coverage_file import add_to_file, next_run, read_coverage, write_coverage
+from harness.answer import write
 from harness.answer.results import all_figures, all_pages
+from harness.answer.write import add_to_file, next_run, read_coverage, write_coverage
 from harness.experiment import Claim, Request
 from harness.experiments.crash.experiment import Crash
 from harness.experiments.iofaults.case import IoFaultCase
@@ -29,7 +29,7 @@ KILL = Covered("iofaults", "a store at DISK", "kill", "one", 10, frozenset({0, 1
 @pytest.fixture(autouse=True)
 def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The file of coverage, which is not there yet."""
-    monkeypatch.setattr(coverage_file, "FILE", tmp_path / "results" / "coverage.json")
+    monkeypatch.setattr(write, "COVERAGE_FILE", tmp_path / "results" / "coverage.json")
     return tmp_path / "results" / "coverage.json"
 
 

@@ -15,8 +15,7 @@ from typing import Any
 import pytest
 from pyspark.find_spark_home import _find_spark_home
 
-from harness.answer.document import summary_table
-from harness.answer.results import all_figures, all_pages
+from harness.answer.results import all_figures, all_pages, summary_table
 from harness.answer.write import ENVIRONMENT_FILE, FIGURES_FILE, RESULTS, with_table
 from harness.processes.spark_cluster import SparkCluster
 

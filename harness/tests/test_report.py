@@ -14,8 +14,7 @@ import pytest
 from harness.answer import write
 from harness.answer.browser_page import browser_page
 from harness.answer.choice import BUSY, busy_notice, choices
-from harness.answer.document import first_page, proven, summary_table
-from harness.answer.results import all_figures, all_pages
+from harness.answer.results import all_figures, all_pages, first_page, proven, summary_table
 from harness.answer.write import TABLE_BEGIN, TABLE_END, publish, with_table, write_report
 from harness.experiments.crash.report import crash_tables, crash_trials
 from harness.experiments.microbench.report import BENCHMARKS, ycsb_tables
