@@ -11,7 +11,10 @@ import ast
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
+
+from markdown_it import MarkdownIt
 
 from harness.folders import ROOT
 
@@ -98,12 +101,11 @@ _SPANS = (
     (re.compile(r'"[^"]*"'), "QUOTE"),
     (re.compile(r"!?\[([^\]]*)\]\([^)]*\)"), r"\1"),
     (re.compile(r"https?://\S+"), "LINK"),
+    (re.compile(r"<!--.*?-->"), ""),
 )
-_FENCE = re.compile(r"^\s*(```+|~~~+)")
-_LIST_ITEM = re.compile(r"^\s*([*+-]|\d+\.)\s+")
 _NEW_SECTION = re.compile(r"^(Raises|Source|Returns|Yields)\b.*?:")
-_TABLE_RULE = re.compile(r"^[\s|:-]+$")
-_CODE_INDENT = " " * 4
+_MARKDOWN = MarkdownIt("commonmark").enable("table")
+_MARKDOWN.core.ruler.disable(["inline"])
 _REPORTING_CALL = re.compile(r"(Error|Exception|Warning|SystemExit|^warn|^warning)$")
 
 
@@ -118,7 +120,7 @@ class Passage:
 
 def markdown_passages(text: str) -> Iterator[Passage]:
     """Yield the passages of a Markdown document."""
-    yield from _passages(_without_blocks(text.splitlines()), 1)
+    yield from _passages(text, 1)
 
 
 def python_passages(source: str) -> Iterator[Passage]:
@@ -136,65 +138,19 @@ def python_passages(source: str) -> Iterator[Passage]:
 def _docstring_passages(text: str, line: int, indentation: int) -> Iterator[Passage]:
     first, *rest = text.split("\n")
     lines = [first.strip(), *(each.removeprefix(" " * indentation) for each in rest)]
-    for number, passage in enumerate(_passages(_without_blocks(lines), line)):
+    for number, passage in enumerate(_passages("\n".join(lines), line)):
         yield Passage(passage.line, passage.text, opens_docstring=number == 0)
 
 
-def _without_blocks(lines: Sequence[str]) -> list[str]:
-    """The lines, with those of code blocks and comments emptied."""
-    kept = []
-    fence = ""
-    in_block, in_list, after_blank = False, False, True
-    for line in lines:
-        opened = _FENCE.match(line)
-        if fence or opened:
-            kept.append("")
-            if opened is not None and not fence:
-                fence = opened[1]
-            elif opened is not None and line.strip() == fence:
-                fence = ""
+def _passages(text: str, first_line: int) -> Iterator[Passage]:
+    """Yield the paragraphs, items, cells and titles of a text in Markdown, and each section of a docstring."""
+    for token in _MARKDOWN.parse(text):
+        if token.type != "inline" or token.map is None:
             continue
-        is_blank = not line.strip()
-        if not is_blank and not line.startswith(" "):
-            in_block = in_list = False
-        if _LIST_ITEM.match(line) and not in_block:
-            in_list = True
-        elif line.startswith(_CODE_INDENT) and not in_list and (after_blank or in_block):
-            in_block = True
-        kept.append("" if in_block else re.sub(r"<!--.*?-->", "", line))
-        after_blank = is_blank
-    return kept
-
-
-def _passages(lines: Sequence[str], first_line: int) -> Iterator[Passage]:
-    gathered: list[str] = []
-    begin = first_line
-
-    def gathered_passage() -> Iterator[Passage]:
-        if gathered:
-            yield Passage(begin, _without_spans("\n".join(gathered)))
-            gathered.clear()
-
-    for number, line in enumerate(lines, first_line):
-        stripped = line.strip()
-        if stripped.startswith("|"):
-            yield from gathered_passage()
-            if not _TABLE_RULE.match(stripped):
-                yield from (Passage(number, cell) for cell in _cells(stripped) if cell)
-            continue
-        if not stripped or stripped.startswith("#") or _LIST_ITEM.match(line) or _NEW_SECTION.match(stripped):
-            yield from gathered_passage()
-        if stripped:
-            if not gathered:
-                begin = number
-            gathered.append(_LIST_ITEM.sub("", stripped).lstrip("# "))
-        if stripped.startswith("#"):
-            yield from gathered_passage()
-    yield from gathered_passage()
-
-
-def _cells(row: str) -> list[str]:
-    return [cell.strip() for cell in _without_spans(row).strip("|").split("|")]
+        lines = token.content.split("\n")
+        starts = [place for place, line in enumerate(lines) if not place or _NEW_SECTION.match(line)]
+        for start, end in pairwise([*starts, len(lines)]):
+            yield Passage(first_line + token.map[0] + start, _without_spans("\n".join(lines[start:end])))
 
 
 def _without_spans(text: str) -> str:

@@ -1,4 +1,4 @@
-"""A finished run: the figures, the failures and the pages of all experiments from its rows, and the report's first page."""
+"""A finished run: the figures, the failures and the pages of all experiments, and the first page of its report."""
 
 from __future__ import annotations
 

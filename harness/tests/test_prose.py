@@ -63,7 +63,7 @@ def test_an_offence_in_markdown_is_found_in_its_line(text: str, line: int) -> No
         "see [here](seal.md) or https://seal.example\n",
         f"{LONGEST_ALLOWED}. {LONGEST_ALLOWED}!\n",
         f"* {LONGEST_ALLOWED}\n* {LONGEST_ALLOWED}\n",
-        f"| {LONGEST_ALLOWED} | {LONGEST_ALLOWED} |\n",
+        f"| a | b |\n| --- | --- |\n| {LONGEST_ALLOWED} | {LONGEST_ALLOWED} |\n",
     ],
 )
 def test_code_quotations_and_short_sentences_are_no_offence(text: str) -> None:
