@@ -118,30 +118,48 @@ def failed(figures: Figures, durability: str) -> set[str]:
 
 
 @dataclass(frozen=True)
-class _Measure:
-    """A measure for comparing backends: the figure's name, its format, and True if more is better."""
+class FigureColumn:
+    """A column of a kind of rows and figures, and its format. ``same_work``: it depends on the number of records."""
 
+    kind: str
     name: str
+    words: str
     shown: Callable[[float | None], str]
     more_is_better: bool = False
+    same_work: bool = False
+    is_time: bool = False
+    """True if it depends on the speed of the machine."""
     unit: str = ""
-    """The unit where the format has none."""
+    """The unit of an axis, which has so many of the column's own units (``scale``)."""
+    scale: float = 1.0
 
     def interval(self, row: Figure) -> Interval:
         """Return the interval of a figure that has at least five repeats, at least 1 % wide to each side."""
         low, high = (row[column] for column in columns(self.name))
         return Interval(low, row[self.name], high, CONFIDENCE).at_least()
 
+    @property
+    def suffix(self) -> str:
+        """The unit of a figure in a text, where its format has none."""
+        return f" {self.unit}" if self.unit == self.words else ""
+
     def text(self, row: Figure) -> str:
         """Return a figure with its interval."""
-        return with_interval(row, self.name, self.shown, self.unit)
+        return with_interval(row, self.name, self.shown, self.suffix)
 
 
-_RATE = _Measure("records_per_s", text.count, more_is_better=True, unit=" records/s")
-_LATENCY = _Measure("commit_p99_us", text.latency)
-_MEMORY = _Measure("peak_memory_bytes", text.size)
-_READY = _Measure("ready_s", text.duration)
-_DISK = _Measure("bytes_on_disk", text.size)
+MEASURES = (
+    FigureColumn(
+        "throughput", "records_per_s", "records/s", text.count, more_is_better=True, is_time=True, unit="records/s"
+    ),
+    FigureColumn("throughput", "commit_p99_us", "commit, p99", text.latency, is_time=True, unit="ms", scale=1e3),
+    FigureColumn(
+        "throughput", "peak_memory_bytes", "peak memory", text.size, same_work=True, unit="MiB", scale=2.0**20
+    ),
+    FigureColumn("throughput", "bytes_on_disk", "on disk", text.size, same_work=True, unit="MiB", scale=2.0**20),
+    FigureColumn("opening", "ready_s", READY_AFTER_A_KILL, text.duration, is_time=True, unit="ms", scale=1e-3),
+)
+_RATE, _LATENCY, _MEMORY, _DISK, _READY = MEASURES
 
 _THROUGHPUT = {
     "CHANGELOG": "Most records per second, commits kept by the changelog alone",
@@ -173,7 +191,7 @@ def _best(
     rows: Sequence[Figure],
     candidates: set[str],
     figures: Figures,
-    measure: _Measure,
+    measure: FigureColumn,
 ) -> Choice:
     out = failed(figures, durability)
     measured = [row for row in rows if row["backend"] in candidates and row.get(measure.name) is not None]
@@ -217,6 +235,6 @@ def _busy(row: Figure) -> int:
     return int(is_busy(row) if row.get("busy") is None else row["busy"])
 
 
-def _extremes(fit: Sequence[Figure], measure: _Measure) -> str:
+def _extremes(fit: Sequence[Figure], measure: FigureColumn) -> str:
     first, last = (measure.shown(row[measure.name]) for row in (fit[0], fit[-1]))
-    return f"{first if len(fit) == 1 else f'{first} to {last}'}{measure.unit}"
+    return f"{first if len(fit) == 1 else f'{first} to {last}'}{measure.suffix}"

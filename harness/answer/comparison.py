@@ -19,7 +19,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from harness.answer.history import MEASURES, HistoryColumn
+from harness.answer.choice import MEASURES, FigureColumn
 from harness.experiments.opening.report import KEY as OPENING_KEY
 from harness.experiments.registry import kinds
 from harness.experiments.throughput.figures import KEY as THROUGHPUT_KEY
@@ -42,7 +42,7 @@ _KEYS: Mapping[str, Sequence[str]] = {"throughput": THROUGHPUT_KEY, "opening": O
 class Compared:
     """One measure of one cell in both runs. ``ratio`` is above 1 where B is better."""
 
-    measure: HistoryColumn
+    measure: FigureColumn
     cell: Cell
     a: float
     b: float

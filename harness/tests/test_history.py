@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -45,11 +46,11 @@ def test_a_whole_run_has_one_line_however_often_it_is_reported(tmp_path: Path) -
     assert (results / HISTORY_FILE).read_bytes() == once
     write_report(run_of(tmp_path, whole=True, started="2025-12-31 00:00 UTC", commit="2" * 40), results)
     lines = read_history(results / HISTORY_FILE)
-    assert [line["commit"][0] for line in lines] == ["2", "1"]
+    assert [line.commit[0] for line in lines] == ["2", "1"]
     assert (results / HISTORY_FILE).read_bytes().endswith(once)
-    figure = lines[1]["figures"][0]
-    assert (figure["measure"], figure["level"], figure["backend"]) == ("ready_s", "CHANGELOG", min(SPEEDS))
-    assert figure["low"] <= figure["value"] <= figure["high"]
+    figure = lines[1].figures[0]
+    assert (figure.measure, figure.level, figure.backend) == ("ready_s", "CHANGELOG", min(SPEEDS))
+    assert figure.low <= figure.value <= figure.high
 
 
 @pytest.mark.parametrize("facts", [{}, {"whole": False}])
@@ -59,7 +60,7 @@ def test_a_run_that_left_something_out_has_no_line(tmp_path: Path, facts: dict[s
     assert (report.parent / BROWSER_PAGE).exists()
     write_report(run_of(tmp_path, whole=True, started="2025-12-31 00:00 UTC"), report.parent)
     write_report(run_of(tmp_path, **facts), report.parent)
-    assert [line["date"] for line in read_history(report.parent / HISTORY_FILE)] == ["2025-12-31 00:00 UTC"]
+    assert [line.date for line in read_history(report.parent / HISTORY_FILE)] == ["2025-12-31 00:00 UTC"]
 
 
 def test_a_whole_run_adds_its_line_and_leaves_the_published_report_as_it_is(tmp_path: Path) -> None:
@@ -69,7 +70,7 @@ def test_a_whole_run_adds_its_line_and_leaves_the_published_report_as_it_is(tmp_
     whole = run_of(tmp_path, whole=True, started="2025-12-31 00:00 UTC", commit="1" * 40)
     for _ in range(2):
         assert main(["history", "--run", str(whole), "--results", str(results)]) == 0
-    assert [line["commit"] for line in read_history(results / HISTORY_FILE)] == ["1" * 40]
+    assert [line.commit for line in read_history(results / HISTORY_FILE)] == ["1" * 40]
     assert {file.name: file.read_bytes() for file in results.iterdir() if file.name != HISTORY_FILE} == published
 
 
@@ -151,6 +152,7 @@ def test_the_commit_is_that_of_the_clone_and_marked_if_files_were_changed(tmp_pa
 
 REPORTING = """
 import sys
+from dataclasses import asdict
 from pathlib import Path
 from harness.answer import write
 write.draw = lambda *given: []
@@ -185,7 +187,7 @@ def test_runs_that_are_reported_at_the_same_time_all_have_their_line(tmp_path: P
     for process in processes:
         process.communicate(timeout=120)
         assert process.returncode == 0
-    assert [line["date"] for line in read_history(results / HISTORY_FILE)] == dates
+    assert [line.date for line in read_history(results / HISTORY_FILE)] == dates
     assert [file.name for file in results.iterdir() if file.name.startswith(".")] == []
 
 
@@ -194,5 +196,5 @@ def test_a_figure_that_is_no_number_is_not_kept() -> None:
     for row in rows["opening"]:
         row["ready_s"] = float("nan")
     [line] = with_run([], all_figures(rows), FACTS | {"whole": True}, ENVIRONMENT)
-    assert {entry["measure"] for entry in line["figures"]} >= {"records_per_s"}
-    json.dumps(line, allow_nan=False)
+    assert {entry.measure for entry in line.figures} >= {"records_per_s"}
+    json.dumps(asdict(line), allow_nan=False)
