@@ -55,8 +55,8 @@ def budget_seconds(text: str) -> float | None:
     """
     if text == WHOLE_PLAN:
         return None
-    found = _BUDGET.fullmatch(text.strip())
-    seconds = float(found[1]) * _UNITS[found[2]] if found else 0.0
+    parts = _BUDGET.fullmatch(text.strip())
+    seconds = float(parts[1]) * _UNITS[parts[2]] if parts else 0.0
     if not seconds > 0:
         raise ConfigError(
             f"a budget is a time above 0 such as 90s, 10m or 2h, or none for the whole plan, not {text!r}"
@@ -123,24 +123,24 @@ def fair_order(items: Iterable[T], strata: Callable[[T], Sequence[Hashable]], se
     ``strata`` returns the groups of an item, the smallest first. The first item of each smallest group comes first,
     then the second one of each, and so on. Within such a round the other groups take turns. ``seed`` decides the rest.
     """
-    given = list(items)
-    groups = [strata(item) for item in given]
+    all_items = list(items)
+    groups = [strata(item) for item in all_items]
     rounds = _ranks([of[0] for of in groups])
-    order = Random(seed).sample(range(len(given)), len(given))
+    order = Random(seed).sample(range(len(all_items)), len(all_items))
     for level in reversed(range(1, len(groups[0]) if groups else 0)):
         ranks = _ranks([(rounds[place], groups[place][level]) for place in order])
         # Sorting is stable: each level keeps the order of the one before among its equals.
         order = [order[at] for at in sorted(range(len(order)), key=ranks.__getitem__)]
-    return [given[place] for place in sorted(order, key=rounds.__getitem__)]
+    return [all_items[place] for place in sorted(order, key=rounds.__getitem__)]
 
 
 def _ranks(groups: Iterable[Hashable]) -> list[int]:
     """Return for each item how many of its group come before it."""
-    seen: Counter[Hashable] = Counter()
+    counts: Counter[Hashable] = Counter()
     ranks = []
     for group in groups:
-        ranks.append(seen[group])
-        seen[group] += 1
+        ranks.append(counts[group])
+        counts[group] += 1
     return ranks
 
 

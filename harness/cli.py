@@ -47,10 +47,10 @@ def run_command(argv: Sequence[str], program: str = "python -m harness") -> int:
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     add_commands(commands)
     check_command(parser, commands.choices, argv)
-    given = parser.parse_args(argv)
+    arguments = parser.parse_args(argv)
     check_extra("harness")
-    run: Callable[[argparse.Namespace], int] = given.run
-    return run(given)
+    run: Callable[[argparse.Namespace], int] = arguments.run
+    return run(arguments)
 
 
 def guarded(run: Callable[[], int]) -> int:

@@ -44,8 +44,8 @@ def _run(arguments: Sequence[str]) -> int:
         return _OWN_PARSERS[name][0](arguments[1:])
     if name in commands.choices and name not in of_the_library:
         return harness.cli.run_command(arguments, PROGRAM)
-    given = parser.parse_args(arguments)
-    return int(given.run(given))
+    values = parser.parse_args(arguments)
+    return int(values.run(values))
 
 
 def _relocate(arguments: Sequence[str]) -> int:

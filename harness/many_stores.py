@@ -45,9 +45,9 @@ def many_stores(names: Sequence[str] | None, count: int, progress: Callable[[str
     """
     if count < 1:
         raise ConfigError(f"a number of stores is 1 or more, not {count}")
-    chosen = [backend_named(name).name for name in names] if names else sorted(backends())
+    backend_names = [backend_named(name).name for name in names] if names else sorted(backends())
     rows, fewer = [], []
-    for name in chosen:
+    for name in backend_names:
         try:
             figures = figures_apart(hold, "many-stores", {"backend": name, "count": count}, DEADLINE_S)
         except MeasurementFailedError as error:
@@ -79,8 +79,8 @@ def _shown(cost: Cost) -> list[str]:
 
 def hold(backend: str, count: int, folder: Path) -> dict[str, Any]:
     """Create up to ``count`` stores in ``folder``, and open them all again. Return the cost of both in this process."""
-    made, opened = _hold(backend, count, folder), _hold(backend, count, folder, again=True)
-    return {"made": asdict(made), "reopened": asdict(opened)}
+    first, second = _hold(backend, count, folder), _hold(backend, count, folder, again=True)
+    return {"made": asdict(first), "reopened": asdict(second)}
 
 
 def _hold(backend: str, count: int, folder: Path, *, again: bool = False) -> Cost:
@@ -99,8 +99,8 @@ def _hold(backend: str, count: int, folder: Path, *, again: bool = False) -> Cos
         refused = str(error)
     opening_s = (time.perf_counter() - began) / max(len(stores), 1)
     for store in stores:
-        found = store.get(b"key")
-        assert found == (b"value" if store.persistent or not again else None), found
+        value = store.get(b"key")
+        assert value == (b"value" if store.persistent or not again else None), value
     descriptors, threads, memory_bytes, address_bytes = (
         after - earlier for after, earlier in zip(_taken(), before, strict=True)
     )

@@ -66,8 +66,8 @@ class Progress:
 
     def _print(self, line: str) -> None:
         self._told, self._kept = time.monotonic(), ""
-        left = f", {max(0.0, self._end.remaining_s):.0f} s left" if math.isfinite(self._end.at) else ""
-        print(f"{self.seconds:5.0f} s{left}  {self._step}: {line}", file=self._stream, flush=True)
+        time_left = f", {max(0.0, self._end.remaining_s):.0f} s left" if math.isfinite(self._end.at) else ""
+        print(f"{self.seconds:5.0f} s{time_left}  {self._step}: {line}", file=self._stream, flush=True)
 
 
 POLL_S = 1.0

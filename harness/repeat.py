@@ -54,9 +54,9 @@ def _again(experiment: Experiment[Any], trial: Any, worker: TrialWorker) -> Agai
     progress.step(f"repeat {experiment.name}")
     # Spark's own messages are kept after a failure, so they are not for the trial's folder.
     with spark_session(experiment.name, local_master([experiment.slots([trial])]), None) as spark:
-        done = run_gangs(spark, experiment, [trial], trial.seed, None, progress.say)
-    again = experiment.again(trial, done.rows)
-    failures = [*done.problems, *again.failures]
+        outcome = run_gangs(spark, experiment, [trial], trial.seed, None, progress.say)
+    again = experiment.again(trial, outcome.rows)
+    failures = [*outcome.problems, *again.failures]
     return Again(again.lines, failures, not failures)
 
 

@@ -27,7 +27,7 @@ _HINTS: dict[type, dict[str, Any]] = {}
 
 def to_json(trial: Any) -> dict[str, Any]:
     """Return a dataclass as plain JSON values, without the fields that have their defaults."""
-    given = {"fault": trial.name} if isinstance(trial, Fault) else {}
+    settings = {"fault": trial.name} if isinstance(trial, Fault) else {}
     hints = _hints(type(trial))
     for setting in fields(trial):
         value = getattr(trial, setting.name)
@@ -36,8 +36,8 @@ def to_json(trial: Any) -> dict[str, Any]:
         else:
             default = setting.default_factory() if setting.default_factory is not MISSING else MISSING
         if default is MISSING or value != default:
-            given[setting.name] = _plain(value, hints[setting.name])
-    return given
+            settings[setting.name] = _plain(value, hints[setting.name])
+    return settings
 
 
 def text_of(trial: Any) -> str:
@@ -158,12 +158,12 @@ def _read(value: Any, hint: Any, what: str) -> Any:
 def _finite(value: float, what: str) -> float:
     # Python reads a number of any length, and "Infinity" and "NaN", which JSON does not have.
     try:
-        found = float(value)
+        number = float(value)
     except OverflowError:
-        found = math.inf
-    if not math.isfinite(found):
+        number = math.inf
+    if not math.isfinite(number):
         raise ConfigError(f"{what} is a finite number")
-    return found
+    return number
 
 
 def _read_one_of(value: Any, hints: Sequence[Any], what: str) -> Any:

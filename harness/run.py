@@ -204,10 +204,10 @@ def _measure(
             progress.stage(title)
             for name in group:
                 claim, deadline = Claim(experiments()[name].claim), budget.deadline(name)
-                done = _outcome(name, plan[name], request, claim, run_folder, progress.say, spark, deadline)
-                problems.extend(done.problems)
-                extents[name] = done.extent
-                _cover(request, name, plan[name], done.rows)
+                outcome = _outcome(name, plan[name], request, claim, run_folder, progress.say, spark, deadline)
+                problems.extend(outcome.problems)
+                extents[name] = outcome.extent
+                _cover(request, name, plan[name], outcome.rows)
 
     run(local, None)
     spread = [name for name in plan if name not in local]
@@ -242,18 +242,18 @@ def _outcome(
         _cover(request, name, trials, experiment.finish(trials, rows, claim))
 
     if spark is None:
-        done = run_local(experiment, trials, say, deadline, partial(_keep, run_folder))
-        rows = experiment.finish(trials, done.rows, claim)
-        kept = set(map(id, done.rows))
-        _keep(run_folder, [row for row in rows if id(row) not in kept])
-        return replace(done, rows=rows)
+        outcome = run_local(experiment, trials, say, deadline, partial(_keep, run_folder))
+        rows = experiment.finish(trials, outcome.rows, claim)
+        row_ids = set(map(id, outcome.rows))
+        _keep(run_folder, [row for row in rows if id(row) not in row_ids])
+        return replace(outcome, rows=rows)
     if experiment.placement is TrialPlacement.GANG:
-        done = run_gangs(spark, experiment, trials, request.seed, request.log, say, deadline)
+        outcome = run_gangs(spark, experiment, trials, request.seed, request.log, say, deadline)
     else:
-        done = run_trials(spark, experiment, trials, run_folder / "trials" / name, say, deadline, salvage)
-    rows = experiment.finish(trials, done.rows, claim)
+        outcome = run_trials(spark, experiment, trials, run_folder / "trials" / name, say, deadline, salvage)
+    rows = experiment.finish(trials, outcome.rows, claim)
     _keep(run_folder, rows)
-    return replace(done, rows=rows)
+    return replace(outcome, rows=rows)
 
 
 def run_local(
@@ -271,7 +271,7 @@ def run_local(
     experiment has measured that of a part.
     """
     outcome = Outcome()
-    tried: dict[int, int] = {}
+    sizes: dict[int, int] = {}
     with temporary_folder(experiment.name) as folder, ended_by(deadline):
         number, round_ = 0, list(trials)
         while round_:
@@ -281,31 +281,31 @@ def run_local(
                     continue
                 watch = LoadWatch()
                 try:
-                    found = list(experiment.run(trial, TrialWorker(folder / f"{number}", deadline=deadline, say=say)))
+                    rows = list(experiment.run(trial, TrialWorker(folder / f"{number}", deadline=deadline, say=say)))
                 except TimeOverError:
                     continue
                 except (MeasurementFailedError, RuntimeError, subprocess.TimeoutExpired) as error:
                     outcome.problems.append(f"a trial of {experiment.words or experiment.title} failed: {error}")
                     continue
                 load = load_columns([watch.figures()])
-                found = [{**load, **row} for row in found]
-                keep(found)
-                outcome.rows.extend(found)
-                tried[number] = experiment.tried(trial, found)
-                if found and (line := experiment.line(trial, found)):
+                rows = [{**load, **row} for row in rows]
+                keep(rows)
+                outcome.rows.extend(rows)
+                sizes[number] = experiment.tried(trial, rows)
+                if rows and (line := experiment.line(trial, rows)):
                     say(f"{number}/{max(number, len(trials))}  {line}")
             goes_on = math.isfinite(deadline.at) and not deadline.passed and not outcome.problems
             round_ = experiment.next_round(trials, outcome.rows, deadline.remaining_s) if goes_on else []
     for number, trial in enumerate(trials, 1):
         unit, size = experiment.extent(trial)
-        outcome.count(unit, tried.get(number, 0), size)
+        outcome.count(unit, sizes.get(number, 0), size)
     return outcome
 
 
 def _cover(request: Request, name: str, trials: Sequence[Any], rows: Sequence[Row]) -> None:
     """Add what a night has tried to the coverage of all nights."""
-    if request.profile == NIGHT and (found := experiments()[name].covered(trials, rows)):
-        add_to_file(found, f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC")
+    if request.profile == NIGHT and (points := experiments()[name].covered(trials, rows)):
+        add_to_file(points, f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC")
 
 
 def _keep(run_folder: Path, rows: Sequence[Row]) -> None:
@@ -316,16 +316,20 @@ def _keep(run_folder: Path, rows: Sequence[Row]) -> None:
 def _conclude(request: BenchRequest, rows: Rows, backends: Mapping[str, Any], problems: Sequence[str]) -> int:
     """Print the tables and all problems. Return the exit status."""
     figures = all_figures(rows)
-    found = choices(figures, backends)
-    if notice := busy_notice(found, figures):
+    picks = choices(figures, backends)
+    if notice := busy_notice(picks, figures):
         print(f"\n{notice}")
     print(f"\n{summary_table(figures, backends).plain()}\n")
-    asked = [figure for figure in figures["ratio"] if figure["met"] is not None]
-    missed = [figure for figure in asked if not figure["met"]]
+    with_threshold = [figure for figure in figures["ratio"] if figure["met"] is not None]
+    missed = [figure for figure in with_threshold if not figure["met"]]
     if figures["ratio"]:
         print(ratio_table({**figures, "ratio": missed or figures["ratio"]}).plain())
-        said = f"Ratios missed: {len(missed)} of {len(asked)}." if missed else f"Ratios reached: {len(asked)}."
-        print(f"{said} {undecided_sentence(figures)}".rstrip(), end="\n\n")
+        sentence = (
+            f"Ratios missed: {len(missed)} of {len(with_threshold)}."
+            if missed
+            else f"Ratios reached: {len(with_threshold)}."
+        )
+        print(f"{sentence} {undecided_sentence(figures)}".rstrip(), end="\n\n")
     wrong = [*problems, *(str(failure) for failure in all_failures(figures, rows))]
     for line in wrong:
         print(f"WRONG  {line}")
@@ -370,9 +374,9 @@ def prove(
     with removed_if_refused(folder), _session_for(experiment, trials, file.name, master, folder, progress) as spark:
         progress.stage(file.name)
         request, claim = Request(profile, seed, None, log), Claim(file.name, grid.expected)
-        done = _outcome(experiment.name, trials, request, claim, folder, progress.say, spark)
+        outcome = _outcome(experiment.name, trials, request, claim, folder, progress.say, spark)
         progress.end_stage()
-    rows = by_kind(done.rows, kinds())
+    rows = by_kind(outcome.rows, kinds())
     ran_on = environment(Path(tempfile.gettempdir()))
     write_facts(folder, {**facts, "seconds": round(progress.seconds), "environment": ran_on})
     figures = all_figures(rows)
@@ -381,7 +385,7 @@ def prove(
         print(f"{bounded} With --profile night (make: PROFILE=night) it is all of them.\n")
     if undecided := undecided_sentence(figures):
         print(f"{undecided}\n")
-    problems = [*done.problems, *map(str, experiment.failures(figures, rows)), *grid.missed(figures)]
+    problems = [*outcome.problems, *map(str, experiment.failures(figures, rows)), *grid.missed(figures)]
     for problem in problems[:PROBLEMS_SHOWN]:
         print(problem)
     if len(problems) > PROBLEMS_SHOWN:

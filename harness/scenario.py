@@ -211,11 +211,11 @@ def full_names(names: Iterable[str] | None) -> list[str]:
 
 def grid_from(kind: type[Grid], settings: Mapping[str, Any]) -> Grid:
     """Return a grid with these settings. Raises: ConfigError for an unknown setting, and for one that is missing."""
-    known = {each.name: each for each in fields(kind)}
+    settings_of = {each.name: each for each in fields(kind)}
     for name in settings:
-        if name not in known:
-            raise unknown("setting of a scenario called", name, known)
-    for name, each in known.items():
+        if name not in settings_of:
+            raise unknown("setting of a scenario called", name, settings_of)
+    for name, each in settings_of.items():
         if name not in settings and each.default is MISSING and each.default_factory is MISSING:
             raise ConfigError(f"this scenario needs the setting {name}, which is {each.type}")
     return kind(**settings)

@@ -58,16 +58,16 @@ def sizes(root: Path, commits: str = "") -> dict[str, Size]:
 
     Raises: ValueError if git does not know the commits.
     """
-    found: defaultdict[str, Size] = defaultdict(Size)
+    folders: defaultdict[str, Size] = defaultdict(Size)
     for path in _git(root, "ls-files", "-z", "--", *(f"{house}/*.py" for house in HOUSES)).split("\0"):
         if path and (root / path).is_file():
             folder, is_test = folder_of(path)
-            found[folder].modules[is_test] += 1
-            found[folder].lines[is_test] += (root / path).read_bytes().count(b"\n")
+            folders[folder].modules[is_test] += 1
+            folders[folder].lines[is_test] += (root / path).read_bytes().count(b"\n")
     for path, difference in _changes(root, commits) if commits else ():
         folder, is_test = folder_of(path)
-        found[folder].changed[is_test] += difference
-    return dict(sorted(found.items()))
+        folders[folder].changed[is_test] += difference
+    return dict(sorted(folders.items()))
 
 
 def _changes(root: Path, commits: str) -> Iterator[tuple[str, int]]:
@@ -79,26 +79,26 @@ def _changes(root: Path, commits: str) -> Iterator[tuple[str, int]]:
 
 
 def _git(root: Path, *arguments: str) -> str:
-    done = subprocess.run(["git", *arguments], cwd=root, capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise ValueError(done.stderr.strip())
-    return done.stdout
+    process = subprocess.run(["git", *arguments], cwd=root, capture_output=True, text=True, check=False)
+    if process.returncode:
+        raise ValueError(process.stderr.strip())
+    return process.stdout
 
 
 def main(argv: Sequence[str] | None = None, root: Path = ROOT) -> int:
     """Print the table. Return 2 for commits that do not exist."""
     parser = argparse.ArgumentParser(prog="make size", description=__doc__)
     parser.add_argument("--range", default="", metavar="A..B", help="commits whose changes are counted as well")
-    given = parser.parse_args(argv)
+    arguments = parser.parse_args(argv)
     try:
-        found = sizes(root, given.range)
+        folders = sizes(root, arguments.range)
     except (OSError, ValueError) as error:
         print(f"make size: {error}", file=sys.stderr)
         return 2
     rows = []
     for house in HOUSES:
         total = Size()
-        for folder, size in found.items():
+        for folder, size in folders.items():
             if folder.split("/")[0] == house:
                 total.add(size)
                 rows.append((folder, size))
@@ -110,7 +110,7 @@ def main(argv: Sequence[str] | None = None, root: Path = ROOT) -> int:
     rows.append(("all", whole))
     for name, cells in [
         ("folder", _COLUMNS),
-        *((name, size.cells(has_range=bool(given.range))) for name, size in rows),
+        *((name, size.cells(has_range=bool(arguments.range))) for name, size in rows),
     ]:
         print(f"{name:36}" + "".join(f"{cell:>14}" for cell in cells).rstrip())
     return 0

@@ -5,6 +5,7 @@ Power loss detects a missing sync, and no kill does.
 Source: KIP-844, "Test Plan"; Pillai et al., "All File Systems Are Not Created Equal" (OSDI 2014), section 5.
 """
 
+from harness.cli import run_scenario
 from harness.mutants import IO_FAULTS
 from harness.scenario import Scenario
 

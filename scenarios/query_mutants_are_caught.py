@@ -3,6 +3,7 @@
 Source: Pillai et al., "All File Systems Are Not Created Equal" (OSDI 2014), section 5.
 """
 
+from harness.cli import run_scenario
 from harness.mutants import QUERY_TRIALS
 from harness.scenario import Scenario
 

@@ -7,6 +7,7 @@ asked for. Mutants of stores are detected.
 Source: KIP-892, "Interactive Queries" and "Interactive Query .position Offsets".
 """
 
+from harness.cli import run_scenario
 from harness.mutants import READER_TRIALS
 from harness.scenario import Scenario
 

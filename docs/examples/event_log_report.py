@@ -19,8 +19,8 @@ BACKENDS = "lmdb-indexed-batch,sqlite-indexed-batch"
 def write_events(file: Path, num_events: int) -> None:
     """Write purchases of 100 customers, in order of time."""
     drawn = random.Random(1)
-    with file.open("w", newline="") as opened:
-        writer = csv.writer(opened)
+    with file.open("w", newline="") as lines:
+        writer = csv.writer(lines)
         writer.writerow(["time", "customer_id", "item", "cents"])
         for number in range(num_events):
             item = drawn.choice(["apple", "pear", "plum"])

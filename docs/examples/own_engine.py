@@ -104,8 +104,8 @@ class LogEngine(Engine):
 
     def _pairs(self, bounds: ScanRange) -> list[tuple[bytes, bytes]]:
         start, end, end_open, family = bounds
-        stored = self._data[self._places[family]]
-        return [pair for pair in stored.items() if _within(pair[0], start, end, end_open=end_open)]
+        pairs = self._data[self._places[family]]
+        return [pair for pair in pairs.items() if _within(pair[0], start, end, end_open=end_open)]
 
     def meta(self) -> dict[bytes, bytes]:
         return dict(self._meta)
@@ -175,8 +175,8 @@ class CopiedScan(Scan):
 def _lines(file: Path) -> Iterator[bytes]:
     """Yield the lines up to the first that is torn. Raises: StoreCorruptedError where whole ones follow it."""
     torn = False
-    with file.open("rb") as opened:
-        for line in opened:
+    with file.open("rb") as lines:
+        for line in lines:
             whole = line.endswith(b"\n") and line[:8] == b"%08x" % crc32(line[9:-1])
             if whole and torn:
                 raise StoreCorruptedError(f"{file} is damaged: wipe the store and restore it from its changelog")
@@ -197,11 +197,11 @@ def _decoded(line: bytes) -> Change:
 
 def _apply(change: Change, data: Families, meta: Pairs) -> None:
     for layer in change["layers"]:
-        stored = data[layer["family"]]
+        pairs = data[layer["family"]]
         for start, end in layer["ranges"]:
-            for key in [key for key in stored if _within(key, _bytes(start), _bytes(end), end_open=False)]:
-                del stored[key]
-        _put_all(stored, layer["writes"])
+            for key in [key for key in pairs if _within(key, _bytes(start), _bytes(end), end_open=False)]:
+                del pairs[key]
+        _put_all(pairs, layer["writes"])
     _put_all(meta, change["meta"])
 
 

@@ -71,15 +71,15 @@ def main() -> None:
                     producer.send(WORDS, None, word.encode())
                 producer.flush()
         for mode in ("killed", "whole"):
-            ended = subprocess.run([sys.executable, __file__, mode, folder], check=False)
-            print("ended by", signal.Signals(-ended.returncode).name if ended.returncode < 0 else "itself")
+            process = subprocess.run([sys.executable, __file__, mode, folder], check=False)
+            print("ended by", signal.Signals(-process.returncode).name if process.returncode < 0 else "itself")
         with SqliteChangelog(f"{folder}/log.sqlite") as log:
-            counted: dict[Any, int] = {}
+            counts: dict[Any, int] = {}
             outputs = 0
             for record in log.read(COUNTED):
-                counted[record.key] = int(record.value or b"0")
+                counts[record.key] = int(record.value or b"0")
                 outputs += 1
-        print(f"{outputs} outputs for {len(TEXT)} words; to: {counted[b'to']}, question: {counted[b'question']}")
+        print(f"{outputs} outputs for {len(TEXT)} words; to: {counts[b'to']}, question: {counts[b'question']}")
 
 
 if __name__ == "__main__":

@@ -48,14 +48,14 @@ def browser_page(
 ) -> str:
     """Return the page as HTML. ``history`` has the whole runs, also this one if it is whole."""
     backends = environment["backends"]
-    found = choices(figures, backends)
+    picks = choices(figures, backends)
     names = [page.name for page in pages if page.body]
     past = [chart for chart in timelines(history, environment) if chart.data(backends)]
     plots = [(page, [chart for chart in page.plots if chart.data(backends)]) for page in pages if page.body]
     sections = [
-        Section("answer", "The answer", _answer(found, names)),
+        Section("answer", "The answer", _answer(picks, names)),
         Section("proven", "What was proven", _proven(figures, pages, names)),
-        Section("not-proven", "What was not proven", _not_proven(found, figures, pages, facts, names)),
+        Section("not-proven", "What was not proven", _not_proven(picks, figures, pages, facts, names)),
         Section("side-by-side", "All backends side by side", _side_by_side(figures, backends, names)),
         Section("plots", "Plots", _plots([each for each in plots if each[1]])),
         *([Section("history", "History", _history(past, others(history, environment)))] if past else []),
@@ -63,28 +63,28 @@ def browser_page(
         Section("tables", "All tables", _tables(pages, names)),
         Section("machine", "The machine", to_html(machine_page(facts, environment).partition("\n")[2], names)),
     ]
-    shown = [chart for _, of_page in plots for chart in of_page] + past
+    charts = [chart for _, of_page in plots for chart in of_page] + past
     data = {
         "backends": sorted(backends),
         "colours": COLOURS,
-        "plots": [chart.data(backends) for chart in shown],
+        "plots": [chart.data(backends) for chart in charts],
     }
-    return assemble(_TITLE, _head(found, figures, facts, environment), sections, data)
+    return assemble(_TITLE, _head(picks, figures, facts, environment), sections, data)
 
 
 def _head(found: Sequence[Choice], figures: Figures, facts: Mapping[str, Any], environment: Mapping[str, Any]) -> str:
-    told = (busy_notice(found, figures), problems_of(facts), left_out_of(facts))
-    notes = [note for note in told if note]
+    sentences = (busy_notice(found, figures), problems_of(facts), left_out_of(facts))
+    notes = [note for note in sentences if note]
     parts = [f'<p class="origin">{inline(origin(facts, environment))}</p>']
     return "\n".join([*parts, *(f'<p class="note">{inline(note)}</p>' for note in notes)])
 
 
 def _answer(found: Sequence[Choice], names: Sequence[str]) -> str:
-    made = choice_table(found)
+    picks_table = choice_table(found)
     # Backends without a difference have a line each; a column of notes without a note is left out.
-    rows = [[*row[:3], *(cell.replace("; ", "<br>") for cell in row[3:])] for row in made.rows]
-    width = len(made.head) if any(row[-1] for row in rows) else len(made.head) - 1
-    table = text.table(made.head[:width], [row[:width] for row in rows])
+    rows = [[*row[:3], *(cell.replace("; ", "<br>") for cell in row[3:])] for row in picks_table.rows]
+    width = len(picks_table.head) if any(row[-1] for row in rows) else len(picks_table.head) - 1
+    table = text.table(picks_table.head[:width], [row[:width] for row in rows])
     return (
         f'<div class="answer">{to_html(table, names)}</div>\n{to_html(_READING, names)}'
         f"<h3>What a durability level means</h3>\n{to_html(MEANING, names)}"
@@ -92,8 +92,8 @@ def _answer(found: Sequence[Choice], names: Sequence[str]) -> str:
 
 
 def _proven(figures: Figures, pages: Sequence[Page], names: Sequence[str]) -> str:
-    made = [(finding, page) for page in pages for finding in page.findings if finding.number]
-    items = [_item(finding, f"{page.name}.md", names) for finding, page in made]
+    findings = [(finding, page) for page in pages for finding in page.findings if finding.number]
+    items = [_item(finding, f"{page.name}.md", names) for finding, page in findings]
     ratio = ratio_finding(figures)
     return _list([*items, *([_item(ratio._replace(section="Ratios"), "", names)] if ratio.number else [])])
 
@@ -127,8 +127,8 @@ def _list(items: Sequence[str]) -> str:
 
 
 def _side_by_side(figures: Figures, backends: Mapping[str, Mapping[str, Any]], names: Sequence[str]) -> str:
-    made = (summary_table(figures, backends, level) for level in LEVELS)
-    return "\n".join(to_html(table.markdown(), names) for table in made if table.rows)
+    tables = (summary_table(figures, backends, level) for level in LEVELS)
+    return "\n".join(to_html(table.markdown(), names) for table in tables if table.rows)
 
 
 def _plots(plots: Sequence[tuple[Page, Sequence[Chart]]]) -> str:
@@ -286,9 +286,9 @@ def _relink(token: Token, pages: Collection[str], name: str) -> None:
         return
     if href.startswith("#"):
         token.attrSet("href", f"#{identifier(name, href[1:])}")
-    elif (found := _PAGE_LINK.match(href)) and (found[1] in pages or f"{found[1]}.md" == FIRST_PAGE):
-        own = "" if f"{found[1]}.md" == FIRST_PAGE else found[1]
-        token.attrSet("href", f"#{identifier(own, found[2] or '') or 'top'}")
+    elif (link := _PAGE_LINK.match(href)) and (link[1] in pages or f"{link[1]}.md" == FIRST_PAGE):
+        own = "" if f"{link[1]}.md" == FIRST_PAGE else link[1]
+        token.attrSet("href", f"#{identifier(own, link[2] or '') or 'top'}")
 
 
 def _boxed(tokens: Sequence[Token]) -> list[Token]:

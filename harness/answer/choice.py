@@ -205,8 +205,8 @@ def _best(
     remarks = [f"left out, for a broken promise: {', '.join(left_out)}"] if left_out else []
     if not fit:
         return Choice(need, durability, remark="; ".join(remarks))
-    tried = {figure["backend"] for figure in figures["crash"] if figure["durability"] == durability}
-    if fit[0]["backend"] not in tried:
+    crashed_backends = {figure["backend"] for figure in figures["crash"] if figure["durability"] == durability}
+    if fit[0]["backend"] not in crashed_backends:
         remarks.append("not crashed at this level in this run")
     remark, repeats = "; ".join(remarks), min(row["repeats"] for row in fit)
     if repeats < REPEATS_MIN:

@@ -80,20 +80,20 @@ def compare(a: Path, b: Path, runs: Path, *, fail: float | None = None, busy: bo
     facts = [_facts(folder) for folder in folders]
     _check_machines(*(each["environment"] for each in facts))
     rows_a, rows_b = (_rows(folder) for folder in folders)
-    found = compared(rows_a, rows_b, seed=int(facts[1]["seed"]))
-    counted = [each for each in found if busy or not each.busy]
-    if not counted:
-        raise ConfigError(_nothing(found))
-    print(comparison_table(counted, folders[0].name, folders[1].name).plain())
-    differ = [each for each in counted if each.differs]
-    if drifts := [each.drift for each in counted if each.drift != 1]:
+    figures = compared(rows_a, rows_b, seed=int(facts[1]["seed"]))
+    quiet_figures = [each for each in figures if busy or not each.busy]
+    if not quiet_figures:
+        raise ConfigError(_nothing(figures))
+    print(comparison_table(quiet_figures, folders[0].name, folders[1].name).plain())
+    differ = [each for each in quiet_figures if each.differs]
+    if drifts := [each.drift for each in quiet_figures if each.drift != 1]:
         print(f"\nThe machine of B was {median(drifts):.2f} times as fast as that of A; the intervals contain that.")
-    print(f"\n{len(differ)} of {len(counted)} figures differ." if differ else "\nNo difference.")
-    if len(counted) < len(found):
-        print(f"Left out: {len(found) - len(counted)} figures of a busy machine. --busy compares them as well.")
+    print(f"\n{len(differ)} of {len(quiet_figures)} figures differ." if differ else "\nNo difference.")
+    if len(quiet_figures) < len(figures):
+        print(f"Left out: {len(figures) - len(quiet_figures)} figures of a busy machine. --busy compares them as well.")
     if fail is None:
         return 0
-    worse = [each for each in counted if each.is_worse(fail)]
+    worse = [each for each in quiet_figures if each.is_worse(fail)]
     print(f"Worse by more than {100 * fail:g} %: {len(worse)}.")
     return 1 if worse else 0
 
@@ -193,7 +193,7 @@ def _folder(run: Path, runs: Path) -> Path:
     for folder in (run, runs / run):
         if (folder / FACTS_FILE).is_file():
             return folder.resolve()
-    there = sorted(found.parent.name for found in runs.glob(f"*/{FACTS_FILE}"))[-3:] if runs.is_dir() else []
+    there = sorted(facts_file.parent.name for facts_file in runs.glob(f"*/{FACTS_FILE}"))[-3:] if runs.is_dir() else []
     newest = f"; the newest are {', '.join(there)}" if there else ""
     raise ConfigError(f"no run {str(run)!r}: give the folder of a run, or its name in {runs}{newest}")
 
@@ -220,8 +220,8 @@ def _rows(folder: Path) -> dict[str, list[Row]]:
 def _check_machines(a: Mapping[str, Any], b: Mapping[str, Any]) -> None:
     different = [name for name in _MACHINE if a[name] != b[name]]
     if different:
-        said = "; ".join(f"{name.removesuffix('_bytes')}: {a[name]} against {b[name]}" for name in different)
-        raise ConfigError(f"the runs are of different machines, so their figures do not compare ({said})")
+        differences = "; ".join(f"{name.removesuffix('_bytes')}: {a[name]} against {b[name]}" for name in different)
+        raise ConfigError(f"the runs are of different machines, so their figures do not compare ({differences})")
 
 
 def _nothing(found: Sequence[Compared]) -> str:

@@ -86,9 +86,9 @@ def with_run(
     history: Iterable[Line], figures: Figures, facts: Mapping[str, Any], environment: Mapping[str, Any]
 ) -> list[Line]:
     """Return the history with the line of a run in it. Without a whole run it stays as it is."""
-    known = list(history)
+    lines = list(history)
     if not facts.get("whole"):
-        return known
+        return lines
     line = Line(
         facts["started"],
         facts.get("commit") or "",
@@ -97,7 +97,7 @@ def with_run(
         facts["seed"],
         tuple(_entries(figures)),
     )
-    return sorted([*(each for each in known if each.run != line.run), line], key=lambda each: each.date)
+    return sorted([*(each for each in lines if each.run != line.run), line], key=lambda each: each.date)
 
 
 def history_text(history: Iterable[Line]) -> str:
@@ -121,10 +121,10 @@ def others(history: Iterable[Line], environment: Mapping[str, Any]) -> int:
 def _entries(figures: Figures) -> Iterator[HistoryEntry]:
     for level in LEVELS:
         at = reference(figures["throughput"], level)
-        opened = largest_state(figures["opening"], level)
+        openings = largest_state(figures["opening"], level)
         cells: dict[str, tuple[str, list[Figure]]] = {
             "throughput": (at.text if at else "", [each for each in figures["throughput"] if at and at.holds(each)]),
-            "opening": (f"{text.exact(opened[0]['records'])} records in the store" if opened else "", opened),
+            "opening": (f"{text.exact(openings[0]['records'])} records in the store" if openings else "", openings),
         }
         for measure in MEASURES:
             cell, rows = cells[measure.kind]
@@ -169,5 +169,5 @@ def _timeline(runs: Sequence[Line], measure: FigureColumn) -> Chart:
 
 def _step(line: Line) -> str:
     """Return the place of a run on the axis: its time, and the label for a tick after a bar."""
-    changed = "*" if line.commit.endswith(CHANGED) else ""
-    return f"{line.date}|{line.commit[:7] + changed if line.commit else line.date[:10]}"
+    mark = "*" if line.commit.endswith(CHANGED) else ""
+    return f"{line.date}|{line.commit[:7] + mark if line.commit else line.date[:10]}"

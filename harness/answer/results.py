@@ -63,8 +63,8 @@ def left_out_of(facts: Mapping[str, Any]) -> str:
 
 def problems_of(facts: Mapping[str, Any]) -> str:
     """Return a sentence for the first page about what a run could not measure, from its facts; "" for nothing."""
-    found = facts.get("problems") or ()
-    return f"**{len(found):,} of its measurements failed:** {'; '.join(found)}." if found else ""
+    problems = facts.get("problems") or ()
+    return f"**{len(problems):,} of its measurements failed:** {'; '.join(problems)}." if problems else ""
 
 
 def all_figures(rows: Rows) -> dict[str, list[Figure]]:
@@ -113,8 +113,8 @@ def first_page(
 ) -> str:
     """Return the page. ``facts`` are the settings of the run, ``drawn`` the files of plots beside the report."""
     backends = environment["backends"]
-    found = choices(figures, backends)
-    notice = busy_notice(found, figures)
+    picks = choices(figures, backends)
+    notice = busy_notice(picks, figures)
     sections = {
         "What was proven": ["".join(f"* {sentence}\n" for sentence in proven(figures, pages))],
         "All backends side by side": [summary_table(figures, backends).markdown()],
@@ -136,7 +136,7 @@ def first_page(
             *(f"{note}\n" for note in (problems_of(facts), left_out_of(facts)) if note),
             f"The same with plots that show values, filters and the history of runs: [index.html]({BROWSER_PAGE}).\n",
             f"Contents: {contents}. One page each: {measured}, [the machine]({MACHINE_FILE}).\n",
-            choice_table(found).markdown(),
+            choice_table(picks).markdown(),
             "Each pick has the best median among the backends that can do it and kept every promise at that level in "
             "this run, and its interval overlaps with no other. *No difference* names all backends that the run cannot "
             "distinguish. What the levels mean:\n",
@@ -153,8 +153,8 @@ def proven(figures: Figures, pages: Sequence[Page]) -> list[str]:
 
 
 def _plots(page: Page, drawn: Collection[str]) -> list[str]:
-    shown = images(page.plots, drawn)
-    return [f"[{page.title}]({page.file}):\n", *shown] if shown else []
+    plots = images(page.plots, drawn)
+    return [f"[{page.title}]({page.file}):\n", *plots] if plots else []
 
 
 def _page_table(pages: Sequence[Page]) -> str:
@@ -197,9 +197,9 @@ def summary_table(
     """Return one line per backend at one level: the table of README, without ``intervals``, and of the terminal."""
     at = reference(figures["throughput"], durability)
     rates = {figure["backend"]: figure for figure in figures["throughput"] if at is not None and at.holds(figure)}
-    opened = {figure["backend"]: figure for figure in largest_state(figures["opening"], durability)}
+    openings = {figure["backend"]: figure for figure in largest_state(figures["opening"], durability)}
     names = sorted({*rates, *(figure["backend"] for figure in figures["crash"] if figure["durability"] == durability)})
-    shown = with_interval if intervals else _median
+    with_unit = with_interval if intervals else _median
     rows = []
     for name in sorted(names, key=lambda name: -(rates.get(name, {}).get("records_per_s") or 0)):
         figure = rates.get(name, {})
@@ -208,15 +208,15 @@ def summary_table(
             [
                 name,
                 _kept(facts),
-                shown(figure, "records_per_s", text.count),
-                shown(figure, "commit_p99_us", text.latency),
-                shown(opened.get(name, {}), "ready_s", text.duration),
-                shown(figure, "peak_memory_bytes", text.size),
-                shown(figure, "bytes_on_disk", text.size),
+                with_unit(figure, "records_per_s", text.count),
+                with_unit(figure, "commit_p99_us", text.latency),
+                with_unit(openings.get(name, {}), "ready_s", text.duration),
+                with_unit(figure, "peak_memory_bytes", text.size),
+                with_unit(figure, "bytes_on_disk", text.size),
                 crash_count(figures, name, durability),
             ]
         )
-    size = next((figure["records"] for figure in opened.values()), 0)
+    size = next((figure["records"] for figure in openings.values()), 0)
     times = _times([figure["repeats"] for figure in rates.values()], intervals=intervals)
     what = f", {at.text}{times}" if at is not None else ""
     head = (

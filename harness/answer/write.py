@@ -30,7 +30,7 @@ from stores.errors import ConfigError
 FIGURES_FILE, ENVIRONMENT_FILE = "figures.jsonl", "environment.json"
 RESULTS, README = ROOT / "results", SOURCE / "README.md"
 COVERAGE_FILE = RESULTS / "coverage.json"
-"""What the runs of the profile night have tried together; each adds to it."""
+"""The points that all runs of the profile night have tried; each run adds to it."""
 TABLE_BEGIN, TABLE_END = "<!-- table -->", "<!-- end of table -->"
 
 
@@ -102,24 +102,27 @@ def write_report(run_folder: Path, results: Path, readme: Path | None = None) ->
     try:
         results.mkdir(parents=True, exist_ok=True)
         with _only_writer(results), tempfile.TemporaryDirectory(prefix=".report-", dir=results) as scratch:
-            made = Path(scratch)
+            new_folder = Path(scratch)
             # Read again: another run may have ended meanwhile, and added its line.
             history = with_run(read_history(results / HISTORY_FILE), figures, facts, environment)
             plots = [plot for page in pages if page.body for plot in page.plots]
-            drawn = draw(plots, environment["backends"], made)
-            _write(made / FIRST_PAGE, first_page(figures, pages, facts, environment, drawn))
+            plot_files = draw(plots, environment["backends"], new_folder)
+            _write(new_folder / FIRST_PAGE, first_page(figures, pages, facts, environment, plot_files))
             for page in pages:
                 if page.body:
-                    _write(made / page.file, page.markdown(f"{run_of(facts)}.", drawn))
-            _write(made / MACHINE_FILE, machine_page(facts, environment))
-            _write(made / BROWSER_PAGE, browser_page(figures, pages, facts, environment, history))
+                    _write(new_folder / page.file, page.markdown(f"{run_of(facts)}.", plot_files))
+            _write(new_folder / MACHINE_FILE, machine_page(facts, environment))
+            _write(new_folder / BROWSER_PAGE, browser_page(figures, pages, facts, environment, history))
             if history:
-                _write(made / HISTORY_FILE, history_text(history))
-            _write(made / FIGURES_FILE, _lines(figures))
-            _write(made / ENVIRONMENT_FILE, json.dumps({"run": facts, **environment}, indent=2, sort_keys=True) + "\n")
-            new = sorted(file.name for file in made.iterdir())
+                _write(new_folder / HISTORY_FILE, history_text(history))
+            _write(new_folder / FIGURES_FILE, _lines(figures))
+            _write(
+                new_folder / ENVIRONMENT_FILE,
+                json.dumps({"run": facts, **environment}, indent=2, sort_keys=True) + "\n",
+            )
+            new = sorted(file.name for file in new_folder.iterdir())
             for name in new:
-                os.replace(made / name, results / name)
+                os.replace(new_folder / name, results / name)
             for stale in [*results.glob("*.svg"), *(results / page.file for page in pages)]:
                 if stale.name not in new:
                     stale.unlink(missing_ok=True)

@@ -143,18 +143,24 @@ def last_complaint(folder: Path) -> str:
 def complaint_in(text: str) -> str:
     """Return the line that names the error, if there is one; lines after it are notes."""
     lines = text.strip().splitlines()
-    named = [line for line in lines if _NAMED_ERROR.match(line)]
-    return (named or lines or [""])[-1]
+    error_lines = [line for line in lines if _NAMED_ERROR.match(line)]
+    return (error_lines or lines or [""])[-1]
 
 
 def child_environment(code: str | None, work: Path) -> dict[str, str]:
     """Return the environment of a process of a trial, whose temporary folder is ``work``."""
     # Pass only those variables that the interpreter may need to start.
-    kept = {
+    variables = {
         name: os.environ[name] for name in ("PATH", "LD_LIBRARY_PATH", "SYSTEMROOT", "JAVA_HOME") if name in os.environ
     }
     path = code or str(Path(harness.__file__).parents[1])
-    return kept | {"PYTHONPATH": path, "TMPDIR": str(work), "PYTHONHASHSEED": "0", "LC_ALL": "C.UTF-8", "TZ": "UTC"}
+    return variables | {
+        "PYTHONPATH": path,
+        "TMPDIR": str(work),
+        "PYTHONHASHSEED": "0",
+        "LC_ALL": "C.UTF-8",
+        "TZ": "UTC",
+    }
 
 
 ARGUMENTS_FILE, FIGURES_FILE = "arguments", "figures"

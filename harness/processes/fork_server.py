@@ -103,8 +103,8 @@ class ForkServer:
 
         Raises: ForkServerError if the fork server could not start.
         """
-        [told] = self._exchange(b"", 1, _ANSWER_S, "it began")
-        return Path(os.fsdecode(told))
+        [line] = self._exchange(b"", 1, _ANSWER_S, "it began")
+        return Path(os.fsdecode(line))
 
     def run(
         self, function: str, arguments: Mapping[str, Any], *, deadline_s: float, shared: bool = False
@@ -168,11 +168,11 @@ class ForkServer:
         assert self._parent.stdin is not None
         assert self._parent.stdout is not None
         inlet, outlet = self._parent.stdin.fileno(), self._parent.stdout.fileno()
-        until, left = time.monotonic() + seconds, memoryview(said)
+        until, unsent = time.monotonic() + seconds, memoryview(said)
         try:
             while self._heard.count(b"\n") < num_lines:
                 readable, writable, _ = select.select(
-                    [outlet], [inlet] if left else [], [], max(0.0, until - time.monotonic())
+                    [outlet], [inlet] if unsent else [], [], max(0.0, until - time.monotonic())
                 )
                 if not readable and not writable:
                     self._kill()
@@ -181,7 +181,7 @@ class ForkServer:
                         "killed: it was stopped, or the machine has no time for it. Give it some, and run this again"
                     )
                 if writable:
-                    left = left[os.write(inlet, left[: select.PIPE_BUF]) :]
+                    unsent = unsent[os.write(inlet, unsent[: select.PIPE_BUF]) :]
                 if readable:
                     more = os.read(outlet, 1 << 16)
                     if not more:
@@ -237,17 +237,17 @@ def fork_server(*, preload: bool) -> Iterator[ForkServer | None]:
     try:
         if not preload and sys.platform != "linux":
             raise ConfigError("processes are forked on Linux only")
-        made = ForkServer(preload=preload, within=quick_folder())
+        server = ForkServer(preload=preload, within=quick_folder())
     except ConfigError:
         yield None
         return
-    with made:
-        yield made
+    with server:
+        yield server
 
 
 def _environment() -> dict[str, str]:
     # Pass only those variables that the interpreter may need to start.
-    kept = {name: os.environ[name] for name in ("PATH", "LD_LIBRARY_PATH") if name in os.environ}
+    variables = {name: os.environ[name] for name in ("PATH", "LD_LIBRARY_PATH") if name in os.environ}
     code = str(Path(harness.__file__).parents[1])
     fixed = {"PYTHONPATH": code, "PYTHONHASHSEED": "0", "LC_ALL": "C.UTF-8", "TZ": "UTC"}
-    return kept | fixed | {"MALLOC_MMAP_THRESHOLD_": _MAPPED_BYTES}
+    return variables | fixed | {"MALLOC_MMAP_THRESHOLD_": _MAPPED_BYTES}

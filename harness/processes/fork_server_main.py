@@ -270,9 +270,9 @@ def _carry_out(request: dict[str, Any]) -> tuple[dict[str, Any], Any]:
 
 
 def _write(descriptor: int, text: bytes) -> None:
-    left = memoryview(text)
-    while left:
-        left = left[os.write(descriptor, left) :]
+    rest = memoryview(text)
+    while rest:
+        rest = rest[os.write(descriptor, rest) :]
 
 
 def _drain(outlet: int, answer: bytearray) -> bool:

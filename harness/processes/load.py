@@ -49,8 +49,8 @@ class LoadWatch:
         wall_s, cpu_s, times = perf_counter() - self._wall, self._used_cpu_s() - self._cpu, cpu_times()
         figures: dict[str, Any] = {"wall_s": wall_s, "cpu_s": cpu_s, "load_average": os.getloadavg()[0]}
         if times is not None and self._times is not None:
-            passed = (now - before for now, before in zip(times, self._times, strict=True))
-            figures |= zip(("machine_s", "machine_busy_s", "machine_steal_s"), passed, strict=True)
+            differences = (now - before for now, before in zip(times, self._times, strict=True))
+            figures |= zip(("machine_s", "machine_busy_s", "machine_steal_s"), differences, strict=True)
         return figures
 
 
@@ -94,9 +94,9 @@ def load_columns(figures: Sequence[Mapping[str, Any]]) -> dict[str, float | None
 
 def median_load(rows: Iterable[Mapping[str, Any]]) -> dict[str, float | None]:
     """Return the medians of the load of several measurements, from their rows; None for what no row has."""
-    found = list(rows)
-    known = {name: [row[name] for row in found if row.get(name) is not None] for name in LOAD_COLUMNS}
-    return {name: median(values) if values else None for name, values in known.items()}
+    all_rows = list(rows)
+    loads = {name: [row[name] for row in all_rows if row.get(name) is not None] for name in LOAD_COLUMNS}
+    return {name: median(values) if values else None for name, values in loads.items()}
 
 
 def is_busy(row: Mapping[str, Any]) -> bool:
@@ -112,10 +112,10 @@ def machine_speed() -> float:
     numbers = Random(1).sample(range(1 << 40), _PAIRS)
     began = perf_counter()
     for _ in range(_TURNS):
-        made = {number.to_bytes(16): b"%0100d" % number for number in numbers}
+        pairs = {number.to_bytes(16): b"%0100d" % number for number in numbers}
         checksum = 0
-        for key in sorted(made):
-            checksum = crc32(made[key], checksum)
+        for key in sorted(pairs):
+            checksum = crc32(pairs[key], checksum)
     return _TURNS * _PAIRS / (perf_counter() - began)
 
 

@@ -92,13 +92,13 @@ class SparkCluster:
 
     def executors(self) -> list[psutil.Process]:
         """The executors that run now, on any worker."""
-        found = []
+        executors = []
         for worker in self._workers:
             for process in _session_of(worker.pid):
                 with contextlib.suppress(psutil.Error):
                     if EXECUTOR_CLASS in process.cmdline():
-                        found.append(process)
-        return found
+                        executors.append(process)
+        return executors
 
     def kill_executor(self) -> int:
         """Kill one executor with SIGKILL, once there is one; returns its process id. Its worker starts another."""
@@ -169,8 +169,8 @@ class SparkCluster:
     def _port_of(self, service: str) -> str | None:
         """Return the port that a service of the master listens on, from the master's log; None before it listens."""
         log = self._log("master").read_text(errors="replace")
-        started = re.search(rf"Successfully started service '{service}' on port (\d+)\.\n", log)
-        return started and started[1]
+        line = re.search(rf"Successfully started service '{service}' on port (\d+)\.\n", log)
+        return line and line[1]
 
     def _wait(self, condition: Callable[[], bool], what: str, log: str) -> None:
         deadline = time.monotonic() + self._timeout_s
@@ -194,12 +194,12 @@ def end_session(process: subprocess.Popen[bytes]) -> None:
 
 
 def _session_of(leader: int) -> list[psutil.Process]:
-    found = []
+    processes = []
     for process in psutil.process_iter():
         with contextlib.suppress(ProcessLookupError, PermissionError):
             if os.getsid(process.pid) == leader:
-                found.append(process)
-    return found
+                processes.append(process)
+    return processes
 
 
 def _temporary_folder() -> tempfile.TemporaryDirectory[str]:

@@ -124,11 +124,11 @@ class Chart:
         Marks with a number that has no place on a scale are left out. ``printed`` leaves out what is not printed.
         """
         panels = [self._panel(panel, sorted(backends)) for panel in self.panels if panel.printed or not printed]
-        drawn = [panel for panel in panels if panel["values"]]
-        if not drawn:
+        filled = [panel for panel in panels if panel["values"]]
+        if not filled:
             return None
         words = {each: getattr(self, each) for each in ("name", "title", "kind", "label", "unit", "steps")}
-        return {**words, "key": self._key([value for panel in drawn for value in panel["values"]]), "panels": drawn}
+        return {**words, "key": self._key([value for panel in filled for value in panel["values"]]), "panels": filled}
 
     def _panel(self, panel: Panel, backends: Sequence[str]) -> dict[str, Any]:
         marks = [mark for mark in panel.marks if is_drawable(mark.value, mark.low, mark.high)]
@@ -154,10 +154,10 @@ class Chart:
     def _value(self, mark: Mark, backends: Sequence[str]) -> dict[str, Any]:
         """Return the properties of a mark without those that have their default."""
         by_backend = "circle" if self.kind == "dots" else _SHAPES[_place(mark.backend, backends) % len(_SHAPES)]
-        named = {
+        properties = {
             each.name: getattr(mark, each.name) for each in fields(mark) if getattr(mark, each.name) != each.default
         }
-        return {**named, "subject": mark.subject or mark.backend, "shape": mark.shape or by_backend}
+        return {**properties, "subject": mark.subject or mark.backend, "shape": mark.shape or by_backend}
 
     def _key(self, values: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
         """Return the explanations of shapes and colours, each with its ``text``."""
@@ -180,7 +180,7 @@ def draw(charts: Iterable[Chart], backends: Collection[str], folder: Path, file_
     """Draw every chart that has marks to print into ``folder``. Return the names of the files."""
     import vl_convert
 
-    drawn = []
+    names = []
     for chart in charts:
         specification = printed_chart(chart, backends)
         if specification is not None:
@@ -189,8 +189,8 @@ def draw(charts: Iterable[Chart], backends: Collection[str], folder: Path, file_
                 file.write_text(vl_convert.vegalite_to_svg(specification), encoding="utf-8")
             else:
                 file.write_bytes(vl_convert.vegalite_to_png(specification))
-            drawn.append(file.name)
-    return drawn
+            names.append(file.name)
+    return names
 
 
 def printed_chart(chart: Chart, backends: Collection[str]) -> dict[str, Any] | None:
@@ -210,8 +210,12 @@ def printed_chart(chart: Chart, backends: Collection[str]) -> dict[str, Any] | N
 @cache
 def specifications() -> dict[str, Any]:
     """Return each kind of chart without values. Words in capitals stand for its scale, its ticks and its colours."""
-    found = sorted(_SPECIFICATIONS.iterdir(), key=lambda file: file.name)
-    texts = {file.name.removesuffix(".json"): file.read_text("utf-8") for file in found if file.name.endswith(".json")}
+    specification_files = sorted(_SPECIFICATIONS.iterdir(), key=lambda file: file.name)
+    texts = {
+        file.name.removesuffix(".json"): file.read_text("utf-8")
+        for file in specification_files
+        if file.name.endswith(".json")
+    }
     return {kind: json.loads(text) for kind, text in texts.items()}
 
 

@@ -38,8 +38,8 @@ class Coverage:
 
     def tried(self, experiment: str, subject: str, fault: str, definition: str) -> frozenset[int]:
         """Return the points that were tried under the same definition."""
-        known = self.entries.get((experiment, subject, fault))
-        return known[0].tried if known is not None and known[0].definition == definition else frozenset()
+        entry = self.entries.get((experiment, subject, fault))
+        return entry[0].tried if entry is not None and entry[0].definition == definition else frozenset()
 
     def known(self, experiment: str, subject: str, fault: str) -> Covered | None:
         """Return the points that were tried; None if there are none."""
@@ -62,8 +62,8 @@ class Coverage:
         return sums
 
     def _when(self, key: tuple[str, str, str]) -> str:
-        known = self.entries.get(key)
-        return known[1] if known is not None else ""
+        entry = self.entries.get(key)
+        return entry[1] if entry is not None else ""
 
 
 def coverage_sentence(facts: Mapping[str, Any], experiment: str) -> str:
@@ -88,11 +88,11 @@ def ranges(numbers: Iterable[int]) -> str:
 
 def numbers(ranges_: str) -> frozenset[int]:
     """Return the numbers that ``ranges`` has made a text of. Raises: ValueError."""
-    found: set[int] = set()
+    all_numbers: set[int] = set()
     for part in filter(None, ranges_.split(",")):
         first, _, last = part.partition("-")
-        found |= set(range(int(first), int(last or first) + 1))
-    return frozenset(found)
+        all_numbers |= set(range(int(first), int(last or first) + 1))
+    return frozenset(all_numbers)
 
 
 LEFT_OUT = "left_out"

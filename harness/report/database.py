@@ -44,10 +44,10 @@ _AGGREGATES: Mapping[str, Callable[[list[float]], float | None]] = {
 
 def query(figures: Figures, sql: str) -> list[Figure]:
     """Return the lines of a query over figures. There are none if a kind that it names has no figures."""
-    named = sorted(set(re.findall(r"\b(\w+)_figure\b", sql)))
-    if not all(figures.get(kind) for kind in named):
+    kinds = sorted(set(re.findall(r"\b(\w+)_figure\b", sql)))
+    if not all(figures.get(kind) for kind in kinds):
         return []
-    return _answer({f"{kind}_figure": ({}, figures[kind]) for kind in named}, sql)
+    return _answer({f"{kind}_figure": ({}, figures[kind]) for kind in kinds}, sql)
 
 
 def lines_of(kinds: Kinds, rows: Mapping[str, Sequence[Row]], sql: str) -> list[Figure]:

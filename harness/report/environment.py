@@ -53,7 +53,7 @@ def environment(work: Path) -> dict[str, Any]:
             "LMDB": _lmdb(),
             "SQLite": f"{sqlite_library.VERSION} ({sqlite_library.NAME})",
         },
-        "packages": {name: found for name in PACKAGES if (found := _package(name)) is not None},
+        "packages": {name: number for name in PACKAGES if (number := _package(name)) is not None},
         "backends": {name: _backend(name, backend) for name, backend in sorted(backends().items())},
     }
 
@@ -72,10 +72,10 @@ def _backend(name: str, backend: Backend) -> dict[str, Any]:
 
 def _cpu_model() -> str:
     try:
-        found = re.search(r"^model name\s*:\s*(.+)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
+        line = re.search(r"^model name\s*:\s*(.+)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
     except OSError:
-        found = None
-    return found[1] if found else platform.processor() or "unknown"
+        line = None
+    return line[1] if line else platform.processor() or "unknown"
 
 
 def _cores() -> int:
@@ -120,9 +120,9 @@ def _rocksdb() -> str:
     with tempfile.TemporaryDirectory() as folder:
         Rdict(folder).close()
         for options in Path(folder).glob("OPTIONS-*"):
-            found = re.search(r"rocksdb_version=(\S+)", options.read_text())
-            if found:
-                return found[1]
+            line = re.search(r"rocksdb_version=(\S+)", options.read_text())
+            if line:
+                return line[1]
     return "unknown"
 
 
@@ -152,17 +152,17 @@ def commit_of(root: Path) -> str:
     if _git(root, "rev-parse", "--show-cdup") != "":
         return ""
     commit = _git(root, "rev-parse", "HEAD") or ""
-    changed = _git(root, "status", "--porcelain", "--untracked-files=no", "--", ".", *_WRITTEN)
-    return f"{commit}{CHANGED if changed else ''}" if commit else ""
+    changes = _git(root, "status", "--porcelain", "--untracked-files=no", "--", ".", *_WRITTEN)
+    return f"{commit}{CHANGED if changes else ''}" if commit else ""
 
 
 def _git(root: Path, *arguments: str) -> str | None:
     """Return what git prints; None if it fails."""
     try:
-        done = subprocess.run(["git", *arguments], cwd=root, capture_output=True, text=True, timeout=60, check=False)
+        process = subprocess.run(["git", *arguments], cwd=root, capture_output=True, text=True, timeout=60, check=False)
     except (OSError, subprocess.TimeoutExpired):
         return None
-    return done.stdout.strip() if done.returncode == 0 else None
+    return process.stdout.strip() if process.returncode == 0 else None
 
 
 MACHINE_FILE = "machine.md"

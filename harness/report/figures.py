@@ -131,10 +131,10 @@ def ratio_interval(
         ordered = np.sort(random.choice(np.asarray(drawn_from, float), (_RESAMPLES, count)), axis=1)
         return (ordered[:, (count - 1) // 2] + ordered[:, count // 2]) / 2
 
-    drawn = [medians(above, len(above)) / medians(below, len(below))]
+    samples = [medians(above, len(above)) / medians(below, len(below))]
     if deviations:
-        drawn.append(ratio * np.exp(medians(deviations, len(above)) - medians(deviations, len(below))))
-    ends = [np.quantile(ratios, (tail, 1 - tail)) for ratios in drawn]
+        samples.append(ratio * np.exp(medians(deviations, len(above)) - medians(deviations, len(below))))
+    ends = [np.quantile(ratios, (tail, 1 - tail)) for ratios in samples]
     return Interval(float(min(low for low, _ in ends)), ratio, float(max(high for _, high in ends)), confidence)
 
 
@@ -143,11 +143,11 @@ def log_deviations(groups: Iterable[Sequence[float]]) -> list[float]:
 
     They are scaled up, because a mean of few repeats lies nearer to them than the true one.
     """
-    found: list[float] = []
+    deviations: list[float] = []
     for repeats in groups:
         logs = np.log(np.asarray(repeats, float))
-        found += ((logs - logs.mean()) * (len(repeats) / (len(repeats) - 1)) ** 0.5).tolist()
-    return found
+        deviations += ((logs - logs.mean()) * (len(repeats) / (len(repeats) - 1)) ** 0.5).tolist()
+    return deviations
 
 
 def columns(figure_name: str) -> tuple[str, str]:

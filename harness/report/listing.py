@@ -157,12 +157,12 @@ class Report:
         plots: Sequence[Chart] = (),
     ) -> Page:
         """Return the page. ``more`` tables follow its own; ``absent`` says why nothing was measured."""
-        made = [table for listing in self.listings for table in listing.tables(figures)]
+        own_tables = [table for listing in self.listings for table in listing.tables(figures)]
         return Page(
             self.name,
             self.title,
-            [shown if isinstance(shown, str) else sentence(figures, *shown) for shown in self.shows],
-            [*before, *tables(*made, *more)] if any(figures.get(kind) for kind in self.kinds) else (),
+            [words if isinstance(words, str) else sentence(figures, *words) for words in self.shows],
+            [*before, *tables(*own_tables, *more)] if any(figures.get(kind) for kind in self.kinds) else (),
             self.method,
             findings,
             [*(plot.drawn(figures) for plot in self.plots), *plots],

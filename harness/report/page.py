@@ -135,14 +135,16 @@ class TextTable(NamedTuple):
             return f"{self.caption}: {text.NOT_MEASURED}."
         rows = [[_unmarked(cell) for cell in row] for row in self.rows]
         common = [place for place in self.shown_once if len(rows) > 1 and len({row[place] for row in rows}) == 1]
-        shown = [place for place in range(len(self.head)) if place not in common]
+        places = [place for place in range(len(self.head)) if place not in common]
         lines = text.plain_table(
-            [self.head[place] for place in shown],
-            [[row[place] for place in shown] for row in rows],
-            [number for number, place in enumerate(shown) if place in self.right],
+            [self.head[place] for place in places],
+            [[row[place] for place in places] for row in rows],
+            [number for number, place in enumerate(places) if place in self.right],
         )
-        said = [f"{self.head[place]}: {rows[0][place]}" for place in common if rows[0][place] not in ("", text.NONE)]
-        below = f"\nIn every line: {', '.join(said)}." if said else ""
+        constants = [
+            f"{self.head[place]}: {rows[0][place]}" for place in common if rows[0][place] not in ("", text.NONE)
+        ]
+        below = f"\nIn every line: {', '.join(constants)}." if constants else ""
         return f"{_unmarked(self.caption)}:\n{lines}{below}"
 
 

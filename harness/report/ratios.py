@@ -25,11 +25,11 @@ def ratio_of(repeats: Sequence[float], busy: int = 0) -> dict[str, Any]:
     The two sides of a repeat were measured one right after the other. ``busy`` is the number of repeats during which
     the machine was busy with other work.
     """
-    found, (low, high) = interval(repeats), columns("ratio")
+    ends, (low, high) = interval(repeats), columns("ratio")
     return {
         "ratio": median(repeats),
-        low: found.low if found else None,
-        high: found.high if found else None,
+        low: ends.low if ends else None,
+        high: ends.high if ends else None,
         "repeats": len(repeats),
         "busy": busy,
     }
@@ -40,28 +40,28 @@ def ratios(rows: Iterable[Row]) -> list[Figure]:
 
     ``verdict`` says that in words, and why a run does not decide.
     """
-    made = ({"reason": None, **row, "kind": "ratio"} for row in rows)
-    return in_order({**row, **dict(zip(("met", "verdict"), _judged(row), strict=True))} for row in made)
+    figures = ({"reason": None, **row, "kind": "ratio"} for row in rows)
+    return in_order({**row, **dict(zip(("met", "verdict"), _judged(row), strict=True))} for row in figures)
 
 
 def _judged(row: Row) -> tuple[bool | None, str]:
-    wanted, repeats = row["at_least"], row.get("repeats") or 1
+    threshold, repeats = row["at_least"], row.get("repeats") or 1
     low, high = (row.get(end) for end in columns("ratio"))
-    if wanted is None:
+    if threshold is None:
         return None, text.NONE
     if low is None or high is None:
         return None, "measured once" if repeats == 1 else f"measured {repeats} times only"
     if (row.get("busy") or 0) > BUSY_REPEATS * repeats:
         return None, "the machine was busy"
-    if low >= wanted:
+    if low >= threshold:
         return True, "yes"
-    return (False, "**no**") if high < wanted else (None, "undecided")
+    return (False, "**no**") if high < threshold else (None, "undecided")
 
 
 def ratio_finding(figures: Figures) -> PageFinding:
     """Return how many ratios reach their threshold, of those that the run decides."""
-    asked = [figure["met"] for figure in figures["ratio"] if figure["met"] is not None]
-    return PageFinding("ratios with a threshold", len(asked), asked.count(True), "reached it")
+    results = [figure["met"] for figure in figures["ratio"] if figure["met"] is not None]
+    return PageFinding("ratios with a threshold", len(results), results.count(True), "reached it")
 
 
 def ratio_sentence(figures: Figures, section: str = "") -> str:

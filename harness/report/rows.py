@@ -119,15 +119,15 @@ def write_rows(run_folder: Path, kind: str, rows: Iterable[Row], kinds: Kinds) -
     Raises: ConfigError for an unknown kind, a value that does not fit its column, or if they cannot be written.
     """
     columns = {name: _TYPES[type_] for name, type_ in _columns(kind, kinds).items()}
-    given = [dict(row) for row in rows]
-    if not given:
+    all_rows = [dict(row) for row in rows]
+    if not all_rows:
         return 0
-    more = sorted({name for row in given for name in row} - {*columns, "kind"})
+    more = sorted({name for row in all_rows for name in row} - {*columns, "kind"})
     try:
         table = pa.table(
             {
-                **{name: pa.array([row.get(name) for row in given], type_) for name, type_ in columns.items()},
-                **{name: pa.array([row.get(name) for row in given]) for name in more},
+                **{name: pa.array([row.get(name) for row in all_rows], type_) for name, type_ in columns.items()},
+                **{name: pa.array([row.get(name) for row in all_rows]) for name in more},
             }
         )
     except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError) as error:
@@ -141,9 +141,9 @@ def write_rows(run_folder: Path, kind: str, rows: Iterable[Row], kinds: Kinds) -
         os.replace(beside, part)
     except OSError as error:
         raise ConfigError(
-            f"{folder} cannot take {len(given):,} rows ({_reason(error)}): correct that, and run again"
+            f"{folder} cannot take {len(all_rows):,} rows ({_reason(error)}): correct that, and run again"
         ) from error
-    return len(given)
+    return len(all_rows)
 
 
 def read_rows(run_folder: Path, kind: str, kinds: Kinds) -> list[dict[str, Any]]:
@@ -171,12 +171,12 @@ def read_all(run_folder: Path, kinds: Kinds) -> dict[str, list[dict[str, Any]]]:
 
 def missing_columns(run_folder: Path, kinds: Kinds) -> list[str]:
     """Return each file of a run that lacks columns of its kind, with these: it is of another version."""
-    found = []
+    complaints = []
     for kind, columns in kinds.items():
         for part in sorted((run_folder / kind).glob("part-*.parquet")):
             if lacking := sorted(columns.keys() - set(pq.read_schema(part).names)):
-                found.append(f"{part} has no {', '.join(lacking)}")
-    return found
+                complaints.append(f"{part} has no {', '.join(lacking)}")
+    return complaints
 
 
 def by_kind(rows: Sequence[Row], kinds: Kinds) -> dict[str, list[Row]]:

@@ -81,9 +81,9 @@ def plain_table(head: Sequence[str], rows: Sequence[Sequence[str]], right: Itera
 
 def failures(what: str, lines: Sequence[str]) -> str:
     """Return the number of failures and the first of them as a list. A line may have further lines below it."""
-    shown = "\n".join(f"* {line}" for line in lines[:FAILURES_SHOWN])
+    first = "\n".join(f"* {line}" for line in lines[:FAILURES_SHOWN])
     more = f"\n\nand {len(lines) - FAILURES_SHOWN} more." if len(lines) > FAILURES_SHOWN else ""
-    return f"**{what}: {len(lines)}.**\n\n{shown}{more}\n"
+    return f"**{what}: {len(lines)}.**\n\n{first}{more}\n"
 
 
 LEVELS = ("CHANGELOG", "PROCESS", "DISK")

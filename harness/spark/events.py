@@ -118,8 +118,8 @@ def event_log(
         if counts.corrupt and log.format() is EventLogFormat.CSV:
             # Slower, because Spark reads a file as a whole then, so only if a line by itself is no row.
             whole = _events(spark, log, multi_line=True)
-            if (counted := _counts(whole)).corrupt < counts.corrupt:
-                events, counts = whole, counted
+            if (whole_counts := _counts(whole)).corrupt < counts.corrupt:
+                events, counts = whole, whole_counts
         events = _usable(events, counts, log, say)
     except (PySparkException, Py4JJavaError) as error:
         raise _translated(error, log) from error
@@ -203,10 +203,10 @@ def _read(spark: SparkSession, log: EventLog, *, multi_line: bool) -> DataFrame:
         "multiLine": multi_line,
     }
     reader = spark.read.format(format_.value).options(**options)
-    found = reader.load(path)
-    fields = [field for field in found.schema.fields if field.name != _CORRUPT]
+    frame = reader.load(path)
+    fields = [field for field in frame.schema.fields if field.name != _CORRUPT]
     if not fields:
-        if found.columns:
+        if frame.columns:
             raise EventLogFormatError(f"no line of {log.path} can be read as {format_.value}: correct or rename it")
         raise EventLogEmptyError(f"{log.path} is empty: it has not even columns")
     return reader.schema(T.StructType([*fields, T.StructField(_CORRUPT, T.StringType())])).load(path)
@@ -280,7 +280,7 @@ def _usable(events: DataFrame, counts: _Counts, log: EventLog, say: Callable[[st
         raise EventLogEmptyError(f"{log.path} has columns but no events")
     garbled = counts.garbled if log.format() is not EventLogFormat.PARQUET else 0
     form = log.format()
-    found: list[tuple[int, str, str, type[EventLogError]]] = [
+    problems: list[tuple[int, str, str, type[EventLogError]]] = [
         (
             counts.corrupt,
             f"can't be read as {form.value}" + (f" ({_LINE_RULES[form]})" if form in _LINE_RULES else ""),
@@ -302,7 +302,7 @@ def _usable(events: DataFrame, counts: _Counts, log: EventLog, say: Callable[[st
             EventLogValueError,
         ),
     ]
-    wrong = [each for each in found if each[0]]
+    wrong = [each for each in problems if each[0]]
     if not wrong:
         return events
     no_times = _no_times(events) if counts.timeless else ()
@@ -316,13 +316,13 @@ def _usable(events: DataFrame, counts: _Counts, log: EventLog, say: Callable[[st
     good = ~F.col(_CORRUPT) & ~_keyless() & ~_timeless()
     if garbled:
         good &= ~_garbled()
-    left = events.filter(good)
-    kept = left.count()
-    if not kept:
+    usable = events.filter(good)
+    number = usable.count()
+    if not number:
         raise EventLogEmptyError(f"none of the {counts.rows:,} rows of {log.path} can be an event{examples}")
     reasons = ", ".join(f"{count:,} {problem}" for count, problem, _, _ in wrong)
-    say(f"left out {counts.rows - kept:,} of {counts.rows:,} rows of {log.path}: {reasons}{examples}")
-    return left
+    say(f"left out {counts.rows - number:,} of {counts.rows:,} rows of {log.path}: {reasons}{examples}")
+    return usable
 
 
 def _keyless() -> Column:

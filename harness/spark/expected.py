@@ -192,8 +192,8 @@ def differences(actual: DataFrame, expected: DataFrame) -> DataFrame:
     ``repeated`` for a key that one side has more than once), ``actual`` and ``expected`` (binary, null where absent).
     """
     columns = ("partition", "store", "key", "value")
-    wanted = expected.select(*columns, F.lit(False).alias("is_actual"))
-    both = actual.select(*columns, F.lit(True).alias("is_actual")).unionByName(wanted)
+    expecteds = expected.select(*columns, F.lit(False).alias("is_actual"))
+    both = actual.select(*columns, F.lit(True).alias("is_actual")).unionByName(expecteds)
     return both.sparkSession.sql(
         """
         select partition, store, key, case

@@ -93,17 +93,17 @@ def run_gangs(
         budget = Budget(deadline, dict(enumerate(shares(round_))))
         for number, trial in enumerate(round_):
             until = budget.deadline(number)
-            done = Outcome()
+            measurements = Outcome()
             if until.remaining_s > TRIAL_S:
                 if trial.workload == EVENT_LOG and log is not None:
                     source = events.event_log(spark, log, trial.partitions, say)
                 else:
                     source = trial_events(spark, trial, seed)
-                done = measure(spark, trial, source, say=say, deadline=until)
-                outcome.rows.extend(done.rows)
-                outcome.problems.extend(done.problems)
+                measurements = measure(spark, trial, source, say=say, deadline=until)
+                outcome.rows.extend(measurements.rows)
+                outcome.problems.extend(measurements.problems)
             if trial in trials:
-                tried, _ = done.extent.get(MEASUREMENTS, (0, 0))
+                tried, _ = measurements.extent.get(MEASUREMENTS, (0, 0))
                 outcome.count(MEASUREMENTS, tried, len(trial.configurations))
         bounded = math.isfinite(deadline.at) and not deadline.passed
         round_ = experiment.next_round(trials, outcome.rows, deadline.remaining_s) if bounded else []
@@ -112,12 +112,12 @@ def run_gangs(
 
 def trial_events(spark: SparkSession, trial: ThroughputTrial, seed: int) -> DataFrame:
     """Return the events of a trial over a shipped workload. Raises: ConfigError if the workload has no events."""
-    chosen = workload(trial.workload)
-    if isinstance(chosen, Departures):
-        return events.flights(spark, trial.partitions, trial.events, late_ms=chosen.late_ms, seed=seed)
-    if isinstance(chosen, EventSource) and trial.events is not None:
-        return events.generated(spark, chosen, seed, trial.events, trial.partitions)
-    raise ConfigError(f"the workload {chosen.name!r} needs events of your own: give --events PATH and --key COLUMN")
+    source = workload(trial.workload)
+    if isinstance(source, Departures):
+        return events.flights(spark, trial.partitions, trial.events, late_ms=source.late_ms, seed=seed)
+    if isinstance(source, EventSource) and trial.events is not None:
+        return events.generated(spark, source, seed, trial.events, trial.partitions)
+    raise ConfigError(f"the workload {source.name!r} needs events of your own: give --events PATH and --key COLUMN")
 
 
 def measure(
@@ -188,7 +188,7 @@ class _Partition:
         Every configuration of the cell processes two laps without a row, because the first is faster than later ones,
         which find their keys. The fastest configuration determines the laps.
         """
-        work_s, found = self._trial.work_s, list[float]()
+        work_s, lap_times = self._trial.work_s, list[float]()
         alike = dict.fromkeys(replace(each, repeat=0) for each in self._trial.configurations if _cell(each) == cell)
         for configuration in alike if work_s else ():
             if self.all_end(deadline):
@@ -199,8 +199,8 @@ class _Partition:
             except (MeasurementFailedError, TimeOverError):
                 mine_s = 0.0  # The measurement itself fails as well, and is reported.
             if slowest_s := max(map(float, self._met.gather(repr(mine_s)))):
-                found.append(slowest_s)
-        return _laps(work_s, min(found)) if found else 1
+                lap_times.append(slowest_s)
+        return _laps(work_s, min(lap_times)) if lap_times else 1
 
     def _share(self, configuration: Configuration, laps: int) -> PartitionWork:
         return PartitionWork(configuration, self._workload, self.number, self._path, self._events, laps, self._span_ms)
@@ -215,19 +215,19 @@ class _Partition:
                 dumps.extend(_dump(dump, place, self.number, digest, self._workload.store_names))
 
         self._met.wait()
-        said = {"records": 0, "seconds": 0.0, "failure": "", "over": False}
+        summary = {"records": 0, "seconds": 0.0, "failure": "", "over": False}
         row: dict[str, Any] = {}
         try:
             share = self._share(configuration, laps)
             figures = run(share, keep, meet=self._met.wait, code=self._site.child_code(), within=self._folder)
-            said |= {name: figures[name] for name in ("records", "seconds")}
+            summary |= {name: figures[name] for name in ("records", "seconds")}
             row = {"figures": json.dumps({**figures, "laps": laps}), "digest": figures["state_digest"]}
         except MeasurementFailedError as error:
-            said["failure"] = str(error)
+            summary["failure"] = str(error)
             row = {"failure": str(error)}
         except TimeOverError:
-            said["over"] = True
-        everywhere = [json.loads(each) for each in self._met.gather(json.dumps(said))]
+            summary["over"] = True
+        everywhere = [json.loads(each) for each in self._met.gather(json.dumps(summary))]
         if any(each["over"] for each in everywhere):
             return
         yield from dumps
@@ -321,23 +321,23 @@ def _wrong_states(
     trial: ThroughputTrial, source: DataFrame, yielded: DataFrame, states: set[_State]
 ) -> dict[_State, str]:
     """Return a description of each state of ``states`` that differs from the result of Spark SQL."""
-    left, wrong = set(states), {}
-    while left:
+    unread, wrong = set(states), {}
+    while unread:
         # Compare one state of each partition at a time. There is only one unless backends disagree.
-        laps = min(left)[0]
+        laps = min(unread)[0]
         expected = expected_state(trial.workload, events.repeated(source, laps))
-        chosen = {partition: digest for of_laps, partition, digest in sorted(left) if of_laps == laps}
-        left -= {(laps, partition, digest) for partition, digest in chosen.items()}
+        digests = {partition: digest for of_laps, partition, digest in sorted(unread) if of_laps == laps}
+        unread -= {(laps, partition, digest) for partition, digest in digests.items()}
         is_chosen = functools.reduce(
             operator.or_,
-            ((F.col("partition") == partition) & (F.col("digest") == digest) for partition, digest in chosen.items()),
+            ((F.col("partition") == partition) & (F.col("digest") == digest) for partition, digest in digests.items()),
         )
         actual = yielded.where("store is not null").where(is_chosen)
-        found = differences(actual, expected.where(F.col("partition").isin(list(chosen))))
+        wrong_keys = differences(actual, expected.where(F.col("partition").isin(list(digests))))
         first = F.min(F.struct("store", "key", "difference", "actual", "expected"))
-        firsts = found.groupBy("partition").agg(F.count("*").alias("keys"), first.alias("first"))
+        firsts = wrong_keys.groupBy("partition").agg(F.count("*").alias("keys"), first.alias("first"))
         for row in firsts.collect():
-            state = laps, row["partition"], chosen[row["partition"]]
+            state = laps, row["partition"], digests[row["partition"]]
             wrong[state] = _difference(row["partition"], row["keys"], row["first"])
     return wrong
 
@@ -426,25 +426,25 @@ def meeting(context: BarrierTaskContext) -> Iterator[Meeting]:
 def _accepted(listener: socket.socket, count: int, secret: str, stack: ExitStack) -> list[TextIO]:
     """Return the connections of ``count`` other partitions, in their order."""
     listener.settimeout(HELLO_S)
-    found: dict[int, TextIO] = {}
-    while len(found) < count:
+    connections: dict[int, TextIO] = {}
+    while len(connections) < count:
         connection = stack.enter_context(listener.accept()[0])
         connection.settimeout(HELLO_S)
         # A stranger is ignored; its connection ends with the others.
         with suppress(OSError, ValueError, TypeError):
             other = _opened(connection, stack)
-            given, number = _received(other)
-            if secrets.compare_digest(given, secret):
+            word, number = _received(other)
+            if secrets.compare_digest(word, secret):
                 connection.settimeout(None)
-                found[number] = other
-    return [found[number] for number in sorted(found)]
+                connections[number] = other
+    return [connections[number] for number in sorted(connections)]
 
 
 def _opened(connection: socket.socket, stack: ExitStack) -> TextIO:
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    opened = connection.makefile("rw", encoding="utf-8")
-    stack.callback(_close, opened)
-    return opened
+    stream = connection.makefile("rw", encoding="utf-8")
+    stack.callback(_close, stream)
+    return stream
 
 
 def _close(opened: TextIO) -> None:

@@ -34,7 +34,9 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from harness.checkers.counting import wrong_rows, wrong_state, wrong_timers
-from harness.experiments.query_faults.faults import Faulty, FaultyRecords, FaultyRows
+from harness.experiments.query_faults.faults import BALLAST, FAULTS, Faulty, FaultyRecords, FaultyRows
+from harness.experiments.query_faults.notes import Notes
+from harness.processes.child import end_with_starter
 from harness.spark import stateful_queries
 from harness.spark.session import session
 from harness.workloads.workload import records_of
@@ -175,10 +177,10 @@ class Counting(QueryWorkload):
     def examine(self, spark: SparkSession, folder: Path, versions: list[int]) -> Comparison:
         spark.read.schema(SCHEMA).parquet(str(folder / "events")).createOrReplaceTempView("events")
         answer = answer_rows(spark.sql(COUNTS_ANSWER))
-        found = [wrong_rows(answer, answer_rows(spark.read.parquet(str(folder / "sink"))))]
+        texts = [wrong_rows(answer, answer_rows(spark.read.parquet(str(folder / "sink"))))]
         for version in versions:
-            found.append(wrong_state(answer, *state_rows(spark, folder, version), version))
-        return Comparison(len(answer), found)
+            texts.append(wrong_state(answer, *state_rows(spark, folder, version), version))
+        return Comparison(len(answer), texts)
 
 
 def stores_of(backend: str, durability: str) -> Mapping[str, StoreConfig]:
@@ -196,14 +198,14 @@ def count(rows: Rows, context: Context) -> Iterator[tuple[str, int, int]]:
     batches = context.store("batches")
     batches.put(b"number", b"%d" % (int(batches.get(b"number") or 0) + 1))
     latest: dict[str, Any] = {}
-    counted: dict[str, int] = {}
+    numbers: dict[str, int] = {}
     batch = 0
     for row in rows:
         latest[row.name] = row.at
-        counted[row.name] = counted.get(row.name, 0) + 1
+        numbers[row.name] = numbers.get(row.name, 0) + 1
         batch = row.batch
     counts = context.store("counts")
-    for name, number in counted.items():
+    for name, number in numbers.items():
         before = counts.get(name)
         total = number + (0 if before is None else before.value)
         counts.put(name, total, int(latest[name].timestamp() * 1000))
@@ -247,11 +249,11 @@ class TimerQuery(QueryWorkload):
     def examine(self, spark: SparkSession, folder: Path, versions: list[int]) -> Comparison:
         spark.read.schema(SCHEMA).parquet(str(folder / "events")).createOrReplaceTempView("events")
         answer, registered = answer_rows(spark.sql(TIMERS_ANSWER)), answer_rows(spark.sql(REGISTERED))
-        found = [wrong_rows(answer, answer_rows(spark.read.parquet(str(folder / "sink"))))]
+        texts = [wrong_rows(answer, answer_rows(spark.read.parquet(str(folder / "sink"))))]
         for version in versions:
             rows, _ = state_rows(spark, folder, version)
-            found.append(wrong_timers(answer, registered, rows, version))
-        return Comparison(len(answer), found)
+            texts.append(wrong_timers(answer, registered, rows, version))
+        return Comparison(len(answer), texts)
 
 
 def register(rows: Rows, context: Context) -> None:
@@ -298,13 +300,13 @@ class TaskWorkload(QueryWorkload):
 
     def examine(self, spark: SparkSession, folder: Path, versions: list[int]) -> Comparison:
         rows = stateful_queries.wrong_rows(spark, self._name, folder)
-        found = [f"{len(rows)} rows of the sink differ, first {rows[:_SHOWN]}" if rows else ""]
+        texts = [f"{len(rows)} rows of the sink differ, first {rows[:_SHOWN]}" if rows else ""]
         for version in versions:
             different = stateful_queries.wrong_state(spark, self._name, folder, version)
             if different:
-                found.append(f"{len(different)} keys differ after batch {version}, first {different[:_SHOWN]}")
+                texts.append(f"{len(different)} keys differ after batch {version}, first {different[:_SHOWN]}")
         files = (folder / "events").glob("*.parquet")
-        return Comparison(sum(_EVENTS for _ in files), found)
+        return Comparison(sum(_EVENTS for _ in files), texts)
 
 
 WORKLOADS: Mapping[str, QueryWorkload] = MappingProxyType(
@@ -334,14 +336,16 @@ class Driver:
 
     def run(self) -> None:
         """Feed all batches, and write the figures."""
-        given = self._given
+        arguments = self._given
         if not (self._folder / "batches").exists():
-            self._workload.write_batches(self._folder / "batches", given["batches"], given["seed"])
-        settings = {**_SETTINGS, **given["settings"]}
-        with session("query-faults", given["master"], max_failures=given["max_failures"], settings=settings) as spark:
+            self._workload.write_batches(self._folder / "batches", arguments["batches"], arguments["seed"])
+        settings = {**_SETTINGS, **arguments["settings"]}
+        with session(
+            "query-faults", arguments["master"], max_failures=arguments["max_failures"], settings=settings
+        ) as spark:
             errors: list[str] = []
             while not self._fed(spark, errors):
-                (self._folder / given["full"] / BALLAST).unlink(missing_ok=True)
+                (self._folder / arguments["full"] / BALLAST).unlink(missing_ok=True)
                 if len(errors) == _STARTS_MAX:
                     break
             figures = {**self._figures(spark), "errors": errors}
@@ -365,10 +369,10 @@ class Driver:
         return True
 
     def _started(self, spark: SparkSession) -> StreamingQuery:
-        given, folder = self._given, self._folder
+        arguments, folder = self._given, self._folder
         names = ("fault", "backend", "durability", "partitions", "full", "mutant", "retention", "shared_local")
         frame = self._workload.query(
-            spark, Given(folder, killed_at=tuple(given["killed_at"]), **{name: given[name] for name in names})
+            spark, Given(folder, killed_at=tuple(arguments["killed_at"]), **{name: arguments[name] for name in names})
         )
         writer = frame.writeStream.format("parquet").option("checkpointLocation", f"{folder}/checkpoint")
         return writer.option("path", f"{folder}/sink").start()
@@ -384,10 +388,10 @@ class Driver:
         oldest = max(0, (newest or 0) - self._given["retention"].get("keep_versions", 2))
         versions = list(range(oldest, (newest or 0) + 1))
         try:
-            found = self._workload.examine(spark, self._folder, versions)
+            comparison = self._workload.examine(spark, self._folder, versions)
         except (PySparkException, Py4JError) as error:
-            found = Comparison(0, [f"the sink or the state cannot be read: {error}"])
-        return {"rows": found.rows, "wrong": [each for each in found.wrong if each], "versions": versions}
+            comparison = Comparison(0, [f"the sink or the state cannot be read: {error}"])
+        return {"rows": comparison.rows, "wrong": [each for each in comparison.wrong if each], "versions": versions}
 
 
 def _end_driver() -> None:

@@ -89,7 +89,7 @@ def run_trials(
     Raises: ConfigError if the folder has an earlier run.
     """
     folder = folder.absolute()
-    target, finished, taken, kept = (folder / name for name in (TARGET, FINISHED, TAKEN, KEPT))
+    target, finished, links, recordings = (folder / name for name in (TARGET, FINISHED, TAKEN, KEPT))
     if target.exists():
         raise ConfigError(f"{target} is there already: give each run a folder of its own")
     outcome = Outcome()
@@ -97,36 +97,36 @@ def run_trials(
         for trial in trials:
             outcome.count(experiment.extent(trial)[0], 0, experiment.extent(trial)[1])
         return outcome
-    for made in (finished, taken, kept):
+    for subfolder in (finished, links, recordings):
         # They are from a run whose driver was killed; its trials may differ.
-        shutil.rmtree(made, ignore_errors=True)
-        made.mkdir(parents=True)
+        shutil.rmtree(subfolder, ignore_errors=True)
+        subfolder.mkdir(parents=True)
     try:
         with temporary_folder(experiment.name) as scratch, ProgressFile(scratch / "progress", say) as progress:
             site = SparkSite(scratch, progress.path, code_path())
             with _counting(experiment, folder, say):
-                prepared = experiment.prepare(trials, kept, _Distributed(spark, experiment, site))
+                prepared = experiment.prepare(trials, recordings, _Distributed(spark, experiment, site))
                 (folder / TOTAL).write_text(str(len(prepared)))
                 _run(spark, experiment, prepared, target, site, deadline)
-        tried = {row["number"]: row for row in pq.read_table(target).to_pylist()}
+        results = {row["number"]: row for row in pq.read_table(target).to_pylist()}
         for number, trial in enumerate(prepared):
-            found = tried.get(number)
-            rows = [] if found is None else json.loads(found["rows"])
+            result = results.get(number)
+            rows = [] if result is None else json.loads(result["rows"])
             unit, size = experiment.extent(trial)
-            outcome.count(unit, 0 if found is None else experiment.tried(trial, rows), size)
-            outcome.rows.extend(rows if found else experiment.untried(trial))
-            if found and found["failure"]:
-                outcome.problems.append(f"{experiment.subject(trial)}: {found['failure']}")
+            outcome.count(unit, 0 if result is None else experiment.tried(trial, rows), size)
+            outcome.rows.extend(rows if result else experiment.untried(trial))
+            if result and result["failure"]:
+                outcome.problems.append(f"{experiment.subject(trial)}: {result['failure']}")
     except KeyboardInterrupt:
         interrupted(_rows_in(finished))
         raise
     finally:
         shutil.rmtree(finished, ignore_errors=True)
-        shutil.rmtree(taken, ignore_errors=True)
+        shutil.rmtree(links, ignore_errors=True)
         (folder / TOTAL).unlink(missing_ok=True)
-        experiment.tidy(kept, outcome.rows)
+        experiment.tidy(recordings, outcome.rows)
         with contextlib.suppress(OSError):
-            kept.rmdir()
+            recordings.rmdir()
     return outcome
 
 
@@ -152,7 +152,7 @@ def _run(
     site: SparkSite,
     deadline: Deadline,
 ) -> None:
-    finished, taken = target.with_name(FINISHED), target.with_name(TAKEN)
+    finished, links = target.with_name(FINISHED), target.with_name(TAKEN)
 
     def run(batches: _Batches) -> _Batches:
         context = TaskContext.get()
@@ -160,13 +160,13 @@ def _run(
         with _surroundings(experiment, site) as (server, work):
             for batch in batches:
                 for place in batch.column(0).to_pylist():
-                    for number in taken_by(place, taken, costs_s, deadline):
+                    for number in taken_by(place, links, costs_s, deadline):
                         worker = TrialWorker(
                             work / f"{number}-{task}", site.child_code(), attempt, server, None, deadline
                         )
-                        made = _once(experiment, trials[number], number, worker, finished, site.progress)
-                        if made is not None:
-                            yield pa.RecordBatch.from_pylist([made], schema=SCHEMA)
+                        result = _once(experiment, trials[number], number, worker, finished, site.progress)
+                        if result is not None:
+                            yield pa.RecordBatch.from_pylist([result], schema=SCHEMA)
 
     costs_s = [experiment.cost_s(trial) for trial in trials]
     tasks = max(1, min(len(trials), spark.sparkContext.defaultParallelism))
@@ -229,7 +229,7 @@ def _once(
     if line := f"failed: {failure}" if failure else experiment.line(trial, rows):
         note_progress(progress, f"{experiment.subject(trial)}: {line}")
     seconds = time.monotonic() - begun
-    made = {
+    result = {
         "number": number,
         "rows": json.dumps(rows),
         "failure": failure,
@@ -237,9 +237,9 @@ def _once(
         "seconds": seconds,
     }
     beside = target.with_name(f"{worker.folder.name}.new")
-    beside.write_text(json.dumps(made))
+    beside.write_text(json.dumps(result))
     beside.replace(target)
-    return made
+    return result
 
 
 @dataclass(frozen=True)
@@ -270,14 +270,14 @@ class _Distributed:
 @contextlib.contextmanager
 def _counting(experiment: Experiment[Any], folder: Path, say: Callable[[str], None]) -> Iterator[None]:
     """Say how many trials are finished, rarely, because counting takes time from the trials."""
-    ended = threading.Event()
+    end = threading.Event()
 
     def count() -> str:
         done, total = finished_trials(folder)
         return f"{done}/{total} {experiment.unit}" if total else "recording"
 
     def watch() -> None:
-        while not ended.wait(SAY_EVERY_S):
+        while not end.wait(SAY_EVERY_S):
             say(count())
 
     if not experiment.unit:
@@ -289,5 +289,5 @@ def _counting(experiment: Experiment[Any], folder: Path, say: Callable[[str], No
         yield
         say(count())
     finally:
-        ended.set()
+        end.set()
         watcher.join()

@@ -89,13 +89,13 @@ def session(
     """
     if SparkContext._active_spark_context is not None:
         raise ConfigError("This process has a Spark session already; leave its block before starting another.")
-    wanted = {**QUIET, "spark.task.maxFailures": str(max_failures), **(settings or {})}
+    options = {**QUIET, "spark.task.maxFailures": str(max_failures), **(settings or {})}
     search_path = list(sys.path)
     with contextlib.ExitStack() as cleanup:
         scratch = cleanup.enter_context(temporary_folder("spark"))
         cleanup.enter_context(_interrupts_restored())
         if "PYSPARK_GATEWAY_PORT" in os.environ:
-            context = _join(app_name, _with_retries(master or "local[2]", max_failures), wanted)
+            context = _join(app_name, _with_retries(master or "local[2]", max_failures), options)
             _log_into(scratch / "spark.log", context, scratch)
             cleanup.enter_context(_log_kept_on_failure(scratch / "spark.log", app_name, log_folder))
             cleanup.callback(_stop, context)
@@ -104,7 +104,7 @@ def session(
             cleanup.enter_context(_environment(_is_on_this_machine(master)))
             log = cleanup.enter_context((scratch / "spark.log").open("wb"))
             cleanup.enter_context(_log_kept_on_failure(Path(log.name), app_name, log_folder))
-            context = cleanup.enter_context(_own_jvm(app_name, master, wanted, scratch, log))
+            context = cleanup.enter_context(_own_jvm(app_name, master, options, scratch, log))
         _ship_code(context, scratch)
         # When the JVM ends, this server of the driver would print a traceback.
         setattr(context._accumulatorServer, "handle_error", lambda *_: None)  # noqa: B010
@@ -215,15 +215,15 @@ def _environment(on_this_machine: bool) -> Iterator[None]:
 
     That Python imports nothing from the folder in which it is started.
     """
-    added = {"PYSPARK_PYTHON": sys.executable, "PYTHONSAFEPATH": "1"} | (
+    variables = {"PYSPARK_PYTHON": sys.executable, "PYTHONSAFEPATH": "1"} | (
         {"SPARK_LOCAL_IP": "127.0.0.1"} if on_this_machine else {}
     )
-    added = {name: value for name, value in added.items() if name not in os.environ}
-    os.environ.update(added)
+    variables = {name: value for name, value in variables.items() if name not in os.environ}
+    os.environ.update(variables)
     try:
         yield
     finally:
-        for name in added:
+        for name in variables:
             os.environ.pop(name, None)
 
 
@@ -403,9 +403,9 @@ def _answers_as_spark(connection: socket.socket) -> bool:
     connection.sendall(_REQUEST_HEAD.pack(_REQUEST_HEAD.size + len(content), _REQUEST, _NUMBER, len(content)) + content)
     answer = b""
     while len(answer) < _ANSWER_HEAD.size:
-        received = connection.recv(_ANSWER_HEAD.size - len(answer))
-        if not received:
+        more = connection.recv(_ANSWER_HEAD.size - len(answer))
+        if not more:
             return False
-        answer += received
+        answer += more
     _, kind, number = _ANSWER_HEAD.unpack(answer)
     return kind in _ANSWERS and number == _NUMBER

@@ -96,14 +96,18 @@ class StatefulQuery:
                 self.start()
         self._is_fed = True
         load = watch.figures()
-        done = [each for each in self._running.recentProgress if each["numInputRows"]][-1]
-        found = (done["numInputRows"], done["sink"]["numOutputRows"])
-        if found != (events, keys):
+        progress = [each for each in self._running.recentProgress if each["numInputRows"]][-1]
+        numbers = (progress["numInputRows"], progress["sink"]["numOutputRows"])
+        if numbers != (events, keys):
             raise StoreError(
-                f"{self.subject} has read {found[0]} events and given out {found[1]} rows in batch {done['batchId']}, "
-                f"of {events} events with {keys} keys"
+                f"{self.subject} has read {numbers[0]} events and given out {numbers[1]} rows in batch "
+                f"{progress['batchId']}, of {events} events with {keys} keys"
             )
-        return {"seconds": done["durationMs"]["triggerExecution"] / 1000, "load": load, "batch_id": done["batchId"]}
+        return {
+            "seconds": progress["durationMs"]["triggerExecution"] / 1000,
+            "load": load,
+            "batch_id": progress["batchId"],
+        }
 
     def stop(self) -> None:
         """Stop the query."""
@@ -115,8 +119,8 @@ class StatefulQuery:
 def _reasons(error: StreamingQueryException) -> str:
     """Return the lines of an error that name a reason, on one line: the first, and those of causes."""
     first, *more = str(error).splitlines() or [""]
-    named = [line.strip() for line in more if re.match(r"\s*(Caused by:|[\w.]+(Error|Exception): )", line)]
-    return " ".join(dict.fromkeys([first, *named]))
+    reasons = [line.strip() for line in more if re.match(r"\s*(Caused by:|[\w.]+(Error|Exception): )", line)]
+    return " ".join(dict.fromkeys([first, *reasons]))
 
 
 SCHEMA = "key string"
@@ -220,9 +224,9 @@ def _round(
         query.start()
         query.feed(first)
         for events, batch in zip(batch_events, timed, strict=True):
-            found = query.feed(batch)
-            load = found["load"]
-            row = {"subject": query.subject, "batch_events": events, "round": number, "seconds": found["seconds"]}
+            figures = query.feed(batch)
+            load = figures["load"]
+            row = {"subject": query.subject, "batch_events": events, "round": number, "seconds": figures["seconds"]}
             rows.append({**row, "cpu_s": load["cpu_s"], **load_columns([load])})
         query.stop()
         shutil.rmtree(query.folder / INPUT)
@@ -232,8 +236,8 @@ def _round(
 def _summary(state: DataFrame) -> list[int]:
     """Return the number of keys, the sum of their counts, and a checksum of all of them."""
     checksum = F.sum(F.xxhash64("key", "count").cast("decimal(38,0)"))
-    [found] = state.agg(F.count("*"), F.sum("count"), checksum).collect()
-    return [0 if value is None else int(value) for value in found]
+    [sums] = state.agg(F.count("*"), F.sum("count"), checksum).collect()
+    return [0 if value is None else int(value) for value in sums]
 
 
 def restarted(subject: str, query: str, batch: str, partitions: int, local: str | None, folder: Path) -> None:

@@ -70,14 +70,14 @@ def stateful_query(
     workload = WORKLOADS[name]
     kinds = workload.records if isinstance(workload, TypedWorkload) else {}
     events = spark.readStream.schema(_SCHEMA).option("maxFilesPerTrigger", 1).parquet(str(folder / "events"))
-    given: dict[str, Any] = {
+    arguments: dict[str, Any] = {
         "key": "key",
         "process_record": workload.process,
         "stores": {store: StoreConfig(backend, records=kinds.get(store)) for store in workload.store_names},
         "partitions": PARTITIONS,
         "state": folder / "state",
     }
-    return stateful(events, **{**given, **changed})
+    return stateful(events, **{**arguments, **changed})
 
 
 def run_query(frame: DataFrame, folder: Path) -> None:
@@ -95,8 +95,8 @@ def wrong_rows(spark: SparkSession, name: str, folder: Path) -> list[Any]:
     columns = ("key", "value", "timestamp_ms")
     sink = spark.read.parquet(f"{folder}/sink").withColumn("timestamp_ms", F.unix_millis("timestamp"))
     events = _events(spark, folder, VersionLog.open(folder / "state").partitions)
-    wanted = expected_rows(name, events).select(*columns, F.lit(-1).alias("sign"))
-    both = sink.select(*columns, F.lit(1).alias("sign")).unionByName(wanted)
+    answer = expected_rows(name, events).select(*columns, F.lit(-1).alias("sign"))
+    both = sink.select(*columns, F.lit(1).alias("sign")).unionByName(answer)
     return both.groupBy(*columns).agg(F.sum("sign").alias("surplus")).where("surplus <> 0").collect()
 
 

@@ -106,11 +106,11 @@ def in_arrow(rows: Rows, context: Context) -> Iterator[pa.RecordBatch]:
     table = rows.table()
     if table is None:
         return
-    found = table.group_by("key").aggregate([([], "count_all")])
-    keys = found.column("key").to_pylist()
+    groups = table.group_by("key").aggregate([([], "count_all")])
+    keys = groups.column("key").to_pylist()
     counts = context.store(STORE)
     before = counts.get_many(keys)
-    new = found.column("count_all").to_pylist()
+    new = groups.column("count_all").to_pylist()
     after = [number + (old or 0) for number, old in zip(new, before, strict=True)]
     for key, number in zip(keys, after, strict=True):
         counts.put(key, number)

@@ -50,6 +50,8 @@ def test_a_whole_run_has_one_line_however_often_it_is_reported(tmp_path: Path) -
     assert (results / HISTORY_FILE).read_bytes().endswith(once)
     figure = lines[1].figures[0]
     assert (figure.measure, figure.level, figure.backend) == ("ready_s", "CHANGELOG", min(SPEEDS))
+    assert figure.low is not None
+    assert figure.high is not None
     assert figure.low <= figure.value <= figure.high
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from harness import profiles
+from harness.budget import NIGHT
 from harness.checkers.counting import leading_stores, wrong_restores, wrong_rows, wrong_state, wrong_timers
 from harness.experiment import Request, TrialWorker
 from harness.experiments.query_faults import faults as query_faults

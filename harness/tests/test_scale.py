@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from harness.budget import PROFILES
 from harness.experiments.crash.plan import CrashGrid
 from harness.experiments.iofaults.plan import IoFaultGrid
 from harness.experiments.registry import grid_of

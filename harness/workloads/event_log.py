@@ -150,11 +150,11 @@ class EventLogWorkload:
         """Count the record under its key, keep it as the latest, and forward the new value."""
         key, value = keyed(record)
         store = context.store("events")
-        kept = store.get(key)
-        events = 1 if kept is None else int(kept[len(_PREFIX) : kept.index(b",")]) + 1
-        counted = b"%b%d%b%b}" % (_PREFIX, events, _LATEST, value)
-        store.put(key, counted)
-        context.forward(self.output_topic, key, counted, record.timestamp_ms)
+        before = store.get(key)
+        events = 1 if before is None else int(before[len(_PREFIX) : before.index(b",")]) + 1
+        new = b"%b%d%b%b}" % (_PREFIX, events, _LATEST, value)
+        store.put(key, new)
+        context.forward(self.output_topic, key, new, record.timestamp_ms)
 
 
 def _suffix(name: str) -> str:

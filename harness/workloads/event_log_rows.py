@@ -67,10 +67,10 @@ def check_columns(log: EventLog) -> None:
 
 
 def _check_times(log: EventLog, form: EventLogFormat) -> None:
-    found = list(islice(_values(log, str(log.time), form), ROWS_LOOKED_AT))
-    if found and not any(_LIKE_A_TIME.match(str(value)) for value in found):
+    texts = list(islice(_values(log, str(log.time), form), ROWS_LOOKED_AT))
+    if texts and not any(_LIKE_A_TIME.match(str(value)) for value in texts):
         raise EventLogColumnError(
-            f"column {log.time!r} of {log.path} holds no times, but {listed([str(found[0])])}: name a column with "
+            f"column {log.time!r} of {log.path} holds no times, but {listed([str(texts[0])])}: name a column with "
             "milliseconds since 1970, or with a date and time such as 2013-01-31T15:04:05Z"
         )
 
@@ -104,9 +104,9 @@ def _rows(file: Path, form: EventLogFormat) -> Iterator[Mapping[str, object]]:
             return
         for line in lines:
             with suppress(ValueError, RecursionError):
-                found = json.loads(line)
-                if isinstance(found, dict):
-                    yield found
+                event = json.loads(line)
+                if isinstance(event, dict):
+                    yield event
 
 
 def missing_column(path: str, name: str, role: str, columns: list[str]) -> EventLogColumnError:
@@ -118,9 +118,9 @@ def missing_column(path: str, name: str, role: str, columns: list[str]) -> Event
 
 def listed(columns: list[str]) -> str:
     """Return names of columns for a message: shortened, and without control characters."""
-    shown = [name if name.isprintable() else ascii(name) for name in columns[:COLUMNS_SHOWN]]
-    shown = [name if len(name) <= EXCERPT_CHARACTERS else f"{name[:EXCERPT_CHARACTERS]}..." for name in shown]
-    return ", ".join(shown) + (f" and {len(columns) - len(shown):,} more" if len(columns) > len(shown) else "")
+    names = [name if name.isprintable() else ascii(name) for name in columns[:COLUMNS_SHOWN]]
+    names = [name if len(name) <= EXCERPT_CHARACTERS else f"{name[:EXCERPT_CHARACTERS]}..." for name in names]
+    return ", ".join(names) + (f" and {len(columns) - len(names):,} more" if len(columns) > len(names) else "")
 
 
 def bad_rows(log: EventLog, no_times: Collection[str] = ()) -> Iterator[BadRow]:
@@ -160,10 +160,10 @@ def _bad_objects(log: EventLog, file: Path, no_times: Collection[str]) -> Iterat
             if not line.strip():
                 continue
             try:
-                found = json.loads(line)
+                event = json.loads(line)
             except (ValueError, RecursionError):
-                found = None
-            reason = _reason(log, found, no_times) if isinstance(found, dict) else "it is not a JSON object"
+                event = None
+            reason = _reason(log, event, no_times) if isinstance(event, dict) else "it is not a JSON object"
             if reason:
                 yield BadRow(str(file), number, _excerpt(line), reason)
 
@@ -182,15 +182,15 @@ def _reason(log: EventLog, row: dict[str, object], no_times: Collection[str]) ->
 
 def _columns(log: EventLog, form: EventLogFormat) -> list[str]:
     """Return the columns of the log's files, in their order; none if this machine cannot tell."""
-    found: dict[str, None] = {}
+    names: dict[str, None] = {}
     for file in _files(log):
         try:
-            found.update(dict.fromkeys(_columns_of(file, form)))
+            names.update(dict.fromkeys(_columns_of(file, form)))
         except _UNREADABLE:
             return []  # Spark says what is wrong with the file.
         if form is EventLogFormat.CSV:
             break  # Spark compares the headers of the other files with that of the first.
-    return list(found)
+    return list(names)
 
 
 def _columns_of(file: Path, form: EventLogFormat) -> list[str]:
@@ -215,18 +215,18 @@ def _files(log: EventLog) -> list[Path]:
         return []
     path = Path(log.path)
     files = [path] if path.is_file() else sorted(each for each in path.rglob("*") if each.is_file())
-    seen = [file for file in files if not file.name.startswith(("_", "."))]
-    return [] if any(file.suffix == ".zst" for file in seen) else seen
+    visible = [file for file in files if not file.name.startswith(("_", "."))]
+    return [] if any(file.suffix == ".zst" for file in visible) else visible
 
 
 def _opened(file: Path) -> IO[str]:
     csv.field_size_limit(sys.maxsize)
     opener = _OPENERS.get(file.suffix.lower(), open)
-    opened: IO[str] = opener(file, "rt", encoding="utf-8-sig", errors="replace", newline="")  # type: ignore[operator]
-    return opened
+    lines: IO[str] = opener(file, "rt", encoding="utf-8-sig", errors="replace", newline="")  # type: ignore[operator]
+    return lines
 
 
 def _excerpt(text: str) -> str:
     line = " ".join(text.split())
-    shown = line if len(line) <= EXCERPT_CHARACTERS else f"{line[:EXCERPT_CHARACTERS]}..."
-    return shown if shown.isprintable() else ascii(shown)
+    excerpt = line if len(line) <= EXCERPT_CHARACTERS else f"{line[:EXCERPT_CHARACTERS]}..."
+    return excerpt if excerpt.isprintable() else ascii(excerpt)

@@ -32,16 +32,16 @@ class UnknownWorkloadError(ConfigError):
 
 def workloads() -> Mapping[str, Workload]:
     """Return every workload in its default shape, by name."""
-    known: tuple[Workload, ...] = (Count(), EventLogWorkload(), Flights(), FlightsByHour(), AircraftSessions())
-    return MappingProxyType({workload.name: workload for workload in known})
+    all_workloads: tuple[Workload, ...] = (Count(), EventLogWorkload(), Flights(), FlightsByHour(), AircraftSessions())
+    return MappingProxyType({workload.name: workload for workload in all_workloads})
 
 
 def workload(name: str) -> Workload:
     """Return the workload of that name, in its default shape. Raises: UnknownWorkloadError."""
-    known = workloads()
-    if name not in known:
-        raise UnknownWorkloadError(f"no workload {name!r}: there are {', '.join(known)}{nearest(name, known)}")
-    return known[name]
+    by_name = workloads()
+    if name not in by_name:
+        raise UnknownWorkloadError(f"no workload {name!r}: there are {', '.join(by_name)}{nearest(name, by_name)}")
+    return by_name[name]
 
 
 COUNT_BYTES = 8
@@ -77,11 +77,11 @@ class Count:
         """Add one to the count of the record's key, and forward the new value."""
         key, value = keyed(record)
         store = context.store("counts")
-        kept = store.get(key)
-        count = 1 if kept is None else int.from_bytes(kept[:COUNT_BYTES], "big") + 1
-        counted = count.to_bytes(COUNT_BYTES, "big") + value
-        store.put(key, counted)
-        context.forward(self.output_topic, key, counted, record.timestamp_ms)
+        before = store.get(key)
+        count = 1 if before is None else int.from_bytes(before[:COUNT_BYTES], "big") + 1
+        new = count.to_bytes(COUNT_BYTES, "big") + value
+        store.put(key, new)
+        context.forward(self.output_topic, key, new, record.timestamp_ms)
 
     def events(self, seed: int, count: int, first: int = 0) -> Iterator[Event]:
         """Yield events one millisecond apart, each with a different value."""
@@ -216,17 +216,17 @@ class FlightsByHour(Departures):
         start_ms = record.timestamp_ms // HOUR_MS * HOUR_MS
 
         hours = context.store("hours")
-        counted = _with(hours.fetch_one(origin, start_ms), dep_time, dep_delay)
-        hours.put(origin, counted, start_ms)
+        counts = _with(hours.fetch_one(origin, start_ms), dep_time, dep_delay)
+        hours.put(origin, counts, start_ms)
 
         recent, late = context.store("recent"), context.store("late")
-        kept, late_before = recent.fetch_one(origin, start_ms), recent.late_total
-        recent.put(origin, _with(kept and kept.value, dep_time, dep_delay), start_ms)
+        before, late_before = recent.fetch_one(origin, start_ms), recent.late_total
+        recent.put(origin, _with(before and before.value, dep_time, dep_delay), start_ms)
         if recent.late_total > late_before:
             late.put(origin, (late.get(origin) or 0) + 1)
 
         key = f"{origin}@{start_ms}".encode()
-        context.forward(self.output_topic, key, str(counted).encode(), record.timestamp_ms)
+        context.forward(self.output_topic, key, str(counts).encode(), record.timestamp_ms)
 
 
 def _with(counted: list[Any] | None, dep_time: str, dep_delay: str) -> list[Any]:
@@ -280,11 +280,11 @@ class AircraftSessions(Departures):
 def _merge(sessions: Any, session: Windowed[str], summed: list[int]) -> tuple[Windowed[str], list[int]]:
     """Merge ``session`` with those within its reach, with the sums of all. Return the result."""
     aircraft, start_ms, end_ms = session
-    with sessions.find_sessions(aircraft, max(0, start_ms - GAP_MS), end_ms + GAP_MS) as found:
-        within_reach = list(found)
-    for other, kept in within_reach:
+    with sessions.find_sessions(aircraft, max(0, start_ms - GAP_MS), end_ms + GAP_MS) as pairs:
+        within_reach = list(pairs)
+    for other, value in within_reach:
         start_ms, end_ms = min(start_ms, other.start_ms), max(end_ms, other.end_ms)
-        more = kept.value if isinstance(kept, ValueAndTimestamp) else kept
+        more = value.value if isinstance(value, ValueAndTimestamp) else value
         summed = [one + another for one, another in zip(summed, more, strict=True)]
         sessions.remove(other)
     merged = Windowed(aircraft, start_ms, end_ms)

@@ -335,8 +335,8 @@ def apply(operation: YcsbOperation, store: KeyValueStore) -> int:
         with store.range(key, None) as pairs:
             return sum(1 for _ in islice(pairs, scan_length))
     if kind is OperationKind.READ_MODIFY_WRITE:
-        found = store.get(key)
+        value_before = store.get(key)
         store.put(key, value)
-        return int(found is not None)
+        return int(value_before is not None)
     store.put(key, value)
     return 0

@@ -9,6 +9,7 @@ from random import Random
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, cast
 
+from harness.budget import NIGHT, SMOKE
 from harness.checkers.counting import PROCESS, Finding, Pair, model_of, repeated, wrong_outputs, wrong_stores
 from harness.experiment import (
     Each,
@@ -21,11 +22,10 @@ from harness.experiments.broker_faults.faults import FAULTS, ZOMBIE_STATE, check
 from harness.experiments.broker_faults.processes import BrokenPromiseError
 from harness.experiments.broker_faults.trial import AT_LEAST_ONCE, EXACTLY_ONCE, FRESH, ROUND_S, STATE, BrokerTrial
 from harness.experiments.judged import ANOMALY, UNKNOWN, VALID, Judged
-from harness.grid import Grid, cut_to, full_names, times
 from harness.mutants import BROKER_TRIALS
 from harness.processes import kafka_jars
 from harness.processes.child import MeasurementFailedError
-from harness.profiles import NIGHT, SMOKE
+from harness.scenario import Grid, cut_to, full_names, times
 from harness.workloads.suggestion import check_known
 from stores.config import StoreConfig
 from stores.errors import ConfigError, StoreError

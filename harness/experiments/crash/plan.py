@@ -15,10 +15,8 @@ from harness.budget import DEFAULT, NIGHT, SMOKE, check_profile
 from harness.experiments.crash.operations import Mix
 from harness.experiments.crash.trial import DURABILITIES, LOG_FAILPOINTS, CrashTrial, admitted
 from harness.faults import FAULTS, Fault, Kill, KillAfter, KillInRecovery, inside
-from harness.grid import Grid, cut_to, full_names, times
 from harness.mutants import FAILPOINTS
-from harness.profiles import DEFAULT, NIGHT, SMOKE, check_profile
-from harness.scenario import KillAtEach
+from harness.scenario import Grid, KillAtEach, cut_to, full_names, times
 from harness.typed_maps import IN_TURN, PLAIN
 from harness.workloads.suggestion import check_known
 from stores.failpoints import Failpoint, Part

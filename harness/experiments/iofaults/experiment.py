@@ -55,7 +55,6 @@ from harness.experiments.iofaults.subsets import (
 from harness.experiments.iofaults.workshop import Workshop
 from harness.io_trace.recorder import recorder_library
 from harness.processes.fork_server import ForkServer, ForkServerError
-from harness.profiles import NIGHT
 from harness.report.coverage import Coverage, Covered, numbers, ranges
 from harness.report.page import Page, TextTable
 from stores.errors import ConfigError

@@ -20,9 +20,7 @@ from harness.experiments.iofaults.subjects import (
     subject_named,
     subjects,
 )
-from harness.grid import Grid, cut_to, set_to
 from harness.mutants import IO_FAULTS
-from harness.profiles import DEFAULT, NIGHT, SMOKE
 from harness.report.coverage import Covered
 from harness.scenario import Grid, cut_to, set_to
 from harness.typed_maps import IN_TURN, PLAIN

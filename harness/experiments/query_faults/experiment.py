@@ -18,9 +18,8 @@ from harness.experiments.judged import Judged
 from harness.experiments.query_faults.faults import FAULTS, FULL_DISKS, KINDS
 from harness.experiments.query_faults.run import examine
 from harness.experiments.query_faults.trial import COUNT, WORKLOADS, QueryTrial
-from harness.grid import Grid, cut_to, full_names, times
 from harness.mutants import QUERY_TRIALS
-from harness.profiles import DEFAULT, NIGHT, SMOKE
+from harness.scenario import Grid, cut_to, full_names, times
 from harness.workloads.suggestion import check_known
 from stores.registry import ALIASES, backends
 

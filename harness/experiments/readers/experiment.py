@@ -18,9 +18,8 @@ from harness.experiment import (
 from harness.experiments.judged import Judged
 from harness.experiments.readers.run import COUNTS, examine
 from harness.experiments.readers.trial import ReadersTrial
-from harness.grid import Grid, cut_to, full_names, times
 from harness.mutants import fitting
-from harness.profiles import NIGHT, SMOKE
+from harness.scenario import Grid, cut_to, full_names, times
 from harness.typed_maps import check_kind
 from stores.registry import backend_named, backends, checked_durability
 
