@@ -250,9 +250,3 @@ def _forget(plan: Plan, partition: int) -> None:
     entry = _open.pop((plan.log_id, partition), None)
     if entry is not None:
         entry[1].close()
-
-
-def close_all() -> None:
-    """Close the stores that this process has open."""
-    while _open:
-        _open.popitem()[1][1].close()

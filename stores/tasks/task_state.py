@@ -129,7 +129,7 @@ TABLE: Mapping[TaskState, Row] = MappingProxyType(
 class TaskLifecycle:
     """The state of one task, and the errors that belong to it. For one thread; others may call ``check`` for READ."""
 
-    __slots__ = ("_deferred", "_failure", "_rollback", "_task_id", "ready", "state")
+    __slots__ = ("_deferred", "_failure", "_task_id", "pending_rollback", "ready", "state")
 
     def __init__(self, task_id: TaskId) -> None:
         self.state = TaskState.CREATED
@@ -137,7 +137,8 @@ class TaskLifecycle:
         """RUNNING, without a deferred error: one attribute, for it is read with each record."""
         self._task_id = task_id
         self._failure: BaseException | None = None
-        self._rollback: tuple[BaseException, bool] | None = None
+        self.pending_rollback: tuple[BaseException, bool] | None = None
+        """The error that is to be rolled back, and ``in_doubt``; None unless ROLLBACK_PENDING."""
         self._deferred: Exception | None = None
 
     def check(self, call: Call) -> None:
@@ -160,7 +161,7 @@ class TaskLifecycle:
     def open(self) -> None:
         """Begin to restore the stores; forget an earlier failure."""
         following = self._following(TaskEvent.OPEN)
-        self._failure = self._rollback = self._deferred = None
+        self._failure = self.pending_rollback = self._deferred = None
         self._enter(following)
 
     def rebuild(self) -> None:
@@ -174,12 +175,12 @@ class TaskLifecycle:
     def roll_back(self) -> None:
         """Begin to return to the last commit."""
         self._enter(self._following(TaskEvent.ROLL_BACK))
-        self._rollback = None
+        self.pending_rollback = None
 
     def time_out(self, error: BaseException, *, in_doubt: bool) -> None:
         """Keep the rollback after ``error`` pending, because the changelog does not answer."""
         following = self._following(TaskEvent.TIME_OUT)
-        self._rollback = error, in_doubt
+        self.pending_rollback = error, in_doubt
         self._enter(following)
 
     def fail(self, error: BaseException) -> None:
@@ -191,18 +192,13 @@ class TaskLifecycle:
     def close(self) -> None:
         """Note that the stores are closed; drop a deferred error and a pending rollback."""
         following = self._following(TaskEvent.CLOSE)
-        self._rollback = self._deferred = None
+        self.pending_rollback = self._deferred = None
         self._enter(following)
 
     def defer(self, error: Exception) -> None:
         """Let the next WORK raise ``error``, which came from a commit for another task's sake."""
         self._deferred = error
         self.ready = False
-
-    @property
-    def pending_rollback(self) -> tuple[BaseException, bool] | None:
-        """The error that is to be rolled back, and ``in_doubt``; None unless ROLLBACK_PENDING."""
-        return self._rollback
 
     @property
     def commits_on_close(self) -> bool:
@@ -223,7 +219,7 @@ class TaskLifecycle:
         self.ready = state is TaskState.RUNNING and self._deferred is None
 
     def _refusal(self, call: Call) -> StoreError:
-        task, state, rollback, failure = f"task {self._task_id}", self.state, self._rollback, self._failure
+        task, state, rollback, failure = f"task {self._task_id}", self.state, self.pending_rollback, self._failure
         if call is Call.OPEN:
             return StoreError(f"{task} is open already")
         if rollback is not None:

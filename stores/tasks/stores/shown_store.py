@@ -229,7 +229,7 @@ class ShownStore:
             self.log = CoalescingLog(self._partition, context, form.headers, held_bytes)
         else:
             self.log = StoreLog(self._partition, context, form.headers)
-        self._counters.follow_log(self.log)
+        self._counters.log = self.log
         self._logged = ChangeloggingStore(store, self.log, context)
         records, self._typed = form.records, None
         view: Any = self._logged
@@ -238,7 +238,7 @@ class ShownStore:
             if self._config.upgrade is None:
                 # With an upgrade the changelog may have records of another format, whose expiry is unknown.
                 self.is_expired = records.expired_records(self._logged)
-            self._counters.follow_typed(self._typed)
+            self._counters.typed = self._typed
         self._shown, self._shown_at = form.shown(view), form.swaps
 
     def follow(self, store: KeyValueStore) -> None:

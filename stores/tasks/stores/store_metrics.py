@@ -35,8 +35,10 @@ class TaskStoreCounters:
     def __init__(self, bound: ReplayBound) -> None:
         self._bound = bound
         self._store: KeyValueStore | None = None
-        self._log: StoreLog | None = None
-        self._typed: TypedStore | None = None
+        self.log: StoreLog | None = None
+        """The held records of the store's open transaction, which count."""
+        self.typed: TypedStore | None = None
+        """Its dropped records count. It stays when the store below it is replaced."""
         self._before: StoreMetrics | None = None
         # Without the lock a reader could count a replaced store twice: by itself, and in the sum of earlier stores.
         self._lock = Lock()
@@ -51,14 +53,6 @@ class TaskStoreCounters:
         with self._lock:
             self._before = self._counted()
             self._store = store
-
-    def follow_log(self, log: StoreLog) -> None:
-        """Count the records of the store's open transaction that ``log`` holds."""
-        self._log = log
-
-    def follow_typed(self, typed: TypedStore) -> None:
-        """Count the records that ``typed`` drops. It stays when the store below it is replaced."""
-        self._typed = typed
 
     def upgraded(self, progress: UpgradeProgress) -> None:
         """Note the progress of an upgrade."""
@@ -79,7 +73,7 @@ class TaskStoreCounters:
             unpersisted_bytes = self._bound.num_bytes
         return TaskStoreMetrics(
             **{entry.name: getattr(metrics, entry.name) for entry in fields(metrics) if entry.name != "late_total"},
-            late_total=0 if self._typed is None else self._typed.late_total,
+            late_total=0 if self.typed is None else self.typed.late_total,
             replay_total=self.replay_total,
             wipe_total=self.wipe_total,
             recovery_seconds_total=self.recovery_seconds_total,
@@ -94,8 +88,8 @@ class TaskStoreCounters:
         if self._store is None:
             return None
         metrics = self._store.metrics
-        if self._log is not None and self._store.is_open:
-            memory_bytes = metrics.uncommitted_memory_bytes + self._log.memory_bytes()
+        if self.log is not None and self._store.is_open:
+            memory_bytes = metrics.uncommitted_memory_bytes + self.log.memory_bytes()
             metrics = replace(metrics, uncommitted_memory_bytes=memory_bytes)
         return metrics if self._before is None else metrics.after(self._before)
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from stores.spark.task import close_all
+from stores.tests.spark.counting import close_all
 
 
 @pytest.fixture(autouse=True)

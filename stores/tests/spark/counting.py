@@ -16,7 +16,7 @@ from stores.records import INT64, STR, KeyValue
 from stores.spark.context import Context
 from stores.spark.plan import PARTITION_COLUMN, Batch, Plan
 from stores.spark.rows import Rows
-from stores.spark.task import run
+from stores.spark.task import _open, run
 
 OUTPUT = pa.schema([pa.field("plane", pa.string()), pa.field("count", pa.int64())])
 QUERY = "11111111-2222-3333-4444-555555555555"
@@ -101,3 +101,9 @@ def state_in_log(folder: Path, version: int | None = None) -> dict[str, int]:
             else:
                 state[key.decode()] = int.from_bytes(value, "big") - (1 << 63)
     return state
+
+
+def close_all() -> None:
+    """Close the stores that this process has open."""
+    while _open:
+        _open.popitem()[1][1].close()

@@ -16,7 +16,7 @@ from stores.errors import StoreError, StoreUnavailableError
 from stores.spark import task
 from stores.spark.local_state import LocalState
 from stores.spark.plan import Batch, Plan
-from stores.tests.spark.counting import compute, expected, expected_rows, plan, state_in_log
+from stores.tests.spark.counting import close_all, compute, expected, expected_rows, plan, state_in_log
 
 
 def each_batch_counts_once(folder: Path) -> None:
@@ -38,7 +38,7 @@ def each_batch_counts_once(folder: Path) -> None:
         for version in range(max(0, number - 2), number + 1):
             assert state_in_log(folder, version) == expected(version)
         if number % 3 == 2:
-            task.close_all()
+            close_all()
             query_plan = replace(query_plan, local=str(folder / f"local {number}"))
 
 
@@ -118,7 +118,7 @@ DEFECTS: tuple[Callable[[pytest.MonkeyPatch], None], ...] = (
 @pytest.fixture(autouse=True)
 def _put_back() -> Iterator[None]:
     yield
-    task.close_all()
+    close_all()
 
 
 def test_the_library_passes(tmp_path: Path) -> None:

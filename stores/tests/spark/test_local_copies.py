@@ -29,6 +29,7 @@ from stores.tests.spark.counting import (
     OUTPUT,
     QUERY,
     batches,
+    close_all,
     compute,
     events,
     expected,
@@ -98,10 +99,10 @@ def test_a_copy_older_than_all_versions_of_the_log_keeps_nothing_of_its_own(tmp_
     query_plan = plan(tmp_path, put_once, retention=Retention(snapshot_versions=3, keep_versions=1))
     elsewhere = replace(query_plan, local=str(tmp_path / "elsewhere"))
     compute(query_plan, 0)
-    task.close_all()
+    close_all()
     for number in range(1, 9):
         compute(elsewhere, number)
-    task.close_all()
+    close_all()
     compute(query_plan, 9)
     assert seen == [None, 1, *[None] * 8]
 

@@ -24,7 +24,7 @@ from stores.spark.context import TIMES
 from stores.spark.plan import PARTITION_COLUMN, Batch, Plan
 from stores.spark.record_wise import RecordContext, RecordWise, checked_output
 from stores.tasks import StreamTask, TaskContext, TaskId
-from stores.tests.spark.counting import QUERY, plan
+from stores.tests.spark.counting import QUERY, close_all, plan
 from stores.tests.spark.test_timers import make_checkpoint
 
 INPUT = TopicPartition("in", 0)
@@ -146,7 +146,7 @@ def test_the_stream_time_survives_a_restart(tmp_path: Path) -> None:
     seen: list[int] = []
     query_plan = record_plan(tmp_path, lambda record, context: seen.append(context.stream_time_ms))
     run(query_plan, 0, [Record(0, b"a", b"", START_MS + 50)])
-    task.close_all()
+    close_all()
     run(replace(query_plan, local=str(tmp_path / "elsewhere")), 1, [Record(1, b"a", b"", START_MS + 20)])
     assert seen == [START_MS + 50, START_MS + 50]
 

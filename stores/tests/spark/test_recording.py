@@ -11,10 +11,9 @@ import pytest
 from stores.changelog.files import Retention
 from stores.config import StoreConfig
 from stores.interface import KeyValueStore
-from stores.spark import task
 from stores.spark.context import Context
 from stores.spark.rows import Rows
-from stores.tests.spark.counting import compute, plan
+from stores.tests.spark.counting import close_all, compute, plan
 
 FIRST = [(b"a", b"1"), (b"b", b"2"), (b"c", b"3"), (b"d", b"4")]
 
@@ -59,7 +58,7 @@ def test_writes_of_each_kind_are_restored(
         stores = {"bytes": StoreConfig("rocksdb")}
         retention = Retention(snapshot_versions=snapshot_versions)
         compute(plan(tmp_path, process, stores=stores, retention=retention, local=str(tmp_path / f"{number}")), number)
-        task.close_all()
+        close_all()
     assert seen[1] == FIRST
     assert seen[3] == seen[2] != FIRST
 
@@ -78,5 +77,5 @@ def test_marks_are_in_each_snapshot_also_after_a_restore(tmp_path: Path) -> None
     for number in range(5):
         stores, retention = {"bytes": StoreConfig("rocksdb")}, Retention(snapshot_versions=1, keep_versions=0)
         compute(plan(tmp_path, process, stores=stores, retention=retention, local=str(tmp_path / f"{number}")), number)
-        task.close_all()
+        close_all()
     assert seen == [[None, None], [b"0", None], [b"0", b"1"], [b"0", b"1"], [b"0", b"1"]]

@@ -37,6 +37,7 @@ from stores.tests.spark.counting import (
     OUTPUT,
     QUERY,
     batches,
+    close_all,
     compute,
     count,
     events,
@@ -61,7 +62,7 @@ def test_batches_give_their_rows_and_the_state_of_a_plain_count(tmp_path: Path, 
 def test_a_process_that_has_nothing_local_continues_from_the_log(tmp_path: Path, backend: str) -> None:
     for number in range(9):
         assert compute(plan(tmp_path, backend=backend), number) == expected_rows(number)
-        task.close_all()
+        close_all()
         if number % 2:
             shutil.rmtree(tmp_path / "local", ignore_errors=True)
 
@@ -70,10 +71,10 @@ def test_a_local_copy_is_brought_up_from_where_it_stood(tmp_path: Path, monkeypa
     query_plan = plan(tmp_path)
     elsewhere = replace(query_plan, local=str(tmp_path / "elsewhere"))
     compute(query_plan, 0)
-    task.close_all()
+    close_all()
     for number in (1, 2):
         compute(elsewhere, number)
-    task.close_all()
+    close_all()
     read: list[int] = []
     bring_to = LocalState.bring_to
     monkeypatch.setattr(LocalState, "bring_to", lambda *of: read.append(bring_to(*of)))
@@ -290,7 +291,7 @@ def test_a_log_that_was_brought_back_from_a_copy_counts(tmp_path: Path) -> None:
     compute(query_plan, 0)
     shutil.copytree(tmp_path / "state", tmp_path / "copy")
     compute(query_plan, 1)
-    task.close_all()
+    close_all()
     shutil.rmtree(tmp_path / "state")
     shutil.copytree(tmp_path / "copy", tmp_path / "state")
     assert compute(query_plan, 1, events(5)) != expected_rows(1)
@@ -304,7 +305,7 @@ def test_a_copy_of_another_history_of_the_log_is_wiped_and_restored(tmp_path: Pa
     compute(query_plan, 0)
     shutil.copytree(tmp_path / "state", tmp_path / "copy")
     compute(query_plan, 1)
-    task.close_all()
+    close_all()
     shutil.rmtree(tmp_path / "state")
     shutil.copytree(tmp_path / "copy", tmp_path / "state")
     planes = events(0)
@@ -313,7 +314,7 @@ def test_a_copy_of_another_history_of_the_log_is_wiped_and_restored(tmp_path: Pa
         rows = events(10 + number, 30 if number == 1 else 2)
         compute(replace(query_plan, local=str(tmp_path / "elsewhere")), number, rows)
         planes += rows
-    task.close_all()
+    close_all()
     compute(query_plan, 1 + batches_elsewhere, events(20))
     assert state_in_log(tmp_path) == dict(Counter([*planes, *events(20)]))
 
@@ -322,7 +323,7 @@ def test_a_damaged_local_copy_is_wiped_and_restored(tmp_path: Path) -> None:
     query_plan = plan(tmp_path, backend="lmdb")
     for number in range(5):
         compute(query_plan, number)
-    task.close_all()
+    close_all()
     for file in (tmp_path / "local").rglob("data.mdb"):
         file.write_bytes(b"\xff" * 8192)
     assert compute(query_plan, 5) == expected_rows(5)
@@ -343,7 +344,7 @@ def test_stores_of_typed_windows_keep_their_retention_through_a_restore(tmp_path
     whole = [compute(given("one"), number)[0][1] for number in range(4)]
     for number in range(4, 8):
         whole += [compute(given(f"new {number}"), number)[0][1]]
-        task.close_all()
+        close_all()
     assert max(whole) == whole[-1] <= 4
 
 
@@ -352,7 +353,7 @@ def test_a_full_local_disk_fails_the_batch_which_can_be_repeated(
 ) -> None:
     query_plan = plan(tmp_path)
     compute(query_plan, 0)
-    task.close_all()
+    close_all()
 
     def full(*_: object) -> None:
         raise StoreUnavailableError("no space")

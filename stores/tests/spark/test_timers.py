@@ -25,7 +25,7 @@ from stores.spark.plan import Batch, Plan
 from stores.spark.rows import Rows
 from stores.spark.sources import WatermarkReader
 from stores.spark.watermark import absolute, next_watermark_of, watermark_of
-from stores.tests.spark.counting import COUNTS, OUTPUT, QUERY, compute, count, expected_rows, plan
+from stores.tests.spark.counting import COUNTS, OUTPUT, QUERY, close_all, compute, count, expected_rows, plan
 
 WATERMARKS = (0, 100, 100, 250, 400)
 STORES = {"counts": StoreConfig("rocksdb", records=COUNTS), TIMES: StoreConfig("rocksdb")}
@@ -60,12 +60,12 @@ def fires(key: Any, time_ms: int, context: Context) -> Iterator[tuple[str, int]]
 def test_a_timer_fires_once_when_the_watermark_has_reached_it_also_after_a_restart(tmp_path: Path) -> None:
     query_plan = timed(tmp_path, registers, fires)
     assert compute(query_plan, 0, ["c@250", "a@251", "b@100", "b@101", "b@100"]) == []
-    task.close_all()
+    close_all()
     shutil.rmtree(tmp_path / "local")
     assert compute(query_plan, 1, []) == [("b@100", 100)]
     assert compute(query_plan, 1, []) == [("b@100", 100)]
     assert compute(query_plan, 2, ["d@90"]) == [("d@90", 100)]
-    task.close_all()
+    close_all()
     assert compute(query_plan, 3, ["a@102"]) == [("b@101", 250), ("a@102", 250), ("c@250", 250)]
     assert compute(query_plan, 4, []) == [("a@251", 400)]
 
@@ -259,7 +259,7 @@ def test_a_state_that_was_made_without_timers_has_none_and_takes_new_ones(tmp_pa
     assert compute(query_plan, 0) == expected_rows(0)
     for number in (1, 2):
         assert compute(query_plan, number) == expected_rows(number)
-        task.close_all()
+        close_all()
         shutil.rmtree(tmp_path / "local")
     assert compute(query_plan, 3) == [*expected_rows(3), ("N1@151", 250), ("N1@152", 250), ("N1@153", 250)]
 

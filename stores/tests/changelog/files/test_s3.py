@@ -16,11 +16,10 @@ import pytest
 
 from stores.changelog.files import Retention, VersionLog
 from stores.errors import ConfigError
-from stores.spark import task
 from stores.spark.__main__ import main
 from stores.tests.changelog.files import s3_server
 from stores.tests.changelog.files.log_model import DESCRIPTION, append, changes, header, restored, state_at
-from stores.tests.spark.counting import compute, expected, expected_rows, plan
+from stores.tests.spark.counting import close_all, compute, expected, expected_rows, plan
 
 DOCUMENT = Path(__file__).parents[4] / "docs/spark.md"
 STATE = "s3://states/counts"
@@ -102,9 +101,9 @@ def test_batches_count_once_with_their_state_on_s3(
         assert compute(query_plan, number) == expected_rows(number)
         assert compute(query_plan, number) == expected_rows(number)
         if number % 2:
-            task.close_all()
+            close_all()
             query_plan = replace(query_plan, local=str(tmp_path / f"local {number}"))
-    task.close_all()
+    close_all()
     last = VersionLog.open(STATE).partition(0)
     values = {key.decode(): value for piece in last.restore(None, 5) for _, _, key, value in piece.records}
     assert values.keys() == expected(5).keys()
