@@ -10,8 +10,8 @@ also detects keys that are lost with their page; a lookup does not.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
-from contextlib import closing
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from itertools import repeat
 from pathlib import Path
 from threading import Lock, RLock, get_ident
@@ -27,6 +27,7 @@ from stores.engines.sqlite.tables import (
     META,
     RECORDS,
     SECOND,
+    Schema,
     apply,
     check_header,
     check_own,
@@ -46,6 +47,7 @@ from stores.errors import StoreUnavailableError, damaged, must_reopen
 from stores.files.sqlite_library import (
     OPENING_S,
     READ_ONLY,
+    READ_WRITE,
     STEPS_PER_LOOK,
     UNCHANGING,
     VERSION_NUMBER,
@@ -103,14 +105,11 @@ class SqliteEngine(TransactionalEngine):
     @classmethod
     def open(cls, path: Path, durability: Durability, options: Mapping[str, object]) -> Self:
         file = path / FILE
-        log = file.with_name(f"{FILE}-wal")
-        try:
-            new, unclean = not file.exists(), _size(log) > 0
+        with _translated(file):
+            new, unclean = not file.exists(), _size(_log_of(file)) > 0
             if not new:
                 check_header(file)
-            writer = connect(file)
-            try:
-                writer.set_progress_handler(StatementTimeout(OPENING_S), STEPS_PER_LOOK)
+            with _connected(file) as writer:
                 write_ahead(writer, durability)
                 writer.execute(f"pragma cache_size=-{cast(int, options['cache_size_bytes']) >> 10}")
                 writer.execute(_WITHOUT_MAP).fetchall()
@@ -119,61 +118,42 @@ class SqliteEngine(TransactionalEngine):
                     create(writer, checksums=bool(options["checksums"]))
                 elif unclean and durability is Durability.DISK:
                     keep_log(writer, file)
-                found = read_schema(writer)
-                checksums = has_checksums(writer, found, file)
-                codec = codec_of(checksums=checksums, scans_checked=bool(options["scan_checksums"]))
-                check_own(found, file)
-                second = has_table(found, SECOND)
-                writer.set_progress_handler(None, 0)
-            except BaseException:
-                writer.close()
-                raise
-        except UnicodeDecodeError as error:
-            # A name in the schema is damaged.
-            raise damage(error, file) from error
-        except Error as error:
-            raise opening_error(error, file) from error
-        except OSError as error:
-            raise StoreUnavailableError(f"{file} can't be opened: {error.strerror}. Make it readable") from error
-        opened = cls(file, writer, durability, codec)
-        if second:
-            try:
-                opened.select_families()
-            except BaseException:
-                writer.close()
-                raise
-        return opened
+                engine, tables = cls._over(file, writer, durability, scans_checked=bool(options["scan_checksums"]))
+                check_own(tables, file)
+        return engine
 
     @classmethod
     def open_read_only(cls, path: Path, *, live: bool) -> Self:
         file = path / FILE
-        try:
-            check_header(file)
-            # Without a WAL the file is all there is. Then SQLite need not make one, for which it would need the folder.
-            access = READ_ONLY if live or _size(file.with_name(f"{FILE}-wal")) else UNCHANGING
-            reader = connect(file, access)
+        with _translated(file):
             try:
-                reader.set_progress_handler(StatementTimeout(OPENING_S), STEPS_PER_LOOK)
-                found = read_schema(reader)
-                codec = codec_of(checksums=has_checksums(reader, found, file), scans_checked=True)
-                second = has_table(found, SECOND)
-                reader.set_progress_handler(None, 0)
-                opened = cls(file, reader, Durability.CHANGELOG, codec)
-                opened._access = access
-                if second:
-                    opened.select_families()
-            except BaseException:
-                reader.close()
-                raise
-        except UnicodeDecodeError as error:
-            raise damage(error, file) from error
-        except Error as error:
-            raise opening_error(error, file) from error
-        except FileNotFoundError as error:
-            raise damaged(f"{file} is missing") from error
-        except OSError as error:
-            raise StoreUnavailableError(f"{file} can't be opened: {error.strerror}. Make it readable") from error
-        return opened
+                check_header(file)
+            except FileNotFoundError as error:
+                raise damaged(f"{file} is missing") from error
+            # Without a WAL the file is all there is. Then SQLite need not make one, for which it would need the folder.
+            access = READ_ONLY if live or _size(_log_of(file)) else UNCHANGING
+            with _connected(file, access) as reader:
+                engine, _ = cls._over(file, reader, Durability.CHANGELOG, scans_checked=True, access=access)
+        return engine
+
+    @classmethod
+    def _over(
+        cls,
+        file: Path,
+        connection: Connection,
+        durability: Durability,
+        *,
+        scans_checked: bool,
+        access: str = READ_ONLY,
+    ) -> tuple[Self, Schema]:
+        """Return the engine over a new connection, with ``access`` for others, and the tables that the file has."""
+        tables = read_schema(connection)
+        codec = codec_of(checksums=has_checksums(connection, tables, file), scans_checked=scans_checked)
+        engine = cls(file, connection, durability, codec)
+        engine._access = access
+        if has_table(tables, SECOND):
+            engine.select_families()
+        return engine, tables
 
     def copy_to(self, folder: Path) -> None:
         try:
@@ -186,13 +166,13 @@ class SqliteEngine(TransactionalEngine):
 
     @classmethod
     def compact(cls, path: Path, options: Mapping[str, object]) -> None:
-        opened = cls.open(path, Durability.DISK, options)
+        engine = cls.open(path, Durability.DISK, options)
         try:
-            opened._writer.execute("vacuum")
+            engine._writer.execute("vacuum")
         except Error as error:
             raise writing_error(error, path / FILE) from error
         finally:
-            opened.close()
+            engine.close()
 
     @classmethod
     def torn_by_power_loss(cls, durability: Durability) -> bool:
@@ -246,11 +226,7 @@ class SqliteEngine(TransactionalEngine):
                 reader.execute("rollback")
             return [None if row is None else row[0] for row in rows]
 
-        try:
-            found = self._query(look)
-        except Error as error:
-            raise reading_error(error, self._file) from error
-        return self._codec.decode_many(keys, found)
+        return self._codec.decode_many(keys, self._query(look))
 
     def scans(self, ranges: Sequence[ScanRange], *, reverse: bool = False) -> list[Scan]:
         try:
@@ -260,12 +236,12 @@ class SqliteEngine(TransactionalEngine):
                 with snapshot.lock:
                     # SQLite keeps a snapshot as long as a statement of the connection has more rows. A scan may have
                     # none, so this statement keeps it until all scans have begun.
-                    held = snapshot.reading.execute("select name from sqlite_schema")
+                    pinning = snapshot.reading.execute("select name from sqlite_schema")
                     try:
                         share = self._snapshots.share
                         return [self._scan(share(snapshot), each, reverse=reverse) for each in ranges]
                     finally:
-                        held.close()
+                        pinning.close()
         except Error as error:
             raise reading_error(error, self._file) from error
 
@@ -282,10 +258,7 @@ class SqliteEngine(TransactionalEngine):
     def has_records(self) -> bool:
         # On the writing connection if possible: creating another one would take a large part of an opening's time.
         statement = f"select 1 from {self._tables[0].name} limit 1"
-        try:
-            return self._query(lambda reader: reader.execute(statement).fetchone()) is not None
-        except Error as error:
-            raise reading_error(error, self._file) from error
+        return self._query(lambda reader: reader.execute(statement).fetchone()) is not None
 
     def meta(self) -> dict[bytes, bytes]:
         def look(reader: Connection) -> list[tuple[bytes, bytes]]:
@@ -296,11 +269,7 @@ class SqliteEngine(TransactionalEngine):
             finally:
                 reader.set_progress_handler(None, 0)
 
-        try:
-            entries = self._query(look)
-        except Error as error:
-            raise reading_error(error, self._file) from error
-        return dict(self._codec.decode_pairs(entries))
+        return dict(self._codec.decode_pairs(self._query(look)))
 
     def write(self, layers: Sequence[Writes], meta: Mapping[bytes, bytes | None], *, durable: bool = True) -> None:
         writer = self._writer
@@ -357,10 +326,7 @@ class SqliteEngine(TransactionalEngine):
             count, total = reader.execute(sample).fetchone()
             return int(count) if count < 100 else max(100, int(pages * size * count / (total or 1)) // parts)
 
-        try:
-            return self._query(look)
-        except Error as error:
-            raise reading_error(error, self._file) from error
+        return self._query(look)
 
     def verify(self) -> None:
         try:
@@ -377,21 +343,15 @@ class SqliteEngine(TransactionalEngine):
         super().verify()
 
     def metrics(self) -> Mapping[str, int]:
-        log = self._file.with_name(f"{FILE}-wal")
-        try:
-            reader = self._acquire()
-            page_bytes, pages, free = (
-                int(reader.execute(f"pragma {name}").fetchone()[0])
-                for name in ("page_size", "page_count", "freelist_count")
-            )
-            self._release(reader)
-        except Error as error:
-            raise reading_error(error, self._file) from error
+        names = ("page_size", "page_count", "freelist_count")
+        page_bytes, pages, free = self._query(
+            lambda reader: [int(reader.execute(f"pragma {name}").fetchone()[0]) for name in names]
+        )
         return {
             "database_bytes": pages * page_bytes,
             "free_bytes": free * page_bytes,
             "file_size_bytes": _size(self._file),
-            "wal_file_size_bytes": _size(log),
+            "wal_file_size_bytes": _size(_log_of(self._file)),
             "sqlite_version_number": VERSION_NUMBER,
         }
 
@@ -409,13 +369,16 @@ class SqliteEngine(TransactionalEngine):
 
     def _query(self, look: Callable[[Connection], Answer]) -> Answer:
         """Return the result of ``look`` on committed data: on the writing connection, unless it may show other data."""
-        if get_ident() == self._owner and not self._writer.in_transaction:
-            with self._using_writer:
-                return look(self._writer)
-        reader = self._acquire()
-        answer = look(reader)
-        self._release(reader)
-        return answer
+        try:
+            if get_ident() == self._owner and not self._writer.in_transaction:
+                with self._using_writer:
+                    return look(self._writer)
+            reader = self._acquire()
+            answer = look(reader)
+            self._release(reader)
+            return answer
+        except Error as error:
+            raise reading_error(error, self._file) from error
 
     def _acquire(self) -> Connection:
         with self._lock:
@@ -444,3 +407,34 @@ def _size(file: Path) -> int:
         return 0
     except OSError as error:
         raise StoreUnavailableError(f"{file} can't be examined: {error.strerror}. Make it readable") from error
+
+
+def _log_of(file: Path) -> Path:
+    return file.with_name(f"{FILE}-wal")
+
+
+@contextmanager
+def _connected(file: Path, access: str = READ_WRITE) -> Iterator[Connection]:
+    """Connect to ``file``, with a deadline for statements of the block. An error in it closes the connection."""
+    connection = connect(file, access)
+    try:
+        connection.set_progress_handler(StatementTimeout(OPENING_S), STEPS_PER_LOOK)
+        yield connection
+        connection.set_progress_handler(None, 0)
+    except BaseException:
+        connection.close()
+        raise
+
+
+@contextmanager
+def _translated(file: Path) -> Iterator[None]:
+    """Raise an error of the opening as that of a store."""
+    try:
+        yield
+    except UnicodeDecodeError as error:
+        # A name in the schema is damaged.
+        raise damage(error, file) from error
+    except Error as error:
+        raise opening_error(error, file) from error
+    except OSError as error:
+        raise StoreUnavailableError(f"{file} can't be opened: {error.strerror}. Make it readable") from error
