@@ -29,13 +29,13 @@ class SortedKeys:
     @classmethod
     def of(cls, blocks: Iterable[list[bytes]]) -> Self:
         """Return a set of keys that are in order, in blocks of any size. It has copies of them."""
-        made = cls()
+        keys = cls()
         for block in blocks:
             for at in range(0, len(block), BLOCK_KEYS):
-                made.blocks.append(block[at : at + BLOCK_KEYS])
-                made._firsts.append(block[at])
-            made._length += len(block)
-        return made
+                keys.blocks.append(block[at : at + BLOCK_KEYS])
+                keys._firsts.append(block[at])
+            keys._length += len(block)
+        return keys
 
     def __len__(self) -> int:
         return self._length
@@ -87,21 +87,21 @@ class SortedKeys:
 
     def remove_between(self, start: bytes | None, end: bytes | None) -> list[bytes]:
         """Remove the keys from ``start`` to ``end``, both included; return them, ascending."""
-        removed: list[bytes] = []
+        keys: list[bytes] = []
         pieces = self.pieces(start, end, end_open=False)
         if not pieces:
-            return removed
+            return keys
         at = bisect_right(self._firsts, pieces[0][0][0]) - 1
-        kept: list[list[bytes]] = []
+        blocks: list[list[bytes]] = []
         for block, low, high in pieces:
-            removed += block[low:high]
+            keys += block[low:high]
             del block[low:high]
             if block:
-                kept.append(block)
-        self._length -= len(removed)
-        self.blocks[at : at + len(pieces)] = kept
-        self._firsts[at : at + len(pieces)] = [block[0] for block in kept]
-        return removed
+                blocks.append(block)
+        self._length -= len(keys)
+        self.blocks[at : at + len(pieces)] = blocks
+        self._firsts[at : at + len(pieces)] = [block[0] for block in blocks]
+        return keys
 
 
 Bounds = tuple[bytes | None, bytes | None]
@@ -132,6 +132,12 @@ def prefix_bounds(prefix: bytes) -> Bounds:
     """Return half-open bounds of the keys with ``prefix``: ``start <= key < end``; end is None if there is none."""
     stripped = prefix.rstrip(b"\xff")
     return prefix or None, stripped[:-1] + bytes([stripped[-1] + 1]) if stripped else None
+
+
+def prefix_range(prefix: bytes) -> ScanRange:
+    """Return the range of the keys with ``prefix``."""
+    start, end = prefix_bounds(prefix)
+    return ScanRange(start, end, end_open=True)
 
 
 _NO_KEYS: Final = SortedKeys()
@@ -202,7 +208,7 @@ class KeyRanges:
 
     def gaps(self, stretches: Iterable[Bounds]) -> list[Bounds]:
         """Return the parts of ``stretches`` that are in no range. Both are half-open: ``start <= key < end``."""
-        found: list[Bounds] = []
+        gaps: list[Bounds] = []
         for start, end in stretches:
             low: bytes | None = start or b""
             before = self._starts.last_to(low or b"")
@@ -211,13 +217,13 @@ class KeyRanges:
             if low is not None:
                 for next_start in self._starts.between(low, end, end_open=True):
                     if low != next_start:
-                        found.append((low or None, next_start))
+                        gaps.append((low or None, next_start))
                     low = _behind(self._ends[next_start])
                     if low is None:
                         break
             if low is not None and (end is None or low < end):
-                found.append((low or None, end))
-        return found
+                gaps.append((low or None, end))
+        return gaps
 
 
 def _reaches(end: bytes | None, key: bytes) -> bool:
@@ -276,10 +282,10 @@ class SortedMap(Generic[Value]):
 
     def copy(self) -> Self:
         """Return an independent map with the same keys and values."""
-        copied = type(self)(dict(self.writes))
+        other = type(self)(dict(self.writes))
         order = self._order
-        copied._order = order._replace(keys=SortedKeys.of(order.keys.blocks))
-        return copied
+        other._order = order._replace(keys=SortedKeys.of(order.keys.blocks))
+        return other
 
     def num_fresh(self) -> int:
         """Return the number of keys that are not sorted yet."""
@@ -372,9 +378,9 @@ class SortedMap(Generic[Value]):
         while self.num_unordered():
             self.order_some(RUN_KEYS)
         keys, _, num_keys = self._order
-        removed = [(key, writes.pop(key)) for key in keys.remove_between(start, end)]
-        self._order = _Order(keys, (), num_keys - len(removed))
-        return removed
+        pairs = [(key, writes.pop(key)) for key in keys.remove_between(start, end)]
+        self._order = _Order(keys, (), num_keys - len(pairs))
+        return pairs
 
     def discard(self, key: bytes) -> None:
         """Remove one key, if it is there."""

@@ -42,6 +42,13 @@ def _check_range(name: str, given: object, rule: str, least: float, most: float)
         raise ConfigError(f"{name} is {rule}, not {given}")
 
 
+def as_bytes(what: str, given: object) -> bytes:
+    """Return ``given`` if it is bytes. Raises: TypeError."""
+    if not isinstance(given, bytes):
+        raise TypeError(f"a {what} is bytes, not {type(given).__name__}")
+    return given
+
+
 def check_pairs(pairs: object) -> None:
     """Check the argument of a ``put_all``: a mapping yields its keys alone. Raises: TypeError."""
     if isinstance(pairs, Mapping):

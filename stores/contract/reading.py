@@ -12,9 +12,10 @@ from itertools import takewhile
 from types import TracebackType
 from typing import NamedTuple, Self, TypeVar
 
-from stores.contract.arguments import OnlyReads
+from stores.contract.arguments import OnlyReads, as_bytes
 from stores.contract.levels import Level
 from stores.errors import NotUpToBoundError, StoreClosedError, StoreError
+from stores.ordered import ScanRange, prefix_range
 
 Answer = TypeVar("Answer")
 
@@ -147,15 +148,15 @@ class ReadOnlyKeyValueStore(ABC):
         In the library's own stores and views all are of one snapshot. By default they are made one after the other: a
         view of another package's store may show a commit in the later ones only.
         """
-        made: list[KeyValueIterator] = []
+        scans: list[KeyValueIterator] = []
         try:
             for start, end in bounds:
-                made.append(self.reverse_range(start, end) if reverse else self.range(start, end))
+                scans.append(self.reverse_range(start, end) if reverse else self.range(start, end))
         except BaseException:
-            for scan in made:
+            for scan in scans:
                 scan.close()
             raise
-        return made
+        return scans
 
     @abstractmethod
     def prefix_scan(self, prefix: bytes) -> KeyValueIterator:
@@ -168,6 +169,26 @@ class ReadOnlyKeyValueStore(ABC):
     @abstractmethod
     def approximate_num_entries(self) -> int:
         """Return the approximate number of committed keys. Engines estimate; it costs no scan."""
+
+
+class ScannedReads(ReadOnlyKeyValueStore):
+    """A base of readers that make all scans by one method."""
+
+    @abstractmethod
+    def _scan(self, bounds: ScanRange, *, reverse: bool) -> KeyValueIterator:
+        """Return a scan. The types of its ends are not checked yet."""
+
+    def range(self, start: bytes | None, end: bytes | None) -> KeyValueIterator:
+        return self._scan(ScanRange(start, end), reverse=False)
+
+    def reverse_range(self, start: bytes | None, end: bytes | None) -> KeyValueIterator:
+        return self._scan(ScanRange(start, end), reverse=True)
+
+    def prefix_scan(self, prefix: bytes) -> KeyValueIterator:
+        return self._scan(prefix_range(as_bytes("prefix", prefix)), reverse=False)
+
+    def reverse_prefix_scan(self, prefix: bytes) -> KeyValueIterator:
+        return self._scan(prefix_range(as_bytes("prefix", prefix)), reverse=True)
 
 
 class KeyValueView(OnlyReads, ReadOnlyKeyValueStore):
@@ -248,11 +269,11 @@ class KeyValueSnapshot(KeyValueView, Closeable):
 
 def of_one_moment(mark: Callable[[], bytes | None], read: Callable[[bytes | None], Answer]) -> Answer:
     """Return the result of ``read`` for a mark that is the same before and after the call."""
-    found = mark()
+    value = mark()
     while True:
-        answer = read(found)
-        earlier, found = found, mark()
-        if found == earlier:
+        answer = read(value)
+        earlier, value = value, mark()
+        if value == earlier:
             return answer
         close_answer(answer)
 

@@ -25,6 +25,7 @@ from threading import RLock, Thread, current_thread, get_ident
 from typing import Concatenate, NamedTuple, ParamSpec, Protocol, TypeVar
 from weakref import WeakKeyDictionary
 
+from stores.contract.arguments import as_bytes
 from stores.errors import StoreClosedError, StoreError, WrongThreadError
 from stores.interface import KeyValueStore, TopicPartition
 
@@ -52,16 +53,16 @@ def catch_up() -> None:
     """Do the work queued for this thread and for threads that have ended. Failures are logged."""
     for _ in range(len(_left)):
         try:
-            left = _left.popleft()
+            task = _left.popleft()
         except IndexError:
             return  # Another thread took the last entry.
-        if left.pid != os.getpid():
+        if task.pid != os.getpid():
             continue  # Queued before a fork: the work belongs to the parent.
-        if not _may_do(left.thread):
-            _left.append(left)
+        if not _may_do(task.thread):
+            _left.append(task)
             continue
         try:
-            left.work()
+            task.work()
         except StoreError as error:
             _log.warning("a store that another thread had closed could not be closed cleanly: %s", error)
 
@@ -74,13 +75,6 @@ _TOPIC_BYTES_MAX = 249
 """Source: Kafka's own limit (``Topic.MAX_NAME_LENGTH``). A name of this length fits into a meta key of every engine."""
 OFFSET_BOUND = 1 << 63
 """The exclusive upper bound of offsets: they are stored as eight signed bytes."""
-
-
-def as_bytes(what: str, given: object) -> bytes:
-    """Return ``given`` if it is bytes. Raises: TypeError."""
-    if not isinstance(given, bytes):
-        raise TypeError(f"a {what} is bytes, not {type(given).__name__}")
-    return given
 
 
 def check_bounds(start: object, end: object) -> None:

@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from threading import Lock
 
-from stores.contract.arguments import check_keys
+from stores.contract.arguments import as_bytes, check_keys
+from stores.contract.reading import ScannedReads
 from stores.engines.engine import Engine
 from stores.errors import StoreClosedError, StoreUnavailableError
 from stores.files.store_directory import StoreDirectory
@@ -20,13 +21,13 @@ from stores.interface import (
 )
 from stores.meta_entries import OFFSET, POSITION, decode_marks, decode_offsets
 from stores.metrics import StoreCounters, StoreMetrics
-from stores.ordered import ScanRange, prefix_bounds
-from stores.strategies.access import as_bytes, check_bounds
+from stores.ordered import ScanRange
+from stores.strategies.access import check_bounds
 from stores.strategies.iterator import OpenIterators, StoreIterator
 from stores.strategies.staging import CLOSED, Scanned, Staging, Traits
 
 
-class StoreReads(KeyValueStore):
+class StoreReads(ScannedReads, KeyValueStore):
     """The attributes of a store, its facts and metrics, and its reads.
 
     Reads are the writer's, and those at an isolation level, which views use on any thread.
@@ -215,23 +216,11 @@ class StoreReads(KeyValueStore):
         self.access.check_open()
         return [self.get(key) for key in keys]
 
-    def range(self, start: bytes | None, end: bytes | None) -> KeyValueIterator:
-        return self._scan(IsolationLevel.READ_UNCOMMITTED, start, end)
-
-    def reverse_range(self, start: bytes | None, end: bytes | None) -> KeyValueIterator:
-        return self._scan(IsolationLevel.READ_UNCOMMITTED, start, end, reverse=True)
-
     def range_many(
         self, bounds: Sequence[tuple[bytes | None, bytes | None]], *, reverse: bool = False
     ) -> list[KeyValueIterator]:
         ranges = [ScanRange(start, end) for start, end in bounds]
         return self._scan_many(IsolationLevel.READ_UNCOMMITTED, ranges, reverse=reverse)
-
-    def prefix_scan(self, prefix: bytes) -> KeyValueIterator:
-        return self._scan_prefix(IsolationLevel.READ_UNCOMMITTED, prefix)
-
-    def reverse_prefix_scan(self, prefix: bytes) -> KeyValueIterator:
-        return self._scan_prefix(IsolationLevel.READ_UNCOMMITTED, prefix, reverse=True)
 
     def approximate_num_entries(self) -> int:
         self.access.check_open()
@@ -242,19 +231,13 @@ class StoreReads(KeyValueStore):
             raise
 
     def _scan(
-        self,
-        level: IsolationLevel,
-        start: bytes | None,
-        end: bytes | None,
-        *,
-        end_open: bool = False,
-        reverse: bool = False,
+        self, bounds: ScanRange, *, reverse: bool, level: IsolationLevel = IsolationLevel.READ_UNCOMMITTED
     ) -> KeyValueIterator:
         """Return a scan at ``level``. May be called on any thread."""
-        check_bounds(start, end)
+        check_bounds(bounds.start, bounds.end)
         self.access.check_open()
         try:
-            scanned = self.staging.scan(level, ScanRange(start, end, end_open), reverse=reverse)
+            scanned = self.staging.scan(level, bounds, reverse=reverse)
         except StoreUnavailableError:
             self.access.check_open()
             raise
@@ -268,11 +251,11 @@ class StoreReads(KeyValueStore):
             check_bounds(start, end)
         self.access.check_open()
         try:
-            made = self.staging.scans(level, ranges, reverse=reverse)
+            scans = self.staging.scans(level, ranges, reverse=reverse)
         except StoreUnavailableError:
             self.access.check_open()
             raise
-        return [self._iterator(scanned) for scanned in made]
+        return [self._iterator(scanned) for scanned in scans]
 
     def _iterator(self, scanned: Scanned) -> StoreIterator:
         """Return an iterator. Closing the store closes it."""
@@ -282,11 +265,6 @@ class StoreReads(KeyValueStore):
             # Another thread has closed the store meanwhile and may have missed this pin.
             pin.close()
         return StoreIterator(pairs, pin)
-
-    def _scan_prefix(self, level: IsolationLevel, prefix: bytes, *, reverse: bool = False) -> KeyValueIterator:
-        """Return a scan of the keys that begin with ``prefix``, at ``level``."""
-        start, end = prefix_bounds(as_bytes("prefix", prefix))
-        return self._scan(level, start, end, end_open=True, reverse=reverse)
 
 
 def _close_engine(engine: Engine, directory: StoreDirectory | None, *, clean: bool) -> None:

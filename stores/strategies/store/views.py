@@ -7,8 +7,8 @@ from threading import RLock
 from typing import TYPE_CHECKING, TypeVar
 
 from stores.batch.merge import chunks_of
-from stores.contract.arguments import check_keys
-from stores.contract.reading import ForwardingView, close_answer, of_one_moment
+from stores.contract.arguments import as_bytes, check_keys
+from stores.contract.reading import ForwardingView, ScannedReads, close_answer, of_one_moment
 from stores.engines.engine import EngineSnapshot
 from stores.errors import ConfigError, StoreClosedError, StoreUnavailableError
 from stores.interface import (
@@ -21,8 +21,8 @@ from stores.interface import (
     ShownTimestamps,
 )
 from stores.meta_entries import POSITION, check_mark_name, decode_marks, decode_offsets, merge_positions
-from stores.ordered import ScanRange, prefix_bounds
-from stores.strategies.access import as_bytes, check_bounds
+from stores.ordered import ScanRange
+from stores.strategies.access import check_bounds
 from stores.strategies.iterator import OpenIterators, Pin, StoreIterator
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ _TRIES = 8
 """Number of attempts of a query beside the writer. After that the writer waits for the query."""
 
 
-class StoreReader(KeyValueView):
+class StoreReader(ScannedReads, KeyValueView):
     """A read-only view of a store at one isolation level, for any thread."""
 
     def __init__(self, store: StoreTransactions, level: IsolationLevel) -> None:
@@ -95,18 +95,18 @@ class StoreReader(KeyValueView):
         # First: a commit advances the position after its data.
         position, is_split = self.position(), store.staging.is_split
         try:
-            held = HeldSnapshot(store.staging.snapshot())
+            snapshot = HeldSnapshot(store.staging.snapshot())
             num_entries = store.approximate_num_entries()
         except StoreUnavailableError:
             store.access.check_open()
             raise
-        pin = Pin(held.release)
+        pin = Pin(snapshot.release)
         store._iterators.add(pin)
         if not store.is_open:
             # Another thread has closed the store meanwhile and may have missed this pin.
             pin.close()
         return StoreSnapshot(
-            store.name, held, pin, store._iterators, position, is_split=is_split, num_entries=num_entries
+            store.name, snapshot, pin, store._iterators, position, is_split=is_split, num_entries=num_entries
         )
 
     def get(self, key: bytes) -> bytes | None:
@@ -127,22 +127,13 @@ class StoreReader(KeyValueView):
             self._store.access.check_open()
             raise
 
-    def range(self, start: bytes | None, end: bytes | None) -> KeyValueIterator:
-        return self._store._scan(self._level, start, end)
-
-    def reverse_range(self, start: bytes | None, end: bytes | None) -> KeyValueIterator:
-        return self._store._scan(self._level, start, end, reverse=True)
+    def _scan(self, bounds: ScanRange, *, reverse: bool) -> KeyValueIterator:
+        return self._store._scan(bounds, reverse=reverse, level=self._level)
 
     def range_many(
         self, bounds: Sequence[tuple[bytes | None, bytes | None]], *, reverse: bool = False
     ) -> list[KeyValueIterator]:
         return self._store._scan_many(self._level, [ScanRange(start, end) for start, end in bounds], reverse=reverse)
-
-    def prefix_scan(self, prefix: bytes) -> KeyValueIterator:
-        return self._store._scan_prefix(self._level, prefix)
-
-    def reverse_prefix_scan(self, prefix: bytes) -> KeyValueIterator:
-        return self._store._scan_prefix(self._level, prefix, reverse=True)
 
     def approximate_num_entries(self) -> int:
         return self._store.approximate_num_entries()
@@ -193,7 +184,7 @@ class HeldSnapshot:
             self.data.close()
 
 
-class StoreSnapshot(KeyValueSnapshot):
+class StoreSnapshot(ScannedReads, KeyValueSnapshot):
     """The committed data of one moment. ``pin`` is closed with it, or with the store."""
 
     def __init__(
@@ -227,8 +218,8 @@ class StoreSnapshot(KeyValueSnapshot):
     def position(self) -> Position:
         # Its own entries have the position of its commit. The store's, taken before it, may be that of an earlier one,
         # and is all that a store without offsets has.
-        kept = self._answered(lambda: decode_offsets(POSITION, self._held.data.meta()))
-        return merge_positions(self._position, kept)
+        own_position = self._answered(lambda: decode_offsets(POSITION, self._held.data.meta()))
+        return merge_positions(self._position, own_position)
 
     def mark(self, name: str) -> bytes | None:
         check_mark_name(name)
@@ -248,18 +239,6 @@ class StoreSnapshot(KeyValueSnapshot):
         check_keys(keys)
         checked = [as_bytes("key", key) for key in keys]
         return self._answered(lambda: [self._held.data.get(key) if key else None for key in checked])
-
-    def range(self, start: bytes | None, end: bytes | None) -> KeyValueIterator:
-        return self._scan(ScanRange(start, end), reverse=False)
-
-    def reverse_range(self, start: bytes | None, end: bytes | None) -> KeyValueIterator:
-        return self._scan(ScanRange(start, end), reverse=True)
-
-    def prefix_scan(self, prefix: bytes) -> KeyValueIterator:
-        return self._scan(ScanRange(*prefix_bounds(as_bytes("prefix", prefix)), end_open=True), reverse=False)
-
-    def reverse_prefix_scan(self, prefix: bytes) -> KeyValueIterator:
-        return self._scan(ScanRange(*prefix_bounds(as_bytes("prefix", prefix)), end_open=True), reverse=True)
 
     def approximate_num_entries(self) -> int:
         return self._answered(lambda: self._num_entries)
