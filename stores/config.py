@@ -109,26 +109,26 @@ class StoreConfig:
     @classmethod
     def from_settings(cls, settings: Mapping[str, Any], options: Mapping[str, object]) -> Self:
         """Return a configuration from the results of ``stores.settings.read``. Raises: ConfigError."""
-        given = dict(settings)
-        transactional = given.pop("transactional", None)
+        fields = dict(settings)
+        transactional = fields.pop("transactional", None)
         if transactional is False:
-            if given.get("backend", "rocksdb-direct") != "rocksdb-direct":
+            if fields.get("backend", "rocksdb-direct") != "rocksdb-direct":
                 raise ConfigError(
-                    f"enable.transactional.statestores=false contradicts store.backend={given['backend']}: drop one"
+                    f"enable.transactional.statestores=false contradicts store.backend={fields['backend']}: drop one"
                 )
-            given["backend"] = "rocksdb-direct"
-        backend = backend_named(given.get("backend", cls.backend))
+            fields["backend"] = "rocksdb-direct"
+        backend = backend_named(fields.get("backend", cls.backend))
         if transactional and not backend.transactional:
             raise ConfigError(
                 f"enable.transactional.statestores=true contradicts store.backend={backend.name}, which keeps no "
                 "uncommitted writes apart: drop one"
             )
-        known = backend.options
-        given["options"] = {
-            name: parsed_as(cls.OPTION + name, value, _like(known[name])) if name in known else value
+        defaults = backend.options
+        fields["options"] = {
+            name: parsed_as(cls.OPTION + name, value, _like(defaults[name])) if name in defaults else value
             for name, value in options.items()
         }
-        return cls(**given)
+        return cls(**fields)
 
     @property
     def readers_level(self) -> IsolationLevel:

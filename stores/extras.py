@@ -60,10 +60,10 @@ def _missing_packages(extra: str) -> list[str]:
         requirements = distribution(NAME).requires or []
     except PackageNotFoundError:
         requirements = []
-    wanted = [each for each in requirements if re.search(rf"extra == ['\"]{extra}['\"]", each)]
-    if not wanted:
+    of_extra = [each for each in requirements if re.search(rf"extra == ['\"]{extra}['\"]", each)]
+    if not of_extra:
         return [module for module in _MODULES[extra].split() if find_spec(module) is None]
-    packages = [re.split(r"[^\w.-]", each, maxsplit=1)[0] for each in wanted]
+    packages = [re.split(r"[^\w.-]", each, maxsplit=1)[0] for each in of_extra]
     return [package for package in packages if not _is_installed(package)]
 
 

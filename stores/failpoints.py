@@ -79,13 +79,13 @@ def declare(
 
     Raises: ValueError if ``name`` is declared otherwise, or ``after`` names a failpoint that is not declared yet.
     """
-    made = Failpoint(name, meaning, part, after, twice, always, nothing_before, dict(options or {}), transaction_bytes)
-    if _declared.get(name, made) != made:
+    point = Failpoint(name, meaning, part, after, twice, always, nothing_before, dict(options or {}), transaction_bytes)
+    if _declared.get(name, point) != point:
         raise ValueError(f"failpoint {name!r} is declared twice")
     for earlier in {after} if isinstance(after, str) else set(after.values()):
         if earlier:
             failpoint(earlier)
-    _declared[name] = made
+    _declared[name] = point
     return name
 
 

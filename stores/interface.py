@@ -276,5 +276,5 @@ class KeyValueStore(StateStore, ReadOnlyKeyValueStore):
                 f"store {self.name!r} does not isolate uncommitted writes: read at READ_UNCOMMITTED, or "
                 f"implement read_only() in {type(self).__name__}"
             )
-        shown = ShownTimestamps(self.timestamps.are_kept)
-        return PlainView(self, self.position, self.mark, shown, level, bound)
+        timestamps = ShownTimestamps(self.timestamps.are_kept)
+        return PlainView(self, self.position, self.mark, timestamps, level, bound)

@@ -60,8 +60,8 @@ def find_java(needed_by: str = "Spark", environment: Mapping[str, str] | None = 
 
 def major_version(text: str) -> int | None:
     """Return the major version that ``java -version`` printed: 17 for ``"17.0.15"``, 8 for ``"1.8.0_392"``."""
-    found = re.search(r'version "(?:1\.)?(\d+)', text)
-    return int(found[1]) if found else None
+    match = re.search(r'version "(?:1\.)?(\d+)', text)
+    return int(match[1]) if match else None
 
 
 def _program(environment: Mapping[str, str], advice: str) -> Path:

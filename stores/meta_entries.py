@@ -51,7 +51,7 @@ def encode_offsets(kind: bytes, offsets: Mapping[TopicPartition, int | None]) ->
 
 def decode_offsets(kind: bytes, meta: Mapping[bytes, bytes]) -> dict[TopicPartition, int]:
     """Return the offsets of one kind among all meta entries. Raises: StoreCorruptedError for an invalid entry."""
-    found = {}
+    offsets = {}
     for key, value in meta.items():
         if key[:1] == kind:
             try:
@@ -61,8 +61,8 @@ def decode_offsets(kind: bytes, meta: Mapping[bytes, bytes]) -> dict[TopicPartit
             if len(key) < 5 or len(value) != 8:
                 raise _damaged(key)
             partition = TopicPartition(topic, int.from_bytes(key[1:5], "big"))
-            found[partition] = int.from_bytes(value, "big", signed=True)
-    return found
+            offsets[partition] = int.from_bytes(value, "big", signed=True)
+    return offsets
 
 
 def _damaged(key: bytes) -> StoreCorruptedError:
@@ -142,11 +142,11 @@ def decode_marks(meta: Mapping[bytes, bytes]) -> dict[str, bytes]:
     parts: dict[str, list[bytes]] = {}
     for key in sorted(key for key in meta if key[:1] == MARK):
         name = key[1:-2].decode("ascii", errors="replace")
-        found = parts.setdefault(name, [])
-        if key[-2:] != bytes([0, len(found)]) or (found and len(found[-1]) != _PART_BYTES):
+        values = parts.setdefault(name, [])
+        if key[-2:] != bytes([0, len(values)]) or (values and len(values[-1]) != _PART_BYTES):
             raise damaged(f"mark entry {key!r} is damaged")
-        found.append(meta[key])
-    return {name: b"".join(found) for name, found in parts.items()}
+        values.append(meta[key])
+    return {name: b"".join(values) for name, values in parts.items()}
 
 
 def merge_marks(kept: Mapping[str, bytes], changes: Mapping[str, bytes | None]) -> dict[str, bytes]:

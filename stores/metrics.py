@@ -313,15 +313,15 @@ class Timer:
         if kind is not None:
             self.failed_total += 1
             return
-        ended = perf_counter()
-        seconds = ended - self._began
+        now = perf_counter()
+        seconds = now - self._began
         self.total += 1
         self.seconds_total += seconds
         if seconds > self.seconds_max:
             self.seconds_max = seconds
         began, longest, before = self._windows
-        if ended - began >= WINDOW_S:
-            began, longest, before = _at(self._windows, ended)
+        if now - began >= WINDOW_S:
+            began, longest, before = _at(self._windows, now)
             self._windows = began, max(seconds, longest), before
         elif seconds > longest:
             self._windows = began, seconds, before
@@ -365,9 +365,9 @@ class StoreCounters(Counters):
     def read(self) -> dict[str, Any]:
         """Return the fields of ``StoreMetrics`` that are counted."""
         # Not super(): a dataclass with slots is a new class, and the method would refer to the old one.
-        counted = Counters.read(self)
+        fields_read = Counters.read(self)
         return {
-            **counted,
+            **fields_read,
             "restore_total": self.restore_total,
             "restore_latency_seconds_total": self.restores.seconds_total,
         }

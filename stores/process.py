@@ -42,10 +42,10 @@ def never_free(thing: object) -> None:
 
 def _disown_all() -> None:
     failures = []
-    for opened, disown in list(_disown.items()):
+    for each, disown in list(_disown.items()):
         # If one release fails, release the rest: the parent could not give up locks that the child keeps.
         try:
-            disown(opened)
+            disown(each)
         except Exception as error:
             failures.append(error)
     _disown.clear()
@@ -76,13 +76,13 @@ def descriptors_lacking(reason: str = "") -> str:
 
 
 def _few_are_left() -> bool:
-    opened: list[int] = []
+    descriptors: list[int] = []
     try:
         for _ in range(_SPARE):
-            opened.append(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))
+            descriptors.append(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))
     except OSError as error:
         return error.errno in (errno.EMFILE, errno.ENFILE)
     finally:
-        for descriptor in opened:
+        for descriptor in descriptors:
             os.close(descriptor)
     return False

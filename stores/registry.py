@@ -242,10 +242,10 @@ class StoreBackend(Backend):
 @cache
 def backends() -> Mapping[str, Backend]:
     """Return every backend by name: the library's own, then those of other packages."""
-    found = {}
+    by_name = {}
     for engine, strategy in _BACKENDS:
         name = f"{engine}-{strategy}"
-        found[name] = Backend(name, _loader(_ENGINES[engine]), _loader(_STRATEGIES[strategy]))
+        by_name[name] = Backend(name, _loader(_ENGINES[engine]), _loader(_STRATEGIES[strategy]))
     for entry in entry_points(group=ENTRY_POINT_GROUP):
         try:
             loaded = entry.load()
@@ -253,12 +253,12 @@ def backends() -> Mapping[str, Backend]:
             raise ConfigError(
                 f"backend {entry.name!r} of entry point {entry.value!r} can't be loaded: {error}"
             ) from error
-        if not isinstance(loaded, Backend) or entry.name in found:
+        if not isinstance(loaded, Backend) or entry.name in by_name:
             raise ConfigError(
                 f"entry point {entry.value!r} is not a Backend with a new name: correct its package, or uninstall it"
             )
-        found[entry.name] = loaded
-    return found
+        by_name[entry.name] = loaded
+    return by_name
 
 
 @cache
@@ -272,17 +272,17 @@ def backend_named(name: str) -> Backend:
     """Return the backend ``name``. An engine's name alone means its indexed batch. Raises: ConfigError."""
     if not isinstance(name, str):
         raise TypeError(f"a backend's name is a str, not {type(name).__name__}")
-    found = backends().get(ALIASES.get(name, name))
-    if found is None:
+    backend = backends().get(ALIASES.get(name, name))
+    if backend is None:
         # A store without isolation is suggested only to those who ask for it.
-        offered = [known for known in (*ALIASES, *backends()) if "-di" in name or not known.endswith("-direct")]
+        offered = [each for each in (*ALIASES, *backends()) if "-di" in name or not each.endswith("-direct")]
         suggestion = nearest(name, dict.fromkeys(offered))
         short = ", ".join(sorted(ALIASES))
         raise ConfigError(
             f"no backend {name!r}{suggestion}; choose one of {', '.join(sorted(backends()))}; {short} alone mean the "
             "indexed batch of the engine"
         )
-    return found
+    return backend
 
 
 def open_store(

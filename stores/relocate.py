@@ -38,20 +38,20 @@ def main(argv: Sequence[str] | None = None, program: str = RELOCATE) -> int:
     parser.add_argument("--layout", choices=[*DirectoryLayout], help="move all stores to this layout of the directory")
     parser.add_argument("--dry-run", action="store_true", help="only show what would be moved")
     parser.add_argument("--application", metavar="ID", help="the application's ID, if its stores' names end alike")
-    given = parser.parse_args(argv)
-    if given.topology is None and given.layout is None:
+    arguments = parser.parse_args(argv)
+    if arguments.topology is None and arguments.layout is None:
         parser.error("one of --topology and --layout is required")
-    settings = {"application_id": given.application, "dry_run": given.dry_run}
+    settings = {"application_id": arguments.application, "dry_run": arguments.dry_run}
     try:
-        topology = None if given.topology is None else Topology.from_file(given.topology)
-        if given.layout is not None:
-            done = change_layout(given.directory, given.layout, topology=topology, **settings)
+        topology = None if arguments.topology is None else Topology.from_file(arguments.topology)
+        if arguments.layout is not None:
+            relocation = change_layout(arguments.directory, arguments.layout, topology=topology, **settings)
         elif topology is not None:
-            done = relocate(given.directory, topology, **settings)
+            relocation = relocate(arguments.directory, topology, **settings)
     except (StoreError, TypeError) as error:
         print(error, file=sys.stderr)
         return 2
-    for line in lines(done, given.directory, dry_run=given.dry_run):
+    for line in lines(relocation, arguments.directory, dry_run=arguments.dry_run):
         print(line)
     return 0
 
@@ -62,15 +62,15 @@ def lines(done: Relocation, directory: Path, *, dry_run: bool) -> list[str]:
     def short(path: Path) -> str:
         return str(path.relative_to(directory)) if path.is_relative_to(directory) else str(path)
 
-    moved = "would move" if dry_run else "moved"
-    found = [
+    verb = "would move" if dry_run else "moved"
+    texts = [
         f"{'to complete' if dry_run else 'completed'}: {short(source)} -> {short(target)}"
         for _, source, target in done.completed
     ]
-    found += [f"{moved}: {short(source)} -> {short(target)}" for _, source, target in done.moved]
-    found += [f"kept: {short(source)}, as there is another {name!r}" for name, source, _ in done.doubles]
-    found += [f"kept: {short(path)}, which the topology does not name" for _, path in done.unnamed]
-    return found or ["every store is in its place"]
+    texts += [f"{verb}: {short(source)} -> {short(target)}" for _, source, target in done.moved]
+    texts += [f"kept: {short(source)}, as there is another {name!r}" for name, source, _ in done.doubles]
+    texts += [f"kept: {short(path)}, which the topology does not name" for _, path in done.unnamed]
+    return texts or ["every store is in its place"]
 
 
 if __name__ == "__main__":

@@ -37,7 +37,7 @@ def read(properties: Properties, known: Known, prefix: str) -> tuple[dict[str, A
     """
     if not isinstance(properties, Mapping):
         raise TypeError(f"properties are a mapping of names to values, not {type(properties).__name__}")
-    given: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     prefixed = {}
     for name, value in properties.items():
         if not isinstance(name, str):
@@ -46,12 +46,12 @@ def read(properties: Properties, known: Known, prefix: str) -> tuple[dict[str, A
             prefixed[name.removeprefix(prefix)] = value
         elif name in known:
             target, parse = known[name]
-            parsed = parsed_as(name, value, parse)
-            if given.setdefault(target, parsed) != parsed:
+            setting = parsed_as(name, value, parse)
+            if values.setdefault(target, setting) != setting:
                 raise ConfigError(f"property {name}={value} contradicts another name of the same setting: drop one")
         else:
             raise ConfigError(f"no property {name!r}{nearest(name, known)}; known: {', '.join(known)}")
-    return given, prefixed
+    return values, prefixed
 
 
 def parsed_as(name: str, value: object, parse: Callable[[str], Any]) -> Any:
@@ -63,8 +63,8 @@ def parsed_as(name: str, value: object, parse: Callable[[str], Any]) -> Any:
     except ConfigError as error:
         raise ConfigError(f"property {name}: {error}") from error
     except (ValueError, KeyError, OverflowError) as error:
-        known = f": choose one of {', '.join(parse)}" if isinstance(parse, EnumType) else ""
-        raise ConfigError(f"property {name}: {value!r} is not a valid value{known}") from error
+        choices = f": choose one of {', '.join(parse)}" if isinstance(parse, EnumType) else ""
+        raise ConfigError(f"property {name}: {value!r} is not a valid value{choices}") from error
 
 
 def boolean(text: str) -> bool:
@@ -161,7 +161,7 @@ class Upgrade:
                 "swap_running of an Upgrade needs a proxy: only a function for the new format can continue after the "
                 "swap"
             )
-        if not self.online and any(given is not None for given in (self.records, self.before, self.proxy)):
+        if not self.online and any(field is not None for field in (self.records, self.before, self.proxy)):
             raise ConfigError("records, before and proxy of an Upgrade need online=True: set it, or drop them")
         if self.before is not None and not (self.before.to_version < self.to_version and not self.before.online):
             raise ConfigError(

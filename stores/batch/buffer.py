@@ -203,14 +203,14 @@ class IndexedBatch:
         count = len(staged.writes)
         if staged.num_fresh() >= SORTED_AT_ONCE and (count >= _CUT_FROM or self._scanned):
             staged.cut()
-        held = self.num_bytes_held()
+        bytes_held = self.num_bytes_held()
         if count:
-            self._pair_bytes = held // count + 1
-        left = self._capacity_bytes - self.memory_bytes()
-        if num_bytes + entry_bytes > left:
+            self._pair_bytes = bytes_held // count + 1
+        room = self._capacity_bytes - self.memory_bytes()
+        if num_bytes + entry_bytes > room:
             return False
-        room_bytes = max(num_bytes, self._room_in(left))
-        self.granted_bytes = held + room_bytes
+        room_bytes = max(num_bytes, self._room_in(room))
+        self.granted_bytes = bytes_held + room_bytes
         self.room_bytes = room_bytes
         return True
 
@@ -259,10 +259,10 @@ class IndexedBatch:
             self._merge()
             active = self._active
             before = active.ranges.num_bytes()
-            removed = active.staged.discard_range(start, end)
-            self.granted_bytes -= sum([len(key) + len(value or b"") for key, value in removed])
+            pairs = active.staged.discard_range(start, end)
+            self.granted_bytes -= sum([len(key) + len(value or b"") for key, value in pairs])
             if self._frozen or self._drained is not None:
-                self._discount_older({key for key, _ in removed}, start, end)
+                self._discount_older({key for key, _ in pairs}, start, end)
             active.ranges.add(start, end)
             added_bytes = active.ranges.num_bytes() - before
             self.room_bytes -= max(added_bytes, 0)

@@ -51,20 +51,20 @@ class MappedWrites(StagedWrites):
         while self._fill():
             if self._reverse:
                 cut = bisect_left(self._next, key, self._low, self._high)
-                taken, self._high = self._next[cut : self._high], cut
+                writes, self._high = self._next[cut : self._high], cut
             else:
                 cut = bisect_right(self._next, key, self._low, self._high)
-                taken, self._low = self._next[self._low : cut], cut
-            if taken:
-                yield self._with_values(taken)
+                writes, self._low = self._next[self._low : cut], cut
+            if writes:
+                yield self._with_values(writes)
             if self._low < self._high:
                 break
 
     def take_some(self) -> list[Staged]:
         self._fill()
-        taken = self._next[self._low : self._high]
+        writes = self._next[self._low : self._high]
         self._low = self._high
-        return self._with_values(taken)
+        return self._with_values(writes)
 
     def _fill(self) -> bool:
         if self._low == self._high:
@@ -84,14 +84,14 @@ def lay_over(
     Both are in the same order, descending if ``reverse``. So is the result, in lists that may be empty.
     """
     for chunk in filter(None, below):
-        shown = chunk
+        visible = chunk
         if hidden and hidden.reach_into(*sorted((chunk[0][0], chunk[-1][0]))):
-            shown = [pair for pair in chunk if pair[0] not in hidden]
+            visible = [pair for pair in chunk if pair[0] not in hidden]
         for staged in above.take_to(chunk[-1][0]):
-            cut = _count_to(shown, staged[0][0] if reverse else staged[-1][0], reverse=reverse)
-            yield merged(shown[:cut], staged, reverse=reverse)
-            shown = shown[cut:]
-        yield shown
+            cut = _count_to(visible, staged[0][0] if reverse else staged[-1][0], reverse=reverse)
+            yield merged(visible[:cut], staged, reverse=reverse)
+            visible = visible[cut:]
+        yield visible
     while staged := above.take_some():
         yield merged([], staged, reverse=reverse)
 
@@ -110,9 +110,9 @@ def merged(chunk: list[Pair], staged: list[Staged], *, reverse: bool) -> list[Pa
     if reverse:
         chunk = chunk[::-1]
     for key, value in staged:
-        found = bisect_left(chunk, (key,), at)
-        result += chunk[at:found]
-        at = found + 1 if found < len(chunk) and chunk[found][0] == key else found
+        place = bisect_left(chunk, (key,), at)
+        result += chunk[at:place]
+        at = place + 1 if place < len(chunk) and chunk[place][0] == key else place
         if value is not None:
             result.append((key, value))
     result += chunk[at:]

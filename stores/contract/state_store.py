@@ -174,12 +174,12 @@ class StateStore(Closeable):
         Raises: StoreCorruptedError if the store is behind a given offset. Source: KIP-844, ``recover``.
         """
         offsets = {}
-        for partition, wanted in ({} if changelog_offsets is None else changelog_offsets).items():
+        for partition, checkpoint in ({} if changelog_offsets is None else changelog_offsets).items():
             reached = self.committed_offset(partition)
-            if reached is None or reached < wanted:
+            if reached is None or reached < checkpoint:
                 raise damaged(
                     f"store {self.name!r} is at offset {reached} of {partition.topic}-{partition.partition}, behind "
-                    f"its checkpoint {wanted}"
+                    f"its checkpoint {checkpoint}"
                 )
             offsets[partition] = reached
         return Recovery(RecoveryOutcome.NOTHING_TO_DO, offsets)

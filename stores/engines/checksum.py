@@ -60,10 +60,10 @@ class ValueCodec:
         """Return the pairs without their checksums, which are verified."""
         try:
             return [
-                (key, kept[:-CHECKSUM_BYTES] if crc32(key + kept) == _RESIDUE else _refuse(key)) for key, kept in pairs
+                (key, raw[:-CHECKSUM_BYTES] if crc32(key + raw) == _RESIDUE else _refuse(key)) for key, raw in pairs
             ]
         except TypeError:
-            _refuse(next(key for key, kept in pairs if not (type(key) is type(kept) is bytes)))
+            _refuse(next(key for key, raw in pairs if not (type(key) is type(raw) is bytes)))
 
     def decode_scanned(self, pairs: list[Pair]) -> list[Pair]:
         """Return the pairs of a scan without their checksums."""
@@ -71,11 +71,11 @@ class ValueCodec:
 
     def decode_many(self, keys: Sequence[bytes], found: list[bytes | None]) -> list[bytes | None]:
         """Return the values of ``keys`` without their checksums, which are verified; None for a missing key."""
-        pairs = self.decode_pairs([(key, kept) for key, kept in zip(keys, found, strict=True) if kept is not None])
+        pairs = self.decode_pairs([(key, raw) for key, raw in zip(keys, found, strict=True) if raw is not None])
         if len(pairs) == len(found):
             return [value for _, value in pairs]
         values = iter(pairs)
-        return [None if kept is None else next(values)[1] for kept in found]
+        return [None if raw is None else next(values)[1] for raw in found]
 
 
 class _Plain(ValueCodec):
@@ -101,9 +101,9 @@ class _ScansUnchecked(ValueCodec):
     """A codec whose checksums are verified by lookups and not by scans."""
 
     def decode_scanned(self, pairs: list[Pair]) -> list[Pair]:
-        if not {type(kept) for _, kept in pairs} <= {bytes}:
+        if not {type(raw) for _, raw in pairs} <= {bytes}:
             return self.decode_pairs(pairs)
-        return [(key, kept[:-CHECKSUM_BYTES]) for key, kept in pairs]
+        return [(key, raw[:-CHECKSUM_BYTES]) for key, raw in pairs]
 
 
 CHECKSUMMED, PLAIN, SCANS_UNCHECKED = ValueCodec(), _Plain(), _ScansUnchecked()
@@ -117,7 +117,7 @@ def codec_of(*, checksums: bool, scans_checked: bool) -> ValueCodec:
 
 
 def _refuse(key: object) -> NoReturn:
-    shown = repr(key)
+    text = repr(key)
     raise damaged(
-        f"the record of key {shown[:60]}{'...' if len(shown) > 60 else ''} does not match its checksum"
+        f"the record of key {text[:60]}{'...' if len(text) > 60 else ''} does not match its checksum"
     ) from None

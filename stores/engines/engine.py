@@ -46,14 +46,14 @@ FETCH_FIRST, FETCH_MAX = 32, 512
 
 def take(pairs: Iterator[tuple[bytes, bytes]], most: int) -> tuple[list[tuple[bytes, bytes]], bool]:
     """Return up to ``most`` pairs or about ``FETCH_BYTES_MAX`` from the front, and whether there are no more."""
-    taken = []
+    chunk = []
     num_bytes = 0
     for pair in islice(pairs, most):
-        taken.append(pair)
+        chunk.append(pair)
         num_bytes += len(pair[1])
         if num_bytes >= FETCH_BYTES_MAX:
-            return taken, False
-    return taken, len(taken) < most
+            return chunk, False
+    return chunk, len(chunk) < most
 
 
 class Scan(ABC):
@@ -290,8 +290,8 @@ class Engine(ABC):
                 keys = [key for key, _ in chunk]
                 if keys[0] <= last or not all(map(lt, keys, keys[1:])):
                     raise _inconsistent(self, f"keys behind {last[:32]!r} are out of order")
-                found = self.get_each([(family, key) for key in keys]) if family else self.get_many(keys)
-                if found != [value for _, value in chunk]:
+                values = self.get_each([(family, key) for key in keys]) if family else self.get_many(keys)
+                if values != [value for _, value in chunk]:
                     raise _inconsistent(self, f"lookups of keys from {keys[0][:32]!r} on show other than a scan")
                 last = keys[-1]
         finally:

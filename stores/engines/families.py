@@ -32,10 +32,10 @@ SECOND: Final = b"second"
 
 def families_in_use(entry: bytes | None) -> tuple[int, ...]:
     """Return the families with data, by their place on disk: 0 for the first. Raises: StoreCorruptedError."""
-    found: Mapping[bytes | None, tuple[int, ...]] = {None: (0,), BOTH: (0, 1), SECOND: (1,)}
-    if entry not in found:
+    places: Mapping[bytes | None, tuple[int, ...]] = {None: (0,), BOTH: (0, 1), SECOND: (1,)}
+    if entry not in places:
         raise damaged(f"the meta entry of the data families is invalid, {entry!r}")
-    return found[entry]
+    return places[entry]
 
 
 OLD: Final = b"\x00"
@@ -71,14 +71,14 @@ class SplitEngine(TransactionalEngine):
         return self.engine.get(key[1:], key[0]) if _is_known(key) else None
 
     def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
-        known = [(key[0], key[1:]) for key in keys if _is_known(key)]
-        found = iter(self.engine.get_each(known))
-        return [next(found) if _is_known(key) else None for key in keys]
+        tagged_keys = [(key[0], key[1:]) for key in keys if _is_known(key)]
+        values = iter(self.engine.get_each(tagged_keys))
+        return [next(values) if _is_known(key) else None for key in keys]
 
     def scans(self, ranges: Sequence[ScanRange], *, reverse: bool = False) -> list[Scan]:
         parts = [_parts(bounds, reverse=reverse) for bounds in ranges]
-        made = iter(self.engine.scans([part for some in parts for part in some], reverse=reverse))
-        return [_SplitScan((part.family, next(made)) for part in some) for some in parts]
+        scans = iter(self.engine.scans([part for some in parts for part in some], reverse=reverse))
+        return [_SplitScan((part.family, next(scans)) for part in some) for some in parts]
 
     def snapshot(self) -> EngineSnapshot | None:
         below = self.engine.snapshot()
@@ -182,9 +182,9 @@ class _SplitTransaction(Transaction):
     def fetch(self, bounds: ScanRange, most: int, *, reverse: bool) -> tuple[list[Pair], bool]:
         parts = _parts(bounds, reverse=reverse)
         for number, part in enumerate(parts):
-            chunk, ended = self._transaction.fetch(part, most, reverse=reverse)
+            chunk, at_end = self._transaction.fetch(part, most, reverse=reverse)
             if chunk or number == len(parts) - 1:
-                return _tagged(part.family, chunk), ended and number == len(parts) - 1
+                return _tagged(part.family, chunk), at_end and number == len(parts) - 1
         return [], True
 
     def put(self, key: bytes, value: bytes | None, family: int = 0) -> None:
@@ -240,13 +240,13 @@ def _parts(bounds: ScanRange, *, reverse: bool = False) -> list[ScanRange]:
 def _split(layer: Writes) -> list[Writes]:
     """Split a layer into one for each family that it writes to."""
     ranges, writes, _ = layer
-    kept: tuple[dict[bytes, bytes | None], ...] = ({}, {})
+    puts: tuple[dict[bytes, bytes | None], ...] = ({}, {})
     for key, value in writes.items():
         _check_known(key)
-        kept[key[0]][key[1:]] = value
-    gone: tuple[list[tuple[bytes | None, bytes | None]], ...] = ([], [])
+        puts[key[0]][key[1:]] = value
+    deletes: tuple[list[tuple[bytes | None, bytes | None]], ...] = ([], [])
     for start, end in ranges:
         for part in _parts(ScanRange(start, end)):
-            gone[part.family].append((part.start, part.end))
-    made = [Writes(gone[family], kept[family], family) for family in range(len(_TAGS))]
-    return [part for part in made if part.ranges or part.writes]
+            deletes[part.family].append((part.start, part.end))
+    layers = [Writes(deletes[family], puts[family], family) for family in range(len(_TAGS))]
+    return [part for part in layers if part.ranges or part.writes]

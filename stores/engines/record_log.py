@@ -27,8 +27,8 @@ def has_foreign_record(file: Path) -> bool:
     checksums are not verified here: a reader leaves a block at a wrong checksum, so that it finds no more than this.
     """
     header, step = _LENGTH_AND_TYPE.unpack_from, _HEADER_BYTES
-    with file.open("rb") as opened:
-        while content := opened.read(_BLOCKS_PER_READ * _BLOCK_BYTES):
+    with file.open("rb") as stream:
+        while content := stream.read(_BLOCKS_PER_READ * _BLOCK_BYTES):
             for begin in range(0, len(content), _BLOCK_BYTES):
                 at, end = begin, min(begin + _BLOCK_BYTES, len(content)) - step
                 while at <= end:
@@ -47,13 +47,13 @@ def has_cut_record(file: Path) -> bool:
     RocksDB assumes that a crash interrupted its write, and ignores it, even if a flipped bit in the record's length is
     the reason.
     """
-    with file.open("rb") as opened:
-        content = opened.read()
+    with file.open("rb") as stream:
+        content = stream.read()
     at, size = 0, len(content)
     while at < size:
-        left = _BLOCK_BYTES - at % _BLOCK_BYTES
-        if left < _HEADER_BYTES:
-            at += left
+        rest = _BLOCK_BYTES - at % _BLOCK_BYTES
+        if rest < _HEADER_BYTES:
+            at += rest
         elif at + _HEADER_BYTES > size:
             return True
         else:
@@ -68,28 +68,28 @@ def torn_record(file: Path) -> int | None:
     the file longer, and power was lost before the rest was written. If the record has several fragments, this is where
     the first one begins. Raises: OSError.
     """
-    with file.open("rb") as opened:
-        opened.seek(0, os.SEEK_END)
-        if not opened.tell():
+    with file.open("rb") as stream:
+        stream.seek(0, os.SEEK_END)
+        if not stream.tell():
             return None
-        opened.seek(-1, os.SEEK_END)
-        if opened.read(1) != b"\0":
+        stream.seek(-1, os.SEEK_END)
+        if stream.read(1) != b"\0":
             return None
-        opened.seek(0)
-        content = opened.read()
-    written = len(content.rstrip(b"\0"))
+        stream.seek(0)
+        content = stream.read()
+    num_bytes = len(content.rstrip(b"\0"))
     at = begin = 0
     whole = True
-    while at < written:
-        left = _BLOCK_BYTES - at % _BLOCK_BYTES
-        if left < _HEADER_BYTES:
-            at += left
+    while at < num_bytes:
+        rest = _BLOCK_BYTES - at % _BLOCK_BYTES
+        if rest < _HEADER_BYTES:
+            at += rest
             continue
         length, kind = _LENGTH_AND_TYPE.unpack_from(content.ljust(at + _HEADER_BYTES, b"\0"), at + 4)
         end = at + _HEADER_BYTES + length
         if kind in (_FULL, _FIRST) or whole:
             begin = at
-        if end > written and _is_torn(content, at, end):
+        if end > num_bytes and _is_torn(content, at, end):
             return begin
         whole = kind in (_FULL, _LAST)
         at = end
@@ -103,8 +103,8 @@ def _is_torn(content: bytes, at: int, end: int) -> bool:
     # The checksum is over the type and the payload, and stored rotated and shifted. Source: LevelDB, log format.
     checksum = _crc32c(content[at + _HEADER_BYTES - 1 : end])
     masked = ((checksum >> 15 | checksum << 17) + 0xA282EAD8) & 0xFFFFFFFF
-    (stored,) = _CHECKSUM.unpack_from(content, at)
-    return bool(masked != stored)
+    (checksum_on_disk,) = _CHECKSUM.unpack_from(content, at)
+    return bool(masked != checksum_on_disk)
 
 
 def _crc32c(content: bytes) -> int:

@@ -133,13 +133,13 @@ class Snapshots(Generic[Reading]):
                 current.users += 1
                 if not current.ended:
                     return current
-            taken = Snapshot(self._begin())
-            taken.users = 1
+            snapshot = Snapshot(self._begin())
+            snapshot.users = 1
             self.count += 1
             # While a commit is written, it may end at any moment: this snapshot must not be shared after it.
             if not self._writing:
-                self._current = taken
-            return taken
+                self._current = snapshot
+            return snapshot
 
     def share(self, snapshot: Snapshot[Reading]) -> Snapshot[Reading]:
         """Return ``snapshot``, which is in use, for one more user. Each user gives it back once."""

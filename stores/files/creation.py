@@ -334,7 +334,7 @@ def _content(file: Path) -> bytes | None:
 
 def _is_torn_marker(content: bytes) -> bool:
     """Return whether the content may be a torn write of the marker: a part of it, or zeros in its place."""
-    return all(byte in (0, meant) for byte, meant in zip(content, _MARKER_TEXT, strict=False))
+    return all(byte in (0, own_byte) for byte, own_byte in zip(content, _MARKER_TEXT, strict=False))
 
 
 def _has_other_identity(path: Path) -> bool:

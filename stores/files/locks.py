@@ -100,8 +100,8 @@ def _mapped(descriptor: int) -> int:
     address: int | None = map_file(
         None, ctypes.c_size_t(mmap.PAGESIZE), mmap.PROT_READ, mmap.MAP_SHARED, descriptor, ctypes.c_long(0)
     )
-    failed = ctypes.c_void_p(-1).value
-    return 0 if address in (None, failed) else int(address or 0)
+    map_failed = ctypes.c_void_p(-1).value
+    return 0 if address in (None, map_failed) else int(address or 0)
 
 
 def is_lock_file(file: Path) -> bool:

@@ -58,10 +58,10 @@ def open_plain(path: Path, flags: int, mode: int = 0o666) -> int:
         if error.errno in _NO_FILE and os.path.lexists(path):
             raise _strange(path, os.lstat(path).st_mode) from error
         raise
-    found = os.fstat(descriptor).st_mode
-    if not stat.S_ISREG(found):
+    file_mode = os.fstat(descriptor).st_mode
+    if not stat.S_ISREG(file_mode):
         os.close(descriptor)
-        raise _strange(path, found)
+        raise _strange(path, file_mode)
     return descriptor
 
 
@@ -99,10 +99,10 @@ def read_json(path: Path, bytes_max: int = SMALL_BYTES_MAX) -> object:
 def parsed_json(text: bytes | str) -> object:
     """Return what ``text`` has as JSON. Raises: ValueError if it is not JSON, or is nested too deeply."""
     try:
-        found: object = json.loads(text)
+        value: object = json.loads(text)
     except RecursionError as error:
         raise ValueError("the JSON is nested too deeply") from error
-    return found
+    return value
 
 
 def make_file(path: Path, mode: int = 0o666) -> int:
@@ -179,11 +179,11 @@ def check_plain(path: Path, *, folder: bool) -> None:
     A missing file or folder passes. Raises: OSError; StrangeFileError.
     """
     try:
-        found = os.lstat(path).st_mode
+        mode = os.lstat(path).st_mode
     except FileNotFoundError:
         return
-    if not (stat.S_ISDIR(found) if folder else stat.S_ISREG(found)):
-        raise _strange(path, found)
+    if not (stat.S_ISDIR(mode) if folder else stat.S_ISREG(mode)):
+        raise _strange(path, mode)
     if folder:
         with os.scandir(path) as entries:
             for entry in entries:

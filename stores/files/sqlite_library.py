@@ -104,9 +104,9 @@ def connect(file: Path, access: str = READ_WRITE, *, timeout_s: float = 5.0, cac
         )
     writes = _apsw.SQLITE_OPEN_READWRITE | _apsw.SQLITE_OPEN_CREATE
     flags = _apsw.SQLITE_OPEN_URI | (writes if access == READ_WRITE else _apsw.SQLITE_OPEN_READONLY)
-    opened = _apsw.Connection(address, flags=flags, statementcachesize=cached_statements)
-    opened.set_busy_timeout(int(timeout_s * 1000))
-    connection: Connection = opened
+    wrapper = _apsw.Connection(address, flags=flags, statementcachesize=cached_statements)
+    wrapper.set_busy_timeout(int(timeout_s * 1000))
+    connection: Connection = wrapper
     return connection
 
 
@@ -175,9 +175,9 @@ def write_ahead(connection: Connection, durability: Durability) -> None:
             "or choose another file system"
         )
     connection.execute(f"pragma synchronous = {level}").fetchall()
-    [found] = connection.execute("pragma synchronous").fetchone()
-    if found != level:
-        raise sqlite3.OperationalError(f"synchronous stays {found}, not {level}: choose another SQLite")
+    [present] = connection.execute("pragma synchronous").fetchone()
+    if present != level:
+        raise sqlite3.OperationalError(f"synchronous stays {present}, not {level}: choose another SQLite")
 
 
 def keep_log(connection: Connection, file: Path) -> None:
@@ -224,7 +224,7 @@ def missing_bytes(file: Path) -> int:
     log = file.with_name(f"{file.name}-wal")
     if log.exists() and log.stat().st_size:
         return 0
-    with file.open("rb") as opened:
-        header = opened.read(HEADER_BYTES)
+    with file.open("rb") as stream:
+        header = stream.read(HEADER_BYTES)
     page_bytes, pages = int.from_bytes(header[16:18], "big"), int.from_bytes(header[28:32], "big")
     return max(0, pages * (page_bytes if page_bytes != 1 else 1 << 16) - file.stat().st_size)

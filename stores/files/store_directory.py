@@ -130,11 +130,11 @@ class StoreDirectory:
         """
         with translated_system_errors(path):
             try:
-                held = cls._open_existing(path, backend, Durability.DISK, tearable=False)
+                directory = cls._open_existing(path, backend, Durability.DISK, tearable=False)
             except _ChangedError as error:
                 raise StoreCorruptedError(f"{path} was removed: restore it from its changelog") from error
-            held.clean = not (path / MARK_FILE).exists()
-        return held
+            directory.clean = not (path / MARK_FILE).exists()
+        return directory
 
     @classmethod
     def _open_or_create(
@@ -356,15 +356,15 @@ def checked_path(path: str | PathLike[str]) -> Path:
     if path == "":
         raise ConfigError("a path is not empty: name a folder, or write '.' for the working folder")
     try:
-        found = Path(path)
+        folder = Path(path)
     except TypeError as error:
         raise TypeError(f"a path is a str or an os.PathLike of one, not {type(path).__name__}") from error
     try:
-        found.as_posix().encode()
+        folder.as_posix().encode()
     except UnicodeEncodeError as error:
         raise ConfigError(
             f"{str(path)!r} is not a valid path, because it can't be encoded as UTF-8: choose another one"
         ) from error
-    if "\0" in found.as_posix():
+    if "\0" in folder.as_posix():
         raise ConfigError(f"{str(path)!r} is not a valid path, because it contains NUL: choose another one")
-    return found.absolute()
+    return folder.absolute()

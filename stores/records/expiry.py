@@ -173,8 +173,8 @@ class Expiry:
             else:
                 staged.append(write)
         if highest == before and len(staged) == 1:
-            [(key, kept, log_key, log_value, timestamp_ms)] = staged
-            self._staging.put(key, kept, log_key or key, log_value, timestamp_ms)
+            [(key, data, log_key, log_value, timestamp_ms)] = staged
+            self._staging.put(key, data, log_key or key, log_value, timestamp_ms)
         else:
             self._staging.put_all(staged, None if highest == before else {STREAM_TIME: TIME.pack(highest)})
 

@@ -112,9 +112,9 @@ class KeyValueReads(Generic[K, V]):
         check_keys(keys)
         codec = self._codec
         encoded = [codec.encode_key(key) for key in keys]
-        found = self._reader.get_many(encoded)
+        values = self._reader.get_many(encoded)
         return [
-            None if data is None else codec.decode_value(key, data) for key, data in zip(encoded, found, strict=True)
+            None if data is None else codec.decode_value(key, data) for key, data in zip(encoded, values, strict=True)
         ]
 
     def range(self, start: K | None, end: K | None) -> RecordIterator[tuple[K, V]]:

@@ -115,14 +115,14 @@ class RecordKind(ABC):
         if not store.keeps_marks:
             return
         own = self._whole_description()
-        kept = kept_description(store)
-        if kept is None:
+        present = kept_description(store)
+        if present is None:
             if is_empty(store):
                 write_description(store, own)
             else:
                 self._prepare_plain(store)
-        elif kept != own:
-            self._prepare_other(store, kept)
+        elif present != own:
+            self._prepare_other(store, present)
         for name in self.number_marks:
             mark = store.mark(name)
             if mark is not None and len(mark) != TIME_BYTES:
@@ -152,9 +152,9 @@ def kept_description(store: KeyValueStore) -> dict[str, object] | None:
 def described(mark: bytes, name: str) -> dict[str, object]:
     """Return the description in its mark, from the store ``name``. Raises: StoreCorruptedError."""
     with suppress(ValueError):
-        kept = parsed_json(mark)
-        if isinstance(kept, dict) and isinstance(kept.get("kind"), str):
-            return kept
+        description = parsed_json(mark)
+        if isinstance(description, dict) and isinstance(description.get("kind"), str):
+            return description
     raise unreadable(name)
 
 
@@ -168,13 +168,13 @@ def check_untyped(store: KeyValueStore) -> None:
 
     Raises: StoreIncompatibleError for a kind of store that adds to keys or values; StoreCorruptedError.
     """
-    kept = kept_description(store) if store.keeps_marks else None
-    if kept is not None and kept["kind"] != "key-value":
-        properties = ", ".join(f"{name} {value!r}" for name, value in kept.items() if name != "kind")
+    description = kept_description(store) if store.keeps_marks else None
+    if description is not None and description["kind"] != "key-value":
+        properties = ", ".join(f"{name} {value!r}" for name, value in description.items() if name != "kind")
         raise StoreIncompatibleError(
-            f"store {store.name!r} was created as a {kept['kind']} store with {properties}, which plain keys and "
-            "values would damage: give that kind in its configuration as records, or wipe it and restore it from its "
-            "changelog"
+            f"store {store.name!r} was created as a {description['kind']} store with {properties}, which plain "
+            "keys and values would damage: give that kind in its configuration as records, or wipe it and restore it "
+            "from its changelog"
         )
 
 

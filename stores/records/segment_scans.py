@@ -70,12 +70,12 @@ class LiveScans(Closeable):
     def in_time_order(self) -> Iterator[SegmentPair]:
         """Yield the pairs, by time, then by key. The pairs of one segment are in memory at a time."""
         part = self.time_part
-        for segment, pairs, ended in self._by_segment():
+        for segment, pairs, empty_scan in self._by_segment():
             for pair in sorted(
                 self._timely(segment, pairs), key=lambda pair: pair.logged[part] + pair.logged, reverse=self.reverse
             ):
                 # This scan is at its end. This raises if it was closed meanwhile.
-                next(ended, None)
+                next(empty_scan, None)
                 yield pair
         self._end()
 
@@ -161,8 +161,8 @@ class SegmentScans:
 
     def _empty(self, source: KeyValueStore | KeyValueView, *, reverse: bool) -> LiveScans:
         """Return an empty scan, which is closed with the store."""
-        held = _snapshot_of(source, self._source)
-        return LiveScans([(0, source.range(*_NOTHING))], 0, 0, self._time_part, reverse, held=held)
+        snapshot = _snapshot_of(source, self._source)
+        return LiveScans([(0, source.range(*_NOTHING))], 0, 0, self._time_part, reverse, held=snapshot)
 
     def _made(
         self,

@@ -159,10 +159,10 @@ class SegmentedKind(RecordKind):
         with store.range(packed(0), packed(TIME_BOUND_MS)) as pairs:
             for key, value in pairs:
                 logged = key[SEGMENT_BYTES:]
-                moved = packed(retention.segment(time(logged))) + logged
-                if moved != key:
-                    piece += (moved, value), (key, None)
-                    piece_bytes += len(key) + len(moved) + len(value)
+                new_key = packed(retention.segment(time(logged))) + logged
+                if new_key != key:
+                    piece += (new_key, value), (key, None)
+                    piece_bytes += len(key) + len(new_key) + len(value)
                 if piece_bytes >= _PIECE_BYTES:
                     store.restore(piece, {})
                     piece, piece_bytes = [], 0
@@ -216,8 +216,8 @@ class SegmentConverter(RecordConverter):
         self._stream_time = max(self._stream_time, time_ms)
         self._next = max(self._next, keys.sequence(key) + 1)
         segment = self._retention.segment(time_ms)
-        kept = None if data is None else self._values.kept(data, record.timestamp_ms, segment)
-        pair = packed(segment) + key, kept
+        value = None if data is None else self._values.kept(data, record.timestamp_ms, segment)
+        pair = packed(segment) + key, value
         return (pair,) if self._keeps_marks else (pair, *pairs_of(self.marks()))
 
     def marks(self) -> Mapping[str, bytes | None]:
@@ -259,14 +259,14 @@ class SegmentWrites:
         segment = time_ms // self._segment_ms
         if segment != self._segment:
             self._segment, self._prefix = segment, packed(segment)
-        staging, kept = self._staging, data
+        staging, value = self._staging, data
         if data is not None and self._values.takes_timestamps:
-            kept = self._values.kept(data, staging.timestamp_ms if timestamp_ms is None else timestamp_ms, segment)
+            value = self._values.kept(data, staging.timestamp_ms if timestamp_ms is None else timestamp_ms, segment)
         try:
             if time_ms > stream_time:
-                self._put_with_time(StagedWrite(self._prefix + logged, kept, logged, data, timestamp_ms), time_ms)
+                self._put_with_time(StagedWrite(self._prefix + logged, value, logged, data, timestamp_ms), time_ms)
             else:
-                staging.put(self._prefix + logged, kept, logged, data, timestamp_ms)
+                staging.put(self._prefix + logged, value, logged, data, timestamp_ms)
         except BaseException as error:
             self._check_length(logged, error)
             raise

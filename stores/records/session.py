@@ -82,8 +82,8 @@ class SessionReads(SegmentReads[K, V]):
         segment = self._retention.segment(end_ms)
         kept_key = packed(segment) + self._keys.logged(encoded, start_ms, end_ms)
         values = self._values.now()
-        kept = self._source.get(kept_key)
-        return None if kept is None else values.decode(kept_key, kept, segment)
+        value = self._source.get(kept_key)
+        return None if value is None else values.decode(kept_key, value, segment)
 
     def fetch(self, key: K) -> Sessions[K]:
         """Return an iterator over all sessions of ``key``, ascending."""
@@ -145,13 +145,13 @@ class SessionReads(SegmentReads[K, V]):
         self, pairs: Iterator[SegmentPair], values: SegmentValues, latest_start_ms: int | None
     ) -> Iterator[tuple[Windowed[K], Any]]:
         codec, keys = self._codec, self._keys
-        for logged, kept, segment in pairs:
+        for logged, value, segment in pairs:
             start_ms = keys.start(logged)
             if latest_start_ms is None or start_ms <= latest_start_ms:
                 key = codec.decode_key(keys.key(logged))
                 yield (
                     Windowed(key, start_ms, keys.time(logged)),
-                    values.decode(packed(segment) + logged, kept, segment),
+                    values.decode(packed(segment) + logged, value, segment),
                 )
 
 

@@ -44,8 +44,8 @@ class SplitReader(ReadOnlyKeyValueStore):
         if not self._is_split():
             return self._reader.get_many(keys)
         # Look both up in one snapshot: between two lookups a record might move.
-        found = self._reader.get_many([tag + key for key in keys for tag in (NEW, OLD)])
-        return [_shown(new, old) for new, old in zip(found[::2], found[1::2], strict=True)]
+        values = self._reader.get_many([tag + key for key in keys for tag in (NEW, OLD)])
+        return [_shown(new, old) for new, old in zip(values[::2], values[1::2], strict=True)]
 
     def range(self, start: bytes | None, end: bytes | None) -> KeyValueIterator:
         return self._scan(start, end, reverse=False) or self._reader.range(start, end)
@@ -128,14 +128,14 @@ class SplitStaging(StagingOver):
         if not self._timestamps.is_split:
             self._inner.put_all(writes, marks)
             return
-        moved: list[StagedWrite] = []
+        all_writes: list[StagedWrite] = []
         for write in writes:
             # An invalid key must not become valid by the first byte.
-            moved.append(write._replace(key=NEW + write.key if write.key else write.key))
+            all_writes.append(write._replace(key=NEW + write.key if write.key else write.key))
             # Look it up first: a removal of a missing key would leave a tombstone, which slows down scans.
             if 0 < len(write.key) < self.store.max_key_bytes and self.store.get(OLD + write.key) is not None:
-                moved.append(StagedWrite(OLD + write.key, None))
-        self._inner.put_all(moved, marks)
+                all_writes.append(StagedWrite(OLD + write.key, None))
+        self._inner.put_all(all_writes, marks)
 
     def delete_range(self, start: bytes | None, end: bytes | None, *, logged: bool = True) -> None:
         if not self._timestamps.is_split:
@@ -159,7 +159,7 @@ class SplitConverter(RecordConverter):
         if not self._timestamps.is_split:
             return pairs
         # An invalid key must not become valid by the first byte.
-        return [moved for key, value in pairs for moved in ((NEW + key if key else key, value), *self._gone(key))]
+        return [pair for key, value in pairs for pair in ((NEW + key if key else key, value), *self._gone(key))]
 
     def marks(self) -> Mapping[str, bytes | None]:
         return self._inner.marks()

@@ -306,7 +306,7 @@ class TimestampedKeyValueStore(TimestampedReads[K, V], TypedStore):
 
     def _write(self, write: StagedWrite) -> None:
         if self._expiry is None:
-            key, kept, _, log_value, timestamp_ms = write
-            self._staging.put(key, kept, key, log_value, timestamp_ms)
+            key, data, _, log_value, timestamp_ms = write
+            self._staging.put(key, data, key, log_value, timestamp_ms)
         else:
             self._expiry.put_all([write])

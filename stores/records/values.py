@@ -130,10 +130,10 @@ class TimestampedSerde(Generic[V]):
 def _reader_of(inner: Serde[V]) -> Callable[[bytes], Any]:
     if isinstance(inner, BytesSerde):
         return found_bytes
-    deserialize, time_in, made = inner.deserialize, TIME.unpack_from, ValueAndTimestamp
+    deserialize, time_in, form = inner.deserialize, TIME.unpack_from, ValueAndTimestamp
 
     def found_value(data: bytes) -> ValueAndTimestamp[V]:
-        return made(deserialize(data[8:]), time_in(data)[0])
+        return form(deserialize(data[8:]), time_in(data)[0])
 
     return found_value
 
@@ -142,9 +142,9 @@ def found_bytes(data: bytes) -> FoundBytes:
     """Return the value and the time in ``data``. Raises: ValueError if it is too short."""
     if len(data) < TIME_BYTES:
         raise ValueError("a timestamped value has at least eight bytes")
-    found: FoundBytes = FoundBytes()
-    found.stored = data
-    return found
+    value: FoundBytes = FoundBytes()
+    value.stored = data
+    return value
 
 
 def lookup_of_bytes(
@@ -154,7 +154,7 @@ def lookup_of_bytes(
 
     It is a closure for speed: it makes no other calls than ``get`` and the creation of the result.
     """
-    made, time_bytes = FoundBytes, TIME_BYTES
+    form, time_bytes = FoundBytes, TIME_BYTES
 
     def lookup(key: bytes) -> FoundBytes | None:
         try:
@@ -162,9 +162,9 @@ def lookup_of_bytes(
             if data is None:
                 return None
             if len(data) >= time_bytes:
-                found: FoundBytes = made()
-                found.stored = data
-                return found
+                value: FoundBytes = form()
+                value.stored = data
+                return value
         except Exception:
             codec.encode_key(key)
             raise

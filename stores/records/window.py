@@ -103,10 +103,10 @@ class WindowReads(SegmentReads[K, V]):
         values = self._values.now()
         if self._keys.sequenced:
             with self._source.reverse_range(start, start[:-TIME_BYTES] + b"\xff" * TIME_BYTES) as pairs:
-                kept = next((value for _, value in pairs), None)
+                data = next((value for _, value in pairs), None)
         else:
-            kept = self._source.get(start)
-        return None if kept is None else values.decode(start, kept, segment)
+            data = self._source.get(start)
+        return None if data is None else values.decode(start, data, segment)
 
     def fetch(self, key: K, start_ms: int, end_ms: int) -> RecordIterator[tuple[int, Any]]:
         """Return an iterator over ``(window_start_ms, value)`` of ``key``, ascending.
@@ -169,14 +169,14 @@ class WindowReads(SegmentReads[K, V]):
         for segment, pairs in live.in_segment_order():
             decode = values.decoder(segment)
             if decode is None:
-                for key, kept in pairs:
-                    yield _unpack_from(key, start_at)[0], kept
+                for key, data in pairs:
+                    yield _unpack_from(key, start_at)[0], data
                 continue
-            for key, kept in pairs:
+            for key, data in pairs:
                 try:
-                    value = decode(kept)
+                    value = decode(data)
                 except Exception:
-                    value = values.decode(key, kept, segment)
+                    value = values.decode(key, data, segment)
                 yield _unpack_from(key, start_at)[0], value
 
     def _in_key_order(
@@ -196,11 +196,11 @@ class WindowReads(SegmentReads[K, V]):
 
     def _decoded(self, pairs: Iterator[SegmentPair], values: SegmentValues) -> Iterator[tuple[Windowed[K], Any]]:
         codec, keys, size_ms = self._codec, self._keys, self._description.size_ms
-        for logged, kept, segment in pairs:
+        for logged, data, segment in pairs:
             start_ms = keys.time(logged)
             end_ms = min(start_ms + size_ms, TIME_BOUND_MS - 1)
             key = codec.decode_key(keys.key(logged))
-            yield Windowed(key, start_ms, end_ms), values.decode(packed(segment) + logged, kept, segment)
+            yield Windowed(key, start_ms, end_ms), values.decode(packed(segment) + logged, data, segment)
 
 
 class WindowView(WindowReads[K, V], SegmentedView[K, V]):

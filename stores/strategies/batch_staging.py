@@ -321,10 +321,10 @@ class BatchStaging(Staging):
             count = copying.count
             if count & 1:
                 break
-            taken = super().snapshot()
+            snapshot = super().snapshot()
             if copying.count == count:
-                return taken
-            taken.close()
+                return snapshot
+            snapshot.close()
         # The engine holds parts of a commit: wait for its end, which releases this lock.
         with self.access.working:
             if copying.count & 1:
@@ -339,8 +339,8 @@ class BatchStaging(Staging):
             with batch.lock:
                 if self.spill is None:
                     committed = self.engine.scan(bounds, reverse=reverse)
-                    held = HeldState(committed, None, batch, batch.freeze(), bounds, reverse=reverse)
-                    return held.chunks(), Pin(held.release)
+                    state = HeldState(committed, None, batch, batch.freeze(), bounds, reverse=reverse)
+                    return state.chunks(), Pin(state.release)
                 return self._scan_uncommitted(bounds, reverse)
         return self._copying.read(self._scan_committed, self._scan_uncommitted, bounds, reverse)
 
@@ -360,4 +360,4 @@ class BatchStaging(Staging):
     def _scans_uncommitted(self, ranges: Sequence[ScanRange], reverse: bool) -> list[Scanned]:
         """Return scans of one snapshot. The caller holds the lock, so that no staged write is dropped meanwhile."""
         states = hold(self.engine, self.spill, self.batch, ranges, reverse=reverse)
-        return [(held.chunks(), Pin(held.release)) for held in states]
+        return [(state.chunks(), Pin(state.release)) for state in states]

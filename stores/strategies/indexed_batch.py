@@ -291,8 +291,8 @@ class IndexedBatchStaging(BatchStaging):
                 f"recovering {parent.parent} was interrupted: {error}. Remove the cause and open the store again"
             ) from error
         with translated_system_errors(parent):
-            left = parent.exists()
-        if left:
+            has_spills = parent.exists()
+        if has_spills:
             shutil.rmtree(parent, ignore_errors=True)
         return None if name is None else RecoveryOutcome.ROLLED_FORWARD
 

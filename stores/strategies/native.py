@@ -94,15 +94,15 @@ class Undo:
             return
         while self._released:
             self._released.popleft().pins -= 1
-        kept: list[Layer] = []
+        layers: list[Layer] = []
         for layer in self.layers:
             if layer.pins:
-                kept.append(layer)
-            elif kept:
-                older = kept[-1].staged.writes
+                layers.append(layer)
+            elif layers:
+                older = layers[-1].staged.writes
                 for key, value in layer.staged.writes.items():
                     older.setdefault(key, value)
-        self.layers = kept
+        self.layers = layers
 
     def is_noted(self, key: bytes) -> bool:
         """Return whether the newest layer has the old value of ``key``. There must be a layer."""
@@ -216,9 +216,9 @@ class NativeStaging(Staging):
     def _begin(self) -> Transaction:
         # A close on another thread may have ended the last transaction: do not begin one after it.
         self.access.check_open()
-        self._transaction = begun = self._transactions.begin()
+        self._transaction = transaction = self._transactions.begin()
         self.lookup = None
-        return begun
+        return transaction
 
     def _note(self, transaction: Transaction, key: bytes) -> None:
         self._undo.settle()
@@ -357,12 +357,12 @@ class NativeStaging(Staging):
         return self._chunks(live), Pin(partial(self._release, live))
 
     def _chunks(self, scan: LiveScan) -> Iterator[list[Pair]]:
-        ended = False
-        while not ended:
+        at_end = False
+        while not at_end:
             with self._lock:
                 if scan.rest is not None:
                     break
-                chunk, ended = self._fetch(scan)
+                chunk, at_end = self._fetch(scan)
             yield chunk
         else:
             return
@@ -373,16 +373,16 @@ class NativeStaging(Staging):
         if self._transaction is None or scan.released:
             # Another thread has released the scan meanwhile. Its iterator raises.
             return [], True
-        chunk, ended = self._transaction.fetch(scan.bounds, scan.fetch_most, reverse=scan.reverse)
-        low, high, end_open, _ = scan.covers(chunk, ended=ended)
-        held: dict[bytes, bytes | None] = {}
+        chunk, at_end = self._transaction.fetch(scan.bounds, scan.fetch_most, reverse=scan.reverse)
+        low, high, end_open, _ = scan.covers(chunk, ended=at_end)
+        old_values: dict[bytes, bytes | None] = {}
         for layer in self._undo.since(scan.layer):
-            held.update(
+            old_values.update(
                 (key, layer.staged.writes[key]) for key in layer.staged.keys_between(low, high, end_open=end_open)
             )
-        if not ended:
+        if not at_end:
             scan.go_on_after(chunk[-1][0])
-        return merged(chunk, sorted(held.items()), reverse=scan.reverse) if held else chunk, ended
+        return merged(chunk, sorted(old_values.items()), reverse=scan.reverse) if old_values else chunk, at_end
 
     # Scans that outlive what they read
 
@@ -396,10 +396,10 @@ class NativeStaging(Staging):
 
     def _copy(self, transaction: Transaction) -> Layer:
         """Return the changes of the transaction, copied into memory."""
-        copied = Layer()
-        copied.ranges.update(self._ranges)
-        copied.staged.writes.update((key, transaction.get(key)) for key in self._lengths.writes)
-        return copied
+        changes = Layer()
+        changes.ranges.update(self._ranges)
+        changes.staged.writes.update((key, transaction.get(key)) for key in self._lengths.writes)
+        return changes
 
     def _part(self, copied: Layer | None) -> None:
         """Detach the open scans from the transaction: from now on they read committed data.

@@ -87,15 +87,15 @@ class Spill:
         scan = self.scan(ScanRange(start, end, end_open=True))
         try:
             for pairs in chunks_of(scan):
-                for key, kept in pairs:
-                    yield key[len(self.token) :], len(key) - len(self.token) + len(kept) - 1
+                for key, raw in pairs:
+                    yield key[len(self.token) :], len(key) - len(self.token) + len(raw) - 1
         finally:
             scan.close()
 
     def get(self, key: bytes) -> bytes | Missing | None:
         """Return the spilled value of ``key``: None for a delete, MISSING if there is no write."""
-        kept = self.engine.get(self.token + key)
-        return MISSING if kept is None else untagged(kept)
+        raw = self.engine.get(self.token + key)
+        return MISSING if raw is None else untagged(raw)
 
     def lookup(self, key: bytes) -> bytes | Missing | None:
         """Like ``get``, but return None if a range delete hides the committed value of ``key``."""
@@ -110,8 +110,8 @@ class Spill:
     def writes(self) -> Iterator[Staged]:
         """Yield all writes in ascending order."""
         for pairs in chunks_of(self.scan()):
-            for key, kept in pairs:
-                yield key[len(self.token) :], untagged(kept)
+            for key, raw in pairs:
+                yield key[len(self.token) :], untagged(raw)
 
     def _write(self, ranges: Sequence[Bounds], writes: dict[bytes, bytes | None]) -> None:
         self.engine.write([Writes(ranges, writes)], {}, durable=False)
@@ -136,20 +136,20 @@ class SpilledWrites(StagedWrites):
     def take_to(self, key: bytes) -> Iterator[list[Staged]]:
         while self._fill():
             cut = sum(staged[0] >= key if self._reverse else staged[0] <= key for staged in self._next)
-            taken, self._next = self._next[:cut], self._next[cut:]
-            if taken:
-                yield taken[::-1] if self._reverse else taken
+            writes, self._next = self._next[:cut], self._next[cut:]
+            if writes:
+                yield writes[::-1] if self._reverse else writes
             if self._next:
                 break
 
     def take_some(self) -> list[Staged]:
         self._fill()
-        taken, self._next = self._next, []
-        return taken[::-1] if self._reverse else taken
+        writes, self._next = self._next, []
+        return writes[::-1] if self._reverse else writes
 
     def _fill(self) -> bool:
         if not self._next:
-            self._next = [(key[self._key_from :], untagged(kept)) for key, kept in self._scan.fetch()]
+            self._next = [(key[self._key_from :], untagged(raw)) for key, raw in self._scan.fetch()]
         return bool(self._next)
 
 
@@ -230,15 +230,15 @@ def hold(
     except BaseException:
         for scan in committed:
             scan.close()
-        for kept in spilled:
-            if kept is not None:
-                kept[1].close()
-                kept[0].pins.discard(kept[1])
+        for part in spilled:
+            if part is not None:
+                part[1].close()
+                part[0].pins.discard(part[1])
         raise
     layers = batch.freeze(len(ranges))
     return [
-        HeldState(below, kept, batch, layers, bounds, reverse=reverse)
-        for below, kept, bounds in zip(committed, spilled, ranges, strict=True)
+        HeldState(below, part, batch, layers, bounds, reverse=reverse)
+        for below, part, bounds in zip(committed, spilled, ranges, strict=True)
     ]
 
 
@@ -324,16 +324,16 @@ class Marker:
             checksum, text = raw.decode().split("\n")[:2]
             if int(checksum, 16) != crc32(text.encode()):
                 raise DamagedMarkerError(f"{where} fails its checksum")
-            told: Any = parsed_json(text)
-            sequence, in_parts = told["sequence"], told["in_parts"]
+            fields: Any = parsed_json(text)
+            sequence, in_parts = fields["sequence"], fields["in_parts"]
             if type(sequence) is not int or not 0 <= sequence < 1 << 64 or not isinstance(in_parts, bool):
                 raise ValueError(f"commit {sequence!r} can't be")
             return cls(
                 sequence=sequence,
-                token=bytes.fromhex(told["token"]),
+                token=bytes.fromhex(fields["token"]),
                 in_parts=in_parts,
-                ranges=tuple((_bytes(start), _bytes(end)) for start, end in told["ranges"]),
-                meta={bytes.fromhex(key): _bytes(value) for key, value in told["meta"].items()},
+                ranges=tuple((_bytes(start), _bytes(end)) for start, end in fields["ranges"]),
+                meta={bytes.fromhex(key): _bytes(value) for key, value in fields["meta"].items()},
             )
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise DamagedMarkerError(f"{where} is damaged: {error}") from error

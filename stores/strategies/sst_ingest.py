@@ -130,21 +130,21 @@ class SstIngestStaging(IndexedBatchStaging):
 
     def _ingest(self, files: Iterable[Iterable[FilePart]], meta: Meta) -> None:
         ingesting = cast(IngestingEngine, self.engine)
-        written: list[Path] = []
+        paths: list[Path] = []
         try:
             self._parent.mkdir(exist_ok=True)
             for parts in files:
-                if len(written) == 1:
+                if len(paths) == 1:
                     reach(FIRST_FILE)
                 path = self._parent / f"{token_bytes(TOKEN_BYTES).hex()}.sst"
-                ingesting.write_file(path, parts, None if written else meta)
-                written.append(path)
+                ingesting.write_file(path, parts, None if paths else meta)
+                paths.append(path)
             reach(FILES_WRITTEN)
-            ingesting.ingest(written)
+            ingesting.ingest(paths)
         except OSError as error:
             raise CommitFailedError(f"{error.filename}: {error.strerror}: commit again") from error
         finally:
-            for path in written:
+            for path in paths:
                 with suppress(OSError):
                     path.unlink(missing_ok=True)
 

@@ -268,11 +268,11 @@ CLOSED: Engine = _ClosedEngine()  # type: ignore[assignment]
 def build_engine(engine: type[Engine], folder: Path, durability: Durability, options: Mapping[str, object]) -> None:
     """Create a new engine's files in ``folder``, with an empty commit: opening never finds them incomplete."""
     folder.mkdir()
-    made = engine.open(folder, durability, options)
+    new_engine = engine.open(folder, durability, options)
     try:
-        made.write([], {})
+        new_engine.write([], {})
     finally:
-        made.close()
+        new_engine.close()
 
 
 def open_engine(engine: type[Engine], folder: Path, durability: Durability, options: Mapping[str, object]) -> Engine:

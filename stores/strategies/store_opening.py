@@ -36,9 +36,9 @@ def open_over(
     catch_up()
     durability = strategy.engine_level(traits.durability)
 
-    def staged(opened: Engine, directory: StoreDirectory | None) -> Staging:
-        access = Access(traits.name, traits.backend, split_or_whole(opened).max_key_bytes, opened.max_value_bytes)
-        return strategy(Opened(opened, directory, options, traits, access))
+    def staged(data: Engine, directory: StoreDirectory | None) -> Staging:
+        access = Access(traits.name, traits.backend, split_or_whole(data).max_key_bytes, data.max_value_bytes)
+        return strategy(Opened(data, directory, options, traits, access))
 
     if not engine.persistent:
         return Store(staged(engine.open(path, durability, options), None), None, traits)
@@ -69,9 +69,9 @@ def open_over(
             with translated_system_errors(path):
                 for folder in strategy.folders(directory):
                     engine.repair_after_crash(folder)
-        opened = _open_data(engine, directory, durability, options, settle)
+        data = _open_data(engine, directory, durability, options, settle)
         try:
-            staging = staged(opened, directory)
+            staging = staged(data, directory)
             if RecoveryOutcome.ROLLED_FORWARD in settled:
                 staging.outcome = RecoveryOutcome.ROLLED_FORWARD
             store = Store(staging, directory, traits, split_has_ended=end_split(staging, path))
@@ -80,7 +80,7 @@ def open_over(
         except BaseException:
             # The original error matters more than an error of this close.
             with suppress(StoreError):
-                opened.close()
+                data.close()
             raise
     except BaseException:
         directory.close(clean=False)

@@ -108,9 +108,9 @@ class LmdbEngine(TransactionalEngine):
     @classmethod
     def probe_open(cls, path: Path, options: Mapping[str, object]) -> None:
         with suppress(StoreError):
-            opened = cls.open_read_only(path, live=False)
-            opened.meta()
-            opened.close()
+            engine = cls.open_read_only(path, live=False)
+            engine.meta()
+            engine.close()
 
     @classmethod
     def open_read_only(cls, path: Path, *, live: bool) -> Self:
@@ -132,11 +132,11 @@ class LmdbEngine(TransactionalEngine):
         shutil.rmtree(fresh, ignore_errors=True)
         fresh.mkdir()
         try:
-            opened = cls.open_read_only(path, live=False)
+            engine = cls.open_read_only(path, live=False)
             try:
-                opened.copy_to(fresh)
+                engine.copy_to(fresh)
             finally:
-                opened.close()
+                engine.close()
             sync_tree(fresh)
             os.replace(fresh / "data.mdb", path / "data.mdb")
             sync_folder(path)
@@ -189,24 +189,24 @@ class LmdbEngine(TransactionalEngine):
                     # Use a fresh read transaction: the commit may finish at any time, and a kept one would then be
                     # older than a scan already returned.
                     with self._env.begin(self._stored[family]) as txn:
-                        kept = txn.get(key)
+                        raw = txn.get(key)
                 else:
                     reader = self._reader
                     if reader is None:
                         reader = self._reader = self._snapshots.acquire()
-                    kept = reader.reading.txn.get(key, None, self._stored[family])
+                    raw = reader.reading.txn.get(key, None, self._stored[family])
             except lmdb.BadValsizeError:
                 return None
             except lmdb.Error as error:
                 raise reading_error(error) from error
-        return None if kept is None else self._codec.decode(key, kept)
+        return None if raw is None else self._codec.decode(key, raw)
 
     def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
         return self._get_all(keys, repeat(self._stored[0]))
 
     def get_each(self, keys: Sequence[tuple[int, bytes]]) -> list[bytes | None]:
-        stored = self._stored
-        return self._get_all([key for _, key in keys], (stored[family] for family, _ in keys))
+        databases = self._stored
+        return self._get_all([key for _, key in keys], (databases[family] for family, _ in keys))
 
     def _get_all(self, keys: Sequence[bytes], databases: Iterable[Any]) -> list[bytes | None]:
         """Return the values of ``keys``, each from its database, all of one snapshot."""
@@ -214,31 +214,31 @@ class LmdbEngine(TransactionalEngine):
         with self._map:
             try:
                 with self._env.begin() as txn:
-                    found = [
-                        txn.get(key, None, stored) if 0 < len(key) <= longest else None
-                        for key, stored in zip(keys, databases, strict=False)
+                    values = [
+                        txn.get(key, None, database) if 0 < len(key) <= longest else None
+                        for key, database in zip(keys, databases, strict=False)
                     ]
             except lmdb.Error as error:
                 raise reading_error(error) from error
-        return self._codec.decode_many(keys, found)
+        return self._codec.decode_many(keys, values)
 
     def scans(self, ranges: Sequence[ScanRange], *, reverse: bool = False) -> list[Scan]:
-        made: list[Scan] = []
+        scans: list[Scan] = []
         with self._map:
             try:
                 snapshot: Snapshot[ReadTransaction] | None = None
                 for bounds in ranges:
                     # All scans share the snapshot that the first one took.
                     snapshot = self._snapshot() if snapshot is None else self._snapshots.share(snapshot)
-                    made.append(self._scan(snapshot, bounds, reverse=reverse))
+                    scans.append(self._scan(snapshot, bounds, reverse=reverse))
             except lmdb.Error as error:
                 raise reading_error(error) from error
-        return made
+        return scans
 
     def _scan(self, snapshot: Snapshot[ReadTransaction], bounds: ScanRange, *, reverse: bool) -> LmdbScan:
         """Return a scan that is a user of ``snapshot``. The caller holds the lock of the map."""
-        stored = self._stored[bounds.family]
-        scan = LmdbScan(self._path, self._codec, self._snapshots, snapshot, stored, bounds, reverse=reverse)
+        database = self._stored[bounds.family]
+        scan = LmdbScan(self._path, self._codec, self._snapshots, snapshot, database, bounds, reverse=reverse)
         self._scans.add(scan)
         return scan
 
@@ -254,31 +254,31 @@ class LmdbEngine(TransactionalEngine):
     def _begin_snapshot(self) -> ReadTransaction:
         txn = self._env.begin(self._stored[0])
         # This reads the record of each database. After it, scans on several threads only read the shared state.
-        return ReadTransaction(txn, [txn.stat(stored)["entries"] for stored in self._stored])
+        return ReadTransaction(txn, [txn.stat(database)["entries"] for database in self._stored])
 
     def snapshot(self) -> EngineSnapshot:
         with self._map:
             try:
                 while True:
                     number, meta = self._read_meta()
-                    held = self._snapshot()
-                    if held.reading.txn.id() == number:
+                    current = self._snapshot()
+                    if current.reading.txn.id() == number:
                         break
                     # A commit came between the two.
-                    self._snapshots.release(held)
+                    self._snapshots.release(current)
             except lmdb.Error as error:
                 raise reading_error(error) from error
-            taken = LmdbSnapshot(
+            new_snapshot = LmdbSnapshot(
                 self._codec,
                 self._snapshots,
-                held,
+                current,
                 self._stored,
                 meta,
                 self._map,
                 lambda snapshot, bounds, reverse: self._scan(snapshot, bounds, reverse=reverse),
             )
-            self._held.add(taken)
-            return taken
+            self._held.add(new_snapshot)
+            return new_snapshot
 
     def meta(self) -> dict[bytes, bytes]:
         with self._map:
@@ -332,21 +332,21 @@ class LmdbEngine(TransactionalEngine):
 
     def _apply(self, txn: Any, layer: Writes) -> None:
         ranges, writes, family = layer
-        stored = self._stored[family]
+        database = self._stored[family]
         for start, end in ranges:
-            delete_range(txn, stored, start, end)
+            delete_range(txn, database, start, end)
         if None in writes.values():
             for key, value in writes.items():
                 if value is None:
-                    txn.delete(key, b"", stored)
+                    txn.delete(key, b"", database)
         if len(writes) == 1:
             # A cursor and sorting would take a quarter of the time of such a commit.
             ((key, value),) = writes.items()
             if value is not None:
                 # By position, as in ``LmdbTransaction.put``.
-                txn.put(key, self._codec.encode(key, value), True, True, False, stored)
+                txn.put(key, self._codec.encode(key, value), True, True, False, database)
             return
-        with txn.cursor(stored) as cursor:
+        with txn.cursor(database) as cursor:
             # In key order: each page of the tree is then visited once.
             for pairs in self._codec.encode_layer(layer):
                 cursor.putmulti(pairs)
@@ -376,8 +376,8 @@ class LmdbEngine(TransactionalEngine):
     def _release_map(self) -> None:
         self._drop_reader()
         # The snapshots first: scans of them are detached with the others.
-        for held in list(self._held):
-            held.detach()
+        for snapshot in list(self._held):
+            snapshot.detach()
         for scan in list(self._scans):
             scan.detach()
 

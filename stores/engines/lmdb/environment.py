@@ -182,8 +182,8 @@ _DISK_LEFT_BYTES = 1 << 20
 
 def room_bytes(reserved_bytes: int) -> int:
     """Return the room for a transaction of one more store in a process whose maps take ``reserved_bytes``."""
-    left = max(0, _RESERVED_MAX_BYTES - reserved_bytes)
-    return max(ROOM_MIN_BYTES, min(ROOM_MAX_BYTES, left // _SHARE))
+    rest_bytes = max(0, _RESERVED_MAX_BYTES - reserved_bytes)
+    return max(ROOM_MIN_BYTES, min(ROOM_MAX_BYTES, rest_bytes // _SHARE))
 
 
 class MemoryMap:
@@ -233,19 +233,19 @@ class MemoryMap:
 
     def reserve(self) -> None:
         """Make room for a transaction, as described for the class; less if the system gives less."""
-        used = (int(self._env.info()["last_pgno"]) + 1) * self._page_bytes
+        used_bytes = (int(self._env.info()["last_pgno"]) + 1) * self._page_bytes
         if self._room_bytes < 0:
             self._room_bytes = room_bytes(MemoryMap._reserved_bytes)
-        wanted = 2 * used + self._room_bytes
+        size = 2 * used_bytes + self._room_bytes
         # Not for every transaction: a resize detaches all open scans.
-        if self._size - 2 * used >= self._room_bytes // 2:
+        if self._size - 2 * used_bytes >= self._room_bytes // 2:
             return
-        while wanted > self._size:
+        while size > self._size:
             try:
-                self._resize(wanted)
+                self._resize(size)
             except (lmdb.Error, MemoryError, OSError):
                 self._room_bytes //= 2
-                wanted = used + (wanted - used) // 2
+                size = used_bytes + (size - used_bytes) // 2
             else:
                 return
 

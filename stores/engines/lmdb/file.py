@@ -137,7 +137,7 @@ class _Tree:
 
     def leaves(self, root: int) -> dict[bytes, tuple[int, bytes]]:
         """Return the flags and data of all keys. Raises: _DoubtfulPageError, struct.error, OSError."""
-        found: dict[bytes, tuple[int, bytes]] = {}
+        entries: dict[bytes, tuple[int, bytes]] = {}
         waiting = [] if root == _NO_PAGE else [root]
         while waiting:
             number = waiting.pop()
@@ -164,8 +164,8 @@ class _Tree:
                 end = start + key_bytes + (8 if node_flags & _BIGDATA else low | high << 16)
                 if node_flags & ~(_SUBDATA | _BIGDATA) or end > len(page):
                     raise _DoubtfulPageError
-                found[page[start : start + key_bytes]] = node_flags, page[start + key_bytes : end]
-        return found
+                entries[page[start : start + key_bytes]] = node_flags, page[start + key_bytes : end]
+        return entries
 
     def _is_page(self, number: int) -> bool:
         return 1 < number <= self._last_page

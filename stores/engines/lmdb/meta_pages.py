@@ -193,8 +193,8 @@ class Checksums:
         try:
             for at in (0, self._page_bytes):
                 page = os.pread(descriptor, _HEAD.size, at)
-                written = _checksum(int.from_bytes(page[-8:], "little"), page)
-                _write(descriptor, written, at + _CHECKSUM_AT, self._file)
+                checksum = _checksum(int.from_bytes(page[-8:], "little"), page)
+                _write(descriptor, checksum, at + _CHECKSUM_AT, self._file)
             if synced:
                 os.fsync(descriptor)
         finally:
@@ -244,22 +244,22 @@ def _read(file: Path) -> tuple[MetaPage, MetaPage] | None:
 
 def _parsed(content: bytes) -> MetaPage:
     magic, version, page_bytes, flags, names, last_page, transaction_id = _HEAD.unpack_from(content)
-    kept = content[_CHECKSUM_AT:_READ_BYTES]
-    counted_id, counted = _COUNTED.unpack_from(kept)
-    if not any(kept):
+    record = content[_CHECKSUM_AT:_READ_BYTES]
+    counted_id, checksum = _COUNTED.unpack_from(record)
+    if not any(record):
         fit = Fit.ABSENT
-    elif _CRC.unpack_from(kept, _COUNTED.size) != (crc32(kept[: _COUNTED.size]),):
+    elif _CRC.unpack_from(record, _COUNTED.size) != (crc32(record[: _COUNTED.size]),):
         fit = Fit.TORN
     elif counted_id == transaction_id:
-        fit = Fit.FITS if counted == crc32(content[: _HEAD.size]) else Fit.MISFITS
+        fit = Fit.FITS if checksum == crc32(content[: _HEAD.size]) else Fit.MISFITS
     else:
         fit = Fit.ONE_BEHIND if counted_id == transaction_id - 2 else Fit.WRONG
     return MetaPage(magic, (version, page_bytes, flags), names, last_page, transaction_id, fit)
 
 
 def _checksum(transaction_id: int, page: bytes) -> bytes:
-    counted = _COUNTED.pack(transaction_id, crc32(page[: _HEAD.size]))
-    return counted + _CRC.pack(crc32(counted))
+    record = _COUNTED.pack(transaction_id, crc32(page[: _HEAD.size]))
+    return record + _CRC.pack(crc32(record))
 
 
 def _write(descriptor: int, content: bytes, at: int, file: Path) -> None:

@@ -70,20 +70,20 @@ class LmdbScan(Scan):
             try:
                 if self._cursor is None:
                     self._seek(self._snapshot.reading)
-                chunk, ended = take(self._pairs, self._size)
+                chunk, at_end = take(self._pairs, self._size)
             except lmdb.Error as error:
                 raise reading_error(error) from error
             if self._due is not None:
                 self._due -= len(chunk)
-                if ended and self._due:
+                if at_end and self._due:
                     raise damaged(
                         f"a scan of {self._path} and LMDB's record count differ by {abs(self._due):,} records"
                     )
-            if ended:
+            if at_end:
                 self._release()
             self._size = min(2 * self._size, FETCH_MAX)
-            within, ended = cut(chunk, self._bounds, reverse=self._reverse)
-            if ended:
+            within, at_end = cut(chunk, self._bounds, reverse=self._reverse)
+            if at_end:
                 self._release()
             return self._codec.decode_scanned(within)
 
@@ -148,12 +148,12 @@ class LmdbSnapshot(EngineSnapshot):
             if self._snapshot is None:
                 return None if self._copy is None else self._copy.get(key, family)
             try:
-                kept = self._snapshot.reading.txn.get(key, None, self._stored[family])
+                raw = self._snapshot.reading.txn.get(key, None, self._stored[family])
             except lmdb.BadValsizeError:
                 return None
             except lmdb.Error as error:
                 raise reading_error(error) from error
-        return None if kept is None else self._codec.decode(key, kept)
+        return None if raw is None else self._codec.decode(key, raw)
 
     def scan(self, bounds: ScanRange, *, reverse: bool = False) -> Scan:
         with self._held_map, self._lock:
@@ -212,21 +212,21 @@ class LmdbTransaction(Transaction):
     def get(self, key: bytes, family: int = 0) -> bytes | None:
         try:
             # The first family is the transaction's default database: passing it would cost a tenth of the call.
-            kept = self._txn.get(key, None, self._stored[family]) if family else self._txn.get(key)
+            raw = self._txn.get(key, None, self._stored[family]) if family else self._txn.get(key)
         except lmdb.BadValsizeError:
             return None
         except lmdb.Error as error:
             raise self._aborted(error) from error
-        return None if kept is None else self._codec.decode(key, kept)
+        return None if raw is None else self._codec.decode(key, raw)
 
     def fetch(self, bounds: ScanRange, most: int, *, reverse: bool) -> tuple[list[tuple[bytes, bytes]], bool]:
         try:
             with self._txn.cursor(self._stored[bounds.family]) as cursor:
-                chunk, ended = take(pairs_from(cursor, bounds, reverse=reverse), most)
+                chunk, at_end = take(pairs_from(cursor, bounds, reverse=reverse), most)
         except lmdb.Error as error:
             raise self._aborted(error) from error
         within, beyond = cut(chunk, bounds, reverse=reverse)
-        return self._codec.decode_scanned(within), ended or beyond
+        return self._codec.decode_scanned(within), at_end or beyond
 
     def put(self, key: bytes, value: bytes | None, family: int = 0) -> None:
         try:
@@ -312,6 +312,6 @@ def _seek_last(cursor: Any, end: bytes | None, *, end_open: bool) -> bool:
 def delete_range(txn: Any, stored: Any, start: bytes | None, end: bytes | None) -> None:
     """Remove the keys from ``start`` to ``end`` of the database ``stored``."""
     with txn.cursor(stored) as cursor:
-        found = cursor.set_range(start) if start else cursor.first()
-        while found and (end is None or cursor.key() <= end):
-            found = cursor.delete()
+        on_key = cursor.set_range(start) if start else cursor.first()
+        while on_key and (end is None or cursor.key() <= end):
+            on_key = cursor.delete()

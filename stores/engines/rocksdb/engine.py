@@ -146,9 +146,9 @@ class RocksDBEngine(IngestingEngine):
             return
         begin = torn_record(manifest)
         if begin:
-            with manifest.open("rb+") as opened:
-                opened.truncate(begin)
-                os.fsync(opened.fileno())
+            with manifest.open("rb+") as stream:
+                stream.truncate(begin)
+                os.fsync(stream.fileno())
 
     @classmethod
     def is_doubtful(cls, path: Path) -> bool:
@@ -174,20 +174,20 @@ class RocksDBEngine(IngestingEngine):
         except BaseException:
             mirror.cleanup()
             raise
-        opened = cls(db, Durability.CHANGELOG, None, cls.options, second)
-        opened._mirror = mirror
-        return opened
+        engine = cls(db, Durability.CHANGELOG, None, cls.options, second)
+        engine._mirror = mirror
+        return engine
 
     @classmethod
     def compact(cls, path: Path, options: Mapping[str, object]) -> None:
-        opened = cls.open(path, Durability.DISK, options)
+        engine = cls.open(path, Durability.DISK, options)
         try:
-            for handle in filter(None, (opened._db, opened._second_db, opened._offsets_db)):
+            for handle in filter(None, (engine._db, engine._second_db, engine._offsets_db)):
                 handle.compact_range(None, None)
         except Exception as error:
             raise writing_error(error) from error
         finally:
-            opened.close()
+            engine.close()
 
     @classmethod
     def _refuse_after_fork(cls, path: Path) -> None:
@@ -206,12 +206,12 @@ class RocksDBEngine(IngestingEngine):
         return durability is Durability.PROCESS
 
     def _find_meta_record(self) -> Any | None:
-        for stored in filter(None, (self._db, self._second_db)):
+        for handle in filter(None, (self._db, self._second_db)):
             try:
                 # A lookup may read a data block. Files that were never ingested do not begin with the key.
-                ingested = any(file["start_key"] == META_KEY for file in stored.live_files())
-                if ingested and stored.get(META_KEY) is not None:
-                    return stored
+                ingested = any(file["start_key"] == META_KEY for file in handle.live_files())
+                if ingested and handle.get(META_KEY) is not None:
+                    return handle
             except Exception as error:
                 raise reading_error(error) from error
         return None
@@ -255,11 +255,11 @@ class RocksDBEngine(IngestingEngine):
 
     def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
         try:
-            found: list[bytes | None] = self._stored[0].get(list(keys))
+            values: list[bytes | None] = self._stored[0].get(list(keys))
             return (
-                found
+                values
                 if META_KEY not in keys
-                else [value if key else None for key, value in zip(keys, found, strict=True)]
+                else [value if key else None for key, value in zip(keys, values, strict=True)]
             )
         except Exception as error:
             raise reading_error(error) from error
@@ -269,12 +269,12 @@ class RocksDBEngine(IngestingEngine):
             while True:
                 # Like scans: the lookups are of one snapshot if nothing was written between them.
                 before = self._num_writes()
-                found = [
-                    iter(stored.get([key for of, key in keys if of == family]))
-                    for family, stored in enumerate(self._stored)
+                values = [
+                    iter(handle.get([key for of, key in keys if of == family]))
+                    for family, handle in enumerate(self._stored)
                 ]
                 if self._num_writes() == before:
-                    return [next(found[family]) for family, _ in keys]
+                    return [next(values[family]) for family, _ in keys]
         except Exception as error:
             raise reading_error(error) from error
 
@@ -292,16 +292,16 @@ class RocksDBEngine(IngestingEngine):
         while True:
             # Each scan has its own snapshot: they are of the same state if nothing was written between them.
             before = self._num_writes()
-            made = [self.scan(bounds, reverse=reverse) for bounds in ranges]
+            scans = [self.scan(bounds, reverse=reverse) for bounds in ranges]
             if self._num_writes() == before:
-                return made
+                return scans
 
     def snapshot(self) -> RocksDBSnapshot:
         while True:
             # As in ``scans``: the iterators and the meta entries are of one moment if nothing was written meanwhile.
             before, meta = self._num_writes(), self.meta()
             try:
-                iterators = [stored.iter() for stored in self._stored]
+                iterators = [handle.iter() for handle in self._stored]
             except Exception as error:
                 raise reading_error(error) from error
             if self._num_writes() == before:
@@ -443,11 +443,11 @@ class RocksDBEngine(IngestingEngine):
 
     def approximate_num_entries(self, family: int = 0) -> int:
         try:
-            stored = self._stored[family]
-            estimate = int(stored.property_int_value("rocksdb.estimate-num-keys") or 0)
-            if self._meta_record is not None and stored is self._meta_record:
+            handle = self._stored[family]
+            estimate = int(handle.property_int_value("rocksdb.estimate-num-keys") or 0)
+            if self._meta_record is not None and handle is self._meta_record:
                 # Each file with the first of all keys has one record of the meta entries.
-                estimate -= sum([file["start_key"] == META_KEY for file in stored.live_files()])
+                estimate -= sum([file["start_key"] == META_KEY for file in handle.live_files()])
             return max(estimate, 0)
         except Exception as error:
             raise reading_error(error) from error

@@ -30,10 +30,10 @@ class RocksDBScan(Scan):
         if self._pairs is None:
             return []
         try:
-            chunk, ended = take(self._pairs, self._size)
+            chunk, at_end = take(self._pairs, self._size)
             if chunk:
                 self._last = chunk[-1][0]
-            if ended:
+            if at_end:
                 self._pairs = None
                 check_end(self._db, self._last, reverse=self._reverse)
         except Exception as error:
@@ -89,8 +89,8 @@ class RocksDBSnapshot(EngineSnapshot):
                 iterator = self._iterators[family]
                 iterator.seek(key)
                 if iterator.valid():
-                    found: bytes | None = iterator.value() if iterator.key() == key else None
-                    return found
+                    value: bytes | None = iterator.value() if iterator.key() == key else None
+                    return value
                 # At the end of the data, or at damage.
                 iterator.status()
             except Exception as error:
@@ -107,7 +107,7 @@ class RocksDBSnapshot(EngineSnapshot):
         """
         start, end, end_open, family = bounds
         start = start or FIRST_KEY
-        found: list[tuple[bytes, bytes]] = []
+        chunk: list[tuple[bytes, bytes]] = []
         num_bytes = 0
         with self._lock:
             try:
@@ -121,19 +121,19 @@ class RocksDBSnapshot(EngineSnapshot):
                     key = iterator.key()
                     if reverse:
                         if key < start:
-                            return found, True
+                            return chunk, True
                     elif end is not None and (key > end or (end_open and key == end)):
-                        return found, True
-                    if len(found) >= most or num_bytes >= FETCH_BYTES_MAX:
-                        return found, False
+                        return chunk, True
+                    if len(chunk) >= most or num_bytes >= FETCH_BYTES_MAX:
+                        return chunk, False
                     value = iterator.value()
-                    found.append((key, value))
+                    chunk.append((key, value))
                     num_bytes += len(value)
                     step()
                 iterator.status()
             except Exception as error:
                 raise reading_error(error) from error
-        return found, True
+        return chunk, True
 
     def meta(self) -> Mapping[bytes, bytes]:
         return self._meta
@@ -146,12 +146,12 @@ class RocksDBSnapshot(EngineSnapshot):
 def shared_scans(snapshot: RocksDBSnapshot, ranges: Sequence[ScanRange], *, reverse: bool) -> list[Scan]:
     """Return a scan of each range. The snapshot is released with the last of them."""
     open_scans: set[object] = set()
-    made: list[Scan] = []
+    scans: list[Scan] = []
     for bounds in ranges:
         scan = _SnapshotScan(snapshot, bounds, reverse=reverse, others=open_scans)
         open_scans.add(scan.token)
-        made.append(scan)
-    return made
+        scans.append(scan)
+    return scans
 
 
 class _SnapshotScan(Scan):

@@ -59,14 +59,14 @@ class StreamsDatabase:
         assert self._mirror is not None
         options = database_options(RocksDBEngine.options)
         names = self.families & {PLAIN, TIMESTAMPED}
-        known = {name: database_options(RocksDBEngine.options) for name in names}
+        families = {name: database_options(RocksDBEngine.options) for name in names}
         try:
-            opened = Rdict(
-                self._mirror.name, options=options, column_families=known, access_type=AccessType.read_only(False)
+            database = Rdict(
+                self._mirror.name, options=options, column_families=families, access_type=AccessType.read_only(False)
             )
-            self._handles[PLAIN] = opened
+            self._handles[PLAIN] = database
             if TIMESTAMPED in names:
-                self._handles[TIMESTAMPED] = opened.get_column_family(TIMESTAMPED)
+                self._handles[TIMESTAMPED] = database.get_column_family(TIMESTAMPED)
         except Exception as error:
             raise opening_error(error, path) from error
 

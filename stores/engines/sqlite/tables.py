@@ -103,8 +103,8 @@ def check_header(file: Path) -> None:
 
     Source: SQLite's manual, "Database File Format", 1.3.3.
     """
-    with file.open("rb") as opened:
-        form = opened.read(HEADER_BYTES)[18:19]
+    with file.open("rb") as stream:
+        form = stream.read(HEADER_BYTES)[18:19]
     if form > b"\2":
         raise damaged(f"{file} is damaged")
     missing = missing_bytes(file)
@@ -141,8 +141,8 @@ def delete_range(writer: Connection, table: Table, start: bytes | None, end: byt
 def apply(writer: Connection, table: Table, layer: Writes, codec: ValueCodec) -> None:
     writes = layer.writes
     if None in writes.values():
-        gone = [(key,) for key, value in writes.items() if value is None]
-        writer.executemany(table.delete, gone)
+        deletes = [(key,) for key, value in writes.items() if value is None]
+        writer.executemany(table.delete, deletes)
     for pairs in codec.encode_layer(layer):
         writer.executemany(table.replace, pairs)
 

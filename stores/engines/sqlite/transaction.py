@@ -56,10 +56,10 @@ class SqliteScan(Scan):
                 return []
             try:
                 with self._snapshot.lock:
-                    chunk, ended = take(self._rows, self._size)
+                    chunk, at_end = take(self._rows, self._size)
             except READING_ERRORS as error:
                 raise reading_error(error, self._file) from error
-            if ended:
+            if at_end:
                 self.close()
             self._size = min(2 * self._size, FETCH_MAX)
             return self._codec.decode_scanned(chunk)
@@ -173,7 +173,7 @@ class SqliteTransaction(Transaction):
         try:
             rows = self._writer.execute(*selection(self._tables, bounds, reverse=reverse))
             try:
-                chunk, ended = take(rows, most)
+                chunk, at_end = take(rows, most)
             finally:
                 # A statement with more rows would prevent a rollback.
                 rows.close()
@@ -181,7 +181,7 @@ class SqliteTransaction(Transaction):
             raise reading_error(error, self._file) from error
         except Error as error:
             raise self._failed(error) from error
-        return self._codec.decode_scanned(chunk), ended
+        return self._codec.decode_scanned(chunk), at_end
 
     def put(self, key: bytes, value: bytes | None, family: int = 0) -> None:
         self._check_open()

@@ -131,9 +131,9 @@ class StoreTimestamps(Timestamps):
                 if value is None:
                     return None
                 if len(value) >= 8:
-                    found = form()
-                    found.stored = value
-                    return found
+                    holder = form()
+                    holder.stored = value
+                    return holder
             return otherwise(key)
 
         return lookup

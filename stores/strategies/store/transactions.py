@@ -52,10 +52,10 @@ class StoreTransactions(StoreReads):
                             batch.writes[key] = value
                             return
                     elif (old := writes[key]) is not None:
-                        if (grown := len(value) - len(old)) > 0:
-                            batch.room_bytes -= grown
-                        elif grown:
-                            batch.granted_bytes += grown
+                        if (growth := len(value) - len(old)) > 0:
+                            batch.room_bytes -= growth
+                        elif growth:
+                            batch.granted_bytes += growth
                         batch.writes[key] = value
                         return
             elif 0 < key_bytes <= self._max_key_bytes and len(value) <= self.access.max_value_bytes:
@@ -133,9 +133,9 @@ class StoreTransactions(StoreReads):
             advanced = self._staged_position
             if advanced:
                 meta.update(encode_offsets(POSITION, advanced))
-            changed = changed_marks(self._marks, self._staged_marks) if self._staged_marks else None
-            if changed:
-                meta.update(encode_marks(self._marks, changed))
+            mark_changes = changed_marks(self._marks, self._staged_marks) if self._staged_marks else None
+            if mark_changes:
+                meta.update(encode_marks(self._marks, mark_changes))
                 self._marks_in_doubt = True
             try:
                 with self._counters.commits:
@@ -149,9 +149,9 @@ class StoreTransactions(StoreReads):
             if advanced:
                 self._position = {**self._position, **advanced}
             self._staged_position = {}
-            if changed is not None:
-                if changed:
-                    self._marks = merge_marks(self._marks, changed)
+            if mark_changes is not None:
+                if mark_changes:
+                    self._marks = merge_marks(self._marks, mark_changes)
                     self._marks_in_doubt = False
                 self._staged_marks = {}
 
@@ -187,10 +187,10 @@ class StoreTransactions(StoreReads):
         # The fast path, once per record: a partition that is staged or committed has been checked.
         if type(offset) is int and get_ident() == self._writer:
             staged = self._staged_position
-            known = staged.get(partition)
-            if known is None:
-                known = self._position.get(partition)
-            if known is not None and known < offset < OFFSET_BOUND:
+            reached = staged.get(partition)
+            if reached is None:
+                reached = self._position.get(partition)
+            if reached is not None and reached < offset < OFFSET_BOUND:
                 staged[partition] = offset
                 return
         self.access.check_writer()
@@ -314,10 +314,10 @@ class StoreTransactions(StoreReads):
             staged[name] = value
         else:
             self._stage_mark(name, value)
-        changed = changed_marks(self._marks, self._staged_marks)
-        if changed:
-            self.staging.engine.write([], encode_marks(self._marks, changed), durable=False)
-            self._marks = merge_marks(self._marks, changed)
+        mark_changes = changed_marks(self._marks, self._staged_marks)
+        if mark_changes:
+            self.staging.engine.write([], encode_marks(self._marks, mark_changes), durable=False)
+            self._marks = merge_marks(self._marks, mark_changes)
 
     @contextmanager
     def _marks_held(self) -> Iterator[None]:
@@ -338,9 +338,9 @@ class StoreTransactions(StoreReads):
     def recover(self, changelog_offsets: Mapping[TopicPartition, int] | None = None) -> Recovery:
         self.access.check_open()
         checkpoint = dict({} if changelog_offsets is None else changelog_offsets)
-        for partition, wanted in checkpoint.items():
+        for partition, offset in checkpoint.items():
             check_partition(partition)
-            check_offset(wanted)
+            check_offset(offset)
         super().recover(checkpoint)
         return Recovery(self._outcome, dict(self._offsets))
 
@@ -365,9 +365,9 @@ class StoreTransactions(StoreReads):
         meta = encode_offsets(OFFSET, offsets) if self.manages_offsets else {}
         if self.manages_offsets and advanced != self._position:
             meta.update(encode_offsets(POSITION, advanced))
-        given = dict({} if marks is None else marks)
-        check_marks(given)
-        meta.update(encode_marks(self._marks, changed_marks(self._marks, given)))
+        new_marks = dict({} if marks is None else marks)
+        check_marks(new_marks)
+        meta.update(encode_marks(self._marks, changed_marks(self._marks, new_marks)))
         reach(RESTORE_BEFORE_WRITE)
         with self._counters.restores:
             if writes or meta:
@@ -378,8 +378,8 @@ class StoreTransactions(StoreReads):
             self._keep(offsets)
         self._position = advanced
         self._staged_position = offsets_beyond(advanced, self._staged_position)
-        if given:
-            self._marks = merge_marks(self._marks, given)
+        if new_marks:
+            self._marks = merge_marks(self._marks, new_marks)
 
     @while_open
     def verify(self) -> None:
