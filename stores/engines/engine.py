@@ -9,13 +9,14 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from itertools import islice
 from operator import lt
 from pathlib import Path
 from typing import ClassVar, NamedTuple, Self
 
 from stores.contract.levels import AT_ONCE, Persistence
-from stores.errors import ConfigError, StoreCorruptedError
+from stores.errors import ConfigError, StoreCorruptedError, StoreError
 from stores.interface import Durability
 from stores.ordered import WHOLE, Bounds, ScanRange
 
@@ -56,6 +57,17 @@ def take(pairs: Iterator[tuple[bytes, bytes]], most: int) -> tuple[list[tuple[by
     return chunk, len(chunk) < most
 
 
+@contextmanager
+def converted(
+    errors: type[Exception] | tuple[type[Exception], ...], convert: Callable[[Exception], StoreError]
+) -> Iterator[None]:
+    """Raise an error of the block as the one that ``convert`` makes of it. Not for each record or commit: it costs."""
+    try:
+        yield
+    except errors as error:
+        raise convert(error) from error
+
+
 class Scan(ABC):
     """An ordered read of a snapshot taken when it was made. Used by one thread at a time."""
 
@@ -74,6 +86,8 @@ class EngineSnapshot(ABC):
     Raises, all methods: StoreCorruptedError, StoreUnavailableError. Nothing is called after ``close``.
     """
 
+    _meta: Mapping[bytes, bytes]
+
     @abstractmethod
     def get(self, key: bytes, family: int = 0) -> bytes | None:
         """Return the value of ``key``."""
@@ -82,9 +96,9 @@ class EngineSnapshot(ABC):
     def scan(self, bounds: ScanRange, *, reverse: bool = False) -> Scan:
         """Return a scan of a range. It is closed before the snapshot."""
 
-    @abstractmethod
     def meta(self) -> Mapping[bytes, bytes]:
         """Return all meta entries."""
+        return self._meta
 
     @abstractmethod
     def close(self) -> None:
@@ -156,7 +170,7 @@ class Engine(ABC):
     def is_doubtful(cls, path: Path) -> bool:
         """Return whether opening the files in ``path`` may hang or crash. If so, an open probe comes first.
 
-        Raises: OSError.
+        Raises: OSError, StoreCorruptedError.
         """
         return False
 

@@ -109,10 +109,6 @@ class SplitEngine(TransactionalEngine):
     def metrics(self) -> Mapping[str, int]:
         return {**self.engine.metrics(), "num_old_entries": self.engine.approximate_num_entries()}
 
-    def has_old(self) -> bool:
-        """Return whether any record of the older format is left."""
-        return self.engine.has_records()
-
     def close(self) -> None:
         self.engine.close()
 
@@ -153,7 +149,7 @@ class _SplitSnapshot(EngineSnapshot):
     """A snapshot of the engine below."""
 
     def __init__(self, below: EngineSnapshot) -> None:
-        self._below = below
+        self._below, self._meta = below, below.meta()
 
     def get(self, key: bytes, family: int = 0) -> bytes | None:
         return self._below.get(key[1:], key[0]) if _is_known(key) else None
@@ -161,9 +157,6 @@ class _SplitSnapshot(EngineSnapshot):
     def scan(self, bounds: ScanRange, *, reverse: bool = False) -> Scan:
         parts = _parts(bounds, reverse=reverse)
         return _SplitScan((part.family, self._below.scan(part, reverse=reverse)) for part in parts)
-
-    def meta(self) -> Mapping[bytes, bytes]:
-        return self._below.meta()
 
     def close(self) -> None:
         self._below.close()

@@ -33,9 +33,6 @@ class MapSnapshot(EngineSnapshot):
         with self._lock:
             return MapScan(self._maps[bounds.family], bounds, reverse=reverse)
 
-    def meta(self) -> Mapping[bytes, bytes]:
-        return self._meta
-
     def close(self) -> None:
         """Do nothing: the maps are freed with their last user."""
 

@@ -23,7 +23,7 @@ from weakref import WeakSet
 import lmdb
 
 from stores.engines.checksum import CHECKSUM_BYTES, codec_of
-from stores.engines.engine import EngineSnapshot, Scan, Transaction, TransactionalEngine, Writes
+from stores.engines.engine import EngineSnapshot, Scan, Transaction, TransactionalEngine, Writes, converted
 from stores.engines.families import FAMILIES, families_in_use
 from stores.engines.lmdb.environment import (
     Environment,
@@ -257,17 +257,14 @@ class LmdbEngine(TransactionalEngine):
         return ReadTransaction(txn, [txn.stat(database)["entries"] for database in self._stored])
 
     def snapshot(self) -> EngineSnapshot:
-        with self._map:
-            try:
-                while True:
-                    number, meta = self._read_meta()
-                    current = self._snapshot()
-                    if current.reading.txn.id() == number:
-                        break
-                    # A commit came between the two.
-                    self._snapshots.release(current)
-            except lmdb.Error as error:
-                raise reading_error(error) from error
+        with self._map, converted(lmdb.Error, reading_error):
+            while True:
+                number, meta = self._read_meta()
+                current = self._snapshot()
+                if current.reading.txn.id() == number:
+                    break
+                # A commit came between the two.
+                self._snapshots.release(current)
             new_snapshot = LmdbSnapshot(
                 self._codec,
                 self._snapshots,
@@ -281,11 +278,8 @@ class LmdbEngine(TransactionalEngine):
             return new_snapshot
 
     def meta(self) -> dict[bytes, bytes]:
-        with self._map:
-            try:
-                return self._read_meta()[1]
-            except lmdb.Error as error:
-                raise reading_error(error) from error
+        with self._map, converted(lmdb.Error, reading_error):
+            return self._read_meta()[1]
 
     def _read_meta(self) -> tuple[int, dict[bytes, bytes]]:
         """Return the ID of the last commit, and its meta entries."""
@@ -382,11 +376,8 @@ class LmdbEngine(TransactionalEngine):
             scan.detach()
 
     def prepare(self) -> None:
-        with self._map:
-            try:
-                self._memory_map.reserve()
-            except lmdb.Error as error:
-                raise reading_error(error) from error
+        with self._map, converted(lmdb.Error, reading_error):
+            self._memory_map.reserve()
 
     def begin(self) -> Transaction:
         self._prepare_commit()
@@ -416,18 +407,12 @@ class LmdbEngine(TransactionalEngine):
             self._reader = None
 
     def approximate_num_entries(self, family: int = 0) -> int:
-        try:
-            with self._map, self._env.begin() as txn:
-                return int(txn.stat(self._stored[family])["entries"])
-        except lmdb.Error as error:
-            raise reading_error(error) from error
+        with converted(lmdb.Error, reading_error), self._map, self._env.begin() as txn:
+            return int(txn.stat(self._stored[family])["entries"])
 
     def metrics(self) -> Mapping[str, int]:
-        try:
-            with self._map, self._env.begin() as txn:
-                info, data = self._env.info(), txn.stat(self._stored[-1])
-        except lmdb.Error as error:
-            raise reading_error(error) from error
+        with converted(lmdb.Error, reading_error), self._map, self._env.begin() as txn:
+            info, data = self._env.info(), txn.stat(self._stored[-1])
         return {
             "map_size_bytes": int(info["map_size"]),
             "file_used_bytes": (int(info["last_pgno"]) + 1) * self._page_bytes,

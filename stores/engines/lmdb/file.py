@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import struct
+import sys
 from collections.abc import Collection, Sequence
 from pathlib import Path
 from struct import Struct, error
@@ -14,6 +15,7 @@ from typing import Any, cast
 
 from lmdb.verify import VerifyError, verify
 
+from stores.engines.lmdb.meta_pages import read_meta_pages
 from stores.errors import StoreUnavailableError, damaged
 from stores.files.plain_files import StrangeFileError, open_plain
 
@@ -73,10 +75,7 @@ def check_length(env: Any, path: Path) -> None:
         check_structure(path)
 
 
-_META = Struct("=16x I I 16x 48x I H H 4Q Q Q Q")
-"""After a page's header: magic and version; of the database of names its record; the last page, the transaction ID."""
-_META_PAGE_BYTES = Struct("=40x I").unpack_from
-_MAGIC, _VERSION = 0xBEEFC0DE, 1
+_VERSION = (1).to_bytes(4, sys.byteorder)
 _RECORD = Struct("=I H H 4Q Q")
 """The record of a database: padding, flags, depth, four counts of pages and entries, root."""
 _HEADER = Struct("=Q H H H H")
@@ -85,7 +84,6 @@ _NODE = Struct("=H H H H")
 """Low and high half of the size or child, flags, and the length of the key."""
 _BRANCH, _LEAF, _SUBDATA, _BIGDATA = 1, 2, 2, 1
 _NO_PAGE = (1 << 64) - 1
-_PAGE_BYTES_MAX = 1 << 16
 _PAGES_MAX = 256
 """The most pages that are looked at. The meta entries of a store take one or two."""
 
@@ -97,25 +95,17 @@ class _DoubtfulPageError(Exception):
 def are_doubtful(path: Path, names: Collection[bytes]) -> bool:
     """Return whether the pages of the database of names, and of the databases ``names`` in it, may be damaged.
 
-    Files that LMDB refuses by itself, or of another version, are not doubtful. Raises: OSError.
+    Files that LMDB refuses by itself, or of another version, are not doubtful. Raises: as ``read_meta_pages``.
     """
-    try:
-        descriptor = os.open(path / "data.mdb", os.O_RDONLY | os.O_CLOEXEC)
-    except FileNotFoundError:
+    file = path / "data.mdb"
+    pages = read_meta_pages(file)
+    if pages is None or pages[0].fixed[0] != _VERSION:
         return False
+    newer = max(pages, key=lambda page: page.transaction_id)
+    descriptor = os.open(file, os.O_RDONLY | os.O_CLOEXEC)
     try:
-        first = os.pread(descriptor, 256, 0)
-        if len(first) < 256 or _META.unpack_from(first)[:2] != (_MAGIC, _VERSION):
-            return False
-        page_bytes = int(_META_PAGE_BYTES(first)[0])
-        if page_bytes > _PAGE_BYTES_MAX:
-            return False
-        second = os.pread(descriptor, 256, page_bytes)
-        if len(second) < 256:
-            return False
-        newer = max((_META.unpack_from(page) for page in (first, second)), key=lambda meta: meta[-1])
-        tree = _Tree(descriptor, page_bytes, newer[-2])
-        records = tree.leaves(newer[-3])
+        tree = _Tree(descriptor, pages[0].fixed[1], newer.last_page)
+        records = tree.leaves(newer.names_root)
         for name, (flags, data) in records.items():
             if name in names:
                 if flags != _SUBDATA or len(data) != _RECORD.size:

@@ -37,9 +37,9 @@ from zlib import crc32
 
 from stores.errors import StoreError, damaged
 
-_HEAD = Struct("=16x I 4s 16x I 2s 42x 6s 42x Q Q")
-"""The page's own header; magic number and version; of the free list the size of a page, and flags; padding and flags of
-the database of names; the last page, and the transaction ID."""
+_HEAD = Struct("=16x I 4s 16x I 2s 42x 6s 34x Q Q Q")
+"""The page's own header; magic number and version; of the free list the size of a page, and flags; padding, flags and
+root of the database of names; the last page, and the transaction ID."""
 _MAGIC = 0xBEEFC0DE
 _PAGE_SIZES = tuple(256 << power for power in range(9))
 """The sizes that a page may have, in bytes. Source: LMDB 0.9, ``mdb.c``, ``MAX_PAGESIZE``."""
@@ -78,6 +78,7 @@ class MetaPage(NamedTuple):
     magic: int
     fixed: tuple[bytes, int, bytes]
     names: bytes
+    names_root: int
     last_page: int
     transaction_id: int
     fit: Fit
@@ -98,7 +99,7 @@ def check_meta_pages(path: Path) -> OpeningSteps:
     Raises: StoreCorruptedError if a crash can't be the reason for their state; OSError.
     """
     file = path / "data.mdb"
-    pages = _read(file)
+    pages = read_meta_pages(file)
     if pages is None:
         return OpeningSteps(check_structure=False, complete=True)
     older, newer = sorted(pages, key=lambda page: page.transaction_id)
@@ -116,7 +117,7 @@ def check_meta_pages(path: Path) -> OpeningSteps:
 def check_closed_meta_pages(path: Path) -> None:
     """Check the meta pages of a database after a clean close. Raises: StoreCorruptedError; OSError."""
     file = path / "data.mdb"
-    pages = _read(file)
+    pages = read_meta_pages(file)
     if not file.exists():
         return
     if pages is None or {page.fit for page in pages} not in ({Fit.FITS}, {Fit.ABSENT}):
@@ -217,7 +218,7 @@ class Checksums:
             os.close(descriptor)
 
 
-def _read(file: Path) -> tuple[MetaPage, MetaPage] | None:
+def read_meta_pages(file: Path) -> tuple[MetaPage, MetaPage] | None:
     """Return both meta pages; None if there are none, or if LMDB itself will refuse them.
 
     Raises: StoreCorruptedError for an invalid page size; OSError.
@@ -243,7 +244,7 @@ def _read(file: Path) -> tuple[MetaPage, MetaPage] | None:
 
 
 def _parsed(content: bytes) -> MetaPage:
-    magic, version, page_bytes, flags, names, last_page, transaction_id = _HEAD.unpack_from(content)
+    magic, version, page_bytes, flags, names, names_root, last_page, transaction_id = _HEAD.unpack_from(content)
     record = content[_CHECKSUM_AT:_READ_BYTES]
     counted_id, checksum = _COUNTED.unpack_from(record)
     if not any(record):
@@ -254,7 +255,7 @@ def _parsed(content: bytes) -> MetaPage:
         fit = Fit.FITS if checksum == crc32(content[: _HEAD.size]) else Fit.MISFITS
     else:
         fit = Fit.ONE_BEHIND if counted_id == transaction_id - 2 else Fit.WRONG
-    return MetaPage(magic, (version, page_bytes, flags), names, last_page, transaction_id, fit)
+    return MetaPage(magic, (version, page_bytes, flags), names, names_root, last_page, transaction_id, fit)
 
 
 def _checksum(transaction_id: int, page: bytes) -> bytes:

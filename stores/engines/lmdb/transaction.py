@@ -165,9 +165,6 @@ class LmdbSnapshot(EngineSnapshot):
             except lmdb.Error as error:
                 raise reading_error(error) from error
 
-    def meta(self) -> Mapping[bytes, bytes]:
-        return self._meta
-
     def detach(self) -> None:
         """Read all data into memory and release the transaction. The caller holds the lock of the map."""
         with self._lock:

@@ -36,7 +36,7 @@ from rocksdict import (
     SstFileWriter,
 )
 
-from stores.engines.engine import FilePart
+from stores.engines.engine import FilePart, converted
 from stores.engines.rocksdb.flushes import SharedMemory, shared_memory
 from stores.errors import CommitFailedError, StoreCorruptedError, StoreError, StoreUnavailableError, damaged
 from stores.files.plain_files import StrangeFileError, read_head
@@ -102,24 +102,23 @@ _SETTINGS = "rocksdict-config.json"
 def open_database(path: Path, options: Mapping[str, object], access: AccessType, *, second: bool) -> Any:
     data, offsets = database_options(options), database_options(options)
     offsets.set_write_buffer_size(cast(int, options["offsets_write_buffer_size_bytes"]))
-    try:
+    with converted(Exception, lambda error: opening_error(error, path)):
         # Pass the families on every opening: without them rocksdict opens the database with default options.
         families = {"default": data, OFFSETS_FAMILY: offsets}
         if second:
             families[SECOND_FAMILY] = database_options(options)
         return Rdict(str(path), options=data, column_families=families, access_type=access)
-    except Exception as error:
-        raise opening_error(error, path) from error
 
 
 def has_second_family(path: Path) -> bool:
     """Return whether the database has a second data family, which must then be named when it is opened."""
-    if not (path / "CURRENT").exists():
-        return False
-    try:
-        return SECOND_FAMILY in Rdict.list_cf(str(path))
-    except Exception as error:
-        raise opening_error(error, path) from error
+    return (path / "CURRENT").exists() and SECOND_FAMILY in column_families(path)
+
+
+def column_families(path: Path) -> frozenset[str]:
+    """Return the names of all column families."""
+    with converted(Exception, lambda error: opening_error(error, path)):
+        return frozenset(Rdict.list_cf(str(path)))
 
 
 def close_handle(handle: Any) -> None:
@@ -194,20 +193,12 @@ _FIGURES: Mapping[str, str] = {
 
 def read_figures(db: Any) -> Mapping[str, int]:
     """Return the figures of a column family that RocksDB has. Raises: StoreCorruptedError, StoreUnavailableError."""
-    try:
+    with converted(Exception, reading_error):
         return {
-            name: value
+            name: int(value)
             for name, key in _FIGURES.items()
-            if (value := integer_property(db, f"rocksdb.{key}")) is not None
+            if (value := db.property_int_value(f"rocksdb.{key}")) is not None
         }
-    except Exception as error:
-        raise reading_error(error) from error
-
-
-def integer_property(db: Any, name: str) -> int | None:
-    """Return an integer property of a column family; None if RocksDB does not know it."""
-    value = db.property_int_value(name)
-    return None if value is None else int(value)
 
 
 META_KEY: Final = b""

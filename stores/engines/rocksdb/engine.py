@@ -15,6 +15,7 @@ import os
 import shutil
 from collections import deque
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, ClassVar, Self
@@ -22,7 +23,7 @@ from typing import Any, ClassVar, Self
 from rocksdict import AccessType, Checkpoint, Options, WriteBatch, WriteOptions
 
 from stores.contract.levels import AT_ONCE, Persistence
-from stores.engines.engine import FilePart, IngestingEngine, Meta, Scan, Writes
+from stores.engines.engine import FilePart, IngestingEngine, Meta, Scan, Writes, converted
 from stores.engines.families import FAMILIES, families_in_use
 from stores.engines.record_log import has_cut_record, has_foreign_record, torn_record
 from stores.engines.rocksdb.database import (
@@ -34,7 +35,6 @@ from stores.engines.rocksdb.database import (
     close_handle,
     database_options,
     has_second_family,
-    integer_property,
     manifest_of,
     memory_of,
     meta_of,
@@ -181,13 +181,9 @@ class RocksDBEngine(IngestingEngine):
     @classmethod
     def compact(cls, path: Path, options: Mapping[str, object]) -> None:
         engine = cls.open(path, Durability.DISK, options)
-        try:
+        with closing(engine), converted(Exception, writing_error):
             for handle in filter(None, (engine._db, engine._second_db, engine._offsets_db)):
                 handle.compact_range(None, None)
-        except Exception as error:
-            raise writing_error(error) from error
-        finally:
-            engine.close()
 
     @classmethod
     def _refuse_after_fork(cls, path: Path) -> None:
@@ -207,22 +203,18 @@ class RocksDBEngine(IngestingEngine):
 
     def _find_meta_record(self) -> Any | None:
         for handle in filter(None, (self._db, self._second_db)):
-            try:
+            with converted(Exception, reading_error):
                 # A lookup may read a data block. Files that were never ingested do not begin with the key.
                 ingested = any(file["start_key"] == META_KEY for file in handle.live_files())
                 if ingested and handle.get(META_KEY) is not None:
                     return handle
-            except Exception as error:
-                raise reading_error(error) from error
         return None
 
     def add_family(self) -> None:
         if self._second_db is not None:
             return
-        try:
+        with converted(Exception, writing_error):
             self._open_second_family(self._db.create_column_family(SECOND_FAMILY, database_options(self._options)))
-        except Exception as error:
-            raise writing_error(error) from error
 
     def _open_second_family(self, second: Any) -> None:
         self._second_db = second
@@ -436,25 +428,17 @@ class RocksDBEngine(IngestingEngine):
 
     def sync(self) -> None:
         if self._sync:
-            try:
+            with converted(Exception, writing_error):
                 self._db.flush_wal(True)
-            except Exception as error:
-                raise writing_error(error) from error
 
     def approximate_num_entries(self, family: int = 0) -> int:
-        try:
+        with converted(Exception, reading_error):
             handle = self._stored[family]
             estimate = int(handle.property_int_value("rocksdb.estimate-num-keys") or 0)
             if self._meta_record is not None and handle is self._meta_record:
                 # Each file with the first of all keys has one record of the meta entries.
                 estimate -= sum([file["start_key"] == META_KEY for file in handle.live_files()])
             return max(estimate, 0)
-        except Exception as error:
-            raise reading_error(error) from error
-
-    def property(self, name: str) -> int | None:
-        """Return an integer property of RocksDB, such as ``rocksdb.num-immutable-mem-table``; None if unknown."""
-        return integer_property(self._stored[-1], name)
 
     def metrics(self) -> Mapping[str, int]:
         return read_figures(self._stored[-1])
@@ -477,17 +461,9 @@ class RocksDBEngine(IngestingEngine):
     def _close_handles(self) -> None:
         # Close all handles, even after errors: RocksDB holds its lock until then. The data first: if its flush fails,
         # RocksDB does not flush the offsets either.
-        try:
-            try:
-                close_handle(self._db)
-            finally:
-                try:
-                    if self._second_db is not None:
-                        close_handle(self._second_db)
-                finally:
-                    close_handle(self._offsets_db)
-        except Exception as error:
-            raise writing_error(error) from error
+        with converted(Exception, writing_error), ExitStack() as handles:
+            for handle in filter(None, (self._offsets_db, self._second_db, self._db)):
+                handles.callback(close_handle, handle)
 
 
 def _exhaust(steps: Iterator[object]) -> None:

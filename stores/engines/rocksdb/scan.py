@@ -135,9 +135,6 @@ class RocksDBSnapshot(EngineSnapshot):
                 raise reading_error(error) from error
         return chunk, True
 
-    def meta(self) -> Mapping[bytes, bytes]:
-        return self._meta
-
     def close(self) -> None:
         with self._lock:
             self._iterators.clear()

@@ -16,8 +16,10 @@ from typing import Any
 
 from rocksdict import AccessType, Rdict
 
+from stores.engines.engine import converted
 from stores.engines.rocksdb.database import (
     close_handle,
+    column_families,
     database_options,
     manifest_of,
     mirrored,
@@ -44,7 +46,7 @@ class StreamsDatabase:
         if manifest_of(path) is None or RocksDBEngine.is_doubtful(path):
             raise StoreCorruptedError(f"{path} is damaged: its WAL or its manifest is not one that RocksDB writes")
         RocksDBEngine.check_closed(path)
-        self.families = _families(path)
+        self.families = column_families(path)
         """The names of all column families."""
         # rocksdict writes its own settings at each opening, so it gets a folder with links to the files.
         self._mirror: TemporaryDirectory[str] | None = mirrored(path)
@@ -60,15 +62,13 @@ class StreamsDatabase:
         options = database_options(RocksDBEngine.options)
         names = self.families & {PLAIN, TIMESTAMPED}
         families = {name: database_options(RocksDBEngine.options) for name in names}
-        try:
+        with converted(Exception, lambda error: opening_error(error, path)):
             database = Rdict(
                 self._mirror.name, options=options, column_families=families, access_type=AccessType.read_only(False)
             )
             self._handles[PLAIN] = database
             if TIMESTAMPED in names:
                 self._handles[TIMESTAMPED] = database.get_column_family(TIMESTAMPED)
-        except Exception as error:
-            raise opening_error(error, path) from error
 
     def get(self, family: str, key: bytes) -> bytes | None:
         """Return the value of ``key`` in ``family``."""
@@ -95,17 +95,9 @@ class StreamsDatabase:
         handles, self._handles = self._handles, {}
         mirror, self._mirror = self._mirror, None
         try:
-            for handle in handles.values():
-                close_handle(handle)
-        except Exception as error:
-            raise reading_error(error) from error
+            with converted(Exception, reading_error):
+                for handle in handles.values():
+                    close_handle(handle)
         finally:
             if mirror is not None:
                 mirror.cleanup()
-
-
-def _families(path: Path) -> frozenset[str]:
-    try:
-        return frozenset(Rdict.list_cf(str(path)))
-    except Exception as error:
-        raise opening_error(error, path) from error

@@ -18,7 +18,7 @@ from threading import Lock, RLock, get_ident
 from typing import ClassVar, Self, TypeVar, cast
 
 from stores.engines.checksum import CHECKSUM_BYTES, ValueCodec, codec_of
-from stores.engines.engine import EngineSnapshot, Scan, Transaction, TransactionalEngine, Writes
+from stores.engines.engine import EngineSnapshot, Scan, Transaction, TransactionalEngine, Writes, converted
 from stores.engines.families import FAMILIES, families_in_use
 from stores.engines.snapshots import Snapshot, Snapshots
 from stores.engines.sqlite.tables import (
@@ -167,23 +167,17 @@ class SqliteEngine(TransactionalEngine):
     @classmethod
     def compact(cls, path: Path, options: Mapping[str, object]) -> None:
         engine = cls.open(path, Durability.DISK, options)
-        try:
+        with closing(engine), converted(Error, lambda error: writing_error(error, path / FILE)):
             engine._writer.execute("vacuum")
-        except Error as error:
-            raise writing_error(error, path / FILE) from error
-        finally:
-            engine.close()
 
     @classmethod
     def torn_by_power_loss(cls, durability: Durability) -> bool:
         return durability is Durability.CHANGELOG
 
     def add_family(self) -> None:
-        try:
+        with converted(Error, lambda error: writing_error(error, self._file)):
             # In a separate transaction. The table is not in use before the meta entry is written.
             self._writer.execute(schema(SECOND).replace("CREATE TABLE", "CREATE TABLE IF NOT EXISTS"))
-        except Error as error:
-            raise writing_error(error, self._file) from error
 
     def select_families(self) -> None:
         places = families_in_use(self.meta().get(FAMILIES))
@@ -250,10 +244,8 @@ class SqliteEngine(TransactionalEngine):
         return SqliteScan(self._file, self._codec, self._snapshots, snapshot, self._tables, bounds, reverse=reverse)
 
     def snapshot(self) -> EngineSnapshot:
-        try:
+        with converted(Error, lambda error: reading_error(error, self._file)):
             return SqliteSnapshot(self._file, self._codec, self._tables, self._acquire, self._release)
-        except Error as error:
-            raise reading_error(error, self._file) from error
 
     def has_records(self) -> bool:
         # On the writing connection if possible: creating another one would take a large part of an opening's time.
@@ -329,15 +321,9 @@ class SqliteEngine(TransactionalEngine):
         return self._query(look)
 
     def verify(self) -> None:
-        try:
-            # Use a new connection: the others have cached pages that were read before.
-            reader = self._connect()
-            try:
-                problems = [text for (text,) in reader.execute("pragma integrity_check(1)")]
-            finally:
-                reader.close()
-        except Error as error:
-            raise reading_error(error, self._file) from error
+        # Use a new connection: the others have cached pages that were read before.
+        with converted(Error, lambda error: reading_error(error, self._file)), closing(self._connect()) as reader:
+            problems = [text for (text,) in reader.execute("pragma integrity_check(1)")]
         if problems != ["ok"]:
             raise damaged(f"{self._file} is damaged ({problems[0]})")
         super().verify()

@@ -132,9 +132,6 @@ class SqliteSnapshot(EngineSnapshot):
         except Error as error:
             raise reading_error(error, self._file) from error
 
-    def meta(self) -> Mapping[bytes, bytes]:
-        return self._meta
-
     def close(self) -> None:
         snapshot, self._snapshot = self._snapshot, None
         if snapshot is not None:

@@ -57,7 +57,7 @@ def end_split(staging: Staging, path: Path) -> bool:
     Raises: StoreUnavailableError.
     """
     engine = staging.engine
-    if not isinstance(engine, SplitEngine) or engine.has_old():
+    if not isinstance(engine, SplitEngine) or engine.engine.has_records():
         return False
     try:
         reach(END_SPLIT_BEFORE_WRITE)

@@ -26,7 +26,7 @@ from stores.tests.store_process import StoreProcess
 
 LOG = TopicPartition("changelog", 0)
 INGEST = "rocksdb-sst-ingest"
-IN_MEMTABLE = "rocksdb.num-entries-active-mem-table"
+IN_MEMTABLE = "num_entries_active_mem_table"
 SEVERAL_FILES: Mapping[str, object] = {"staging_buffer_bytes": 4096, "ingested_file_bytes": 4096}
 
 
@@ -66,7 +66,7 @@ def test_a_commit_is_one_file_with_its_meta_entries_and_fills_no_memtable(path: 
             store.set_mark("note", b"%d" % number)
             store.commit({LOG: number})
             assert num_files(path) == before + 1
-            assert engine_of(store).property(IN_MEMTABLE) == 0
+            assert engine_of(store).metrics()[IN_MEMTABLE] == 0
     families = content(path)
     assert families["offsets"] == {}
     assert meta_of(families["default"].pop(b"")) == {
@@ -225,7 +225,7 @@ def test_an_ordinary_write_moves_the_meta_entries_to_their_family_and_back(path:
 def test_a_restored_piece_is_ingested_as_well(path: Path) -> None:
     with opened(path) as store:
         store.restore([(b"b", b"1"), (b"a", b"2"), (b"b", None)], {LOG: 7})
-        assert engine_of(store).property(IN_MEMTABLE) == 0
+        assert engine_of(store).metrics()[IN_MEMTABLE] == 0
         assert list(store.all()) == [(b"a", b"2")]
         assert store.committed_offset(LOG) == 7
 
