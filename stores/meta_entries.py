@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from struct import Struct
 
+from stores.contract.arguments import check_type
 from stores.errors import StoreCorruptedError, damaged
 from stores.interface import TopicPartition
 
@@ -93,21 +94,17 @@ MARK_BYTES_MAX = 64 << 10
 _PART_BYTES = 1 << 10
 
 
-def check_mark_name(name: object) -> None:
+def check_mark_name(name: str) -> None:
     """Refuse what is no name of a mark: 1 to 64 printable ASCII characters. Raises: TypeError, ValueError."""
-    if not isinstance(name, str):
-        raise TypeError(f"a mark's name is a str, not {type(name).__name__}")
+    check_type(name, str, "a mark's name is a str")
     if not (0 < len(name) <= MARK_NAME_CHARACTERS_MAX and name.isascii() and name.isprintable()):
         raise ValueError(f"a mark's name has 1 to {MARK_NAME_CHARACTERS_MAX} printable ASCII characters, not {name!r}")
 
 
-def check_mark_value(value: object) -> None:
+def check_mark_value(value: bytes | None) -> None:
     """Refuse what a mark can't hold: it holds up to 64 KiB of bytes, or None. Raises: TypeError, ValueError."""
-    if value is None:
-        return
-    if not isinstance(value, bytes):
-        raise TypeError(f"a mark is bytes or None, not {type(value).__name__}")
-    if len(value) > MARK_BYTES_MAX:
+    check_type(value, bytes | None, "a mark is bytes or None")
+    if value is not None and len(value) > MARK_BYTES_MAX:
         raise ValueError(f"a mark has up to {MARK_BYTES_MAX:,} bytes, not {len(value):,}")
 
 

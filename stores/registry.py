@@ -17,6 +17,7 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
+from stores.contract.arguments import check_type
 from stores.errors import ConfigError, StoreIncompatibleError, nearest
 from stores.files.creation import FAILPOINTS, wipe
 from stores.files.identity import IDENTITY_FILE
@@ -94,12 +95,15 @@ class Backend:
     @property
     def manages_offsets(self) -> bool:
         """True if its stores keep offsets with their data."""
-        return _constant(self.load_strategy(), "manages_offsets")
+        return _constant(self._declaring(), "manages_offsets")
 
     @property
     def transactional(self) -> bool:
         """True if its stores isolate uncommitted writes."""
-        return _constant(self.load_strategy(), "transactional")
+        return _constant(self._declaring(), "transactional")
+
+    def _declaring(self) -> type:
+        return self.load_strategy()
 
     @property
     def bounded_memory(self) -> bool:
@@ -185,13 +189,8 @@ class StoreBackend(Backend):
     def persistent(self) -> bool:
         return _constant(self.load_store(), "persistent")
 
-    @property
-    def manages_offsets(self) -> bool:
-        return _constant(self.load_store(), "manages_offsets")
-
-    @property
-    def transactional(self) -> bool:
-        return _constant(self.load_store(), "transactional")
+    def _declaring(self) -> type:
+        return self.load_store()
 
     @property
     def bounded_memory(self) -> bool:
@@ -270,8 +269,7 @@ def engines() -> frozenset[str]:
 
 def backend_named(name: str) -> Backend:
     """Return the backend ``name``. An engine's name alone means its indexed batch. Raises: ConfigError."""
-    if not isinstance(name, str):
-        raise TypeError(f"a backend's name is a str, not {type(name).__name__}")
+    check_type(name, str, "a backend's name is a str")
     backend = backends().get(ALIASES.get(name, name))
     if backend is None:
         # A store without isolation is suggested only to those who ask for it.
@@ -305,8 +303,7 @@ def open_store(
     StoreUnavailableError, StoreLockedError, StoreIncompatibleError, StoreCorruptedError for the folder.
     """
     chosen = backend_named(backend)
-    if not isinstance(name, str):
-        raise TypeError(f"a store's name is a str, not {type(name).__name__}")
+    check_type(name, str, "a store's name is a str")
     given = {} if options is None else options
     check_options(chosen, given)
     traits = Traits(
@@ -341,12 +338,10 @@ def checked_durability(backend: Backend, given: Durability | str) -> Durability:
 
 def check_options(backend: Backend, given: Mapping[str, object]) -> None:
     """Refuse options that the backend does not have, or of another type or value. Raises: ConfigError, TypeError."""
-    if not isinstance(given, Mapping):
-        raise TypeError(f"options are a mapping of names to values, not {type(given).__name__}")
+    check_type(given, Mapping, "options are a mapping of names to values")
     known = backend.options
     for option, value in given.items():
-        if not isinstance(option, str):
-            raise TypeError(f"an option's name is a str, not {type(option).__name__}")
+        check_type(option, str, "an option's name is a str")
         if option not in known:
             raise ConfigError(
                 f"{backend.name} has no option {option!r}{nearest(option, known)}; it has: {', '.join(known) or 'none'}"

@@ -20,6 +20,7 @@ from enum import EnumType
 from typing import Any
 
 from stores.changelog.interface import Record
+from stores.contract.arguments import check_type
 from stores.contract.levels import Level
 from stores.errors import ConfigError, nearest
 from stores.records.record_kind import RecordKind
@@ -35,13 +36,11 @@ def read(properties: Properties, known: Known, prefix: str) -> tuple[dict[str, A
     Raises: TypeError; ConfigError for an unknown name, with the nearest one, and for a value that does not fit or
     contradicts another one.
     """
-    if not isinstance(properties, Mapping):
-        raise TypeError(f"properties are a mapping of names to values, not {type(properties).__name__}")
+    check_type(properties, Mapping, "properties are a mapping of names to values")
     values: dict[str, Any] = {}
     prefixed = {}
     for name, value in properties.items():
-        if not isinstance(name, str):
-            raise TypeError(f"a property's name is a str, not {type(name).__name__}")
+        check_type(name, str, "a property's name is a str")
         if name.startswith(prefix):
             prefixed[name.removeprefix(prefix)] = value
         elif name in known:
@@ -150,10 +149,8 @@ class Upgrade:
     on_upgrade: OnUpgrade | None = None
 
     def __post_init__(self) -> None:
-        for name, (what, fits) in _FIELDS.items():
-            value = getattr(self, name)
-            if not fits(value):
-                raise TypeError(f"{name} is {what}, not {type(value).__name__}")
+        for name, (kind, what) in _FIELDS.items():
+            check_type(getattr(self, name), kind, f"{name} is {what}")
         if not 1 <= self.to_version <= VERSION_MAX:
             raise ConfigError(f"to_version is 1 to {VERSION_MAX}, not {self.to_version}")
         if self.swap_running and self.proxy is None:
@@ -174,23 +171,15 @@ class Upgrade:
         return self.before if self.online else self
 
 
-def _is_bool(value: object) -> bool:
-    return isinstance(value, bool)
-
-
-def _is_function_or_none(value: object) -> bool:
-    return value is None or callable(value)
-
-
-_FIELDS: Mapping[str, tuple[str, Callable[[object], bool]]] = {
-    "to_version": ("an int", lambda value: isinstance(value, int) and not isinstance(value, bool)),
-    "convert": ("a function of a record and a version", callable),
-    "online": ("a bool", _is_bool),
-    "records": ("a kind of stores.records", lambda value: value is None or isinstance(value, RecordKind)),
-    "before": ("an Upgrade", lambda value: value is None or isinstance(value, Upgrade)),
-    "on_upgrade": ("a function of the progress", _is_function_or_none),
-    "proxy": ("a function of a store", _is_function_or_none),
-    "swap_running": ("a bool", _is_bool),
-    "rewrite_changelog": ("a bool", _is_bool),
+_FIELDS: Mapping[str, tuple[Any, str]] = {
+    "to_version": (int, "an int"),
+    "convert": (Callable, "a function of a record and a version"),
+    "online": (bool, "a bool"),
+    "records": (RecordKind | None, "a kind of stores.records"),
+    "before": (Upgrade | None, "an Upgrade"),
+    "on_upgrade": (Callable | None, "a function of the progress"),
+    "proxy": (Callable | None, "a function of a store"),
+    "swap_running": (bool, "a bool"),
+    "rewrite_changelog": (bool, "a bool"),
 }
-"""The kind of each field of an upgrade in words, and the check of it."""
+"""The type of each field of an upgrade, and what it is in words."""

@@ -81,11 +81,6 @@ def runs_without(runs: Runs, first: int) -> Runs:
     return tuple((max(low, first), high) for low, high in runs if high >= first)
 
 
-def is_old(segment: int, runs: Runs) -> bool:
-    """Return True if ``segment`` is in ``runs``."""
-    return any(first <= segment <= last for first, last in runs)
-
-
 class SegmentValues:
     """An encoder and decoder of the values of one store. The store's marks name its old segments.
 
@@ -147,7 +142,7 @@ class SegmentValues:
         if not self.takes_timestamps:
             return False
         old = runs_of(self._marks.mark(OLD_SEGMENTS)) if self._old is None else self._old
-        return not is_old(segment, old)
+        return not any(first <= segment <= last for first, last in old)
 
 
 class SegmentMarks(Protocol):
@@ -155,9 +150,6 @@ class SegmentMarks(Protocol):
 
     def mark(self, name: str, /) -> bytes | None:
         """Return the value of the mark, None if it is not set."""
-
-    def with_mark(self, name: str, read: Callable[[bytes | None], Answer], /) -> Answer:
-        """Return what ``KeyValueView.with_mark`` returns."""
 
 
 class DataMarks:
@@ -169,10 +161,6 @@ class DataMarks:
     def mark(self, name: str) -> bytes | None:
         """Return the value of the mark, None if it is not set."""
         return self._get(pair_key(name))
-
-    def with_mark(self, name: str, read: Callable[[bytes | None], Answer]) -> Answer:
-        """Return what ``StateStore.with_mark`` returns."""
-        return read(self.mark(name))
 
 
 class ViewMarks:

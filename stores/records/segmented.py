@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import islice
 from typing import Any, ClassVar, Final, Generic, TypeVar
 
-from stores.contract.arguments import TIME_BOUND_MS
+from stores.contract.arguments import TIME_BOUND_MS, check_type
 from stores.errors import StoreIncompatibleError
 from stores.interface import KeyValueStore, KeyValueView
 from stores.records.expiry import STREAM_TIME, stream_time_ms, stream_time_of
@@ -169,12 +169,6 @@ class SegmentedKind(RecordKind):
         store.restore(piece, {})
 
 
-def check_flag(what: str, given: object) -> None:
-    """Check that a setting is a bool. Raises: TypeError."""
-    if not isinstance(given, bool):
-        raise TypeError(f"{what} is a bool, not {type(given).__name__}")
-
-
 def check_segmented(kind: SegmentedKind) -> None:
     """Check the common settings of a description. Raises: TypeError, ValueError."""
     check_serde("key", kind.key)
@@ -182,7 +176,7 @@ def check_segmented(kind: SegmentedKind) -> None:
     check_span_ms("retention_ms", kind.retention_ms)
     if kind.segment_ms is not None:
         check_span_ms("segment_ms", kind.segment_ms)
-    check_flag("timestamped", kind.timestamped)
+    check_type(kind.timestamped, bool, "timestamped is a bool")
 
 
 class SegmentConverter(RecordConverter):

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from struct import Struct
 from typing import Any, ClassVar, Generic, TypeVar, cast
 
-from stores.contract.arguments import TIME_BOUND_MS, check_time_ms
+from stores.contract.arguments import TIME_BOUND_MS, check_time_ms, check_type
 from stores.interface import IsolationLevel, KeyValueStore, KeyValueView, PositionBound
 from stores.records.record_kind import Description, RecordIterator
 from stores.records.segment_scans import LiveScans, SegmentPair
@@ -17,7 +17,6 @@ from stores.records.segmented import (
     SegmentedStore,
     SegmentedView,
     SegmentReads,
-    check_flag,
     check_segmented,
 )
 from stores.records.segments import SEGMENT_BYTES, WindowKeys, check_interval, escaped, packed
@@ -57,7 +56,7 @@ class Window(SegmentedKind, Generic[K, V]):
     def __post_init__(self) -> None:
         check_segmented(self)
         check_span_ms("size_ms", self.size_ms)
-        check_flag("retain_duplicates", self.retain_duplicates)
+        check_type(self.retain_duplicates, bool, "retain_duplicates is a bool")
         if self.retention_ms < self.size_ms:
             raise ValueError(
                 f"retention_ms {self.retention_ms} is below size_ms {self.size_ms}: keep windows at least for their "

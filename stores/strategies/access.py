@@ -22,11 +22,12 @@ from collections.abc import Callable
 from functools import wraps
 from pathlib import Path
 from threading import RLock, Thread, current_thread, get_ident
+from types import TracebackType
 from typing import Concatenate, NamedTuple, ParamSpec, Protocol, TypeVar
 from weakref import WeakKeyDictionary
 
-from stores.contract.arguments import as_bytes
-from stores.errors import StoreClosedError, StoreError, WrongThreadError
+from stores.contract.arguments import as_bytes, check_type
+from stores.errors import StoreClosedError, StoreError, StoreUnavailableError, WrongThreadError
 from stores.interface import KeyValueStore, TopicPartition
 
 _log = logging.getLogger(__name__)
@@ -88,20 +89,17 @@ def check_partition(partition: object) -> None:
     """Check that the offset of ``partition`` can be stored. Raises: TypeError, ValueError."""
     if not isinstance(partition, TopicPartition):
         raise TypeError(f"an offset belongs to a TopicPartition, not to {partition!r}")
-    if not isinstance(partition[0], str):
-        raise TypeError(f"a topic is a str, not {type(partition[0]).__name__}")
-    if not isinstance(partition[1], int) or isinstance(partition[1], bool):
-        raise TypeError(f"a partition is an int, not {type(partition[1]).__name__}")
+    check_type(partition[0], str, "a topic is a str")
+    check_type(partition[1], int, "a partition is an int")
     if not 0 <= partition[1] < 1 << 32:
         raise ValueError(f"a partition is 0 or more, and below 2**32, not {partition[1]}")
     if len(partition[0].encode()) > _TOPIC_BYTES_MAX:
         raise ValueError(f"a topic's name has up to {_TOPIC_BYTES_MAX} bytes, not {len(partition[0].encode())}")
 
 
-def check_offset(offset: object) -> None:
+def check_offset(offset: int) -> None:
     """Check an offset: 0 or more, and below ``OFFSET_BOUND``. Raises: TypeError, ValueError."""
-    if not isinstance(offset, int) or isinstance(offset, bool):
-        raise TypeError(f"an offset is an int, not {type(offset).__name__}")
+    check_type(offset, int, "an offset is an int")
     if not 0 <= offset < OFFSET_BOUND:
         raise ValueError(f"an offset is 0 or more, and below 2**63, not {offset}")
 
@@ -117,6 +115,15 @@ class Access:
         """The identifier of the writer's thread; 0 once the store is closed."""
         self.working = RLock()
         """Held while the writer's thread uses the engine for more than a lookup, and while the store is closed."""
+
+    def __enter__(self) -> None:
+        """Begin a block in which an error is StoreClosedError if another thread has closed the store meanwhile."""
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if isinstance(error, StoreUnavailableError):
+            self.check_open()
 
     def check_open(self) -> None:
         """Raises: StoreClosedError."""

@@ -186,7 +186,8 @@ class BatchStaging(Staging):
         # Without the lock: readers are shown the layers, which hide the same keys at every step of the write.
         spill.add(layers)
         with self.batch.lock:
-            spill.hide(layers)
+            for layer in layers:
+                spill.ranges.update(layer.ranges)
             self.batch.drain(spill)
 
     def is_clean(self) -> bool:
@@ -247,11 +248,7 @@ class BatchStaging(Staging):
     # Reading
 
     def look_up(self, key: bytes) -> bytes | None:
-        value = self.batch.get(key)
-        # Read once: a close on another thread sets it to None.
-        spill = self.spill
-        if value is MISSING and spill is not None:
-            value = spill.lookup(key)
+        value = self._get_staged(key)
         if value is MISSING:
             value = self.batch.recent.get(key, MISSING)
         return self.engine.get(key) if value is MISSING else value  # type: ignore[return-value]

@@ -61,11 +61,6 @@ class Spill:
             if part:
                 self._write((), part)
 
-    def hide(self, layers: Sequence[Layer]) -> None:
-        """Let the range deletes of ``layers``, now spilled, hide committed data. No reader may run meanwhile."""
-        for layer in layers:
-            self.ranges.update(layer.ranges)
-
     def as_writes(self, layers: Sequence[Layer]) -> list[Writes]:
         """Return ``layers`` as ``add`` would write them to an empty spill, for a single write."""
         return [

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from typing import final
 
+from stores.contract.arguments import check_type
 from stores.interface import IsolationLevel, KeyValueView, PositionBound
 from stores.strategies.store.timestamps import StoreTimestamps
 from stores.strategies.store.transactions import StoreTransactions
@@ -31,6 +32,5 @@ class Store(StoreTransactions):
         level = self._traits.isolation_level if isolation_level is None else IsolationLevel(isolation_level)
         if bound is None:
             return StoreReader(self, level)
-        if not isinstance(bound, PositionBound):
-            raise TypeError(f"a bound is a PositionBound, not {type(bound).__name__}")
+        check_type(bound, PositionBound, "a bound is a PositionBound")
         return BoundedReader(self, level, bound)

@@ -143,11 +143,8 @@ class StoreReads(ScannedReads, KeyValueStore):
 
     def engine_metrics(self) -> Mapping[str, int]:
         self.access.check_open()
-        try:
+        with self.access:
             return self.staging.metrics()
-        except StoreUnavailableError:
-            self.access.check_open()
-            raise
 
     # Closing
 
@@ -208,11 +205,8 @@ class StoreReads(ScannedReads, KeyValueStore):
         keys = list(keys)
         staging = self.staging
         if self._batch is not None and staging.is_clean() and all(type(key) is bytes for key in keys):
-            try:
+            with self.access:
                 return staging.engine.get_many(keys)
-            except StoreUnavailableError:
-                self.access.check_open()
-                raise
         self.access.check_open()
         return [self.get(key) for key in keys]
 
@@ -224,11 +218,8 @@ class StoreReads(ScannedReads, KeyValueStore):
 
     def approximate_num_entries(self) -> int:
         self.access.check_open()
-        try:
+        with self.access:
             return self.staging.engine.approximate_num_entries()
-        except StoreUnavailableError:
-            self.access.check_open()
-            raise
 
     def _scan(
         self, bounds: ScanRange, *, reverse: bool, level: IsolationLevel = IsolationLevel.READ_UNCOMMITTED
@@ -250,11 +241,8 @@ class StoreReads(ScannedReads, KeyValueStore):
         for start, end, *_ in ranges:
             check_bounds(start, end)
         self.access.check_open()
-        try:
+        with self.access:
             scans = self.staging.scans(level, ranges, reverse=reverse)
-        except StoreUnavailableError:
-            self.access.check_open()
-            raise
         return [self._iterator(scanned) for scanned in scans]
 
     def _iterator(self, scanned: Scanned) -> StoreIterator:

@@ -9,7 +9,7 @@ from threading import get_ident
 from stores.contract.arguments import check_offsets, check_pair, check_pairs
 from stores.contract.levels import Persistence
 from stores.engines.engine import Writes
-from stores.errors import StoreError, StoreUnavailableError
+from stores.errors import StoreError
 from stores.failpoints import reach
 from stores.interface import IsolationLevel, Position, PositionBound, Recovery, TopicPartition
 from stores.meta_entries import (
@@ -263,11 +263,8 @@ class StoreTransactions(StoreReads):
                 return staged[name]
         elif self._marks_in_doubt:
             # Read the engine's marks, like its data: a mark that is the same before and after a scan belongs to it.
-            try:
+            with self.access:
                 return decode_marks(self.staging.engine.meta()).get(name)
-            except StoreUnavailableError:
-                self.access.check_open()
-                raise
         return self._marks.get(name)
 
     def set_mark(self, name: str, value: bytes | None) -> None:

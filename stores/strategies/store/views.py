@@ -94,12 +94,9 @@ class StoreReader(ScannedReads, KeyValueView):
         store.access.check_open()
         # First: a commit advances the position after its data.
         position, is_split = self.position(), store.staging.is_split
-        try:
+        with store.access:
             snapshot = HeldSnapshot(store.staging.snapshot())
             num_entries = store.approximate_num_entries()
-        except StoreUnavailableError:
-            store.access.check_open()
-            raise
         pin = Pin(snapshot.release)
         store._iterators.add(pin)
         if not store.is_open:
@@ -121,11 +118,8 @@ class StoreReader(ScannedReads, KeyValueView):
         check_keys(keys)
         self._store.access.check_open()
         checked = [as_bytes("key", key) for key in keys]
-        try:
+        with self._store.access:
             return self._store.staging.get_many(self._level, checked)
-        except StoreUnavailableError:
-            self._store.access.check_open()
-            raise
 
     def _scan(self, bounds: ScanRange, *, reverse: bool) -> KeyValueIterator:
         return self._store._scan(bounds, reverse=reverse, level=self._level)
