@@ -6,9 +6,10 @@ Nothing here knows how a store, a task or a changelog works.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import wraps
 from typing import NamedTuple
 
 State = Mapping[bytes, bytes]
@@ -143,11 +144,16 @@ class Verdict(NamedTuple):
     detail: str = ""
 
 
-def verdict(checker: str, anomalies: Iterable[str], missing: str = "") -> Verdict:
-    """Return the first of ``anomalies``, or unknown if evidence is ``missing``, or valid."""
-    for anomaly in anomalies:
-        return Verdict(checker, Result.ANOMALY, anomaly)
-    return Verdict(checker, Result.UNKNOWN, missing) if missing else Verdict(checker, Result.VALID)
+def checker(anomalies: Callable[[Evidence], Iterable[str]]) -> Callable[[Evidence], Verdict]:
+    """Return the checker of this name: the first of ``anomalies``, else unknown if evidence is missing."""
+
+    @wraps(anomalies)
+    def check(evidence: Evidence) -> Verdict:
+        for anomaly in anomalies(evidence):
+            return Verdict(anomalies.__name__, Result.ANOMALY, anomaly)
+        return Verdict(anomalies.__name__, Result.UNKNOWN if evidence.missing else Result.VALID, evidence.missing)
+
+    return check
 
 
 def worst(verdicts: Iterable[Verdict]) -> Result:

@@ -17,23 +17,19 @@ from harness.checkers.evidence import (
     LogRecord,
     RestoredStore,
     State,
-    Verdict,
-    verdict,
+    checker,
 )
 
 KEPT_BY_STORES = ("PROCESS", "DISK")
 
 
-def atomicity(evidence: Evidence) -> Verdict:
+@checker
+def atomicity(evidence: Evidence) -> Iterator[str]:
     """Check every recovery of every store that claims to be transactional.
 
     A recovered store is the model at exactly its committed offset: all of each commit up to it, nothing of a later one.
     Source: KIP-892, "Consistency Problem"; KIP-844, ``recover``.
     """
-    return verdict("atomicity", _not_atomic(evidence), evidence.missing)
-
-
-def _not_atomic(evidence: Evidence) -> Iterator[str]:
     for number, life in enumerate(evidence.lives):
         for store, found in sorted(life.found.items()):
             if found.transactional:
@@ -72,25 +68,22 @@ def _wrong_position(found: FoundStore, expected: Expected, store: str) -> str:
     return f"not the model at its position {found.position}: {wrong}" if wrong else ""
 
 
-def durability(evidence: Evidence) -> Verdict:
+@checker
+def durability(evidence: Evidence) -> Iterator[str]:
     """Check the log, and every store that keeps offsets, after each death.
 
     No acknowledged commit is lost, as far as the durability level promises it. The log keeps every acknowledged commit
     at every level. A store keeps it at PROCESS and DISK. At CHANGELOG a store may be at any earlier commit, because the
     log's tail is replayed.
     """
-    return verdict("durability", _not_durable(evidence), evidence.missing)
+    for life in evidence.lives:
+        if life.acknowledged:
+            yield from _lost(evidence.durability, life, life.acknowledged[-1])
 
 
 def last_acknowledged(records: Sequence[LogRecord], log_end: int) -> int | None:
     """Return the offset of the last record below ``log_end``: the offset of a store at that commit."""
     return max((record.offset for record in records if record.offset < log_end), default=None)
-
-
-def _not_durable(evidence: Evidence) -> Iterator[str]:
-    for life in evidence.lives:
-        if life.acknowledged:
-            yield from _lost(evidence.durability, life, life.acknowledged[-1])
 
 
 def _lost(level: str, life: LaterProcess, acknowledged: Acknowledged) -> Iterator[str]:
@@ -104,17 +97,14 @@ def _lost(level: str, life: LaterProcess, acknowledged: Acknowledged) -> Iterato
             yield f"store {store}: offset {promised} was acknowledged, it is at {found.committed_offset}"
 
 
-def uncommitted(evidence: Evidence) -> Verdict:
+@checker
+def uncommitted(evidence: Evidence) -> Iterator[str]:
     """Check each store as it was found, and after its restore.
 
     No data is visible that no committed transaction wrote. A transactional store must not show such data from its
     opening on. Any other store must have removed it after its restore under exactly-once: here a background flush
     before an abort would show (KAFKA-20685).
     """
-    return verdict("uncommitted", _not_committed(evidence), evidence.missing)
-
-
-def _not_committed(evidence: Evidence) -> Iterator[str]:
     for life in evidence.lives:
         for store, found in sorted(life.found.items()):
             if found.transactional:
@@ -131,7 +121,8 @@ def _never_committed(store: str, when: str, state: State, records: Sequence[LogR
             yield f"store {store}, as {when}: key {key!r} has {value[:16]!r}, which was never committed"
 
 
-def convergence(evidence: Evidence) -> Verdict:
+@checker
+def convergence(evidence: Evidence) -> Iterator[str]:
     """Check each restore, and the end of the last process.
 
     After its restore a store equals the model at the changelog's end, and finally the model of the whole input. Source:
@@ -140,10 +131,6 @@ def convergence(evidence: Evidence) -> Verdict:
     Under at-least-once a store without isolation may be ahead of its changelog until the input is processed again. A
     replay may also start before the records of the log. So there only the end is compared with the input.
     """
-    return verdict("convergence", _not_converged(evidence), evidence.missing)
-
-
-def _not_converged(evidence: Evidence) -> Iterator[str]:
     for life in evidence.lives:
         yield from _after_restore(evidence, life)
     if evidence.missing:
@@ -216,7 +203,8 @@ def _shown(value: bytes | None) -> str:
     return "nothing" if value is None else repr(value[:16])
 
 
-def outputs(evidence: Evidence) -> Verdict:
+@checker
+def outputs(evidence: Evidence) -> Iterator[str]:
     """Check the committed records of the output.
 
     Every input has its output: exactly one under exactly-once, in order; at least one otherwise. Source: KIP-129,
@@ -224,10 +212,6 @@ def outputs(evidence: Evidence) -> Verdict:
 
     Under at-least-once only their keys count: an input that is processed again may read its own earlier writes.
     """
-    return verdict("outputs", _wrong_outputs(evidence), evidence.missing)
-
-
-def _wrong_outputs(evidence: Evidence) -> Iterator[str]:
     if evidence.missing:
         return
     actual = [(record.key, record.value) for record in evidence.final_log.outputs]
@@ -248,7 +232,8 @@ def _wrong_outputs(evidence: Evidence) -> Iterator[str]:
         yield f"{len(actual)} outputs instead of {len(expected)}"
 
 
-def bounded_restore(evidence: Evidence) -> Verdict:
+@checker
+def bounded_restore(evidence: Evidence) -> Iterator[str]:
     """Check every restore of a store that keeps its offsets.
 
     It replays only the records in doubt, however long the changelog is: those after the store's committed offset. A
@@ -256,10 +241,6 @@ def bounded_restore(evidence: Evidence) -> Verdict:
     unacknowledged one is replayed. If the changelog no longer reaches back to a store's offset, the store is wiped with
     a reason, and all of the changelog is replayed. Source: KIP-892, "Motivation" and "Error Handling".
     """
-    return verdict("bounded_restore", _not_bounded(evidence), evidence.missing)
-
-
-def _not_bounded(evidence: Evidence) -> Iterator[str]:
     for life in evidence.lives:
         for store, restored in sorted(life.restored.items()):
             found = life.found.get(store)
@@ -293,18 +274,16 @@ def _in_doubt(level: str, life: LaterProcess, store: str, found: FoundStore) -> 
     return sum(record.offset > reached for record in records)
 
 
-def fallback(evidence: Evidence) -> Verdict:
+@checker
+def fallback(evidence: Evidence) -> Iterator[str]:
     """Check each rollback to the last commit. Under at-least-once a state may correctly be ahead of its input.
 
     An error while a task runs costs it the open transaction and nothing else: it continues from its last commit. A
     store with isolation rolls its uncommitted writes back. It is not wiped when a commit times out or a function
     raises. Source: KIP-892, "Error Handling"; KIP-129, "Better handling runtime errors".
     """
-    return verdict(
-        "fallback",
-        (found for fell in evidence.fallen_back for found in _not_rolled_back(evidence, fell)),
-        evidence.missing,
-    )
+    for fell in evidence.fallen_back:
+        yield from _not_rolled_back(evidence, fell)
 
 
 def _not_rolled_back(evidence: Evidence, fell: FellBack) -> Iterator[str]:

@@ -215,11 +215,6 @@ def _leak(stage: str, error: Exception) -> _LeakedError:
     return _LeakedError(f"{type(error).__name__} from {stage}: {error}")
 
 
-def wants_wiping(error: StoreError) -> bool:
-    """Return True if ``error`` asks to wipe the subject and restore it from its changelog."""
-    return type(error).__name__ in DETECTING
-
-
 def run_verifier(
     *,
     name: str,
@@ -296,7 +291,8 @@ class _Verifier:
             self._write_afterwards()
         except StoreError as error:
             self._reported |= {"error": type(error).__name__, "error_detail": f"from {stage}: {error}", "stage": stage}
-            if wants_wiping(error):
+            if type(error).__name__ in DETECTING:
+                # It asks to wipe the subject, and to restore it from its changelog.
                 self._restore()
         except Exception as error:
             self._reported["leaked"] = _described(stage, error)
