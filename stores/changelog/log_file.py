@@ -8,7 +8,7 @@ import threading
 import time
 import weakref
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from stores.changelog.schema import check_file, check_schema, create_unless_there, sync_file
@@ -127,7 +127,7 @@ class LogFile:
         self._idle_readers: list[Connection] = []
         self.is_open = True
         self._forked = False
-        with self._chained("open"):
+        with self._chained("open"), ExitStack() as undo:
             create_unless_there(path)
             with _open_here.lock:
                 status = path.stat()
@@ -141,18 +141,12 @@ class LogFile:
                         # The last process that had it open may not have synced it.
                         sync_file(path)
                 _open_here.files.add(self)
-            try:
-                self._writing = WriterLock(path, timeout_s)
-                try:
-                    with self._writing.held():
-                        self.writer = self._connect()
-                except BaseException:
-                    self._writing.close()
-                    raise
-            except BaseException:
-                with _open_here.lock:
-                    _open_here.files.discard(self)
-                raise
+            undo.callback(_open_here.discard, self)
+            self._writing = WriterLock(path, timeout_s)
+            undo.callback(self._writing.close)
+            with self._writing.held():
+                self.writer = self._connect()
+            undo.pop_all()
             if durability is Durability.DISK:
                 # SQLite syncs its new WAL, but not the name of the WAL file.
                 sync_folder(path.parent)
@@ -287,6 +281,10 @@ class _OpenHere:
     def __init__(self) -> None:
         self.lock = threading.Lock()
         self.files: weakref.WeakSet[LogFile] = weakref.WeakSet()
+
+    def discard(self, file: LogFile) -> None:
+        with self.lock:
+            self.files.discard(file)
 
     def reset_after_fork(self) -> None:
         """Reset in a forked child: the files belong to the parent, one of whose threads may have held the lock."""

@@ -213,11 +213,8 @@ def _backup(given: argparse.Namespace) -> int:
         back_up(store, given.target)
     with held(given.target) as copy, reading(copy) as contents:
         offsets = [_offset_line(*entry) for entry in contents.offsets.items()]
-    if given.json:
-        print(json.dumps({"path": str(given.path), "backup": str(given.target), "offsets": offsets}))
-    else:
-        print(f"{given.target} is a backup of {given.path}. To restore it, open it, or copy it to the store's place.")
-    return 0
+    text = f"{given.target} is a backup of {given.path}. To restore it, open it, or copy it to the store's place."
+    return _done(given, text, backup=str(given.target), offsets=offsets)
 
 
 def _compact(given: argparse.Namespace) -> int:
@@ -227,10 +224,12 @@ def _compact(given: argparse.Namespace) -> int:
     before = _size_bytes(store.path)
     _compact_files(store)
     after = _size_bytes(store.path)
-    if given.json:
-        print(json.dumps({"path": str(given.path), "bytes_before": before, "bytes_after": after}))
-    else:
-        print(f"{given.path} had {before:,} bytes and has {after:,}.")
+    text = f"{given.path} had {before:,} bytes and has {after:,}."
+    return _done(given, text, bytes_before=before, bytes_after=after)
+
+
+def _done(given: argparse.Namespace, text: str, **facts: object) -> int:
+    print(json.dumps({"path": str(given.path), **facts}) if given.json else text)
     return 0
 
 

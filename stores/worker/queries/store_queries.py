@@ -152,7 +152,7 @@ class StoreQueries:
         store, partition = request.store, request.partition
         if store.is_global:
             return self._local.read_global(request, read)
-        status = self._local.status(store.task_id(partition))
+        status = self._local.tasks.task_status(store.task_id(partition))
         if status is not None:
             return self._local.read(request, status, read)
         address = self._instances.addresses().get(store.leading(partition))
@@ -166,7 +166,7 @@ class StoreQueries:
         raise Refused(307, f"{where} is at {address}", partition=partition, instance=address)
 
     def _place(self, store: QueriedStore, partition: int) -> dict[str, Any]:
-        status = self._local.status(store.task_id(partition))
+        status = self._local.tasks.task_status(store.task_id(partition))
         if status is None:
             address = self._instances.addresses().get(store.leading(partition))
             return {"partition": partition, "instance": None if address == self._address else address}
@@ -268,7 +268,7 @@ class LocalReads:
     """
 
     def __init__(self, tasks: LocalTasks) -> None:
-        self._tasks = tasks
+        self.tasks = tasks
         self._ending = threading.Event()
         self._waiting = threading.Semaphore(WAITING_MAX)
 
@@ -276,17 +276,13 @@ class LocalReads:
         """Refuse the queries that wait for a position."""
         self._ending.set()
 
-    def status(self, task_id: TaskId) -> TaskStatus | None:
-        """Return the state of a task that is here, None if it is elsewhere."""
-        return self._tasks.task_status(task_id)
-
     def read(self, request: QueryRequest, status: TaskStatus, read: Callable[[Any], Answer]) -> tuple[Answer, Position]:
         """Return the result of ``read``, called with a view of the store, and the position that it reflects.
 
         The task is here, in the state ``status``. At READ_COMMITTED both are of one commit. At READ_UNCOMMITTED the
         result reflects the position at least.
         """
-        task = self._tasks.open_task(status.task_id)
+        task = self.tasks.open_task(status.task_id)
         if task is None or not status.running:
             raise unavailable(
                 f"store {request.store.name!r} is being restored from its changelog ({status.restored:.0%} done): ask "
@@ -298,7 +294,7 @@ class LocalReads:
     def read_global(self, request: QueryRequest, read: Callable[[Any], Answer]) -> tuple[Answer, Position]:
         """Return the result of ``read``, called with a view of a global store, and the position that it reflects."""
         try:
-            view = self._tasks.global_view(request.store.name, request.bound)
+            view = self.tasks.global_view(request.store.name, request.bound)
         except StoreClosedError:
             raise unavailable(f"global store {request.store.name!r} is being opened: ask again later") from None
         return self._read(request, view, read)
