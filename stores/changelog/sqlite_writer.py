@@ -59,15 +59,13 @@ ABORTED = "select transaction_id from log_transaction where state = 'ABORTED'"
 _MASK = 0xFFFFFFFF
 
 
-def checksums(first_offset: int, fields: list[Any], width: int) -> list[int]:
+def checksums(first_offset: int, fields: Pending) -> list[int]:
     """Return the checksums of consecutive records, from ``first_offset`` on.
 
     SQLite has none, and damaged stores are restored from the changelog. A checksum is the CRC-32 of offset and
     timestamp folded into one number, key, value and headers, in this order. A null counts as empty.
-
-    ``fields`` has ``width`` entries for each record. The first four are the stored key, value, timestamp and headers.
     """
-    keys, values, timestamps, headers = (fields[at::width] for at in range(4))
+    keys, values, timestamps, headers = (fields[at::FIELDS_PER_RECORD] for at in range(FIELDS_PER_RECORD))
     sums = [
         crc32(value or b"", crc32(key or b"", (offset ^ ms ^ ms >> 31) & _MASK))
         for offset, key, value, ms in zip(count(first_offset), keys, values, timestamps)
@@ -142,14 +140,14 @@ class SqliteWriter(AtomicWriter):
             (count, topic_id, number),
         ).fetchone()
         first = following - count
-        each, width = FIELDS_PER_RECORD, ROWS_PER_INSERT * FIELDS_PER_RECORD
+        width = ROWS_PER_INSERT * FIELDS_PER_RECORD
         for first_field in range(0, len(pending), width):
-            fields, at = pending[first_field : first_field + width], first_field // each
+            fields, at = pending[first_field : first_field + width], first_field // FIELDS_PER_RECORD
             if any(fields[3::FIELDS_PER_RECORD]):
                 fields[3::FIELDS_PER_RECORD] = [_encoded(headers) for headers in fields[3::FIELDS_PER_RECORD]]
             writer.execute(
                 _insert_statement(len(fields) // FIELDS_PER_RECORD),
-                (topic_id, number, first + at, transaction or 0, *fields, *checksums(first + at, fields, each)),
+                (topic_id, number, first + at, transaction or 0, *fields, *checksums(first + at, fields)),
             )
         if transaction is not None:
             writer.execute(

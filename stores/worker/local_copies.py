@@ -28,7 +28,6 @@ LOOK_S_MIN, LOOK_S_MAX = 1.0, 300.0
 END_S = 1.0
 """The time to wait for the thread's end: the removal of a large folder goes on at the next start."""
 
-
 OpenOffsets = Callable[[], Mapping[TaskId, Mapping[TopicPartition, int | None]]]
 
 

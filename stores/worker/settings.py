@@ -34,11 +34,10 @@ from stores.tasks.timing import NO_INTERVAL, checked_commit_interval_ms
 from stores.telemetry import MetricsRegistry
 from stores.telemetry.otlp import INTERVAL_S, OtlpExporter, checked_endpoint
 from stores.worker.definition import Definition, StoreSetting
-from stores.worker.queries.access import CERTIFICATE, KEY, TOKEN, AccessFiles, ServerAddress, server_address
+from stores.worker.queries.access import CERTIFICATE, KEY, PORT_MAX, TOKEN, AccessFiles, ServerAddress, server_address
 from stores.worker.queries.access import PROPERTY as SERVER
 from stores.worker.queries.query_request import PARTITIONER
 
-_PORT_MAX = 65_535
 SESSION_TIMEOUT_S = 45.0
 """Source: Kafka, default of ``session.timeout.ms``."""
 _MILLISECONDS_MAX = 2**31 - 1
@@ -95,7 +94,7 @@ def _milliseconds(text: str) -> float:
 
 def _port(text: str) -> int:
     number = int(text)
-    if not 0 <= number <= _PORT_MAX:
+    if not 0 <= number <= PORT_MAX:
         raise ValueError(text)
     check_extra("prometheus")
     return number

@@ -29,8 +29,6 @@ LOOK_S = 1.0
 CLAIM_S = 10.0
 """The time to wait for the release of a copy. A task whose copy is not released in time waits for the folder's lock."""
 _IDLE_S = 0.1
-
-
 STEP_RECORDS = 10_000
 """The most records that a step writes into each store: a copy is released after about one step."""
 FOLLOW_S = 0.25

@@ -23,12 +23,24 @@ from stores.files.plain_files import translated_system_errors
 from stores.interface import TopicPartition
 from stores.worker.queries.parameters import unavailable
 
+_log = logging.getLogger(__name__)
+
+PROPERTY = "application.server"
+"""Source: Kafka Streams, ``application.server``."""
+_LOOPBACK = "127.0.0.1"
+_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.-]{0,251}[A-Za-z0-9])?")
+_PORT = re.compile(r"[0-9]{1,5}")
+PORT_MAX = 65_535
 CERTIFICATE = "application.server.ssl.certificate.location"
 KEY = "application.server.ssl.key.location"
 TOKEN = "application.server.token.file"
 TOKEN_CHARS_MIN = 16
 _FILE_BYTES_MAX = 4_096
 
+FRESH_S = 1.0
+"""The time for which an answer or an error of the group is used again: over Kafka each one is a request to a broker."""
+
+IPAddress = ipaddress.IPv4Address | ipaddress.IPv6Address
 Application = Callable[..., Iterable[bytes]]
 
 
@@ -89,42 +101,70 @@ class AccessFiles:
         return " and ".join(off) or None
 
 
-def _guarded(application: Application, expected: bytes) -> Application:
-    def answer(environ: Mapping[str, Any], start: Callable[..., Any]) -> Iterable[bytes]:
-        kind, _, credential = str(environ.get("HTTP_AUTHORIZATION", "")).partition(" ")
-        header = f"{kind.lower()} {credential.strip()}".encode(errors="replace")
-        if hmac.compare_digest(header, expected):
-            return application(environ, start)
-        error = {"error": "this worker answers to those who have its token: send it as Authorization: Bearer TOKEN"}
-        content = json.dumps(error).encode() + b"\n"
-        headers = {
-            "Content-Type": "application/json",
-            "Cache-Control": "no-store",
-            "WWW-Authenticate": "Bearer",
-            "Content-Length": str(len(content)),
-        }
-        start("401 Unauthorized", list(headers.items()))
-        return [] if environ.get("REQUEST_METHOD") == "HEAD" else [content]
+@dataclass(frozen=True)
+class ServerAddress:
+    """A host, by name or IP address, and a port. As text ``HOST:PORT``, with an IPv6 address in brackets."""
 
-    return answer
+    host: str
+    port: int
+    """0 for any free port."""
+    resolved: str | None = field(default=None, compare=False)
+    """The IP address that the host has for this machine, once that is known."""
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+    @property
+    def is_loopback(self) -> bool:
+        """True if only this machine can reach it."""
+        address = ip_address(self.resolved or self.host)
+        return self.host.lower() == "localhost" if address is None else address.is_loopback
 
 
-def _token_in(file: Path) -> str:
-    """Return the token in a file, without white space around it. Raises: ConfigError; StoreUnavailableError."""
-    with translated_system_errors(file), open(file, "rb") as stream:
-        content = stream.read(_FILE_BYTES_MAX + 1)
-    token = content.decode(errors="replace").strip()
-    if not TOKEN_CHARS_MIN <= len(token) <= _FILE_BYTES_MAX or not token.isascii() or token.split() != [token]:
+def server_address(text: str) -> ServerAddress:
+    """Return the address that the property gives: ``HOST:PORT``, or ``PORT`` or ``:PORT`` for 127.0.0.1.
+
+    Raises: ConfigError for anything else, for an address that other workers could not send clients to, and if the extra
+    ``http`` is not installed.
+    """
+    address = parsed_address(text.strip())
+    check_extra("http")
+    return address
+
+
+def parsed_address(text: str) -> ServerAddress:
+    """Return the address that ``text`` is. Raises: ConfigError."""
+    host, _, port = text.rpartition(":")
+    in_brackets = host.startswith("[") and host.endswith("]")
+    address = ip_address(host[1:-1] if in_brackets else host)
+    is_name = address is None and (not host or _NAME.fullmatch(host) is not None)
+    is_address = address is not None and in_brackets == (":" in host)
+    if not (is_name or is_address) or _PORT.fullmatch(port) is None or int(port) > PORT_MAX:
         raise ConfigError(
-            f"{TOKEN}={file} has no token: write {TOKEN_CHARS_MIN} to {_FILE_BYTES_MAX:,} letters, digits and signs of "
-            "ASCII into it, without a space between them, such as from: openssl rand -hex 32"
+            f"property {PROPERTY}: {text!r} is no address. Write HOST:PORT, or PORT alone for this machine only. "
+            f"Ports are 0 (any that is free) to {PORT_MAX}, and an IPv6 address is in brackets"
         )
-    return token
+    check_specified(address, text)
+    return ServerAddress(str(address) if address is not None else host or _LOOPBACK, int(port))
 
 
-_log = logging.getLogger(__name__)
-FRESH_S = 1.0
-"""The time for which an answer or an error of the group is used again: over Kafka each one is a request to a broker."""
+def check_specified(address: IPAddress | None, text: str) -> None:
+    """Check that ``address``, which ``text`` gives or means here, is that of a machine. Raises: ConfigError."""
+    if address is not None and address.is_unspecified:
+        raise ConfigError(
+            f"property {PROPERTY}: {text!r} is no address to which clients can be sent: it means all addresses of this "
+            "machine. Write the name or the address under which they reach it"
+        )
+
+
+def ip_address(host: str) -> IPAddress | None:
+    """Return the IP address that ``host`` is, that of IPv4 for one in the form of IPv6; None for a name."""
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:
+        return None
+    mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
+    return address if mapped is None else mapped
 
 
 class Instances:
@@ -182,76 +222,34 @@ def _is_address(text: str) -> bool:
     return False
 
 
-PROPERTY = "application.server"
-"""Source: Kafka Streams, ``application.server``."""
-_LOOPBACK = "127.0.0.1"
-_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.-]{0,251}[A-Za-z0-9])?")
-_PORT = re.compile(r"[0-9]{1,5}")
-_PORT_MAX = 65_535
-IPAddress = ipaddress.IPv4Address | ipaddress.IPv6Address
+def _guarded(application: Application, expected: bytes) -> Application:
+    def answer(environ: Mapping[str, Any], start: Callable[..., Any]) -> Iterable[bytes]:
+        kind, _, credential = str(environ.get("HTTP_AUTHORIZATION", "")).partition(" ")
+        header = f"{kind.lower()} {credential.strip()}".encode(errors="replace")
+        if hmac.compare_digest(header, expected):
+            return application(environ, start)
+        error = {"error": "this worker answers to those who have its token: send it as Authorization: Bearer TOKEN"}
+        content = json.dumps(error).encode() + b"\n"
+        headers = {
+            "Content-Type": "application/json",
+            "Cache-Control": "no-store",
+            "WWW-Authenticate": "Bearer",
+            "Content-Length": str(len(content)),
+        }
+        start("401 Unauthorized", list(headers.items()))
+        return [] if environ.get("REQUEST_METHOD") == "HEAD" else [content]
+
+    return answer
 
 
-@dataclass(frozen=True)
-class ServerAddress:
-    """A host, by name or IP address, and a port. As text ``HOST:PORT``, with an IPv6 address in brackets."""
-
-    host: str
-    port: int
-    """0 for any free port."""
-    resolved: str | None = field(default=None, compare=False)
-    """The IP address that the host has for this machine, once that is known."""
-
-    def __str__(self) -> str:
-        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
-
-    @property
-    def is_loopback(self) -> bool:
-        """True if only this machine can reach it."""
-        address = ip_address(self.resolved or self.host)
-        return self.host.lower() == "localhost" if address is None else address.is_loopback
-
-
-def server_address(text: str) -> ServerAddress:
-    """Return the address that the property gives: ``HOST:PORT``, or ``PORT`` or ``:PORT`` for 127.0.0.1.
-
-    Raises: ConfigError for anything else, for an address that other workers could not send clients to, and if the extra
-    ``http`` is not installed.
-    """
-    address = parsed_address(text.strip())
-    check_extra("http")
-    return address
-
-
-def parsed_address(text: str) -> ServerAddress:
-    """Return the address that ``text`` is. Raises: ConfigError."""
-    host, _, port = text.rpartition(":")
-    in_brackets = host.startswith("[") and host.endswith("]")
-    address = ip_address(host[1:-1] if in_brackets else host)
-    is_name = address is None and (not host or _NAME.fullmatch(host) is not None)
-    is_address = address is not None and in_brackets == (":" in host)
-    if not (is_name or is_address) or _PORT.fullmatch(port) is None or int(port) > _PORT_MAX:
+def _token_in(file: Path) -> str:
+    """Return the token in a file, without white space around it. Raises: ConfigError; StoreUnavailableError."""
+    with translated_system_errors(file), open(file, "rb") as stream:
+        content = stream.read(_FILE_BYTES_MAX + 1)
+    token = content.decode(errors="replace").strip()
+    if not TOKEN_CHARS_MIN <= len(token) <= _FILE_BYTES_MAX or not token.isascii() or token.split() != [token]:
         raise ConfigError(
-            f"property {PROPERTY}: {text!r} is no address. Write HOST:PORT, or PORT alone for this machine only. "
-            f"Ports are 0 (any that is free) to {_PORT_MAX}, and an IPv6 address is in brackets"
+            f"{TOKEN}={file} has no token: write {TOKEN_CHARS_MIN} to {_FILE_BYTES_MAX:,} letters, digits and signs of "
+            "ASCII into it, without a space between them, such as from: openssl rand -hex 32"
         )
-    check_specified(address, text)
-    return ServerAddress(str(address) if address is not None else host or _LOOPBACK, int(port))
-
-
-def check_specified(address: IPAddress | None, text: str) -> None:
-    """Check that ``address``, which ``text`` gives or means here, is that of a machine. Raises: ConfigError."""
-    if address is not None and address.is_unspecified:
-        raise ConfigError(
-            f"property {PROPERTY}: {text!r} is no address to which clients can be sent: it means all addresses of this "
-            "machine. Write the name or the address under which they reach it"
-        )
-
-
-def ip_address(host: str) -> IPAddress | None:
-    """Return the IP address that ``host`` is, that of IPv4 for one in the form of IPv6; None for a name."""
-    try:
-        address = ipaddress.ip_address(host)
-    except ValueError:
-        return None
-    mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
-    return address if mapped is None else mapped
+    return token

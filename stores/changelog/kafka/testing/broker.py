@@ -15,7 +15,7 @@ from secrets import randbelow
 from typing import NamedTuple, Self
 from uuid import uuid4
 
-from stores.changelog.kafka.testing.jars import Tell, kafka_jars
+from stores.changelog.kafka.testing.jars import kafka_jars
 from stores.errors import ConfigError
 from stores.java import find_java
 
@@ -102,10 +102,9 @@ class Broker:
         java_options: tuple[str, ...] = HEAP,
         settings: str = "",
         listeners: Sequence[BrokerListener] = (),
-        tell: Tell = print,
     ) -> None:
         self.data = data
-        self._folder, self._tell = folder, tell
+        self._folder = folder
         self._detached, self._java_options, self._settings = detached, java_options, settings
         self._listeners = tuple(listeners)
         self._process: subprocess.Popen[str] | None = None
@@ -136,7 +135,7 @@ class Broker:
         Raises: ConfigError if Java or the jars are missing, or the broker does not start.
         """
         java = find_java("A Kafka broker").program
-        jars = kafka_jars(self._folder, self._tell)
+        jars = kafka_jars(self._folder)
         properties = self.data / "server.properties"
         if not self.port:
             self.data.mkdir(parents=True, exist_ok=True)
