@@ -60,17 +60,12 @@ class RunningTask:
         self.assignment = assignment
         self.task_id = assignment.task_id
         self.status = TaskStatus(self.task_id, running=False)
-        self._task = make(self.task_id, self._on_restore)
+        self.task = make(self.task_id, self._on_restore)
         self._timeout_s = timeout_s
         self._open = False
         self._due = 0.0
         self._fails_at: float | None = None
         self._slice = 1
-
-    @property
-    def task(self) -> StreamTask:
-        """The task itself."""
-        return self._task
 
     def step(self) -> bool:
         """Open the task, or process a slice of its input; return True if there was any work.
@@ -81,7 +76,7 @@ class RunningTask:
             return False
         try:
             if not self._open:
-                self._task.open()
+                self.task.open()
                 self._open = True
                 _log.info("task %s runs", self.task_id)
             num_records = self._run()
@@ -108,18 +103,18 @@ class RunningTask:
         """Close the task: with a commit if ``clean``. Work that can't be committed is left to the next instance."""
         if clean and self._open:
             try:
-                self._task.close()
+                self.task.close()
                 return
             except StoreError as error:
                 _log.warning("task %s is released without its last commit: %s", self.task_id, error)
         try:
-            self._task.close(clean=False)
+            self.task.close(clean=False)
         except StoreError as error:
             _log.warning("task %s could not be closed in order: %s", self.task_id, error)
 
     def _run(self) -> int:
         began = time.monotonic()
-        num_records = self._task.run(self._slice)
+        num_records = self.task.run(self._slice)
         took_s = time.monotonic() - began
         if took_s > 2 * SLICE_S:
             self._slice = max(1, int(num_records * SLICE_S / took_s))
@@ -131,8 +126,8 @@ class RunningTask:
         self.status = TaskStatus(
             self.task_id,
             running=True,
-            process_total=self._task.metrics.process_total,
-            next_offsets=tuple(self._task.input_offsets().items()),
+            process_total=self.task.metrics.process_total,
+            next_offsets=tuple(self.task.input_offsets().items()),
         )
 
     def _on_restore(self, progress: RestoreProgress) -> None:

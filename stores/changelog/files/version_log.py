@@ -30,11 +30,12 @@ class VersionLog:
     attempt that puts the file of a version in place has written it, and no file changes after that.
     """
 
-    def __init__(self, folder: Folder, log_id: str, description: Mapping[str, object], retention: Retention) -> None:
+    def __init__(self, folder: Folder, log_id: str, description: Mapping[str, Any], retention: Retention) -> None:
         """Use ``VersionLog.open``, or ``open_or_create``."""
-        self._folder = folder
+        self._folder, self.location = folder, folder.location
         self._retention = retention
         self._created = description
+        self.partitions: int = description["partitions"]
         self.id = log_id
         """Unique to this folder, from its creation on: state of another log is refused."""
 
@@ -52,18 +53,6 @@ class VersionLog:
         if document["id"] != self.id:
             raise ChangelogError(f"{self.location}/{ADDED} is that of another log: bring its own back from a copy")
         return {**self._created, _STORES: {**_stores_of(self._created), **document[_STORES]}}
-
-    @property
-    def partitions(self) -> int:
-        """The number of partitions."""
-        number = self._created["partitions"]
-        assert isinstance(number, int)
-        return number
-
-    @property
-    def location(self) -> str:
-        """The folder's location."""
-        return self._folder.location
 
     @classmethod
     def open_or_create(

@@ -290,13 +290,7 @@ class ClientSettings:
                 "the setting bootstrap.servers is missing, or no text: it has the addresses of Kafka's brokers, as in "
                 "'one:9092,two:9092'"
             )
-        self._settings = dict(settings)
-
-    @property
-    def servers(self) -> str:
-        """The addresses of the brokers, as they were given."""
-        servers: str = self._settings["bootstrap.servers"]
-        return servers
+        self._settings, self.servers = dict(settings), servers
 
     def value(self, name: str, default: Any) -> Any:
         """Return the caller's value of a setting, or the default."""

@@ -62,19 +62,16 @@ class KafkaPartitionReader:
         """The end of the partition that the client has reported: what is before it is in ``_ahead``, or delivered."""
         self._refusal: KafkaError | None = None
         """The error that the client has reported after the records in ``_ahead``."""
-        self._next_offset = self._delivered_before = from_offset
+        self._next_offset = from_offset
+        self.after_records = from_offset
+        """The offset after the last delivered record, or of the last ``move``."""
         self._begin()
 
     def move(self, offset: int) -> None:
         """Continue at ``offset``, unless that is where the reader is: there is no record before its next one."""
-        if self._resting or not self._delivered_before <= offset <= self._next_offset:
-            self._next_offset = self._delivered_before = offset
+        if self._resting or not self.after_records <= offset <= self._next_offset:
+            self._next_offset = self.after_records = offset
             self._begin()
-
-    @property
-    def after_records(self) -> int:
-        """The offset after the last delivered record, or of the last ``move``."""
-        return self._delivered_before
 
     def rest(self) -> None:
         """Ask for nothing until the next ``move``, if the reader ``rests``."""
@@ -108,7 +105,7 @@ class KafkaPartitionReader:
             count = len(ahead) if ahead[-1].offset < end else bisect_left(ahead, end, key=_offset)
             piece, self._ahead = ahead[:count], ahead[count:]
             if piece:
-                self._next_offset = self._delivered_before = piece[-1].offset + 1
+                self._next_offset = self.after_records = piece[-1].offset + 1
                 yield piece
             if count < len(ahead):
                 # These stay for the next read; there is nothing before them.
@@ -119,7 +116,7 @@ class KafkaPartitionReader:
         """Take back the end of the last piece. The first record of a piece is not given back."""
         if rest:
             self._ahead = rest + self._ahead
-            self._delivered_before = piece[-len(rest) - 1].offset + 1
+            self.after_records = piece[-len(rest) - 1].offset + 1
             self._next_offset = rest[0].offset
 
     def close(self) -> None:

@@ -139,11 +139,6 @@ class JsonForms:
         self._key_encoding = _encoding(parameters, KEY_ENCODING)
         self._value_encoding = _encoding(parameters, VALUE_ENCODING)
 
-    @property
-    def keeps_prefixes(self) -> bool:
-        """True if the bytes of a key begin with those of its prefixes."""
-        return self._key.keeps_prefixes
-
     def key(self, name: str, text: str) -> tuple[Any, bytes]:
         """Return the key that the parameter ``name`` gives, and its bytes."""
         try:

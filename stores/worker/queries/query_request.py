@@ -190,7 +190,7 @@ class KeyValueQuery(Reads):
             yield from self._records(pairs, forms)
 
     def prefix(self, view: Any, prefix: Any, after: Place | None, forms: JsonForms) -> Scanned:
-        if not forms.keeps_prefixes:
+        if not self.key.keeps_prefixes:
             raise bad_request(f"the bytes of {self.key.name} keys do not begin with those of a prefix: ask for a range")
         first = forms.place(prefix)
         with view.prefix_scan(prefix) if after is None else view.range(forms.key_at(after[0]), None) as pairs:
