@@ -3,7 +3,7 @@
     plan -> prepare -> runner (in this process, spread over Spark, or a gang) -> run -> finish -> rows
     rows -> figures -> failures, page
 
-A new experiment is a folder in ``harness/experiments`` with a subclass of ``Experiment``, and one line in
+A new experiment is a module or a folder in ``harness/experiments`` with a subclass of ``Experiment``, and one line in
 ``harness/experiments/registry.py``. No other file names it.
 """
 
@@ -11,10 +11,10 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from pathlib import Path
-from types import MappingProxyType
+from types import MappingProxyType, ModuleType
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar
 
 from harness import replay
@@ -236,6 +236,8 @@ class Experiment(ABC, Generic[T]):
     """Its kinds of figures."""
     derived_by: ClassVar[str | Callable[[Sequence[Row]], Iterable[Row]] | None] = None
     """A query for rows of kind "ratio", or a function that returns more rows, from those of all trials."""
+    failed_by: ClassVar[str] = ""
+    """A query over rows for the results that fail the run: a ``sentence``, and perhaps a command as ``repeat``."""
     report: ClassVar[Report | None] = None
     """Its page, if it is data alone."""
 
@@ -368,16 +370,17 @@ class Experiment(ABC, Generic[T]):
         return [{"kind": kind, **line} for line in lines_of(self.columns, rows, sql)]
 
     def failures(self, figures: Figures, rows: Rows) -> list[Failure]:
-        """Return each result that fails the run; by default none, for what is reported only.
+        """Return each result that fails the run: by default those of ``failed_by``, or none for what is reported only.
 
         ``rows`` and ``figures`` are those of a whole run, by kind. A missed ratio fails only a run that is asked to be
         strict.
         """
-        return []
+        lines = lines_of(self.columns, rows, self.failed_by) if self.failed_by else ()
+        return [Failure(line["sentence"], line.get("repeat", "")) for line in lines]
 
     def tables(self, figures: Figures, rows: Rows) -> list[TextTable]:
-        """Return the tables that a scenario prints; those without rows may be missing."""
-        return []
+        """Return the tables that a scenario prints, by default those of the page; those without rows may be missing."""
+        return [] if self.report is None else self.report.tables(figures)
 
     def left_out(self, figures: Figures) -> str:
         """Return a sentence about what a scenario has drawn by its seed, or "" if nothing was left out."""
@@ -399,3 +402,25 @@ class Experiment(ABC, Generic[T]):
         the settings of the run, as ``run.json`` keeps them.
         """
         return None if self.report is None else self.report.page(figures, absent=self.absent(facts))
+
+
+class StoresAlone(Experiment[T]):
+    """Measurements of stores by themselves, before Spark starts, as one stage of a bench.
+
+    Each trial is one process of ``program``, unless ``run`` does otherwise.
+    """
+
+    title = "stores by themselves"
+    stage = "store"
+    placement = TrialPlacement.LOCAL
+    program: ModuleType
+    """A module whose ``measured`` returns the rows of the experiment's only kind."""
+
+    def run(self, trial: Any, worker: TrialWorker) -> Iterable[Row]:
+        """Return the rows of the process. Raises: MeasurementFailedError."""
+        # Later: measured processes import this module for their trials.
+        from harness.processes.child import figures_apart
+
+        [kind] = self.columns
+        measured = figures_apart(self.program.measured, self.name, asdict(trial), self.program.DEADLINE_S)
+        return [{"kind": kind, **row} for row in measured["rows"]]

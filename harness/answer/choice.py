@@ -8,7 +8,7 @@ from math import isfinite
 from typing import Any
 
 from harness.experiments.opening.report import READY_AFTER_A_KILL, largest_state
-from harness.experiments.throughput.figures import reference
+from harness.experiments.throughput.report import reference
 from harness.processes.load import BUSY_REPEATS, BUSY_SHARE, is_busy
 from harness.report import text
 from harness.report.figures import CONFIDENCE, REPEATS_MIN, Figure, Figures, Interval, columns, with_interval

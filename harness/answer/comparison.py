@@ -22,7 +22,7 @@ from typing import Any
 from harness.answer.choice import MEASURES, FigureColumn
 from harness.experiments.opening.report import KEY as OPENING_KEY
 from harness.experiments.registry import kinds
-from harness.experiments.throughput.figures import KEY as THROUGHPUT_KEY
+from harness.experiments.throughput.report import KEY as THROUGHPUT_KEY
 from harness.processes.load import BUSY_REPEATS, is_busy
 from harness.report import text
 from harness.report.figures import CONFIDENCE, REPEATS_MIN, Interval, grouped, log_deviations, ratio_interval, values

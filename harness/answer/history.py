@@ -14,7 +14,7 @@ from typing import Any
 
 from harness.answer.choice import MEASURES, FigureColumn, is_too_busy
 from harness.experiments.opening.report import largest_state
-from harness.experiments.throughput.figures import reference
+from harness.experiments.throughput.report import reference
 from harness.replay import from_text
 from harness.report import text
 from harness.report.charts import Chart, Mark, Panel, is_drawable

@@ -12,7 +12,7 @@ from harness.experiment import RATIO, Failure, Rows
 from harness.experiments.crash.report import crash_count
 from harness.experiments.opening.report import READY_AFTER_A_KILL, largest_state
 from harness.experiments.registry import experiments, kinds
-from harness.experiments.throughput.figures import reference
+from harness.experiments.throughput.report import reference
 from harness.report import text
 from harness.report.coverage import coverage_sentence, sentence_of, summary_of
 from harness.report.environment import MACHINE_FILE, origin

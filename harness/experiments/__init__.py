@@ -1,1 +1,1 @@
-"""The experiments, one folder each; ``registry`` lists them."""
+"""The experiments, a module or a folder each; ``registry`` lists them."""

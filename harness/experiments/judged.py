@@ -6,10 +6,11 @@ import time
 from abc import abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
+from types import MappingProxyType
 from typing import Any, ClassVar, TypeVar
 
 from harness import replay
-from harness.experiment import Claim, Experiment, Failure, Figure, Figures, Row, Rows, TrialWorker
+from harness.experiment import Claim, Columns, Experiment, Failure, Figure, Figures, Row, Rows, TrialWorker
 from harness.processes.child import MeasurementFailedError
 from harness.report import text
 from harness.report.page import Page, PageFinding, TextTable, tables
@@ -17,13 +18,19 @@ from harness.report.page import Page, PageFinding, TextTable, tables
 T = TypeVar("T")
 
 ANOMALY, UNKNOWN, VALID = "anomaly", "unknown", "valid"
+JUDGED_COLUMNS: Columns = MappingProxyType(
+    {
+        **dict.fromkeys(("scenario", "mutant", "result", "expected", "detail", "repeat_command"), str),
+        "seed": int,
+        "seconds": float,
+    }
+)
 
 
 class Judged(Experiment[T]):
     """Trials whose result should be ``valid``, or ``anomaly`` with a mutant; any other one fails the run.
 
-    Rows have the columns ``mutant``, ``seed``, ``result``, ``expected``, ``detail``, ``seconds`` and
-    ``repeat_command``.
+    Their rows have ``JUDGED_COLUMNS``, and others.
     """
 
     kind: ClassVar[str]
@@ -64,10 +71,10 @@ class Judged(Experiment[T]):
         worker.folder.mkdir(exist_ok=True)
         began = time.monotonic()
         try:
-            found = self.examine(trial, worker)
+            findings = self.examine(trial, worker)
         except MeasurementFailedError as error:
-            found = {"result": UNKNOWN, "detail": str(error)}
-        row = {**dict.fromkeys(self.columns[self.kind]), **self.settings(trial), **found, "kind": self.kind}
+            findings = {"result": UNKNOWN, "detail": str(error)}
+        row = {**dict.fromkeys(self.columns[self.kind]), **self.settings(trial), **findings, "kind": self.kind}
         row["seconds"] = time.monotonic() - began
         row["expected"] = ANOMALY if row["mutant"] else VALID
         row["repeat_command"] = replay.command(self.name, self.repeated(trial))
@@ -105,21 +112,21 @@ class Judged(Experiment[T]):
         """Return a line for each trial: a table of sound ones, and one of mutants, without those that have no rows."""
         own = figures[self.kind]
         sound, mutants = ([row for row in own if bool(row["mutant"]) is built_in] for built_in in (False, True))
-        found = []
+        both = []
         if sound:
             names = tuple(self.shown.values())
             numbers = [place for place, name in enumerate(names) if self.columns[self.kind][name] is int]
             notable = [place for place, row in enumerate(sound) if row["result"] != row["expected"]]
             lines = [[*map(_cell, (row[name] for name in names)), _result(row)] for row in sound]
-            found.append(TextTable(self.page_title, (*self.shown, "result"), lines, numbers, notable=notable))
+            both.append(TextTable(self.page_title, (*self.shown, "result"), lines, numbers, notable=notable))
         if mutants:
             head = ("mutant", *self.mutant_shown, "result", "found")
             lines = [
                 [f"`{row['mutant']}`", *(row[name] for name in self.mutant_shown), _result(row), row["detail"][:200]]
                 for row in mutants
             ]
-            found.append(TextTable(self.mutants_title, head, lines))
-        return found
+            both.append(TextTable(self.mutants_title, head, lines))
+        return both
 
     def page(self, figures: Figures, rows: Rows, facts: Mapping[str, Any]) -> Page:
         """Return the page, with the trials that did not end as expected."""

@@ -13,16 +13,16 @@ from harness.scenario import Grid, Scenario, grid_from
 from harness.workloads.suggestion import check_known, unknown
 
 _CLASSES = (
-    "harness.experiments.amplification.experiment.Amplification",
+    "harness.experiments.amplification.Amplification",
     "harness.experiments.memory.experiment.EarlyCommits",
     "harness.experiments.memory.experiment.LargeSteps",
-    "harness.experiments.visibility.experiment.Visibility",
-    "harness.experiments.latencies.experiment.Latencies",
-    "harness.experiments.cold_cache.experiment.ColdCache",
+    "harness.experiments.visibility.Visibility",
+    "harness.experiments.latencies.Latencies",
+    "harness.experiments.cold_cache.ColdCache",
     "harness.experiments.microbench.experiment.Microbench",
     "harness.experiments.jvm.experiment.Jvm",
     "harness.experiments.kafka.experiment.Kafka",
-    "harness.experiments.kafka.restart_experiment.KafkaRestart",
+    "harness.experiments.kafka.restart.KafkaRestart",
     "harness.experiments.stateful.experiment.Stateful",
     "harness.experiments.throughput.experiment.Throughput",
     "harness.experiments.opening.experiment.Opening",
@@ -38,12 +38,12 @@ _CLASSES = (
 @functools.cache
 def experiments() -> Mapping[str, Experiment[Any]]:
     """Return every experiment by its name, in order. They are imported by the first call."""
-    made: dict[str, Experiment[Any]] = {}
+    by_name: dict[str, Experiment[Any]] = {}
     for path in _CLASSES:
         module, _, name = path.rpartition(".")
         experiment: Experiment[Any] = getattr(importlib.import_module(module), name)()
-        made[experiment.name] = experiment
-    return MappingProxyType(made)
+        by_name[experiment.name] = experiment
+    return MappingProxyType(by_name)
 
 
 def experiment_named(name: str) -> Experiment[Any]:

@@ -146,6 +146,10 @@ class Report:
     method: str
     plots: Sequence[Plot] = ()
 
+    def tables(self, figures: Figures) -> list[TextTable]:
+        """Return the tables of its listings."""
+        return [table for listing in self.listings for table in listing.tables(figures)]
+
     def page(
         self,
         figures: Figures,
@@ -157,12 +161,11 @@ class Report:
         plots: Sequence[Chart] = (),
     ) -> Page:
         """Return the page. ``more`` tables follow its own; ``absent`` says why nothing was measured."""
-        own_tables = [table for listing in self.listings for table in listing.tables(figures)]
         return Page(
             self.name,
             self.title,
             [words if isinstance(words, str) else sentence(figures, *words) for words in self.shows],
-            [*before, *tables(*own_tables, *more)] if any(figures.get(kind) for kind in self.kinds) else (),
+            [*before, *tables(*self.tables(figures), *more)] if any(figures.get(kind) for kind in self.kinds) else (),
             self.method,
             findings,
             [*(plot.drawn(figures) for plot in self.plots), *plots],

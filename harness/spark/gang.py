@@ -31,9 +31,9 @@ from pyspark.sql import functions as F
 from harness import replay
 from harness.budget import NEVER, Budget, Deadline, TimeOverError, ended_by
 from harness.experiment import Experiment, Failure, Outcome
-from harness.experiments.throughput.partition_work import Configuration, PartitionWork, read_pairs, write_pairs
+from harness.experiments.throughput.experiment import run, throughput_row, work_once
+from harness.experiments.throughput.measurement import Configuration, PartitionWork, read_pairs, write_pairs
 from harness.experiments.throughput.plan import TRIAL_S, ThroughputTrial, shares
-from harness.experiments.throughput.run import run, throughput_row, work_once
 from harness.folders import temporary_folder
 from harness.processes.child import MeasurementFailedError
 from harness.progress import ProgressFile, note_progress

@@ -3,10 +3,10 @@
 The command is ``python -m harness.spark.query_faults FOLDER``; the trial's folder has its arguments. A driver that is
 killed is started again with the same ones, and continues.
 
-``WORKLOADS`` has the queries by the names of ``harness.experiments.query_faults.trial``. Two need no data set: their
-events have names, and times that no two share. One counts events by key in a typed store, and gives out each count. The
-rows of the other come from timers: each event registers one, which is due an hour and a half later. The two others are
-workloads of tasks, with windows and sessions, by the function of one record.
+``WORKLOADS`` has the queries by the names of ``harness.experiments.query_faults.experiment``. Two need no data set:
+their events have names, and times that no two share. One counts events by key in a typed store, and gives out each
+count. The rows of the other come from timers: each event registers one, which is due an hour and a half later. The
+two others are workloads of tasks, with windows and sessions, by the function of one record.
 """
 
 from __future__ import annotations

@@ -23,11 +23,12 @@ from harness.experiments.microbench.case import (
     READER_WAITS,
     WRITER_WAITS,
     Case,
+    Load,
+    batches,
     openings,
     waits_over,
 )
 from harness.experiments.microbench.claim import RatioClaim, cases, claims, limits, ratios
-from harness.experiments.microbench.load import Load, batches
 from harness.experiments.microbench.readers import StagedStores, longest_waits
 from harness.experiments.microbench.records import (
     FORMS,

@@ -33,8 +33,8 @@ from harness.budget import (
 )
 from harness.cli import main
 from harness.experiment import Experiment, Failure, Figure, Figures, Request, Row, Rows, TrialPlacement, TrialWorker
-from harness.experiments.opening import opening
-from harness.experiments.opening.opening import OpeningTrial
+from harness.experiments.opening import experiment as opening
+from harness.experiments.opening.experiment import OpeningTrial
 from harness.experiments.registry import experiments
 from harness.processes.child import MeasurementFailedError, run_program
 from harness.processes.load import LOAD_COLUMNS, median_load

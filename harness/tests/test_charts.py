@@ -7,7 +7,7 @@ from typing import Any
 
 from harness.answer.results import all_figures
 from harness.experiments.crash.report import crash_chart
-from harness.experiments.microbench.report import REPORT as STORES
+from harness.experiments.microbench.experiment import REPORT as STORES
 from harness.experiments.opening.report import REPORT as OPENINGS
 from harness.experiments.throughput.report import charts
 from harness.report.charts import CellResult, Chart, Mark, Panel, printed_chart

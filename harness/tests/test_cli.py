@@ -152,7 +152,7 @@ def test_a_seed_that_rows_cannot_hold_is_refused_before_anything_is_measured(
 def test_a_trial_whose_process_fails_is_one_sentence_and_status_1(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("harness.experiments.cold_cache.cold_cache.DEADLINE_S", 0.01)
+    monkeypatch.setattr("harness.experiments.cold_cache_measured.DEADLINE_S", 0.01)
     assert main(["repeat", "cold_cache", '{"backend":"sqlite","seed":1}']) == 1
     told = capsys.readouterr()
     assert told.out == ""

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from harness.experiment import Request, TrialWorker
-from harness.experiments.cold_cache import cold_cache
-from harness.experiments.cold_cache.experiment import ColdCache, ColdCacheTrial
+from harness.experiments import cold_cache_measured
+from harness.experiments.cold_cache import ColdCache, ColdCacheTrial
 from stores.registry import backends
 
 
@@ -32,7 +32,7 @@ def test_each_file_is_dropped_from_the_page_cache(tmp_path: Path, monkeypatch: p
     (tmp_path / "data").mkdir()
     for name in ("a", "data/b"):
         (tmp_path / name).write_bytes(b"x")
-    cold_cache.drop_from_cache(tmp_path)
+    cold_cache_measured.drop_from_cache(tmp_path)
     assert len(dropped) == 2
 
 

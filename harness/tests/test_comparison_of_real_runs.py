@@ -17,9 +17,8 @@ import pytest
 from harness.cli import main
 from harness.experiments.registry import kinds
 from harness.experiments.throughput import measurement
-from harness.experiments.throughput.measurement import timed
-from harness.experiments.throughput.partition_work import Configuration, PartitionWork, write_pairs
-from harness.experiments.throughput.run import throughput_row
+from harness.experiments.throughput.experiment import throughput_row
+from harness.experiments.throughput.measurement import Configuration, PartitionWork, timed, write_pairs
 from harness.folders import temporary_folder
 from harness.report.rows import new_run, write_facts, write_rows
 from harness.tests.made_up_rows import FACTS

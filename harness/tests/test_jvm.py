@@ -12,14 +12,14 @@ import pytest
 
 from harness import run
 from harness.experiment import Claim, Request, TrialWorker
-from harness.experiments.jvm import ours, theirs
-from harness.experiments.jvm.experiment import DEADLINE_S, OURS, WORK, Jvm, JvmTrial
-from harness.experiments.jvm.load import JvmLoad
+from harness.experiments.jvm import ours
+from harness.experiments.jvm.experiment import OURS, SHAPES, WORK, Jvm, JvmTrial, jvm_figures, missing_jdk
+from harness.experiments.jvm.ours import JvmLoad
 from harness.processes.spark_cluster import QUICK_JVM
 from stores.errors import ConfigError
 from stores.tests.test_java import fake_java
 
-needs_jdk = pytest.mark.skipif(bool(theirs.missing()), reason=theirs.missing())
+needs_jdk = pytest.mark.skipif(bool(missing_jdk()), reason=missing_jdk())
 SMALL: dict[str, Any] = {"seed": 5, "records": 400, "warm_up_rounds": 1, "rounds": 1, "keys": 50}
 
 
@@ -52,14 +52,14 @@ def _quick_jvm(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_store_and_each_shape_of_the_jvm_end_with_the_same_data(tmp_path: Path) -> None:
     trial = JvmTrial("zipf", 30, **SMALL)
     rows = list(Jvm().run(trial, TrialWorker(tmp_path)))
-    assert {row["subject"] for row in rows} == {OURS, *(f"jvm-{shape}" for shape in theirs.SHAPES)}
+    assert {row["subject"] for row in rows} == {OURS, *(f"jvm-{shape}" for shape in SHAPES)}
     assert len({row["checksum"] for row in rows}) == 1
     for row in rows:
         assert set(row) == {*Jvm.columns["jvm"], "kind"}
         assert row["seconds"] > 0
         assert (row["records"], row["entries"], row["missing"]) == (400, 50, 0)
     finished = Jvm().finish([trial], rows, Claim("jvm"))
-    assert [row["kind"] for row in finished].count("ratio") == len(theirs.SHAPES)
+    assert [row["kind"] for row in finished].count("ratio") == len(SHAPES)
     by_kind = {"jvm": rows}
     figures = Jvm().figures(by_kind)
     assert Jvm().failures(figures, by_kind) == []
@@ -75,7 +75,7 @@ def test_both_sides_do_the_same_work_with_the_same_options(tmp_path: Path, distr
     for name in ("ours", "theirs"):
         (tmp_path / name).mkdir()
     own = ours.measured(OURS, **arguments, folder=tmp_path / "ours")
-    other = theirs.measured_in(tmp_path / "theirs", {**arguments, "shape": shape}, DEADLINE_S)
+    other = jvm_figures(tmp_path / "theirs", {**arguments, "shape": shape})
     assert own["entries"] == (800 if distribution == "fresh" else 50)
     assert (own["entries"], own["checksum"]) == (other["entries"], other["checksum"])
     options = options_of(tmp_path / "ours")
@@ -164,14 +164,14 @@ def test_without_a_compiler_the_stage_is_skipped_and_the_page_says_why(
     program = """case $1 in -version) echo 'openjdk version "17.0.1"' >&2;; *) echo java.base@17.0.1;; esac"""
     fake_java(tmp_path / "bin", program)
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
-    theirs.missing.cache_clear()
+    missing_jdk.cache_clear()
     try:
         skipped = run.BenchRequest(only=("jvm",)).skipped()
         assert skipped["jvm"].startswith("needs a JDK")
         with pytest.raises(ConfigError):
             Jvm().repeat(JvmTrial("fresh", 10, 1), TrialWorker(tmp_path))
     finally:
-        theirs.missing.cache_clear()
+        missing_jdk.cache_clear()
     page = Jvm().page(Jvm().figures({}), {}, {"jvm_skipped": skipped["jvm"]})
     assert page is not None
     assert page.absent == f"not measured: {skipped['jvm']}"

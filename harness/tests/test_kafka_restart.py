@@ -10,8 +10,7 @@ import pytest
 from harness.answer.results import all_figures
 from harness.experiment import Claim, Request, TrialWorker
 from harness.experiments.kafka.experiment import Kafka
-from harness.experiments.kafka.restart_experiment import KafkaRestart, RestartGrid
-from harness.experiments.kafka.restart_report import KIND, PROMISED
+from harness.experiments.kafka.restart import KIND, PROMISED, KafkaRestart, RestartGrid
 from harness.experiments.kafka.trial import RECORDS, STREAMS, RestartTrial
 from harness.replay import text_of
 from stores.config import StoreConfig

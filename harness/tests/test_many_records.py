@@ -13,11 +13,10 @@ import pytest
 from harness.budget import NEVER, TIME_OVER, Deadline, TimeOverError
 from harness.experiment import Request, TrialWorker
 from harness.experiments.registry import grid_of
-from harness.experiments.scale import scale as scale_module
+from harness.experiments.scale import experiment as scale_module
 from harness.experiments.scale import steps
-from harness.experiments.scale.experiment import Scale, ScaleGrid
-from harness.experiments.scale.report import REPORT, scale_tables
-from harness.experiments.scale.scale import ScaleTrial, run_scale
+from harness.experiments.scale.experiment import Scale, ScaleGrid, ScaleTrial, run_scale
+from harness.experiments.scale.report import REPORT
 from harness.experiments.store_of_records import STORE, StoreOfRecords
 from harness.processes.apart import NoMemoryLimitError, memory_limit
 from harness.processes.child import MeasurementFailedError, figures_in
@@ -42,7 +41,7 @@ def test_a_store_is_filled_read_and_restored_in_processes_of_its_own(tmp_path: P
     assert [part["records_there"] for part in parts] == [RECORDS // 10 * tenth for tenth in range(1, 11)]
     assert all(part["puts_per_s"] > 0 for part in parts)
     figures = Scale().figures({"scale": [row], "scale_part": parts})
-    assert [len(table.rows) for table in scale_tables(figures)] == [1, 1]
+    assert [len(table.rows) for table in REPORT.tables(figures)] == [1, 1]
     (marks,) = [panel.marks for panel in REPORT.plots[0].drawn(figures).panels]
     assert len(marks) == 10
     assert Scale().failures(figures, {"scale": [row]}) == []
@@ -114,7 +113,7 @@ def test_a_process_that_fails_leaves_what_was_measured_and_fails_the_run(
     (failure,) = Scale().failures(Scale().figures(by_kind), by_kind)
     assert "killed by signal 9" in failure.sentence
     assert Scale().page(Scale().figures(by_kind), by_kind, {}).findings[0].sentence().startswith("**0 of 1 stores of")
-    assert len(scale_tables(Scale().figures(by_kind))) == 2
+    assert len(REPORT.tables(Scale().figures(by_kind))) == 2
 
 
 def test_a_trial_whose_time_is_over_keeps_what_was_measured_counts_as_left_out_and_fails_nothing(
@@ -135,7 +134,7 @@ def test_a_trial_whose_time_is_over_keeps_what_was_measured_counts_as_left_out_a
         assert Scale().failures(Scale().figures(by_kind), by_kind) == []
         assert Scale().tried(trial, rows) == 0
         assert Scale().page(Scale().figures(by_kind), by_kind, {}).findings[0].number == 0
-        assert TIME_OVER in scale_tables(Scale().figures(by_kind))[1].rows[0][-1]
+        assert TIME_OVER in REPORT.tables(Scale().figures(by_kind))[1].rows[0][-1]
 
 
 def test_a_commit_has_few_bytes_where_records_are_large() -> None:
@@ -159,7 +158,7 @@ def test_where_no_memory_can_be_limited_the_row_says_why_and_nothing_fails(
     assert not parts
     found = {"scale": [row]}
     assert Scale().failures(Scale().figures(found), found) == []
-    assert any("no cgroup can be made" in cell for cell in scale_tables(Scale().figures(found))[1].rows[0])
+    assert any("no cgroup can be made" in cell for cell in REPORT.tables(Scale().figures(found))[1].rows[0])
 
 
 def proc(root: Path, own: str, mounts: str) -> None:

@@ -10,10 +10,11 @@ import pytest
 
 from harness.budget import Deadline
 from harness.experiment import Request
-from harness.experiments.opening import bare, opening, steps
+from harness.experiments.opening import bare, steps
+from harness.experiments.opening import experiment as opening
 from harness.experiments.opening.bare import bare_seconds
-from harness.experiments.opening.experiment import Opening
-from harness.experiments.opening.opening import OpeningTrial, ratios, run_opening
+from harness.experiments.opening.experiment import Opening, OpeningTrial, run_opening
+from harness.experiments.opening.report import ratios
 from harness.experiments.opening.steps import TAIL_COMMIT_RECORDS, TAIL_COMMITS
 from harness.experiments.store_of_records import StoreOfRecords
 from harness.tests.test_jvm import options_of

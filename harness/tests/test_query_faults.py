@@ -14,11 +14,9 @@ from harness.checkers.counting import leading_stores, wrong_restores, wrong_rows
 from harness.experiment import Request, TrialWorker
 from harness.experiments.query_faults import faults as query_faults
 from harness.experiments.query_faults import notes as notes_module
-from harness.experiments.query_faults.experiment import QueryFaults, QueryGrid
+from harness.experiments.query_faults.experiment import COUNT, WORKLOADS, QueryFaults, QueryGrid, QueryTrial, problems
 from harness.experiments.query_faults.faults import FAULTS, KINDS
 from harness.experiments.query_faults.notes import Notes
-from harness.experiments.query_faults.run import problems
-from harness.experiments.query_faults.trial import COUNT, WORKLOADS, QueryTrial
 from harness.mutants import QUERY_TRIALS
 from harness.processes.child import MeasurementFailedError
 from harness.spark.query_faults import WORKLOADS as QUERIES

@@ -12,7 +12,7 @@ import pytest
 
 from harness.checkers.isolation import ReadQuery, Versions, VersionWindow, explained, refusal, shown
 from harness.cli import main
-from harness.experiments.readers.trial import OPERATIONS_AT_LEAST, ROUNDS_OF_A_MUTANT, ReadersTrial, run
+from harness.experiments.readers.run import OPERATIONS_AT_LEAST, ROUNDS_OF_A_MUTANT, ReadersTrial, run
 from harness.experiments.registry import grid_of
 from harness.mutants import READER_TRIALS, fitting, patch
 from harness.scenario import Scenario
@@ -113,8 +113,8 @@ def test_a_lookup_key_by_key_is_held_until_commits_have_ended(tmp_path: Path) ->
 def test_a_trial_of_a_mutant_reads_some_rounds_in_full_however_short_its_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("harness.experiments.readers.trial.patch", lambda *given: nullcontext())
-    monkeypatch.setattr("harness.experiments.readers.trial.OPERATIONS_PER_ROUND", OPERATIONS_AT_LEAST + 1)
+    monkeypatch.setattr("harness.experiments.readers.run.patch", lambda *given: nullcontext())
+    monkeypatch.setattr("harness.experiments.readers.run.OPERATIONS_PER_ROUND", OPERATIONS_AT_LEAST + 1)
     outcome = run(ReadersTrial("memory", seconds=1e-6, mutant="dirty-read"), tmp_path)
     assert (outcome.rounds, outcome.operations) == (ROUNDS_OF_A_MUTANT, ROUNDS_OF_A_MUTANT * (OPERATIONS_AT_LEAST + 1))
 

@@ -17,7 +17,7 @@ from harness.answer.choice import BUSY, busy_notice, choices
 from harness.answer.results import all_figures, all_pages, first_page, proven, summary_table
 from harness.answer.write import TABLE_BEGIN, TABLE_END, publish, with_table, write_report
 from harness.experiments.crash.report import crash_tables, crash_trials
-from harness.experiments.microbench.report import BENCHMARKS, ycsb_tables
+from harness.experiments.microbench.experiment import BENCHMARKS, ycsb_tables
 from harness.experiments.opening.report import OPENED, largest_state
 from harness.experiments.registry import kinds as known
 from harness.experiments.throughput.report import THROUGHPUT

@@ -27,7 +27,7 @@ from harness.experiment import (
     TrialPlacement,
     TrialWorker,
 )
-from harness.experiments.cold_cache.experiment import ColdCache, ColdCacheTrial
+from harness.experiments.cold_cache import ColdCache, ColdCacheTrial
 from harness.experiments.microbench import run as timing
 from harness.experiments.microbench.claim import claims
 from harness.experiments.microbench.experiment import MicrobenchTrial

@@ -12,10 +12,8 @@ import pytest
 
 from harness.experiment import Claim, Request
 from harness.experiments.stateful import experiment as stateful
-from harness.experiments.stateful import restart
 from harness.experiments.stateful.experiment import Stateful
-from harness.experiments.stateful.figures import GOAL_KEYS, GOALS
-from harness.experiments.stateful.report import page
+from harness.experiments.stateful.report import GOAL_KEYS, GOALS, page
 from harness.experiments.stateful.trial import APPLY, JVM, OURS, OURS_IN_ARROW, PANDAS, ROWS, SUBJECTS, StatefulTrial
 from harness.processes.child import MeasurementFailedError
 from harness.processes.load import tree_cpu_s
@@ -197,9 +195,9 @@ def test_the_cpu_time_of_a_tree_has_that_of_a_process_below_that_still_runs() ->
 
 
 def test_a_driver_that_fails_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(restart, "RESTARTED", "harness.no_such_program:run")
+    monkeypatch.setattr(stateful, "RESTARTED", "harness.no_such_program:run")
     (tmp_path / "query").mkdir()
     (tmp_path / "work").mkdir()
     batches = (tmp_path / "0", tmp_path / "1")
     with pytest.raises(MeasurementFailedError, match="no_such_program"):
-        restart.restarted(OURS, tmp_path / "query", batches, 2, tmp_path / "work", keeps_copies=False)
+        stateful.restarted(OURS, tmp_path / "query", batches, 2, tmp_path / "work", keeps_copies=False)

@@ -12,12 +12,10 @@ from harness import replay
 from harness.budget import PROFILES
 from harness.experiment import Request
 from harness.experiments.store_of_records import log_durability
-from harness.experiments.throughput.experiment import Throughput
-from harness.experiments.throughput.measurement import histogram
-from harness.experiments.throughput.partition_work import Configuration, read_pairs, write_pairs
+from harness.experiments.throughput.experiment import Throughput, throughput_row
+from harness.experiments.throughput.measurement import Configuration, histogram, read_pairs, write_pairs
 from harness.experiments.throughput.plan import ThroughputGrid as Grid
 from harness.experiments.throughput.plan import ThroughputTrial, throughput_trials
-from harness.experiments.throughput.run import throughput_row
 from harness.processes.load import LoadWatch, cpu_times, is_busy
 from harness.progress import ProgressFile, note_progress
 from stores.errors import ConfigError

@@ -8,8 +8,8 @@ from typing import Any, cast
 import pytest
 
 from harness.experiment import Request, TrialWorker
-from harness.experiments.amplification.amplification import STAGED
-from harness.experiments.amplification.experiment import Amplification, AmplificationTrial
+from harness.experiments.amplification import Amplification, AmplificationTrial
+from harness.experiments.amplification_measured import STAGED
 from harness.experiments.registry import kinds
 from stores.registry import Backend, StoreBackend, backends
 from stores.tests.minimal_store import DirectWithOffsets

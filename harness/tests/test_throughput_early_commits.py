@@ -9,7 +9,6 @@ import pytest
 from harness.answer.results import all_figures
 from harness.experiment import Request, TrialWorker
 from harness.experiments.memory import early_commits
-from harness.experiments.memory.early_commits import over_limit
 from harness.experiments.memory.experiment import EarlyCommits
 from harness.experiments.registry import kinds
 
@@ -35,12 +34,13 @@ def test_a_task_without_an_interval_commits_before_each_limit_and_only_for_it(tm
     assert bounded["predicted"] == bounded["commits"] - 1 >= free["uncommitted_max_bytes"] // LIMIT_BYTES > 1
     assert 0.99 * LIMIT_BYTES < bounded["uncommitted_max_bytes"] <= LIMIT_BYTES
     assert free["records"] == bounded["records"] == 4_000
-    assert over_limit(rows) == []
+    assert experiment.failures({}, {"early_commit": rows}) == []
 
 
 def test_an_exceeded_limit_is_reported() -> None:
     row = {"backend": "b", "limit_bytes": 10, "uncommitted_max_bytes": 11}
-    assert len(over_limit([row, {**row, "uncommitted_max_bytes": 10}, {**row, "limit_bytes": None}])) == 1
+    rows = [row, {**row, "uncommitted_max_bytes": 10}, {**row, "limit_bytes": None}]
+    assert len(EarlyCommits().failures({}, {"early_commit": rows})) == 1
 
 
 def test_backends_that_were_not_asked_for_are_left_out() -> None:

@@ -13,11 +13,10 @@ import psutil
 import pytest
 
 from harness.answer.results import all_figures
-from harness.experiment import Request
-from harness.experiments.memory.experiment import STEPS_BYTES, LargeSteps, wrong_step_lines
+from harness.experiment import Failure, Request
+from harness.experiments.memory.experiment import OF_STEPS, STEPS_BYTES, LargeSteps, memory_findings
 from harness.experiments.memory.large_steps import DEADLINE_S, LIMIT_BYTES, bound_bytes, measured
 from harness.experiments.memory.memory_watch import MemoryWatch
-from harness.experiments.memory.report import OF_STEPS, memory_findings
 from harness.experiments.registry import kinds
 from harness.processes.child import figures_apart
 from harness.tests.made_up_rows import made_up_rows
@@ -35,8 +34,8 @@ def step_of(backend: str, **more: int) -> dict[str, Any]:
     return {"kind": "large_step", **row}
 
 
-def wrong(row: dict[str, Any]) -> list[str]:
-    return wrong_step_lines(all_figures({"large_step": [row]})["large_step"])
+def wrong(*rows: dict[str, Any]) -> list[Failure]:
+    return LargeSteps().failures({}, {"large_step": rows})
 
 
 def test_a_step_that_is_spilled_is_one_commit_and_stays_within_its_bound() -> None:
@@ -82,7 +81,7 @@ def test_a_wrong_step_is_reported_as_a_sentence_and_in_bold() -> None:
         step = next(row for row in rows["large_step"] if row["backend"] == "lmdb-indexed-batch")
         step.update(change)
         figures = all_figures(rows)
-        assert len(wrong_step_lines(figures["large_step"])) == 1
+        assert len(wrong(*rows["large_step"])) == 1
         table = OF_STEPS.table(figures)
         assert [table.rows[place][0] for place in table.notable] == ["lmdb-indexed-batch"]
         assert "**no**" in table.rows[table.notable[0]]
@@ -90,8 +89,9 @@ def test_a_wrong_step_is_reported_as_a_sentence_and_in_bold() -> None:
 
 
 def test_a_backend_that_keeps_nothing_apart_may_show_a_step_before_its_commit() -> None:
-    figures = all_figures(made_up_rows())
-    assert wrong_step_lines(figures["large_step"]) == []
+    rows = made_up_rows()
+    figures = all_figures(rows)
+    assert wrong(*rows["large_step"]) == []
     assert {figure["backend"] for figure in figures["large_step"] if figure["seen_early"]} == {"rocksdb-direct"}
 
 

@@ -7,9 +7,8 @@ from typing import Any
 
 from harness.answer.results import all_figures
 from harness.experiment import Request, TrialWorker
-from harness.experiments.latencies.experiment import COMMITS, Latencies
-from harness.experiments.latencies.latencies import RECORDS_PER_COMMIT, percentiles_us, timed
-from harness.experiments.latencies.report import LATENCIES, REPORT
+from harness.experiments.latencies import COMMITS, LATENCIES, REPORT, Latencies
+from harness.experiments.latencies_measured import RECORDS_PER_COMMIT, percentiles_us, timed
 from harness.experiments.registry import kinds
 from harness.report.charts import draw
 from stores.registry import open_store

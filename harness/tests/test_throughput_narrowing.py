@@ -11,8 +11,7 @@ import pytest
 from harness.budget import Deadline, TimeOverError
 from harness.experiment import Outcome, Request
 from harness.experiments.throughput.experiment import Throughput
-from harness.experiments.throughput.figures import width_sentences
-from harness.experiments.throughput.partition_work import Configuration
+from harness.experiments.throughput.measurement import Configuration
 from harness.experiments.throughput.plan import (
     CELLS,
     TRIAL_S,
@@ -25,6 +24,7 @@ from harness.experiments.throughput.plan import (
 from harness.experiments.throughput.plan import (
     ThroughputGrid as Grid,
 )
+from harness.experiments.throughput.report import width_sentences
 from harness.report.figures import interval, repeats_of_a_narrower_interval
 from harness.spark import gang
 from harness.spark.gang import MEASUREMENTS, run_gangs

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from harness.experiments.throughput import measurement
-from harness.experiments.throughput.partition_work import Configuration, PartitionWork, read_pairs, write_pairs
-from harness.experiments.throughput.run import run
+from harness.experiments.throughput.experiment import run
+from harness.experiments.throughput.measurement import Configuration, PartitionWork, read_pairs, write_pairs
 from harness.processes.child import ARGUMENTS_FILE, MeasurementFailedError, figures_in, write_figures
 from harness.workloads.tasks import Count
 from stores.interface import Durability

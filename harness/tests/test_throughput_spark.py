@@ -11,8 +11,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from harness.experiment import Outcome
-from harness.experiments.opening.experiment import Opening
-from harness.experiments.opening.opening import OpeningTrial
+from harness.experiments.opening.experiment import Opening, OpeningTrial
 from harness.experiments.throughput.plan import ThroughputGrid as Grid
 from harness.experiments.throughput.plan import ThroughputTrial, throughput_trials
 from harness.spark import events, gang

@@ -9,8 +9,8 @@ import pytest
 
 from harness.experiment import Request, TrialWorker
 from harness.experiments.registry import kinds
-from harness.experiments.visibility.experiment import SIZES, Visibility
-from harness.experiments.visibility.visibility import seen, seen_of_task
+from harness.experiments.visibility import SIZES, Visibility
+from harness.experiments.visibility_measured import seen, seen_of_task
 from stores.interface import IsolationLevel
 from stores.registry import open_store
 

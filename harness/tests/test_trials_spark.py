@@ -17,7 +17,7 @@ from harness.experiments.crash.experiment import Crash, row
 from harness.experiments.crash.operations import Mix
 from harness.experiments.crash.run import examine
 from harness.experiments.crash.trial import CrashTrial
-from harness.experiments.readers import trial as readers
+from harness.experiments.readers import run as readers
 from harness.experiments.readers.experiment import Readers
 from harness.faults import Kill, KillAfter, Stop
 from harness.spark import runner

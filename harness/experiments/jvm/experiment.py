@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import functools
+import os
+import subprocess
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from importlib.util import find_spec
+from pathlib import Path
 from random import Random
 from typing import Any
 
@@ -11,24 +16,123 @@ from harness import replay
 from harness.budget import SMOKE
 from harness.experiment import (
     Experiment,
-    Failure,
-    Figures,
     Request,
     Row,
-    Rows,
     TrialPlacement,
     TrialWorker,
     check_counts,
 )
-from harness.experiments.jvm import ours, theirs
-from harness.experiments.jvm.load import DISTRIBUTIONS
-from harness.experiments.jvm.report import QUERY, RATIOS, REPORT
-from harness.processes.child import figures_apart
+from harness.experiments.jvm import ours
+from harness.experiments.jvm.ours import DISTRIBUTIONS
+from harness.folders import temporary_folder
+from harness.processes.child import FIGURES_FILE, figures_after, figures_apart, run_program
 from harness.processes.load import LOAD_COLUMNS, LoadWatch, load_columns
+from harness.report import text
+from harness.report.database import busy, ratio_columns
+from harness.report.listing import Column, Listing, Report
+from stores.engines.rocksdb import RocksDBEngine
 from stores.errors import ConfigError
+from stores.java import find_java
 
+SHAPES: Mapping[str, str] = {
+    "map-and-batch": "a sorted map and a write batch",
+    "indexed-batch": "WriteBatchWithIndex",
+    "plain-puts": "plain puts without a transaction",
+}
+"""The shapes of the program, with their words in a claim."""
+PROGRAM = Path(__file__).with_name("Beside.java")
+HEAP = "-Xmx1g"
 OURS = "rocksdb-indexed-batch"
 DEADLINE_S = 300.0
+JVM = "jvm-"
+"""The prefix of the subjects in the JVM."""
+_LEVEL_SIZE = 100
+"""At so many records per commit the goal is to be level, from larger ones on to be faster."""
+_LEVEL, _FASTER = 1.0, 1.3
+
+_METHOD = """\
+A store (`rocksdb-indexed-batch`) and a program in Java do the same work, in turns, each in a fresh process. The program
+uses the rocksdbjni of pyspark in three shapes. *map-and-batch* stages writes in a sorted map beside a write batch, as
+in Kafka Streams' work on KIP-892. *indexed-batch* is RocksDB's WriteBatchWithIndex. *plain-puts* writes at once: it has
+no transaction and no rollback. Every commit also writes a changelog offset to a second column family.
+
+Both have the same version of RocksDB with the same options: write buffers, block cache, filters, atomic flush, and no
+WAL. Both generate keys of 16 and values of 100 bytes from the same seed, before the clock runs and before a garbage
+collection. Two rounds of 200,000 records are not timed, so that the JVM has compiled what it calls often; two rounds
+are. The heap is limited to 1 GiB, and everything else of the JVM is as it comes. After the last round both sides read
+all data, and compute a checksum; a difference fails the run.
+
+With *fresh* keys every record is put. Otherwise there are 100,000 keys, and each record reads a key and writes its new
+value. *zipf* is Zipf's law with exponent 1. A ratio is the JVM's time over the store's: above 1 the store is faster.
+CPU time is that of all threads of a process, with compaction, garbage collection and compilation. On a busy machine
+it says more than the time by the clock.
+"""
+
+
+QUERY = f"""with subject as (
+        select distribution, records_per_commit, subject, durability, records, count(*) as repeats,
+            median(seconds) as median_s, min(seconds) as best_s, median(cpu_s) as cpu_s,
+            records / median(seconds) as records_per_s, median(load_average) as load_average
+        from jvm group by distribution, records_per_commit, subject, durability, records
+    )
+    select subject.*, subject.median_s / store.median_s as median_ratio, subject.best_s / store.best_s as best_ratio,
+        subject.cpu_s / store.cpu_s as cpu_ratio
+    from subject left join subject as store on subject.subject like '{JVM}%' and store.subject not like '{JVM}%'
+        and (store.distribution, store.records_per_commit) = (subject.distribution, subject.records_per_commit)"""
+"""Medians and bests over repeats of each subject and work, with the times of the JVM over those of the store."""
+
+
+_SHAPE = " ".join(f"when '{JVM}{name}' then '{words}'" for name, words in SHAPES.items())
+RATIOS = f"""select iif(
+            theirs.distribution = 'fresh',
+            'put and commit of ' || exact(theirs.records_per_commit) || ' records',
+            'read-modify-write of ' || theirs.distribution || ' keys, a commit each '
+                || exact(theirs.records_per_commit)
+        ) || ', against ' || case theirs.subject {_SHAPE} end || ' in the JVM' as claim,
+        store.subject as subject, theirs.subject as yardstick, theirs.durability as durability,
+        theirs.records_per_commit as records_per_commit,
+        iif(theirs.records_per_commit <= {_LEVEL_SIZE}, {_LEVEL}, {_FASTER}) as at_least,
+        {ratio_columns("theirs.seconds / store.seconds", f"{busy('theirs')} or {busy('store')}")}
+    from jvm as theirs join jvm as store using (repeat)
+    where theirs.subject like '{JVM}%' and store.subject not like '{JVM}%'
+    group by theirs.distribution, theirs.records_per_commit, theirs.subject, theirs.durability"""
+"""The time of each shape over that of the store in the same repeat, with the goals."""
+
+
+_TIMES = Listing(
+    "Level CHANGELOG: times of the JVM over those of the store",
+    "jvm_figure order by distribution, records_per_commit, subject",
+    (
+        Column("keys", "distribution"),
+        Column("records per commit", "records_per_commit", text.exact, right=False),
+        Column("subject"),
+        Column("records/s", "records_per_s", text.count),
+        Column("median", "median_s", text.duration),
+        Column("best", "best_s", text.duration),
+        Column("CPU time", "cpu_s", text.duration),
+        Column("ratio of medians", "median_ratio", text.ratio),
+        Column("of bests", "best_ratio", text.ratio),
+        Column("of CPU times", "cpu_ratio", text.ratio),
+        Column("repeats", "repeats", text.exact),
+        Column("load", "load_average", text.count),
+    ),
+)
+
+
+REPORT = Report(
+    ("jvm",),
+    "jvm",
+    "A store beside RocksDB in the JVM",
+    (
+        "A store does the same work as a Java program that uses RocksDB as Kafka Streams does.",
+        "A ratio above 1 says that the store is faster.",
+        f"The goal is {_LEVEL:g} at {_LEVEL_SIZE} records per commit, and {_FASTER:g} above.",
+    ),
+    (_TIMES,),
+    _METHOD,
+)
+
+
 WORK = (
     ("fresh", 100),
     ("fresh", 1_000),
@@ -82,6 +186,11 @@ class Jvm(Experiment[JvmTrial]):
     figures_by = {"jvm": QUERY}
     derived_by = RATIOS
     report = REPORT
+    failed_by = """select repeat,
+            'a store and RocksDB in the JVM did the same work, and their data differ' as sentence
+        from jvm group by repeat
+        having count(distinct checksum || ' ' || entries || ' ' || missing) > 1 or max(missing) order by repeat"""
+    """Trials whose end states differ, and those in which a key had no value."""
     columns = {
         "jvm": {
             "subject": str,
@@ -109,12 +218,12 @@ class Jvm(Experiment[JvmTrial]):
 
     def missing(self) -> str:
         """Return the reason why the JVM's program cannot run here, or ""."""
-        return theirs.missing()
+        return missing_jdk()
 
     def run(self, trial: JvmTrial, worker: TrialWorker) -> Iterable[Row]:
         """Return a row for the store and one for each shape. Raises: ConfigError; MeasurementFailedError."""
         arguments = asdict(trial)
-        subjects = [OURS, *theirs.SHAPES]
+        subjects = [OURS, *SHAPES]
         Random(replay.text_of(trial)).shuffle(subjects)
         return [_row(trial, subject, arguments) for subject in subjects]
 
@@ -127,36 +236,61 @@ class Jvm(Experiment[JvmTrial]):
         seconds = ", ".join(f"{row['subject']} {row['seconds']:.2f} s" for row in rows)
         return f"{trial.distribution} keys, {trial.records_per_commit:,} per commit: {seconds}"
 
-    def failures(self, figures: Figures, rows: Rows) -> list[Failure]:
-        """Return trials whose end states differ, and those in which a key had no value."""
-        ends: dict[str, set[tuple[str, int, int]]] = {}
-        for row in rows.get("jvm", ()):
-            ends.setdefault(row["repeat"], set()).add((row["checksum"], row["entries"], row["missing"]))
-        return [
-            Failure("a store and RocksDB in the JVM did the same work, and their data differ", command)
-            for command, found in sorted(ends.items())
-            if len(found) > 1 or any(missing for _, _, missing in found)
-        ]
-
 
 def _row(trial: JvmTrial, subject: str, arguments: Mapping[str, Any]) -> Row:
     # The load is that of the whole process, with its start.
     watch = LoadWatch()
     if subject == OURS:
-        found = figures_apart(ours.measured, "jvm", {**arguments, "backend": OURS}, DEADLINE_S)
+        figures = figures_apart(ours.measured, "jvm", {**arguments, "backend": OURS}, DEADLINE_S)
     else:
-        found = theirs.measured({**arguments, "shape": subject}, DEADLINE_S)
+        with temporary_folder("jvm") as folder:
+            figures = jvm_figures(folder, {**arguments, "shape": subject})
     load = watch.figures()
     return {
         "kind": "jvm",
-        "subject": subject if subject == OURS else f"jvm-{subject}",
+        "subject": subject if subject == OURS else f"{JVM}{subject}",
         "durability": "CHANGELOG",
         "distribution": trial.distribution,
         "records_per_commit": trial.records_per_commit,
         "seed": trial.seed,
         "records": trial.records * trial.rounds,
         "repeat": replay.command(Jvm.name, trial),
-        **found,
+        **figures,
         **load_columns([load]),
-        "cpu_per_wall": found["cpu_s"] / found["seconds"],
+        "cpu_per_wall": figures["cpu_s"] / figures["seconds"],
     }
+
+
+@functools.cache
+def missing_jdk() -> str:
+    """Return what this machine lacks to run the program, or ""."""
+    try:
+        java = find_java()
+    except ConfigError as error:
+        return str(error)
+    listed = subprocess.run([java.program, "--list-modules"], capture_output=True, text=True, timeout=60, check=False)
+    if "jdk.compiler@" not in listed.stdout:
+        return "needs a JDK, and this Java has no compiler"
+    return "" if _rocksdbjni() else "needs rocksdbjni among the jars of pyspark"
+
+
+def jvm_figures(folder: Path, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Run a shape of the JVM with the database in ``folder``, and return its figures, which are those of ``ours``.
+
+    Raises: MeasurementFailedError.
+    """
+    settings = folder / "given.properties"
+    options = {**RocksDBEngine.options, **arguments, "store": folder / "store"}
+    settings.write_text("".join(f"{name}={value}\n" for name, value in options.items()))
+    command = [
+        str(find_java().program), HEAP, f"-Djava.io.tmpdir={folder}", "-cp", str(_rocksdbjni()), str(PROGRAM),
+        str(settings), str(folder / FIGURES_FILE),
+    ]  # fmt: skip
+    ending = run_program(command, folder, DEADLINE_S, dict(os.environ))
+    return figures_after(ending, f"{PROGRAM.name} {arguments['shape']}", folder / FIGURES_FILE, DEADLINE_S)
+
+
+def _rocksdbjni() -> Path | None:
+    spec = find_spec("pyspark")
+    folders = [] if spec is None else spec.submodule_search_locations or []
+    return next((jar for folder in folders for jar in Path(folder, "jars").glob("rocksdbjni-*.jar")), None)

@@ -80,19 +80,19 @@ class Loop:
 
     def run(self, records: int) -> int:
         """Process so many records, and commit."""
-        done = 0
-        while done < records:
+        count = 0
+        while count < records:
             first = self._consumer.poll(_WAIT_S)
             assert first is not None, "the topic has fewer records"
-            more = min(_PIECE, records - done - 1)
+            more = min(_PIECE, records - count - 1)
             messages = [first, *(self._consumer.consume(more, 0) if more else ())]
             for at in range(0, len(messages), _LOOK_RECORDS):
                 self._process(messages[at : at + _LOOK_RECORDS])
                 if monotonic() >= self._commit_at:
                     self._commit()
-            done += len(messages)
+            count += len(messages)
         self._commit()
-        return done
+        return count
 
     def _process(self, messages: list[Any]) -> None:
         process = self._work.process
@@ -134,7 +134,7 @@ def measured(
     loop = Loop(address, application, workload, partitions, commit_interval_ms)
     warm = loop.run(events // WARM_UP_SHARE)
     cpu_began, began = process_time(), perf_counter()
-    done = loop.run(events - warm)
+    count = loop.run(events - warm)
     seconds, cpu_s = perf_counter() - began, process_time() - cpu_began
     pairs = (pair for stores in loop.stores for store in stores.values() for pair in store.pairs.items())
-    return {"records": done, "seconds": seconds, "cpu_s": cpu_s, **checksum_of(pairs)}
+    return {"records": count, "seconds": seconds, "cpu_s": cpu_s, **checksum_of(pairs)}

@@ -145,16 +145,16 @@ def _row(trial: KafkaTrial, cell: Cell, address: str, application: str, log_file
         "events": trial.events,
     }
     if name == STREAMS:
-        found = _streams_measured({**arguments, "warm_up": trial.events // WARM_UP_SHARE}, DEADLINE_S)
+        figures = _streams_measured({**arguments, "warm_up": trial.events // WARM_UP_SHARE}, DEADLINE_S)
     elif name == BARE:
-        found = figures_apart(bare.measured, "kafka", arguments, DEADLINE_S)
+        figures = figures_apart(bare.measured, "kafka", arguments, DEADLINE_S)
     else:
 
         def take_log(folder: Path) -> None:
             if changelog == EMBEDDED:
                 shutil.copy(log_file, folder)
 
-        found = figures_apart(
+        figures = figures_apart(
             tasks.measured, "kafka", {**arguments, "name": name, "changelog": changelog}, DEADLINE_S, take_log
         )
     return {
@@ -167,7 +167,7 @@ def _row(trial: KafkaTrial, cell: Cell, address: str, application: str, log_file
         "repeat": cell.repeat,
         "seed": trial.seed,
         "trial": replay.command("kafka", trial),
-        **found,
+        **figures,
     }
 
 
@@ -189,11 +189,11 @@ def _streams_command(program: str, folder: Path, arguments: Mapping[str, Any]) -
     """Return the command of a program for Kafka Streams, which writes its figures into ``folder``."""
     from stores.changelog.kafka.testing.jars import STREAMS as STREAMS_JARS
 
-    given = folder / "given.properties"
-    given.write_text("".join(f"{name}={value}\n" for name, value in arguments.items()))
+    properties = folder / "given.properties"
+    properties.write_text("".join(f"{name}={value}\n" for name, value in arguments.items()))
     return [
         str(find_java("Kafka Streams").program), _STREAMS_HEAP, f"-Djava.io.tmpdir={folder}",
-        "-cp", f"{JARS / STREAMS_JARS}/*", str(Path(__file__).with_name(program)), str(given),
+        "-cp", f"{JARS / STREAMS_JARS}/*", str(Path(__file__).with_name(program)), str(properties),
         str(folder / FIGURES_FILE),
     ]  # fmt: skip
 

@@ -64,10 +64,10 @@ def measured(
         ]
         warm = _run(tasks, events // WARM_UP_SHARE)
         cpu_began, began = process_time(), perf_counter()
-        done = _run(tasks, events - warm)
+        count = _run(tasks, events - warm)
         seconds, cpu_s = perf_counter() - began, process_time() - cpu_began
         pairs = ((key, value) for task in tasks for store in work.store_names for key, value in task.store(store).all())
-        return {"records": done, "seconds": seconds, "cpu_s": cpu_s, **checksum_of(pairs)}
+        return {"records": count, "seconds": seconds, "cpu_s": cpu_s, **checksum_of(pairs)}
 
 
 def _changelog(kind: str, address: str, folder: Path) -> Changelog:
@@ -80,15 +80,15 @@ def _changelog(kind: str, address: str, folder: Path) -> Changelog:
 
 def _run(tasks: list[StreamTask], records: int) -> int:
     """Let the tasks take turns until they have processed so many records together, and commit."""
-    done, turn = 0, _TURN_RECORDS if len(tasks) == 1 else _TURN_RECORDS // 5
-    while done < records:
-        before = done
+    count, turn = 0, _TURN_RECORDS if len(tasks) == 1 else _TURN_RECORDS // 5
+    while count < records:
+        before = count
         for task in tasks:
-            done += task.run(min(turn, records - done))
-        assert done > before, "the topic has fewer records"
+            count += task.run(min(turn, records - count))
+        assert count > before, "the topic has fewer records"
     for task in tasks:
         task.commit()
-    return done
+    return count
 
 
 SESSION_S = 45.0

@@ -67,8 +67,8 @@ class KafkaTrial:
             commit_intervals=len(self.commit_intervals_ms),
             shortest_commit_interval_ms=min(self.commit_intervals_ms, default=1),
         )
-        chosen = workload_of(self.workload)
-        if not isinstance(chosen, EventSource) or records_of(chosen):
+        work = workload_of(self.workload)
+        if not isinstance(work, EventSource) or records_of(work):
             raise ConfigError(f"the workload {self.workload!r} has no events of its own, or typed stores")
         for name in self.backends:
             backend_named(name)
@@ -116,7 +116,6 @@ class RestartTrial:
     repeats: int = 5
     backend: str = StoreConfig().backend
     commit_interval_ms: int = 100
-    with_streams: bool = True
 
     def __post_init__(self) -> None:
         """Raise ConfigError for a number that counts nothing, and for a backend that does not exist."""
@@ -125,8 +124,8 @@ class RestartTrial:
 
     @property
     def subjects(self) -> tuple[str, ...]:
-        """The backend, and Kafka Streams unless it is left out."""
-        return (self.backend, STREAMS) if self.with_streams else (self.backend,)
+        """The backend, and Kafka Streams."""
+        return self.backend, STREAMS
 
 
 def checksum_of(pairs: Iterable[tuple[bytes, bytes]]) -> dict[str, Any]:

@@ -9,15 +9,13 @@ Source: KIP-892, "In-memory Transaction Buffers" (``statestore.uncommitted.max.b
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
 from functools import partial
 from itertools import islice
 from pathlib import Path
 from time import perf_counter_ns
 from typing import Any
 
-from harness.experiments.throughput.measurement import peak_memory_bytes
-from harness.experiments.throughput.partition_work import Configuration, PartitionWork, write_pairs
+from harness.experiments.throughput.measurement import Configuration, PartitionWork, peak_memory_bytes, write_pairs
 from harness.processes.child import figures_apart
 from harness.workloads.tasks import Count
 from stores import failpoints
@@ -32,15 +30,6 @@ WARM_UP_EVENTS = 5_000
 DEADLINE_S = 60
 _EVENTS_FILE = "events"
 _BEFORE_COMMIT = "task.before_log_commit"
-
-
-def over_limit(rows: Iterable[Mapping[str, Any]]) -> list[str]:
-    """Return a sentence for each row whose task staged more than its limit."""
-    return [
-        f"{row['backend']} had staged {row['uncommitted_max_bytes']:,} bytes, where {row['limit_bytes']:,} are allowed"
-        for row in rows
-        if row["limit_bytes"] is not None and row["uncommitted_max_bytes"] > row["limit_bytes"]
-    ]
 
 
 def bounded(limit_bytes: int, folder: Path) -> dict[str, Any]:
@@ -66,15 +55,15 @@ def bounded(limit_bytes: int, folder: Path) -> dict[str, Any]:
     began = perf_counter_ns()
     task.commit()
     busy_ns += perf_counter_ns() - began
-    done = task.metrics.since(before)
+    metrics = task.metrics.since(before)
     peak = peak_memory_bytes()
     task.close()
     return {
         "records": count,
         "seconds": busy_ns / 1e9,
-        "commits": done.commit_total,
-        "predicted": done.early_commit_total["PREDICTED"],
-        "exceeded": done.early_commit_total["EXCEEDED"],
+        "commits": metrics.commit_total,
+        "predicted": metrics.early_commit_total["PREDICTED"],
+        "exceeded": metrics.early_commit_total["EXCEEDED"],
         "uncommitted_max_bytes": staged.max_bytes,
         "peak_memory_bytes": peak,
     }
@@ -100,13 +89,13 @@ class _Peak:
 
 def measured(backend: str, limit_bytes: int, repeat: int, seed: int) -> dict[str, Any]:
     """Return a row of kind "early_commit" at level CHANGELOG; no limit (-1) is null. Raises: MeasurementFailedError."""
-    asked = Configuration(backend, Durability.CHANGELOG, Count().name, EVENTS, 1, repeat, seed)
+    configuration = Configuration(backend, Durability.CHANGELOG, Count().name, EVENTS, 1, repeat, seed)
     arguments = {"limit_bytes": limit_bytes}
-    figures = figures_apart(bounded, "early-commits", arguments, DEADLINE_S, partial(_put_work, asked))
+    figures = figures_apart(bounded, "early-commits", arguments, DEADLINE_S, partial(_put_work, configuration))
     return {
         "kind": "early_commit",
         "backend": backend,
-        "durability": str(asked.durability),
+        "durability": str(configuration.durability),
         "limit_bytes": None if limit_bytes == -1 else limit_bytes,
         "repeat": repeat,
         "seed": seed,

@@ -138,14 +138,14 @@ def measured(backend: str, step_bytes: int, seed: int, folder: Path, spill_above
     task.open()
     state = steps.state(task.store(STORE).all(), end)
     task.close(clean=True)
-    chosen = backend_named(backend)
+    kind = backend_named(backend)
     row = {
         "backend": backend,
         "durability": str(Durability.CHANGELOG),
-        "transactional": chosen.transactional,
+        "transactional": kind.transactional,
         "limit_bytes": LIMIT_BYTES,
         "step_bytes": step_bytes,
-        "bound_bytes": bound_bytes(chosen, pairs),
+        "bound_bytes": bound_bytes(kind, pairs),
         "seed": seed,
         "pairs": pairs,
         "peak_bytes": peak,

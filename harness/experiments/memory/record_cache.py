@@ -63,8 +63,8 @@ class RecordCache:
         records.move_to_end(key)
         self._num_bytes += len(value or b"")
         while self._num_bytes > CACHE_BYTES:
-            oldest, removed = records.popitem(last=False)
-            self._num_bytes -= len(oldest) + len(removed or b"") + ENTRY_BYTES
+            oldest, oldest_value = records.popitem(last=False)
+            self._num_bytes -= len(oldest) + len(oldest_value or b"") + ENTRY_BYTES
 
 
 def work(kind: str, records: int, path: Path) -> tuple[float, float]:
@@ -89,8 +89,8 @@ def work(kind: str, records: int, path: Path) -> tuple[float, float]:
             store.commit()
             for key, value in staged.items():
                 cache.put(key, value)
-        taken = time.process_time() - begin
-        return taken / records * 1e6, (anonymous_bytes(os.getpid()) - before) / (1 << 20)
+        cpu_s = time.process_time() - begin
+        return cpu_s / records * 1e6, (anonymous_bytes(os.getpid()) - before) / (1 << 20)
 
 
 def main() -> None:

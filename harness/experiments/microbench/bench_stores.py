@@ -31,8 +31,9 @@ from harness.experiments.microbench.case import (
     WRITER_WAITS,
     YCSB,
     Case,
+    Load,
+    batches,
 )
-from harness.experiments.microbench.load import Load, batches
 from harness.experiments.microbench.readers import (
     READ,
     StagedStores,
@@ -42,13 +43,7 @@ from harness.experiments.microbench.readers import (
     make_iterators,
     step_iterators,
 )
-from harness.experiments.microbench.records import (
-    opening_seconds,
-    time_expiries,
-    time_fetches,
-    time_lookups,
-    time_puts,
-)
+from harness.experiments.microbench.records import opening_seconds, time_expiries, time_fetches, time_lookups, time_puts
 from harness.experiments.microbench.yardstick import Pairs, TimedStore, Watcher, Yardstick, open_subject
 from harness.workloads.ycsb import CORE_WORKLOADS, Ycsb, YcsbOperation, core_workload
 from harness.workloads.ycsb import load as ycsb_load
@@ -110,10 +105,10 @@ def subject(case: Case, tmp_path: Path, staged: StagedStores) -> Iterator[Yardst
     if case.suite in _OPENED_BY_SUITE:
         yield None
         return
-    opened = open_subject(case, tmp_path)
-    with Watcher(opened.store) if case.watched and isinstance(opened, TimedStore) else nullcontext():
-        yield opened
-    opened.close()
+    timed_subject = open_subject(case, tmp_path)
+    with Watcher(timed_subject.store) if case.watched and isinstance(timed_subject, TimedStore) else nullcontext():
+        yield timed_subject
+    timed_subject.close()
 
 
 def test_case(
@@ -155,10 +150,10 @@ def _time_steps(bench: Bench) -> None:
 
 def _time_updates(bench: Bench) -> None:
     case, load = bench.case, bench.load
-    known = _commit_known(bench, load)
+    keys = _commit_known(bench, load)
 
     def arguments() -> tuple[Any, ...]:
-        pairs = load.of(known, case.records, case.distribution)
+        pairs = load.of(keys, case.records, case.distribution)
         return bench.subject, batches(pairs, case.records_per_commit)
 
     bench.timed(_update, arguments, case.warm_up_rounds)
@@ -166,17 +161,17 @@ def _time_updates(bench: Bench) -> None:
 
 def _time_scans(bench: Bench) -> None:
     case, load = bench.case, bench.load
-    known = _commit_known(bench, load)
+    keys = _commit_known(bench, load)
     assert bench.subject is not None
-    _stage(bench.subject, load.of(known, case.records_per_commit, "uniform"))
-    bench.timed(_scan, lambda: (bench.subject, len(known)), case.warm_up_rounds)
+    _stage(bench.subject, load.of(keys, case.records_per_commit, "uniform"))
+    bench.timed(_scan, lambda: (bench.subject, len(keys)), case.warm_up_rounds)
 
 
 def _time_reads(bench: Bench) -> None:
     case, load = bench.case, bench.load
-    known = load.fresh(case.keys)
-    with WriterBeside(case, bench.folder / "subject", known, load) as beside:
-        keys = [key for key, _ in load.of([key for key, _ in known], case.records, case.distribution)]
+    pairs = load.fresh(case.keys)
+    with WriterBeside(case, bench.folder / "subject", pairs, load) as beside:
+        keys = [key for key, _ in load.of([key for key, _ in pairs], case.records, case.distribution)]
         bench.timed(look_up, lambda: (beside.view, keys))
     assert bool(beside.commits) is case.commits_beside
 

@@ -1,10 +1,13 @@
-"""The cases that time one store: a suite, a subject, and the amount of work."""
+"""The cases that time one store: a suite, a subject, the amount of work, and the records that are written."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from random import Random
+from typing import TypeVar
 
-from harness.workloads.ycsb import CORE_WORKLOADS, OperationKind
+from harness.workloads.ycsb import CORE_WORKLOADS, OperationKind, Source, uniform, zipfian
 from stores import Durability
 
 PLAIN = "plain"
@@ -87,7 +90,7 @@ class Case:
     @property
     def id(self) -> str:
         """The name of the case, unique within a profile."""
-        drawn = f"{self.distribution}{self.keys or ''}"
+        distribution = f"{self.distribution}{self.keys or ''}"
         marks = (
             ("beside", self.commits_beside),
             ("watched", self.watched),
@@ -98,8 +101,8 @@ class Case:
         special = [*special, *([f"staged{self.staged}"] if self.staged else [])]
         if self.suite in (PUT, GET, GET_RECENT, FETCH, OPEN):
             special.append(self.form)
-        named = (self.suite, self.subject, self.durability.lower(), drawn, str(self.records_per_commit))
-        return "-".join([*named, *special])
+        words = (self.suite, self.subject, self.durability.lower(), distribution, str(self.records_per_commit))
+        return "-".join([*words, *special])
 
 
 INDEXED, DIRECT = "rocksdb-indexed-batch", "rocksdb-direct"
@@ -221,3 +224,49 @@ def ycsb_of(subject: str, letter: str) -> Case:
     # An operation of E reads about fifty records, one of the other workloads one.
     records = 1_000 if OperationKind.SCAN in workload.mix else 10_000
     return Case(f"{YCSB}{letter.lower()}", subject, distribution=workload.distribution, keys=10_000, records=records)
+
+
+KEY_BYTES, VALUE_BYTES = 16, 100
+"""The sizes in a load, which is generated before the clock runs."""
+_AT_ONCE = 10_000
+
+Pairs = list[tuple[bytes, bytes]]
+Item = TypeVar("Item")
+
+
+class Load:
+    """A stream of records. All values differ, so that no engine can skip a write."""
+
+    def __init__(self, seed: int) -> None:
+        self._random = Random(seed)
+        self._draws = Source(seed)
+        self._made = 0
+
+    def fresh(self, count: int) -> Pairs:
+        """Return ``count`` records with new keys in random order."""
+        return list(zip(self._pieces(count, KEY_BYTES), self._values(count), strict=True))
+
+    def of(self, keys: Sequence[bytes], count: int, distribution: str) -> Pairs:
+        """Return ``count`` new values for keys drawn ``uniform`` or ``zipfian`` (constant 0.99) from ``keys``."""
+        draw = {"uniform": uniform, "zipfian": zipfian}[distribution]
+        places = draw(self._draws, len(keys), count).tolist()
+        return list(zip([keys[at] for at in places], self._values(count), strict=True))
+
+    def _values(self, count: int) -> list[bytes]:
+        numbers = range(self._made + 1, self._made + 1 + count)
+        self._made += count
+        filling = self._pieces(count, VALUE_BYTES - 8)
+        return [number.to_bytes(8, "big") + rest for number, rest in zip(numbers, filling, strict=True)]
+
+    def _pieces(self, count: int, size: int) -> list[bytes]:
+        pieces: list[bytes] = []
+        for begin in range(0, count, _AT_ONCE):
+            # One call for many: otherwise records take longer to make than to write.
+            block = self._random.randbytes(size * min(_AT_ONCE, count - begin))
+            pieces += [block[at : at + size] for at in range(0, len(block), size)]
+        return pieces
+
+
+def batches(pairs: list[Item], size: int) -> list[list[Item]]:
+    """Divide ``pairs`` into batches of ``size``."""
+    return [pairs[at : at + size] for at in range(0, len(pairs), size)]

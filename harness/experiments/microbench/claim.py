@@ -78,8 +78,8 @@ class Limit:
 
 def cases(profile: str) -> list[Case]:
     """Return the cases of ``smoke``, ``default`` or ``night``, each once: those of the claims, and some curves."""
-    chosen = _few_cases() if profile == "smoke" else _cases(night=profile == "night")
-    return list({case.id: case for case in chosen}.values())
+    all_cases = _few_cases() if profile == "smoke" else _cases(night=profile == "night")
+    return list({case.id: case for case in all_cases}.values())
 
 
 def case_named(name: str, profile: str) -> Case:
@@ -166,7 +166,7 @@ def claims() -> Iterator[RatioClaim]:
         commits_of(plain, 10_000),
         1.0,
     )
-    for distribution, keys, wanted in (
+    for distribution, keys, threshold in (
         ("uniform", 1_000, 0.9),
         ("uniform", 100_000, 0.9),
         ("zipfian", 1_000, 4.0),
@@ -176,8 +176,8 @@ def claims() -> Iterator[RatioClaim]:
             f"read-modify-write of {keys:,} {distribution} keys, against a bare loop of rocksdict's get and put",
             updates_of(indexed, distribution, keys),
             updates_of(plain, distribution, keys),
-            wanted,
-            for_night=wanted is None,
+            threshold,
+            for_night=threshold is None,
         )
     for engine, best in (("lmdb", "sorted putmulti"), ("sqlite", "sorted executemany")):
         for durability in (Durability.PROCESS, Durability.DISK):
@@ -248,7 +248,7 @@ def claims() -> Iterator[RatioClaim]:
         commits_counted(watched=False),
         0.9,
     )
-    for suite, words, form, yardstick, wanted in (
+    for suite, words, form, yardstick, threshold in (
         (PUT, "put and commit of 1,000 values with their times", "timestamped", "bytes", 0.85),
         # Nothing is asked: a lookup in memory takes so little time that making the result is a large part of it.
         (GET_RECENT, "lookups, in memory, of values of the last commit with their times", "timestamped", "bytes", None),
@@ -258,7 +258,7 @@ def claims() -> Iterator[RatioClaim]:
             f"{words}, against plain bytes of the same size",
             records_as(suite, form),
             records_as(suite, yardstick),
-            wanted,
+            threshold,
         )
 
     for engine in ENGINES:
@@ -316,7 +316,7 @@ def ratios(seconds: Seconds, busy: Collection[Measured] = ()) -> list[dict[str, 
     process, one right after the other, so each repeat has a ratio of its own. ``busy`` are the measurements during
     which the machine was busy with other work.
     """
-    found = []
+    measured_claims = []
     for claim in claims():
         subject, yardstick = claim.subject, claim.yardstick
         work = subject.records / yardstick.records
@@ -326,12 +326,12 @@ def ratios(seconds: Seconds, busy: Collection[Measured] = ()) -> list[dict[str, 
             if repeat in seconds.get(yardstick.id, {})
         }
         disturbed = sum((subject.id, each) in busy or (yardstick.id, each) in busy for each in paired)
-        found.append((claim.text, subject, yardstick.subject, claim.at_least, paired, disturbed))
+        measured_claims.append((claim.text, subject, yardstick.subject, claim.at_least, paired, disturbed))
     for limit in limits():
         subject = limit.subject
         paired = {repeat: limit.most_s / taken_s for repeat, taken_s in seconds.get(subject.id, {}).items()}
         disturbed = sum((subject.id, each) in busy for each in paired)
-        found.append((limit.text, subject, f"{1_000 * limit.most_s:g} ms", 1.0, paired, disturbed))
+        measured_claims.append((limit.text, subject, f"{1_000 * limit.most_s:g} ms", 1.0, paired, disturbed))
     return [
         {
             "kind": "ratio",
@@ -343,7 +343,7 @@ def ratios(seconds: Seconds, busy: Collection[Measured] = ()) -> list[dict[str, 
             "at_least": at_least,
             **ratio_of(list(paired.values()), disturbed),
         }
-        for words, subject, yardstick, at_least, paired, disturbed in found
+        for words, subject, yardstick, at_least, paired, disturbed in measured_claims
         if paired
     ]
 

@@ -32,5 +32,5 @@ def seconds_file(request: pytest.FixtureRequest) -> Path | None:
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "case" in metafunc.fixturenames:
-        chosen = cases(metafunc.config.getoption("--profile"))
-        metafunc.parametrize("case", chosen, ids=[case.id for case in chosen])
+        profile_cases = cases(metafunc.config.getoption("--profile"))
+        metafunc.parametrize("case", profile_cases, ids=[case.id for case in profile_cases])

@@ -14,8 +14,7 @@ from time import perf_counter
 from types import TracebackType
 from typing import Self
 
-from harness.experiments.microbench.case import READER_WAITS, Case
-from harness.experiments.microbench.load import Load, Pairs, batches
+from harness.experiments.microbench.case import READER_WAITS, Case, Load, Pairs, batches
 from harness.experiments.microbench.yardstick import TimedStore, open_subject
 from stores import IsolationLevel, KeyValueStore, KeyValueView, TopicPartition, open_store
 
@@ -94,9 +93,9 @@ def step_iterators(store: KeyValueStore, count: int) -> None:
     view = store.read_only(IsolationLevel.READ_UNCOMMITTED)
     for number in range(count):
         with view.all() as scan:
-            taken = sum(1 for _ in islice(scan, _STEPS))
+            steps = sum(1 for _ in islice(scan, _STEPS))
         store.put(b"meanwhile", b"%d" % number)
-        assert taken == _STEPS
+        assert steps == _STEPS
 
 
 class StagedStores:
@@ -115,11 +114,11 @@ class StagedStores:
         """Return a store with the staged records of a case."""
         if self._subject is None or case.fill != self._fill:
             self.close()
-            opened = open_subject(case, self._folder)
-            assert isinstance(opened, TimedStore)
-            self._subject, self._fill, self.load = opened, case.fill, Load(self._seed)
+            subject = open_subject(case, self._folder)
+            assert isinstance(subject, TimedStore)
+            self._subject, self._fill, self.load = subject, case.fill, Load(self._seed)
             pairs = self.load.fresh(case.staged)
-            opened.store.put_all(pairs)
+            subject.store.put_all(pairs)
             self.keys = [key for key, _ in pairs]
         return self._subject
 
@@ -187,23 +186,23 @@ def _reading(store: KeyValueStore, staged: Sequence[bytes]) -> Callable[[], obje
 
 def _longest_wait(work: Callable[[], object], meanwhile: Callable[[], object]) -> float:
     """Return the longest time from one ``work`` to the next while another thread does ``meanwhile``."""
-    begun, ended = Event(), Event()
+    start, end = Event(), Event()
 
     def act() -> None:
-        begun.wait()
+        start.wait()
         try:
             meanwhile()
         finally:
-            ended.set()
+            end.set()
 
     with ThreadPoolExecutor(1) as thread:
         acting = thread.submit(act)
         longest = 0.0
-        begun.set()
+        start.set()
         last = perf_counter()
         over = False
         while not over:
-            over = ended.is_set()
+            over = end.is_set()
             work()
             now = perf_counter()
             longest = max(longest, now - last)

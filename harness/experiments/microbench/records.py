@@ -13,8 +13,7 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any
 
-from harness.experiments.microbench.case import GET, GET_RECENT, Case
-from harness.experiments.microbench.load import KEY_BYTES, Load, Pairs, batches
+from harness.experiments.microbench.case import GET, GET_RECENT, KEY_BYTES, Case, Load, Pairs, batches
 from harness.experiments.microbench.yardstick import TimedStore, open_subject
 from stores import KeyValueStore
 from stores.records import BYTES, INT64, STR, KeyValue, TimestampedKeyValue, Window
@@ -55,9 +54,9 @@ def time_puts(case: Case, store: KeyValueStore, load: Load, timed: Timed) -> Non
 def time_lookups(case: Case, store: KeyValueStore, load: Load, timed: Timed) -> None:
     """Time the suites ``record-get`` and ``record-get-recent``."""
     typed = FORMS[case.form].over(store)
-    known = commit_known(case, typed, load)
-    drawn = _formed(case, load.of([key for key, _ in known], case.records, case.distribution))
-    keys = [arguments[0] for arguments in drawn]
+    pairs = commit_known(case, typed, load)
+    lookups = _formed(case, load.of([key for key, _ in pairs], case.records, case.distribution))
+    keys = [arguments[0] for arguments in lookups]
     timed(get_records, lambda: (typed, keys))
 
 
@@ -70,11 +69,11 @@ def commit_known(case: Case, typed: Any, load: Load) -> Pairs:
     """Commit the records that are looked up, and return them as pairs of bytes."""
     assert case.suite in (GET, GET_RECENT)
     form = FORMS[case.form]
-    known = load.fresh(case.keys)
+    pairs = load.fresh(case.keys)
     # In ``record-get``, one more commit replaces the last one that an indexed batch keeps in memory.
-    for batch in (known,) if case.suite == GET_RECENT else (known, load.fresh(1)):
+    for batch in (pairs,) if case.suite == GET_RECENT else (pairs, load.fresh(1)):
         put_records(typed, [[form.arguments(key, value) for key, value in batch]])
-    return known
+    return pairs
 
 
 def put_records(typed: Any, work: Sequence[Sequence[tuple[Any, ...]]]) -> None:
@@ -113,8 +112,8 @@ def time_fetches(case: Case, store: KeyValueStore, load: Load, timed: Timed) -> 
     """Time the suite ``fetch``."""
     keys = [key for key, _ in load.fresh(case.keys)]
     fetch = filled(case.form, store, keys)
-    drawn = [key for key, _ in load.of(keys, case.records // WINDOWS, case.distribution)]
-    timed(fetch_all, lambda: (fetch, drawn))
+    fetched_keys = [key for key, _ in load.of(keys, case.records // WINDOWS, case.distribution)]
+    timed(fetch_all, lambda: (fetch, fetched_keys))
 
 
 def time_expiries(case: Case, store: KeyValueStore, load: Load, timed: Timed) -> None:
@@ -142,12 +141,12 @@ def filled(form: str, store: KeyValueStore, keys: list[bytes]) -> Fetch:
 
 def fetch_all(fetch: Fetch, keys: list[bytes]) -> None:
     """Read all windows or pairs of each key."""
-    found = 0
+    count = 0
     for key in keys:
         with fetch(key) as pairs:
             for _ in pairs:
-                found += 1
-    assert found == WINDOWS * len(keys)
+                count += 1
+    assert count == WINDOWS * len(keys)
 
 
 def expiring(store: KeyValueStore, records: int) -> Iterator[Callable[[], None]]:
@@ -211,14 +210,14 @@ def fill(case: Case, folder: Path, load: Load) -> None:
 
 def _opened_in(case: Case, folder: Path) -> float:
     began = perf_counter()
-    opened = _open(case, folder)
-    _KIND.over(opened.store)
+    store = _open(case, folder)
+    _KIND.over(store.store)
     seconds = perf_counter() - began
-    opened.close()
+    store.close()
     return seconds
 
 
 def _open(case: Case, folder: Path) -> TimedStore:
-    opened = open_subject(case, folder)
-    assert isinstance(opened, TimedStore)
-    return opened
+    store = open_subject(case, folder)
+    assert isinstance(store, TimedStore)
+    return store

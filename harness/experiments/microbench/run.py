@@ -46,28 +46,28 @@ def planned(profile: str, seed: int, backends: Collection[str] | None = None) ->
     ``backends``, if given, excludes the cases of other backends. Raises: ConfigError for an unknown profile.
     """
     check_profile(profile)
-    chosen = [
+    own_cases = [
         case
         for case in cases(profile)
         if backends is None or case.subject in backends or case.subject.startswith("plain-")
     ]
-    return _plan(chosen, *REPEATS[profile], Random(seed))
+    return _plan(own_cases, *REPEATS[profile], Random(seed))
 
 
 def summarized(rounds: Iterable[Mapping[str, Any]]) -> list[dict[str, object]]:
     """Return rows of kind ``benchmark``, one for each case of the ``rounds``, and rows of kind ``ratio``."""
-    found: dict[tuple[str, str], list[Mapping[str, Any]]] = defaultdict(list)
+    by_case: dict[tuple[str, str], list[Mapping[str, Any]]] = defaultdict(list)
     for each in rounds:
-        found[each["profile"], each["case"]].append(each)
-    order = {(profile, case.id): case for profile in {name for name, _ in found} for case in cases(profile)}
+        by_case[each["profile"], each["case"]].append(each)
+    order = {(profile, case.id): case for profile in {name for name, _ in by_case} for case in cases(profile)}
     rows = [
-        {**_row(case, [each["seconds"] for each in found[key]]), **median_load(found[key])}
+        {**_row(case, [each["seconds"] for each in by_case[key]]), **median_load(by_case[key])}
         for key, case in order.items()
-        if key in found
+        if key in by_case
     ]
     seconds: dict[str, dict[int, float]] = defaultdict(dict)
     busy = set()
-    for (_, case), group in found.items():
+    for (_, case), group in by_case.items():
         for repeat in sorted({each["seed"] for each in group}):
             mine = [each for each in group if each["seed"] == repeat]
             seconds[case][repeat] = statistics.median(each["seconds"] for each in mine)
@@ -133,9 +133,9 @@ def _compared(chosen: Iterable[Case]) -> list[list[Case]]:
         for is_compared in (True, False)
     ]
     for ids in together:
-        joined = [group for group in groups if any(case.id in ids for case in group)]
-        groups = [group for group in groups if group not in joined]
-        groups.append([case for group in joined for case in group])
+        parts = [group for group in groups if any(case.id in ids for case in group)]
+        groups = [group for group in groups if group not in parts]
+        groups.append([case for group in parts for case in group])
     return [group for group in groups if group]
 
 
@@ -161,7 +161,7 @@ def measure(names: Sequence[str], profile: str, seed: int, deadline: Deadline = 
             "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
         }  # fmt: skip
         try:
-            done = subprocess.run(
+            process = subprocess.run(
                 command, env=environment, cwd=folder, stdin=subprocess.DEVNULL, capture_output=True, text=True,
                 timeout=min(TIMEOUT_S, max(0.0, deadline.remaining_s)), check=False,
             )  # fmt: skip
@@ -169,8 +169,10 @@ def measure(names: Sequence[str], profile: str, seed: int, deadline: Deadline = 
             if not deadline.passed:
                 raise
         else:
-            if done.returncode:
-                raise RuntimeError(f"timing {', '.join(names)} failed:\n{_reasons(done.stdout)}{done.stderr[-1000:]}")
+            if process.returncode:
+                raise RuntimeError(
+                    f"timing {', '.join(names)} failed:\n{_reasons(process.stdout)}{process.stderr[-1000:]}"
+                )
         return _read(result)
 
 
@@ -182,8 +184,8 @@ def _reasons(output: str) -> str:
 
 def _read(result: Path) -> dict[str, list[float]]:
     lines = result.read_text().splitlines(keepends=True) if result.exists() else []
-    found = [json.loads(line) for line in lines if line.endswith("\n")]
-    return {each["case"]: each["seconds"] for each in found}
+    results = [json.loads(line) for line in lines if line.endswith("\n")]
+    return {each["case"]: each["seconds"] for each in results}
 
 
 def _row(case: Case, seconds: list[float]) -> dict[str, object]:

@@ -205,8 +205,8 @@ class TimedStore(Yardstick):
         backend: str = "rocksdb-indexed-batch",
         options: Mapping[str, object] | None = None,
     ) -> None:
-        found = backend_named(backend)
-        if found.persistent and backend.endswith("-indexed-batch"):
+        kind = backend_named(backend)
+        if kind.persistent and backend.endswith("-indexed-batch"):
             options = {"staging_buffer_bytes": STAGING_BYTES, **(options or {})}
         self.store: KeyValueStore = open_store(backend, path, durability=durability, options=options)
         self._offset = 0
@@ -254,8 +254,8 @@ def open_subject(case: Case, folder: Path) -> Yardstick:
     path = folder / "subject"
     if case.subject in YARDSTICKS:
         return YARDSTICKS[case.subject](path, case.durability)
-    given = {"checksums": case.checksums, "scan_checksums": case.scan_checksums}
-    return TimedStore(path, case.durability, case.subject, {name: False for name in given if not given[name]})
+    switches = {"checksums": case.checksums, "scan_checksums": case.scan_checksums}
+    return TimedStore(path, case.durability, case.subject, {name: False for name in switches if not switches[name]})
 
 
 COLLECT_INTERVAL_S = 0.1

@@ -38,11 +38,11 @@ def bare_seconds(folder: Path, durability: Durability, key: bytes) -> float | No
     openings = list(_openings(folder, durability))
     if not openings:
         return None
-    with ExitStack() as opened:
+    with ExitStack() as databases:
         began = perf_counter()
-        found = [opening(opened)(key) for opening in openings]
+        values = [opening(databases)(key) for opening in openings]
         seconds = perf_counter() - began
-    if not any(value is not None for value in found):
+    if not any(value is not None for value in values):
         raise LookupError(f"no database below {folder} has the key {key!r}")
     return seconds
 

@@ -1,28 +1,68 @@
-"""The experiment that measures the time until a store is open and restored after a kill."""
+"""The time until a store is open and restored after a kill, against the number of records in it.
+
+One changelog is written, from which each store is restored once, and closed cleanly, as a long-lived one mostly is on
+disk. Repeats come in rounds: each round has every backend once, in an order shuffled by the seed. In a repeat, commits
+of 1,000 records follow. In one more commit the process is killed after the changelog has it, and before the store has
+it. A fresh process opens the task. It replays that last commit, and those before it if a kill may lose them at this
+level.
+
+If a kill may lose them (RocksDB without a WAL loses its memtable), the commits almost fill a write buffer, with at most
+half as many records as the store has. Otherwise there are ten. A store that is not transactional is wiped and restored.
+
+In each repeat, the killed store is first opened by itself, without a changelog, and a copy of its files with the bare
+engine; each then looks one key up. Opening and recovering a store is compared with the latter. Some openings write a
+small file that must survive power loss, the mark that the store is open. These are also compared with the bare engine
+and such a file. The speed of the replay is compared with that of the restore that filled the store.
+"""
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
 from types import MappingProxyType
+from typing import Any
 
-from harness.budget import DEFAULT, NIGHT, SMOKE
-from harness.experiment import (
-    Experiment,
-    Request,
-    Row,
-    TrialPlacement,
-    TrialWorker,
-)
-from harness.experiments.opening import opening
-from harness.experiments.opening.opening import OpeningTrial
-from harness.experiments.opening.report import QUERY, REPORT
+from harness.budget import DEFAULT, NEVER, NIGHT, SMOKE, Deadline, TimeOverError
+from harness.experiment import Experiment, Request, Row, TrialPlacement, TrialWorker
+from harness.experiments.opening import steps
+from harness.experiments.opening.report import QUERY, REPORT, ratios
+from harness.folders import temporary_folder
+from harness.processes.child import figures_in
+from harness.processes.load import LoadWatch, load_columns
 from stores.config import StoreConfig
+from stores.errors import ConfigError
 from stores.interface import Durability
-from stores.registry import backends
+from stores.registry import backend_named, backends
 
+DEADLINE_S = 180
+DEADLINE_PER_RECORD_S = 0.0002
 RECORDS_PER_S = 50_000
 """The rate at which a slow machine writes a changelog and restores a store from it, in records per second."""
+
+
+@dataclass(frozen=True, slots=True)
+class OpeningTrial:
+    """Stores of the same size, one per backend, that are filled once, then killed and opened ``repeats`` times."""
+
+    backends: tuple[str, ...]
+    durability: Durability
+    records: int
+    repeats: int
+    seed: int
+
+    def __post_init__(self) -> None:
+        if not self.backends:
+            raise ConfigError("a trial of opening needs one or more backends")
+        for name in self.backends:
+            backend = backend_named(name)
+            if self.durability not in backend.durabilities or not backend.persistent:
+                raise ConfigError(f"{name} at {self.durability} keeps nothing to open: choose another")
+        if min(self.records, self.repeats) < 1:
+            raise ConfigError("records and repeats count from 1")
 
 
 @dataclass(frozen=True)
@@ -55,7 +95,7 @@ class Opening(Experiment[OpeningTrial]):
     unit = ""
     figures_by = {"opening": QUERY}
     report = REPORT
-    derived_by = opening.ratios
+    derived_by = ratios
     columns = {
         "opening": {
             "backend": str,
@@ -81,14 +121,14 @@ class Opening(Experiment[OpeningTrial]):
         """
         size, default = SIZES[request.profile], StoreConfig().backend
         persistent = {name: each for name, each in backends().items() if each.persistent}
-        chosen = request.among(persistent)
-        recovering = tuple(name for name in chosen if persistent[name].transactional)
+        names = request.among(persistent)
+        recovering = tuple(name for name in names if persistent[name].transactional)
         level, seed = Durability.CHANGELOG, request.seed
         trials = []
         for records in size.records:
             if recovering:
                 trials.append(OpeningTrial(recovering, level, records, size.repeats, seed))
-            trials += [OpeningTrial((name,), level, records, 1, seed) for name in chosen if name not in recovering]
+            trials += [OpeningTrial((name,), level, records, 1, seed) for name in names if name not in recovering]
         if default in recovering:
             trials += [OpeningTrial((default,), level, records, size.repeats, seed) for records in size.largest_records]
         return trials
@@ -99,7 +139,7 @@ class Opening(Experiment[OpeningTrial]):
 
     def run(self, trial: OpeningTrial, worker: TrialWorker) -> Iterable[Row]:
         """Return a row for each repeat. Raises: MeasurementFailedError."""
-        return opening.run_opening(trial, code=worker.code, within=worker.folder.parent, deadline=worker.deadline)
+        return run_opening(trial, code=worker.code, within=worker.folder.parent, deadline=worker.deadline)
 
     def extent(self, trial: OpeningTrial) -> tuple[str, int]:
         """Return the number of openings: a trial that the budget cuts has made some of them."""
@@ -117,3 +157,46 @@ class Opening(Experiment[OpeningTrial]):
         """Return the longest time until a store was ready."""
         longest_s = max(row["open_s"] + row["restore_s"] for row in rows)
         return f"{self.subject(trial)}: ready after {longest_s:.3f} s at most"
+
+
+def run_opening(
+    trial: OpeningTrial, *, code: str | None = None, within: Path | None = None, deadline: Deadline = NEVER
+) -> list[dict[str, Any]]:
+    """Return the rows of a trial, of kind "opening", one per repeat. ``code`` is the import path of its processes.
+
+    After ``deadline`` no store is filled or opened: there are fewer rows then.
+
+    Raises: MeasurementFailedError.
+    """
+    shared = {name: getattr(trial, name) for name in ("durability", "records", "seed")}
+    rows: list[dict[str, Any]] = []
+    filled: dict[str, float] = {}
+    # A process that the end of the time has killed measured nothing; the rows of those before it stay.
+    with temporary_folder("opening", within) as scratch, suppress(TimeOverError):
+        _step(trial, scratch, code, "log", {"backend": trial.backends[0], **shared})
+        for repeat in range(trial.repeats):
+            turns = list(trial.backends)
+            random.Random(f"opening {trial.seed} {repeat}").shuffle(turns)
+            for backend in turns:
+                if deadline.passed:
+                    return rows
+                order = {"backend": backend, **shared}
+                step = partial(_step, trial, scratch / backend, code)
+                if backend not in filled:
+                    # In its first round: a deadline that comes before the last store is filled leaves rows of others.
+                    (scratch / backend).mkdir()
+                    filled[backend] = step("fill", order)["restore_s"]
+                step("tail", order)
+                watch = LoadWatch()
+                figures = {**step("apart", {**order, "repeat": repeat}), **step("reopen", order)}
+                row = {"kind": "opening", "backend": backend, **shared, "repeat": repeat}
+                row["whole_restore_s"] = filled[backend]
+                rows.append({**row, **figures, **load_columns([watch.figures()])})
+    return rows
+
+
+def _step(
+    trial: OpeningTrial, folder: Path, code: str | None, step: str, arguments: Mapping[str, Any]
+) -> dict[str, Any]:
+    deadline_s = DEADLINE_S + DEADLINE_PER_RECORD_S * trial.records
+    return figures_in(folder, f"{steps.__name__}:{step}", arguments, deadline_s, code=code, killed=step == "tail")

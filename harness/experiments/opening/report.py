@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from statistics import median
+from typing import Any
 
+from harness.processes.load import is_busy
 from harness.report import text
 from harness.report.charts import Chart
 from harness.report.database import busy, interval_ends, medians
 from harness.report.figures import REPEATS_MIN, Figure
 from harness.report.listing import Column, Listing, Plot, Report
+from harness.report.ratios import ratio_of
+from stores.registry import backend_named
 
 KEY = ("durability", "backend", "records")
 
@@ -42,6 +47,96 @@ QUERY = f"""select durability, backend, records, count(*) as repeats,
 """Medians over repeats for each backend, level and size; *replay* is the tail's, *restore* that of the whole store."""
 
 
+BARE_AT_LEAST = 0.5
+"""A store may take twice as long to open and recover as its engine takes to open the same files."""
+REPLAY_AT_LEAST = 0.8
+"""The replay of the tail may be this much slower than a restore. It has fixed costs, and its keys are at random."""
+REPLAY_FROM_RECORDS = 10_000
+"""The smallest tail whose speed must be that of a restore. Fixed costs are most of the time of a smaller one."""
+
+
+def ratios(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return rows of kind "ratio", for each backend and level that does not replay its whole changelog.
+
+    The largest store opens within a second after a kill: more than 1 is faster. A store of any size, without the replay
+    of the tail, opens and recovers at most twice as slowly as the bare engine opens the same files. The tail is
+    replayed at the speed of a restore.
+    """
+    ready: dict[tuple[str, str], dict[int, list[Mapping[str, Any]]]] = {}
+    for row in rows:
+        if row["replayed"] >= row["records"]:
+            continue
+        by_size = ready.setdefault((row["backend"], row["durability"]), {})
+        by_size.setdefault(row["records"], []).append(row)
+    ratio_rows = []
+    for (backend, durability), by_size in sorted(ready.items()):
+        large = max(by_size)
+        shared = {"kind": "ratio", "subject": backend, "durability": durability, "records_per_commit": None}
+        ratio_rows.append(
+            {
+                **shared,
+                "claim": f"open and restored after a kill, with {large:,} records, against one second",
+                "yardstick": "one second",
+                "at_least": 1.0,
+                **ratio_of([1 / (row["open_s"] + row["restore_s"]) for row in by_size[large]], _busy(by_size[large])),
+            }
+        )
+        for size, group in sorted(by_size.items()):
+            of_size = (*_bare_ratios(backend_named(backend).engine, size, group), *_replay_ratio(size, group))
+            ratio_rows += [{**shared, **ratio} for ratio in of_size]
+    return ratio_rows
+
+
+def _bare_ratios(engine: str, size: int, rows: Iterable[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
+    """Yield the ratio to the bare engine and, for openings that write a mark, to the bare engine with such a mark."""
+    compared = [row for row in rows if row["bare_s"] is not None]
+    if not compared:
+        return
+    alone_s, bare_s = (median(row[name] for row in compared) for name in ("alone_s", "bare_s"))
+    marked = [row for row in compared if row.get("mark_s") is not None]
+    mark_s = median(row["mark_s"] for row in marked) if marked else None
+    bare = ratio_of([row["bare_s"] / row["alone_s"] for row in compared], _busy(compared))
+    rest_s = max(0.0, alone_s - bare_s - (mark_s or 0.0))
+    mark = "" if mark_s is None else f"mark {text.duration(mark_s)}, "
+    reason = (
+        None
+        if bare["ratio"] >= BARE_AT_LEAST
+        else f"{text.duration(alone_s)}: bare {text.duration(bare_s)}, {mark}rest {text.duration(rest_s)}"
+    )
+    yield {
+        "claim": f"opening and recovering {size:,} records, against opening the files with the bare engine",
+        "yardstick": f"bare {engine}",
+        "at_least": BARE_AT_LEAST,
+        "reason": reason,
+        **bare,
+    }
+    if mark_s is not None:
+        yield {
+            "claim": f"opening and recovering {size:,} records, against the bare engine and a durable mark",
+            "yardstick": f"bare {engine} and a mark",
+            "at_least": BARE_AT_LEAST,
+            **ratio_of([(row["bare_s"] + row["mark_s"]) / row["alone_s"] for row in marked], _busy(marked)),
+        }
+
+
+def _replay_ratio(size: int, rows: Iterable[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
+    """Yield the ratio of the speeds of the tail's replay and of the restore that filled the store."""
+    timed = [row for row in rows if row["restore_s"] and row.get("whole_restore_s")]
+    if timed:
+        replayed = median(row["replayed"] for row in timed)
+        speeds = [row["replayed"] / row["restore_s"] / (size / row["whole_restore_s"]) for row in timed]
+        yield {
+            "claim": f"records/s of the replay of a tail of {replayed:,.0f} records, against a restore of {size:,}",
+            "yardstick": "its restore",
+            "at_least": REPLAY_AT_LEAST if replayed >= REPLAY_FROM_RECORDS else None,
+            **ratio_of(speeds, _busy(timed)),
+        }
+
+
+def _busy(rows: Iterable[Mapping[str, Any]]) -> int:
+    return sum(map(is_busy, rows))
+
+
 def largest_state(
     figures: Iterable[Figure], durability: str, candidates: Collection[str] | None = None
 ) -> list[Figure]:
@@ -55,8 +150,8 @@ def largest_state(
             by_size.setdefault(figure["records"], []).append(figure)
 
     def weight(size: int) -> tuple[bool, bool, int]:
-        opened = by_size[size]
-        return sum(figure["repeats"] >= REPEATS_MIN for figure in opened) > 1, len(opened) > 1, size
+        of_size = by_size[size]
+        return sum(figure["repeats"] >= REPEATS_MIN for figure in of_size) > 1, len(of_size) > 1, size
 
     return by_size[max(by_size, key=weight)] if by_size else []
 

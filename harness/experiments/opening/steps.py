@@ -90,7 +90,7 @@ def apart(folder: Path, repeat: int, **order: Any) -> dict[str, Any]:
     from harness.experiments.opening.bare import bare_seconds  # It imports every engine.
 
     subject, state = StoreOfRecords(folder, **order), folder / STORE
-    kept = _copied(state, folder / "copy-kept")
+    original = _copied(state, folder / "copy-kept")
     try:
         without, mark = _copied(state, folder / "copy-bare"), folder / "copy-mark"
         _warm_up(folder / "copy-new", subject, bare_seconds)
@@ -100,15 +100,15 @@ def apart(folder: Path, repeat: int, **order: Any) -> dict[str, Any]:
             "bare_s": lambda: bare_seconds(without, subject.level, _KEY),
             "mark_s": lambda: None if _keeps_mark(subject) else _mark_seconds(mark),
         }
-        found = {}
+        seconds = {}
         for name in sorted(timed, reverse=repeat % 2 == 1):
             # A sync of one file may otherwise wait for those that were written before.
             os.sync()
-            found[name] = timed[name]()
-        return found
+            seconds[name] = timed[name]()
+        return seconds
     finally:
         shutil.rmtree(state)
-        kept.replace(state)
+        original.replace(state)
         for copy in folder.glob("copy-*"):
             shutil.rmtree(copy)
 

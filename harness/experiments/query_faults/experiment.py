@@ -1,27 +1,79 @@
-"""The experiment that breaks Spark under stateful queries."""
+"""The experiment that breaks Spark under stateful queries.
+
+A trial needs events, the Spark of its fault, drivers one after the other, and the checks.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import json
+import subprocess
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 from harness.budget import DEFAULT, NIGHT, SMOKE
-from harness.experiment import (
-    Request,
-    Row,
-    TrialPlacement,
-    TrialWorker,
-)
-from harness.experiments.judged import Judged
-from harness.experiments.query_faults.faults import FAULTS, FULL_DISKS, KINDS
-from harness.experiments.query_faults.run import examine
-from harness.experiments.query_faults.trial import COUNT, WORKLOADS, QueryTrial
+from harness.checkers.counting import leading_stores
+from harness.experiment import Request, Row, TrialPlacement, TrialWorker, check_counts
+from harness.experiments.judged import ANOMALY, JUDGED_COLUMNS, VALID, Judged
+from harness.experiments.query_faults.faults import CLUSTER, FAULTS, FULL_DISKS, KINDS, Course, QueryFault
+from harness.experiments.query_faults.notes import Notes
 from harness.mutants import QUERY_TRIALS
+from harness.processes.child import MeasurementFailedError, child_environment, end, last_complaint, python, start
+from harness.processes.spark_cluster import SparkCluster, end_session
 from harness.scenario import Grid, cut_to, full_names, times
 from harness.workloads.suggestion import check_known
-from stores.registry import ALIASES, backends
+from stores.changelog.files.partition_log import FAILPOINTS
+from stores.errors import ConfigError
+from stores.registry import ALIASES, backend_named, backends
+from stores.spark import local_state
+
+COUNT = "count"
+WORKLOADS: Mapping[str, str] = MappingProxyType(
+    {
+        COUNT: "counts by name",
+        "timers": "timers by event time",
+        "flights_by_hour": "departures in windows, by the function of a task",
+        "aircraft_sessions": "flights in sessions, by the function of a task",
+    }
+)
+"""The queries, by name, and what each of them keeps. ``harness.spark.query_faults`` has them."""
+
+
+@dataclass(frozen=True, slots=True)
+class QueryTrial:
+    """The query ``workload`` over stores of ``backend`` under ``fault``. ``seed`` determines its events."""
+
+    fault: str
+    backend: str
+    seed: int = 1
+    mutant: str = ""
+    workload: str = COUNT
+
+    def __post_init__(self) -> None:
+        """Raise ConfigError for an unknown name."""
+        check_known("fault of a query called", FAULTS, self.fault)
+        check_known("query called", WORKLOADS, self.workload)
+        backend_named(self.backend)
+        if self.mutant:
+            check_known("mutant of queries called", QUERY_TRIALS, self.mutant)
+        check_counts(seed=self.seed)
+        if self.fault in FULL_DISKS and not backend_named(self.backend).persistent:
+            raise ConfigError(f"{self.backend} has no files: choose another backend for a full disk")
+
+
+KILLED_AT = (*FAILPOINTS, local_state.RESTORED, local_state.BETWEEN_STORES, local_state.COMMITTED)
+"""The failpoints of a batch."""
+DEADLINE_S = 900.0
+"""The time that one driver may take."""
+DISK_BYTES = 48 << 20
+"""The size of a disk that is filled."""
+_POLL_S = 0.1
+PROGRAM = "harness.spark.query_faults"
+
 
 _NUMBERS = {
     "struck": "struck",
@@ -103,26 +155,9 @@ class QueryFaults(Judged[QueryTrial]):
     method = _METHOD
     columns = {
         "query_fault": {
-            "backend": str,
-            "fault": str,
-            "workload": str,
-            "meaning": str,
-            "mutant": str,
-            "seed": int,
-            "scenario": str,
-            "batches": int,
-            "rows": int,
-            "drivers": int,
-            "restarts": int,
-            "struck": int,
-            "late": int,
-            "restored_versions": int,
-            "restored_bytes": int,
-            "result": str,
-            "expected": str,
-            "detail": str,
-            "seconds": float,
-            "repeat_command": str,
+            **JUDGED_COLUMNS,
+            **dict.fromkeys(("backend", "fault", "workload", "meaning"), str),
+            **dict.fromkeys(("rows", *_NUMBERS.values()), int),
         }
     }
 
@@ -134,12 +169,12 @@ class QueryFaults(Judged[QueryTrial]):
         """
         if request.profile not in (NIGHT, DEFAULT):
             return []
-        chosen = [name for name in request.among(ALIASES.values()) if backends()[name].persistent]
-        if not chosen:
+        names = [name for name in request.among(ALIASES.values()) if backends()[name].persistent]
+        if not names:
             return []
-        counts, others = count_trials(chosen, request.seed), other_trials(chosen, request.seed)
+        counts, others = count_trials(names, request.seed), other_trials(names, request.seed)
         if request.profile == NIGHT:
-            return [*counts, *others, *mutant_trials(chosen[0], request.seed)]
+            return [*counts, *others, *mutant_trials(names[0], request.seed)]
         return [each[request.seed % len(each)] for each in (counts, others)]
 
     def cost_s(self, trial: QueryTrial) -> float:
@@ -164,8 +199,8 @@ def count_trials(backends: Sequence[str], seed: int) -> list[QueryTrial]:
     """Return a trial for each fault under the query that counts, and one for each backend if it fills a disk."""
     trials = []
     for number, fault in enumerate(FAULTS):
-        chosen = backends if fault in FULL_DISKS else [backends[(seed + number) % len(backends)]]
-        trials += [QueryTrial(fault, backend, seed) for backend in chosen]
+        names = backends if fault in FULL_DISKS else [backends[(seed + number) % len(backends)]]
+        trials += [QueryTrial(fault, backend, seed) for backend in names]
     return trials
 
 
@@ -184,3 +219,121 @@ def other_trials(backends: Sequence[str], seed: int) -> list[QueryTrial]:
 def mutant_trials(backend: str, seed: int) -> list[QueryTrial]:
     """Return a trial for each mutant of queries, under the fault that must detect it."""
     return QueryGrid(backends=(backend,), mutants=tuple(QUERY_TRIALS)).plan(seed)
+
+
+def examine(trial: QueryTrial, folder: Path, say: Callable[[str], None]) -> dict[str, Any]:
+    """Run a trial in ``folder``, and return the results of its row.
+
+    Raises: MeasurementFailedError if a driver fails by itself.
+    """
+    fault = FAULTS[trial.fault]
+    batches = len(KILLED_AT) + 2 if fault.kills else fault.batches
+    for name in ("events", "local", "state", "nothing"):
+        (folder / name).mkdir(parents=True)
+    notes = Notes(folder)
+    with ExitStack() as stack:
+        if fault.full != "nothing":
+            stack.enter_context(_small_disk(folder / fault.full))
+        cluster = None
+        if fault.master == CLUSTER:
+            cluster = stack.enter_context(SparkCluster(2, cores=fault.cores))
+        arguments = {
+            "master": "local[2]" if cluster is None else cluster.master,
+            "max_failures": fault.max_failures,
+            "settings": dict(fault.settings),
+            "workload": trial.workload,
+            "seed": trial.seed,
+            "batches": batches,
+            "partitions": fault.partitions,
+            "fault": trial.fault,
+            "killed_at": KILLED_AT if fault.kills else (),
+            "full": fault.full,
+            "mutant": trial.mutant,
+            "backend": trial.backend,
+            "durability": fault.durability,
+            "retention": dict(fault.retention),
+            "shared_local": fault.shared_local,
+        }
+        (folder / "arguments.json").write_text(json.dumps(arguments))
+        starts = 0
+        while not (folder / "figures.json").exists():
+            starts += 1
+            if starts > fault.starts_max:
+                raise MeasurementFailedError(
+                    f"the driver of {trial.fault!r} ended: {last_complaint(folder) or 'it said nothing'}"
+                )
+            say(f"{trial.fault}: driver {starts}")
+            with _driver(folder) as process:
+                deadline = time.monotonic() + DEADLINE_S
+                while process.poll() is None:
+                    if time.monotonic() > deadline:
+                        raise MeasurementFailedError(f"a driver of {trial.fault!r} took more than {DEADLINE_S:.0f} s")
+                    if cluster is not None and notes.has("lose a machine") and notes.once("lost"):
+                        notes.add("lost", {})
+                        cluster.kill_worker(0)
+                    time.sleep(_POLL_S)
+        figures = json.loads((folder / "figures.json").read_text())
+        survivor, lost = ("", "") if cluster is None else (str(cluster.local_folder(1)), str(cluster.local_folder(0)))
+    wrong = problems(fault, trial, figures, notes, batches, survivor, lost)
+    appends = notes.lines("appends")
+    return {
+        "batches": batches,
+        "rows": figures["rows"],
+        "drivers": starts,
+        "restarts": len(figures["errors"]),
+        "struck": fault.struck(notes),
+        "late": sum(each["result"] != "first" for each in appends),
+        "restored_versions": sum(each["versions"] for each in notes.lines("restores")),
+        "restored_bytes": sum(each["bytes"] for each in notes.lines("restores")),
+        "result": ANOMALY if wrong else VALID,
+        "detail": "; ".join(wrong),
+    }
+
+
+def problems(
+    fault: QueryFault, trial: QueryTrial, figures: dict[str, Any], notes: Any, batches: int, survivor: str, lost: str
+) -> list[str]:
+    """Return every way in which the trial did not end as promised, from its ``figures`` and ``notes``.
+
+    Local copies are below ``survivor`` and ``lost`` if the fault loses a machine. Raises: MeasurementFailedError if the
+    fault did not strike.
+    """
+    errors = figures["errors"]
+    wrong = [
+        *figures["wrong"],
+        "" if figures["rows"] else "the answer has no rows",
+        "" if batches - 1 in figures["versions"] else f"the state has no version {batches - 1}",
+        leading_stores(notes.lines("commits"), notes.lines("appends")),
+    ]
+    if len(errors) != fault.fails and (errors or not fault.may_go_on):
+        wrong.append(f"the query failed {len(errors)} times, not {fault.fails}: {' '.join(errors)[:300]}")
+    wrong += [f"an error does not say {fault.error!r}: {error[:300]}" for error in errors if fault.error not in error]
+    if not fault.struck(notes):
+        raise MeasurementFailedError(f"the fault {trial.fault!r} did not come to pass")
+    wrong += fault.evidence(Course(notes, batches, fault.partitions, survivor, lost))
+    return [each for each in wrong if each]
+
+
+@contextmanager
+def _driver(folder: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """Start a driver; at the end it and all that it started are killed, also Python workers that outlived it."""
+    process = start(python(PROGRAM, str(folder)), folder, child_environment(None, folder), leads_session=True)
+    try:
+        yield process
+    finally:
+        end_session(process)
+        end(process)
+
+
+@contextmanager
+def _small_disk(folder: Path) -> Iterator[None]:
+    """Mount a small file system in memory at a folder. Raises: MeasurementFailedError if that is refused."""
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", f"size={DISK_BYTES}", "tmpfs", str(folder)], capture_output=True, check=False
+    )
+    if mounted.returncode:
+        raise MeasurementFailedError(f"no small disk can be mounted: {mounted.stderr.decode().strip()}")
+    try:
+        yield
+    finally:
+        subprocess.run(["umount", "--lazy", str(folder)], capture_output=True, check=False)

@@ -198,22 +198,22 @@ def _install(folder: Path, mutant: str) -> None:
     def noted(self: LocalState, log: PartitionLog, version: int | None, version_id: str | None = None) -> int:
         read.update(versions=0, bytes=0, snapshots=0)
         before = self.version
-        found = bring_to(self, log, version, version_id)
+        position = bring_to(self, log, version, version_id)
         facts = {"partition": log.partition, "after": before, "to": version, "path": str(self._path)}
         notes.add("restores", {**facts, **read})
-        return found
+        return position
 
     def appended(self: PartitionLog, header: Header, changes: Mapping[str, StoreChanges]) -> Header:
         facts = {"version": header.version, "partition": self.partition}
         try:
-            written = append(self, header, changes)
+            answer = append(self, header, changes)
         except StoreError as error:
             notes.add("appends", {**facts, "zombie": bool(_is_zombie), "result": type(error).__name__})
             raise
         else:
-            result = "first" if written.id == header.id else "not first"
+            result = "first" if answer.id == header.id else "not first"
             notes.add("appends", {**facts, "zombie": bool(_is_zombie), "result": result})
-            return written
+            return answer
         finally:
             while _is_zombie:
                 notes.once(f"zombie {_is_zombie.pop()} ended")

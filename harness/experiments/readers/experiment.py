@@ -8,16 +8,9 @@ from types import MappingProxyType
 from typing import Any, cast
 
 from harness.budget import NIGHT, SMOKE
-from harness.experiment import (
-    Request,
-    Row,
-    TrialPlacement,
-    TrialWorker,
-    check_counts,
-)
-from harness.experiments.judged import Judged
-from harness.experiments.readers.run import COUNTS, examine
-from harness.experiments.readers.trial import ReadersTrial
+from harness.experiment import Request, Row, TrialPlacement, TrialWorker, check_counts
+from harness.experiments.judged import JUDGED_COLUMNS, Judged
+from harness.experiments.readers.run import COUNTS, ReadersTrial, examine
 from harness.mutants import fitting
 from harness.scenario import Grid, cut_to, full_names, times
 from harness.typed_maps import check_kind
@@ -93,10 +86,9 @@ class Readers(Judged[ReadersTrial]):
     method = _METHOD
     columns = {
         "isolation": {
-            **dict.fromkeys(("trial", "backend", "durability", "mutant", "scenario"), str),
-            **dict.fromkeys(("expected", "result", "detail", "repeat_command"), str),
-            **dict.fromkeys(("seed", *COUNTS), int),
-            "seconds": float,
+            **JUDGED_COLUMNS,
+            **dict.fromkeys(("trial", "backend", "durability"), str),
+            **dict.fromkeys(COUNTS, int),
         }
     }
 

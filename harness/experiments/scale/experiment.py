@@ -2,37 +2,87 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import contextlib
+import shutil
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from harness.budget import DEFAULT, NIGHT, SMOKE
+from harness.budget import DEFAULT, NEVER, NIGHT, SMOKE, TIME_OVER, Deadline, TimeOverError
 from harness.experiment import (
     Columns,
     Experiment,
-    Failure,
     Figures,
     Request,
     Row,
     Rows,
     TrialPlacement,
     TrialWorker,
+    check_counts,
 )
-from harness.experiments.scale.report import REPORT, finding, is_cut, scale, scale_tables
-from harness.experiments.scale.scale import (
-    LIMITED_MEMORY_BYTES,
-    LIMITED_RECORDS,
-    LIMITED_VALUE_BYTES,
-    ScaleTrial,
-    run_scale,
-)
-from harness.report.page import Page, TextTable
+from harness.experiments.scale import steps
+from harness.experiments.scale.report import QUERY, REPORT, finding, is_cut
+from harness.experiments.scale.steps import LEVEL
+from harness.experiments.store_of_records import STORE
+from harness.processes.apart import NoMemoryLimitError, memory_limit
+from harness.processes.child import MeasurementFailedError, figures_in
+from harness.progress import ProgressFile
+from harness.report import text
+from harness.report.page import Page
 from harness.scenario import Grid, cut_to, full_names, set_to
-from stores.registry import ALIASES, backends
+from stores.errors import ConfigError
+from stores.registry import ALIASES, backend_named, backends
 
+DEADLINE_S = 600
+DEADLINE_PER_RECORD_S = 0.005
 RECORDS_PER_S = 40_000
 """The rate at which a slow machine puts, reads and restores records, all together."""
+DISK_TIMES = 5
+"""Room for a store in half-full pages and a compaction of it, or for it and its changelog, in sizes of the state."""
+Say = Callable[[str], None]
+
+
+LIMIT_TIMES = 4
+"""A limited store has this many times as many bytes of keys and values as its processes may use memory."""
+KEY_BYTES = 16
+LIMITED_RECORDS, LIMITED_VALUE_BYTES, LIMITED_MEMORY_BYTES = 280_000, 4_000, 256 << 20
+"""A store that exceeds a limit four times, where the limit leaves room for Python and the caches of an engine."""
+
+
+@dataclass(frozen=True, slots=True)
+class ScaleTrial:
+    """A store of ``records`` records with keys at random, at level CHANGELOG.
+
+    ``memory_max_bytes`` limits the memory of the processes that use it, page cache included; 0 for no limit.
+    """
+
+    backend: str
+    records: int
+    seed: int
+    value_bytes: int = 100
+    memory_max_bytes: int = 0
+
+    def __post_init__(self) -> None:
+        """Raise ConfigError for a backend that keeps nothing, and for numbers that make no sense."""
+        check_counts(records=self.records, value_bytes=self.value_bytes)
+        if not backend_named(self.backend).persistent:
+            raise ConfigError(f"{self.backend} has no files, so its state is bounded by memory: choose another backend")
+        if LEVEL not in backend_named(self.backend).durabilities:
+            raise ConfigError(f"{self.backend} does not support durability {LEVEL}: choose another backend")
+        if not 0 <= self.memory_max_bytes * LIMIT_TIMES <= self.state_bytes:
+            raise ConfigError(
+                f"{self.records:,} records of {KEY_BYTES + self.value_bytes:,} bytes are less than {LIMIT_TIMES} times "
+                f"{self.memory_max_bytes:,} bytes of memory: take more records, or less memory"
+            )
+
+    @property
+    def state_bytes(self) -> int:
+        """The bytes of all keys and values."""
+        return self.records * (KEY_BYTES + self.value_bytes)
+
+
 SHARED_COLUMNS: Columns = MappingProxyType(
     {
         "backend": str,
@@ -110,8 +160,12 @@ class Scale(Experiment[ScaleTrial]):
     share = 5
     night_share = 16
     unit = ""
+    report = REPORT
+    failed_by = f"""select backend || ' with ' || exact(records) || ' records: ' || problem as sentence
+        from scale where problem <> '' and problem not like '{TIME_OVER}%'"""
+    """Stores that did not show what was put, and processes that failed before their time was over."""
     figures_by = {
-        "scale": scale,
+        "scale": QUERY,
         "scale_part": "select * from scale_part order by backend, records_there, seed",
     }
     columns = {
@@ -141,9 +195,9 @@ class Scale(Experiment[ScaleTrial]):
 
     def plan(self, request: Request) -> list[ScaleTrial]:
         """Return a trial for each size of the profile, with the indexed batch of each engine that has files."""
-        chosen = tuple(name for name in request.among(ALIASES.values()) if backends()[name].persistent)
-        size = replace(SIZES[request.profile], backends=chosen, large_backends=chosen)
-        return size.plan(request.seed) if chosen else []
+        names = tuple(name for name in request.among(ALIASES.values()) if backends()[name].persistent)
+        size = replace(SIZES[request.profile], backends=names, large_backends=names)
+        return size.plan(request.seed) if names else []
 
     def cost_s(self, trial: ScaleTrial) -> float:
         """Return the time of a slow machine."""
@@ -152,9 +206,9 @@ class Scale(Experiment[ScaleTrial]):
     def run(self, trial: ScaleTrial, worker: TrialWorker) -> Iterable[Row]:
         """Return a row, with None for what was not measured, and one for each part of the puts."""
         worker.folder.mkdir()
-        found = run_scale(trial, worker.folder, say=worker.say, code=worker.code, deadline=worker.deadline)
+        rows = run_scale(trial, worker.folder, say=worker.say, code=worker.code, deadline=worker.deadline)
         load = ("others_share", "steal_share")
-        return [{**{name: None for name in self.columns[row["kind"]] if name not in load}, **row} for row in found]
+        return [{**{name: None for name in self.columns[row["kind"]] if name not in load}, **row} for row in rows]
 
     def subject(self, trial: ScaleTrial) -> str:
         """Return the backend, the size and the limit."""
@@ -175,18 +229,74 @@ class Scale(Experiment[ScaleTrial]):
             f"restored in {row['restore_s']:.1f} s"
         )
 
-    def failures(self, figures: Figures, rows: Rows) -> list[Failure]:
-        """Return each store that did not show what was put, and each process that failed before its time was over."""
-        return [
-            Failure(f"{row['backend']} with {row['records']:,} records: {row['problem']}")
-            for row in rows.get("scale", ())
-            if row["problem"] and not is_cut(row)
-        ]
-
-    def tables(self, figures: Figures, rows: Rows) -> list[TextTable]:
-        """Return the tables of the page."""
-        return scale_tables(figures)
-
     def page(self, figures: Figures, rows: Rows, facts: Mapping[str, Any]) -> Page:
         """Return the page about stores of many records."""
         return REPORT.page(figures, findings=[finding(figures["scale"])])
+
+
+def run_scale(
+    trial: ScaleTrial, folder: Path, *, say: Say = lambda _: None, code: str | None = None, deadline: Deadline = NEVER
+) -> list[dict[str, Any]]:
+    """Return a row of kind "scale", and rows of kind "scale_part" for the parts of the puts.
+
+    ``folder`` exists and is empty. If a process fails, or a limit on memory can't be set, the row says so as its
+    ``problem``, and lacks what was not measured. So does one whose time was over: see ``is_cut``. No process is
+    started after ``deadline``.
+    """
+    shared = {"backend": trial.backend, "durability": str(LEVEL), "records": trial.records}
+    shared |= {"value_bytes": trial.value_bytes, "memory_max_bytes": trial.memory_max_bytes, "seed": trial.seed}
+    row: dict[str, Any] = {"kind": "scale", **shared, "state_bytes": trial.state_bytes, "problem": "", "unlimited": ""}
+    parts: list[list[float]] = []
+    try:
+        _check_room(trial, folder)
+        with contextlib.ExitStack() as stack:
+            group = stack.enter_context(memory_limit(trial.memory_max_bytes)) if trial.memory_max_bytes else None
+            for figures in _steps(trial, folder, group, say, code, deadline):
+                parts += figures.pop("parts", [])
+                row |= figures
+    except NoMemoryLimitError as error:
+        row["unlimited"] = str(error)
+    except (MeasurementFailedError, TimeOverError) as error:
+        limit = f", with a limit of {text.size(trial.memory_max_bytes)} of memory" if trial.memory_max_bytes else ""
+        row["problem"] = f"{error}{limit}"
+    wrong = [row.pop(name, "") for name in ("read_wrong", "restore_wrong")]
+    row["problem"] = "; ".join(filter(None, [row["problem"], *wrong]))
+    if parts:
+        row["puts_per_s"] = sum(count for count, _ in parts) / row.pop("put_s")
+    if row.get("restore_s"):
+        row["restore_per_s"] = trial.records / row["restore_s"]
+    return [row, *({"kind": "scale_part", **shared, **each} for each in _part_rows(parts))]
+
+
+def _steps(trial: ScaleTrial, folder: Path, group: Path | None, say: Say, code: str | None, deadline: Deadline) -> Any:
+    order = {"backend": trial.backend, "durability": str(LEVEL), "records": trial.records}
+    order |= {"value_bytes": trial.value_bytes, "seed": trial.seed}
+    memory = f", {text.size(trial.memory_max_bytes)} of memory" if group is not None else ""
+    deadline_s = DEADLINE_S + DEADLINE_PER_RECORD_S * trial.records
+    with ProgressFile(
+        folder / steps.PROGRESS_FILE, lambda line: say(f"{trial.backend}, {trial.records:,} records{memory}: {line}")
+    ):
+        for step in (steps.load, steps.read, steps.log, steps.restore):
+            if deadline.passed:
+                raise TimeOverError(TIME_OVER)
+            if step is steps.log:
+                # The same records are restored into another store.
+                shutil.rmtree(folder / STORE)
+            yield figures_in(folder, step, order, deadline_s, code=code, group=group)
+
+
+def _part_rows(parts: list[list[float]]) -> list[dict[str, Any]]:
+    rows, there = [], 0
+    for count, seconds in parts:
+        there += int(count)
+        rows.append({"records_there": there, "puts_per_s": count / seconds if seconds else None})
+    return rows
+
+
+def _check_room(trial: ScaleTrial, folder: Path) -> None:
+    free, needed = shutil.disk_usage(folder).free, DISK_TIMES * trial.state_bytes
+    if free < needed:
+        raise MeasurementFailedError(
+            f"{folder.parent} has {text.size(free)} free and up to {text.size(needed)} are needed: set TMPDIR to a "
+            "folder with more room"
+        )

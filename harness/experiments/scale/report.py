@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from harness.budget import TIME_OVER
-from harness.experiments.scale.scale import LEVEL
-from harness.experiments.scale.steps import COMMIT_BYTES_MAX, COMMIT_RECORDS, LOOKUPS_MAX, PARTS, SCAN_RECORDS
-from harness.processes.load import is_busy
+from harness.experiments.scale.steps import COMMIT_BYTES_MAX, COMMIT_RECORDS, LEVEL, LOOKUPS_MAX, PARTS, SCAN_RECORDS
 from harness.report import text
 from harness.report.charts import Chart
-from harness.report.figures import Figure, Figures, in_order
+from harness.report.database import busy
+from harness.report.figures import Figure
 from harness.report.listing import Column, Listing, Plot, Report
-from harness.report.page import PageFinding, TextTable
-from harness.report.rows import Row
+from harness.report.page import PageFinding
 
 _METHOD = f"""\
 A process puts all records into a new store at level CHANGELOG, in commits of {COMMIT_RECORDS:,}. Runs after the 23rd of
@@ -33,12 +31,9 @@ one store, not repeated.
 """
 
 
-def scale(rows: Iterable[Row]) -> list[Figure]:
-    """Return a figure for each store, with ``disk_times``, its bytes on disk over those of its keys and values."""
-    return in_order(
-        {**row, "kind": "scale", "busy": is_busy(row), "disk_times": _times(row["bytes_on_disk"], row["state_bytes"])}
-        for row in rows
-    )
+QUERY = f"""select *, {busy("scale")} as busy, 1.0 * bytes_on_disk / nullif(state_bytes, 0) as disk_times
+    from scale order by backend, busy, bytes_on_disk, records"""
+"""The stores, with ``disk_times``, the bytes on disk over those of the keys and values."""
 
 
 def is_cut(row: Mapping[str, Any]) -> bool:
@@ -48,15 +43,11 @@ def is_cut(row: Mapping[str, Any]) -> bool:
 
 def finding(figures: Sequence[Figure]) -> PageFinding:
     """Return how many stores showed what was put. Those whose time was over, or that had no limit, do not count."""
-    tried = [figure for figure in figures if not is_cut(figure) and not figure["unlimited"]]
-    good = sum(not figure["problem"] for figure in tried)
+    measured = [figure for figure in figures if not is_cut(figure) and not figure["unlimited"]]
+    good = sum(not figure["problem"] for figure in measured)
     return PageFinding(
-        "stores of many records", len(tried), good, "showed every record, in the memory that they may use"
+        "stores of many records", len(measured), good, "showed every record, in the memory that they may use"
     )
-
-
-def _times(above: float | None, below: float | None) -> float | None:
-    return above / below if above and below else None
 
 
 _STORE = (
@@ -100,11 +91,6 @@ _SIZES = Listing(
         ),
     ),
 )
-
-
-def scale_tables(figures: Figures) -> list[TextTable]:
-    """Return a table of speeds and one of sizes."""
-    return [*_SPEEDS.tables(figures), *_SIZES.tables(figures)]
 
 
 _MARKS = f"""with part as (

@@ -19,10 +19,11 @@ from harness.experiments.store_of_records import INPUT, STORE, StoreOfRecords
 from harness.experiments.throughput.measurement import bytes_on_disk, peak_memory_bytes
 from harness.progress import note_progress
 from harness.workloads.ycsb import KEY_BYTES, Values, keys_of
-from stores.interface import KeyValueStore
+from stores.interface import Durability, KeyValueStore
 from stores.registry import backend_named
 from stores.tasks import RestoreProgress
 
+LEVEL = Durability.CHANGELOG
 PROGRESS_FILE = "progress"
 COMMIT_RECORDS, COMMIT_BYTES_MAX = 10_000, 4 << 20
 """The records of a commit, or a tenth of all if that is less, or fewer that have so many bytes."""
@@ -94,23 +95,23 @@ def read(folder: Path, **order: Any) -> dict[str, Any]:
             wrong.append(f"its committed offset is {store.committed_offset(INPUT)}, not {records}")
         part = max(1, records // PARTS)
         places = {"old": (0, part), "new": (records - part, records), "absent": (records, records + part)}
-        found: dict[str, float] = {}
+        speeds: dict[str, float] = {}
         for kind, (low, high) in places.items():
             numbers = random.integers(low, high, min(LOOKUPS_MAX, 4 * part))
             expected = None if kind == "absent" else values
-            found[f"gets_{kind}_per_s"], missed = _looked_up(
+            speeds[f"gets_{kind}_per_s"], wrong_values = _looked_up(
                 store, numbers, expected, ProgressWriter(folder, f"get {kind}")
             )
-            wrong += [f"{missed:,} lookups of {kind} keys gave another value"] if missed else []
-        found["scan_per_s"], unsorted = _short_scans(store, random.integers(0, records, SCANS))
+            wrong += [f"{wrong_values:,} lookups of {kind} keys gave another value"] if wrong_values else []
+        speeds["scan_per_s"], unsorted = _short_scans(store, random.integers(0, records, SCANS))
         began = perf_counter()
-        counted, also_unsorted = _counted(store.all(), ProgressWriter(folder, "scan"), records)
-        found["whole_scan_per_s"] = counted / (perf_counter() - began)
-        if counted != records:
-            wrong.append(f"a scan shows {counted:,} records, not {records:,}")
+        scanned, also_unsorted = _counted(store.all(), ProgressWriter(folder, "scan"), records)
+        speeds["whole_scan_per_s"] = scanned / (perf_counter() - began)
+        if scanned != records:
+            wrong.append(f"a scan shows {scanned:,} records, not {records:,}")
         wrong += ["a scan is not in the order of keys"] if unsorted or also_unsorted else []
         peak_bytes = peak_memory_bytes()
-    return {"open_s": open_s, **found, "read_peak_bytes": peak_bytes, "read_wrong": "; ".join(wrong)}
+    return {"open_s": open_s, **speeds, "read_peak_bytes": peak_bytes, "read_wrong": "; ".join(wrong)}
 
 
 def log(folder: Path, **order: Any) -> dict[str, Any]:
@@ -124,21 +125,21 @@ def restore(folder: Path, **order: Any) -> dict[str, Any]:
     """Open a task without files, which restores its store from the changelog."""
     subject, progress = StoreOfRecords(folder, **order), ProgressWriter(folder, "restore")
     records = subject.records
-    told: list[RestoreProgress] = []
+    last_progress: list[RestoreProgress] = []
 
     def on_restore(now: RestoreProgress) -> None:
-        told[:] = [now]
+        last_progress[:] = [now]
         progress.say(now.records, records)
 
     with subject.log() as changelog, subject.task(changelog, on_restore, "state-of-task") as task:
         numbers = np.random.default_rng(subject.seed).integers(0, records, min(1_000, records))
-        _, missed = _looked_up(task.store(STORE), numbers, subject.values, progress)
+        _, wrong_values = _looked_up(task.store(STORE), numbers, subject.values, progress)
         peak_bytes = peak_memory_bytes()
-    restored = told[-1].records if told else 0
+    restored = last_progress[-1].records if last_progress else 0
     wrong = [f"{restored:,} records were restored, not {records:,}"] if restored != records else []
-    wrong += [f"{missed:,} lookups after the restore gave another value"] if missed else []
+    wrong += [f"{wrong_values:,} lookups after the restore gave another value"] if wrong_values else []
     return {
-        "restore_s": told[-1].seconds if told else None,
+        "restore_s": last_progress[-1].seconds if last_progress else None,
         "restore_peak_bytes": peak_bytes,
         "restore_wrong": "; ".join(wrong),
     }
@@ -146,21 +147,21 @@ def restore(folder: Path, **order: Any) -> dict[str, Any]:
 
 def _looked_up(store: Any, numbers: Any, values: Values | None, progress: ProgressWriter) -> tuple[float, int]:
     """Look up the keys of ``numbers``. Return lookups per second, and how many gave another value than ``values``."""
-    seconds, done, missed = 0.0, 0, 0
+    seconds, count, wrong_values = 0.0, 0, 0
     get = store.get
     for at in range(0, len(numbers), _LOOKUPS_AT_ONCE):
         some = numbers[at : at + _LOOKUPS_AT_ONCE]
         keys = keys_of(some)
         began = perf_counter()
-        found = [get(key) for key in keys]
+        answers = [get(key) for key in keys]
         seconds += perf_counter() - began
-        done += len(keys)
-        for number, key, value in zip(some.tolist(), keys, found, strict=True):
-            missed += value != (None if values is None else values.value(key, number))
-        progress.say(done, len(numbers), "lookups")
+        count += len(keys)
+        for number, key, value in zip(some.tolist(), keys, answers, strict=True):
+            wrong_values += value != (None if values is None else values.value(key, number))
+        progress.say(count, len(numbers), "lookups")
         if seconds >= LOOKUP_S:
             break
-    return done / seconds, missed
+    return count / seconds, wrong_values
 
 
 def _short_scans(store: KeyValueStore, numbers: Any) -> tuple[float, bool]:
@@ -172,8 +173,8 @@ def _short_scans(store: KeyValueStore, numbers: Any) -> tuple[float, bool]:
             pairs = list(islice(scan, SCAN_RECORDS))
         seconds += perf_counter() - began
         scanned += len(pairs)
-        found = [each for each, _ in pairs]
-        unsorted |= found != sorted(set(found)) or found[:1] != [key]
+        keys = [each for each, _ in pairs]
+        unsorted |= keys != sorted(set(keys)) or keys[:1] != [key]
         if seconds >= LOOKUP_S:
             break
     return scanned / seconds, unsorted
@@ -181,13 +182,13 @@ def _short_scans(store: KeyValueStore, numbers: Any) -> tuple[float, bool]:
 
 def _counted(pairs: Iterable[tuple[bytes, bytes]], progress: ProgressWriter, records: int) -> tuple[int, bool]:
     """Return the number of pairs, and whether any key was out of order."""
-    last, counted, unsorted = b"", 0, False
-    for counted, (key, _) in enumerate(pairs, 1):
+    last, count, unsorted = b"", 0, False
+    for count, (key, _) in enumerate(pairs, 1):
         unsorted |= key <= last
         last = key
-        if counted % COMMIT_RECORDS == 0:
-            progress.say(counted, records)
-    return counted, unsorted
+        if count % COMMIT_RECORDS == 0:
+            progress.say(count, records)
+    return count, unsorted
 
 
 def _part_records(subject: StoreOfRecords) -> Sequence[int]:

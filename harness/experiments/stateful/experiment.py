@@ -7,33 +7,24 @@ import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from time import monotonic
+from time import monotonic, time
 from typing import Any
 
 from harness import replay
 from harness.budget import SMOKE
-from harness.experiment import (
-    Experiment,
-    Failure,
-    Figures,
-    Request,
-    Row,
-    Rows,
-    TrialPlacement,
-    TrialWorker,
-)
-from harness.experiments.stateful import restart
-from harness.experiments.stateful.figures import QUERIES, RATIOS
-from harness.experiments.stateful.report import page
+from harness.experiment import Experiment, Figures, Request, Row, Rows, TrialPlacement, TrialWorker
+from harness.experiments.stateful.report import QUERIES, RATIOS, page
 from harness.experiments.stateful.trial import SUBJECTS, StatefulTrial
-from harness.processes.child import figures_apart
+from harness.processes.child import LastingProcess, child_environment, command_of, figures_apart
 from harness.processes.load import LOAD_COLUMNS
 from harness.report.page import Page
 from stores.errors import ConfigError
 from stores.java import find_java
 
 MEASURED = "harness.spark.stateful:measured"
-DEADLINE_S = 4 * 3600.0
+RESTARTED = "harness.spark.stateful:restarted"
+DEADLINE_S, RESTART_S = 4 * 3600.0, 300.0
+_EVERY_S = 0.01
 START_S = 90.0
 """The time in which a slow machine starts Spark and gives each subject its first batches."""
 SLOW_KEYS_PER_S = 500.0
@@ -60,6 +51,9 @@ class Stateful(Experiment[StatefulTrial]):
     unit = ""
     figures_by = QUERIES
     derived_by = RATIOS
+    failed_by = """select subject || ' with ' || exact(keys) || ' keys has a state of ' || exact(num_keys) ||
+            ' keys that differs from what Spark SQL computes from the same events' as sentence, repeat
+        from stateful_state where checksum <> expected"""
     columns = {
         "stateful": {
             "subject": str,
@@ -142,18 +136,6 @@ class Stateful(Experiment[StatefulTrial]):
         seconds = ", ".join(f"{each['subject']} {each['seconds']:.2f} s" for each in smallest)
         return f"{trial.keys:,} keys, {min(trial.batch_events):,} events in a batch: {seconds}"
 
-    def failures(self, figures: Figures, rows: Rows) -> list[Failure]:
-        """Return each state that is not what Spark SQL computes from the same events."""
-        return [
-            Failure(
-                f"{row['subject']} with {row['keys']:,} keys has a state of {row['num_keys']:,} keys that differs from "
-                "what Spark SQL computes from the same events",
-                row["repeat"],
-            )
-            for row in rows.get("stateful_state", ())
-            if row["checksum"] != row["expected"]
-        ]
-
     def page(self, figures: Figures, rows: Rows, facts: Mapping[str, Any]) -> Page:
         """Return the page about stateful queries."""
         states = rows.get("stateful_state", ())
@@ -173,13 +155,13 @@ def _rows(trial: StatefulTrial, worker: TrialWorker) -> Iterator[Row]:
         "seconds": deadline.remaining_s if math.isfinite(deadline.at) else None,
         "kept": str(worker.folder),
     }
-    found = figures_apart(MEASURED, "stateful", arguments, worker.deadline_s or DEADLINE_S)
+    figures = figures_apart(MEASURED, "stateful", arguments, worker.deadline_s or DEADLINE_S)
     repeat = replay.command(Stateful.name, trial)
     same = {"keys": trial.keys, "seed": trial.seed, "repeat": repeat}
-    for row in found["rows"]:
+    for row in figures["rows"]:
         yield {"kind": "stateful", "partitions": trial.partitions, **same, **row}
-    expected = found["expected"]
-    for subject, state in found["states"].items():
+    expected = figures["expected"]
+    for subject, state in figures["states"].items():
         yield {
             "kind": "stateful_state",
             "subject": subject,
@@ -188,10 +170,10 @@ def _rows(trial: StatefulTrial, worker: TrialWorker) -> Iterator[Row]:
             "num_events": state[1],
             "checksum": " ".join(map(str, state)),
             "expected": " ".join(map(str, expected)),
-            "filled_s": found["filled_s"][subject],
+            "filled_s": figures["filled_s"][subject],
             "repeat": repeat,
         }
-    yield from _restarts(trial, worker, tuple(Path(batch) for batch in found["more"]))
+    yield from _restarts(trial, worker, tuple(Path(batch) for batch in figures["more"]))
 
 
 def _restarts(trial: StatefulTrial, worker: TrialWorker, batches: tuple[Path, ...]) -> Iterator[Row]:
@@ -212,13 +194,44 @@ def _restarts(trial: StatefulTrial, worker: TrialWorker, batches: tuple[Path, ..
             try:
                 two = (batches[0], batches[1])
                 query = worker.folder / subject
-                found = restart.restarted(subject, query, two, trial.partitions, work, keeps_copies=keeps_copies)
+                times = restarted(subject, query, two, trial.partitions, work, keeps_copies=keeps_copies)
             finally:
                 shutil.rmtree(work, ignore_errors=True)
             copies = ("kept" if keeps_copies else "lost") if SUBJECTS[subject].backend is not None else None
             row = {"subject": subject, "keys": trial.keys, "copies": copies, "batch_events": min(trial.batch_events)}
             longest_s = max(longest_s, monotonic() - began)
-            yield {"kind": "stateful_restart", **row, "seed": trial.seed, "round": number, **found}
+            yield {"kind": "stateful_restart", **row, "seed": trial.seed, "round": number, **times}
+
+
+def restarted(
+    subject: str, query: Path, batches: tuple[Path, Path], partitions: int, work: Path, *, keeps_copies: bool
+) -> dict[str, Any]:
+    """Kill the driver of a query after a batch, start another one, and return the seconds until its batch has ended.
+
+    ``query`` is a folder of a stopped query; a copy of it is used. With ``keeps_copies`` the copies of our stores are
+    in a folder that outlives the driver. Raises: MeasurementFailedError.
+    """
+    shutil.copytree(query, work / "query")
+    local = work / "local" if keeps_copies else None
+    with _driver(subject, work, batches[0], partitions, local) as first:
+        first.await_figures("ended no batch", RESTART_S, _EVERY_S)
+        killed_at = time()
+    with _driver(subject, work, batches[1], partitions, local) as second:
+        times = second.await_figures("ended no batch", RESTART_S, _EVERY_S)
+    return {
+        "ready_s": times["done_at"] - killed_at,
+        "start_s": times["session_at"] - killed_at,
+        "first_batch_s": times["first_batch_s"],
+    }
+
+
+def _driver(subject: str, work: Path, batch: Path, partitions: int, local: Path | None) -> LastingProcess:
+    """Return the process of a driver that gives the query a batch."""
+    folder = work / f"driver-{batch.name}"
+    folder.mkdir()
+    paths = {"query": str(work / "query"), "batch": str(batch), "local": None if local is None else str(local)}
+    command = command_of(RESTARTED, {"subject": subject, "partitions": partitions, **paths}, folder)
+    return LastingProcess(RESTARTED, command, folder, child_environment(None, folder))
 
 
 def missing() -> str:

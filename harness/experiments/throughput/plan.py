@@ -11,7 +11,7 @@ from types import MappingProxyType
 from typing import Any
 
 from harness.budget import DEFAULT, NIGHT, SMOKE
-from harness.experiments.throughput.partition_work import Configuration, Options
+from harness.experiments.throughput.measurement import Configuration, Options
 from harness.report.figures import interval, repeats_of_a_narrower_interval, values
 from harness.report.rows import Row
 from harness.scenario import AtLeast, Grid, cut_to, full_names, raised_to, set_to, times
@@ -68,8 +68,8 @@ class ThroughputGrid(Grid):
     def __post_init__(self) -> None:
         """Raise ConfigError for a setting of a wrong type, and for an unknown name; and if the events have no end."""
         super().__post_init__()
-        chosen = workload(self.workload)
-        if self.events is None and isinstance(chosen, EventSource) and not isinstance(chosen, Departures):
+        work = workload(self.workload)
+        if self.events is None and isinstance(work, EventSource) and not isinstance(work, Departures):
             raise ConfigError(f"the workload {self.workload!r} has no end of its own: say how many events")
         full_names(
             [*(self.backends or ()), *(name for each in self.at_least for name in (each.subject, each.yardstick))]
@@ -145,14 +145,14 @@ def throughput_trials(grids: Iterable[ThroughputGrid], seed: int) -> list[Throug
         for partitions in grid.partitions:
             group = groups.setdefault((grid.workload, grid.events, partitions, grid.work_s), {})
             group.update(dict.fromkeys(_configurations(grid, partitions, seed)))
-    made = [
+    trials = [
         ThroughputTrial(workload, events, partitions, _shuffled(configurations, seed), work_s)
         for (workload, events, partitions, work_s), configurations in groups.items()
         if configurations
     ]
-    if not made:
+    if not trials:
         raise ConfigError("nothing to measure: no backend that was asked for carries a durability that was asked for")
-    return made
+    return trials
 
 
 def _configurations(grid: ThroughputGrid, partitions: int, seed: int) -> Iterable[Configuration]:
@@ -263,36 +263,40 @@ def narrowing_trial(
     Return None if a planned repeat is missing, if all intervals are narrow, or if there is no time for a cell.
     """
     for trial in trials:
-        planned = Counter(replace(each, repeat=0) for each in trial.configurations) if trial.work_s else Counter()
-        found = {cell: [row for row in rows if _is_of(row, cell)] for cell in planned}
-        if any(len(found[cell]) < repeats for cell, repeats in planned.items()):
+        repeats_by_cell = (
+            Counter(replace(each, repeat=0) for each in trial.configurations) if trial.work_s else Counter()
+        )
+        rows_by_cell = {cell: [row for row in rows if _is_of(row, cell)] for cell in repeats_by_cell}
+        if any(len(rows_by_cell[cell]) < repeats for cell, repeats in repeats_by_cell.items()):
             return None
-        chosen = _widest(found, (remaining_s - TRIAL_S) / trial.measurement_s)
-        if chosen:
-            configurations = _in_turns(chosen, {cell: len(found[cell]) for cell in chosen}, trial.seed)
-            laps = tuple(found[replace(each, repeat=0)][0]["laps"] for each in configurations)
+        more_by_cell = _widest(rows_by_cell, (remaining_s - TRIAL_S) / trial.measurement_s)
+        if more_by_cell:
+            configurations = _in_turns(
+                more_by_cell, {cell: len(rows_by_cell[cell]) for cell in more_by_cell}, trial.seed
+            )
+            laps = tuple(rows_by_cell[replace(each, repeat=0)][0]["laps"] for each in configurations)
             return replace(trial, configurations=configurations, laps=laps)
     return None
 
 
 def relative_width(repeats: Sequence[float]) -> float:
     """Return the width of the interval of a median as a share of the median; 0 if there is none."""
-    found = interval(repeats)
-    return (found.high - found.low) / found.median if found and found.median else 0.0
+    ends = interval(repeats)
+    return (ends.high - ends.low) / ends.median if ends and ends.median else 0.0
 
 
 def _widest(found: Mapping[Configuration, Sequence[Row]], measurements: float) -> dict[Configuration, int]:
     """Return the further repeats of the cells with the widest intervals, as many as fit into ``measurements``."""
     widths = {cell: relative_width(values(group, _FIGURE)) for cell, group in found.items()}
-    chosen: dict[Configuration, int] = {}
+    more_by_cell: dict[Configuration, int] = {}
     for cell in sorted(widths, key=lambda each: -widths[each]):
         count = len(found[cell])
         more = repeats_of_a_narrower_interval(count) - count
-        if widths[cell] < NARROW or len(chosen) == CELLS or more > measurements:
+        if widths[cell] < NARROW or len(more_by_cell) == CELLS or more > measurements:
             break
-        chosen[cell] = more
+        more_by_cell[cell] = more
         measurements -= more
-    return chosen
+    return more_by_cell
 
 
 def _in_turns(

@@ -1,4 +1,8 @@
-"""A reader of a trial: it makes random queries, keeps some scans open while the writer works, and checks answers."""
+"""The writer and the readers of a trial, each for a thread of its own.
+
+The writer makes random operations on a store, and adds each to the history before. A reader makes random queries, keeps
+some scans open while the writer works, and checks answers.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +16,6 @@ from threading import Event
 from typing import Any
 
 from harness.checkers.isolation import ReadQuery, Several, Versions, VersionWindow, explained, refusal, shown
-from harness.experiments.readers.writer import INPUT, KEYS
 from harness.typed_maps import KINDS, PLAIN, PairScan, place, view_as_map
 from stores.errors import NotUpToBoundError
 from stores.interface import (
@@ -22,7 +25,118 @@ from stores.interface import (
     KeyValueStore,
     KeyValueView,
     PositionBound,
+    TopicPartition,
 )
+
+INPUT = TopicPartition("input", 0)
+CHANGELOG = TopicPartition("changelog", 0)
+KEYS = [bytes([first, second]) for first in b"\x00aA\xfe\xff" for second in b"\x00\x10a\x80\xff"] + [
+    b"w%02d" % number for number in range(40)
+]
+"""Keys at the ends of the bytes' range, where order and prefixes are hardest, and enough for a commit in parts."""
+_WEIGHTS = {"put": 55, "delete": 10, "delete_range": 6, "put_all": 8, "commit": 12, "rollback": 4, "pause": 5}
+
+
+class ReadersWriter:
+    """Writes to ``store`` in the thread that opened it; ``position`` counts its operations like input records.
+
+    Keys and values are written to ``written``: ``store`` itself, or a typed store over it, as a map.
+    """
+
+    def __init__(
+        self, store: KeyValueStore, written: Any, committed: Versions, uncommitted: Versions, random: Random
+    ) -> None:
+        self._written = written
+        self._store, self._committed, self._uncommitted, self._random = store, committed, uncommitted, random
+        self._state: dict[bytes, bytes] = {}
+        self._kept: dict[bytes, bytes] = {}
+        self._position = self._kept_position = -1
+        self.operations = self.commits = 0
+
+    def step(self) -> None:
+        """Make one operation."""
+        self.operations += 1
+        kind = self._random.choices(list(_WEIGHTS), list(_WEIGHTS.values()))[0]
+        getattr(self, f"_{kind}")()
+
+    def _put(self) -> None:
+        key, value = self._random.choice(KEYS), b"%d" % self.operations
+        self._state[key] = value
+        self._begin()
+        self._written.put(key, value)
+        self._end()
+
+    def _delete(self) -> None:
+        key = self._random.choice(KEYS)
+        self._state.pop(key, None)
+        self._begin()
+        self._written.delete(key)
+        self._end()
+
+    def _delete_range(self) -> None:
+        start, end = sorted(self._random.choices(KEYS, k=2))
+        low, high = self._random.choice([(start, end)] * 8 + [(None, end), (start, None), (None, None)])
+        reached = self._position
+        for key in sorted(self._state):
+            if (low is None or low <= key) and (high is None or key <= high):
+                del self._state[key]
+                self._begin_removal(reached)
+        self._begin()
+        self._written.delete_range(low, high)
+        self._end()
+
+    def _begin_removal(self, position: int) -> None:
+        """Do nothing: a plain store deletes a range in one step."""
+
+    def _put_all(self) -> None:
+        """Begin a version for each pair, because readers of uncommitted data may see each of them."""
+        keys = self._random.choices(KEYS, k=self._random.choice([2, 10, 80]))
+        pairs = [(key, b"%d-%d" % (self.operations, at)) for at, key in enumerate(keys)]
+        reached = self._position
+        for key, value in pairs[:-1]:
+            self._state[key] = value
+            self._uncommitted.begin(self._state, reached)
+        self._state.update(pairs[-1:])
+        self._begin()
+        self._written.put_all(pairs)
+        self._end()
+
+    def _commit(self) -> None:
+        self.commits += 1
+        if self._committed is not self._uncommitted:
+            self._committed.begin(self._state, self._position)
+        self._store.commit({CHANGELOG: self.commits})
+        self._committed.end()
+        self._kept, self._kept_position = dict(self._state), self._position
+
+    def _rollback(self) -> None:
+        # A store without isolation keeps its writes; its position is reset all the same.
+        if self._store.transactional:
+            self._state = dict(self._kept)
+        self._position = self._kept_position
+        self._uncommitted.begin(self._state, self._position)
+        self._store.rollback()
+        self._uncommitted.end()
+
+    def _pause(self) -> None:
+        """Give the readers time to finish their queries."""
+        time.sleep(self._random.choice([0.0, 1e-3]))
+
+    def _begin(self) -> None:
+        self._position = self.operations
+        self._uncommitted.begin(self._state, self._position)
+
+    def _end(self) -> None:
+        self._store.advance_position(INPUT, self._position)
+        self._uncommitted.end()
+
+
+class TypedWriter(ReadersWriter):
+    """Writes to a typed store, and commits the store below it. A range is deleted key by key."""
+
+    def _begin_removal(self, position: int) -> None:
+        self._uncommitted.begin(self._state, position)
+
 
 _QUERIES = ("get", "get_many", "range", "range", "all", "prefix")
 _TYPED_QUERIES = ("get", "range", "range", "all")
@@ -47,10 +161,10 @@ def question(kind: str, random: Random) -> Question:
     if not kind:
         query = _query(random.choice(_QUERIES), random)
         return Question(query, lambda view: _answer(view, query))
-    asked = random.choice(_TYPED_QUERIES + _TIMED_QUERIES.get(kind, ()))
-    if asked in ("of_key", "of_times"):
-        return _timed(kind, asked, random)
-    typed = _query(asked, random)
+    query_kind = random.choice(_TYPED_QUERIES + _TIMED_QUERIES.get(kind, ()))
+    if query_kind in ("of_key", "of_times"):
+        return _timed(kind, query_kind, random)
+    typed = _query(query_kind, random)
     return Question(typed, lambda view: _typed_answer(kind, view, typed))
 
 
@@ -156,8 +270,8 @@ class Reader:
 
     def _ask(self) -> None:
         versions, choose = self.sight.versions, self._random
-        asked = question(self.sight.kind, choose)
-        query = asked.query
+        next_question = question(self.sight.kind, choose)
+        query = next_question.query
         bound = versions.all[versions.there].position + choose.randrange(3) if choose.random() < 0.2 else -1
         there = versions.there
         first = max(there, self._seen)
@@ -170,7 +284,7 @@ class Reader:
                 snapshot = view.snapshot()
                 self._ask_snapshot(snapshot, VersionWindow(first, versions.begun, max(bound, reached)))
                 return
-            answer = asked.ask(view)
+            answer = next_question.ask(view)
         except NotUpToBoundError as error:
             self.answers += 1
             # A position advances after its data, so it may still be that of the version before.
@@ -193,9 +307,9 @@ class Reader:
         queries, answers = [], []
         with closing(snapshot):
             for _ in range(self._random.randrange(2, 5)):
-                asked = question(self.sight.kind, self._random)
-                answer = asked.ask(snapshot)
-                queries.append(asked.query)
+                next_question = question(self.sight.kind, self._random)
+                answer = next_question.ask(snapshot)
+                queries.append(next_question.query)
                 answers.append(list(answer) if isinstance(answer, KeyValueIterator | PairScan) else answer)
                 time.sleep(self._random.random() * 1e-3)
         self._check(Several(tuple(queries)), answers, window, remember=True)
@@ -212,8 +326,8 @@ class Reader:
 
     def _check(self, query: ReadQuery | Several, answer: object, window: VersionWindow, *, remember: bool) -> None:
         self.answers += 1
-        found = shown(self.sight.versions, query, answer, window)
-        if found is None:
+        version = shown(self.sight.versions, query, answer, window)
+        if version is None:
             self.anomaly = explained(self.sight.versions, query, answer, window)
         elif remember:
-            self._seen = found
+            self._seen = version

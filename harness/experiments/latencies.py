@@ -1,11 +1,19 @@
-"""The figures, the table, the plot and the page about the latency of puts and commits."""
+"""The experiment that measures the latency of each put and each commit."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from harness.budget import DEFAULT, NIGHT, SMOKE
+from harness.experiment import Request, StoresAlone, check_counts
+from harness.experiments import latencies_measured
 from harness.report import text
 from harness.report.charts import Chart
 from harness.report.figures import BASELINE
 from harness.report.listing import Column, Listing, Plot, Report
+from stores.registry import backends
 
 _METHOD = """\
 A store by itself, with random keys of 16 bytes and values of 100. Puts are timed one by one, and commits of a fixed
@@ -68,3 +76,48 @@ REPORT = Report(
         ),
     ),
 )
+
+
+COMMITS: Mapping[str, int] = MappingProxyType({SMOKE: 20, DEFAULT: 100, NIGHT: 500})
+
+
+@dataclass(frozen=True)
+class LatencyTrial:
+    """One backend, and the number of commits whose latencies are measured."""
+
+    backend: str
+    commits: int
+    seed: int
+
+    def __post_init__(self) -> None:
+        """Raise ConfigError for a number that counts nothing."""
+        check_counts(commits=self.commits)
+
+
+class Latencies(StoresAlone[LatencyTrial]):
+    """Percentiles of the latency of puts, and of commits."""
+
+    name = "latencies"
+    words = "latencies of puts and commits"
+    trial = LatencyTrial
+    program = latencies_measured
+    figures_by = {"latency": QUERY}
+    report = REPORT
+    columns = {
+        "latency": {
+            "backend": str,
+            "durability": str,
+            "operation": str,
+            "records_per_commit": int,
+            "operations": int,
+            "p50_us": float,
+            "p90_us": float,
+            "p99_us": float,
+            "p999_us": float,
+            "max_us": float,
+        }
+    }
+
+    def plan(self, request: Request) -> list[LatencyTrial]:
+        """Return a trial for each backend."""
+        return [LatencyTrial(name, COMMITS[request.profile], request.seed) for name in request.among(backends())]

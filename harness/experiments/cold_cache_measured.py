@@ -46,26 +46,26 @@ def measured(backend: str, records: int, repeats: int, seed: int, folder: Path) 
             store.commit({_CHANGELOG: begin})
     times: dict[str, list[tuple[float, float]]] = {"warm": [], "cold": []}
     for repeat in range(repeats + 1):
-        for cache, found in times.items():
+        for cache, seconds in times.items():
             if cache == "cold":
                 drop_from_cache(path)
             began = perf_counter()
             with open_store(backend, path, durability=Durability.CHANGELOG) as store:
-                opened = perf_counter()
+                opened_at = perf_counter()
                 value = store.get(random.choice(keys))
                 looked_up = perf_counter()
             assert value is not None
             if repeat:
-                found.append((opened - began, looked_up - opened))
+                seconds.append((opened_at - began, looked_up - opened_at))
     rows = [
         {
             "backend": backend,
             "durability": "CHANGELOG",
             "records": records,
             "cache": cache,
-            "open_s": median(open_s for open_s, _ in found),
-            "first_get_s": median(get_s for _, get_s in found),
+            "open_s": median(open_s for open_s, _ in seconds),
+            "first_get_s": median(get_s for _, get_s in seconds),
         }
-        for cache, found in times.items()
+        for cache, seconds in times.items()
     ]
     return {"rows": rows}

@@ -45,13 +45,13 @@ class Looker:
 
     def look(self) -> None:
         """Read the view repeatedly until ``over`` is set."""
-        seen = 0
+        newest = 0
         while not self._over.is_set():
             value = self._view.get(_KEY)
             now = perf_counter()
-            shown = 0 if value is None else int(value)
-            self.lags_s += [now - self._written[number] for number in range(seen, shown)]
-            seen = max(seen, shown)
+            latest = 0 if value is None else int(value)
+            self.lags_s += [now - self._written[number] for number in range(newest, latest)]
+            newest = max(newest, latest)
             sleep(_LOOK_EVERY_S)
 
 
@@ -61,24 +61,24 @@ Lags = dict[IsolationLevel, list[float]]
 
 def seen(store: KeyValueStore, interval_s: float, commits: int) -> Lags:
     """Write for ``commits`` intervals with a commit at the end of each, and return the times until writes were seen."""
-    written: array[float] = array("d")
+    write_times: array[float] = array("d")
 
     def write() -> None:
         ends = perf_counter()
         for _ in range(_intervals(interval_s, commits)):
             ends += interval_s
             while perf_counter() < ends:
-                written.append(perf_counter())
-                store.put(_KEY, b"%d" % len(written))
+                write_times.append(perf_counter())
+                store.put(_KEY, b"%d" % len(write_times))
                 sleep(_WRITE_EVERY_S)
-            store.commit({_CHANGELOG: len(written)})
+            store.commit({_CHANGELOG: len(write_times)})
 
-    return _looked_at({level: store.read_only(level) for level in IsolationLevel}, written, write)
+    return _looked_at({level: store.read_only(level) for level in IsolationLevel}, write_times, write)
 
 
 def seen_of_task(backend: str, interval_s: float, commits: int, folder: Path) -> Lags:
     """Let a task write for ``commits`` of its commit intervals, which it measures by the system's clock."""
-    written: array[float] = array("d")
+    write_times: array[float] = array("d")
 
     def put(record: Record, context: TaskContext) -> None:
         context.store(STORE).put(_KEY, record.value)
@@ -91,14 +91,14 @@ def seen_of_task(backend: str, interval_s: float, commits: int, folder: Path) ->
         def write() -> None:
             ends = perf_counter() + interval_s * _intervals(interval_s, commits)
             while perf_counter() < ends:
-                written.append(perf_counter())
-                task.process(INPUT, Record(len(written) - 1, None, b"%d" % len(written)))
+                write_times.append(perf_counter())
+                task.process(INPUT, Record(len(write_times) - 1, None, b"%d" % len(write_times)))
                 sleep(_WRITE_EVERY_S)
             task.commit()
 
         task.open()
         try:
-            return _looked_at({level: task.store(STORE, level) for level in IsolationLevel}, written, write)
+            return _looked_at({level: task.store(STORE, level) for level in IsolationLevel}, write_times, write)
         finally:
             task.close()
 
@@ -134,8 +134,8 @@ def measured(backend: str, intervals_s: Sequence[float], commits: int, folder: P
         of_task = folder / f"task-{number}"
         of_task.mkdir()
         by_task = seen_of_task(backend, interval_s, commits, of_task)
-        for committed_by, found in (("writer", by_writer), ("task", by_task)):
-            for level, lags_s in found.items():
+        for committed_by, lags in (("writer", by_writer), ("task", by_task)):
+            for level, lags_s in lags.items():
                 lags_s.sort()
                 rows.append(
                     {

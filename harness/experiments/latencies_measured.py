@@ -37,7 +37,7 @@ class Timed(NamedTuple):
 def timed(store: KeyValueStore, commits: int, seed: int) -> Timed:
     """Make ``commits`` commits of records with random keys, after some to warm up, and return their times."""
     choose = Random(seed)
-    found = Timed(array("q"), array("q"))
+    times = Timed(array("q"), array("q"))
     for number in range(-_WARM_UP_COMMITS, commits):
         pairs = [(choose.randbytes(_KEY_BYTES), choose.randbytes(_VALUE_BYTES)) for _ in range(RECORDS_PER_COMMIT)]
         puts_ns = array("q")
@@ -47,11 +47,11 @@ def timed(store: KeyValueStore, commits: int, seed: int) -> Timed:
             puts_ns.append(perf_counter_ns() - began)
         began = perf_counter_ns()
         store.commit({_CHANGELOG: number + _WARM_UP_COMMITS})
-        ended = perf_counter_ns()
+        end = perf_counter_ns()
         if number >= 0:
-            found.puts_ns.extend(puts_ns)
-            found.commits_ns.append(ended - began)
-    return found
+            times.puts_ns.extend(puts_ns)
+            times.commits_ns.append(end - began)
+    return times
 
 
 def percentiles_us(latencies_ns: Sequence[int]) -> dict[str, float]:
@@ -68,7 +68,7 @@ def measured(backend: str, commits: int, seed: int, folder: Path) -> dict[str, A
     """Return a row for the puts, and one for the commits."""
     level = Durability.CHANGELOG
     with open_store(backend, folder / "store", durability=level) as store:
-        found = timed(store, commits, seed)
+        times = timed(store, commits, seed)
     rows = [
         {
             "backend": backend,
@@ -78,6 +78,6 @@ def measured(backend: str, commits: int, seed: int, folder: Path) -> dict[str, A
             "operations": len(latencies_ns),
             **percentiles_us(latencies_ns),
         }
-        for operation, latencies_ns in (("put", found.puts_ns), ("commit", found.commits_ns))
+        for operation, latencies_ns in (("put", times.puts_ns), ("commit", times.commits_ns))
     ]
     return {"rows": rows}

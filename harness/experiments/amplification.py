@@ -1,9 +1,14 @@
-"""The figures, the table and the page about read and write amplification."""
+"""The experiment that counts the engine operations of each strategy: read and write amplification."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
+from harness.experiment import Request, StoresAlone
+from harness.experiments import amplification_measured
 from harness.report import text
 from harness.report.listing import Column, Listing, Report
+from stores.registry import StoreBackend, backend_named, backends
 
 _METHOD = """\
 Counted at the engines of a store alone, in a transaction that fits into a buffer of 256 KiB and in one that does not,
@@ -46,3 +51,44 @@ REPORT = Report(
     (_COUNTS,),
     _METHOD,
 )
+
+
+@dataclass(frozen=True)
+class AmplificationTrial:
+    """One backend, whose operations are counted in a small transaction and in a large one."""
+
+    backend: str
+    seed: int
+
+
+class Amplification(StoresAlone[AmplificationTrial]):
+    """Lookups per get, and bytes written per byte put."""
+
+    name = "amplification"
+    words = "read and write amplification"
+    trial = AmplificationTrial
+    program = amplification_measured
+    figures_by = {"amplification": QUERY}
+    report = REPORT
+    columns = {
+        "amplification": {
+            "backend": str,
+            "durability": str,
+            "staged_records": int,
+            "lookups_staged": float,
+            "lookups_just_committed": float,
+            "lookups_committed": float,
+            "lookups_absent": float,
+            "bytes_put": int,
+            "bytes_written": int,
+        }
+    }
+
+    def plan(self, request: Request) -> list[AmplificationTrial]:
+        """Return a trial for each backend with an engine to count at."""
+        # A backend of another package with its own store class has no engine to count at.
+        return [
+            AmplificationTrial(name, request.seed)
+            for name in request.among(backends())
+            if not isinstance(backend_named(name), StoreBackend)
+        ]

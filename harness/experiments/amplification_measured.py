@@ -49,9 +49,9 @@ class Counter:
             begin = engine.begin
 
             def counted_begin(opened: TransactionalEngine) -> Transaction:
-                begun = begin(opened)
-                self._count_single(begun, begun.get, begun.put)
-                return begun
+                transaction = begin(opened)
+                self._count_single(transaction, transaction.get, transaction.put)
+                return transaction
 
             setattr(engine, "begin", counted_begin)  # noqa: B010
 
@@ -83,15 +83,17 @@ def measured(backend: str, seed: int, folder: Path) -> dict[str, Any]:
 
     They are at level CHANGELOG. ``lookups_...`` are per get, by the place of the key.
     """
-    chosen = backend_named(backend)
-    options = {name: value for name, value in SMALL_BUFFER.items() if name in chosen.options}
-    counter = Counter(chosen.load_engine())
+    candidate = backend_named(backend)
+    options = {name: value for name, value in SMALL_BUFFER.items() if name in candidate.options}
+    counter = Counter(candidate.load_engine())
     rows = []
     for staged in STAGED:
-        with open_store(chosen.name, folder / str(staged), durability=Durability.CHANGELOG, options=options) as store:
-            counted = _counted(store, counter, staged, seed)
+        with open_store(
+            candidate.name, folder / str(staged), durability=Durability.CHANGELOG, options=options
+        ) as store:
+            counts = _counted(store, counter, staged, seed)
         rows.append(
-            {"backend": chosen.name, "durability": "CHANGELOG", "staged_records": staged, "seed": seed, **counted}
+            {"backend": candidate.name, "durability": "CHANGELOG", "staged_records": staged, "seed": seed, **counts}
         )
     return {"rows": rows}
 
@@ -102,19 +104,19 @@ def _counted(store: KeyValueStore, counter: Counter, staged: int, seed: int) -> 
     for first in (0, KEYS):
         store.put_all(pairs[first : first + KEYS])
         store.commit()
-    written = counter.bytes_written
+    bytes_before = counter.bytes_written
     store.put_all(pairs[3 * KEYS :])
-    asked = {
+    keys_by_place = {
         # Every n-th key, so that none is chosen because it was written last.
         "lookups_staged": keys[3 * KEYS :: staged // KEYS],
         "lookups_just_committed": keys[KEYS : 2 * KEYS],
         "lookups_committed": keys[:KEYS],
         "lookups_absent": keys[2 * KEYS : 3 * KEYS],
     }
-    lookups = {place: counter.lookups_per_get(store.get, some) for place, some in asked.items()}
+    lookups = {place: counter.lookups_per_get(store.get, some) for place, some in keys_by_place.items()}
     store.commit()
     return {
         **lookups,
         "bytes_put": sum(len(key) + len(value) for key, value in pairs[3 * KEYS :]),
-        "bytes_written": counter.bytes_written - written,
+        "bytes_written": counter.bytes_written - bytes_before,
     }

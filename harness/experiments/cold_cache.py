@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from harness.experiment import Request, check_counts
-from harness.experiments.cold_cache import cold_cache
-from harness.experiments.stores_alone import StoresAlone
+from harness.experiment import Request, StoresAlone, check_counts
+from harness.experiments import cold_cache_measured
 from harness.report import text
 from harness.report.listing import Column, Listing, Report
 from stores.registry import backends
@@ -32,7 +31,7 @@ class ColdCache(StoresAlone[ColdCacheTrial]):
     name = "cold_cache"
     words = "openings with a cold page cache"
     trial = ColdCacheTrial
-    program = cold_cache
+    program = cold_cache_measured
     figures_by = {"cold_opening": "select * from cold_opening order by backend, cache, durability"}
     report = Report(
         ("cold_opening",),
