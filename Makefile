@@ -7,6 +7,8 @@ SHELL := bash
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
 unexport PYTHONPATH PYTHONHOME VIRTUAL_ENV SPARK_HOME SPARK_CONF_DIR
+# Tests start hundreds of processes: each would compile all that it imports again.
+unexport PYTHONDONTWRITEBYTECODE
 
 PYTHON ?=
 PROFILE ?= default
