@@ -45,7 +45,7 @@ def run_of(folder: Path, rows: Rows, **facts: Any) -> Path:
     return run
 
 
-@pytest.mark.parametrize("seed", range(1, 6))
+@pytest.mark.parametrize("seed", [1, 2, *(pytest.param(seed, marks=pytest.mark.long) for seed in range(3, 6))])
 def test_two_runs_of_the_same_store_show_no_difference(seed: int) -> None:
     found = _with_ready(noisy_rows(seed)), _with_ready(noisy_rows(seed + 100))
     result = compared(*found, seed=1)

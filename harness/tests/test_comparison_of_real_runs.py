@@ -74,6 +74,7 @@ def two_runs(folder: Path, a: Make, b: Make) -> tuple[str, str]:
     return before, after
 
 
+@pytest.mark.long
 def test_a_store_that_sleeps_20_microseconds_in_put_is_found(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -136,7 +136,13 @@ def test_a_kill_between_the_commit_of_an_offset_import_and_its_checksum_is_no_da
     assert broken(rows) == []
 
 
-@pytest.mark.parametrize("name", AT_DISK)
+LONG = {"stream-task", PUNCTUATION}
+"""The tasks whose power loss takes longest: that of another task is tried as well."""
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.long if name in LONG else []) for name in AT_DISK]
+)
 def test_power_loss_at_disk_takes_no_acknowledged_commit(name: str, fork_server: ForkServer) -> None:
     case = IoFaultCase(name, "DISK", "power", commits=COMMITS, states_per_position=3)
     rows = explore(fork_server, case, places=4, width=4)

@@ -95,7 +95,9 @@ def detected_in(commit: int, mutant: str, subject: str, fork_server: ForkServer)
     return DetectionResult()
 
 
-LONG = {"swapped-without-note", "layout-noted-last", "import-noted-first"}
+LONG = {
+    *("swapped-without-note", "layout-noted-last", "import-noted-first", "punctuated-outside", "stepped-offset-first")
+}
 """The mutants that take the most trials."""
 
 

@@ -49,6 +49,7 @@ def _quick_jvm(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @needs_jdk
+@pytest.mark.long
 def test_a_store_and_each_shape_of_the_jvm_end_with_the_same_data(tmp_path: Path) -> None:
     trial = JvmTrial("zipf", 30, **SMALL)
     rows = list(Jvm().run(trial, TrialWorker(tmp_path)))

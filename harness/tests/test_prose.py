@@ -135,5 +135,6 @@ def test_a_document_with_one_offence_fails(project: Path) -> None:
     assert main([], project) == 1
 
 
+@pytest.mark.long  # make lint says it, too.
 def test_the_project_keeps_its_style() -> None:
     assert main([]) == 0

@@ -103,7 +103,7 @@ def sample(case: IoFaultCase, kills: int) -> Generator[tuple[str, PrefixFinding]
             yield words, verdict
 
 
-@pytest.mark.parametrize("name", ["rocksdb-dual-store", "sqlite-indexed-batch"])
+@pytest.mark.parametrize("name", [pytest.param("rocksdb-dual-store", marks=pytest.mark.long), "sqlite-indexed-batch"])
 def test_a_kill_by_strace_leaves_a_commit_that_was_promised(name: str) -> None:
     verdicts = list(sample(IoFaultCase(name, "DISK", "kill", commits=COMMITS), KILLS))
     assert [each for each in verdicts if not each[1].expected] == []
@@ -111,6 +111,7 @@ def test_a_kill_by_strace_leaves_a_commit_that_was_promised(name: str) -> None:
     assert len([words for words, _ in verdicts if "killed" in words]) >= KILLS // 2
 
 
+@pytest.mark.long
 def test_a_store_that_acknowledges_too_early_is_detected_by_strace() -> None:
     case = IoFaultCase("sqlite-indexed-batch", "DISK", "kill", commits=COMMITS, mutant="early-acknowledgement")
     with closing(sample(case, 16)) as verdicts:

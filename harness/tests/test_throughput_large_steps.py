@@ -48,7 +48,13 @@ def test_a_step_that_is_spilled_is_one_commit_and_stays_within_its_bound() -> No
     assert (row["commits"], row["seen_early"], row["state"]) == (1, 0, "equal")
 
 
-@pytest.mark.parametrize("backend", ["rocksdb-indexed-batch", "lmdb-indexed-batch", "sqlite-indexed-batch"])
+@pytest.mark.parametrize(
+    "backend",
+    [
+        "lmdb-indexed-batch",
+        *(pytest.param(name, marks=pytest.mark.long) for name in ("rocksdb-indexed-batch", "sqlite-indexed-batch")),
+    ],
+)
 def test_a_step_that_is_not_spilled_passes_its_bound(backend: str) -> None:
     row = step_of(backend, spill_above=-1)
     assert row["peak_bytes"] > STEP_BYTES

@@ -17,7 +17,7 @@ from harness.experiments.throughput.measurement import Configuration, PartitionW
 from harness.processes.child import ARGUMENTS_FILE, MeasurementFailedError, figures_in, write_figures
 from harness.workloads.tasks import Count
 from stores.interface import Durability
-from stores.registry import backends
+from stores.registry import ALIASES, backends
 
 EVENTS = 1_500
 COUNT = Count(keys=200)
@@ -44,7 +44,13 @@ def counted(events: int) -> dict[bytes, bytes]:
     return {key: count.to_bytes(8, "big") + value for key, (count, value) in state.items()}
 
 
-@pytest.mark.parametrize("backend", backends())
+OF_EACH_KIND = {*ALIASES.values(), "rocksdb-direct"}
+"""One backend of each engine, and the one that is restored from the start after a kill."""
+
+
+@pytest.mark.parametrize(
+    "backend", [pytest.param(name, marks=[] if name in OF_EACH_KIND else pytest.mark.long) for name in backends()]
+)
 def test_the_state_after_the_kill_is_that_of_the_committed_events_alone(tmp_path: Path, backend: str) -> None:
     states: list[list[tuple[bytes, bytes]]] = []
     figures = run(

@@ -92,7 +92,7 @@ def test_without_a_limit_the_memory_of_a_process_follows_what_it_stages(tmp_path
     ("backend", "pairs"),
     [
         ("rocksdb-indexed-batch", 20_000),
-        ("rocksdb-dual-store", 20_000),
+        pytest.param("rocksdb-dual-store", 20_000, marks=pytest.mark.long),
         ("sqlite-indexed-batch", 8_000),
         ("sqlite-native", 8_000),
     ],

@@ -21,7 +21,7 @@ from stores.tests.tasks.stores.damaged import MORE_KEYS
 KEYS = [number % 4 for number in range(12)]
 PERSISTENT = [name for name, backend in backends().items() if backend.persistent]
 ONE_OF_EACH_ENGINE = {backends()[name].engine: name for name in PERSISTENT}.values()
-LONG = {"rocksdb-direct", "rocksdb-dual-store"}
+LONG = {"rocksdb-direct", "rocksdb-dual-store", "rocksdb-sst-ingest"}
 """The backends whose killed stores have the most files to damage."""
 REFUSED = {
     "data": {"removed"},
