@@ -287,10 +287,11 @@ def test_what_is_compared_is_measured_first_side_by_side_and_five_times() -> Non
     assert len(order) == 5 * len(needed) + len(set(chosen) - needed)
     for claim in claims():
         if {claim.subject, claim.yardstick} <= set(chosen):
+            group = _group(claim.subject, chosen)
             for batch in plan:
                 assert (claim.subject in batch.cases) is (claim.yardstick in batch.cases)
                 if claim.subject in batch.cases:
-                    places = [batch.cases.index(case) for case in _group(claim.subject, chosen)]
+                    places = [batch.cases.index(case) for case in group]
                     assert max(places) - min(places) == len(places) - 1
     assert _plan(chosen, 5, 1, Random(1)) == plan
     assert _plan(chosen, 5, 1, Random(2)) != plan

@@ -15,8 +15,8 @@ from stores.interface import TopicPartition
 from stores.tasks import NO_INTERVAL, StreamTask, TaskContext, TaskId, TaskSettings
 
 INPUT = TopicPartition("elsewhere", 0)
-EMPTY_PAIRS = 400_000
-"""Of 4 bytes each: 1.6 MB of keys and values."""
+EMPTY_PAIRS = 100_000
+"""Of 4 bytes each: 0.4 MB of keys and values."""
 PAIR_BYTES = 4000
 SMALL_CACHES: dict[str, dict[str, object]] = {
     "rocksdb": {"write_buffer_size_bytes": 1 << 20, "block_cache_size_bytes": 1 << 20},
