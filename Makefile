@@ -75,6 +75,7 @@ test-long: $(STAMP) java ## run the tests that make test leaves out: a cluster, 
 # The file that takes longest is in the harness: begun last, it would keep one of two processors idle. These tests wait
 # for brokers more than they compute, so twice as many files as elsewhere run at a time.
 test-kafka: $(STAMP) ## run the tests that need a Kafka broker, four files at a time, on brokers that they start; needs Java and Maven; ARGS as above
+	@$(VENV_PYTHON) -m stores.changelog.kafka.testing classes --folder .kafka || true # The tests that need it say so.
 	@$(PYTEST) $(call at_a_time,2 * $(WORKERS)) -o testpaths="harness/tests stores/tests" -m kafka $(ARGS)
 
 test-spark: $(STAMP) java ## run the tests in sessions of Spark; ARGS as above

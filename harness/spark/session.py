@@ -34,7 +34,7 @@ from pyspark.sql import SparkSession
 
 import harness
 from harness.folders import temporary_folder
-from harness.processes.spark_cluster import LOG4J2, QUICK_JVM
+from harness.processes.spark_cluster import LOG4J2, QUICK_SPARK, SPARK_ENVIRONMENT
 from harness.workloads.event_log import EventLogError
 from stores.errors import ConfigError
 from stores.java import find_java
@@ -59,8 +59,8 @@ QUIET: Mapping[str, str] = {
     "spark.python.worker.reuse": "true",
     "spark.driver.memory": "512m",
     "spark.executor.memory": "512m",
-    "spark.driver.extraJavaOptions": QUICK_JVM,
-    "spark.executor.extraJavaOptions": QUICK_JVM,
+    "spark.driver.extraJavaOptions": QUICK_SPARK,
+    "spark.executor.extraJavaOptions": QUICK_SPARK,
 }
 """The default settings of every session: a quick start, no output, no speculative tasks, and UTC for times without a
 zone, on every machine."""
@@ -215,9 +215,12 @@ def _environment(on_this_machine: bool) -> Iterator[None]:
 
     That Python imports nothing from the folder in which it is started.
     """
-    variables = {"PYSPARK_PYTHON": sys.executable, "PYTHONSAFEPATH": "1"} | (
-        {"SPARK_LOCAL_IP": "127.0.0.1"} if on_this_machine else {}
-    )
+    variables = {
+        "PYSPARK_PYTHON": sys.executable,
+        "PYTHONSAFEPATH": "1",
+        **({"SPARK_LOCAL_IP": "127.0.0.1"} if on_this_machine else {}),
+        **SPARK_ENVIRONMENT,
+    }
     variables = {name: value for name, value in variables.items() if name not in os.environ}
     os.environ.update(variables)
     try:

@@ -18,7 +18,7 @@ from py4j.java_gateway import JavaGateway
 from pyspark import SparkConf, SparkContext
 from pyspark.java_gateway import launch_gateway
 
-from harness.processes.spark_cluster import LOG4J2
+from harness.processes.spark_cluster import LOG4J2, SPARK_ENVIRONMENT
 from harness.spark.session import QUIET
 from stores.java import find_java
 
@@ -42,6 +42,8 @@ class SharedJvm:
         with (scratch / "jvm.log").open("wb") as log, pytest.MonkeyPatch.context() as patch:
             patch.setenv("SPARK_LOCAL_IP", "127.0.0.1")
             patch.setenv("PYTHONSAFEPATH", "1")
+            for name, value in SPARK_ENVIRONMENT.items():
+                patch.setenv(name, value)
             self._gateway: JavaGateway = launch_gateway(conf, {"stdout": log, "stderr": log})  # type: ignore[no-untyped-call]
         for name in _SET_AT_START:
             self._gateway.jvm.java.lang.System.clearProperty(name)

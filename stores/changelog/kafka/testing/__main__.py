@@ -10,15 +10,17 @@ import sys
 import time
 from pathlib import Path
 
-from stores.changelog.kafka.testing.broker import STOP_S, Broker
+from stores.changelog.kafka.testing.broker import STOP_S, Broker, archive_classes
 from stores.changelog.kafka.testing.jars import BROKER, STREAMS, kafka_jars
 from stores.errors import ConfigError
 
+COMMANDS = "start or stop the broker, fetch jars, or archive the classes with which brokers start faster"
+
 
 def main(arguments: list[str] | None = None) -> int:
-    """Start or stop the broker in a folder, or fetch all jars into it; return the exit status."""
+    """Start or stop the broker in a folder, or fetch jars or archive classes into it; return the exit status."""
     parser = argparse.ArgumentParser(prog="python -m stores.changelog.kafka.testing", description=__doc__)
-    parser.add_argument("command", choices=["start", "stop", "fetch"], help="start or stop the broker, or fetch jars")
+    parser.add_argument("command", choices=["start", "stop", "fetch", "classes"], help=COMMANDS)
     parser.add_argument("--folder", type=Path, default=Path(".kafka"), help="the folder of jars and data")
     options = parser.parse_args(arguments)
     folder = options.folder.absolute()
@@ -26,6 +28,9 @@ def main(arguments: list[str] | None = None) -> int:
         if options.command == "fetch":
             for name in (BROKER, STREAMS):
                 print(f"Checked: {kafka_jars(folder, name=name)}")
+            return 0
+        if options.command == "classes":
+            archive_classes(folder)
             return 0
         return start(folder) if options.command == "start" else stop(folder)
     except ConfigError as error:
