@@ -17,6 +17,8 @@ from weakref import ReferenceType, ref
 from stores.errors import ConfigError, StoreClosedError, StoreError
 from stores.metrics import LatencyHistogram, Measure, MetricKind, StoreMetrics, TaskMetrics, TaskStoreMetrics, exported
 
+__all__ = ["MetricsRegistry"]
+
 Labels = Mapping[str, str]
 Value = int | float | LatencyHistogram
 
