@@ -170,9 +170,12 @@ class Broker:
         self._end(signal.SIGKILL)
 
     def pause(self) -> None:
-        """Stop the broker's process in place (SIGSTOP): it keeps its connections, and answers nothing."""
+        """Stop the broker's process in place (SIGSTOP): it keeps its connections, and answers nothing from now on."""
         assert self.pid is not None
         os.kill(self.pid, signal.SIGSTOP)
+        # Threads on other processors go on for a moment.
+        while set(_states(self.pid, "-L")) - {"T", "Z"}:
+            time.sleep(0.01)
 
     def resume(self) -> None:
         """Continue a paused broker."""
@@ -310,8 +313,13 @@ def _runs(pid: int | None) -> bool:
     """Return True if the process exists and is not only waiting to be reaped."""
     if pid is None:
         return False
-    listing = subprocess.run(["ps", "-o", "state=", "-p", str(pid)], capture_output=True, text=True, check=False)
-    return listing.stdout.strip()[:1] not in ("", "Z")
+    return _states(pid) not in ([], ["Z"])
+
+
+def _states(pid: int, *options: str) -> list[str]:
+    """Return the state of a process that exists, or of each of its threads with the option -L. Source: ps(1)."""
+    command = ["ps", *options, "-o", "state=", "-p", str(pid)]
+    return [line[:1] for line in subprocess.run(command, capture_output=True, text=True, check=False).stdout.split()]
 
 
 def _answers(port: int) -> bool:
