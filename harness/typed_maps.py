@@ -70,11 +70,11 @@ class TypedMap(ABC):
 
     def of_key(self, key: bytes, first_ms: int, last_ms: int, *, reverse: bool = False) -> PairScan:
         """Return the pair of ``key`` if its window starts, or its session is, between these times, both included."""
-        raise NotImplementedError
+        raise NotImplementedError(f"the scan is not tried with stores of kind {self.kind}")
 
     def of_times(self, first_ms: int, last_ms: int, *, reverse: bool = False) -> PairScan:
         """Return the pairs between these times, both included, by time, then by key."""
-        raise NotImplementedError
+        raise NotImplementedError(f"the scan is not tried with stores of kind {self.kind}")
 
     @staticmethod
     def lies_in(key: bytes, first_ms: int, last_ms: int, place: Place = place) -> bool:

@@ -17,6 +17,7 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.find_spark_home import _find_spark_home
 
+from harness.processes.spark_cluster import QUICK_SPARK, SPARK_ENVIRONMENT
 from harness.spark.installation import install
 from harness.spark.session import code_path, session
 from stores.errors import ConfigError
@@ -206,6 +207,19 @@ def test_a_driver_that_is_interrupted_or_killed_leaves_no_process(tmp_path: Path
     finally:
         driver.kill()
         driver.wait()
+
+
+def test_a_jvm_of_spark_takes_its_classes_from_the_archive_that_make_setup_writes(tmp_path: Path) -> None:
+    log = tmp_path / "classes.log"
+    options = {"SPARK_DAEMON_JAVA_OPTS": f"{QUICK_SPARK} -Xlog:class+load:file={log}", "SPARK_HOME": _find_spark_home()}
+    command = [str(Path(_find_spark_home(), "bin", "spark-class")), "org.apache.spark.deploy.master.Master", "--help"]
+    subprocess.run(command, env=environment(tmp_path, **options, **SPARK_ENVIRONMENT), check=True, capture_output=True)
+    loaded = [line for line in log.read_text().splitlines() if "org.apache.spark.deploy.master.MasterArguments" in line]
+    assert loaded, "no class of the program was loaded"
+    shared = [
+        line for line in log.read_text().splitlines() if " org.apache.spark." in line and "shared objects" in line
+    ]
+    assert len(shared) > 10
 
 
 def test_the_code_path_on_the_driver_is_the_folder_of_the_packages() -> None:

@@ -38,6 +38,31 @@ def test_a_killed_broker_has_its_topics_and_its_address_again(tmp_path: Path) ->
         assert "kept" in topics(broker)
 
 
+def test_a_broker_is_paused_when_each_of_its_threads_is_stopped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks = [["T", "R", "S"], ["T", "S", "T"], ["T", "T", "T"], []]
+    monkeypatch.setattr(testing_broker, "_states", lambda pid, *options: looks.pop(0))
+    broker = Broker(tmp_path / "data", FOLDER)
+    with subprocess.Popen(["sleep", "60"]) as process:
+        broker.pid = process.pid
+        broker.pause()
+        process.kill()
+    assert looks == [[]]
+
+
+def test_the_states_of_a_process_are_those_of_its_threads() -> None:
+    threads = "import threading, time; threading.Thread(target=time.sleep, args=(60,), daemon=True).start(); "
+    program = f"{threads} print(flush=True); time.sleep(60)"
+    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        num_threads, num_processes = (len(testing_broker._states(process.pid, *each)) for each in (["-L"], []))
+        process.kill()
+    assert (num_threads, num_processes) == (2, 1)
+    assert testing_broker._states(process.pid) == []
+
+
 @pytest.mark.kafka
 def test_records_of_any_age_stay(broker: Broker) -> None:
     with fresh_changelog(broker) as log:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import resource
 import shutil
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -80,48 +80,45 @@ def test_an_upgrade_takes_no_more_room_than_it_asks_for(
     assert 0 < max(taken) <= needed
 
 
-def test_a_disk_that_fills_up_in_an_upgrade_leaves_the_old_store(
-    tmp_path: Path, log: MemoryChangelog, monkeypatch: pytest.MonkeyPatch
+def check_that_the_old_store_stays(
+    tmp_path: Path, log: MemoryChangelog, monkeypatch: pytest.MonkeyPatch, method: str, full: Callable[..., None]
 ) -> None:
+    """Upgrade a store with ``full`` as a method of its stores, which fails, and then without it."""
     feed_times(log, range(20))
     work(old_task(tmp_path, log))
     before = kept(tmp_path, INDEXED)
     with monkeypatch.context() as patch:
-
-        def full(store: Store, pairs: Any, *_: Any, **named: Any) -> None:
-            if pairs:
-                raise CommitFailedError("no space left on the device", reopen=True)
-
-        patch.setattr(Store, "restore", full)
+        patch.setattr(Store, method, full)
         with pytest.raises(StoreUnavailableError):
             new_task(tmp_path, log).open()
     assert names_beside(tmp_path) == []
     assert kept(tmp_path, INDEXED) == before
     work(new_task(tmp_path, log))
+
+
+def test_a_disk_that_fills_up_in_an_upgrade_leaves_the_old_store(
+    tmp_path: Path, log: MemoryChangelog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(store: Store, pairs: Any, *_: Any, **named: Any) -> None:
+        if pairs:
+            raise CommitFailedError("no space left on the device", reopen=True)
+
+    check_that_the_old_store_stays(tmp_path, log, monkeypatch, "restore", full)
 
 
 def test_a_disk_that_is_found_full_as_the_new_store_is_closed_leaves_the_old_one(
     tmp_path: Path, log: MemoryChangelog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """RocksDB writes what it still has in memory when it is closed."""
-    feed_times(log, range(20))
-    work(old_task(tmp_path, log))
-    before = kept(tmp_path, INDEXED)
-    with monkeypatch.context() as patch:
-        close = Store.close
+    close = Store.close
 
-        def full(store: Store) -> None:
-            is_new = store.is_open and kept_version(store) == 1
-            close(store)
-            if is_new:
-                raise CommitFailedError("no space left on the device", reopen=True)
+    def full(store: Store) -> None:
+        is_new = store.is_open and kept_version(store) == 1
+        close(store)
+        if is_new:
+            raise CommitFailedError("no space left on the device", reopen=True)
 
-        patch.setattr(Store, "close", full)
-        with pytest.raises(StoreUnavailableError):
-            new_task(tmp_path, log).open()
-    assert names_beside(tmp_path) == []
-    assert kept(tmp_path, INDEXED) == before
-    work(new_task(tmp_path, log))
+    check_that_the_old_store_stays(tmp_path, log, monkeypatch, "close", full)
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
