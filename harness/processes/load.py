@@ -34,6 +34,24 @@ class CpuTimes(NamedTuple):
     """Spent by the hypervisor on other machines while this one had work."""
 
 
+class Clocks(NamedTuple):
+    """Seconds by the clock, and CPU seconds of this process."""
+
+    wall_s: float
+    cpu_s: float
+
+
+def clocks() -> Clocks:
+    """Return both clocks now."""
+    return Clocks(perf_counter(), process_time())
+
+
+def seconds_since(began: Clocks) -> Clocks:
+    """Return the seconds since ``began`` on both clocks."""
+    now = clocks()
+    return Clocks(now.wall_s - began.wall_s, now.cpu_s - began.cpu_s)
+
+
 class LoadWatch:
     """Watches the machine and this process from its creation on.
 

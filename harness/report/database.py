@@ -16,7 +16,7 @@ from typing import Any
 
 from harness.processes.load import BUSY_SHARE, LOAD_COLUMNS
 from harness.report import text
-from harness.report.figures import Figure, Figures, columns, interval
+from harness.report.figures import Figure, Figures, columns, interval, ratio_ends
 from harness.report.rows import Kinds, Row
 from stores.errors import ConfigError
 
@@ -38,6 +38,8 @@ _AGGREGATES: Mapping[str, Callable[[list[float]], float | None]] = {
     "median": median,
     "interval_from": lambda repeats: ends.low if (ends := interval(repeats)) else None,
     "interval_to": lambda repeats: ends.high if (ends := interval(repeats)) else None,
+    "ratio_interval_from": lambda repeats: ends.low if (ends := ratio_ends(repeats)) else None,
+    "ratio_interval_to": lambda repeats: ends.high if (ends := ratio_ends(repeats)) else None,
 }
 """The functions that a query of a report may call. No other tool has them."""
 
@@ -75,9 +77,13 @@ def interval_ends(name: str, of: str = "") -> str:
     return f"interval_from({of or name}) as {low}, interval_to({of or name}) as {high}"
 
 
-def ratio_columns(ratio: str, is_busy: str) -> str:
+def ratio_columns(ratio: str, is_busy: str, cpu_ratio: str = "null") -> str:
     """Return the part of a query that selects what ``ratio_of`` returns, from expressions for each repeat."""
-    return f"""median({ratio}) as ratio, {interval_ends("ratio", ratio)}, count(*) as repeats, sum({is_busy}) as busy"""
+    parts = [f"count(*) as repeats, sum({is_busy}) as busy"]
+    for name, of in (("ratio", ratio), ("cpu_ratio", cpu_ratio)):
+        low, high = columns(name)
+        parts.append(f"median({of}) as {name}, ratio_interval_from({of}) as {low}, ratio_interval_to({of}) as {high}")
+    return ", ".join(parts)
 
 
 class _Aggregate:

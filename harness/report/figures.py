@@ -12,8 +12,8 @@ Source: H. A. David, H. N. Nagaraja, "Order Statistics", 3rd edition, section 7.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from math import comb
-from statistics import median
+from math import comb, exp, log
+from statistics import mean, median, stdev
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -91,6 +91,25 @@ def interval(repeats: Sequence[float]) -> Interval | None:
         return None
     ordered, rank = sorted(repeats), _rank(count)
     return Interval(ordered[rank - 1], median(ordered), ordered[count - rank], coverage(count, rank))
+
+
+_STUDENT_T = {3: 4.303, 4: 3.182}
+"""The 97.5 % quantiles of Student's t with one degree of freedom less than there are repeats.
+
+Source: NIST/SEMATECH, "e-Handbook of Statistical Methods", section 1.3.6.7.2.
+"""
+
+
+def ratio_ends(repeats: Sequence[float]) -> Interval | None:
+    """Return the interval of the median of ratios; None if there are fewer than three.
+
+    Three or four are too few for order statistics. Their logarithms are taken as normal, and the interval is Student's.
+    """
+    if len(repeats) not in _STUDENT_T:
+        return interval(repeats)
+    logs = [log(each) for each in repeats]
+    half = _STUDENT_T[len(repeats)] * stdev(logs) / len(logs) ** 0.5
+    return Interval(exp(mean(logs) - half), median(repeats), exp(mean(logs) + half), CONFIDENCE)
 
 
 def repeats_of_a_narrower_interval(count: int) -> int:

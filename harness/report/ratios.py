@@ -1,7 +1,9 @@
 """Ratios of two speeds of one run, with the threshold that some of them have. Any experiment may have such rows.
 
 A threshold is reached if the whole interval of the ratio is, and missed if none of it is. Otherwise the run does not
-decide, as with fewer than five repeats or on a busy machine. A row may have a ``reason``: why its threshold was missed.
+decide, as with fewer than three repeats. Where CPU time was measured, the ratio of CPU times decides: other work on the
+machine changes it little. The ratio by the clock is for people. A row may have a ``reason``: why its threshold was
+missed.
 """
 
 from __future__ import annotations
@@ -11,28 +13,27 @@ from collections.abc import Iterable, Sequence
 from statistics import median
 from typing import Any
 
-from harness.processes.load import BUSY_REPEATS
 from harness.report import text
-from harness.report.figures import Figure, Figures, columns, in_order, interval
+from harness.report.figures import Figure, Figures, columns, in_order, ratio_ends
 from harness.report.listing import Column, Listing
 from harness.report.page import PageFinding, TextTable
 from harness.report.rows import Row
 
 
-def ratio_of(repeats: Sequence[float], busy: int = 0) -> dict[str, Any]:
-    """Return the columns of a row with the ratio of each repeat: their median, and its interval if there are five.
+def ratio_of(repeats: Sequence[float], busy: int = 0, cpu_repeats: Sequence[float] = ()) -> dict[str, Any]:
+    """Return the columns of a row with the ratio of each repeat: their median, and its interval if there are three.
 
     The two sides of a repeat were measured one right after the other. ``busy`` is the number of repeats during which
-    the machine was busy with other work.
+    the machine was busy with other work. ``cpu_repeats`` are the ratios of CPU times; without them the clock decides.
     """
-    ends, (low, high) = interval(repeats), columns("ratio")
-    return {
-        "ratio": median(repeats),
-        low: ends.low if ends else None,
-        high: ends.high if ends else None,
-        "repeats": len(repeats),
-        "busy": busy,
-    }
+    of_repeats = {**_with_ends("ratio", repeats), **_with_ends("cpu_ratio", cpu_repeats)}
+    return {**of_repeats, "repeats": len(repeats), "busy": busy}
+
+
+def _with_ends(name: str, repeats: Sequence[float]) -> dict[str, float | None]:
+    ends, (low, high) = ratio_ends(repeats), columns(name)
+    middle = median(repeats) if repeats else None
+    return {name: middle, low: ends.low if ends else None, high: ends.high if ends else None}
 
 
 def ratios(rows: Iterable[Row]) -> list[Figure]:
@@ -40,22 +41,27 @@ def ratios(rows: Iterable[Row]) -> list[Figure]:
 
     ``verdict`` says that in words, and why a run does not decide.
     """
-    figures = ({"reason": None, **row, "kind": "ratio"} for row in rows)
+    figures = ({"reason": None, **_with_ends("cpu_ratio", ()), **row, "kind": "ratio"} for row in rows)
     return in_order({**row, **dict(zip(("met", "verdict"), _judged(row), strict=True))} for row in figures)
 
 
 def _judged(row: Row) -> tuple[bool | None, str]:
     threshold, repeats = row["at_least"], row.get("repeats") or 1
-    low, high = (row.get(end) for end in columns("ratio"))
+    name, measure = ("ratio", "time") if row["cpu_ratio"] is None else ("cpu_ratio", "CPU time")
+    low, high = (row.get(end) for end in columns(name))
     if threshold is None:
         return None, text.NONE
     if low is None or high is None:
         return None, "measured once" if repeats == 1 else f"measured {repeats} times only"
-    if (row.get("busy") or 0) > BUSY_REPEATS * repeats:
-        return None, "the machine was busy"
     if low >= threshold:
-        return True, "yes"
-    return (False, "**no**") if high < threshold else (None, "undecided")
+        return True, f"yes, by {measure}"
+    return (False, _missed(row, name, measure)) if high < threshold else (None, "undecided")
+
+
+def _missed(row: Row, name: str, measure: str) -> str:
+    """Return what a missed threshold means for a user, in a sentence."""
+    times = f"the same work takes {1 / row[name]:.2f} times the {measure} of {row['yardstick']}"
+    return f"**no**: {times}; {1 / row['at_least']:.2f} times were promised"
 
 
 def ratio_finding(figures: Figures) -> PageFinding:
@@ -91,8 +97,9 @@ _RATIOS = Listing(
         Column("backend", "subject"),
         Column("against", "yardstick"),
         Column("ratio", "ratio", text.ratio, interval=True),
+        Column("of CPU times", "cpu_ratio", text.ratio, interval=True),
         Column("at least", "at_least", lambda least: text.NONE if least is None else f"{least:g}"),
-        Column("reached", "verdict || iif(met = 0 and reason <> '', ': ' || reason, '')", right=False),
+        Column("reached", "verdict || iif(met = 0 and reason <> '', ' (' || reason || ')', '')", right=False),
     ),
     notable="met = 0",
 )

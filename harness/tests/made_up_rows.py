@@ -338,7 +338,9 @@ def _ratio() -> list[dict[str, Any]]:
             "at_least": 1.0,
         },
         {**at_100, "claim": "beside others", **ratio_of([1.1] * 5, busy=2)},
-        {**at_100, "claim": "in a hurry", **ratio_of([2.0] * 4)},
+        {**at_100, "claim": "in a hurry", **ratio_of([2.0] * 2)},
+        {**at_100, "claim": "slow by the clock alone", **ratio_of([0.8] * 5, 5, [1.15, 1.2, 1.25])},
+        {**at_100, "claim": "fast by the clock alone", **ratio_of([1.2] * 5, 5, [0.5, 0.51, 0.49, 0.5])},
     ]
 
 

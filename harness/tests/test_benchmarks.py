@@ -19,13 +19,16 @@ from harness.experiments.microbench.case import (
     EXPIRE,
     GET,
     GET_RECENT,
+    INDEXED,
     OPEN,
     READER_WAITS,
     WRITER_WAITS,
     Case,
     Load,
     batches,
+    commits_counted,
     openings,
+    reads,
     waits_over,
 )
 from harness.experiments.microbench.claim import RatioClaim, cases, claims, limits, ratios
@@ -41,7 +44,7 @@ from harness.experiments.microbench.records import (
     opening_seconds,
     put_records,
 )
-from harness.experiments.microbench.run import _compared, _plan, measure, planned, summarized
+from harness.experiments.microbench.run import Round, _compared, _plan, measure, planned, summarized
 from harness.experiments.microbench.yardstick import TimedStore, open_subject
 from harness.tests.clock import Clock
 from harness.workloads.ycsb import Ycsb, core_workload
@@ -91,7 +94,7 @@ def test_cases_of_different_size_are_compared_by_their_rate() -> None:
     assert [row["ratio"] for row in ratios(per_record)] == [pytest.approx(1.0)]
 
 
-def rounds_of(seconds: dict[str, list[float]], busy: int = 0) -> list[dict[str, object]]:
+def rounds_of(seconds: dict[str, list[float]], busy: int = 0) -> list[dict[str, Any]]:
     """Rows of two rounds in each repeat; the machine was busy in the first ``busy`` repeats."""
     return [
         {"profile": "default", "case": case, "seed": repeat, "seconds": took, "others_share": 0.5 * (repeat < busy)}
@@ -115,6 +118,22 @@ def test_a_repeat_is_busy_if_one_side_of_the_ratio_was(disturbed: str) -> None:
     seconds = {claim.subject.id: {1: 1.0, 2: 1.0}, claim.yardstick.id: {1: 1.0, 2: 1.0}}
     case = claim.subject if disturbed == "subject" else claim.yardstick
     assert [row["busy"] for row in ratios(seconds, {(case.id, 2), ("another case", 1)})] == [1]
+
+
+def test_a_ratio_of_cpu_times_is_that_of_the_cases_that_work_alone() -> None:
+    claim = next(claims())
+    rounds = [
+        {**line, "cpu_seconds": line["seconds"] / (4 if line["case"] == claim.subject.id else 2)}
+        for line in rounds_of({claim.subject.id: [1.0, 1.0, 2.0], claim.yardstick.id: [2.0, 2.0, 2.0]})
+    ]
+    [row] = [row for row in summarized(rounds) if row["kind"] == "ratio"]
+    assert (row["ratio"], row["cpu_ratio"]) == (2.0, 4.0)
+    [row] = [row for row in summarized([{**line, "cpu_seconds": None} for line in rounds]) if row["kind"] == "ratio"]
+    assert (row["ratio"], row["cpu_ratio"]) == (2.0, None)
+    assert [case.id for case in cases("default") if not case.works_alone] == [
+        reads(INDEXED, commits_beside=True).id,
+        commits_counted(watched=True).id,
+    ]
 
 
 def test_a_limit_is_compared_with_the_time_of_a_round() -> None:
@@ -298,11 +317,25 @@ def test_what_is_compared_is_measured_first_side_by_side_and_five_times() -> Non
     assert len({batch.cases for batch in plan[:5]}) > 1
 
 
-def test_the_repeats_of_a_batch_come_one_after_the_other() -> None:
+def test_three_repeats_of_a_batch_come_one_after_the_other_and_further_ones_in_rounds() -> None:
     plan = planned("default", 1)
-    assert [batch.repeat for batch in plan[:10]] == [0, 1, 2, 3, 4] * 2
-    assert set(plan[0].cases) == set(plan[4].cases)
-    assert not set(plan[0].cases) & set(plan[5].cases)
+    assert [batch.repeat for batch in plan[:6]] == [0, 1, 2] * 2
+    assert set(plan[0].cases) == set(plan[2].cases)
+    assert not set(plan[0].cases) & set(plan[3].cases)
+    fourth = next(place for place, batch in enumerate(plan) if batch.repeat == 3)
+    assert set(plan[fourth].cases) == set(plan[0].cases)
+    assert set(plan[fourth + 1].cases) == set(plan[3].cases)
+
+
+def test_the_cases_of_thresholds_come_first_in_all_their_repeats() -> None:
+    plan = planned("default", 1)
+    gates = {limit.subject for limit in limits()}
+    gates |= {case for claim in claims() if claim.at_least for case in (claim.subject, claim.yardstick)}
+    gates &= set(cases("default"))
+    last = max(place for place, batch in enumerate(plan) if gates & set(batch.cases))
+    measured = [case for batch in plan[: last + 1] for case in batch.cases]
+    assert {measured.count(case) for case in gates} == {5}
+    assert not [batch for batch in plan[: last + 1] if not gates & set(batch.cases)]
 
 
 def test_cases_over_the_same_staged_records_share_a_store(tmp_path: Path) -> None:
@@ -330,13 +363,15 @@ def test_measurements_end_at_the_deadline_and_those_before_it_are_kept(monkeypat
     def killed(command: list[str], **given: Any) -> None:
         ran["seconds"] = given["timeout"]
         lines = Path(command[command.index("--seconds-file") + 1])
-        lines.write_text('{"case": "a", "seconds": [0.5, 0.25]}\n{"case": "b", "sec')
+        lines.write_text('{"case": "a", "rounds": [[0.5, 0.4], [0.25, null]]}\n{"case": "b", "rou')
         clock.now += given["timeout"]
         raise subprocess.TimeoutExpired(command, given["timeout"])
 
     clock = Clock()
     monkeypatch.setattr(subprocess, "run", killed)
-    assert measure(["a", "b"], "default", 1, Deadline(clock.now + 7, clock)) == {"a": [0.5, 0.25]}
+    assert measure(["a", "b"], "default", 1, Deadline(clock.now + 7, clock)) == {
+        "a": [Round(0.5, 0.4), Round(0.25, None)]
+    }
     assert ran["seconds"] == 7
     with pytest.raises(subprocess.TimeoutExpired):
         measure(["a", "b"], "default", 1)

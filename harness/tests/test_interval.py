@@ -4,7 +4,7 @@ from random import Random
 
 import pytest
 
-from harness.report.figures import CONFIDENCE, REPEATS_MIN, coverage, interval
+from harness.report.figures import CONFIDENCE, REPEATS_MIN, coverage, interval, ratio_ends
 
 
 def test_fewer_than_five_repeats_have_no_interval() -> None:
@@ -61,3 +61,19 @@ def test_an_interval_is_widened_only_where_it_is_narrower_than_the_least_share()
     wide = interval([50.0, 90.0, 100.0, 110.0, 150.0])
     assert wide is not None
     assert wide.at_least() == wide
+
+
+def test_ratios_have_an_interval_from_three_repeats_on() -> None:
+    assert ratio_ends([1.0, 1.1]) is None
+    repeats = [1.0, 1.1, 1.2, 1.3, 1.4]
+    assert ratio_ends(repeats) == interval(repeats)
+
+
+@pytest.mark.parametrize("count", [3, 4])
+def test_the_interval_of_few_ratios_contains_the_true_one_as_often_as_it_says(count: int) -> None:
+    print("seed", count)
+    random = Random(count)
+    draws = [[random.lognormvariate(0.0, 0.2) for _ in range(count)] for _ in range(4_000)]
+    ends = [ratio_ends(draw) for draw in draws]
+    share = sum(end is not None and end.low <= 1.0 <= end.high for end in ends) / len(ends)
+    assert share == pytest.approx(CONFIDENCE, abs=0.012)

@@ -17,6 +17,7 @@ from harness.experiments.opening.experiment import Opening, OpeningTrial, run_op
 from harness.experiments.opening.report import ratios
 from harness.experiments.opening.steps import TAIL_COMMIT_RECORDS, TAIL_COMMITS
 from harness.experiments.store_of_records import StoreOfRecords
+from harness.processes.load import Clocks
 from harness.tests.test_jvm import options_of
 from stores.engines.sqlite import engine as sqlite_engine
 from stores.errors import ConfigError
@@ -54,7 +55,8 @@ def test_the_bare_engine_opens_the_files_of_every_backend_and_reads_a_record(tmp
     path = filled(tmp_path / "store", backend)
     seconds = bare_seconds(path, Durability.CHANGELOG, b"key")
     assert seconds is not None
-    assert seconds > 0
+    assert seconds.wall_s > 0
+    assert seconds.cpu_s > 0
     with pytest.raises(LookupError):
         bare_seconds(path, Durability.CHANGELOG, b"another key")
     assert bare_seconds(tmp_path / "elsewhere", Durability.CHANGELOG, b"key") is None
@@ -127,11 +129,11 @@ def test_a_killed_store_is_opened_in_its_place_and_by_the_bare_engine_from_a_cop
     seen = []
     alone, without = steps._alone_seconds, bare.bare_seconds
 
-    def spied(path: Path, subject: StoreOfRecords) -> float:
+    def spied(path: Path, subject: StoreOfRecords) -> Clocks:
         seen.append(("alone", path.parent.name, (path / "open").exists()))
         return alone(path, subject)
 
-    def spied_bare(path: Path, level: Durability, key: bytes) -> float | None:
+    def spied_bare(path: Path, level: Durability, key: bytes) -> Clocks | None:
         seen.append(("bare", path.name, (path / "store/open").exists()))
         return without(path, level, key)
 
@@ -235,6 +237,11 @@ def test_an_opening_that_takes_longer_than_twice_the_bare_engine_says_what_takes
     assert (missed["yardstick"], missed["reason"]) == ("bare lmdb", "4 ms: bare 1 ms, rest 3 ms")
     (level,) = (each for each in ratios([{**row, "bare_s": 0.002}]) if each["yardstick"] == "bare lmdb")
     assert level["reason"] is None
+    on_cpu = {"alone_cpu_s": 0.004, "bare_cpu_s": 0.0004, "mark_cpu_s": 0.0001}
+    ratio_by_yardstick = {each["yardstick"]: each for each in ratios([{**row, "bare_s": 0.002, **on_cpu}])}
+    assert ratio_by_yardstick["bare lmdb"]["cpu_ratio"] == pytest.approx(0.1)
+    assert ratio_by_yardstick["bare lmdb"]["reason"] == "4 ms: bare 2 ms, mark 2 ms, rest 0 us"
+    assert ratio_by_yardstick["bare lmdb and a mark"]["cpu_ratio"] == pytest.approx(0.125)
 
 
 def test_the_replay_of_a_tail_is_compared_with_the_restore_that_filled_the_store() -> None:

@@ -153,7 +153,7 @@ def test_rows_of_trials_before_spark_are_written_once_with_those_that_are_made_o
 ) -> None:
     claim = next(claims())
     sides = (claim.subject.id, claim.yardstick.id)
-    monkeypatch.setattr(timing, "measure", lambda names, *rest: {name: [0.5] for name in names})
+    monkeypatch.setattr(timing, "measure", lambda names, *rest: {name: [timing.Round(0.5, 0.5)] for name in names})
     plan = {"microbench": [MicrobenchTrial(sides, "default", seed) for seed in (1, 2)]}
     assert run._measure(BenchRequest(), plan, tmp_path, Progress()) == ([], {"microbench": {"measurements": (4, 4)}})
     written = {kind: len(read_rows(tmp_path, kind, kinds())) for kind in ("round", "benchmark", "ratio")}

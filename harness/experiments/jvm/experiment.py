@@ -83,6 +83,7 @@ QUERY = f"""with subject as (
 
 
 _SHAPE = " ".join(f"when '{JVM}{name}' then '{words}'" for name, words in SHAPES.items())
+_BUSY = f"{busy('theirs')} or {busy('store')}"
 RATIOS = f"""select iif(
             theirs.distribution = 'fresh',
             'put and commit of ' || exact(theirs.records_per_commit) || ' records',
@@ -92,7 +93,7 @@ RATIOS = f"""select iif(
         store.subject as subject, theirs.subject as yardstick, theirs.durability as durability,
         theirs.records_per_commit as records_per_commit,
         iif(theirs.records_per_commit <= {_LEVEL_SIZE}, {_LEVEL}, {_FASTER}) as at_least,
-        {ratio_columns("theirs.seconds / store.seconds", f"{busy('theirs')} or {busy('store')}")}
+        {ratio_columns("theirs.seconds / store.seconds", _BUSY, "theirs.cpu_s / store.cpu_s")}
     from jvm as theirs join jvm as store using (repeat)
     where theirs.subject like '{JVM}%' and store.subject not like '{JVM}%'
     group by theirs.distribution, theirs.records_per_commit, theirs.subject, theirs.durability"""

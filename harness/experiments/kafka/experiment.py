@@ -67,13 +67,15 @@ They are for backends over Kafka only: the embedded changelog does other work th
 
 
 _SPEED = "ours.records / ours.seconds / (theirs.records / theirs.seconds)"
+_CPU = "ours.records / ours.cpu_s / (theirs.records / theirs.cpu_s)"
+_BUSY = f"{busy('ours')} or {busy('theirs')}"
 RATIOS = f"""select workload || ' over Kafka, '
             || iif(partitions = 1, 'one partition', exact(partitions) || ' partitions')
             || ', a commit every ' || duration(commit_interval_ms / 1000.0) as claim,
         ours.subject as subject, theirs.subject as yardstick, 'CHANGELOG' as durability, null as records_per_commit,
         iif(ours.subject = '{StoreConfig().backend}',
             iif(theirs.subject = '{BARE}', {AT_LEAST[BARE]}, {AT_LEAST[STREAMS]}), null) as at_least,
-        {ratio_columns(_SPEED, f"{busy('ours')} or {busy('theirs')}")}
+        {ratio_columns(_SPEED, _BUSY, _CPU)}
     from kafka as ours join kafka as theirs using ({", ".join(_CELL)}, seed, repeat)
     where {_OURS} and theirs.subject in ('{BARE}', '{STREAMS}')
     group by {", ".join(_CELL)}, ours.subject, theirs.subject"""

@@ -12,6 +12,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
+from time import process_time
 from types import MappingProxyType
 from typing import Any
 
@@ -81,8 +82,16 @@ class Bench:
         self, work: Callable[..., object], arguments: Callable[[], tuple[Any, ...]], warm_up_rounds: int = 1
     ) -> None:
         """Time the rounds of the case: ``arguments`` are made again for each, before the clock runs."""
-        rounds = self.case.rounds
-        self.benchmark.pedantic(work, setup=lambda: (arguments(), {}), rounds=rounds, warmup_rounds=warm_up_rounds)
+        rounds, cpu_s = self.case.rounds, list[float]()
+
+        def on_cpu(*arguments: Any) -> None:
+            began = process_time()
+            work(*arguments)
+            cpu_s.append(process_time() - began)
+
+        self.benchmark.pedantic(on_cpu, setup=lambda: (arguments(), {}), rounds=rounds, warmup_rounds=warm_up_rounds)
+        if self.case.works_alone:
+            self.benchmark.extra_info["cpu_seconds"] = cpu_s[-rounds:]
 
     def report(self, seconds: Callable[[], list[float]]) -> None:
         """Report the seconds that a suite measures itself, because they are not those of its work."""
@@ -124,8 +133,10 @@ def test_case(
     SUITES[case.suite](Bench(case, subject, staged, tmp_path, load_seed, benchmark))
     if seconds_file is not None:
         seconds = benchmark.extra_info.get("seconds") or list(benchmark.stats.stats.data)
+        cpu_seconds = benchmark.extra_info.get("cpu_seconds") or [None] * len(seconds)
         with seconds_file.open("a") as lines:
-            lines.write(json.dumps({"case": case.id, "seconds": seconds}) + "\n")
+            rounds = list(zip(seconds, cpu_seconds, strict=True))
+            lines.write(json.dumps({"case": case.id, "rounds": rounds}) + "\n")
 
 
 def _time_commits(bench: Bench) -> None:

@@ -78,6 +78,11 @@ class Case:
     rounds: int = 3
 
     @property
+    def works_alone(self) -> bool:
+        """True if no other thread of its process works at the same time, so that its CPU time is that of its work."""
+        return not self.commits_beside and not self.watched
+
+    @property
     def warm_up_rounds(self) -> int:
         """The rounds before the clock runs: none for a single long one, for which a new store is filled."""
         return 1 if self.rounds > 1 else 0

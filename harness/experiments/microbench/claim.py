@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from harness.experiments.microbench.case import (
     CHECKED,
@@ -309,29 +310,26 @@ def claims() -> Iterator[RatioClaim]:
         )
 
 
-def ratios(seconds: Seconds, busy: Collection[Measured] = ()) -> list[dict[str, object]]:
+def ratios(
+    seconds: Seconds, busy: Collection[Measured] = (), cpu_seconds: Seconds = MappingProxyType({})
+) -> list[dict[str, object]]:
     """Return a row of kind ``ratio`` for each claim and each limit whose cases were measured in one repeat or more.
 
     ``seconds`` are those of a round of each case in each repeat. The two sides of a claim are measured in the same
     process, one right after the other, so each repeat has a ratio of its own. ``busy`` are the measurements during
-    which the machine was busy with other work.
+    which the machine was busy with other work. ``cpu_seconds`` has the cases that work alone in their process.
     """
     measured_claims = []
     for claim in claims():
         subject, yardstick = claim.subject, claim.yardstick
-        work = subject.records / yardstick.records
-        paired = {
-            repeat: work * seconds[yardstick.id][repeat] / taken_s
-            for repeat, taken_s in seconds.get(subject.id, {}).items()
-            if repeat in seconds.get(yardstick.id, {})
-        }
+        paired, on_cpu = _paired(claim, seconds), _paired(claim, cpu_seconds)
         disturbed = sum((subject.id, each) in busy or (yardstick.id, each) in busy for each in paired)
-        measured_claims.append((claim.text, subject, yardstick.subject, claim.at_least, paired, disturbed))
+        measured_claims.append((claim.text, subject, yardstick.subject, claim.at_least, paired, disturbed, on_cpu))
     for limit in limits():
         subject = limit.subject
         paired = {repeat: limit.most_s / taken_s for repeat, taken_s in seconds.get(subject.id, {}).items()}
         disturbed = sum((subject.id, each) in busy for each in paired)
-        measured_claims.append((limit.text, subject, f"{1_000 * limit.most_s:g} ms", 1.0, paired, disturbed))
+        measured_claims.append((limit.text, subject, f"{1_000 * limit.most_s:g} ms", 1.0, paired, disturbed, {}))
     return [
         {
             "kind": "ratio",
@@ -341,11 +339,18 @@ def ratios(seconds: Seconds, busy: Collection[Measured] = ()) -> list[dict[str, 
             "durability": str(subject.durability),
             "records_per_commit": subject.records_per_commit,
             "at_least": at_least,
-            **ratio_of(list(paired.values()), disturbed),
+            **ratio_of(list(paired.values()), disturbed, list(on_cpu.values())),
         }
-        for words, subject, yardstick, at_least, paired, disturbed in measured_claims
+        for words, subject, yardstick, at_least, paired, disturbed, on_cpu in measured_claims
         if paired
     ]
+
+
+def _paired(claim: RatioClaim, seconds: Seconds) -> dict[int, float]:
+    """Return the ratio of each repeat in which both sides were measured."""
+    subject_s, yardstick_s = (seconds.get(case.id, {}) for case in (claim.subject, claim.yardstick))
+    work = claim.subject.records / claim.yardstick.records
+    return {repeat: work * yardstick_s[repeat] / subject_s[repeat] for repeat in subject_s if repeat in yardstick_s}
 
 
 def _narrowed(size: int, sizes: Sequence[int]) -> str:

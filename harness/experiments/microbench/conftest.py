@@ -12,7 +12,11 @@ from harness.experiments.microbench.claim import cases
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--profile", default="smoke", choices=("smoke", "default", "night"), help="which cases to time")
     parser.addoption("--load-seed", type=int, default=1, help="seed of keys and values")
-    parser.addoption("--seconds-file", type=Path, help="append the seconds of each case to this file, as JSON lines")
+    parser.addoption(
+        "--seconds-file",
+        type=Path,
+        help="append the seconds and CPU seconds of each case's rounds to this file, as JSON lines",
+    )
 
 
 def pytest_report_header(config: pytest.Config) -> str:

@@ -125,7 +125,7 @@ class Microbench(StoresAlone[MicrobenchTrial]):
     figures_by = {"benchmark": QUERY, "round": lambda _: []}
     derived_by = timing.summarized
     columns = {
-        "round": {"case": str, "profile": str, "seed": int, "seconds": float},
+        "round": {"case": str, "profile": str, "seed": int, "seconds": float, "cpu_seconds": float},
         "benchmark": {
             "suite": str,
             "name": str,
@@ -161,13 +161,13 @@ class Microbench(StoresAlone[MicrobenchTrial]):
     def run(self, trial: MicrobenchTrial, worker: TrialWorker) -> Iterable[Row]:
         """Return a row for each round of each case. Raises: RuntimeError with the command that repeats it."""
         try:
-            seconds_by_case = timing.measure(trial.cases, trial.profile, trial.seed, worker.deadline)
+            rounds_by_case = timing.measure(trial.cases, trial.profile, trial.seed, worker.deadline)
         except RuntimeError as error:
             raise RuntimeError(f"{error}\n  repeat it with: {replay.command(self.name, trial)}") from error
         return [
-            {"kind": "round", "case": case, "profile": trial.profile, "seed": trial.seed, "seconds": seconds}
-            for case, rounds in seconds_by_case.items()
-            for seconds in rounds
+            {"kind": "round", "case": case, "profile": trial.profile, "seed": trial.seed, **each._asdict()}
+            for case, rounds in rounds_by_case.items()
+            for each in rounds
         ]
 
     def read(self, text: str) -> MicrobenchTrial:

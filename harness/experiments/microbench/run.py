@@ -20,17 +20,27 @@ from typing import Any, NamedTuple
 import harness
 from harness.budget import DEFAULT, NEVER, NIGHT, SMOKE, Deadline, check_profile
 from harness.experiments.microbench.case import Case
-from harness.experiments.microbench.claim import cases, claims, limits, ratios
+from harness.experiments.microbench.claim import RatioClaim, cases, claims, limits, ratios
 from harness.folders import temporary_folder
 from harness.processes.load import is_busy, median_load
+from harness.report.figures import values
 
 CASES_AT_ONCE = 16
 """About so many cases share a process: it takes a second to start, longer than most cases."""
 TIMEOUT_S = 600.0
 REPEATS: Mapping[str, tuple[int, int]] = MappingProxyType({SMOKE: (1, 1), DEFAULT: (5, 1), NIGHT: (9, 5)})
 """Repeats of stores that a ratio compares, which five give an interval, and of the others."""
+REPEATS_AT_FIRST = 3
+"""So many repeats give an interval of a ratio."""
 _ROOT = Path(harness.__file__).parent.parent
 _SUITES = f"{_ROOT}/harness/experiments/microbench/bench_stores.py"
+
+
+class Round(NamedTuple):
+    """The seconds of a round by the clock, and the CPU seconds of its process; None where other threads work too."""
+
+    seconds: float
+    cpu_seconds: float | None
 
 
 class CaseBatch(NamedTuple):
@@ -66,31 +76,39 @@ def summarized(rounds: Iterable[Mapping[str, Any]]) -> list[dict[str, object]]:
         if key in by_case
     ]
     seconds: dict[str, dict[int, float]] = defaultdict(dict)
+    cpu_seconds: dict[str, dict[int, float]] = defaultdict(dict)
     busy = set()
     for (_, case), group in by_case.items():
         for repeat in sorted({each["seed"] for each in group}):
             mine = [each for each in group if each["seed"] == repeat]
             seconds[case][repeat] = statistics.median(each["seconds"] for each in mine)
+            if on_cpu := values(mine, "cpu_seconds"):
+                cpu_seconds[case][repeat] = statistics.median(on_cpu)
             if any(map(is_busy, mine)):
                 busy.add((case, repeat))
-    return rows + ratios(seconds, busy)
+    return rows + ratios(seconds, busy, cpu_seconds)
 
 
 def _plan(chosen: Sequence[Case], repeats: int, others_repeats: int, random: Random) -> list[CaseBatch]:
-    """Return all measurements: first those that are compared, with all of their repeats, batch by batch.
+    """Return all measurements: first those of ratios with a threshold, then those of other ratios, then the others.
 
-    So a run that is cut short has complete intervals of some ratios. The order in a batch differs from repeat to
-    repeat, so that whatever a case leaves behind in its process affects both sides of a ratio.
+    Three repeats of a batch follow each other, so that a run that is cut short has intervals of some ratios. Further
+    repeats go round by round. The order in a batch differs from repeat to repeat, so that whatever a case leaves behind
+    in its process affects both sides of a ratio.
     """
-    claimed = {limit.subject.id for limit in limits()}.union(*_pairs())
+    gates = {limit.subject.id for limit in limits()}.union(*_pairs(claim for claim in claims() if claim.at_least))
+    claimed = gates.union(*_pairs(claims()))
     groups = _compared(chosen)
-    needed = [group for group in groups if any(case.id in claimed for case in group)]
-    others = [group for group in groups if group not in needed]
+    gated = [group for group in groups if any(case.id in gates for case in group)]
+    needed = [group for group in groups if group not in gated and any(case.id in claimed for case in group)]
+    others = [group for group in groups if group not in gated and group not in needed]
     plan = []
-    for some, times in ((needed, repeats), (others, others_repeats)):
+    for some, times in ((gated, repeats), (needed, repeats), (others, others_repeats)):
         random.shuffle(some)
-        for batch in _batches(some):
-            plan += [CaseBatch(_in_order(batch, random), repeat) for repeat in range(times)]
+        parts, at_first = _batches(some), min(times, REPEATS_AT_FIRST)
+        turns = [(batch, repeat) for batch in parts for repeat in range(at_first)]
+        turns += [(batch, repeat) for repeat in range(at_first, times) for batch in parts]
+        plan += [CaseBatch(_in_order(batch, random), repeat) for batch, repeat in turns]
     return plan
 
 
@@ -115,9 +133,9 @@ def _in_order(groups: Sequence[list[Case]], random: Random) -> tuple[Case, ...]:
     return tuple(order)
 
 
-def _pairs() -> list[set[str]]:
+def _pairs(of: Iterable[RatioClaim]) -> list[set[str]]:
     """Return the IDs of both cases of each claim."""
-    return [{claim.subject.id, claim.yardstick.id} for claim in claims()]
+    return [{claim.subject.id, claim.yardstick.id} for claim in of]
 
 
 def _compared(chosen: Iterable[Case]) -> list[list[Case]]:
@@ -125,7 +143,7 @@ def _compared(chosen: Iterable[Case]) -> list[list[Case]]:
     third one. Cases that share a store with staged records are in one group if claims compare both or neither."""
     chosen = list(chosen)
     groups = [[case] for case in chosen]
-    together = _pairs()
+    together = _pairs(claims())
     compared = set().union(*together)
     together += [
         {case.id for case in chosen if case.fill == fill and (case.id in compared) == is_compared}
@@ -139,8 +157,8 @@ def _compared(chosen: Iterable[Case]) -> list[list[Case]]:
     return [group for group in groups if group]
 
 
-def measure(names: Sequence[str], profile: str, seed: int, deadline: Deadline = NEVER) -> dict[str, list[float]]:
-    """Return the seconds of each round of each case, in a process of their own.
+def measure(names: Sequence[str], profile: str, seed: int, deadline: Deadline = NEVER) -> dict[str, list[Round]]:
+    """Return the seconds and the CPU seconds of each round of each case, in a process of their own.
 
     At ``deadline`` the process is killed: cases that it had not finished are missing then.
 
@@ -182,10 +200,10 @@ def _reasons(output: str) -> str:
     return "".join(f"{line}\n" for line in lines) or output[-3000:]
 
 
-def _read(result: Path) -> dict[str, list[float]]:
+def _read(result: Path) -> dict[str, list[Round]]:
     lines = result.read_text().splitlines(keepends=True) if result.exists() else []
     results = [json.loads(line) for line in lines if line.endswith("\n")]
-    return {each["case"]: each["seconds"] for each in results}
+    return {each["case"]: [Round(*each_round) for each_round in each["rounds"]] for each in results}
 
 
 def _row(case: Case, seconds: list[float]) -> dict[str, object]:

@@ -8,12 +8,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
 from pathlib import Path
-from time import perf_counter
 from typing import Any
 
 import lmdb
 from rocksdict import Options, Rdict
 
+from harness.processes.load import Clocks, clocks, seconds_since
 from stores.engines.lmdb import LmdbEngine
 from stores.engines.rocksdb import RocksDBEngine, database_options
 from stores.engines.rocksdb.database import OFFSETS_FAMILY
@@ -29,7 +29,7 @@ _LMDB_DATA = b"data.crc32"
 """LMDB's database of the data of a store with checksums (docs/format.md)."""
 
 
-def bare_seconds(folder: Path, durability: Durability, key: bytes) -> float | None:
+def bare_seconds(folder: Path, durability: Durability, key: bytes) -> Clocks | None:
     """Open every database below ``folder`` with its engine, look ``key`` up in each, and close them.
 
     Return the seconds until all are open and read; None if there is no database of a known engine. Raises: LookupError
@@ -39,9 +39,9 @@ def bare_seconds(folder: Path, durability: Durability, key: bytes) -> float | No
     if not openings:
         return None
     with ExitStack() as databases:
-        began = perf_counter()
+        began = clocks()
         values = [opening(databases)(key) for opening in openings]
-        seconds = perf_counter() - began
+        seconds = seconds_since(began)
     if not any(value is not None for value in values):
         raise LookupError(f"no database below {folder} has the key {key!r}")
     return seconds

@@ -19,6 +19,7 @@ import numpy as np
 
 from harness.experiments.store_of_records import INPUT, LOG_FILE, STORE, StoreOfRecords, pairs_of
 from harness.processes.child import die_with
+from harness.processes.load import Clocks, clocks, seconds_since
 from harness.workloads.ycsb import Values, keys_of
 from stores import failpoints
 from stores.changelog import SqliteChangelog
@@ -94,17 +95,18 @@ def apart(folder: Path, repeat: int, **order: Any) -> dict[str, Any]:
     try:
         without, mark = _copied(state, folder / "copy-bare"), folder / "copy-mark"
         _warm_up(folder / "copy-new", subject, bare_seconds)
-        timed: dict[str, Callable[[], float | None]] = {
+        timed: dict[str, Callable[[], Clocks | None]] = {
             # In its place: the mark of a copy is written again, because a copy may not survive power loss.
-            "alone_s": lambda: _alone_seconds(_store_below(state), subject),
-            "bare_s": lambda: bare_seconds(without, subject.level, _KEY),
-            "mark_s": lambda: None if _keeps_mark(subject) else _mark_seconds(mark),
+            "alone": lambda: _alone_seconds(_store_below(state), subject),
+            "bare": lambda: bare_seconds(without, subject.level, _KEY),
+            "mark": lambda: None if _keeps_mark(subject) else _mark_seconds(mark),
         }
-        seconds = {}
+        seconds: dict[str, float | None] = {}
         for name in sorted(timed, reverse=repeat % 2 == 1):
             # A sync of one file may otherwise wait for those that were written before.
             os.sync()
-            seconds[name] = timed[name]()
+            by_clock, on_cpu = timed[name]() or (None, None)
+            seconds |= {f"{name}_s": by_clock, f"{name}_cpu_s": on_cpu}
         return seconds
     finally:
         shutil.rmtree(state)
@@ -127,7 +129,7 @@ def _copied(state: Path, copy: Path) -> Path:
 
 
 def _warm_up(
-    new: Path, subject: StoreOfRecords, bare_seconds: Callable[[Path, Durability, bytes], float | None]
+    new: Path, subject: StoreOfRecords, bare_seconds: Callable[[Path, Durability, bytes], Clocks | None]
 ) -> None:
     """Import and use what an opening needs."""
     with subject.open(new) as store:
@@ -143,11 +145,11 @@ def _store_below(folder: Path) -> Path:
     return described.parent
 
 
-def _alone_seconds(path: Path, subject: StoreOfRecords) -> float:
-    began = perf_counter()
+def _alone_seconds(path: Path, subject: StoreOfRecords) -> Clocks:
+    began = clocks()
     store = subject.open(path)
     value = store.get(_KEY)
-    seconds = perf_counter() - began
+    seconds = seconds_since(began)
     assert value is not None, "every store has the first key"
     store.close()
     return seconds
@@ -158,14 +160,14 @@ def _keeps_mark(subject: StoreOfRecords) -> bool:
     return backend_named(subject.backend).load_engine().torn_by_power_loss(subject.level)
 
 
-def _mark_seconds(folder: Path) -> float:
+def _mark_seconds(folder: Path) -> Clocks:
     folder.mkdir()
     file, text = folder / "mark", "x" * _MARK_BYTES
     replace_file(file, text)
     os.sync()
-    began = perf_counter()
+    began = clocks()
     replace_file(file, text)
-    return perf_counter() - began
+    return seconds_since(began)
 
 
 def reopen(folder: Path, **order: Any) -> dict[str, Any]:

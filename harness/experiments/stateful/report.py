@@ -39,11 +39,13 @@ QUERIES = MappingProxyType(
 )
 """Medians of each subject, keys and batch size, with the ratios of its times over those of ``OURS``, and of restarts.
 """
+_BUSY = f"{busy('theirs')} or {busy('ours')}"
+_CPU = "iif(theirs.cpu_s > 0 and ours.cpu_s > 0, theirs.cpu_s / ours.cpu_s, null)"
 _GOAL = " ".join(f"when '{yardstick}' then {goal}" for yardstick, goal in GOALS.items())
 RATIOS = f"""select 'a batch of ' || exact(batch_events) || ' events, with ' || exact(keys) || ' keys' as claim,
         ours.subject as subject, theirs.subject as yardstick, null as durability, batch_events as records_per_commit,
         iif(keys = {GOAL_KEYS}, case theirs.subject {_GOAL} end, null) as at_least, '' as reason,
-        {ratio_columns("theirs.seconds / ours.seconds", f"{busy('theirs')} or {busy('ours')}")}
+        {ratio_columns("theirs.seconds / ours.seconds", _BUSY, _CPU)}
     from stateful as ours join stateful as theirs using ({_CELL}, round)
     where case theirs.subject {_GOAL} end is not null
         and (ours.subject = '{OURS}' or (ours.subject, theirs.subject) = ('{OURS_IN_ARROW}', '{JVM}'))
