@@ -14,7 +14,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from harness.answer.choice import busy_notice, choices
+from harness.answer.choice import busy_notice
 from harness.answer.results import all_failures, all_figures, summary_table
 from harness.answer.write import add_to_file, check_results, next_run, publish, read_coverage
 from harness.budget import (
@@ -316,8 +316,7 @@ def _keep(run_folder: Path, rows: Sequence[Row]) -> None:
 def _conclude(request: BenchRequest, rows: Rows, backends: Mapping[str, Any], problems: Sequence[str]) -> int:
     """Print the tables and all problems. Return the exit status."""
     figures = all_figures(rows)
-    picks = choices(figures, backends)
-    if notice := busy_notice(picks, figures):
+    if notice := busy_notice(figures):
         print(f"\n{notice}")
     print(f"\n{summary_table(figures, backends).plain()}\n")
     with_threshold = [figure for figure in figures["ratio"] if figure["met"] is not None]

@@ -16,7 +16,7 @@ from markdown_it.token import Token
 
 from harness.answer.choice import Choice, busy_notice, choices
 from harness.answer.history import HISTORY_FILE, Line, others, timelines
-from harness.answer.results import choice_table, left_out_of, problems_of, summary_table
+from harness.answer.results import HOW_PICKED, choice_table, left_out_of, problems_of, summary_table
 from harness.report import text
 from harness.report.charts import COLOURS, Chart, specifications
 from harness.report.environment import machine_page, origin
@@ -26,11 +26,9 @@ from harness.report.ratios import ratio_finding, ratio_sentence, ratio_table
 from harness.report.text import LEVELS, MEANING
 
 _TITLE = "Which backend, and why"
-_READING = """\
+_READING = f"""\
 Figures are medians, in brackets with the interval that contains the true median with a probability of 95 % (93.75 %
-for five repeats). A pick has the best median among the backends that kept every promise at that level in this run, and
-its interval overlaps with no other. *No difference* names all backends that the run cannot distinguish. Figures are
-compared within one durability level only.
+for five repeats). {HOW_PICKED} Figures are compared within one durability level only.
 """
 _NEVER_PROVEN = (
     "Power loss is simulated from recordings of what a process did to its files. No machine was switched off.",
@@ -73,7 +71,7 @@ def browser_page(
 
 
 def _head(found: Sequence[Choice], figures: Figures, facts: Mapping[str, Any], environment: Mapping[str, Any]) -> str:
-    sentences = (busy_notice(found, figures), problems_of(facts), left_out_of(facts))
+    sentences = (busy_notice(figures), problems_of(facts), left_out_of(facts))
     notes = [note for note in sentences if note]
     parts = [f'<p class="origin">{inline(origin(facts, environment))}</p>']
     return "\n".join([*parts, *(f'<p class="note">{inline(note)}</p>' for note in notes)])

@@ -19,7 +19,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from harness.answer.choice import MEASURES, FigureColumn
+from harness.experiments.needs import MEASURES, FigureColumn
 from harness.experiments.opening.report import KEY as OPENING_KEY
 from harness.experiments.registry import kinds
 from harness.experiments.throughput.report import KEY as THROUGHPUT_KEY

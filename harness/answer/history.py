@@ -12,9 +12,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from harness.answer.choice import MEASURES, FigureColumn, is_too_busy
+from harness.experiments.needs import MEASURES, FigureColumn
 from harness.experiments.opening.report import largest_state
 from harness.experiments.throughput.report import reference
+from harness.processes.load import BUSY_REPEATS
 from harness.replay import from_text
 from harness.report import text
 from harness.report.charts import Chart, Mark, Panel, is_drawable
@@ -31,7 +32,7 @@ _CURE = "correct it, or restore the file from its repository"
 class HistoryEntry:
     """One figure of a line, in the units of ``figures.jsonl``. ``cell`` is what was measured, in words.
 
-    ``busy`` is True if the machine was busy with other work during so many repeats that no pick may rest on it.
+    ``busy`` is True if the machine was busy with other work during more than a quarter of the repeats.
     """
 
     measure: str
@@ -133,7 +134,8 @@ def _entries(figures: Figures) -> Iterator[HistoryEntry]:
                     values = (row.get(name) for name in (measure.name, *columns(measure.name)))
                     value, low, high = (None if each is None else float(f"{each:.6g}") for each in values)
                     what = measure.name, level, cell.replace("`", ""), row["backend"]
-                    yield HistoryEntry(*what, value or 0.0, low, high, is_too_busy([row]))
+                    busy = row["busy"] > BUSY_REPEATS * row["repeats"]
+                    yield HistoryEntry(*what, value or 0.0, low, high, busy)
 
 
 def _timeline(runs: Sequence[Line], measure: FigureColumn) -> Chart:

@@ -96,10 +96,16 @@ def _completed(page: Page, facts: Mapping[str, Any], name: str) -> Page:
     return replace(page, shows=(*page.shows, *filter(None, more)), absent=absent)
 
 
+HOW_PICKED = (
+    "A pick has the best median among the backends that can do it and kept every promise at that level in this run. No "
+    "other one is better by more than 10 %, with a confidence of 99 %, by the ratios of both within the rounds that "
+    "measured them. *No difference* names those that are neither better nor worse by more than 10 %: choose among them "
+    "by other needs. *No pick yet* names those that further rounds would distinguish."
+)
 _READING = """\
 Figures are compared within one durability level only. They are medians. An interval contains the true median with a
 probability of 95 %, or of 93.75 % for five repeats, the most that five can give. Without an interval a figure was
-measured fewer than five times, and no pick rests on it.
+measured fewer than five times.
 """
 _RATIOS = "Ratios"
 
@@ -114,7 +120,7 @@ def first_page(
     """Return the page. ``facts`` are the settings of the run, ``drawn`` the files of plots beside the report."""
     backends = environment["backends"]
     picks = choices(figures, backends)
-    notice = busy_notice(picks, figures)
+    notice = busy_notice(figures)
     sections = {
         "What was proven": ["".join(f"* {sentence}\n" for sentence in proven(figures, pages))],
         "All backends side by side": [summary_table(figures, backends).markdown()],
@@ -137,9 +143,7 @@ def first_page(
             f"The same with plots that show values, filters and the history of runs: [index.html]({BROWSER_PAGE}).\n",
             f"Contents: {contents}. One page each: {measured}, [the machine]({MACHINE_FILE}).\n",
             choice_table(picks).markdown(),
-            "Each pick has the best median among the backends that can do it and kept every promise at that level in "
-            "this run, and its interval overlaps with no other. *No difference* names all backends that the run cannot "
-            "distinguish. What the levels mean:\n",
+            f"{HOW_PICKED} What the levels mean:\n",
             MEANING,
             *(part for title, parts in filled.items() for part in (f"## {title}\n", *parts)),
         ]

@@ -5,6 +5,7 @@ The rows of kind ``opening`` are the table ``opening``, and its figures ``openin
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import sqlite3
@@ -16,7 +17,7 @@ from typing import Any
 
 from harness.processes.load import BUSY_SHARE, LOAD_COLUMNS
 from harness.report import text
-from harness.report.figures import Figure, Figures, columns, interval, ratio_ends
+from harness.report.figures import Figure, Figures, columns, interval, ratio_ends, rounds_column
 from harness.report.rows import Kinds, Row
 from stores.errors import ConfigError
 
@@ -77,6 +78,11 @@ def interval_ends(name: str, of: str = "") -> str:
     return f"interval_from({of or name}) as {low}, interval_to({of or name}) as {high}"
 
 
+def by_round(name: str, value: str = "") -> str:
+    """Return the part of a query that selects the values of a column, or of an expression, by round."""
+    return f"by_round(repeat, {value or name}) as {rounds_column(name)}"
+
+
 def ratio_columns(ratio: str, is_busy: str, cpu_ratio: str = "null") -> str:
     """Return the part of a query that selects what ``ratio_of`` returns, from expressions for each repeat."""
     parts = [f"count(*) as repeats, sum({is_busy}) as busy"]
@@ -101,6 +107,20 @@ class _Aggregate:
         return self._result(self._values) if self._values else None
 
 
+class _ByRound:
+    """The functions that SQLite calls for each round of a group, and at its end: JSON, in the order of the rounds."""
+
+    def __init__(self) -> None:
+        self._values: dict[int, float] = {}
+
+    def step(self, number: int, value: float | None) -> None:
+        if value is not None:
+            self._values[number] = value
+
+    def finalize(self) -> str:
+        return json.dumps(self._values, sort_keys=True)
+
+
 def _answer(tables: Mapping[str, tuple[Mapping[str, type], Sequence[Row]]], sql: str) -> list[Figure]:
     from sqlite_utils import Database
 
@@ -113,6 +133,7 @@ def _answer(tables: Mapping[str, tuple[Mapping[str, type], Sequence[Row]]], sql:
             connection.create_function(function.__name__, 1, function, deterministic=True)
         for name, result in _AGGREGATES.items():
             connection.create_aggregate(name, 1, partial(_Aggregate, result))
+        connection.create_aggregate("by_round", 2, _ByRound)
         return list(database.query(sql))
     finally:
         database.close()

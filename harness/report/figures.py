@@ -11,6 +11,7 @@ Source: H. A. David, H. N. Nagaraja, "Order Statistics", 3rd edition, section 7.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from math import comb, exp, log
 from statistics import mean, median, stdev
@@ -74,10 +75,6 @@ class Interval(NamedTuple):
     coverage: float
     """The probability that the interval contains the true median."""
 
-    def overlaps(self, other: Interval) -> bool:
-        """Return True if the intervals have a value in common, so that the medians cannot be distinguished."""
-        return self.low <= other.high and other.low <= self.high
-
     def at_least(self, share: float = LEAST) -> Interval:
         """Return the interval, widened to ``share`` of its median to each side if it is narrower."""
         low, high = self.median / (1 + share), self.median * (1 + share)
@@ -89,8 +86,8 @@ def interval(repeats: Sequence[float]) -> Interval | None:
     count = len(repeats)
     if count < REPEATS_MIN:
         return None
-    ordered, rank = sorted(repeats), _rank(count)
-    return Interval(ordered[rank - 1], median(ordered), ordered[count - rank], coverage(count, rank))
+    ordered, place = sorted(repeats), rank(count)
+    return Interval(ordered[place - 1], median(ordered), ordered[count - place], coverage(count, place))
 
 
 _STUDENT_T = {3: 4.303, 4: 3.182}
@@ -119,13 +116,17 @@ def repeats_of_a_narrower_interval(count: int) -> int:
     is the second lowest to the second highest.
     """
     more = count + 1
-    while _rank(more) == _rank(count):
+    while rank(more) == rank(count):
         more += 1
     return more
 
 
-def _rank(count: int) -> int:
-    return max([k for k in range(1, count // 2 + 1) if coverage(count, k) >= CONFIDENCE], default=1)
+def rank(count: int, confidence: float = CONFIDENCE) -> int:
+    """Return the highest k whose interval, from the k-th lowest to the k-th highest of ``count``, has ``confidence``.
+
+    It is 1 if none has it.
+    """
+    return max([k for k in range(1, count // 2 + 1) if coverage(count, k) >= confidence], default=1)
 
 
 def ratio_interval(
@@ -172,6 +173,17 @@ def log_deviations(groups: Iterable[Sequence[float]]) -> list[float]:
 def columns(figure_name: str) -> tuple[str, str]:
     """Return the names under which a figure keeps the ends of the interval of one of its medians."""
     return f"{figure_name}_from", f"{figure_name}_to"
+
+
+def rounds_column(name: str) -> str:
+    """Return the name under which a figure keeps the values of one of its columns by round, as JSON."""
+    return f"{name}_rounds"
+
+
+def rounds(figure: Mapping[str, Any], name: str) -> dict[int, float]:
+    """Return the values of a column by the number of the round; none if the figure has none."""
+    by_round = json.loads(figure.get(rounds_column(name)) or "{}")
+    return {int(number): value for number, value in by_round.items()}
 
 
 def with_interval(figure: Mapping[str, Any], name: str, shown: Callable[[float | None], str], unit: str = "") -> str:

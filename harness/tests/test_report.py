@@ -13,7 +13,7 @@ import pytest
 
 from harness.answer import write
 from harness.answer.browser_page import browser_page
-from harness.answer.choice import BUSY, busy_notice, choices
+from harness.answer.choice import busy_notice, choices
 from harness.answer.results import all_figures, all_pages, first_page, proven, summary_table
 from harness.answer.write import TABLE_BEGIN, TABLE_END, publish, with_table, write_report
 from harness.experiments.crash.report import crash_tables, crash_trials
@@ -260,25 +260,50 @@ def answers(rows: Rows) -> dict[str, str]:
 RATE = "Most records per second, commits kept by the changelog alone CHANGELOG"
 
 
-def test_backends_whose_intervals_overlap_are_named_together_and_none_is_bold() -> None:
+def scaled(rows: Rows, backend: str, *factors: float) -> Rows:
+    """Multiply the records per second of a backend by a factor for each round, the last one for all that follow."""
+    for row in rows["throughput"]:
+        if row["backend"] == backend:
+            row["records_per_s"] *= factors[min(row["repeat"], len(factors) - 1)]
+    return rows
+
+
+def test_a_backend_within_a_tenth_of_the_pick_is_named_beside_it() -> None:
     rows = made_up_rows()
     assert answers(rows)[RATE] == "**rocksdb-indexed-batch**"
-    for row in rows["throughput"]:
-        if row["backend"] == "lmdb-indexed-batch":
-            row["records_per_s"] *= 1.3 / 0.9 * 1.01
-    assert answers(rows)[RATE] == "no difference: lmdb-indexed-batch, rocksdb-indexed-batch"
+    scaled(rows, "lmdb-indexed-batch", 1.3 / 0.9 * 0.98)
+    assert answers(rows)[RATE] == "**rocksdb-indexed-batch**; no difference: lmdb-indexed-batch"
     page = first_page(all_figures(rows), [], FACTS, ENVIRONMENT, [])
     assert f"| {answers(rows)[RATE]} |" in page
+    (choice, *_) = choices(all_figures(rows), ENVIRONMENT["backends"])
+    assert (choice.decided, choice.ties, choice.open_rivals, choice.rounds) == (True, ("lmdb-indexed-batch",), (), 5)
+    assert choice.next_best.startswith("rocksdb-dual-store, ")
 
 
-@pytest.mark.parametrize(("repeats", "words"), [(1, "measured once"), (4, "measured 4 times, fewer than 5")])
-def test_fewer_than_five_repeats_pick_nothing(repeats: int, words: str) -> None:
+def test_rivals_of_which_one_may_be_a_tenth_better_are_named_and_none_is_picked() -> None:
+    rows = scaled(made_up_rows(), "lmdb-indexed-batch", *(1.3 / 0.9 * factor for factor in (0.6, 1.7, 0.9, 1.3, 0.95)))
+    (choice, *_) = choices(all_figures(rows), ENVIRONMENT["backends"])
+    assert (choice.decided, choice.backend) == (False, "")
+    assert choice.open_rivals == ("rocksdb-indexed-batch", "lmdb-indexed-batch")
+    assert choice.answer == "no pick yet: rocksdb-indexed-batch or lmdb-indexed-batch"
+
+
+@pytest.mark.parametrize("rounds", [2, 3])
+def test_a_few_rounds_decide_what_differs_much(rounds: int) -> None:
     rows = made_up_rows()
     for kind in ("throughput", "opening"):
-        rows[kind] = [row for row in rows[kind] if row["repeat"] < repeats]
-    found = answers(rows)
-    assert found[RATE] == f"no pick: {words}"
-    assert not any(answer.startswith("**") for answer in found.values())
+        rows[kind] = [row for row in rows[kind] if row["repeat"] < rounds]
+    assert answers(rows)[RATE] == "**rocksdb-indexed-batch**"
+
+
+def test_one_round_picks_nothing() -> None:
+    rows = made_up_rows()
+    for kind in ("throughput", "opening"):
+        rows[kind] = [row for row in rows[kind] if row["repeat"] < 1]
+    found = choices(all_figures(rows), ENVIRONMENT["backends"])
+    assert answers(rows)[RATE] == "no pick: measured once"
+    assert not any(choice.decided for choice in found)
+    assert found[0].open_rivals == ("rocksdb-indexed-batch", "lmdb-indexed-batch", "rocksdb-dual-store")
 
 
 def test_a_size_that_decides_is_shown_rather_than_a_larger_one_that_was_opened_once() -> None:
@@ -312,43 +337,42 @@ def test_measurements_that_failed_are_on_the_first_page_and_on_that_for_a_browse
     assert "measurements failed" not in first_page(figures, pages, {**FACTS, "problems": []}, ENVIRONMENT, [])
 
 
-def test_a_report_from_a_busy_machine_says_so_first_and_has_no_picks() -> None:
+def test_a_report_from_a_busy_machine_says_so_first_and_has_the_same_picks() -> None:
     rows = made_up_rows()
-    quiet = first_page(all_figures(rows), [], FACTS, ENVIRONMENT, [])
-    assert "The machine was busy" not in quiet
-    for row in rows["throughput"]:
-        if row["durability"] == "CHANGELOG":
-            row.update(others_share=0.06, steal_share=0.05)
+    quiet = answers(rows)
+    assert "The machine was busy" not in first_page(all_figures(rows), [], FACTS, ENVIRONMENT, [])
+    for row in [*rows["throughput"], *rows["opening"]]:
+        row.update(others_share=0.06, steal_share=0.05)
     figures = all_figures(rows)
-    found = {choice.need: choice for choice in choices(figures, ENVIRONMENT["backends"])}
-    assert answers(rows)[RATE] == BUSY
-    assert answers(rows)["Most records per second, a commit survives power loss DISK"].startswith("**")
+    assert answers(rows) == quiet
     title, notice, *_ = first_page(figures, [], FACTS, ENVIRONMENT, []).split("\n\n")
     assert title.startswith("# ")
     assert notice.startswith("**The machine was busy")
-    assert notice.strip("*") == busy_notice(list(found.values()), figures)
+    assert notice.strip("*") == busy_notice(figures)
 
 
 def test_a_report_names_busy_microbenchmarks_too() -> None:
     rows = made_up_rows()
     for kind in ("throughput", "opening"):
         rows[kind] = []
-    before = all_figures(rows)
-    assert busy_notice(choices(before, ENVIRONMENT["backends"]), before) == ""
+    assert busy_notice(all_figures(rows)) == ""
     for kind in ("benchmark", "latency", "early_commit", "large_step"):
         for row in rows[kind]:
             row["others_share"] = 0.5
-    figures = all_figures(rows)
     count = sum(len(rows[kind]) for kind in ("benchmark", "latency", "early_commit", "large_step"))
-    assert f"during {count} of {count} measurements" in busy_notice(choices(figures, ENVIRONMENT["backends"]), figures)
+    assert f"during {count} of {count} measurements" in busy_notice(all_figures(rows))
 
 
-def test_a_few_busy_measurements_do_not_prevent_a_pick() -> None:
+def test_records_per_second_are_compared_without_the_time_that_other_programs_took() -> None:
     rows = made_up_rows()
     for row in rows["throughput"]:
-        if row["repeat"] == 0:
-            row["others_share"] = 0.5
+        others = 0.5 if (row["repeat"] + len(row["backend"])) % 2 else 0.0
+        row["records_per_s"] *= 1 - others
+        row["waited_share"] = others
     assert answers(rows)[RATE] == "**rocksdb-indexed-batch**"
+    for row in rows["throughput"]:
+        row["waited_share"] = 0.0
+    assert answers(rows)[RATE].startswith("no pick yet: ")
 
 
 def test_ready_after_a_kill_is_the_same_figure_in_every_table() -> None:

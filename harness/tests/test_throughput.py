@@ -16,7 +16,7 @@ from harness.experiments.throughput.experiment import Throughput, throughput_row
 from harness.experiments.throughput.measurement import Configuration, histogram, read_pairs, write_pairs
 from harness.experiments.throughput.plan import ThroughputGrid as Grid
 from harness.experiments.throughput.plan import ThroughputTrial, throughput_trials
-from harness.processes.load import LoadWatch, cpu_times, is_busy
+from harness.processes.load import LoadWatch, cpu_times, is_busy, waited_s
 from harness.progress import ProgressFile, note_progress
 from stores.errors import ConfigError
 from stores.interface import Durability
@@ -196,6 +196,17 @@ def test_a_watch_counts_the_cpu_time_of_its_process() -> None:
     found = watch.figures()
     assert found["cpu_s"] >= 0.05
     assert found["wall_s"] > 0
+
+
+def test_the_time_without_a_processor_is_that_of_the_slowest_partition(tmp_path: Path) -> None:
+    slow = figures(seconds=4.0, wall_s=8.0, waited_s=2.0)
+    assert throughput_row(CONFIGURATION, [figures(wall_s=9.0, waited_s=0.0), slow], "equal")["waited_share"] == 0.25
+    assert throughput_row(CONFIGURATION, [figures()], "equal")["waited_share"] is None
+    (tmp_path / "schedstat").write_text("5000000000 1500000000 7\n")
+    assert waited_s(tmp_path / "schedstat") == 1.5
+    (tmp_path / "schedstat").write_text("\n")
+    assert waited_s(tmp_path / "schedstat") is None
+    assert waited_s(tmp_path / "missing") is None
 
 
 def test_a_partition_without_events_has_no_rate() -> None:

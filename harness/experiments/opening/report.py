@@ -9,8 +9,9 @@ from typing import Any
 from harness.processes.load import is_busy
 from harness.report import text
 from harness.report.charts import Chart
-from harness.report.database import busy, interval_ends, medians
-from harness.report.figures import REPEATS_MIN, Figure
+from harness.report.database import busy, by_round, interval_ends, medians
+from harness.report.decision import ROUNDS_MIN
+from harness.report.figures import Figure
 from harness.report.listing import Column, Listing, Plot, Report
 from harness.report.ratios import ratio_of
 from stores.registry import backend_named
@@ -41,7 +42,7 @@ QUERY = f"""select durability, backend, records, count(*) as repeats,
         sum({busy("timed")}) as busy,
         {medians("open_s", "restore_s", "replayed", "ready_s", "alone_s", "bare_s", "mark_s")},
         median(replayed / restore_s) as replay_per_s, median(records / whole_restore_s) as restore_per_s,
-        {interval_ends("ready_s")}, max(ready_s) as ready_s_high
+        {interval_ends("ready_s")}, {by_round("ready_s")}, max(ready_s) as ready_s_high
     from (select *, open_s + coalesce(restore_s, 0) as ready_s from opening) as timed
     group by durability, backend, records order by durability, backend, records"""
 """Medians over repeats for each backend, level and size; *replay* is the tail's, *restore* that of the whole store."""
@@ -153,7 +154,7 @@ def largest_state(
 ) -> list[Figure]:
     """Return the figures of the largest state that more than one of the ``candidates`` was opened with (None: all).
 
-    A state that they were opened with often enough for an interval goes before a larger one.
+    A state that they were opened with often enough for a pick goes before a larger one.
     """
     by_size: dict[int, list[Figure]] = {}
     for figure in figures:
@@ -162,7 +163,7 @@ def largest_state(
 
     def weight(size: int) -> tuple[bool, bool, int]:
         of_size = by_size[size]
-        return sum(figure["repeats"] >= REPEATS_MIN for figure in of_size) > 1, len(of_size) > 1, size
+        return sum(figure["repeats"] >= ROUNDS_MIN for figure in of_size) > 1, len(of_size) > 1, size
 
     return by_size[max(by_size, key=weight)] if by_size else []
 

@@ -76,6 +76,7 @@ class Throughput(Experiment[ThroughputTrial]):
             "replayed": int,
             "end_state": str,
             **dict.fromkeys(LOAD_COLUMNS, float),
+            "waited_share": float,
         }
     }
 
@@ -223,7 +224,13 @@ def throughput_row(
         "laps": figures[0].get("laps"),
         "machine_speed": min((each["machine_speed"] for each in figures if "machine_speed" in each), default=None),
         **load_columns(figures),
+        "waited_share": _waited_share(max(figures, key=lambda each: float(each["seconds"]))),
     }
+
+
+def _waited_share(figures: Mapping[str, Any]) -> float | None:
+    """Return the share of a partition's time in which it was ready to run and had no processor; None if unknown."""
+    return figures["waited_s"] / figures["wall_s"] if "waited_s" in figures and figures["wall_s"] else None
 
 
 def _merged(encoded: Iterable[str]) -> HdrHistogram:
