@@ -12,6 +12,7 @@ import pytest
 from harness.budget import NIGHT
 from harness.checkers.counting import leading_stores, wrong_restores, wrong_rows, wrong_state, wrong_timers
 from harness.experiment import Request, TrialWorker
+from harness.experiments.query_faults import experiment
 from harness.experiments.query_faults import faults as query_faults
 from harness.experiments.query_faults import notes as notes_module
 from harness.experiments.query_faults.experiment import COUNT, WORKLOADS, QueryFaults, QueryGrid, QueryTrial, problems
@@ -22,12 +23,12 @@ from harness.processes.child import MeasurementFailedError
 from harness.spark.query_faults import WORKLOADS as QUERIES
 from stores.errors import ConfigError
 from stores.registry import ALIASES, backends
+from stores.spark.local_state import COMMITTED
 
 ANSWER = [["a", 0, 2], ["b", 0, 1], ["a", 1, 5]]
 STATE = [["counts", "a", "5"], ["counts", "b", "1"], ["batches", "6e", b"2".hex()], ["batches", "6e", b"2".hex()]]
 
 TRIED = (
-    ("driver killed between batches", COUNT),
     ("stalled attempt", COUNT),
     ("machine lost", "flights_by_hour"),
     ("batch fails halfway", "timers"),
@@ -164,7 +165,8 @@ def test_a_query_under_a_fault_gives_the_answer_of_spark_sql(fault: str, workloa
 
 @pytest.mark.spark
 @pytest.mark.timeout(1800)
-def test_a_store_that_commits_before_its_log_is_detected(tmp_path: Path) -> None:
+def test_a_store_that_commits_before_its_log_is_detected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(experiment, "KILLED_AT", (COMMITTED,))  # Each batch shows it, so one kill is enough.
     trial = QueryTrial("worker killed", "rocksdb-indexed-batch", 1, "state-before-log")
     [row] = QueryFaults().run(trial, TrialWorker(tmp_path / "trial"))
     assert row["result"] == "anomaly"

@@ -12,12 +12,14 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from harness.experiment import TrialWorker
+from harness.experiments.stateful import experiment
 from harness.experiments.stateful.experiment import Stateful
 from harness.experiments.stateful.trial import JVM, OURS, OURS_IN_ARROW, SUBJECTS, StatefulTrial
 from harness.spark import stateful
 from harness.spark.session import session
 from harness.spark.stateful import Batches, StatefulQuery, keys_in
 from harness.spark.stateful_subjects import state_of
+from harness.tests import quick_stateful
 from stores.errors import StoreError
 
 KEYS, PARTITIONS = 30, 2
@@ -116,8 +118,15 @@ def test_the_summary_of_a_state_tells_counts_apart_that_have_the_same_sum(spark:
     assert stateful._summary(one) != stateful._summary(other)
 
 
+@pytest.fixture
+def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(experiment, "MEASURED", quick_stateful.MEASURED)
+    monkeypatch.setattr(experiment, "RESTARTED", quick_stateful.RESTARTED)
+
+
 @pytest.mark.spark
 @pytest.mark.timeout(900)
+@pytest.mark.usefixtures("_quick")
 def test_every_subject_counts_the_same_events(tmp_path: Path) -> None:
     trial = StatefulTrial(KEYS, 5, (40, 60), rounds=1)
     rows = list(Stateful().run(trial, TrialWorker(tmp_path / "work")))
@@ -127,7 +136,7 @@ def test_every_subject_counts_the_same_events(tmp_path: Path) -> None:
     }
     states = [row for row in rows if row["kind"] == "stateful_state"]
     assert {row["subject"] for row in states} == set(SUBJECTS)
-    events = KEYS + 3 * 40 + (40 + 40 + 60)
+    events = KEYS + 40 * quick_stateful.WARM_BATCHES + (40 + 40 + 60)
     assert {(row["num_keys"], row["num_events"]) for row in states} == {(KEYS, events)}
     assert Stateful().failures({}, {"stateful_state": states}) == []
     assert not (tmp_path / "work").exists()
@@ -135,6 +144,7 @@ def test_every_subject_counts_the_same_events(tmp_path: Path) -> None:
 
 @pytest.mark.spark
 @pytest.mark.timeout(900)
+@pytest.mark.usefixtures("_quick")
 def test_a_query_goes_on_after_its_driver_was_killed(tmp_path: Path) -> None:
     trial = StatefulTrial(KEYS, 5, (40,), rounds=2, restarts=1, subjects=(OURS, JVM))
     rows = list(Stateful().run(trial, TrialWorker(tmp_path / "work")))
