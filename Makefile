@@ -69,8 +69,9 @@ setup: $(STAMP) ## make .venv with exactly the versions of constraints.txt
 test: $(STAMP) java ## test stores and harness, three files at a time; ARGS="-k name" passes on to pytest
 	@$(PYTEST) $(call at_a_time,3 * $(WORKERS) / 2) -m "not long and not kafka and not spark" $(ARGS)
 
+# Few files have most of these tests, so the processes take single tests from each other.
 test-long: $(STAMP) java ## run the tests that make test leaves out: a cluster, real file systems, whole suites of packages
-	@$(PYTEST) -m long $(ARGS)
+	@$(PYTEST) --dist worksteal -m long $(ARGS)
 
 # The file that takes longest is in the harness: begun last, it would keep one of two processors idle. These tests wait
 # for brokers more than they compute, so twice as many files as elsewhere run at a time.

@@ -27,9 +27,8 @@ from stores.tests.tasks.upgrading import WAYS, expected, names_beside, new_task,
 PERSISTENT = [name for name, backend in backends().items() if backend.persistent]
 
 
-@pytest.fixture
-def mount() -> Iterator[Path]:
-    """The file system, empty."""
+@pytest.fixture(scope="module")
+def file_system() -> Iterator[Path]:
     if reason := missing():
         pytest.skip(reason)
     folder = Path(tempfile.mkdtemp(prefix="hiding-", dir=quick_folder()))
@@ -40,6 +39,12 @@ def mount() -> Iterator[Path]:
     finally:
         if not (folder / "mount").is_mount():
             shutil.rmtree(folder)
+
+
+@pytest.fixture
+def mount(file_system: Path) -> Path:
+    """An empty folder of the file system."""
+    return Path(tempfile.mkdtemp(dir=file_system))
 
 
 def hidden(folder: Path) -> list[str]:

@@ -49,7 +49,7 @@ def make(*arguments: str, dry: bool = True) -> subprocess.CompletedProcess[str]:
         (("scenario", "S=read_process_write", "SEED=3"), "scenario 'read_process_write' --profile default --seed '3'"),
         (("soak", "MINUTES=2", "SEED=4"), "readers --seconds $(( 60 * 2 )) --seed '4'"),
         (("test", "ARGS=-k 'rolls_back'"), """-m "not long and not kafka and not spark" -k 'rolls_back'"""),
-        (("test-long", "WORKERS=1"), "-n 1 --dist loadfile --no-loadscope-reorder -m long"),
+        (("test-long", "WORKERS=1"), "-n 1 --dist loadfile --no-loadscope-reorder --dist worksteal -m long"),
         (("many-stores", "BACKENDS=lmdb"), "many-stores --backends 'lmdb'"),
     ],
 )
