@@ -2,28 +2,23 @@
 
 from __future__ import annotations
 
-import json
-import re
-from collections.abc import Collection, Mapping, Sequence
-from functools import cache
-from html import escape, unescape
-from importlib.resources import files
-from string import Template
-from typing import Any, NamedTuple
-
-from markdown_it import MarkdownIt
-from markdown_it.token import Token
+from collections.abc import Iterable, Mapping, Sequence
+from html import escape
+from typing import Any
 
 from harness.answer.choice import Choice, busy_notice, choices
 from harness.answer.history import HISTORY_FILE, Line, others, timelines
 from harness.answer.results import HOW_PICKED, choice_table, left_out_of, problems_of, summary_table
 from harness.report import text
-from harness.report.charts import COLOURS, Chart, specifications
-from harness.report.environment import machine_page, origin
+from harness.report.charts import Chart
+from harness.report.drawing import KeyEntry, backend_mark
+from harness.report.environment import machine_kind, machine_page, origin
 from harness.report.figures import Figures
-from harness.report.page import FIRST_PAGE, HOW, Page, PageFinding, anchor
+from harness.report.markup import inline, to_html
+from harness.report.page import HOW, Page, PageFinding
 from harness.report.ratios import ratio_finding, ratio_sentence, ratio_table
 from harness.report.text import LEVELS, MEANING
+from harness.report.web_page import Section, assemble, chart_html, key_html
 
 _TITLE = "Which backend, and why"
 _READING = f"""\
@@ -48,25 +43,20 @@ def browser_page(
     backends = environment["backends"]
     picks = choices(figures, backends)
     names = [page.name for page in pages if page.body]
-    past = [chart for chart in timelines(history, environment) if chart.data(backends)]
-    plots = [(page, [chart for chart in page.plots if chart.data(backends)]) for page in pages if page.body]
+    past = [chart for chart in timelines(history, environment) if chart.filled()]
+    plots = [(page, [chart for chart in page.plots if chart.filled()]) for page in pages if page.body]
     sections = [
         Section("answer", "The answer", _answer(picks, names)),
         Section("proven", "What was proven", _proven(figures, pages, names)),
         Section("not-proven", "What was not proven", _not_proven(picks, figures, pages, facts, names)),
         Section("side-by-side", "All backends side by side", _side_by_side(figures, backends, names)),
-        Section("plots", "Plots", _plots([each for each in plots if each[1]])),
-        *([Section("history", "History", _history(past, others(history, environment)))] if past else []),
-        Section("ratios", "Ratios", _ratios(figures, names)),
-        Section("tables", "All tables", _tables(pages, names)),
-        Section("machine", "The machine", to_html(machine_page(facts, environment).partition("\n")[2], names)),
+        Section("plots", "Plots", _plots([each for each in plots if each[1]], backends), folded=True),
+        *([Section("history", "History", _history(past, others(history, environment)), folded=True)] if past else []),
+        Section("ratios", "Ratios", _ratios(figures, names), folded=True),
+        Section("tables", "All tables", _tables(pages, names), folded=True),
+        Section("machine", "The machine", _machine(facts, environment), folded=True),
     ]
-    charts = [chart for _, of_page in plots for chart in of_page] + past
-    data = {
-        "backends": sorted(backends),
-        "colours": COLOURS,
-        "plots": [chart.data(backends) for chart in charts],
-    }
+    data = {"backends": sorted(backends), "origin": _short_origin(facts, environment)}
     return assemble(_TITLE, _head(picks, figures, facts, environment), sections, data)
 
 
@@ -75,6 +65,11 @@ def _head(found: Sequence[Choice], figures: Figures, facts: Mapping[str, Any], e
     notes = [note for note in sentences if note]
     parts = [f'<p class="origin">{inline(origin(facts, environment))}</p>']
     return "\n".join([*parts, *(f'<p class="note">{inline(note)}</p>' for note in notes)])
+
+
+def _short_origin(facts: Mapping[str, Any], environment: Mapping[str, Any]) -> str:
+    commit = facts.get("commit") or ""
+    return f"{f'Commit {commit[:7]}, ' if commit else ''}{facts['started']}, {machine_kind(environment)}"
 
 
 def _answer(found: Sequence[Choice], names: Sequence[str]) -> str:
@@ -129,11 +124,15 @@ def _side_by_side(figures: Figures, backends: Mapping[str, Mapping[str, Any]], n
     return "\n".join(to_html(table.markdown(), names) for table in tables if table.rows)
 
 
-def _plots(plots: Sequence[tuple[Page, Sequence[Chart]]]) -> str:
-    parts = ['<form id="filters" class="filters" aria-label="What the plots show"></form>']
+def _plots(plots: Sequence[tuple[Page, Sequence[Chart]]], backends: Iterable[str]) -> str:
+    looks = key_html([KeyEntry(backend_mark(name), name) for name in sorted(backends)])
+    parts = [
+        '<form id="filters" class="filters" aria-label="What the plots show"></form>',
+        f'<div id="looks">{looks}</div>',
+    ]
     for page, own in sorted(plots, key=lambda each: any(chart.kind == "matrix" for chart in each[1])):
         parts.append(f'<h3>{escape(page.title)}</h3>\n<p class="soft">{inline(page.shows[0])}</p>')
-        parts += [_place(plot) for plot in own]
+        parts += [chart_html(plot) for plot in own]
     return "\n".join(parts)
 
 
@@ -144,11 +143,11 @@ def _history(past: Sequence[Chart], elsewhere: int) -> str:
     )
     if elsewhere:
         words += f" {elsewhere} runs on other kinds of machines are in {HISTORY_FILE} alone."
-    return "\n".join([f'<p class="soft">{words}</p>', *map(_place, past)])
+    return "\n".join([f'<p class="soft">{words}</p>', *map(chart_html, past)])
 
 
-def _place(chart: Chart) -> str:
-    return f'<div class="plot"><h4>{escape(chart.title)}</h4><div id="plot-{chart.name}"></div></div>'
+def _machine(facts: Mapping[str, Any], environment: Mapping[str, Any]) -> str:
+    return to_html(machine_page(facts, environment).partition("\n")[2], ())
 
 
 def _ratios(figures: Figures, names: Sequence[str]) -> str:
@@ -164,142 +163,3 @@ def _tables(pages: Sequence[Page], names: Sequence[str]) -> str:
             content = to_html(source, names, page.name, deeper=2)
             parts.append(f'<details id="{page.name}"><summary>{escape(page.title)}</summary>\n{content}</details>')
     return f'<div class="pages">{"".join(parts)}</div>'
-
-
-_FILES = files("harness.report.web")
-_SCRIPTS = ("theme.js", "tables.js", "drawing.js", "filters.js", "plots.js")
-"""In the order in which they run."""
-
-
-class Section(NamedTuple):
-    """A part of the page: its identifier, its title and its HTML."""
-
-    name: str
-    title: str
-    html: str
-
-
-def assemble(title: str, head: str, sections: Sequence[Section], data: Mapping[str, Any]) -> str:
-    """Return the page. ``head`` is HTML below the title. ``data`` is for the scripts: the plots, and how they look."""
-    links = "\n".join(f'<li><a href="#{each.name}">{escape(each.title)}</a></li>' for each in sections)
-    parts = "\n".join(_section(each) for each in sections)
-    return Template(_text("page.html")).substitute(
-        title=escape(title),
-        head=head,
-        links=links,
-        sections=parts,
-        style=_text("page.css"),
-        data=_json({**data, "charts": specifications()}),
-        library=_script(library()),
-        scripts=_script("\n".join(_text(name) for name in _SCRIPTS)),
-    )
-
-
-@cache
-def library() -> str:
-    """Return the script that defines ``window.vegaEmbed``, about 900 kB. It takes some seconds once in a process.
-
-    It is Vega-Embed with Vega and Vega-Lite, from the package vl-convert-python; nothing is fetched.
-    """
-    import vl_convert
-
-    script: str = vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;")
-    return script
-
-
-def _section(section: Section) -> str:
-    title = f'<h2 id="{section.name}-title">{escape(section.title)}</h2>'
-    return f'<section id="{section.name}" aria-labelledby="{section.name}-title">\n{title}\n{section.html}\n</section>'
-
-
-def _text(name: str) -> str:
-    return (_FILES / name).read_text("utf-8")
-
-
-def _json(data: Mapping[str, Any]) -> str:
-    # Within a script element "<" could begin the end of it.
-    return json.dumps(data, separators=(",", ":")).replace("<", "\\u003c")
-
-
-def _script(script: str) -> str:
-    return script.replace("</script", "<\\/script").replace("<!--", "<\\!--")
-
-
-_INTERVAL = re.compile(r"(?<!>)(\([^<()]+ to [^<()]+\))(?:<br>|(?=</td>))")
-_PAGE_LINK = re.compile(r"([\w-]+)\.md(?:#(.+))?$")
-_TAG = re.compile(r"</?(?:details|summary|code|br)>")
-"""The HTML that a report has in its Markdown. None of them has attributes."""
-
-
-def to_html(source: str, pages: Collection[str], name: str = "", deeper: int = 0) -> str:
-    """Return Markdown as HTML. Links to the ``pages`` of a report, given by name, become links within one page.
-
-    ``name`` is the page that the text is of, and begins the identifiers of its titles; "" is the first page. Titles
-    are ``deeper`` by so many levels. Each table is in a box that scrolls by itself. Other HTML than that of a report
-    is shown as text: names and messages of errors may look like it.
-    """
-    parser = MarkdownIt("commonmark", {"html": True}).enable("table")
-    tokens = parser.parse(source)
-    for place, token in enumerate(tokens):
-        if token.type in ("heading_open", "heading_close"):
-            token.tag = f"h{int(token.tag[1]) + deeper}"
-        if token.type == "heading_open":
-            token.attrSet("id", identifier(name, anchor(tokens[place + 1].content)))
-        for part in (token, *(token.children or ())):
-            if part.type in ("html_block", "html_inline"):
-                part.content = _harmless(part.content)
-            _relink(part, pages, name)
-    rendered: str = parser.renderer.render(_boxed(tokens), parser.options, {})
-    numbers = rendered.replace(' style="text-align:right"', ' class="r"')
-    return _INTERVAL.sub(r'<span class="interval">\1</span>', numbers)
-
-
-def inline(source: str, pages: Collection[str] = ()) -> str:
-    """Return one line of Markdown as HTML, without a paragraph around it."""
-    return to_html(source, pages).strip().removeprefix("<p>").removesuffix("</p>")
-
-
-def identifier(name: str, section: str = "") -> str:
-    """Return the identifier of a page, or of one of its sections, within the page for browsers."""
-    return "-".join(filter(None, (name, section)))
-
-
-def _harmless(content: str) -> str:
-    """Return HTML with everything escaped but the tags of a report."""
-    place, parts = 0, []
-    for tag in _TAG.finditer(content):
-        parts += [_escaped(content[place : tag.start()]), tag[0]]
-        place = tag.end()
-    return "".join([*parts, _escaped(content[place:])])
-
-
-def _escaped(text: str) -> str:
-    # A summary is escaped already.
-    return escape(unescape(text), quote=False)
-
-
-def _relink(token: Token, pages: Collection[str], name: str) -> None:
-    href = token.attrGet("href") if token.type == "link_open" else None
-    if not isinstance(href, str):
-        return
-    if href.startswith("#"):
-        token.attrSet("href", f"#{identifier(name, href[1:])}")
-    elif (link := _PAGE_LINK.match(href)) and (link[1] in pages or f"{link[1]}.md" == FIRST_PAGE):
-        own = "" if f"{link[1]}.md" == FIRST_PAGE else link[1]
-        token.attrSet("href", f"#{identifier(own, link[2] or '') or 'top'}")
-
-
-def _boxed(tokens: Sequence[Token]) -> list[Token]:
-    boxed = []
-    for token in tokens:
-        if token.type == "table_open":
-            boxed.append(_html('<div class="scroll">\n'))
-        boxed.append(token)
-        if token.type == "table_close":
-            boxed.append(_html("</div>\n"))
-    return boxed
-
-
-def _html(content: str) -> Token:
-    attributes: dict[str, Any] = {"content": content}
-    return Token("html_block", "", 0, **attributes)

@@ -18,9 +18,9 @@ from harness.answer.history import HISTORY_FILE, history_text, read_history, wit
 from harness.answer.results import FinishedRun, all_figures, all_pages, finished_run, first_page, summary_table
 from harness.experiments.registry import kinds
 from harness.folders import ROOT, SOURCE
-from harness.report.charts import draw
 from harness.report.coverage import Coverage, Covered, numbers, ranges
 from harness.report.database import write_database
+from harness.report.drawing import draw
 from harness.report.environment import MACHINE_FILE, machine_page, run_of
 from harness.report.figures import Figure
 from harness.report.page import BROWSER_PAGE, FIRST_PAGE, Page
@@ -106,7 +106,7 @@ def write_report(run_folder: Path, results: Path, readme: Path | None = None) ->
             # Read again: another run may have ended meanwhile, and added its line.
             history = with_run(read_history(results / HISTORY_FILE), figures, facts, environment)
             plots = [plot for page in pages if page.body for plot in page.plots]
-            plot_files = draw(plots, environment["backends"], new_folder)
+            plot_files = draw(plots, new_folder)
             _write(new_folder / FIRST_PAGE, first_page(figures, pages, facts, environment, plot_files))
             for page in pages:
                 if page.body:

@@ -1,28 +1,17 @@
-"""Charts: values in panels, drawn by one Vega-Lite specification of each kind, for SVG files and the page for browsers.
-
-The specifications are ``web/charts/KIND.json``. They need values, a scale and colours, which the page's scripts give
-them as well. The same figures give the same bytes. Source: https://vega.github.io/vega-lite/docs/
-"""
+"""Charts as values: panels of marks with intervals, and the look of each backend. ``drawing`` draws them as SVG."""
 
 from __future__ import annotations
 
-import json
 import math
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from enum import StrEnum
-from functools import cache
-from importlib.resources import files
-from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
-_SPECIFICATIONS = files("harness.report.web") / "charts"
-_COLUMNS = 2
 _LOG_FROM = 8
 """A panel whose largest value is more than so many times its smallest one has a logarithmic scale."""
-_SHAPES = ("circle", "square", "diamond", "triangle-up", "cross", "triangle-right", "triangle-down")
-_WORDS_WIDTH, _SHAPE_WIDTH, _KEY_WIDTH = 6.3, 34, 720
-"""The width of a character, of a shape with its margins, and of a line of the key, in pixels."""
+BAR = "bar"
+"""The shape of a further measure of a subject: a line across, in the backend's colour."""
 
 
 class CellResult(StrEnum):
@@ -35,37 +24,49 @@ class CellResult(StrEnum):
     ANOMALY = "anomaly"
 
 
-COLOURS: Mapping[str, Mapping[str, Sequence[str]]] = {
-    "light": {
-        "backends": ("#0067a5", "#c2500a", "#00795a", "#a94f86", "#0090b0", "#9c6a00", "#7a4a3c", "#5f6368"),
-        "outcomes": ("#ffffff", "#e3e6e9", "#d3ecdd", "#fbe9b7", "#f3b5ae"),
-    },
-    "dark": {
-        "backends": ("#6a9cf5", "#f28e54", "#3fbf97", "#e29bc6", "#7fdcec", "#f0bd4a", "#cf9f90", "#b4b8bd"),
-        "outcomes": ("#14171a", "#2d3238", "#1e4631", "#574713", "#702a25"),
-    },
+class Look(NamedTuple):
+    """The look of the marks of a backend: the colours on light and on dark paper, and the shape."""
+
+    light: str
+    dark: str
+    shape: str
+
+
+LOOKS: Mapping[str, Look] = {
+    "rocksdb-indexed-batch": Look("#1746b8", "#5b9bff", "circle"),
+    "rocksdb-direct": Look("#5f6368", "#b4b8bd", "cross"),
+    "rocksdb-dual-store": Look("#0b7285", "#7ddbf8", "diamond"),
+    "rocksdb-sst-ingest": Look("#8f2be0", "#b184f0", "triangle-up"),
+    "lmdb-indexed-batch": Look("#e0500a", "#fba94a", "circle"),
+    "lmdb-native": Look("#a8702a", "#f5793a", "square"),
+    "sqlite-indexed-batch": Look("#05936c", "#9eefbb", "circle"),
+    "sqlite-native": Look("#46520a", "#d1f45f", "square"),
+    "memory-indexed-batch": Look("#7a0c4c", "#f0419f", "circle"),
 }
-"""The colours of backends in the order of their names, and of results, each for light and dark paper."""
-_INK, _SOFT, _LINE, _PAPER = "#222222", "#444444", "#dddddd", "#ffffff"
-_STYLE: Mapping[str, Any] = {
-    "background": _PAPER,
-    "font": "DejaVu Sans, Verdana, Arial, sans-serif",
-    "view": {"stroke": None},
-    "axis": {"domainColor": _LINE, "gridColor": _LINE, "labelColor": _INK, "titleColor": _INK, "ticks": False,
-             "labelFontSize": 11, "labelPadding": 6, "labelLimit": 360, "titleFontWeight": "normal"},
-    "axisX": {"tickCount": 5},
-    "title": {"anchor": "start", "frame": "group", "fontSize": 12, "fontWeight": "normal", "color": _INK},
-    "text": {"color": _INK},
-}  # fmt: skip
+"""The look of each backend in every chart. The shape stands for the strategy, a family of colours for the engine."""
+OTHER = Look("#444444", "#d0d4d8", "triangle-down")
+"""The look of what is no backend of the registry."""
+
+RESULTS: Mapping[str, Sequence[str]] = {
+    "light": ("none", "#d3d8dd", "#7fc3a0", "#d98e00", "#b3261e"),
+    "dark": ("none", "#3c4249", "#2f7d57", "#f0b545", "#ff7a6e"),
+}
+"""The colours of the results of cells, in the order of ``CellResult``, on light and dark paper."""
+
+
+def look(backend: str) -> Look:
+    """Return the look of a backend, or of anything else that is measured."""
+    return LOOKS.get(backend, OTHER)
 
 
 @dataclass(frozen=True)
 class Mark:
-    """A value of a subject, with its interval if there is one. ``backend`` determines the colour.
+    """A value of a subject, with its interval if there is one. ``backend`` determines the look.
 
     The subject is the backend unless it has a name of its own. ``step`` is the place on an axis of steps. A subject may
-    have several ``measure``s, each with a ``shape``. A ``hollow`` mark has no interval, or is of a ``busy`` machine. In
-    a matrix the value is a part ``of`` a number of trials at a ``level``, and ``rank`` is the place of its result.
+    have several ``measure``s; those after the first have the ``shape`` ``BAR``. A ``hollow`` mark has no interval, or
+    is of a ``busy`` machine. In a matrix the value is a part ``of`` a number of trials, and ``rank`` is the place of
+    its result.
     """
 
     backend: str
@@ -78,16 +79,31 @@ class Mark:
     shape: str = ""
     hollow: bool = False
     busy: bool = False
-    level: str = ""
     of: int = 0
     rank: int | None = None
+
+    @property
+    def name(self) -> str:
+        """The subject."""
+        return self.subject or self.backend
+
+    @property
+    def ends(self) -> list[float]:
+        """The value, and the ends of its interval if there is one."""
+        return [each for each in (self.value, self.low, self.high) if each is not None]
+
+    @property
+    def is_drawable(self) -> bool:
+        """True if no number is infinite or NaN: a scale has no place for those."""
+        return is_drawable(*self.ends)
 
 
 @dataclass(frozen=True)
 class Panel:
     """The marks of one cell that is compared, with the properties by which a browser's page filters.
 
-    ``printed`` is False for a panel that only that page shows.
+    ``printed`` is False for a panel that only that page shows. ``absent`` are the subjects of panels of the same level
+    and workload that have no mark here: they were not measured.
     """
 
     title: str
@@ -96,6 +112,17 @@ class Panel:
     workload: str = ""
     records_per_commit: int | None = None
     printed: bool = True
+    absent: Sequence[str] = ()
+
+    @property
+    def ends(self) -> list[float]:
+        """All numbers that the scale of the panel contains."""
+        return [end for mark in self.marks for end in mark.ends]
+
+    @property
+    def subjects(self) -> list[str]:
+        """The subjects that have a mark, in the order of their marks."""
+        return list(dict.fromkeys(mark.name for mark in self.marks))
 
 
 @dataclass(frozen=True)
@@ -104,7 +131,7 @@ class Chart:
 
     ``kind`` is ``dots``, ``lines``, ``history`` or ``matrix``. ``label`` is that of every scale, ``unit`` that of a
     value, and ``steps`` says what the steps are. The subjects of dots are sorted by their marks of the first measure,
-    the best at the top. The key says what each measure's shape, a broad line (``spread``) and a ``hollow`` mark are.
+    the best at the top. The key says what a broad line (``spread``) and a ``hollow`` mark are.
     """
 
     name: str
@@ -118,170 +145,37 @@ class Chart:
     spread: str = "interval of the median"
     hollow: str = "fewer than 5 repeats"
 
-    def data(self, backends: Collection[str], *, printed: bool = False) -> dict[str, Any] | None:
-        """Return the chart as values that JSON can hold; None if there is nothing to draw.
+    def filled(self, *, printed: bool = False) -> list[Panel]:
+        """Return the panels that have marks to draw, these in order, and with what was not measured there.
 
         Marks with a number that has no place on a scale are left out. ``printed`` leaves out what is not printed.
         """
-        panels = [self._panel(panel, sorted(backends)) for panel in self.panels if panel.printed or not printed]
-        filled = [panel for panel in panels if panel["values"]]
-        if not filled:
-            return None
-        words = {each: getattr(self, each) for each in ("name", "title", "kind", "label", "unit", "steps")}
-        return {**words, "key": self._key([value for panel in filled for value in panel["values"]]), "panels": filled}
+        drawable = [
+            replace(panel, marks=self._sorted([mark for mark in panel.marks if mark.is_drawable]))
+            for panel in self.panels
+            if panel.printed or not printed
+        ]
+        names = self.kind in ("dots", "lines")
+        return [replace(panel, absent=_absent(panel, drawable) if names else ()) for panel in drawable if panel.marks]
 
-    def _panel(self, panel: Panel, backends: Sequence[str]) -> dict[str, Any]:
-        marks = [mark for mark in panel.marks if is_drawable(mark.value, mark.low, mark.high)]
-        ends = [end for mark in marks for end in (mark.value, mark.low, mark.high) if end is not None]
-        log = bool(ends) and min(ends) > 0 and (self.kind == "lines" or max(ends) > _LOG_FROM * min(ends))
-        return {
-            **{name: getattr(panel, name) for name in ("title", "level", "workload", "records_per_commit")},
-            "scale": "log" if log else "linear",
-            "ticks": _ticks(min(ends), max(ends)) if ends and min(ends) > 0 else None,
-            "values": [self._value(mark, backends) for mark in (self._sorted(marks) if self.kind == "dots" else marks)],
-        }
-
-    def _sorted(self, marks: Sequence[Mark]) -> list[Mark]:
-        first = {mark.subject or mark.backend: mark.value for mark in marks if mark.measure == marks[0].measure}
+    def _sorted(self, marks: Sequence[Mark]) -> Sequence[Mark]:
+        if self.kind != "dots" or not marks:
+            return marks
+        first = {mark.name: mark.value for mark in marks if mark.measure == marks[0].measure}
         sign = -1 if self.more_is_better else 1
+        return sorted(marks, key=lambda mark: (sign * (first.get(mark.name) or 0), mark.name))
 
-        def place(mark: Mark) -> tuple[float, str]:
-            subject = mark.subject or mark.backend
-            return sign * (first.get(subject) or 0), subject
-
-        return sorted(marks, key=place)
-
-    def _value(self, mark: Mark, backends: Sequence[str]) -> dict[str, Any]:
-        """Return the properties of a mark without those that have their default."""
-        by_backend = "circle" if self.kind == "dots" else _SHAPES[_place(mark.backend, backends) % len(_SHAPES)]
-        properties = {
-            each.name: getattr(mark, each.name) for each in fields(mark) if getattr(mark, each.name) != each.default
-        }
-        return {**properties, "subject": mark.subject or mark.backend, "shape": mark.shape or by_backend}
-
-    def _key(self, values: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-        """Return the explanations of shapes and colours, each with its ``text``."""
-        if self.kind == "matrix":
-            return [{"shape": "square", "rank": rank, "text": result} for rank, result in enumerate(CellResult)]
-        if self.kind == "dots":
-            measures = dict.fromkeys((value["measure"], value["shape"]) for value in values if "measure" in value)
-            key: list[dict[str, Any]] = [{"shape": shape, "text": measure} for measure, shape in measures]
-        else:
-            shapes = sorted({value["backend"]: value["shape"] for value in values}.items())
-            key = [{"shape": shape, "backend": backend, "text": backend} for backend, shape in shapes]
-        if any("low" in value for value in values):
-            key.append({"shape": "spread", "text": self.spread})
-        if any("hollow" in value for value in values):
-            key.append({"shape": "circle", "hollow": True, "text": self.hollow})
-        return key
+    def is_log(self, panel: Panel) -> bool:
+        """Return True if the scale of a panel is logarithmic."""
+        ends = panel.ends
+        return bool(ends) and min(ends) > 0 and (self.kind == "lines" or max(ends) > _LOG_FROM * min(ends))
 
 
-def draw(charts: Iterable[Chart], backends: Collection[str], folder: Path, file_type: str = "svg") -> list[str]:
-    """Draw every chart that has marks to print into ``folder``. Return the names of the files."""
-    import vl_convert
-
-    names = []
-    for chart in charts:
-        specification = printed_chart(chart, backends)
-        if specification is not None:
-            file = folder / f"{chart.name}.{file_type}"
-            if file_type == "svg":
-                file.write_text(vl_convert.vegalite_to_svg(specification), encoding="utf-8")
-            else:
-                file.write_bytes(vl_convert.vegalite_to_png(specification))
-            names.append(file.name)
-    return names
-
-
-def printed_chart(chart: Chart, backends: Collection[str]) -> dict[str, Any] | None:
-    """Return a chart for paper as Vega-Lite: its panels, two in a row, above its key; None if there is nothing."""
-    data = chart.data(backends, printed=True)
-    if data is None:
-        return None
-    panels = [_specified(data, panel, sorted(backends)) for panel in data["panels"]]
-    return {
-        "config": _STYLE,
-        "spacing": 18,
-        "vconcat": [{"concat": panels, "columns": _COLUMNS}, _printed_key(data["key"], sorted(backends))],
-        "resolve": {"scale": {"x": "independent", "y": "independent"}},
-    }
-
-
-@cache
-def specifications() -> dict[str, Any]:
-    """Return each kind of chart without values. Words in capitals stand for its scale, its ticks and its colours."""
-    specification_files = sorted(_SPECIFICATIONS.iterdir(), key=lambda file: file.name)
-    texts = {
-        file.name.removesuffix(".json"): file.read_text("utf-8")
-        for file in specification_files
-        if file.name.endswith(".json")
-    }
-    return {kind: json.loads(text) for kind, text in texts.items()}
+def _absent(panel: Panel, beside: Sequence[Panel]) -> list[str]:
+    of_cell = [each for each in beside if (each.level, each.workload) == (panel.level, panel.workload)]
+    return sorted({name for each in of_cell for name in each.subjects} - set(panel.subjects))
 
 
 def is_drawable(*numbers: float | None) -> bool:
     """Return True if no number is infinite or NaN: neither a scale nor JSON has a place for those."""
     return all(number is None or math.isfinite(number) for number in numbers)
-
-
-def _place(backend: str, backends: Sequence[str]) -> int:
-    """Return the place of a backend's look. Those that are not among the known ones share one."""
-    return backends.index(backend) if backend in backends else len(backends)
-
-
-def _colour(backend: str, backends: Sequence[str]) -> str:
-    colours = COLOURS["light"]["backends"]
-    return colours[_place(backend, backends) % len(colours)]
-
-
-def _specified(data: Mapping[str, Any], panel: Mapping[str, Any], backends: Sequence[str]) -> dict[str, Any]:
-    """Return a panel in Vega-Lite, as ``drawing.js`` makes it for the page."""
-    log = panel["scale"] == "log"
-    words = {
-        "SCALE": {"type": "log", "nice": False, "padding": 14} if log else {"type": "linear"},
-        "TICKS": panel["ticks"] if log else None,
-        "RESULTS": COLOURS["light"]["outcomes"],
-        "LABEL": data["label"],
-        "STEPS": data["steps"],
-    }
-    text = json.dumps(specifications()[data["kind"]])
-    for word, replacement in words.items():
-        text = text.replace(json.dumps(word), json.dumps(replacement))
-    specification: dict[str, Any] = json.loads(text)
-    if specification["width"] == "container":
-        specification["width"] = 300
-    specification["title"] = panel["title"]
-    return _with_values(specification, [_coloured(value, backends) for value in panel["values"]])
-
-
-def _coloured(value: Mapping[str, Any], backends: Sequence[str]) -> dict[str, Any]:
-    colour = _colour(value["backend"], backends)
-    ends = {"low": value["value"], "high": value["value"]}
-    return {**ends, **value, "colour": colour, "fill": _PAPER if value.get("hollow") else colour}
-
-
-def _printed_key(key: Sequence[Mapping[str, Any]], backends: Sequence[str]) -> dict[str, Any]:
-    values: list[dict[str, Any]] = []
-    x, line = 0.0, 0
-    for item in key:
-        width = _SHAPE_WIDTH + _WORDS_WIDTH * len(item["text"])
-        if x and x + width > _KEY_WIDTH:
-            x, line = 0.0, line + 1
-        colour = _colour(item["backend"], backends) if "backend" in item else _SOFT
-        fill = COLOURS["light"]["outcomes"][item["rank"]] if "rank" in item else _PAPER if "hollow" in item else colour
-        values.append({**item, "x": x, "to": x + 12, "line": line, "fill": fill, "colour": colour})
-        x += width
-    return _with_values(specifications()["key"], values)
-
-
-def _with_values(specification: Mapping[str, Any], values: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    return {**specification, "data": {"values": values}}
-
-
-def _ticks(low: float, high: float) -> list[float]:
-    """Return 1, 2, 5 or 1, 3 or 1 of each power of ten, as many as a logarithmic axis has room for; else all digits."""
-    steps = (1,) if high > 1_000 * low else (1, 3) if high > 30 * low else (1, 2, 5) if high > 5 * low else range(1, 10)
-    powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
-    return [
-        tick for power in powers for step in steps if 0.8 * low <= (tick := float(f"{step}e{power}")) <= 1.25 * high
-    ]

@@ -42,20 +42,21 @@ class Browser:
     def __init__(self, driver: webdriver.Chrome) -> None:
         self._driver = driver
 
-    def open(self, address: str) -> None:
-        """Open a page, and wait until all its plots are drawn. What was said and asked before is forgotten."""
+    def open(self, address: str, *, scripts: bool = True) -> None:
+        """Open a page, and wait until its ``scripts`` are ready. What was said and asked before is forgotten."""
         self.size(1280, 900)
         self._log("browser")
         self._log("performance")
         self._driver.get("about:blank")
         self._driver.get(address)
-        self.wait()
+        if scripts:
+            self.wait()
 
     def wait(self) -> None:
-        """Wait until all plots are drawn."""
+        """Wait until the page's scripts are ready."""
         end = monotonic() + _DEADLINE_S
         while self.run("return document.documentElement.dataset.drawn") != "yes":
-            assert monotonic() < end, f"the plots are not drawn; the console says {self.console()}"
+            assert monotonic() < end, f"the scripts are not ready; the console says {self.console()}"
             sleep(0.02)
 
     def run(self, script: str, *arguments: object) -> Any:
@@ -69,7 +70,8 @@ class Browser:
     def texts(self, selector: str) -> list[str]:
         """Return the texts of the elements of a CSS selector that are shown."""
         script = """return [...document.querySelectorAll(arguments[0])]
-            .filter((each) => each.checkVisibility()).map((each) => each.textContent.trim())"""
+            .filter((each) => each.checkVisibility() && each.getClientRects().length)
+            .map((each) => each.textContent.trim())"""
         found: list[str] = self.run(script, selector)
         return found
 

@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Iterator
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from itertools import pairwise
 from pathlib import Path
 from threading import Thread
 from typing import Any
@@ -17,6 +18,8 @@ from harness.answer.browser_page import browser_page
 from harness.answer.history import with_run
 from harness.answer.results import all_figures, all_pages
 from harness.folders import ROOT
+from harness.report.charts import LOOKS
+from harness.tests.contrast import contrast
 from harness.tests.headless_browser import Browser, missing, running_browser
 from harness.tests.made_up_rows import ENVIRONMENT, FACTS, SPEEDS, made_up_rows
 
@@ -59,30 +62,32 @@ def browser(started: Browser, page: Path) -> Browser:
     return started
 
 
+OPEN_ALL = "document.querySelectorAll('details').forEach((each) => { each.open = true; })"
+
+
 def test_every_plot_is_drawn_with_all_its_values_and_without_a_word_in_the_console(browser: Browser) -> None:
     assert browser.console() == []
-    assert {name.removeprefix("plot-") for name in browser.run(
-        "return [...document.querySelectorAll('.plot > div')].map((each) => each.id)"
-    )} == PLOTS  # fmt: skip
-    drawn = browser.run(
-        """return page.plots.filter((plot) => plot.kind != "matrix").flatMap((plot) => plot.panels
-            .filter((panel) => !panel.figure.hidden).map((panel) => [plot.name, panel.values.length,
-                panel.chart.querySelectorAll(".mark-symbol path").length,
-                panel.chart.getBoundingClientRect().height]))"""
+    names = browser.run("return [...document.querySelectorAll('.plot')].map((each) => each.id)")
+    assert {name.removeprefix("plot-") for name in names} == PLOTS
+    browser.run(OPEN_ALL)
+    heights = browser.run(
+        """return [...document.querySelectorAll("figure:not([hidden]) svg[data-kind]")]
+            .map((each) => [each.closest("figure").textContent, each.getBoundingClientRect().height])"""
     )
-    assert {name for name, *_ in drawn} == PLOTS - {"crash-matrix"}
-    assert [each for each in drawn if each[1] != each[2] or each[1] == 0 or each[3] < 20] == []
-    assert len(browser.all("#plot-crash-matrix .mark-rect path")) == 5 * len(SPEEDS)
-    cells = [text for text in matrix_texts(browser) if re.fullmatch(r"\d+/\d+", text)]
-    assert "1/2" in cells
+    assert [each for each in heights if each[1] < 20] == []
+    cells = matrix_texts(browser)
+    assert "sqlite-indexed-batch, create.built: 1 of 2 valid" in cells
     assert len(cells) == len(SPEEDS) * 5 - 5 - 2
 
 
 def matrix_texts(browser: Browser) -> list[str]:
-    """The words and numbers of the crash matrix."""
-    texts = "[...document.querySelectorAll('#plot-crash-matrix .chart svg text')]"
-    found: list[str] = browser.run(f"return {texts}.map((each) => each.textContent)")
-    return found
+    """The cells of the crash matrix in words."""
+    told: list[str] = browser.run(
+        """const plot = document.getElementById("plot-crash-matrix");
+        return charts.rowsOf(plot).slice(1).map(([, backend, step, valid, trials]) =>
+            `${backend}, ${step}: ${valid} of ${trials} valid`)"""
+    )
+    return told
 
 
 def test_nothing_is_asked_for_but_the_page_from_a_file_and_from_a_server(browser: Browser, page: Path) -> None:
@@ -117,10 +122,11 @@ def test_every_link_within_the_page_leads_to_a_part_of_it_and_opens_it(browser: 
             .filter((name) => !document.getElementById(name))"""
     )
     assert broken == []
-    assert browser.run("return document.getElementById('crashes').open") is False
+    assert browser.run("return document.querySelector('#tables > details').open") is False
     browser.click('#proven a[href="#crashes"]')
     assert browser.run(
-        "return new Promise((done) => setTimeout(() => done(document.getElementById('crashes').open), 50))"
+        """return new Promise((done) => setTimeout(() => done(
+            document.querySelector("#tables > details").open && document.getElementById("crashes").open), 50))"""
     )
 
 
@@ -129,6 +135,7 @@ def shown_panels(browser: Browser, plot: str) -> list[str]:
 
 
 def test_filters_change_what_every_plot_shows(browser: Browser) -> None:
+    browser.run(OPEN_ALL)
     everything = shown_panels(browser, "throughput")
     assert {title.split(",")[0] for title in everything} == {"CHANGELOG", "DISK"}
     browser.click("input[name=levels][value=DISK]")
@@ -137,44 +144,74 @@ def test_filters_change_what_every_plot_shows(browser: Browser) -> None:
     browser.choose("size", "100")
     assert [title for title in shown_panels(browser, "throughput") if "100 records per commit" not in title] == []
     browser.click("input[name=backends][value=lmdb-indexed-batch]")
-    named = browser.run("return [...document.querySelectorAll('.chart svg text')].map((each) => each.textContent)")
+    named = browser.texts("#plots svg .row text:first-child")
     assert "rocksdb-direct" in named
     assert "lmdb-indexed-batch" not in named
-    assert "rocksdb-direct" in matrix_texts(browser)
-    assert "lmdb-indexed-batch" not in matrix_texts(browser)
+    subjects = {cell.partition(",")[0] for cell in matrix_texts(browser)}
+    assert "rocksdb-direct" in subjects
+    assert "lmdb-indexed-batch" not in subjects
+    rows = browser.run(
+        """return [...document.querySelectorAll("#plot-throughput figure:not([hidden]) .row")]
+            .filter((row) => row.getClientRects().length).map((row) => row.transform.baseVal[0].matrix.f)"""
+    )
+    assert {later - before for before, later in pairwise(rows)} == {20}
     assert re.match(r"\d+ of \d+ panels", browser.texts("#shown")[0])
     browser.click("#filters button[type=reset]")
     assert shown_panels(browser, "throughput") == everything
 
 
 def test_a_workload_has_its_own_panels(browser: Browser) -> None:
+    browser.run(OPEN_ALL)
     browser.run(
-        """const plot = page.plots.find((each) => each.name === "throughput");
-        plot.panels.forEach((panel) => { panel.workload = "other"; });
-        filters.onChange(() => {})"""
+        """const select = document.querySelector("[name=workload]");
+        select.append(new Option("other", "other"));
+        document.querySelectorAll("#plot-throughput figure").forEach((each) => { each.dataset.workload = "other"; })"""
     )
     browser.choose("workload", "count")
     assert shown_panels(browser, "throughput") == []
+    assert browser.texts("#plot-throughput .none") != []
     assert shown_panels(browser, "task-memory")
-    browser.choose("workload", "")
+    browser.choose("workload", "other")
     assert shown_panels(browser, "throughput")
 
 
-def test_the_scale_is_linear_or_logarithmic_as_chosen(browser: Browser) -> None:
-    def places() -> list[float]:
-        found: list[float] = browser.run(
-            """return [...document.querySelector("#plot-throughput .panel").querySelectorAll(".mark-symbol path")]
-                .map((each) => each.getBoundingClientRect().x)"""
-        )
-        return found
+def test_a_long_table_is_made_of_its_lines_when_it_is_opened(started: Browser, tmp_path: Path) -> None:
+    rows = made_up_rows()
+    rows["ratio"] = [{**rows["ratio"][0], "claim": f"`claim` {number}"} for number in range(40)]
+    (tmp_path / "index.html").write_text(made(rows, ENVIRONMENT))
+    started.open((tmp_path / "index.html").as_uri())
+    assert len(started.all("#ratios pre.scroll")) == 1
+    started.run(OPEN_ALL)
+    started.run("return new Promise((done) => setTimeout(done, 50))")
+    assert started.all("#ratios pre.scroll") == []
+    assert len(started.all("#ratios tbody tr")) == 40
+    assert started.texts("#ratios tbody td:nth-child(4)") == ["rocksdb-indexed-batch"] * 40
+    assert sorted(started.texts("#ratios td code")) == ["claim"] * 40
+    assert len(started.texts("#ratios td .interval")) == 40
 
-    drawn = {}
-    for scale in ("linear", "log"):
-        browser.choose("scale", scale)
-        drawn[scale] = places()
-        panels = "[...document.querySelectorAll('#plot-throughput .panel:not([hidden])')]"
-        assert set(browser.run(f"return {panels}.map((each) => each.dataset.scale)")) == {scale}
-    assert drawn["linear"] != drawn["log"]
+
+def test_every_figure_has_an_address_its_rows_and_its_run(browser: Browser) -> None:
+    browser.run(OPEN_ALL)
+    browser.run("return new Promise((done) => setTimeout(done, 50))")
+    without = browser.run(
+        """return [...document.querySelectorAll(".plot, .scroll[id]")].filter((each) => {
+            const foot = each.matches(".plot") ? each.querySelector(".foot") : each.nextElementSibling;
+            return !foot?.matches(".foot") || foot.querySelector("a").hash !== `#${each.id}`
+                || !foot.textContent.includes(page.origin);
+        }).map((each) => each.id)"""
+    )
+    assert without == []
+    assert "2 cores, Made-up, 8 GiB, ext4" in browser.run("return page.origin")
+    csv = browser.run(
+        """const link = document.querySelector("#plot-opening .foot [download]");
+        link.addEventListener("click", (event) => event.preventDefault(), {once: true});
+        link.click();
+        return decodeURIComponent(link.href)"""
+    )
+    head, *lines = csv.partition(",")[2].split("\n")
+    assert head == "panel,subject,of,s,from,to"
+    assert len(lines) == 2 * (len(SPEEDS) - 1)
+    assert lines[0].startswith('"CHANGELOG, 50,000 records in the store",rocksdb-indexed-batch,,0.0')
 
 
 def test_tables_sort_by_quantity_in_both_directions_and_with_the_keyboard(browser: Browser) -> None:
@@ -192,21 +229,32 @@ def test_tables_sort_by_quantity_in_both_directions_and_with_the_keyboard(browse
 
 
 def test_figures_of_a_plot_are_a_table_too(browser: Browser) -> None:
-    browser.click("#plot-throughput details.figures summary")
+    browser.run(OPEN_ALL)
     browser.run("return new Promise((done) => setTimeout(done, 50))")
     lines = browser.texts("#plot-throughput .figures tbody tr")
-    assert len(lines) == len(browser.all("#plot-throughput .panel:not([hidden]) .mark-symbol path"))
+    assert len(lines) == len(browser.all("#plot-throughput figure:not([hidden]) .m")) > 10
+
+
+def test_without_scripts_all_plots_and_tables_can_be_read(started: Browser, page: Path, tmp_path: Path) -> None:
+    html = page.read_text()
+    (tmp_path / "index.html").write_text(re.sub(r"<script>.*?</script>", "", html, flags=re.DOTALL))
+    started.open((tmp_path / "index.html").as_uri(), scripts=False)
+    started.run(OPEN_ALL)
+    assert len(started.texts("figure svg[role=img]")) == html.count("<figure")
+    assert "78,300" not in html
+    assert len(started.texts("#crashes-table-1 td")) == 5 * (1 + len(SPEEDS))
+    assert started.texts("label") == []
 
 
 def test_the_page_is_as_wide_as_a_telephone(browser: Browser) -> None:
-    browser.run("document.querySelectorAll('details').forEach((each) => { each.open = true; })")
+    browser.run(OPEN_ALL)
     browser.size(360, 740)
-    browser.choose("scale", "linear")
+    browser.choose("size", "")
     width, widest = browser.run("return [innerWidth, document.documentElement.scrollWidth]")
     assert (width, widest) == (360, 360)
     outside = browser.run(
         """return [...document.querySelectorAll("body *")].filter((each) => each.checkVisibility()
-            && !each.closest(".scroll, pre, .skip, #tip") && each.getBoundingClientRect().right > 361)
+            && !each.closest(".scroll, pre, .skip, #tip, svg svg, defs") && each.getBoundingClientRect().right > 361)
             .map((each) => each.outerHTML.slice(0, 200))"""
     )
     assert outside == []
@@ -228,35 +276,31 @@ def test_light_and_dark_follow_the_system_until_one_is_chosen_and_can_be_read(br
         assert browser.run("return getComputedStyle(document.body).backgroundColor") == paper[chosen]
         named = browser.run("return ['--paper', '--ink', '--soft', '--link', '--good', '--bad'].map(theme.value)")
         assert [colour for colour in named[1:] if contrast(colour, named[0]) < 4.5] == []
-        marks = browser.run("return [...page.backends, 'another'].map(theme.colour)")
-        assert [colour for colour in marks if contrast(colour, named[0]) < 3] == []
-        label = browser.run("return document.querySelector('.chart svg text').getAttribute('fill')")
-        assert contrast(label, named[0]) >= 4.5
+        drawn = {
+            name: browser.run(f"return getComputedStyle(document.querySelector('#plots .row.b{place}')).color")
+            for place, name in enumerate(LOOKS)
+            if name in SPEEDS
+        }
+        assert drawn == {name: in_words(getattr(LOOKS[name], chosen)) for name in drawn}
+        label = browser.run("return getComputedStyle(document.querySelector('#plots svg .row text')).fill")
+        assert label == in_words(named[1])
         browser.picture(PICTURES / f"{chosen}.png")
 
 
-def contrast(one: str, other: str) -> float:
-    """The ratio of WCAG 2.2, "relative luminance", of two colours as ``#rgb`` or ``#rrggbb``."""
-
-    def luminance(colour: str) -> float:
-        digits = colour.lstrip("#")
-        parts = [int(digits[at] * 2, 16) for at in range(3)] if len(digits) == 3 else list(bytes.fromhex(digits))
-        linear = [part / 255 / 12.92 if part <= 10 else ((part / 255 + 0.055) / 1.055) ** 2.4 for part in parts]
-        return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
-
-    low, high = sorted((luminance(one), luminance(other)))
-    return (high + 0.05) / (low + 0.05)
+def in_words(colour: str) -> str:
+    return f"rgb({', '.join(str(part) for part in bytes.fromhex(colour.lstrip('#')))})"
 
 
 def test_all_can_be_done_with_the_keyboard_and_the_focus_is_seen(browser: Browser) -> None:
     browser.press(Keys.TAB)
     assert browser.run("return document.activeElement.className") == "skip"
     assert browser.run("return document.activeElement.getBoundingClientRect().x") >= 0
+    browser.run(OPEN_ALL)
     browser.run("document.querySelector('input[name=levels][value=DISK]').focus()")
     browser.press(Keys.SPACE)
     browser.wait()
     assert not any(title.startswith("DISK") for title in shown_panels(browser, "throughput"))
-    browser.run("document.querySelector('#plot-throughput .chart').focus()")
+    browser.run("document.querySelector('#plot-throughput figure:not([hidden]) svg').focus()")
     assert browser.run("return getComputedStyle(document.activeElement).outlineStyle") == "solid"
     browser.press(Keys.ARROW_DOWN)
     first = browser.texts("#tip")
@@ -274,7 +318,8 @@ def test_all_can_be_done_with_the_keyboard_and_the_focus_is_seen(browser: Browse
 
 
 def test_the_page_shows_the_value_under_the_pointer(browser: Browser) -> None:
-    browser.point("#plot-throughput .mark-symbol path")
+    browser.run(OPEN_ALL)
+    browser.point("#plot-throughput figure:not([hidden]) .m")
     assert "records/s" in browser.texts("#tip")[0]
     browser.point("h1")
     assert browser.texts("#tip") == []
@@ -310,14 +355,12 @@ def test_names_and_messages_are_shown_as_they_are_and_run_nothing(started: Brows
     started.run("document.querySelectorAll('details').forEach((each) => { each.open = true; })")
     assert HOSTILE in "".join(started.texts("#side-by-side td"))
     shown = " ".join(matrix_texts(started))
-    assert HOSTILE[:20] in shown
-    assert f"point {HOSTILE[:20]}" in shown
-    shown = started.run("return [...document.querySelectorAll('.chart svg text')].map((each) => each.textContent)")
-    assert HOSTILE[:20] in " ".join(shown)
+    assert f"{HOSTILE}, point {HOSTILE}: " in shown
+    assert HOSTILE[:20] in " ".join(started.texts("#plot-throughput svg text"))
     box = f"[...document.querySelectorAll('input[name=backends]')].find((each) => each.value === {json.dumps(HOSTILE)})"
     started.run(f"{box}.click()")
     started.wait()
-    assert HOSTILE[:20] not in " ".join(matrix_texts(started)).replace(f"point {HOSTILE[:20]}", "")
+    assert not any(cell.startswith(f"{HOSTILE},") for cell in matrix_texts(started))
 
 
 def test_figures_that_are_no_numbers_leave_the_rest_of_the_page(started: Browser, tmp_path: Path) -> None:
@@ -329,6 +372,7 @@ def test_figures_that_are_no_numbers_leave_the_rest_of_the_page(started: Browser
     (tmp_path / "index.html").write_text(made(rows, ENVIRONMENT))
     started.open((tmp_path / "index.html").as_uri())
     assert started.console() == []
+    started.run(OPEN_ALL)
     assert len(started.texts("#plot-throughput figcaption")) > 1
 
 
@@ -339,4 +383,5 @@ def test_a_run_of_one_backend_or_none_has_a_page(started: Browser, tmp_path: Pat
     started.open((tmp_path / "index.html").as_uri())
     assert started.console() == []
     assert started.texts("#answer h2") == ["The answer"]
+    started.run(OPEN_ALL)
     assert bool(started.texts("#plot-throughput figcaption")) == bool(kept)

@@ -154,41 +154,26 @@ def _body(figures: Figures, failures: Sequence[str]) -> list[str]:
 
 
 def crash_chart(figures: Sequence[Figure]) -> Chart:
-    """Return the results of the trials of all levels. Mutants are left out."""
+    """Return the results of the trials of each level. Mutants are left out."""
     placed = [{**cell, "place": place_of(cell)} for cell in figures if cell["expected"] == "valid"]
-    cells = [
-        Mark(
-            key["backend"],
-            sum(cell["valid"] for cell in group),
-            subject=key["place"],
-            level=key["durability"],
-            of=sum(cell["trials"] for cell in group),
-            rank=_rank(_worst_of_cells(group)),
-        )
-        for key, group in grouped(placed, ("place", "backend", "durability"))
+    places = sorted({str(cell["place"]) for cell in placed})
+    names = sorted({cell["backend"] for cell in placed})
+    levels = sorted({cell["durability"] for cell in placed}, key=level_order)
+    panels = [
+        Panel(f"Level {level}", [_cell(placed, level, place, name) for name in names for place in places], level)
+        for level in levels
     ]
-    pairs = {(cell.subject, cell.backend) for cell in cells}
-    blank = [
-        Mark(
-            backend,
-            0,
-            subject=place,
-            rank=_rank(CellResult.NOT_TRIED if _has_step(backend, place) else CellResult.NO_STEP),
-        )
-        for place in sorted({cell.subject for cell in cells})
-        for backend in sorted({cell.backend for cell in cells})
-        if (place, backend) not in pairs
-    ]
-    cells.sort(key=lambda cell: (cell.subject, cell.backend, level_order(cell.level)))
-    levels = ", ".join(sorted({cell.level for cell in cells}, key=level_order))
-    return Chart(
-        "crash-matrix",
-        "Backends by failpoints: how many trials ended valid",
-        "matrix",
-        [Panel(f"trials that ended valid, of all; {levels}", [*cells, *blank])],
-        "",
-        "valid trials",
-    )
+    title = "Crash matrix: the trials of each backend at each step of a commit, a creation or a recovery"
+    return Chart("crash-matrix", title, "matrix", panels, "", "valid trials", "steps and faults")
+
+
+def _cell(cells: Sequence[Row], level: str, place: str, backend: str) -> Mark:
+    own = [cell for cell in cells if (cell["durability"], cell["place"], cell["backend"]) == (level, place, backend)]
+    if not own:
+        result = CellResult.NOT_TRIED if _has_step(backend, level, place) else CellResult.NO_STEP
+        return Mark(backend, 0, subject=place, rank=_rank(result))
+    valid, trials = (sum(cell[name] for cell in own) for name in ("valid", "trials"))
+    return Mark(backend, valid, subject=place, of=trials, rank=_rank(_worst_of_cells(own)))
 
 
 def _rank(result: CellResult) -> int:
@@ -201,11 +186,12 @@ def _worst_of_cells(cells: Sequence[Row]) -> CellResult:
     return CellResult.UNKNOWN if any(cell["unknown"] for cell in cells) else CellResult.VALID
 
 
-def _has_step(backend: str, place: str) -> bool:
-    """Return False for a failpoint that other backends have, and this one has not."""
+def _has_step(backend: str, level: str, place: str) -> bool:
+    """Return False for a failpoint that other backends have and this one has not, and for a level that it lacks."""
     registry = backends()
-    return (
-        backend not in registry
-        or place in registry[backend].failpoints
-        or not any(place in each.failpoints for each in registry.values())
+    if backend not in registry:
+        return True
+    steps = registry[backend].failpoints
+    return level in registry[backend].durabilities and (
+        place in steps or not any(place in each.failpoints for each in registry.values())
     )

@@ -151,11 +151,11 @@ def _part(words: str, made: Sequence[TextTable]) -> list[str]:
 
 
 _MARKS = """with measured(measure, shape) as (
-        values ('peak memory of step and commit', 'circle'), ('its bound', 'diamond')
+        values ('peak memory of step and commit', ''), ('its bound', 'bar')
     )
     select durability || ', a step of ' || size(step_bytes) || ', limit ' || size(limit_bytes) as title,
         durability as level, false as printed, backend, measure, shape, null as low,
-        iif(shape = 'circle', peak_bytes, bound_bytes) / 1048576.0 as value
+        iif(shape = '', peak_bytes, bound_bytes) / 1048576.0 as value
     from large_step_figure, measured where value is not null
     order by level_place(durability), durability, step_bytes, limit_bytes, shape"""
 

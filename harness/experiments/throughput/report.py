@@ -8,7 +8,7 @@ from statistics import median
 from typing import Any
 
 from harness.report import text
-from harness.report.charts import Chart
+from harness.report.charts import BAR, Chart
 from harness.report.database import busy, by_round, interval_ends, medians, query
 from harness.report.figures import Figure, Figures, columns
 from harness.report.listing import Column, Listing, Report, panels
@@ -205,8 +205,8 @@ def charts(figures: Figures) -> tuple[Chart, ...]:
     Memory and disk are not printed: the tables have the same figures.
     """
     commits = [
-        *_marks(figures, "commit_p50_us", 1e-3, "median", "circle"),
-        *_marks(figures, "commit_p99_us", 1e-3, "99th percentile", "diamond"),
+        *_marks(figures, "commit_p50_us", 1e-3, "median"),
+        *_marks(figures, "commit_p99_us", 1e-3, "99th percentile", BAR),
     ]
     speeds = panels(_marks(figures, "records_per_s"))
     return (

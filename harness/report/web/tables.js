@@ -1,4 +1,4 @@
-/* Every table sorts by each of its columns. A cell with a number and a unit sorts by its quantity. */
+/* Tables: made of their lines where these are long, sorted by each column, downloaded, and found by their address. */
 const tables = (() => {
   const scales = {
     us: 1e-6, ms: 1e-3, s: 1, min: 60, h: 3600,
@@ -25,6 +25,25 @@ const tables = (() => {
     const numeric = texts.every((text) => /^[<>~]?\s*-?[\d.]/.test(text) && !Number.isNaN(quantity(text)));
     body.append(...rows.sort(compare(column, numeric, sign)));
   };
+  const make = (tag, properties, ...children) => {
+    const made = Object.assign(document.createElement(tag), properties);
+    made.append(...children);
+    return made;
+  };
+
+  /* A line with the address of a figure, its rows, and the run that they are of. */
+  const foot = (name, rows) => {
+    const line = make("p", { className: "foot" }, make("a", { href: `#${name}`, textContent: "Link to this" }));
+    const file = make("a", { href: "data:,", textContent: "Rows (CSV)", download: `${name}.csv` });
+    file.addEventListener("click", () => {
+      const cell = (text) => (/[",\n]/.test(text) ? `"${text.replaceAll('"', '""')}"` : text);
+      file.href = `data:text/csv;charset=utf-8,${encodeURIComponent(rows().map((row) => row.map(cell).join(",")).join("\n"))}`;
+    });
+    line.append(file, page.origin);
+    return line;
+  };
+  const rowsOf = (table) => [...table.rows].map((row) => [...row.cells].map((cell) => cell.textContent.trim()));
+
   /* On a narrow screen a line of the answer is a block, in which each figure has its name. */
   const name = (table) => {
     const names = [...table.tHead.rows[0].cells].map((cell) => cell.textContent);
@@ -33,54 +52,72 @@ const tables = (() => {
     }
   };
   const enable = (table) => {
-    if (!table.tHead || !table.tBodies.length) return;
     if (table.closest(".answer")) name(table);
     [...table.tHead.rows[0].cells].forEach((heading, column) => {
-      const button = document.createElement("button");
-      button.type = "button";
-      button.title = "Sort by this column";
-      button.append(...heading.childNodes);
+      const button = make("button", { type: "button", title: "Sort by this column" }, ...heading.childNodes);
       heading.append(button);
       button.addEventListener("click", () => sort(table, column, heading));
     });
-  };
-  const make = (head, rows, right = []) => {
-    const table = document.createElement("table");
-    const line = table.createTHead().insertRow();
-    head.forEach((name, column) => {
-      const cell = document.createElement("th");
-      cell.scope = "col";
-      if (right.includes(column)) cell.className = "r";
-      cell.textContent = name;
-      line.append(cell);
-    });
-    const body = table.createTBody();
-    for (const row of rows) {
-      const made = body.insertRow();
-      row.forEach((text, column) => {
-        const cell = made.insertCell();
-        cell.textContent = text;
-        if (right.includes(column)) cell.className = "r";
-      });
-    }
-    enable(table);
-    return table;
+    const box = table.closest(".scroll[id]");
+    if (box) box.after(foot(box.id, () => rowsOf(table)));
   };
   /* A box that scrolls can be scrolled with the keyboard. */
   const watch = (box) => new ResizeObserver(() => {
     if (box.scrollWidth > box.clientWidth) box.tabIndex = 0;
     else box.removeAttribute("tabindex");
   }).observe(box);
+
+  /* A cell of a report's Markdown: code, what is bold, and an interval on a line of its own. */
+  const fill = (place, text) => {
+    for (const part of text.split(/(\*\*.+?\*\*|`[^`]*`|\([^()]+ to [^()]+\)$)/)) {
+      if (part.startsWith("**")) fill(place.appendChild(make("strong")), part.slice(2, -2));
+      else if (part.startsWith("`")) place.append(make("code", { textContent: part.slice(1, -1) }));
+      else if (/^\(.* to .*\)$/.test(part)) place.append(make("span", { className: "interval", textContent: part }));
+      else place.append(part);
+    }
+  };
+  const build = (head, rows) => {
+    const table = make("table");
+    table.createTHead().insertRow().append(...head.map((text) => make("th", { scope: "col", textContent: text })));
+    const body = table.createTBody();
+    for (const row of rows) {
+      const line = body.insertRow();
+      for (const text of row) fill(line.insertCell(), text);
+    }
+    return table;
+  };
+  /* The lines of a long table have tabs between cells; a quotation mark stands for the cell above. */
+  const unpack = (text) => {
+    let above = [];
+    return text.split("\n").filter(Boolean).map((line) => {
+      above = line.split("\t").map((cell, column) => (cell === '"' ? above[column] : cell));
+      return above;
+    });
+  };
+  const expand = (lines) => {
+    const [head, ...rows] = unpack(lines.textContent);
+    const box = make("div", { className: lines.className, id: lines.id }, build(head, rows));
+    lines.replaceWith(box);
+    watch(box);
+    enable(box.firstChild);
+  };
+  const expandShown = (place) => place.querySelectorAll("pre.scroll").forEach((lines) => {
+    if (lines.checkVisibility()) expand(lines);
+  });
+
   /* A link into a folded part opens it. */
   const unfold = () => {
-    const target = location.hash.length > 1 && document.getElementById(decodeURIComponent(location.hash.slice(1)));
+    const target = /^#[\w.-]+$/.test(location.hash) && document.getElementById(decodeURIComponent(location.hash.slice(1)));
     if (!target) return;
     for (let part = target.closest("details"); part; part = part.parentElement.closest("details")) part.open = true;
+    target.querySelector(":scope > details")?.setAttribute("open", "");
     target.scrollIntoView();
   };
   addEventListener("hashchange", unfold);
-  document.querySelectorAll("table").forEach(enable);
+  document.addEventListener("toggle", (event) => expandShown(event.target), true);
+  document.querySelectorAll("div.scroll > table").forEach(enable);
   document.querySelectorAll(".scroll").forEach(watch);
+  expandShown(document);
   unfold();
-  return { make, watch, quantity };
+  return { make, build, enable, foot, watch, quantity };
 })();
