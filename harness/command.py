@@ -22,13 +22,15 @@ PROGRAM = "txstores"
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command, and return its exit status: 0 for success, 2 for a mistake in the arguments."""
     arguments = sys.argv[1:] if argv is None else list(argv)
+    if arguments[:1] == ["worker"]:
+        return _worker(arguments[1:])  # Errors of the application's modules are its own, and so are the signals.
     return harness.cli.guarded(lambda: _run(arguments))
 
 
 def _run(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(
         prog=PROGRAM,
-        description="Look into state stores on disk; time and crash state stores, and report.",
+        description="Run workers; look into state stores on disk; time and crash state stores, and report.",
         epilog="Commands marked with an extra need more packages than the library: they say how to install them.",
     )
     parser.add_argument("--version", action="version", version=f"{PROGRAM} {__version__}")
@@ -52,6 +54,12 @@ def _relocate(arguments: Sequence[str]) -> int:
     return relocate.main(arguments, f"{PROGRAM} relocate")
 
 
+def _worker(arguments: Sequence[str]) -> int:
+    from stores.worker.__main__ import run_process
+
+    return run_process(arguments, f"{PROGRAM} worker")
+
+
 def _conformance(arguments: Sequence[str]) -> int:
     check_extra("conformance")
     from stores.tests.conformance.__main__ import main as run_suite
@@ -61,6 +69,7 @@ def _conformance(arguments: Sequence[str]) -> int:
 
 _OWN_PARSERS: dict[str, tuple[Command, str]] = {
     "relocate": (_relocate, "move the stores of a state directory to where a topology has them"),
+    "worker": (_worker, "run a worker of an application: it shares the application's tasks with other workers"),
     "conformance": (_conformance, "run the tests that every backend must pass (extra conformance)"),
 }
 """Commands with a parser of their own, and their line in the help."""

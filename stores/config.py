@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from os import PathLike
 from typing import Any, ClassVar, Self
@@ -14,7 +14,20 @@ from stores.errors import ConfigError
 from stores.interface import Durability, IsolationLevel, KeyValueStore, ProcessingGuarantee
 from stores.records.record_kind import RecordKind
 from stores.registry import backend_named, check_options, checked_durability, member, open_store
-from stores.settings import Known, Properties, Upgrade, UpgradeMode, boolean, parsed_as, read
+from stores.settings import (
+    ANY_NUMBER,
+    SAME,
+    TRUE_OR_FALSE,
+    Known,
+    Properties,
+    Property,
+    Upgrade,
+    UpgradeMode,
+    boolean,
+    one_of,
+    parsed_as,
+    read,
+)
 
 UNCOMMITTED_MAX_BYTES = 67_108_864
 """Default of ``statestore.uncommitted.max.bytes``. Source: KIP-892, "New configuration"."""
@@ -125,7 +138,7 @@ class StoreConfig:
             )
         defaults = backend.options
         fields["options"] = {
-            name: parsed_as(cls.OPTION + name, value, _like(defaults[name])) if name in defaults else value
+            name: parsed_as(cls.OPTION + name, value, option(name, defaults[name])) if name in defaults else value
             for name, value in options.items()
         }
         return cls(**fields)
@@ -171,22 +184,90 @@ def _upgrade_mode(text: str) -> UpgradeMode | None:
     return None if text.lower() in ("null", "none") else UpgradeMode(text)
 
 
+LEVEL = Property(
+    "isolation_level",
+    IsolationLevel,
+    one_of(IsolationLevel),
+    "the level of readers that do not ask for one",
+    "`default.state.isolation.level` (KIP-892)",
+    default="read_committed under exactly once, else read_uncommitted",
+)
 STORE_PROPERTIES: Known = {
-    "default.state.isolation.level": ("isolation_level", IsolationLevel),
-    "default.interactive.query.isolation.level": ("isolation_level", IsolationLevel),
-    "statestore.uncommitted.max.bytes": ("uncommitted_max_bytes", int),
-    "restore.max.bytes": ("restore_max_bytes", int),
-    "changelog.coalescing": ("changelog_coalescing", boolean),
-    "enable.transactional.statestores": ("transactional", boolean),
-    "processing.guarantee": ("processing_guarantee", ProcessingGuarantee),
-    "upgrade.mode": ("upgrade_mode", _upgrade_mode),
-    "store.backend": ("backend", str),
-    "store.durability": ("durability", Durability),
+    "default.state.isolation.level": LEVEL,
+    "default.interactive.query.isolation.level": replace(
+        LEVEL, meaning="another name of default.state.isolation.level", kafka=SAME
+    ),
+    "statestore.uncommitted.max.bytes": Property(
+        "uncommitted_max_bytes",
+        int,
+        "a whole number from 0, or -1 for no limit",
+        "the memory of uncommitted writes, of a whole worker: each thread with tasks has an equal part",
+        "the same name (KIP-892)",
+        "bytes",
+    ),
+    "restore.max.bytes": Property(
+        "restore_max_bytes",
+        int,
+        "a whole number from 0, or -1 for no limit",
+        "the most changelog that is replayed into a store after a kill",
+        "none: Kafka Streams flushes by the size of RocksDB's write buffers",
+        "bytes",
+    ),
+    "changelog.coalescing": Property(
+        "changelog_coalescing",
+        boolean,
+        TRUE_OR_FALSE,
+        "true logs one changelog record for all updates of a key within a commit",
+        "none: `statestore.cache.max.bytes` has this effect",
+    ),
+    "enable.transactional.statestores": Property(
+        "transactional",
+        boolean,
+        TRUE_OR_FALSE,
+        "true refuses a backend that does not isolate uncommitted writes, false means rocksdb-direct",
+        "the same name (Kafka 4.4)",
+        default="not set: both are allowed",
+    ),
+    "processing.guarantee": Property(
+        "processing_guarantee",
+        ProcessingGuarantee,
+        one_of(ProcessingGuarantee),
+        "exactly once (exactly_once_v2 is the same), or at least once without transactions",
+        "the same name, with the default at_least_once",
+        default=ProcessingGuarantee.EXACTLY_ONCE.value,
+    ),
+    "upgrade.mode": Property(
+        "upgrade_mode",
+        _upgrade_mode,
+        one_of([*UpgradeMode, "none"]),
+        "the way in which a store of an earlier format is upgraded",
+        "the same name (KIP-258, first draft)",
+    ),
+    "store.backend": Property(
+        "backend",
+        str,
+        "the name of a backend",
+        "the backend of stores that do not name one",
+        "`dsl.store.suppliers.class`",
+    ),
+    "store.durability": Property(
+        "durability",
+        Durability,
+        one_of(Durability),
+        "what a commit survives: a restore from the changelog, a kill of the process, or power loss",
+        "none: Kafka Streams has the level changelog",
+    ),
 }
 """The properties of a store, beside those that begin with ``StoreConfig.OPTION``."""
 
 
-def _like(default: object) -> Callable[[str], Any]:
+def option(name: str, default: object) -> Property:
+    """Return the property of an engine's option, whose value is of the type of ``default``."""
+    parse: Callable[[str], Any] = str
+    values = "text"
     if isinstance(default, bool):
-        return boolean
-    return int if isinstance(default, int) else str
+        parse, values = boolean, TRUE_OR_FALSE
+    elif isinstance(default, int):
+        parse, values = int, ANY_NUMBER
+    unit = "bytes" if name.endswith("_bytes") else ""
+    return Property(name, parse, values, "an option of the engine", "`rocksdb.config.setter`", unit, str(default))

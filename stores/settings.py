@@ -16,7 +16,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from enum import EnumType
 from typing import Any
 
 from stores.changelog.interface import Record
@@ -26,8 +25,29 @@ from stores.errors import ConfigError, nearest
 from stores.records.record_kind import RecordKind
 
 Properties = Mapping[str, str | int | bool]
-Known = Mapping[str, tuple[str, Callable[[str], Any]]]
-"""By a property's name: the setting that it sets, and the parser of its text."""
+SAME = "the same name"
+"""The counterpart of a property that Kafka has by the same name and with the same meaning."""
+
+
+@dataclass(frozen=True)
+class Property:
+    """A property: what it sets and takes, and its line in the reference (``stores.worker.property_list``)."""
+
+    setting: str
+    parse: Callable[[str], Any]
+    values: str
+    """The values that it takes, as an error names them: "a whole number from 1"."""
+    meaning: str
+    kafka: str
+    """Its counterpart in Kafka: ``SAME``, another name, or "none" with the reason."""
+    unit: str = ""
+    default: str | None = None
+    """Its default as text; None for that of the setting."""
+
+
+Known = Mapping[str, Property]
+"""Properties by name."""
+TRUE_OR_FALSE, ANY_NUMBER = "true or false", "a whole number"
 
 
 def read(properties: Properties, known: Known, prefix: str) -> tuple[dict[str, Any], dict[str, str | int | bool]]:
@@ -44,26 +64,30 @@ def read(properties: Properties, known: Known, prefix: str) -> tuple[dict[str, A
         if name.startswith(prefix):
             prefixed[name.removeprefix(prefix)] = value
         elif name in known:
-            target, parse = known[name]
-            setting = parsed_as(name, value, parse)
-            if values.setdefault(target, setting) != setting:
+            setting = parsed_as(name, value, known[name])
+            if values.setdefault(known[name].setting, setting) != setting:
                 raise ConfigError(f"property {name}={value} contradicts another name of the same setting: drop one")
         else:
             raise ConfigError(f"no property {name!r}{nearest(name, known)}; known: {', '.join(known)}")
     return values, prefixed
 
 
-def parsed_as(name: str, value: object, parse: Callable[[str], Any]) -> Any:
-    """Return the parsed value of the property ``name``. Raises: ConfigError."""
+def parsed_as(name: str, value: object, known: Property) -> Any:
+    """Return the parsed value of the property ``name``. Raises: ConfigError, which says what the property takes."""
     if value is None:
         raise ConfigError(f"property {name} is None: give it a value, or drop it")
     try:
-        return parse(str(value))
+        return known.parse(str(value))
     except ConfigError as error:
         raise ConfigError(f"property {name}: {error}") from error
     except (ValueError, KeyError, OverflowError) as error:
-        choices = f": choose one of {', '.join(parse)}" if isinstance(parse, EnumType) else ""
-        raise ConfigError(f"property {name}: {value!r} is not a valid value{choices}") from error
+        unit = f" ({known.unit})" if known.unit else ""
+        raise ConfigError(f"property {name}: {value!r} is not a valid value: give {known.values}{unit}") from error
+
+
+def one_of(choices: Iterable[str]) -> str:
+    """Return the words for the values of a property that is one of ``choices``."""
+    return f"one of {', '.join(choices)}"
 
 
 def boolean(text: str) -> bool:

@@ -8,14 +8,14 @@ from pathlib import Path
 from typing import Any, Self
 
 from stores.changelog.interface import Changelog
-from stores.changelog.partitioners import partitioner_named
+from stores.changelog.partitioners import PARTITIONERS, partitioner_named
 from stores.config import STORE_PROPERTIES, StoreConfig
 from stores.contract.arguments import check_seconds
 from stores.errors import ConfigError
 from stores.files.store_directory import checked_path
 from stores.interface import ProcessingGuarantee, TopicPartition
 from stores.registry import backend_named, member
-from stores.settings import Known, Properties, boolean, read
+from stores.settings import ANY_NUMBER, SAME, TRUE_OR_FALSE, Known, Properties, Property, boolean, one_of, read
 from stores.tasks.context import InitFunction, ProcessFunction
 from stores.tasks.directory.state_directory import StateDirectory, Watch
 from stores.tasks.directory.unnamed_stores import clean_stores, kept_homes
@@ -75,7 +75,7 @@ class TaskConfig(TaskSettings):
         check_application(settings["application_id"])
         checked_path(settings["state_dir"])
         settings["state_dir"] = Path(settings["state_dir"]) / settings["application_id"]
-        of_task = {setting for setting, _ in TASK_PROPERTIES.values()}
+        of_task = {known.setting for known in TASK_PROPERTIES.values()}
         mine = {setting: value for setting, value in settings.items() if setting in of_task}
         of_store = {setting: value for setting, value in settings.items() if setting not in of_task}
         if "processing_guarantee" in settings:
@@ -151,20 +151,73 @@ def _seconds(text: str) -> float:
     return milliseconds / 1_000
 
 
+_TIME = "a whole number from 0"
 TASK_PROPERTIES: Known = {
-    "application.id": ("application_id", str),
-    "state.dir": ("state_dir", str),
-    "commit.interval.ms": ("commit_interval_ms", int),
-    "automatic.state.relocation": ("automatic_state_relocation", boolean),
-    "partitioner": ("partitioner", partitioner_named),
-    "metrics.recording.level": ("recording_level", RecordingLevel),
-    PROPERTY: ("auto_offset_reset", OffsetReset),
-    "task.timeout.ms": ("task_timeout_s", _seconds),
-    "state.cleanup.delay.ms": ("state_cleanup_delay_s", _seconds),
-    "num.standby.replicas": ("num.standby.replicas", int),
-    "num.stream.threads": ("num.stream.threads", int),
-    "bootstrap.servers": ("bootstrap.servers", str),
+    "application.id": Property(
+        "application_id", str, "a name", "the name of the application", SAME, default="the name of the Application"
+    ),
+    "state.dir": Property(
+        "state_dir",
+        str,
+        "a folder",
+        "the folder of the stores, which workers of one machine may share",
+        "the same name, with a default in the folder for temporary files",
+        default="required",
+    ),
+    "commit.interval.ms": Property(
+        "commit_interval_ms",
+        int,
+        "a whole number from 0, or -1 for none",
+        "the time between two commits",
+        SAME,
+        "ms",
+        "100 under exactly once, else 30,000",
+    ),
+    "automatic.state.relocation": Property(
+        "automatic_state_relocation",
+        boolean,
+        TRUE_OR_FALSE,
+        "true moves stores to the tasks of a changed topology when a task opens",
+        "the same name (KIP-816)",
+    ),
+    "partitioner": Property(
+        "partitioner",
+        partitioner_named,
+        one_of(PARTITIONERS),
+        "the partitioner of outputs by their keys",
+        "none: a sink has its `StreamPartitioner`",
+    ),
+    "metrics.recording.level": Property(
+        "recording_level",
+        RecordingLevel,
+        one_of(RecordingLevel),
+        "DEBUG records the latencies of get, put, scan and commit as histograms",
+        SAME,
+    ),
+    PROPERTY: Property(
+        "auto_offset_reset",
+        OffsetReset,
+        one_of(OffsetReset),
+        "the place at which an input begins without a committed offset, or after that offset is gone",
+        "the same name, with the default earliest",
+        default="not set: the first offset, and an error after it is gone",
+    ),
+    "task.timeout.ms": Property(
+        "task_timeout_s",
+        _seconds,
+        _TIME,
+        "the time for which a changelog that does not answer is asked again",
+        SAME,
+        "ms",
+    ),
+    "state.cleanup.delay.ms": Property(
+        "state_cleanup_delay_s", _seconds, _TIME, "the time after which files that nobody uses are removed", SAME, "ms"
+    ),
+    "num.standby.replicas": Property("num.standby.replicas", int, ANY_NUMBER, "only 0", SAME),
+    "num.stream.threads": Property("num.stream.threads", int, ANY_NUMBER, "only 1", SAME),
+    "bootstrap.servers": Property("bootstrap.servers", str, "addresses", "refused", SAME),
 }
+"""The properties of tasks. The last three only have the values that mean nothing for a task without a worker."""
 _REFUSED: Mapping[str, tuple[object, str]] = {
     "num.standby.replicas": (
         0,

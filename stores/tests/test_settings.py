@@ -15,11 +15,12 @@ from stores.contract.levels import Level
 from stores.errors import ConfigError, nearest
 from stores.interface import Durability, IsolationLevel, ProcessingGuarantee
 from stores.registry import backend_named
-from stores.settings import UpgradeMode, read
+from stores.settings import Property, UpgradeMode, read
 from stores.tasks import OnError, TaskConfig
 from stores.tests.worker.counting_app import app
 from stores.worker.__main__ import find_application
-from stores.worker.settings import TransactionScope, WorkerSettings
+from stores.worker.settings import WorkerSettings
+from stores.worker.transaction_scope import TransactionScope
 
 MODULE = "stores.tests.worker.counting_app"
 EXACTLY_ONCE = ProcessingGuarantee.EXACTLY_ONCE
@@ -129,7 +130,7 @@ def test_a_suggestion_is_whole_in_brackets_before_any_punctuation() -> None:
     assert nearest("zzz", ["app"]) == ""
 
 
-KNOWN = {"size": ("size_bytes", int), "size.bytes": ("size_bytes", int)}
+KNOWN = dict.fromkeys(("size", "size.bytes"), Property("size_bytes", int, "a whole number", "a size", "none"))
 
 
 def test_two_names_of_one_setting_may_only_say_the_same() -> None:

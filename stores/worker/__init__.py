@@ -1,6 +1,6 @@
 """The worker: a process that shares the tasks of an application with others of its kind, and runs them.
 
-    python -m stores.worker MODULE:NAME --config FILE
+    txstores worker MODULE:NAME --config FILE
 
 or ``Application.run``. Over the embedded changelog or over Kafka: the configuration decides.
 """

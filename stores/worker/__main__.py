@@ -1,4 +1,4 @@
-"""``python -m stores.worker MODULE:NAME --config FILE``: run a worker of an application until SIGTERM.
+"""``txstores worker MODULE:NAME --config FILE``, or ``python -m stores.worker``: run a worker until SIGTERM.
 
 Exit status: 0 after SIGTERM or SIGINT; 1 if a task fails; 2 for a mistake in the arguments, the configuration or the
 topics, with the reason.
@@ -18,16 +18,17 @@ from contextlib import suppress
 from pathlib import Path
 
 from stores.errors import ConfigError, StoreError, nearest
+from stores.worker.property_list import FORMS
 from stores.worker.settings import read_properties
 from stores.worker.worker import Application, TaskNotReleasedError, Worker
 
 FAILED, REFUSED = 1, 2
 
 
-def main(argv: Sequence[str] | None = None) -> int:
+def main(argv: Sequence[str] | None = None, program: str = "python -m stores.worker") -> int:
     """Run a worker; return the exit status."""
     parser = argparse.ArgumentParser(
-        prog="python -m stores.worker",
+        prog=program,
         description="Run a worker of an application: it shares the application's tasks with the other workers.",
         epilog="SIGTERM and SIGINT end it after a commit; a second one ends it immediately, and nothing is lost.",
     )
@@ -35,6 +36,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--config", type=Path, required=True, metavar="FILE", help="properties, one name=value a line")
     parser.add_argument(
         "--verbose", action="store_true", help="log tasks that open, and the messages of the Kafka client"
+    )
+    parser.add_argument(
+        "--list-properties", action=_ListProperties, nargs="?", choices=FORMS, help="list all properties, and exit"
     )
     options = parser.parse_args(argv)
     logging.basicConfig(
@@ -60,6 +64,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         traceback.print_exc()  # It comes from the application's function.
         return FAILED
     return 0
+
+
+class _ListProperties(argparse.Action):
+    """Prints the reference of all properties, as ``--help`` prints the help."""
+
+    def __call__(self, parser: argparse.ArgumentParser, _: object, form: object, __: object = None) -> None:
+        print(FORMS["text" if form is None else str(form)](), end="")
+        parser.exit()
 
 
 def find_application(text: str) -> Application:
@@ -99,10 +111,16 @@ class _End:
         os._exit(self.status)
 
 
-if __name__ == "__main__":
+def run_process(argv: Sequence[str] | None = None, program: str = "python -m stores.worker") -> int:
+    """Run a worker in a process that ends after it; return the exit status."""
     end = _End()
     atexit.register(end)
     try:
-        end.status = main()
+        end.status = main(argv, program)
     except SystemExit as exits:  # Of the parser of arguments.
         end.status = exits.code if isinstance(exits.code, int) else FAILED
+    return end.status
+
+
+if __name__ == "__main__":
+    sys.exit(run_process())

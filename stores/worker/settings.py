@@ -9,134 +9,43 @@ import logging
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
-from difflib import get_close_matches
-from functools import partial
 from os import PathLike
 from typing import Any, Self
 
 from stores.changelog.interface import Changelog
-from stores.changelog.partitioners import Partitioner, partitioner_named
+from stores.changelog.partitioners import Partitioner
 from stores.changelog.sqlite import SqliteChangelog
 from stores.config import STORE_PROPERTIES, StoreConfig
-from stores.contract.levels import Level
-from stores.errors import ConfigError, StoreUnavailableError, nearest
-from stores.extras import check_extra
+from stores.errors import ConfigError, StoreUnavailableError
 from stores.files.plain_files import translated_system_errors
 from stores.files.store_directory import checked_path
 from stores.interface import ProcessingGuarantee
 from stores.records.record_kind import RecordKind
 from stores.registry import backend_named
-from stores.settings import Known, Properties, parsed_as
+from stores.settings import Properties, parsed_as
 from stores.tasks.config import TASK_PROPERTIES, TaskConfig
 from stores.tasks.global_stores import GlobalStore
-from stores.tasks.task_transaction import ThreadTransaction
-from stores.tasks.timing import NO_INTERVAL, checked_commit_interval_ms
 from stores.telemetry import MetricsRegistry
-from stores.telemetry.otlp import INTERVAL_S, OtlpExporter, checked_endpoint
+from stores.telemetry.otlp import INTERVAL_S, OtlpExporter
 from stores.worker.definition import Definition, StoreSetting
-from stores.worker.queries.access import CERTIFICATE, KEY, PORT_MAX, TOKEN, AccessFiles, ServerAddress, server_address
+from stores.worker.foreign_names import check_foreign
+from stores.worker.queries.access import CERTIFICATE, KEY, TOKEN, AccessFiles, ServerAddress, server_address
 from stores.worker.queries.access import PROPERTY as SERVER
-from stores.worker.queries.query_request import PARTITIONER
+from stores.worker.transaction_scope import TransactionScope
+from stores.worker.worker_properties import (
+    FILE,
+    INSTANCE,
+    METRICS_HOST,
+    METRICS_PORT,
+    OTLP,
+    OTLP_INTERVAL,
+    SCOPE,
+    SERVERS,
+    WORKER_PROPERTIES,
+)
 
 SESSION_TIMEOUT_S = 45.0
 """Source: Kafka, default of ``session.timeout.ms``."""
-_MILLISECONDS_MAX = 2**31 - 1
-"""24 days. Kafka has these times in 32 bits, and no thread can wait for any number of seconds."""
-SERVERS, FILE = "bootstrap.servers", "changelog.file"
-PROMETHEUS, PROMETHEUS_HOST = "metrics.prometheus.port", "metrics.prometheus.host"
-OTLP, OTLP_INTERVAL = "metrics.otlp.endpoint", "metrics.otlp.interval.ms"
-SCOPE, INSTANCE = "transaction.scope", "group.instance.id"
-
-
-TIMEOUT_BEYOND_INTERVAL_S = 10.0
-"""The time by which a transaction may be open longer than a commit interval. The next owner of a killed worker's tasks
-waits for both. Source: Kafka Streams, whose ``transaction.timeout.ms`` is 10 s for an interval of 100 ms."""
-TIMEOUT_S_MAX = 900.0
-"""Source: Kafka, default of the brokers' ``transaction.max.timeout.ms``."""
-
-
-class TransactionScope(Level):
-    """The tasks of one transaction: the property ``transaction.scope``."""
-
-    TASK = "task"
-    """One task. An error rolls back this task alone."""
-    THREAD = "thread"
-    """All tasks of a stream thread: fewer transactions, and an error rolls back all of them. Source: KIP-447."""
-
-    def transaction(
-        self, changelog: Changelog, tasks: TaskConfig, instance: str, thread: int
-    ) -> ThreadTransaction | None:
-        """Return the transaction of a stream thread, None if each task has its own.
-
-        ``instance`` is unique among the workers of the application that run at the same time.
-        """
-        if self is TransactionScope.TASK:
-            return None
-        # No task has such an ID: names of applications have no "/".
-        transactional_id = f"{tasks.application_id}/{instance}/{thread}"
-        return ThreadTransaction(changelog, transactional_id, timeout_s=transaction_timeout_s(tasks))
-
-
-def transaction_timeout_s(tasks: TaskConfig) -> float:
-    """Return the time for which a transaction of these tasks may be open."""
-    interval_ms = checked_commit_interval_ms(tasks.commit_interval_ms, tasks.guarantee)
-    if interval_ms == NO_INTERVAL:
-        return TIMEOUT_S_MAX
-    return min(interval_ms / 1000 + TIMEOUT_BEYOND_INTERVAL_S, TIMEOUT_S_MAX)
-
-
-def _milliseconds(text: str) -> float:
-    number = _at_least(0, text)
-    if number > _MILLISECONDS_MAX:
-        raise ValueError(text)
-    return number / 1000
-
-
-def _port(text: str) -> int:
-    number = int(text)
-    if not 0 <= number <= PORT_MAX:
-        raise ValueError(text)
-    check_extra("prometheus")
-    return number
-
-
-def _interval(text: str) -> float:
-    return max(_milliseconds(text), 0.001)
-
-
-def _name(text: str) -> str:
-    if not text:
-        raise ValueError(text)
-    return text
-
-
-def _at_least(least: int, text: str) -> int:
-    number = int(text)
-    if number < least:
-        raise ValueError(text)
-    return number
-
-
-WORKER_PROPERTIES: Known = {
-    "num.stream.threads": ("threads", partial(_at_least, 1)),
-    "num.standby.replicas": ("standby_replicas", partial(_at_least, 0)),
-    "session.timeout.ms": ("session_timeout_s", _milliseconds),
-    "status.interval.ms": ("status_interval_s", _milliseconds),
-    SERVER: ("server", str),
-    CERTIFICATE: ("certificate", _name),
-    KEY: ("key", _name),
-    TOKEN: ("token", _name),
-    PARTITIONER: ("query_partitioner", partitioner_named),
-    SCOPE: ("scope", TransactionScope),
-    INSTANCE: ("instance_id", _name),
-    PROMETHEUS: ("prometheus_port", _port),
-    PROMETHEUS_HOST: ("prometheus_host", _name),
-    OTLP: ("otlp_endpoint", checked_endpoint),
-    OTLP_INTERVAL: ("otlp_interval_s", _interval),
-    FILE: ("changelog_file", str),
-    SERVERS: ("servers", str),
-}
-"""The worker's own properties, besides those of tasks and of stores."""
 _OURS: frozenset[str] = frozenset({*WORKER_PROPERTIES, *TASK_PROPERTIES, *STORE_PROPERTIES})
 
 
@@ -163,9 +72,9 @@ class WorkerSettings:
     """The address on which the worker answers queries; None for no queries."""
     access: AccessFiles = field(default_factory=AccessFiles)
     """The encryption and the token of queries."""
-    prometheus_port: int | None = None
+    metrics_port: int | None = None
     """The port on which Prometheus reads the metrics, 0 for any; None for none."""
-    prometheus_host: str = "127.0.0.1"
+    metrics_host: str = "127.0.0.1"
     otlp_endpoint: str | None = None
     """The collector to which the metrics are sent; None for none."""
     otlp_interval_s: float = INTERVAL_S
@@ -196,8 +105,7 @@ class WorkerSettings:
         client: dict[str, Any] = {}
         for name, value in properties.items():
             if name in WORKER_PROPERTIES:
-                target, parse = WORKER_PROPERTIES[name]
-                own[target] = parsed_as(name, value, parse)
+                own[WORKER_PROPERTIES[name].setting] = parsed_as(name, value, WORKER_PROPERTIES[name])
             elif name in _OURS or name.startswith(StoreConfig.OPTION):
                 tasks[name] = value
             else:
@@ -212,11 +120,11 @@ class WorkerSettings:
                 f"application.id={tasks['application.id']} contradicts the application's name {application.name!r}: "
                 "drop the property"
             )
-        for name, needed in ((PROMETHEUS_HOST, PROMETHEUS), (OTLP_INTERVAL, OTLP)):
+        for name, needed in ((METRICS_HOST, METRICS_PORT), (OTLP_INTERVAL, OTLP)):
             if name in properties and needed not in properties:
                 raise ConfigError(f"the property {name} needs {needed}: add it, or drop {name}")
         for name in client:
-            _check_foreign(name, over_kafka=over_kafka)
+            check_foreign(name, _OURS, servers=SERVERS, over_kafka=over_kafka)
         if over_kafka:
             client[SERVERS] = own["servers"]
         elif INSTANCE in properties:
@@ -266,23 +174,17 @@ class WorkerSettings:
         return setting
 
 
-def _check_foreign(name: str, *, over_kafka: bool) -> None:
-    """Refuse a name that is none of ours, unless it may be one of the client's. Raises: ConfigError."""
-    if not over_kafka:
-        raise ConfigError(f"no property {name!r}{nearest(name, _OURS)}. Settings of the Kafka client need {SERVERS}")
-    from stores.changelog.kafka.client import KNOWN
-
-    near = get_close_matches(name, _OURS.union(KNOWN), n=1, cutoff=0.8)
-    if name not in KNOWN and near and near[0] in _OURS:
-        raise ConfigError(f"no property {name!r}{nearest(name, near)}")
-
-
 _BYTES_MAX = 1 << 20
 
 
 def read_properties(path: str | PathLike[str]) -> dict[str, str]:
-    """Return the properties of a file, by name. Raises: ConfigError; StoreUnavailableError if it can't be read."""
+    """Return the properties of a file, by name.
+
+    Raises: ConfigError, also if there is no such file; StoreUnavailableError if it can't be read.
+    """
     file = checked_path(path)
+    if not file.exists():
+        raise ConfigError(f"there is no file of properties {file}: write it, or correct its name")
     with translated_system_errors(file), open(file, "rb") as stream:
         content = stream.read(_BYTES_MAX + 1)
     if len(content) > _BYTES_MAX:
@@ -311,21 +213,21 @@ _log = logging.getLogger(__name__)
 
 def exports_metrics(settings: WorkerSettings) -> bool:
     """Return True if the properties ask for an exporter."""
-    return settings.prometheus_port is not None or settings.otlp_endpoint is not None
+    return settings.metrics_port is not None or settings.otlp_endpoint is not None
 
 
 @contextmanager
 def exported_metrics(settings: WorkerSettings, application: str, registry: MetricsRegistry) -> Iterator[None]:
     """Export the metrics of ``registry`` during the block. Raises: ConfigError if a port can't be had."""
     with ExitStack() as exporters:
-        if settings.prometheus_port is not None:
+        if settings.metrics_port is not None:
             from stores.telemetry.prometheus import PrometheusEndpoint
 
-            host = settings.prometheus_host
+            host = settings.metrics_host
             try:
-                endpoint = PrometheusEndpoint(registry, host=host, port=settings.prometheus_port)
+                endpoint = PrometheusEndpoint(registry, host=host, port=settings.metrics_port)
             except StoreUnavailableError as error:
-                raise ConfigError(f"properties {PROMETHEUS} and {PROMETHEUS_HOST}: {error}") from error
+                raise ConfigError(f"properties {METRICS_PORT} and {METRICS_HOST}: {error}") from error
             exporters.enter_context(endpoint)
             _log.info("metrics at http://%s:%d/metrics", host, endpoint.port)
         if settings.otlp_endpoint is not None:

@@ -34,10 +34,11 @@ from stores.telemetry import MetricsRegistry
 from stores.worker.definition import Definition, prepared_topics
 from stores.worker.local_copies import Cleaner, LocalCopies
 from stores.worker.running_task import MakeTask, TaskStatus
-from stores.worker.settings import TransactionScope, WorkerSettings, exported_metrics, exports_metrics, read_properties
+from stores.worker.settings import WorkerSettings, exported_metrics, exports_metrics, read_properties
 from stores.worker.standbys import Standbys
 from stores.worker.status import StatusLine, WorkerStatus
 from stores.worker.stream_thread import GlobalThread, StreamThread
+from stores.worker.transaction_scope import TransactionScope
 
 if TYPE_CHECKING:
     from stores.worker.queries.endpoint import QueryEndpoint

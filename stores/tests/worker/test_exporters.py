@@ -81,7 +81,7 @@ def run_worker(place: EmbeddedPlace, properties: dict[str, str], *, verbose: boo
 def test_prometheus_reads_the_metrics_of_all_tasks_on_loopback(tmp_path: Path) -> None:
     place = EmbeddedPlace(tmp_path)
     place.feed(WORDS)
-    with run_worker(place, {"metrics.prometheus.port": "0", **DEBUG}) as worker:
+    with run_worker(place, {"metrics.port": "0", **DEBUG}) as worker:
         worker.await_line(f"4 {IDLE}")
         place.await_counted(len(WORDS))
         [address] = set(re.findall(r"metrics at (http://127\.0\.0\.1:\d+/metrics)", worker.errors))
@@ -189,15 +189,15 @@ def test_a_port_that_is_taken_ends_the_worker_with_the_property(tmp_path: Path) 
     place = EmbeddedPlace(tmp_path)
     with create_server(("127.0.0.1", 0)) as server:
         port = str(server.getsockname()[1])
-        with run_worker(place, {"metrics.prometheus.port": port}) as worker:
+        with run_worker(place, {"metrics.port": port}) as worker:
             assert worker.ended() == REFUSED
-    assert "metrics.prometheus.port" in worker.errors
+    assert "metrics.port" in worker.errors
     assert port in worker.errors
     assert "Traceback" not in worker.errors
 
 
 def test_the_endpoint_for_prometheus_is_closed_with_the_worker(caplog: pytest.LogCaptureFixture) -> None:
-    settings = WorkerSettings.from_properties(app, {**EMBEDDED, "metrics.prometheus.port": "0"})
+    settings = WorkerSettings.from_properties(app, {**EMBEDDED, "metrics.port": "0"})
     with caplog.at_level("INFO", settings_module.__name__), exported_metrics(settings, "app", MetricsRegistry()):
         [address] = re.findall(r"http://127\.0\.0\.1:\d+/metrics", caplog.text)
         with urlopen(address, timeout=10) as answer:
@@ -210,17 +210,17 @@ def test_a_missing_extra_is_named_with_the_command_that_installs_it(monkeypatch:
     monkeypatch.setattr(extras, "_is_installed", lambda package: package != "prometheus-client")
     monkeypatch.setattr(extras, "find_spec", lambda module: None)
     with pytest.raises(ConfigError, match=r"prometheus.* not installed: install the extra 'prometheus'"):
-        WorkerSettings.from_properties(app, {**EMBEDDED, "metrics.prometheus.port": "9464"})
+        WorkerSettings.from_properties(app, {**EMBEDDED, "metrics.port": "9464"})
     WorkerSettings.from_properties(app, {**EMBEDDED, "metrics.otlp.endpoint": "http://127.0.0.1:4318"})
 
 
 @pytest.mark.parametrize(
     ("properties", "name"),
     [
-        ({"metrics.prometheus.port": "65536"}, "metrics.prometheus.port"),
-        ({"metrics.prometheus.port": "-1"}, "metrics.prometheus.port"),
-        ({"metrics.prometheus.port": "port"}, "metrics.prometheus.port"),
-        ({"metrics.prometheus.host": "0.0.0.0"}, "needs metrics.prometheus.port"),
+        ({"metrics.port": "65536"}, "metrics.port"),
+        ({"metrics.port": "-1"}, "metrics.port"),
+        ({"metrics.port": "port"}, "metrics.port"),
+        ({"metrics.host": "0.0.0.0"}, "needs metrics.port"),
         ({"metrics.otlp.interval.ms": "5"}, "needs metrics.otlp.endpoint"),
         ({"metrics.otlp.endpoint": "127.0.0.1:4318"}, "metrics.otlp.endpoint"),
         ({"metrics.otlp.endpoint": "http://user:word@host"}, "metrics.otlp.endpoint"),
@@ -229,7 +229,7 @@ def test_a_missing_extra_is_named_with_the_command_that_installs_it(monkeypatch:
         ({"metrics.otlp.endpoint": "http://host:otlp/v1"}, "metrics.otlp.endpoint"),
         ({"metrics.otlp.endpoint": "http://h", "metrics.otlp.interval.ms": "-1"}, "metrics.otlp.interval.ms"),
         ({"metrics.recording.level": "LOUD"}, "metrics.recording.level"),
-        ({"metric.prometheus.port": "1"}, "metrics.prometheus.port"),
+        ({"metric.prometheus.port": "1"}, "metrics.port"),
     ],
 )
 def test_a_property_that_does_not_fit_is_refused_by_its_name(properties: dict[str, str], name: str) -> None:
@@ -238,8 +238,8 @@ def test_a_property_that_does_not_fit_is_refused_by_its_name(properties: dict[st
 
 
 def test_prometheus_is_on_loopback_unless_another_address_is_given() -> None:
-    settings = WorkerSettings.from_properties(app, {**EMBEDDED, "metrics.prometheus.port": "1"})
-    assert settings.prometheus_host == "127.0.0.1"
+    settings = WorkerSettings.from_properties(app, {**EMBEDDED, "metrics.port": "1"})
+    assert settings.metrics_host == "127.0.0.1"
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,9 @@ from stores.interface import ProcessingGuarantee
 from stores.records import INT64, STR, KeyValue
 from stores.tests.worker.counting_app import app, count
 from stores.worker import Application, Processor, Worker
-from stores.worker.settings import TransactionScope, WorkerSettings, read_properties, transaction_timeout_s
+from stores.worker.foreign_names import STREAMS_ANSWERS
+from stores.worker.settings import WorkerSettings, read_properties
+from stores.worker.transaction_scope import TransactionScope, transaction_timeout_s
 
 EMBEDDED = {"changelog.file": "log.sqlite", "state.dir": "state"}
 KAFKA = {"bootstrap.servers": "127.0.0.1:9", "state.dir": "state"}
@@ -52,6 +55,31 @@ KAFKA = {"bootstrap.servers": "127.0.0.1:9", "state.dir": "state"}
 def test_a_property_that_is_unknown_or_does_not_fit_is_refused_by_name(properties: dict[str, Any], named: str) -> None:
     with pytest.raises(ConfigError, match=named):
         Worker(app, properties)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "values"),
+    [
+        ("num.stream.threads", "0", "a whole number from 1"),
+        ("commit.interval.ms", "1.5", "a whole number from 0, or -1 for none (ms)"),
+        ("changelog.coalescing", "yes", "true or false"),
+        ("session.timeout.ms", "45s", "a whole number from 0 to 2147483647 (ms)"),
+        ("transaction.scope", "worker", "one of task, thread"),
+        ("store.option.checksums", "1", "true or false"),
+        ("store.option.map_size_bytes", "1 GiB", "a whole number (bytes)"),
+    ],
+)
+def test_the_error_of_a_value_says_what_the_property_takes(name: str, value: str, values: str) -> None:
+    with pytest.raises(ConfigError, match=f"{name}.*{re.escape(f'give {values}')}$"):
+        Worker(app, {**EMBEDDED, "store.backend": "lmdb", name: value})
+
+
+@pytest.mark.parametrize("changelog", [EMBEDDED, KAFKA])
+@pytest.mark.parametrize("name", [*STREAMS_ANSWERS, "consumer.fetch.max.bytes", "main.consumer.max.poll.records"])
+def test_a_property_of_kafka_streams_without_counterpart_gets_an_answer(changelog: dict[str, str], name: str) -> None:
+    with pytest.raises(ConfigError, match=name) as raised:
+        Worker(app, {**changelog, name: "0"})
+    assert "did you mean" not in str(raised.value)
 
 
 def test_names_that_are_not_ours_are_settings_of_the_kafka_client() -> None:
@@ -185,7 +213,12 @@ def test_a_file_that_has_no_properties_is_refused(tmp_path: Path, content: bytes
     with pytest.raises(ConfigError):
         read_properties(file)
     with pytest.raises(StoreUnavailableError):
-        read_properties(tmp_path / "missing")
+        read_properties(tmp_path)
+
+
+def test_a_file_of_properties_that_is_not_there_is_named_as_missing(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"no file of properties .*nope\.properties"):
+        read_properties(tmp_path / "nope.properties")
 
 
 def test_a_processor_can_not_be_changed_after_it_was_checked() -> None:

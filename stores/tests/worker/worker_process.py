@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import ClassVar, Self
@@ -25,7 +25,7 @@ _REPORT_CHARACTERS = 3_000
 
 
 class WorkerProcess:
-    """``python -m stores.worker`` in the folder ``place/NAME``. A ``with`` block ends it.
+    """``python -m stores.worker`` in the folder ``place/NAME``, or a ``command`` of Python. A ``with`` block ends it.
 
     ``dies_at`` is a failpoint at which it kills itself, from its next rebalance on if ``in_rebalance``. If ``verbose``
     it logs its restores.
@@ -43,6 +43,7 @@ class WorkerProcess:
         dies_at: str = "",
         in_rebalance: bool = False,
         verbose: bool = False,
+        command: Sequence[str] = ("-m", "stores.worker"),
     ) -> None:
         config = folder / f"{name}.properties"
         all_properties = {
@@ -53,10 +54,10 @@ class WorkerProcess:
         }
         config.write_text("# a comment\n" + "".join(f"{key} = {value}\n" for key, value in all_properties.items()))
         self._errors = folder / f"{name}.stderr"
-        module = [__name__, dies_at, str(int(in_rebalance))] if dies_at else ["stores.worker"]
+        start = ["-m", __name__, dies_at, str(int(in_rebalance))] if dies_at else command
         with self._errors.open("wb") as errors:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", *module, application, "--config", str(config), *["--verbose"][: int(verbose)]],
+                [sys.executable, *start, application, "--config", str(config), *["--verbose"][: int(verbose)]],
                 cwd=folder,
                 env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
                 stdin=subprocess.DEVNULL,
