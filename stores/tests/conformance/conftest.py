@@ -18,6 +18,7 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "every_durability: run at each level that the backend can carry")
     config.addinivalue_line("markers", "kills: run at PROCESS, and at CHANGELOG with tiny limits")
     config.addinivalue_line("markers", "spread: kills at each failpoint of a strategy over one of its engines")
+    config.addinivalue_line("markers", "typed: of typed stores, which call the byte store below and no engine")
     config.addinivalue_line("markers", "timeout(seconds): heeded where pytest-timeout is installed")
     config.addinivalue_line("markers", "as_is: run with default options only, not with tiny limits as well")
 

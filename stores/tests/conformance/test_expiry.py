@@ -15,6 +15,8 @@ from stores.records import STR, TimestampedKeyValue, TimestampedKeyValueStore
 from stores.records.expiry import EXAMINED_PER_WRITE
 from stores.tests.overtaken_view import Overtaken
 
+pytestmark = pytest.mark.typed
+
 Reopen = Callable[[], KeyValueStore]
 Times = TimestampedKeyValueStore[str, str]
 TTL = TimestampedKeyValue(STR, STR, ttl_ms=100)

@@ -19,6 +19,8 @@ from stores.registry import open_store
 from stores.tests.conformance.cases import Case
 from stores.tests.forked_call import was_killed
 
+pytestmark = pytest.mark.typed
+
 SIZE, RETENTION, SEGMENT = 5, 100, 20
 COMMON: dict[str, Any] = {"key": BYTES, "value": BYTES, "retention_ms": RETENTION, "segment_ms": SEGMENT}
 KINDS: dict[str, Any] = {

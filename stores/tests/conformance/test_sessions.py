@@ -25,6 +25,8 @@ from stores.tests.conformance.window_model import (
     steps_of,
 )
 
+pytestmark = pytest.mark.typed
+
 Store = SessionStore[bytes, bytes]
 View = SessionView[bytes, bytes]
 

@@ -11,6 +11,8 @@ from stores import IsolationLevel, KeyValueStore, SerdeMismatchError, StoreClose
 from stores.records import BYTES, JSON, STR, KeyValue, TimestampedKeyValue, TimestampedKeyValueStore, ValueAndTimestamp
 from stores.records.values import StoreStaging
 
+pytestmark = pytest.mark.typed
+
 Reopen = Callable[[], KeyValueStore]
 Times = TimestampedKeyValueStore[str, str]
 

@@ -11,6 +11,8 @@ from stores import IsolationLevel, KeyValueStore, SerdeMismatchError, StoreClose
 from stores.errors import ConfigError
 from stores.records import BYTES, FLOAT64, INT64, JSON, STR, KeyValue, TypedKeyValueStore
 
+pytestmark = pytest.mark.typed
+
 Reopen = Callable[[], KeyValueStore]
 
 

@@ -26,6 +26,8 @@ from stores.tests.conformance.cases import Case
 from stores.tests.conformance.gaps import ISOLATED, carries
 from stores.tests.overtaken_view import Overtaken
 
+pytestmark = pytest.mark.typed
+
 Windows = WindowStore[bytes, bytes]
 
 

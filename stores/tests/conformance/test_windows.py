@@ -27,6 +27,8 @@ from stores.tests.conformance.window_model import (
     steps_of,
 )
 
+pytestmark = pytest.mark.typed
+
 SIZE = 5
 Store = WindowStore[bytes, bytes]
 View = WindowView[bytes, bytes]
