@@ -62,14 +62,11 @@ class LoadWatch:
     def __init__(self, used_cpu_s: Callable[[], float] | None = None) -> None:
         self._used_cpu_s = used_cpu_s or _own_cpu_s
         self._wall, self._cpu, self._times = perf_counter(), self._used_cpu_s(), cpu_times()
-        self._waited = waited_s()
 
     def figures(self) -> dict[str, Any]:
-        """Return the seconds since the creation, by the clock, of this process, of this thread and of the machine."""
+        """Return the seconds since the creation, by the clock, of this process and of the machine."""
         wall_s, cpu_s, times = perf_counter() - self._wall, self._used_cpu_s() - self._cpu, cpu_times()
         figures: dict[str, Any] = {"wall_s": wall_s, "cpu_s": cpu_s, "load_average": os.getloadavg()[0]}
-        if self._waited is not None and (waited := waited_s()) is not None:
-            figures["waited_s"] = waited - self._waited
         if times is not None and self._times is not None:
             differences = (now - before for now, before in zip(times, self._times, strict=True))
             figures |= zip(("machine_s", "machine_busy_s", "machine_steal_s"), differences, strict=True)
@@ -93,15 +90,15 @@ def cpu_times(stat: Path = _STAT) -> CpuTimes | None:
     return CpuTimes(*(ticks / ticks_per_s for ticks in (busy + idle + io_wait + steal, busy, steal)))
 
 
-def waited_s(scheduled: Path = _SCHEDULED) -> float | None:
-    """Return the seconds that this thread was ready to run and had no processor; None if the system does not count it.
+def waited_ns(scheduled: Path = _SCHEDULED) -> int:
+    """Return the time in which this thread was ready to run and had no processor; 0 if the system does not count it.
 
     Source: Linux, Documentation/scheduler/sched-stats.rst, "/proc/<pid>/schedstat".
     """
     try:
-        return int(scheduled.read_text().split()[1]) / 1e9
+        return int(scheduled.read_text().split()[1])
     except (OSError, ValueError, IndexError):
-        return None
+        return 0
 
 
 def load_columns(figures: Sequence[Mapping[str, Any]]) -> dict[str, float | None]:

@@ -33,6 +33,11 @@ def ratio(value: float | None) -> str:
     return NONE if value is None else f"{value:.2f}"
 
 
+def share(part: float | None) -> str:
+    """Format a part of 1 as a percentage."""
+    return NONE if part is None else f"{part:.0%}"
+
+
 def duration(seconds: float | None) -> str:
     """Format a duration in the unit that fits: ``1.23 s``, ``4.56 ms``, ``789 us``."""
     if seconds is None:

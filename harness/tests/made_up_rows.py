@@ -102,6 +102,7 @@ def _throughput() -> list[dict[str, Any]]:
             "load_average": 2.0,
             "others_share": 0.02,
             "steal_share": 0.0,
+            "cpu_s": 1.9,
             "waited_share": 0.0,
         }
         for backend, speed in SPEEDS.items()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,18 @@ PERSISTENT = [name for name, each in backends().items() if each.persistent]
 
 
 COMMITS_LOST = {"rocksdb-indexed-batch": TAIL_COMMITS, "lmdb-indexed-batch": 0}
+
+
+def test_an_opening_is_timed_without_the_waits_for_a_processor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    order = {"backend": "memory-indexed-batch", "durability": Durability.CHANGELOG, "records": 100, "seed": 1}
+    (tmp_path / "store").mkdir()
+    steps.log(tmp_path, **order)
+    assert steps.fill(tmp_path / "store", **order)["open_s"] > 0
+    monkeypatch.setattr(steps, "waited_ns", itertools.count(step=10**15).__next__)
+    assert {name: steps.reopen(tmp_path / "store", **order)[name] for name in ("open_s", "restore_s")} == {
+        "open_s": 0.0,
+        "restore_s": 0.0,
+    }
 
 
 def test_openings_come_in_rounds_and_each_replays_the_tail_and_has_its_load_and_the_bare_engine_beside_it() -> None:

@@ -363,18 +363,6 @@ def test_a_report_names_busy_microbenchmarks_too() -> None:
     assert f"during {count} of {count} measurements" in busy_notice(all_figures(rows))
 
 
-def test_records_per_second_are_compared_without_the_time_that_other_programs_took() -> None:
-    rows = made_up_rows()
-    for row in rows["throughput"]:
-        others = 0.5 if (row["repeat"] + len(row["backend"])) % 2 else 0.0
-        row["records_per_s"] *= 1 - others
-        row["waited_share"] = others
-    assert answers(rows)[RATE] == "**rocksdb-indexed-batch**"
-    for row in rows["throughput"]:
-        row["waited_share"] = 0.0
-    assert answers(rows)[RATE].startswith("no pick yet: ")
-
-
 def test_ready_after_a_kill_is_the_same_figure_in_every_table() -> None:
     figures = all_figures(made_up_rows())
     table = summary_table(figures, ENVIRONMENT["backends"])

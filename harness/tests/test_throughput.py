@@ -1,10 +1,12 @@
 from __future__ import annotations
 
+import itertools
 import os
 from array import array
 from dataclasses import replace
 from pathlib import Path
 from time import process_time
+from typing import cast
 
 import pytest
 
@@ -12,15 +14,18 @@ from harness import replay
 from harness.budget import PROFILES
 from harness.experiment import Request
 from harness.experiments.store_of_records import log_durability
+from harness.experiments.throughput import measurement
 from harness.experiments.throughput.experiment import Throughput, throughput_row
-from harness.experiments.throughput.measurement import Configuration, histogram, read_pairs, write_pairs
+from harness.experiments.throughput.measurement import Configuration, Stopwatch, histogram, read_pairs, write_pairs
 from harness.experiments.throughput.plan import ThroughputGrid as Grid
 from harness.experiments.throughput.plan import ThroughputTrial, throughput_trials
-from harness.processes.load import LoadWatch, cpu_times, is_busy, waited_s
+from harness.processes.load import LoadWatch, cpu_times, is_busy, waited_ns
 from harness.progress import ProgressFile, note_progress
+from stores.changelog.interface import Record
 from stores.errors import ConfigError
-from stores.interface import Durability
+from stores.interface import Durability, TopicPartition
 from stores.registry import backends
+from stores.tasks import StreamTask
 
 BACKEND = "memory-indexed-batch"
 CONFIGURATION = Configuration(BACKEND, Durability.CHANGELOG, "count", 100, 2, 0, 7)
@@ -34,6 +39,7 @@ def figures(**changed: object) -> dict[str, object]:
     return {
         "records": 1_000,
         "seconds": 2.0,
+        "waited_s": 0.0,
         "commits": histogram(array("q", [100_000] * 99)),
         "store_commits": histogram(array("q", [50_000] * 99)),
         "bytes_written": 10,
@@ -198,15 +204,32 @@ def test_a_watch_counts_the_cpu_time_of_its_process() -> None:
     assert found["wall_s"] > 0
 
 
-def test_the_time_without_a_processor_is_that_of_the_slowest_partition(tmp_path: Path) -> None:
-    slow = figures(seconds=4.0, wall_s=8.0, waited_s=2.0)
-    assert throughput_row(CONFIGURATION, [figures(wall_s=9.0, waited_s=0.0), slow], "equal")["waited_share"] == 0.25
-    assert throughput_row(CONFIGURATION, [figures()], "equal")["waited_share"] is None
+def test_rates_are_without_the_time_in_which_a_partition_had_no_processor(tmp_path: Path) -> None:
+    row = throughput_row(CONFIGURATION, [figures(seconds=5.0), figures(seconds=8.0, waited_s=6.0)], "equal")
+    assert (row["seconds"], row["waited_share"], row["records_per_s"]) == (8.0, 0.75, row["records"] / 5.0)
     (tmp_path / "schedstat").write_text("5000000000 1500000000 7\n")
-    assert waited_s(tmp_path / "schedstat") == 1.5
+    assert waited_ns(tmp_path / "schedstat") == 1_500_000_000
     (tmp_path / "schedstat").write_text("\n")
-    assert waited_s(tmp_path / "schedstat") is None
-    assert waited_s(tmp_path / "missing") is None
+    assert waited_ns(tmp_path / "schedstat") == waited_ns(tmp_path / "missing") == 0
+
+
+def test_a_stopwatch_counts_no_time_in_which_its_thread_had_no_processor(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Task:
+        def process(self, partition: TopicPartition, record: Record) -> None:
+            pass
+
+        def commit(self) -> None:
+            pass
+
+    records = [Record(offset, b"k", b"v", 0) for offset in range(4)]
+    for waits, shares in ((itertools.count(step=10**12), 1.0), (itertools.repeat(7), 0.0)):
+        monkeypatch.setattr(measurement, "waited_ns", waits.__next__)
+        stopwatch = Stopwatch(cast(StreamTask, Task()), TopicPartition("events", 0))
+        stopwatch.run(iter(records), every=2)
+        assert stopwatch.records == 4
+        assert stopwatch.busy_ns > 0
+        assert stopwatch.waited_ns == shares * stopwatch.busy_ns
+        assert [commit == 0 for commit in stopwatch.commits_ns] == [shares == 1.0] * 2
 
 
 def test_a_partition_without_events_has_no_rate() -> None:

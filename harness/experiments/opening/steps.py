@@ -19,7 +19,7 @@ import numpy as np
 
 from harness.experiments.store_of_records import INPUT, LOG_FILE, STORE, StoreOfRecords, pairs_of
 from harness.processes.child import die_with
-from harness.processes.load import Clocks, clocks, seconds_since
+from harness.processes.load import Clocks, clocks, seconds_since, waited_ns
 from harness.workloads.ycsb import Values, keys_of
 from stores import failpoints
 from stores.changelog import SqliteChangelog
@@ -179,13 +179,15 @@ def reopen(folder: Path, **order: Any) -> dict[str, Any]:
 
 
 def _open_and_close(subject: StoreOfRecords, changelog: SqliteChangelog | None) -> dict[str, Any]:
+    """Return the seconds without those in which this thread was ready to run and had no processor."""
     restores: list[RestoreProgress] = []
-    began = perf_counter()
+    waited, began = waited_ns(), perf_counter()
     changelog = changelog or subject.log()
     task = subject.task(changelog, restores.append)
     (report,) = task.open()
-    opened_s = perf_counter() - began
+    clock_s = perf_counter() - began
+    running = 1 - min(1.0, (waited_ns() - waited) / 1e9 / clock_s)
     task.close(clean=True)
     changelog.close()
-    restore_s = restores[-1].seconds if restores else 0.0
+    opened_s, restore_s = clock_s * running, (restores[-1].seconds if restores else 0.0) * running
     return {"open_s": opened_s - restore_s, "restore_s": restore_s, "replayed": report.records}

@@ -76,6 +76,7 @@ class Throughput(Experiment[ThroughputTrial]):
             "replayed": int,
             "end_state": str,
             **dict.fromkeys(LOAD_COLUMNS, float),
+            "cpu_s": float,
             "waited_share": float,
         }
     }
@@ -195,13 +196,16 @@ def throughput_row(
     """Return the row of ``configuration`` from the ``figures`` of its partitions, one or more.
 
     Partitions start together, and each has its own process. Records, bytes, memory and open files are summed. Seconds,
-    also those of opening after the kill, are those of the slowest partition. The rate is the summed records over these
-    seconds. Percentiles are those of all partitions' commits in one histogram.
+    also those of opening after the kill, are those of the slowest partition. The rate is the summed records over the
+    seconds of a partition without those in which it was ready to run and had no processor, the largest of all.
+    ``waited_share`` is the share of these in ``seconds``. Percentiles are those of all partitions' commits in one
+    histogram.
 
     ``end_state`` is ``equal``, ``different`` or ``not compared``.
     """
     records = sum(each["records"] for each in figures)
-    seconds = max(each["seconds"] for each in figures)
+    slowest = max(figures, key=lambda each: float(each["seconds"]))
+    seconds, undisturbed_s = slowest["seconds"], max(each["seconds"] - each["waited_s"] for each in figures)
     commits = _merged(each["commits"] for each in figures)
     store_commits = _merged(each["store_commits"] for each in figures)
     subject = asdict(configuration)
@@ -212,7 +216,7 @@ def throughput_row(
         "durability": str(configuration.durability),
         "records": records,
         "seconds": seconds,
-        "records_per_s": records / seconds if seconds else 0.0,
+        "records_per_s": records / undisturbed_s if undisturbed_s else 0.0,
         "commit_p50_us": commits.get_value_at_percentile(50),
         "commit_p99_us": commits.get_value_at_percentile(99),
         "commit_max_us": commits.get_max_value(),
@@ -224,13 +228,9 @@ def throughput_row(
         "laps": figures[0].get("laps"),
         "machine_speed": min((each["machine_speed"] for each in figures if "machine_speed" in each), default=None),
         **load_columns(figures),
-        "waited_share": _waited_share(max(figures, key=lambda each: float(each["seconds"]))),
+        "cpu_s": sum(each["cpu_s"] for each in figures),
+        "waited_share": slowest["waited_s"] / seconds if seconds else 0.0,
     }
-
-
-def _waited_share(figures: Mapping[str, Any]) -> float | None:
-    """Return the share of a partition's time in which it was ready to run and had no processor; None if unknown."""
-    return figures["waited_s"] / figures["wall_s"] if "waited_s" in figures and figures["wall_s"] else None
 
 
 def _merged(encoded: Iterable[str]) -> HdrHistogram:

@@ -11,7 +11,8 @@ import os
 import pickle
 import struct
 from array import array
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
@@ -20,7 +21,7 @@ from typing import Any, NamedTuple, NoReturn
 
 from harness.experiments.store_of_records import LOG_FILE, log_durability
 from harness.processes.child import die_with
-from harness.processes.load import LoadWatch, machine_speed
+from harness.processes.load import LoadWatch, machine_speed, waited_ns
 from harness.workloads.workload import Workload, plain_pairs, records_of
 from stores import failpoints
 from stores.changelog import SqliteChangelog
@@ -185,13 +186,18 @@ _LOG_COMMITTED = "task.after_log_commit"
 
 
 class Stopwatch:
-    """Processes records with a task and records the times, without the time for reading the records."""
+    """Processes records with a task and records the times, without the time for reading the records.
+
+    Times of commits are also without the time in which this thread was ready to run and had no processor.
+    """
 
     def __init__(self, task: StreamTask, partition: TopicPartition) -> None:
         self._task, self._partition = task, partition
         self._log_committed_ns = 0
         self.records = 0
         self.busy_ns = 0
+        self.waited_ns = 0
+        """The part of ``busy_ns`` in which this thread was ready to run and had no processor."""
         self.commits_ns = array("q")
         """The time of each commit, of the changelog and the stores together."""
         self.store_commits_ns = array("q")
@@ -200,18 +206,15 @@ class Stopwatch:
 
     def reset(self) -> None:
         """Discard all measured times."""
-        self.records = self.busy_ns = 0
+        self.records = self.busy_ns = self.waited_ns = 0
         self.commits_ns, self.store_commits_ns = array("q"), array("q")
 
     def run(self, records: Iterator[Record], every: int) -> None:
         """Process all records, with a commit after ``every`` of them, and at the end."""
-        process, partition = self._task.process, self._partition
         staged = 0
         while chunk := list(islice(records, min(every - staged, _CHUNK_EVENTS))):
-            began = perf_counter_ns()
-            for record in chunk:
-                process(partition, record)
-            self.busy_ns += perf_counter_ns() - began
+            with self._timed():
+                self._process(chunk)
             self.records += len(chunk)
             staged += len(chunk)
             if staged == every:
@@ -220,13 +223,27 @@ class Stopwatch:
         if staged:
             self._commit()
 
+    def _process(self, chunk: Sequence[Record]) -> None:
+        process, partition = self._task.process, self._partition
+        for record in chunk:
+            process(partition, record)
+
     def _commit(self) -> None:
-        began = perf_counter_ns()
-        self._task.commit()
-        end = perf_counter_ns()
-        self.busy_ns += end - began
-        self.commits_ns.append(end - began)
+        busy_ns, waited_ns = self.busy_ns, self.waited_ns
+        with self._timed():
+            self._task.commit()
+            end = perf_counter_ns()
+        self.commits_ns.append(self.busy_ns - busy_ns - (self.waited_ns - waited_ns))
         self.store_commits_ns.append(end - self._log_committed_ns)
+
+    @contextmanager
+    def _timed(self) -> Iterator[None]:
+        waited, began = waited_ns(), perf_counter_ns()
+        yield
+        busy_ns = perf_counter_ns() - began
+        # The system counts the time of waiting by another clock.
+        self.waited_ns += min(busy_ns, waited_ns() - waited)
+        self.busy_ns += busy_ns
 
     def _note_log_committed(self) -> None:
         self._log_committed_ns = perf_counter_ns()
@@ -261,6 +278,7 @@ def timed(task: StreamTask, work: PartitionWork) -> dict[str, Any]:
     return {
         "records": stopwatch.records,
         "seconds": stopwatch.busy_ns / 1e9,
+        "waited_s": stopwatch.waited_ns / 1e9,
         "commits": histogram(stopwatch.commits_ns),
         "store_commits": histogram(stopwatch.store_commits_ns),
         "bytes_written": bytes_more,
