@@ -5,7 +5,6 @@ Source: KIP-844, "Transactions via Secondary State Store" and "Error handling".
 
 from __future__ import annotations
 
-import errno
 import json
 import os
 import sys
@@ -34,6 +33,7 @@ from stores.strategies import spilled as marker
 from stores.strategies.batch_staging import BatchStaging
 from stores.strategies.dual_store import DualStoreStaging
 from stores.strategies.store import Store
+from stores.tests.broken_disk import refuse
 from stores.tests.store_process import StoreProcess
 
 BACKEND = "rocksdb-dual-store"
@@ -392,11 +392,6 @@ def test_everything_staged_is_read_right_after_a_spill(path: Path) -> None:
         assert store.get_many([b"key"]) == [None]
         store.rollback()
         assert store.get_many([b"key"]) == [b"old"]
-
-
-def refuse(*_: object, **__: object) -> None:
-    """Raise the error of a broken disk."""
-    raise OSError(errno.EIO, os.strerror(errno.EIO))
 
 
 @pytest.mark.parametrize("options", [AT_ONCE, IN_PARTS], ids=["at once", "in parts"])
