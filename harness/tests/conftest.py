@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -52,3 +53,9 @@ def joined_jvm(shared_jvm: SharedJvm) -> Iterator[SharedJvm]:
     """Sessions of this file join the shared JVM."""
     with shared_jvm.joined():
         yield shared_jvm
+
+
+@pytest.fixture
+def own_recordings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Recordings that a trial keeps are removed with the test."""
+    monkeypatch.setattr("harness.experiments.iofaults.workshop.KEPT", tmp_path / "recordings")

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
+from harness.experiments.registry import kinds as known
 from harness.report.ratios import ratio_of
+from harness.report.rows import new_run, write_rows
 
 Rows = dict[str, list[dict[str, Any]]]
 
@@ -381,3 +384,11 @@ def _trial(backend: str, failpoint: str, seed: int, result: str, expected: str, 
         }
         for checker in ("atomicity", "durability")
     ]
+
+
+def run_of(folder: Path, kinds: set[str] | None = None) -> Path:
+    run = new_run(folder / "runs", "smoke", FACTS)
+    for kind, rows in made_up_rows().items():
+        if kinds is None or kind in kinds:
+            write_rows(run, kind, rows, known())
+    return run
