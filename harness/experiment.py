@@ -27,7 +27,7 @@ from stores.registry import backend_named
 
 if TYPE_CHECKING:
     from harness.processes.fork_server import ForkServer
-    from harness.report.coverage import Coverage, Covered
+    from harness.report.coverage import Coverage, Seen
     from harness.report.listing import Report
     from harness.report.page import Page, TextTable
     from harness.workloads.event_log import EventLog
@@ -108,8 +108,8 @@ class Failure:
 class Request:
     """The part of a request that a plan depends on.
 
-    ``backends`` None means all. ``log`` replaces the workloads by a user's events. ``coverage`` is what earlier nights
-    have tried; only a night has it.
+    ``backends`` None means all. ``log`` replaces the workloads by a user's events. ``coverage`` is what earlier runs
+    have tried; None to plan by the seed alone.
     """
 
     profile: str = DEFAULT
@@ -287,8 +287,8 @@ class Experiment(ABC, Generic[T]):
         """Return how much of its ``extent`` a trial has tried that returned ``rows``: all, unless its time was over."""
         return self.extent(trial)[1]
 
-    def covered(self, trials: Sequence[T], rows: Sequence[Row]) -> list[Covered]:
-        """Return the points that a night's ``trials`` have tried, from the rows for the report; by default none."""
+    def covered(self, trials: Sequence[T], rows: Sequence[Row]) -> list[Seen]:
+        """Return the classes that ``trials`` have met, from the rows for the report; by default none."""
         return []
 
     def untried(self, trial: T) -> list[Row]:

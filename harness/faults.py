@@ -114,6 +114,11 @@ class Fault:
         return False
 
     @property
+    def kills(self) -> bool:
+        """True if it ends the process by SIGKILL."""
+        return getattr(self, "then", "") == "kill"
+
+    @property
     def text(self) -> str:
         """The words, with what matters of the settings."""
         return self.words or self.name
@@ -152,6 +157,10 @@ class Kill(Fault):
     @property
     def place(self) -> str:
         return self.failpoint
+
+    @property
+    def kills(self) -> bool:
+        return True
 
 
 class _AfterRecords(Fault):
@@ -206,6 +215,10 @@ class KillAfter(_AfterRecords):
     @property
     def flushes(self) -> bool:
         return self.flush_pressure
+
+    @property
+    def kills(self) -> bool:
+        return True
 
     @property
     def text(self) -> str:

@@ -15,12 +15,13 @@ from pathlib import Path
 from typing import Any
 
 from harness.answer.choice import busy_notice
+from harness.answer.coverage_file import CoverageFile, RunCoverage
 from harness.answer.results import all_failures, all_figures, summary_table
-from harness.answer.write import add_to_file, check_results, next_run, publish, read_coverage
+from harness.answer.write import check_results, publish
 from harness.budget import (
     BUDGETS_S,
     NEVER,
-    NIGHT,
+    SMOKE,
     WHOLE_PROFILES,
     Budget,
     Deadline,
@@ -35,7 +36,7 @@ from harness.folders import RUNS, SOURCE, temporary_folder
 from harness.processes.child import MeasurementFailedError
 from harness.processes.load import LoadWatch, load_columns
 from harness.progress import Progress
-from harness.report.coverage import COVERAGE, LEFT_OUT, Extents, left_out, left_out_sentence
+from harness.report.coverage import LEFT_OUT, CoveredRun, Extents, coverage_rows, left_out, left_out_sentence
 from harness.report.environment import commit_of, environment
 from harness.report.ratios import ratio_table, undecided_sentence
 from harness.report.rows import (
@@ -71,7 +72,8 @@ Plan = Mapping[str, Sequence[Any]]
 class BenchRequest(Request):
     """The options of `make bench`. ``only`` are the stages that run; empty means all.
 
-    ``moves_on`` replaces the seed by the number of this run in the coverage of the profile night.
+    ``moves_on`` replaces the seed by the one after the largest in the coverage. ``ledger`` is what the run adds to the
+    coverage.
     ``budget_s`` is the time for all of them, without that in which Spark starts; None for no bound.
     """
 
@@ -82,6 +84,7 @@ class BenchRequest(Request):
     moves_on: bool = False
     runs: Path = RUNS
     results: Path | None = None
+    ledger: RunCoverage | None = None
 
     @property
     def is_whole(self) -> bool:
@@ -127,16 +130,17 @@ def bench(request: BenchRequest) -> int:
     check_latest(request.runs)
     check_results(request.results, whole=request.is_whole)
     skipped = request.skipped()
-    if request.moves_on:
-        request = replace(request, seed=next_run())
-    if request.profile == NIGHT:
-        request = replace(request, coverage=read_coverage())
+    started = datetime.now(UTC)
+    coverage = CoverageFile(request.results)
+    if request.profile != SMOKE:
+        run = CoveredRun(f"{started:%Y-%m-%d %H:%M} UTC", commit_of(SOURCE), request.profile, request.seed)
+        ledger = RunCoverage(coverage, run, moves_on=request.moves_on)
+        request = replace(request, seed=ledger.seed, coverage=coverage.read(), ledger=ledger)
     plan = {each.name: each.plan(request) for each in request.chosen() if each.stage not in skipped}
     for name, trials in plan.items():
         experiments()[name].check(trials)
     end = end_of(request.budget_s)
     progress = Progress(_titles(plan), end)
-    started = datetime.now(UTC)
     facts: dict[str, Any] = {
         "profile": request.profile,
         "seed": request.seed,
@@ -152,7 +156,7 @@ def bench(request: BenchRequest) -> int:
     with removed_if_refused(run_folder):
         problems, extents = _measure(request, plan, run_folder, progress, end)
     progress.step("report")
-    facts[COVERAGE] = read_coverage().totals()
+    _keep(run_folder, coverage_rows(coverage.read()))
     facts[LEFT_OUT] = cut = left_out(extents)
     facts["problems"] = [shortened(problem) for problem in problems]
     ran_on = environment(Path(tempfile.gettempdir()))
@@ -303,9 +307,9 @@ def run_local(
 
 
 def _cover(request: Request, name: str, trials: Sequence[Any], rows: Sequence[Row]) -> None:
-    """Add what a night has tried to the coverage of all nights."""
-    if request.profile == NIGHT and (points := experiments()[name].covered(trials, rows)):
-        add_to_file(points, f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC")
+    """Add the classes that a bench has met to the coverage of all runs."""
+    if isinstance(request, BenchRequest) and request.ledger is not None:
+        request.ledger.add(experiments()[name].covered(trials, rows))
 
 
 def _keep(run_folder: Path, rows: Sequence[Row]) -> None:

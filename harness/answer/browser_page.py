@@ -11,6 +11,7 @@ from harness.answer.history import HISTORY_FILE, Line, others, timelines
 from harness.answer.results import HOW_PICKED, choice_table, left_out_of, problems_of, summary_table
 from harness.report import text
 from harness.report.charts import Chart
+from harness.report.coverage_page import coverage_sentences
 from harness.report.drawing import KeyEntry, backend_mark
 from harness.report.environment import machine_kind, machine_page, origin
 from harness.report.figures import Figures
@@ -61,7 +62,7 @@ def browser_page(
 
 
 def _head(found: Sequence[Choice], figures: Figures, facts: Mapping[str, Any], environment: Mapping[str, Any]) -> str:
-    sentences = (busy_notice(figures), problems_of(facts), left_out_of(facts))
+    sentences = (busy_notice(figures), problems_of(facts))
     notes = [note for note in sentences if note]
     parts = [f'<p class="origin">{inline(origin(facts, environment))}</p>']
     return "\n".join([*parts, *(f'<p class="note">{inline(note)}</p>' for note in notes)])
@@ -88,7 +89,8 @@ def _proven(figures: Figures, pages: Sequence[Page], names: Sequence[str]) -> st
     findings = [(finding, page) for page in pages for finding in page.findings if finding.number]
     items = [_item(finding, f"{page.name}.md", names) for finding, page in findings]
     ratio = ratio_finding(figures)
-    return _list([*items, *([_item(ratio._replace(section="Ratios"), "", names)] if ratio.number else [])])
+    covered = [f"<li>{inline(words, names)}</li>" for words in coverage_sentences(figures)]
+    return _list([*covered, *items, *([_item(ratio._replace(section="Ratios"), "", names)] if ratio.number else [])])
 
 
 def _item(finding: PageFinding, file: str, names: Sequence[str]) -> str:
@@ -111,7 +113,7 @@ def _not_proven(
     unchecked = [inline(finding.sentence(), names) for page in pages for finding in page.findings if not finding.number]
     absent = [f"{escape(page.title)}: {inline(page.absent.rstrip('.'))}." for page in pages if not page.body]
     cut = [inline(left_out_of(facts))] if left_out_of(facts) else []
-    lines = [*cut, *undecided, *unchecked, *absent, *map(escape, _NEVER_PROVEN)]
+    lines = [*undecided, *unchecked, *absent, *map(escape, _NEVER_PROVEN), *cut]
     return _list([f'<li class="none">{line}</li>' for line in lines])
 
 

@@ -14,7 +14,8 @@ from harness.experiments.opening.report import READY_AFTER_A_KILL, largest_state
 from harness.experiments.registry import experiments, kinds
 from harness.experiments.throughput.report import reference
 from harness.report import text
-from harness.report.coverage import coverage_sentence, sentence_of, summary_of
+from harness.report.coverage import COVERAGE_KINDS, sentence_of, summary_of
+from harness.report.coverage_page import coverage_page, coverage_sentences
 from harness.report.environment import MACHINE_FILE, origin
 from harness.report.figures import REPEATS_MIN, Figure, Figures, with_interval
 from harness.report.page import BROWSER_PAGE, Page, TextTable, anchor, images
@@ -23,7 +24,7 @@ from harness.report.rows import FACTS_FILE, read_all, read_facts
 from harness.report.text import MEANING
 from stores.errors import ConfigError
 
-FIRST = ("crashes", "io-faults", "throughput", "stores", "latency", "opening", "memory")
+FIRST = ("coverage", "crashes", "io-faults", "throughput", "stores", "latency", "opening", "memory")
 """The pages that come before all others, in order."""
 _FACTS = {"profile", "seed", "started"}
 _ENVIRONMENT = {"cpu", "memory_bytes", "disk", "kernel", "python", "java", "libraries", "packages", "backends"}
@@ -70,7 +71,11 @@ def problems_of(facts: Mapping[str, Any]) -> str:
 def all_figures(rows: Rows) -> dict[str, list[Figure]]:
     """Return the figures of every kind, by kind; an empty list for a kind that was not measured."""
     own = {kind: figures for each in experiments().values() for kind, figures in each.figures(rows).items()}
-    return {**own, RATIO: ratios(rows.get(RATIO, ()))}
+    return {
+        **own,
+        RATIO: ratios(rows.get(RATIO, ())),
+        **{kind: [*map(dict, rows.get(kind, ()))] for kind in COVERAGE_KINDS},
+    }
 
 
 def all_failures(figures: Figures, rows: Rows) -> list[Failure]:
@@ -85,15 +90,15 @@ def all_pages(figures: Figures, rows: Rows, facts: Mapping[str, Any]) -> list[Pa
     """
     made = ((each.name, each.page(figures, rows, facts)) for each in experiments().values())
     pages = [_completed(page, facts, name) for name, page in made if page is not None]
+    pages.append(coverage_page(figures))
     return sorted(pages, key=lambda page: FIRST.index(page.name) if page.name in FIRST else len(FIRST))
 
 
 def _completed(page: Page, facts: Mapping[str, Any], name: str) -> Page:
-    """Return a page that also says what the run left out of it, and what nights have tried."""
-    left_out, covered = sentence_of(facts, name), coverage_sentence(facts, name)
-    more = [f"**{left_out}**" if left_out else "", covered]
-    absent = f"{page.absent}: {left_out}" if left_out else page.absent
-    return replace(page, shows=(*page.shows, *filter(None, more)), absent=absent)
+    """Return a page that also says what the run left out of it."""
+    if not (left_out := sentence_of(facts, name)):
+        return page
+    return replace(page, shows=(*page.shows, left_out), absent=f"{page.absent}: {left_out}")
 
 
 HOW_PICKED = (
@@ -122,7 +127,7 @@ def first_page(
     picks = choices(figures, backends)
     notice = busy_notice(figures)
     sections = {
-        "What was proven": ["".join(f"* {sentence}\n" for sentence in proven(figures, pages))],
+        "What was proven": ["".join(f"* {sentence}\n" for sentence in proven(figures, pages, facts))],
         "All backends side by side": [summary_table(figures, backends).markdown()],
         _RATIOS: [
             f"{ratio_sentence(figures)}\n",
@@ -139,7 +144,7 @@ def first_page(
             "# Which backend, and why\n",
             *([f"**{notice}**\n"] if notice else []),
             f"{origin(facts, environment)}\n",
-            *(f"{note}\n" for note in (problems_of(facts), left_out_of(facts)) if note),
+            *(f"{note}\n" for note in [problems_of(facts)] if note),
             f"The same with plots that show values, filters and the history of runs: [index.html]({BROWSER_PAGE}).\n",
             f"Contents: {contents}. One page each: {measured}, [the machine]({MACHINE_FILE}).\n",
             choice_table(picks).markdown(),
@@ -150,10 +155,14 @@ def first_page(
     )
 
 
-def proven(figures: Figures, pages: Sequence[Page]) -> list[str]:
-    """Return a sentence for each kind of check, with a link to its rows; failed checks are bold."""
+def proven(figures: Figures, pages: Sequence[Page], facts: Mapping[str, Any]) -> list[str]:
+    """Return what all runs have tried together, and a sentence for each kind of check, with a link to its rows.
+
+    Failed checks are bold. The last sentence says what the run left out.
+    """
     checked = [finding.sentence(page.file) for page in pages for finding in page.findings]
-    return [*checked, ratio_sentence(figures, _RATIOS)]
+    sentences = [*coverage_sentences(figures), *checked, ratio_sentence(figures, _RATIOS), left_out_of(facts)]
+    return [sentence for sentence in sentences if sentence]
 
 
 def _plots(page: Page, drawn: Collection[str]) -> list[str]:

@@ -7,7 +7,7 @@ import json
 import os
 import re
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from math import isfinite
 from pathlib import Path
@@ -18,7 +18,6 @@ from harness.answer.history import HISTORY_FILE, history_text, read_history, wit
 from harness.answer.results import FinishedRun, all_figures, all_pages, finished_run, first_page, summary_table
 from harness.experiments.registry import kinds
 from harness.folders import ROOT, SOURCE
-from harness.report.coverage import Coverage, Covered, numbers, ranges
 from harness.report.database import write_database
 from harness.report.drawing import draw
 from harness.report.environment import MACHINE_FILE, machine_page, run_of
@@ -29,8 +28,6 @@ from stores.errors import ConfigError
 
 FIGURES_FILE, ENVIRONMENT_FILE = "figures.jsonl", "environment.json"
 RESULTS, README = ROOT / "results", SOURCE / "README.md"
-COVERAGE_FILE = RESULTS / "coverage.json"
-"""The points that all runs of the profile night have tried; each run adds to it."""
 TABLE_BEGIN, TABLE_END = "<!-- table -->", "<!-- end of table -->"
 
 
@@ -60,7 +57,7 @@ def add_to_history(run_folder: Path, results: Path = RESULTS) -> Path:
     file = results / HISTORY_FILE
     try:
         results.mkdir(parents=True, exist_ok=True)
-        with _only_writer(results):
+        with only_writer(results):
             replace_text(file, history_text(with_run(read_history(file), figures, run.facts, run.environment)))
     except OSError as error:
         raise ConfigError(f"{file} cannot be written ({error.strerror}): correct that and try again") from error
@@ -101,7 +98,7 @@ def write_report(run_folder: Path, results: Path, readme: Path | None = None) ->
     figures, pages = _computed(run)
     try:
         results.mkdir(parents=True, exist_ok=True)
-        with _only_writer(results), tempfile.TemporaryDirectory(prefix=".report-", dir=results) as scratch:
+        with only_writer(results), tempfile.TemporaryDirectory(prefix=".report-", dir=results) as scratch:
             new_folder = Path(scratch)
             # Read again: another run may have ended meanwhile, and added its line.
             history = with_run(read_history(results / HISTORY_FILE), figures, facts, environment)
@@ -150,7 +147,7 @@ def _computed(run: FinishedRun) -> tuple[dict[str, list[Figure]], list[Page]]:
 
 
 @contextmanager
-def _only_writer(results: Path) -> Iterator[None]:
+def only_writer(results: Path) -> Iterator[None]:
     """Wait for other processes that write a report into ``results``. The lock is the system's, on the folder itself."""
     descriptor = os.open(results, os.O_RDONLY | os.O_DIRECTORY)
     try:
@@ -181,61 +178,3 @@ def _rounded(figure: Figure) -> dict[str, Any]:
 
 def _write(path: Path, content: str) -> None:
     path.write_text(content, encoding="utf-8")
-
-
-_VERSION = 1
-
-
-def read_coverage() -> Coverage:
-    """Return what the file has; nothing if there is no file. Raises: ConfigError if it cannot be read."""
-    file = COVERAGE_FILE
-    try:
-        content = json.loads(file.read_text(encoding="utf-8"))
-        if content["version"] != _VERSION:
-            raise ValueError(f"version {content['version']}")
-        coverage = Coverage(int(content["runs"]))
-        for line in content["covered"]:
-            which = numbers(line["which"])
-            experiment, subject, fault, definition = (str(line[name]) for name in Covered._fields[:4])
-            each = Covered(experiment, subject, fault, definition, int(line["points"]), which)
-            coverage.entries[each[:3]] = each, line["when"]
-    except FileNotFoundError:
-        return Coverage()
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ConfigError(f"{file} cannot be read ({error}): correct it, or delete it to start again") from error
-    return coverage
-
-
-def write_coverage(coverage: Coverage) -> None:
-    """Replace the file atomically. Raises: ConfigError if it cannot be written."""
-    file = COVERAGE_FILE
-    lines = [
-        {
-            **dict(zip(Covered._fields[:5], each[:5], strict=True)),
-            "tried": len(each.tried),
-            "which": ranges(each.tried),
-            "when": when,
-        }
-        for _, (each, when) in sorted(coverage.entries.items())
-    ]
-    head = f'{{"version": {_VERSION}, "runs": {coverage.runs}, "covered": [\n'
-    try:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        replace_text(file, head + ",\n".join(json.dumps(line) for line in lines) + "\n]}\n")
-    except OSError as error:
-        raise ConfigError(f"{file} cannot be written ({error.strerror}): correct that, and run again") from error
-
-
-def next_run() -> int:
-    """Return the number of the run that begins now, from 1, and keep it in the file. Raises: ConfigError."""
-    coverage = read_coverage()
-    coverage.runs += 1
-    write_coverage(coverage)
-    return coverage.runs
-
-
-def add_to_file(found: Iterable[Covered], when: str) -> None:
-    """Add what a run has tried to the file. Raises: ConfigError."""
-    coverage = read_coverage()
-    coverage.add(found, when)
-    write_coverage(coverage)

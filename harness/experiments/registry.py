@@ -9,6 +9,7 @@ from types import MappingProxyType
 from typing import Any
 
 from harness.experiment import RATIO, RATIO_COLUMNS, Columns, Experiment
+from harness.report.coverage import COVERAGE_KINDS
 from harness.scenario import Grid, Scenario, grid_from
 from harness.workloads.suggestion import check_known, unknown
 
@@ -69,4 +70,4 @@ def stages() -> tuple[str, ...]:
 def kinds() -> Mapping[str, Columns]:
     """Return the columns of every kind of rows, by kind."""
     own = {kind: columns for each in experiments().values() for kind, columns in each.columns.items()}
-    return MappingProxyType({**own, RATIO: RATIO_COLUMNS})
+    return MappingProxyType({**own, RATIO: RATIO_COLUMNS, **COVERAGE_KINDS})

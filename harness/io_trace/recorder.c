@@ -65,6 +65,7 @@ static size_t root_length;
 static int recording = -1;
 static long count; /* the number of operations performed */
 static long fired; /* the number of failed and short calls */
+static __thread const char *site = ""; /* the place that the calls of this thread come from: see operations_site */
 
 /* A file's number is its place in this list. An inode may be reused with a new number: the latest one counts. */
 static struct file {
@@ -242,25 +243,27 @@ struct operation {
 struct __attribute__((packed)) header {
     uint32_t rest;
     uint8_t kind, flags;
-    uint32_t path, target;
+    uint32_t path, target, site;
     int64_t index, file, offset, length;
 };
 
 static void record(struct operation operation) {
     if (recording >= 0) {
         const char *path = operation.path ? operation.path : "", *target = operation.target ? operation.target : "";
-        struct header header = {0, operation.kind, operation.flags, strlen(path), strlen(target), count,
+        const char *from = operation.kind == NOTE ? "" : site;
+        struct header header = {0, operation.kind, operation.flags, strlen(path), strlen(target), strlen(from), count,
                                 operation.kind == NOTE || operation.kind == SYNC_ALL ? -1 : operation.file, operation.offset,
                                 operation.length};
         struct iovec parts[] = {{&header, sizeof header},
                                 {(void *)path, header.path},
                                 {(void *)target, header.target},
+                                {(void *)from, header.site},
                                 {(void *)operation.data, operation.data_length}};
-        size_t total = sizeof header + header.path + header.target + operation.data_length;
+        size_t total = sizeof header + header.path + header.target + header.site + operation.data_length;
         if (total > UINT32_MAX)
             give_up("a write of more than 4 GiB");
         header.rest = total - sizeof header.rest;
-        ssize_t written = REAL(writev)(recording, parts, 4);
+        ssize_t written = REAL(writev)(recording, parts, 5);
         if (written < 0 || (size_t)written != total)
             give_up("the recording can't be written: is its disk full?");
     }
@@ -815,7 +818,7 @@ int operations_begin(const char *folder, const char *recording_path, int action,
     root_length = strlen(root);
     if (recording_path != NULL) {
         recording = REAL(openat)(AT_FDCWD, recording_path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
-        if (recording < 0 || REAL(write)(recording, "iotrace1", 8) != 8)
+        if (recording < 0 || REAL(write)(recording, "iotrace2", 8) != 8)
             return errno;
     }
     add_file(&status, "");
@@ -838,6 +841,9 @@ long operations_fired(void) {
     pthread_mutex_unlock(&lock);
     return now;
 }
+
+/* Set the place that the calls of this thread come from. The text stays where it is, and is not changed. */
+void operations_site(const char *text) { site = text; }
 
 int operations_note(const char *text, size_t length) {
     if (!ours())

@@ -5,10 +5,10 @@
 Inside a watched process, ``begin`` starts to record its operations: its I/O operations on the files below a folder, in
 order. It plans a fault at one of them. ``note`` adds a line to the recording.
 
-A recording is a file: ``MAGIC``, then one record per operation. A record is ``_HEADER``, path, target, and data to its
-end. ``_HEADER`` is the length of all that follows its first field, the kind as an index in ``Kind``, flags, the lengths
-of path and target, then index, file, offset and length. Numbers are little-endian. ``read_recording`` returns its
-operations as plain values.
+A recording is a file: ``MAGIC``, then one record per operation. A record is ``_HEADER``, path, target, call site, and
+data to its end. ``_HEADER`` is the length of all that follows its first field, the kind as an index in ``Kind``, flags,
+the lengths of path, target and call site, then index, file, offset and length. Numbers are little-endian.
+``read_recording`` returns its operations as plain values.
 """
 
 from __future__ import annotations
@@ -29,11 +29,12 @@ from functools import cache
 from importlib import resources
 from pathlib import Path
 
+from harness.io_trace.call_sites import follow_calls
 from stores.errors import ConfigError
 
-MAGIC = b"iotrace1"
+MAGIC = b"iotrace2"
 _FLAGS = ("-O2", "-shared", "-fPIC", "-ldl", "-lpthread")
-_HEADER = struct.Struct("<IBBIIqqqq")
+_HEADER = struct.Struct("<IBBIIIqqqq")
 _SYNCHRONOUS, _GROWS, _UNKEPT = 1, 2, 4
 
 
@@ -89,6 +90,8 @@ class IoOperation:
     ``synchronous`` writes went through O_SYNC or O_DSYNC descriptors. An ``unkept`` write is one whose sync returned
     the planned error: its bytes can be read, but are not on the disk. ``length`` is set for TRUNCATE, ALLOCATE and
     MAP_WRITABLE.
+
+    ``site`` is the call site (``harness.io_trace.call_sites``), "" for a thread that an engine has started.
     """
 
     index: int
@@ -103,6 +106,7 @@ class IoOperation:
     unkept: bool = False
     grows: bool = False
     text: str = ""
+    site: str = ""
 
 
 def read_recording(path: Path) -> list[IoOperation]:
@@ -131,10 +135,12 @@ def _parsed(raw: bytes) -> list[IoOperation]:
     kinds = tuple(Kind)
     at = len(MAGIC)
     while at + _HEADER.size <= len(raw):
-        rest, kind, flags, path_bytes, target_bytes, index, file, offset, length = _HEADER.unpack_from(raw, at)
+        rest, kind, flags, path_bytes, target_bytes, site_bytes, *numbers = _HEADER.unpack_from(raw, at)
+        index, file, offset, length = numbers
         end = at + 4 + rest
         target_at = at + _HEADER.size + path_bytes
-        data_at = target_at + target_bytes
+        site_at = target_at + target_bytes
+        data_at = site_at + site_bytes
         if data_at > end:
             raise ValueError(f"the record at byte {at} is shorter than it says")
         if end > len(raw):
@@ -147,7 +153,7 @@ def _parsed(raw: bytes) -> list[IoOperation]:
                 kind=kinds[kind],
                 file=file,
                 path=raw[target_at - path_bytes : target_at].decode(errors="surrogateescape"),
-                target=raw[target_at:data_at].decode(errors="surrogateescape"),
+                target=raw[target_at:site_at].decode(errors="surrogateescape"),
                 offset=offset,
                 length=length,
                 data=b"" if is_note else data,
@@ -155,6 +161,7 @@ def _parsed(raw: bytes) -> list[IoOperation]:
                 unkept=bool(flags & _UNKEPT),
                 grows=bool(flags & _GROWS),
                 text=data.decode() if is_note else "",
+                site=raw[site_at:data_at].decode(),
             )
         )
         at = end
@@ -239,6 +246,8 @@ def begin(root: Path, recording: Path | None = None, plan: Plan | None = None) -
     )
     if error:
         raise ConfigError(f"can't watch {root} into {recording}: {os.strerror(error)}")
+    if recording is not None:
+        follow_calls(_library().operations_site)
 
 
 def note(text: str) -> None:
@@ -288,6 +297,8 @@ def _library() -> ctypes.CDLL:
     numbers = (ctypes.c_int, ctypes.c_long, ctypes.c_long, ctypes.c_int)
     library.operations_begin.argtypes = (ctypes.c_char_p, ctypes.c_char_p, *numbers)
     library.operations_note.argtypes = (ctypes.c_char_p, ctypes.c_size_t)
+    library.operations_site.argtypes = (ctypes.c_char_p,)
+    library.operations_site.restype = None
     library.operations_count.restype = library.operations_fired.restype = ctypes.c_long
     return library
 

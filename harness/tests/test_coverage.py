@@ -1,141 +1,157 @@
-"""The coverage of nights adds up over whole and interrupted runs, and never claims a point that was not tried."""
+"""The coverage adds up over whole and interrupted runs, and never claims a class that was not tried with this code."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from harness.answer import write
-from harness.answer.results import all_figures, all_pages
-from harness.answer.write import add_to_file, next_run, read_coverage, write_coverage
-from harness.experiment import Claim, Request
-from harness.experiments.crash.experiment import Crash
-from harness.experiments.iofaults.case import IoFaultCase
-from harness.experiments.iofaults.experiment import IoFaults
-from harness.experiments.iofaults.plan import PlannedCase
-from harness.experiments.iofaults.subjects import CHECKPOINT
-from harness.experiments.iofaults.subsets import Recorded, RecordedWriter, covered_key, subsets_of
-from harness.report.coverage import Coverage, Covered, numbers, ranges
+from harness.answer.coverage_file import CoverageFile, RunCoverage
+from harness.answer.results import all_figures, all_pages, proven
+from harness.experiment import Request
+from harness.experiments.crash.experiment import Crash, class_of, group_of
+from harness.report import coverage as coverage_module
+from harness.report.coverage import Coverage, CoveredRun, Group, Seen, coverage_rows
+from harness.report.rows import by_kind
 from harness.spark.runner import _rows_in
 from stores.errors import ConfigError
 
-KILL = Covered("iofaults", "a store at DISK", "kill", "one", 10, frozenset({0, 1, 5}))
+GROUP = Group("iofaults", "a-store", "DISK", "kill")
+MODULES = ("stores.errors",)
+MONDAY = CoveredRun("2026-01-05 08:00 UTC", "abc123", "night", 1)
 
 
-@pytest.fixture(autouse=True)
-def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def seen(name: str, points: int = 0, **more: Any) -> Seen:
+    return Seen(GROUP, name, MODULES, points, **more)
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> CoverageFile:
     """The file of coverage, which is not there yet."""
-    monkeypatch.setattr(write, "COVERAGE_FILE", tmp_path / "results" / "coverage.json")
-    return tmp_path / "results" / "coverage.json"
+    return CoverageFile(tmp_path / "results")
 
 
-def test_runs_are_counted_from_1() -> None:
-    assert [next_run(), next_run()] == [1, 2]
-    assert read_coverage().runs == 2
+@pytest.fixture
+def code(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The digest of all code, which can be replaced."""
+    digest = ["one"]
+    monkeypatch.setattr(coverage_module, "digest_of", lambda _: digest[0])
+    return digest
 
 
-def test_points_of_several_runs_add_up_and_are_read_as_they_were_written(file: Path) -> None:
-    add_to_file([KILL], "Monday")
-    add_to_file([KILL._replace(tried=frozenset({5, 6}))], "Tuesday")
-    [line] = json.loads(file.read_text())["covered"]
-    assert (line["points"], line["tried"], line["which"], line["when"]) == (10, 4, "0-1,5-6", "Tuesday")
-    assert read_coverage().tried(*KILL[:4]) == {0, 1, 5, 6}
-    assert read_coverage().totals() == {"iofaults": (4, 10)}
-    assert [path.name for path in file.parent.iterdir()] == ["coverage.json"]
+def added(file: CoverageFile, *of_runs: Sequence[Seen]) -> Coverage:
+    """Let a run for each of ``of_runs`` add what it has met."""
+    for each in of_runs:
+        RunCoverage(file, MONDAY, moves_on=True).add(each)
+    return file.read()
 
 
-def test_a_run_that_tried_nothing_changes_no_time() -> None:
-    add_to_file([KILL], "Monday")
-    add_to_file([KILL._replace(tried=frozenset())], "Tuesday")
-    assert read_coverage().entries[KILL[:3]] == (KILL, "Monday")
+def test_seeds_of_runs_that_move_on_count_from_1_and_continue_after_the_largest(file: CoverageFile) -> None:
+    assert [RunCoverage(file, MONDAY, moves_on=True).seed for _ in range(2)] == [1, 2]
+    RunCoverage(file, replace(MONDAY, seed=7)).add([seen("a", 1)])
+    assert RunCoverage(file, MONDAY, moves_on=True).seed == 8
 
 
-def test_points_of_another_definition_are_dropped() -> None:
-    add_to_file([KILL], "Monday")
-    add_to_file([KILL._replace(definition="two", points=12, tried=frozenset({3}))], "Tuesday")
-    assert read_coverage().tried(*KILL[:3], "two") == {3}
-    assert read_coverage().tried(*KILL[:4]) == frozenset()
-    assert read_coverage().totals() == {"iofaults": (1, 12)}
+def test_a_run_that_meets_no_class_adds_nothing(file: CoverageFile) -> None:
+    RunCoverage(file, MONDAY).add([])
+    assert file.read() == Coverage()
 
 
-@pytest.mark.parametrize("content", ["", "[]", "{}", '{"version": 2, "runs": 1, "covered": []}', '{"version": 1}'])
-def test_a_file_that_is_none_is_refused_and_kept(file: Path, content: str) -> None:
-    file.parent.mkdir()
-    file.write_text(content)
+def test_points_of_several_runs_add_up_and_are_read_as_they_were_written(file: CoverageFile) -> None:
+    coverage = added(file, [seen("a", 2, kills=2), seen("b")], [seen("a", 1, kills=1, losses=4, failure="again")])
+    entry = coverage.groups[GROUP]
+    assert (entry.kills, entry.losses, entry.since) == (3, 4, 1)
+    assert (entry.classes["a"].points, entry.classes["a"].run, entry.classes["a"].failure) == (3, 2, "again")
+    assert (entry.classes["b"].points, entry.classes["b"].run) == (0, 0)
+    assert [coverage.last_tried(GROUP, name) for name in ("a", "b", "c")] == [2, 0, 0]
+    assert len(coverage.runs) == 2
+
+
+def test_classes_are_out_when_their_code_has_changed_until_they_are_tried_again(
+    file: CoverageFile, code: list[str]
+) -> None:
+    coverage = added(file, [seen("a", 5, kills=5), seen("b", 1), seen("gone", 1)])
+    code[0] = "two"
+    assert coverage.last_tried(GROUP, "a") == 0
+    [row] = by_kind(coverage_rows(coverage), coverage_module.COVERAGE_KINDS)["coverage"]
+    assert (row["classes"], row["tried"], row["taken_out"], row["points"], row["kills"]) == (3, 0, 3, 0, 0)
+    coverage = added(file, [seen("a", 1, kills=1), seen("b")])
+    [row] = by_kind(coverage_rows(coverage), coverage_module.COVERAGE_KINDS)["coverage"]
+    assert (row["classes"], row["tried"], row["taken_out"], row["points"], row["kills"]) == (2, 1, 1, 1, 1)
+    assert [coverage.last_tried(GROUP, name) for name in ("a", "b")] == [2, 0]
+
+
+def test_a_file_of_another_version_is_read_as_nothing_tried(file: CoverageFile, tmp_path: Path) -> None:
+    (tmp_path / "results").mkdir()
+    (tmp_path / "results" / "coverage.json").write_text('{"version": 1, "runs": 5, "covered": []}')
+    assert file.read() == Coverage()
+    assert added(file, [seen("a", 1)]).last_tried(GROUP, "a") == 1
+
+
+@pytest.mark.parametrize("content", ["", "[]", "{}", '{"version": 2, "runs": 1, "groups": []}', '{"version": 2}'])
+def test_a_file_that_is_none_is_refused_and_kept(file: CoverageFile, tmp_path: Path, content: str) -> None:
+    (tmp_path / "results").mkdir()
+    (tmp_path / "results" / "coverage.json").write_text(content)
     with pytest.raises(ConfigError):
-        next_run()
-    assert file.read_text() == content
+        RunCoverage(file, MONDAY, moves_on=True)
+    assert (tmp_path / "results" / "coverage.json").read_text() == content
 
 
-@pytest.mark.parametrize("which", [[], [4], [0, 1, 2], [0, 2, 3, 9]])
-def test_ranges_are_read_as_the_numbers_they_were_made_of(which: list[int]) -> None:
-    assert numbers(ranges(which)) == frozenset(which)
-
-
-def test_points_that_no_night_has_tried_come_first(tmp_path: Path) -> None:
-    case = IoFaultCase(CHECKPOINT, "DISK", "kill", commits=2)
-    known = Covered(*covered_key(case), "one", 200, frozenset(range(185)))
-    item = PlannedCase(case, 1, night=4, covered=known)
-    recorded = {RecordedWriter.of(item): Recorded({"kill": 200}, definition="one")}
-    first, *others = subsets_of([item], recorded, tmp_path)
-    assert set(first.points) == set(range(185, 200))
-    assert len([point for each in (first, *others) for point in each.points]) == 200
-    changed = {RecordedWriter.of(item): replace(recorded[RecordedWriter.of(item)], definition="two")}
-    assert set(subsets_of([item], changed, tmp_path)[0].points) != set(range(185, 200))
-
-
-def test_the_points_of_a_night_move_on_with_its_seed_and_its_recordings_do_not() -> None:
-    nights = [
-        [each for each in IoFaults().plan(Request("night", seed)) if isinstance(each, PlannedCase)] for seed in (1, 2)
-    ]
-    assert [RecordedWriter.of(each) for each in nights[0]] == [RecordedWriter.of(each) for each in nights[1]]
-    assert {each.night for each in nights[1]} == {2}
-    assert {each.night for each in IoFaults().plan(Request("default", 2)) if isinstance(each, PlannedCase)} == {None}
-
-
-def test_a_night_gets_the_coverage_of_earlier_nights() -> None:
-    case = next(each.case for each in IoFaults().plan(Request("night", 1)) if isinstance(each, PlannedCase))
-    known, earlier = Covered(*covered_key(case), "one", 200, frozenset({3})), Coverage()
-    earlier.add([known], "Monday")
-    plan = IoFaults().plan(Request("night", 2, coverage=earlier))
-    assert {each.covered for each in plan if isinstance(each, PlannedCase) and each.case == case} == {known}
-
-
-def test_only_explored_points_are_covered(tmp_path: Path) -> None:
-    item = PlannedCase(IoFaultCase(CHECKPOINT, "DISK", "kill", commits=2), 1, night=1)
-    planned = subsets_of([item], {RecordedWriter.of(item): Recorded({"kill": 100}, definition="one")}, tmp_path)
-    rows = [row for subset in planned for row in IoFaults().untried(subset)]
-    rows[1] |= {"points": 2, "explored": "7,9"}
-    [found] = IoFaults().covered([], IoFaults().finish([], rows, Claim("")))
-    assert (found.points, found.definition) == (100, "one")
-    assert found.tried == {7, 9}
-
-
-def test_only_cells_of_the_crash_matrix_that_ran_are_covered() -> None:
+def test_crash_trials_that_did_not_run_are_known_and_not_tried() -> None:
     trials = Crash().plan(Request("night", 1, ("sqlite-native",)))
-    assert all(not each.tried for each in Crash().covered(trials, []))
-    found = Crash().covered(trials, [{"trial_id": trials[0].id}])
-    assert sum(len(each.tried) for each in found) == 1
-    assert {each.subject.partition(" ")[0] for each in found} == {"sqlite-native"}
+    known = Crash().covered(trials[:1], [])
+    assert {each.points for each in known} == {0}
+    assert {(each.group, each.name) for each in known} >= {(group_of(each), class_of(each)) for each in trials}
+    result = {"trial_id": trials[0].id, "result": "valid", "expected": "valid", "checker": "course", "detail": ""}
+    row = dict.fromkeys(("scenario", "durability", "guarantee", "backend", "failpoint", "fault"), "") | result
+    tried = [each for each in Crash().covered(trials, [row | {"seed": 1, "repeat_command": ""}]) if each.points]
+    assert [(each.group, each.name) for each in tried] == [(group_of(trials[0]), class_of(trials[0]))]
+
+
+def test_classes_of_crash_trials_that_no_run_has_tried_come_first_then_the_oldest(file: CoverageFile) -> None:
+    request = Request("night", 1, ("sqlite-native",))
+    trials = Crash().plan(request)
+    classes = list(dict.fromkeys((group_of(each), class_of(each)) for each in trials))
+    oldest, new = classes[3], classes[5]
+    others = [each for each in classes if each not in (oldest, new)]
+    coverage = added(file, *([Seen(*each, MODULES, 1) for each in part] for part in ([oldest], others)))
+    first, second = Crash().plan(replace(request, coverage=coverage))[:2]
+    assert [(group_of(each), class_of(each)) for each in (first, second)] == [new, oldest]
+
+
+def test_a_default_run_draws_as_many_crash_trials_from_the_classes_of_all_levels() -> None:
+    request = Request("default", 1, ("sqlite-native",))
+    drawn = Crash().plan(replace(request, coverage=Coverage()))
+    assert len(drawn) == len(Crash().plan(request))
+    assert len({(group_of(each), class_of(each)) for each in drawn}) == len(drawn)
 
 
 def test_an_interrupted_run_keeps_the_rows_of_finished_trials(tmp_path: Path) -> None:
-    done: dict[str, Any] = {"rows": json.dumps([{"kind": "operation_slice", "explored": "1"}])}
+    done: dict[str, Any] = {"rows": json.dumps([{"kind": "operation_slice", "classes": "{}"}])}
     (tmp_path / "3.json").write_text(json.dumps(done))
     (tmp_path / "4-1.new").write_text("half a fi")
-    assert _rows_in(tmp_path) == [{"kind": "operation_slice", "explored": "1"}]
+    assert _rows_in(tmp_path) == [{"kind": "operation_slice", "classes": "{}"}]
 
 
-def test_the_pages_say_what_nights_have_tried() -> None:
-    pages = {page.name: page for page in all_pages(all_figures({}), {}, {"coverage": {"crash": [120, 600]}})}
-    assert any("120 of 600 points" in sentence for sentence in pages["crashes"].shows)
-    assert not any("night" in sentence for sentence in pages["io-faults"].shows)
+def test_the_first_sentences_about_what_was_proven_and_a_page_say_what_all_runs_have_tried(file: CoverageFile) -> None:
+    coverage = added(file, [seen("a", 1_200, kills=3, failure="repeat it"), seen("b")])
+    figures = all_figures(by_kind(coverage_rows(coverage), coverage_module.COVERAGE_KINDS))
+    pages = all_pages(figures, {}, {})
+    first, second, failure, *_ = proven(figures, pages, {})
+    assert "1 of 2 [classes" in first
+    assert "1,200 points" in first
+    assert "2026-01-05" in second
+    assert "`repeat it`" in failure
+    [page] = [page for page in pages if page.name == "coverage"]
+    assert any("`a-store`" in part for part in page.body)
 
 
-def test_writing_and_reading_nothing_is_nothing() -> None:
-    write_coverage(Coverage())
-    assert read_coverage() == Coverage()
+def test_a_run_says_what_it_left_out_after_all_that_it_proved() -> None:
+    facts = {"left_out": {"crash": {"trials": [4, 68]}}}
+    figures = all_figures({})
+    assert "4 of 68" in proven(figures, all_pages(figures, {}, facts), facts)[-1]
+    assert not any("classes" in sentence for sentence in proven(figures, [], {}))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from random import Random
 
-from harness.experiments.iofaults.fault import ALIKE_EVERY, IO_FAULTS, Group, commits, drawn
+from harness.experiments.iofaults.fault import ALIKE_EVERY, IO_FAULTS, Guide, commits, drawn
 from harness.tests.disk_script import Script
 
 COMMITS = 5
@@ -25,7 +25,7 @@ def worked() -> Script:
 
 def test_the_power_is_cut_first_before_the_sync_behind_each_acknowledgement() -> None:
     script = worked()
-    told, *others = IO_FAULTS["power"].groups(script.operations)
+    told, *others = IO_FAULTS["power"].guides(script.operations)
     kinds = {operation.index: operation.kind for operation in script.operations if operation.kind != "note"}
     ends = [commit.stop for commit in commits(script.operations)]
     assert len(ends) == COMMITS
@@ -44,7 +44,7 @@ def test_the_power_is_cut_first_before_the_sync_behind_each_acknowledgement() ->
 
 def test_calls_fail_first_that_every_commit_makes() -> None:
     script = worked()
-    weights = {point: group.weight for group in IO_FAULTS["error"].groups(script.operations) for point in group.points}
+    weights = {point: group.weight for group in IO_FAULTS["error"].guides(script.operations) for point in group.points}
     within = commits(script.operations)[0]
     flushed = next(operation.index for operation in script.operations if operation.path == "1.sst")
     assert all(weights[point] == 1 for point in within)
@@ -56,7 +56,7 @@ def test_calls_fail_first_that_every_commit_makes() -> None:
 def test_rare_operations_get_the_same_share_of_points_as_frequent_ones() -> None:
     """Of the syncs and names within commits, and of those outside: however many kinds there are of them."""
     script = worked()
-    told, *shared, _ = IO_FAULTS["power"].groups(script.operations)
+    told, *shared, _ = IO_FAULTS["power"].guides(script.operations)
     inside = {at for commit in commits(script.operations) for at in commit}
     within = [group.weight for group in shared if set(group.points) <= inside]
     outside = [group.weight for group in shared if not set(group.points) & inside]
@@ -71,22 +71,22 @@ def test_what_nothing_reads_is_no_role_of_a_commit() -> None:
     unread = {operation.index for operation in script.operations if operation.path == "db/LOG"}
     assert unread
     for fault in ("error", "tear"):
-        assert not unread & {point for group in IO_FAULTS[fault].groups(script.operations) for point in group.points}
+        assert not unread & {point for group in IO_FAULTS[fault].guides(script.operations) for point in group.points}
 
 
 def test_only_writes_are_torn_and_syncs_failed_by_their_numbers() -> None:
     script = worked()
     by_index = [operation for operation in script.operations if operation.kind != "note"]
-    torn = [point for group in IO_FAULTS["tear"].groups(script.operations) for point in group.points]
+    torn = [point for group in IO_FAULTS["tear"].guides(script.operations) for point in group.points]
     assert torn
     assert all(by_index[point].kind == "write" for point in torn)
     number = sum(operation.kind in ("sync", "datasync") for operation in by_index)
-    failed = sorted(point for group in IO_FAULTS["failed_sync"].groups(script.operations) for point in group.points)
+    failed = sorted(point for group in IO_FAULTS["failed_sync"].guides(script.operations) for point in group.points)
     assert failed == list(range(number))
 
 
 def test_every_point_is_drawn_once_and_each_fourth_is_one_of_all() -> None:
-    first = Group(2, range(40)), Group(1, range(40, 60))
+    first = Guide(2, range(40)), Guide(1, range(40, 60))
     order = drawn(range(1000), first, Random(1))
     assert sorted(order) == list(range(1000))
     guided = order[: 60 * ALIKE_EVERY // (ALIKE_EVERY - 1)]
@@ -97,11 +97,11 @@ def test_every_point_is_drawn_once_and_each_fourth_is_one_of_all() -> None:
 
 
 def test_the_order_depends_on_the_seed_alone() -> None:
-    first = [Group(1, [1, 2, 3]), Group(1, [4, 5, 6])]
+    first = [Guide(1, [1, 2, 3]), Guide(1, [4, 5, 6])]
     # As a task of a run is told them.
     assert drawn(range(9), first, Random(1)) == drawn(range(9), json.loads(json.dumps(first)), Random(1))
     assert len({tuple(drawn(range(9), first, Random(seed))) for seed in range(9)}) > 5
-    assert drawn(range(3), [Group(1, [2, 7])], Random(1))[0] == 2
+    assert drawn(range(3), [Guide(1, [2, 7])], Random(1))[0] == 2
 
 
 def test_a_commit_counts_from_its_attempt_to_its_acknowledgement_alone() -> None:
@@ -114,7 +114,7 @@ def test_a_commit_counts_from_its_attempt_to_its_acknowledgement_alone() -> None
 
 def test_damage_has_no_points_that_are_drawn_before_others() -> None:
     """Its points number places in files, and no operations."""
-    assert IO_FAULTS["damage"].groups(worked().operations) == []
+    assert IO_FAULTS["damage"].guides(worked().operations) == []
 
 
 def test_a_write_that_is_a_sync_by_itself_counts_as_one_of_both_when_the_power_is_cut() -> None:
@@ -122,5 +122,5 @@ def test_a_write_that_is_a_sync_by_itself_counts_as_one_of_both_when_the_power_i
     script = Script().write("log", 0, b"staged").note("attempt 1").write("log", 0, b"1", synchronous=True)
     page = script.operations[-1].index
     script.note("ack 1")
-    drawn_first = {point for group in IO_FAULTS["power"].groups(script.operations) for point in group.points}
+    drawn_first = {point for group in IO_FAULTS["power"].guides(script.operations) for point in group.points}
     assert page in drawn_first

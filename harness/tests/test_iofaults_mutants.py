@@ -86,8 +86,8 @@ def detected_in(commit: int, mutant: str, subject: str, fork_server: ForkServer)
     with Workshop(item.case, SEED, fork_server) as shop:
         recording = shop.recording()
         within = commits(recording)[commit - 1]
-        drawn = in_turn(item, shop.points(), FAULTS[item.case.fault].groups(recording))
-        parts = in_parts([point for point in drawn if point in within], item.case.fault)
+        drawn = in_turn(item, shop.points(), FAULTS[item.case.fault].guides(recording))
+        parts = in_parts([point for _, point in drawn if point in within], item.case.fault)
         rows = (row for part in parts for row in shop.explore(part))
         for number, row in enumerate(rows, 1):
             if not row["expected"]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -20,9 +21,11 @@ from harness.experiments.iofaults.detection import trials_of
 from harness.experiments.iofaults.experiment import KINDS, IoFaults, explore
 from harness.experiments.iofaults.fault import IO_FAULTS as FAULTS
 from harness.experiments.iofaults.plan import (
+    FIRST,
     LEVEL,
     PlannedCase,
     PlannedMutant,
+    group_of,
     in_rounds,
     in_turn,
     measured_seeds,
@@ -40,7 +43,10 @@ from stores.registry import backends
 
 
 def recorded_points(number: int) -> Recorded:
-    return Recorded({f"{fault} {each}".rstrip(): number for fault, kind in FAULTS.items() for each in kind.variants})
+    """Return the summary of a recording in which each point is a class of its own."""
+    names = [f"{fault} {each}".rstrip() for fault, kind in FAULTS.items() for each in kind.variants]
+    classes = {f"class {point}": [point] for point in range(number)}
+    return Recorded(dict.fromkeys(names, number), classes=dict.fromkeys(names, classes))
 
 
 PROFILES = ("smoke", "default", "night")
@@ -81,12 +87,24 @@ def test_the_default_has_the_fault_and_the_variant_of_each_mutant_wherever_it_fi
             assert (subject, LEVEL, by.fault, by.variant or FAULTS[by.fault].variants[0]) in tried, mutant
 
 
-def test_full_leaves_out_no_fault_and_draws_no_points_but_of_a_second_power_loss() -> None:
-    for fault, kind in FAULTS.items():
-        for variant in kind.variants:
-            if fault != "power_twice":
-                assert covered("night", fault, variant) == EVERYWHERE - VARIATIONS
-    assert {item.case.fault for item in planned_cases("night", 1)} == set(FAULTS)
+def test_a_night_leaves_out_no_fault_at_any_level_and_no_point() -> None:
+    for fault in FAULTS.values():
+        alike = {group_of(IoFaultCase(CHECKPOINT, "DISK", fault.name, variant)).fault for variant in fault.variants}
+        groups = {group_of(item.case) for item in planned_cases("night", 1) if item.case.fault == fault.name}
+        there = {each for each in EVERYWHERE if each[1] == "DISK" or fault.name != "damage"}
+        assert {(each.subject, each.level, each.fault) for each in groups} == {
+            (subject, level, name) for subject, level in there for name in alike
+        }
+    assert {item.points_max for item in planned_cases("night", 1)} == {None}
+
+
+def test_errors_that_happen_alike_take_turns_over_subjects_and_nights() -> None:
+    nights = [
+        {item.case.variant for item in planned_cases("night", seed, ["lmdb-native"]) if item.case.fault == "error"}
+        for seed in (1, 2, 3)
+    ]
+    assert all(len(variants) == 3 for variants in nights)
+    assert set().union(*nights) >= {variant for variant in FAULTS["error"].variants if "lasting" not in variant}
 
 
 @pytest.mark.parametrize("name", PROFILES)
@@ -198,16 +216,16 @@ def test_who_chooses_backends_gets_no_other() -> None:
 def test_no_more_points_are_drawn_than_asked_for_and_the_seed_draws_them(fault: str, most: int) -> None:
     points = range(101)
     case = IoFaultCase(CHECKPOINT, "DISK", fault)
-    drawn = sorted(in_turn(PlannedCase(case, 1, most), points))
+
+    def drawn_at(seed: int, points_max: int | None) -> list[int]:
+        return sorted(point for _, point in in_turn(PlannedCase(case, seed, points_max), points))
+
+    drawn = drawn_at(1, most)
     assert 0 < len(drawn) <= most
     assert drawn == sorted(set(drawn) & set(points))
-    assert drawn == sorted(in_turn(PlannedCase(case, 1, most), points))
-    assert any(drawn != sorted(in_turn(PlannedCase(case, seed, most), points)) for seed in range(2, 9))
-    assert (
-        sorted(in_turn(PlannedCase(case, 1), points))
-        == sorted(in_turn(PlannedCase(case, 1, 101), points))
-        == list(points)
-    )
+    assert drawn == drawn_at(1, most)
+    assert any(drawn != drawn_at(seed, most) for seed in range(2, 9))
+    assert drawn_at(1, None) == drawn_at(1, 101) == list(points)
 
 
 def test_each_subset_names_the_recording_that_its_fault_needs(tmp_path: Path) -> None:
@@ -314,7 +332,8 @@ def test_a_slice_whose_time_is_over_says_how_many_points_it_explored(
     *tried, counts = explore(subset, deadline=Deadline(3.5, Steps()))
     # The fourth row came when the time was over. Its point may have more, so it counts as left out.
     assert [row["point"] for row in tried] == [0, 0, 1, 1]
-    assert (counts["points"], counts["explored"], counts["trials"]) == (1, "0", 4)
+    assert (counts["points"], counts["trials"]) == (1, 4)
+    assert {name: points for name, points in json.loads(counts["classes"]).items() if points} == {"class 0": [0]}
     assert counts["points_in_all"] == 10
     assert IoFaults().tried(subset, [*tried, counts]) == 1
     assert IoFaults().extent(subset) == ("points", 10)
@@ -333,7 +352,7 @@ def test_a_trial_that_the_end_of_the_time_has_killed_has_no_row_and_is_no_failur
     item = PlannedCase(IoFaultCase(CHECKPOINT, "DISK", "kill", commits=2), 1)
     (subset,) = subsets_of([item], {RecordedWriter.of(item): recorded_points(10)}, tmp_path)
     *tried, counts = explore(subset)
-    assert ([row["point"] for row in tried], counts["explored"]) == ([0, 1], "0")
+    assert ([row["point"] for row in tried], counts["points"]) == ([0, 1], 1)
     assert not any(map(is_wrong, tried))
 
 
@@ -360,7 +379,7 @@ def test_a_fault_of_which_nothing_was_tried_is_not_measured_and_never_held(tmp_p
 
 def test_the_first_slices_of_a_case_are_small_and_have_its_first_points() -> None:
     order = random.Random(3).sample(range(500), 500)
-    parts = in_rounds(order, 96)
+    parts = [points for _, points in in_rounds([(FIRST, point) for point in order], 96)]
     assert sorted(point for part in parts for point in part) == list(range(500))
     assert all(list(part) == sorted(part) for part in parts)
     assert [len(part) for part in parts[:5]] == [12, 24, 48, 96, 96]

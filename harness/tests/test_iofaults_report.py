@@ -86,8 +86,7 @@ def rows() -> dict[str, list[dict[str, Any]]]:
             "trials": 3,
             "seconds": 1.5,
             "blind_spots": "lock.mdb",
-            "definition": "one",
-            "explored": "",
+            "classes": "{}",
         }
         for level, fault, variant in keys
         for _ in range(2)

@@ -126,7 +126,7 @@ def test_a_backend_that_fails_is_named_on_the_page_with_the_command_that_repeats
 
 def proven_by(rows: Rows) -> list[str]:
     figures = all_figures(rows)
-    return proven(figures, all_pages(figures, rows, {}))
+    return proven(figures, all_pages(figures, rows, {}), {})
 
 
 def test_the_proven_checks_are_counted_and_bold_where_one_failed() -> None:

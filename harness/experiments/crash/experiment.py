@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from harness import replay
-from harness.budget import fair_order
+from harness.budget import DEFAULT, NIGHT, fair_order
+from harness.code import modules_of
 from harness.experiment import (
     Again,
     Claim,
@@ -29,8 +30,12 @@ from harness.experiments.crash.report import crash, crash_tables, crash_trials, 
 from harness.experiments.crash.run import DEADLINE_S, CrashOutcome, examine
 from harness.experiments.crash.trial import CrashTrial, admitted
 from harness.faults import FAULTS
-from harness.report.coverage import Covered
+from harness.report.coverage import Coverage, Group, Seen
 from harness.report.page import Page, TextTable
+from stores.registry import backend_named
+
+_MODULES = ("stores.tasks.task", "stores.changelog.sqlite", "stores.records")
+"""The modules that each trial depends on, beside those of its backend."""
 
 
 class Crash(Experiment[CrashTrial]):
@@ -67,17 +72,23 @@ class Crash(Experiment[CrashTrial]):
     }
 
     def plan(self, request: Request) -> list[CrashTrial]:
-        """Return the crash matrix of a profile."""
+        """Return the crash matrix of a profile, in the order of its trials.
+
+        The order is fair: every fault of every backend at every level comes first, then more seeds, and neighbours are
+        not alike, so slow ones do not meet. With a coverage, classes come first that no run has tried with this code,
+        then those that were tried longest ago. A default run takes as many trials as its matrix has from all of them.
+        """
         seeds = range(request.seed, request.seed + SIZES[request.profile].seeds)
-        return crash_matrix(request.backends, seeds=seeds, profile=request.profile)
+        trials = _fairly(crash_matrix(request.backends, seeds=seeds, profile=request.profile))
+        coverage = request.coverage
+        if coverage is None:
+            return trials
+        every = _fairly(crash_matrix(request.backends, seeds=seeds, profile=NIGHT))
+        return _oldest_first(every, coverage)[: len(trials) if request.profile == DEFAULT else None]
 
     def prepare(self, trials: Sequence[CrashTrial], kept: Path, each: Each) -> list[CrashTrial]:
-        """Return each trial once, in a fair order: every fault of every backend at every level first, then more seeds.
-
-        Neighbours are not alike, so slow ones do not meet.
-        """
-        texts = {trial.text: trial for trial in trials}
-        return fair_order((texts[name] for name in sorted(texts)), _strata, seed=len(texts))
+        """Return each trial once."""
+        return list({trial.text: trial for trial in trials}.values())
 
     def run(self, trial: CrashTrial, worker: TrialWorker) -> Iterable[Row]:
         """Return the one row of a trial, with the verdicts of all checkers."""
@@ -127,25 +138,13 @@ class Crash(Experiment[CrashTrial]):
             for verdict in json.loads(by_trial[trial.id]["verdicts"])
         ]
 
-    def covered(self, trials: Sequence[CrashTrial], rows: Sequence[Row]) -> list[Covered]:
-        """Return the cells of the crash matrix that were tried, for each backend and level."""
-        ran = {row["trial_id"] for row in rows}
-        cells: dict[str, dict[str, bool]] = {}
-        for trial in trials:
-            place = f"{trial.guarantee} {trial.fault.place or trial.fault.text}"
-            of_subject = cells.setdefault(f"{trial.backend} at {trial.durability}", {})
-            of_subject[place] = of_subject.get(place, False) or trial.id in ran
-        return [
-            Covered(
-                self.name,
-                subject,
-                "crash matrix",
-                hashlib.sha256(repr(sorted(places)).encode()).hexdigest()[:16],
-                len(places),
-                frozenset(number for number, place in enumerate(sorted(places)) if places[place]),
-            )
-            for subject, places in cells.items()
-        ]
+    def covered(self, trials: Sequence[CrashTrial], rows: Sequence[Row]) -> list[Seen]:
+        """Return the classes of the trials: cells of the crash matrix, by kind of store."""
+        results = {each["trial_id"]: each for each in crash_trials(rows)}
+        names = {trial.backend for trial in trials}
+        every = crash_matrix(names, seeds=range(SIZES[NIGHT].seeds), profile=NIGHT)
+        there = {(seen.group, seen.name): seen for seen in (_seen(trial, None) for trial in every)}
+        return [*there.values(), *(_seen(trial, results[trial.id]) for trial in trials if trial.id in results)]
 
     def tables(self, figures: Figures, rows: Rows) -> list[TextTable]:
         """Return the crash matrix, and that of the mutants."""
@@ -174,10 +173,46 @@ class Crash(Experiment[CrashTrial]):
         return page(figures, [str(failure) for failure in self.failures(figures, rows)])
 
 
+def _fairly(trials: Sequence[CrashTrial]) -> list[CrashTrial]:
+    texts = {trial.text: trial for trial in trials}
+    return fair_order((texts[name] for name in sorted(texts)), _strata, seed=len(texts))
+
+
+def _oldest_first(trials: Sequence[CrashTrial], coverage: Coverage) -> list[CrashTrial]:
+    """Return the trials in the order in which their classes were tried last; further trials of a class come last."""
+    met: Counter[tuple[Group, str]] = Counter()
+    places = []
+    for trial in trials:
+        key = group_of(trial), class_of(trial)
+        places.append((met[key], coverage.last_tried(*key)))
+        met[key] += 1
+    return [trials[place] for place in sorted(range(len(trials)), key=places.__getitem__)]
+
+
 def _strata(trial: CrashTrial) -> tuple[tuple[str, ...], ...]:
     """Return the groups in which each first trial comes before every second one; see ``fair_order``."""
     place = trial.fault.place or trial.fault.text
     return (trial.backend, trial.durability, trial.guarantee, place), (trial.backend, trial.durability), (place,)
+
+
+def group_of(trial: CrashTrial) -> Group:
+    """Return the group of a trial's class."""
+    return Group(Crash.name, trial.backend, trial.durability, trial.fault.name)
+
+
+def class_of(trial: CrashTrial) -> str:
+    """Return the class of a trial: where the fault strikes, the guarantee and the kind of store."""
+    place = trial.fault.place or trial.fault.text
+    return f"{place}, {trial.guarantee.replace('_', ' ')}, {trial.records or 'plain'} stores"
+
+
+def _seen(trial: CrashTrial, result: Mapping[str, Any] | None) -> Seen:
+    modules = (*_MODULES, *modules_of(backend_named(trial.backend)))
+    if result is None:
+        return Seen(group_of(trial), class_of(trial), modules)
+    failure = "" if result["as_expected"] else result["repeat_command"]
+    kills = sum(step.kills for step in trial.fault.steps)
+    return Seen(group_of(trial), class_of(trial), modules, 1, kills, failure=failure)
 
 
 def row(outcome: CrashOutcome) -> Row:

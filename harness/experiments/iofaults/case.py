@@ -46,7 +46,8 @@ class IoFaultCase:
     this subject and level, for faults that need one. Without it, a recording is made. ``records`` is the kind of a
     backend's store: one of ``harness.typed_maps.KINDS``, or empty for bytes. ``mutant`` names a defect that is built in
     on purpose. ``commits`` is the number of commits of the writer process. ``states_per_position`` bounds the crash
-    states that are checked at a position of a power loss: 2 or more, or None for all of them.
+    states that are checked at a position of a power loss, and the places of a second kill or power loss: 2 or more, or
+    None for all of them.
     """
 
     subject: str

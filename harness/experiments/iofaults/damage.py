@@ -7,14 +7,15 @@ read without it, to record the data that an unverified reader sees.
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import NamedTuple
 
 from harness.checkers.prefix import Found, PrefixFinding, Promised
 from harness.crash_states.changes import Content
 from harness.crash_states.files import Tree
-from harness.experiments.iofaults.fault import Group, InjectedFault, Loss, Row
+from harness.experiments.iofaults.classes import PointClasses, Resolution, role
+from harness.experiments.iofaults.fault import Guide, InjectedFault, Loss, Row
 from harness.experiments.iofaults.power import MAPS_THAT_DO_NOT_MATTER, check_maps
 from harness.experiments.iofaults.workshop import Workshop
 from harness.io_trace.recorder import IoOperation
@@ -74,9 +75,26 @@ class AtRest(InjectedFault):
     def points(self, recording: Sequence[IoOperation], variant: str, seed: int) -> range:
         return range(len(plan(variant, Tree.of(recording), seed)))
 
-    def groups(self, recording: Sequence[IoOperation]) -> list[Group]:
+    def guides(self, recording: Sequence[IoOperation]) -> list[Guide]:
         """Return none: the points number places in files, and no operations."""
         return []
+
+    def classes(self, points: PointClasses, variant: str, seed: int, resolution: Resolution) -> Mapping[int, str]:
+        """Return the class of each corruption: the role of its file, and in which part of the file it is."""
+        tree = Tree.of(points.recording)
+        sizes = {path: content.size for path, content in tree.files.items()}
+        return {
+            point: f"{role(each.path)}, {_part(variant, each.at, sizes[each.path])}".removesuffix(", ")
+            for point, each in enumerate(plan(variant, tree, seed))
+        }
+
+
+def _part(variant: str, at: int, size: int) -> str:
+    """Return in which part of a file a corruption is: its first sector, the rest, or "" for a missing file."""
+    if variant == "missing":
+        return ""
+    place = at // 8 if variant == "flipped" else at
+    return "first sector" if place < min(_SECTOR_BYTES, size) else "after the first sector"
 
 
 def plan(variant: str, tree: Tree, seed: int) -> list[Damage]:

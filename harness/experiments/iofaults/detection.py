@@ -16,6 +16,7 @@ from typing import NamedTuple
 from harness.budget import DEFAULT, NEVER, Deadline, TimeOverError
 from harness.checkers.prefix import Found
 from harness.experiments.iofaults.case import ENOUGH, NOT_TRIED, is_wrong, repeat_command
+from harness.experiments.iofaults.classes import PointClasses
 from harness.experiments.iofaults.fault import IO_FAULTS, Row
 from harness.experiments.iofaults.plan import (
     LEVEL,
@@ -24,6 +25,7 @@ from harness.experiments.iofaults.plan import (
     case_of,
     in_turn,
     planned_cases,
+    resolution_of,
     subjects_with,
 )
 from harness.experiments.iofaults.subjects import subject_named
@@ -98,8 +100,10 @@ def _searched(
 def _rows(item: PlannedCase, fork_server: ForkServer | None, deadline: Deadline) -> Iterator[Row]:
     """Yield the rows of a case in the order of its points. Raises: TimeOverError when ``deadline`` has passed."""
     with Workshop(item.case, item.seed, fork_server) as shop:
-        order = in_turn(item, shop.points(), IO_FAULTS[item.case.fault].groups(shop.recording()))
-        for points in in_parts(order, item.case.fault, deadline):
+        fault, recording = IO_FAULTS[item.case.fault], shop.recording()
+        classes = fault.classes(PointClasses(recording), item.case.variant, item.seed, resolution_of(item.case))
+        order = in_turn(item, shop.points(), fault.guides(recording), classes)
+        for points in in_parts([point for _, point in order], item.case.fault, deadline):
             for row in shop.explore(points):
                 yield row
                 if deadline.passed:

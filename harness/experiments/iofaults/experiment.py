@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import astuple, replace
@@ -10,7 +11,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from harness.budget import NEVER, NIGHT, Deadline, fair_order
+from harness.budget import NEVER, Deadline, fair_order
 from harness.experiment import (
     Again,
     Claim,
@@ -27,7 +28,8 @@ from harness.experiment import (
     TrialWorker,
 )
 from harness.experiments.iofaults import plan
-from harness.experiments.iofaults.case import NOT_TRIED, Asked, IoFaultCase, is_wrong, read_asked
+from harness.experiments.iofaults.case import NOT_TRIED, Asked, is_wrong, read_asked
+from harness.experiments.iofaults.covered import seen_in
 from harness.experiments.iofaults.detection import mutant_row, untried_row
 from harness.experiments.iofaults.fault import IO_FAULTS
 from harness.experiments.iofaults.plan import PlannedCase, PlannedMutant
@@ -47,7 +49,6 @@ from harness.experiments.iofaults.subsets import (
     Recorded,
     RecordedWriter,
     Subset,
-    covered_key,
     make_recording,
     subsets_of,
     trial_rows,
@@ -55,7 +56,7 @@ from harness.experiments.iofaults.subsets import (
 from harness.experiments.iofaults.workshop import Workshop
 from harness.io_trace.recorder import recorder_library
 from harness.processes.fork_server import ForkServer, ForkServerError
-from harness.report.coverage import Coverage, Covered, numbers, ranges
+from harness.report.coverage import Seen
 from harness.report.page import Page, TextTable
 from stores.errors import ConfigError
 
@@ -96,8 +97,7 @@ KINDS: Mapping[str, Mapping[str, type]] = MappingProxyType(
             "trials": int,
             "seconds": float,
             "blind_spots": str,
-            "definition": str,
-            "explored": str,
+            "classes": str,
         },
         "mutant": {
             **_CASE,
@@ -115,13 +115,11 @@ KINDS: Mapping[str, Mapping[str, type]] = MappingProxyType(
         },
     }
 )
-"""A trial with its crash state; a subset of the points with its cost, and the number of points of its case; a mutant
-and its result."""
+"""A trial with its crash state; a subset of the points with its cost; a mutant and its result.
+
+A subset has the explored points of each of its classes as JSON, and the number of points of its case."""
 _EXPECTATIONS = {"found": "must detect it", "not seen": "must not detect it"}
 """The sentences for ``wanted`` of a mutant's row."""
-
-NIGHTS_SEED = 1
-"""The seed of every night's recordings: the points of a recording add up only with the same one."""
 
 IoTrial = PlannedCase | PlannedMutant | Subset
 
@@ -150,27 +148,26 @@ class IoFaults(Experiment[IoTrial]):
         return ""
 
     def plan(self, request: Request) -> list[IoTrial]:
-        """Return the cases of a profile, and its mutants.
-
-        The cases of a night have the same recordings every time, so that their points add up; only the points move on.
-        """
-        night = request.profile == NIGHT
-        cases = plan.planned_cases(request.profile, NIGHTS_SEED if night else request.seed, request.backends)
-        if night:
-            coverage = request.coverage or Coverage()
-            cases = [
-                replace(each, night=request.seed, covered=coverage.known(*covered_key(each.case))) for each in cases
-            ]
-        return [*cases, *plan.planned_mutants(request.profile, request.seed, request.backends)]
+        """Return the cases of a profile, and its mutants."""
+        coverage = request.coverage
+        cases = plan.planned_cases(request.profile, request.seed, request.backends)
+        mutants_ = plan.planned_mutants(request.profile, request.seed, request.backends)
+        if coverage is not None:
+            cases = [replace(each, coverage=coverage) for each in cases]
+            mutants_ = [replace(each, last_tried=coverage.last_tried(each.group, each.name)) for each in mutants_]
+        return [*cases, *mutants_]
 
     def prepare(self, trials: Sequence[IoTrial], kept: Path, each: Each) -> list[IoTrial]:
-        """Record each writer process once, and return the points of each case in parts of some seconds."""
+        """Record each writer process once, and return the points of each case in parts of some seconds.
+
+        Parts with classes that were not tried come first, then the others, those that were tried longest ago first.
+        """
         work = [trial for trial in dict.fromkeys(trials) if not isinstance(trial, Subset)]
         writers = list(dict.fromkeys(RecordedWriter.of(trial) for trial in work if isinstance(trial, PlannedCase)))
         summaries = each(partial(_record, kept), writers)
         recorded = {writer: Recorded(*fields) for writer, fields in zip(writers, summaries, strict=True)}
         subsets: list[IoTrial] = [*subsets_of(work, recorded, kept)]
-        return fair_order(subsets, _strata, seed=len(subsets))
+        return sorted(fair_order(subsets, _strata, seed=len(subsets)), key=_turn)
 
     def run(self, trial: IoTrial, worker: TrialWorker) -> Iterable[Row]:
         """Return the rows of some points of a case, or of a mutant."""
@@ -190,19 +187,9 @@ class IoFaults(Experiment[IoTrial]):
             return sum(row["result"] != NOT_TRIED for row in rows)
         return sum(row["points"] for row in rows if row["kind"] == "operation_slice")
 
-    def covered(self, trials: Sequence[IoTrial], rows: Sequence[Row]) -> list[Covered]:
-        """Return the points of each case that were explored."""
-        by_case: dict[tuple[str, str, str], Covered] = {}
-        for row in rows:
-            if row["kind"] == "operation_slice" and row["definition"]:
-                case = IoFaultCase(
-                    row["backend"], row["durability"], row["fault"], row["variant"], records=row["records"]
-                )
-                key = covered_key(case)
-                before = by_case[key].tried if key in by_case else frozenset()
-                points = before | numbers(row["explored"])
-                by_case[key] = Covered(*key, row["definition"], row["points_in_all"], points)
-        return list(by_case.values())
+    def covered(self, trials: Sequence[IoTrial], rows: Sequence[Row]) -> list[Seen]:
+        """Return the classes of each case, with the points that were explored, and the mutants that were tried."""
+        return seen_in(rows)
 
     def untried(self, trial: IoTrial) -> list[Row]:
         """Return a row with no explored point, or a mutant that was not tried."""
@@ -296,8 +283,7 @@ def explore(subset: Subset, fork_server: ForkServer | None = None, deadline: Dea
     else:
         rows, explored = trial_rows(subset, fork_server, deadline)
         states = sum(row["states"] for row in rows)
-        rows.append(_subset_row(subset) | {"points": explored, "states": states, "trials": len(rows)})
-        rows[-1]["explored"] = ranges(subset.points[:explored])
+        rows.append(_subset_row(subset, explored) | {"states": states, "trials": len(rows)})
     return [_of_subset(subset, row, time.monotonic() - start) for row in rows]
 
 
@@ -331,17 +317,19 @@ def _lines(row: Row) -> list[str]:
     return [first, numbers, *([f"  {row['detail']}"] if row["detail"] else [])]
 
 
-def _subset_row(subset: Subset) -> Row:
+def _subset_row(subset: Subset, explored: int = 0) -> Row:
+    """Return the row of a subset whose first points were ``explored``."""
+    there = set(subset.points[:explored])
+    classes = {name: [point for point in points if point in there] for name, points in subset.classes.items()}
     return {
         "kind": "operation_slice",
         **subset.case.columns,
-        "points": 0,
+        "points": explored,
         "points_in_all": subset.points_in_all,
         "states": 0,
         "trials": 0,
         "blind_spots": subset.blind_spots,
-        "definition": subset.definition,
-        "explored": "",
+        "classes": json.dumps(classes),
     }
 
 
@@ -349,6 +337,11 @@ def _of_subset(subset: Subset, row: Row, seconds: float) -> Row:
     """Return ``row`` with the subset it is of; the rows that stand for a whole subset have its ``seconds``."""
     cost = {} if row["kind"] == "operation" else {"seconds": seconds}
     return row | {"slice": subset.number, "scenario": subset.scenario, "seed": subset.seed} | cost
+
+
+def _turn(trial: IoTrial) -> plan.Turn:
+    assert isinstance(trial, Subset)
+    return trial.turn
 
 
 def _strata(trial: IoTrial) -> tuple[tuple[object, ...], ...]:

@@ -8,11 +8,9 @@ point is drawn from all points with equal probability, to find defects of unfore
 
 from __future__ import annotations
 
-import hashlib
 import re
 from abc import ABC, abstractmethod
 from bisect import bisect_left
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import Enum
 from itertools import chain, pairwise
@@ -24,6 +22,7 @@ from typing import Any, ClassVar, NamedTuple
 from harness.crash_states.changes import matches
 from harness.crash_states.model import numbered
 from harness.crash_states.states import positions
+from harness.experiments.iofaults.classes import END, PointClasses, Resolution
 from harness.io_trace.recorder import IoOperation, Kind
 
 Row = dict[str, Any]
@@ -42,7 +41,7 @@ _NAMES = (Kind.RENAME, Kind.LINK, Kind.UNLINK, Kind.RMDIR)
 _NUMBER = re.compile(r"[0-9a-f]*\d[0-9a-f]*")
 
 
-class Group(NamedTuple):
+class Guide(NamedTuple):
     """Points at which the same thing happens. Twice the ``weight`` gives twice the share until they are used up."""
 
     weight: float
@@ -79,6 +78,9 @@ class InjectedFault(ABC):
     """True if the trials are derived from a recording."""
     model_suffix: ClassVar[str] = ""
     """Follows the name of the persistence model in tables."""
+    kills: ClassVar[int] = 0
+    losses: ClassVar[int] = 0
+    """The processes that are killed in a trial, and the power losses in it."""
 
     def __init_subclass__(cls) -> None:
         if "name" in vars(cls):
@@ -95,22 +97,16 @@ class InjectedFault(ABC):
         """Return every point of a recorded writer process: one before each operation, one after the last."""
         return positions(recording)
 
-    def groups(self, recording: Sequence[IoOperation]) -> list[Group]:
+    def guides(self, recording: Sequence[IoOperation]) -> list[Guide]:
         """Return the points that are drawn before others. Each point is in at most one group."""
         return by_role(recording, [(each.index, each.index) for each in numbered(recording)])
 
-
-def definition(recording: Sequence[IoOperation]) -> str:
-    """Return a digest of the operations by their roles, without notes and files that are never read."""
-    roles = Counter(
-        _role(operation)
-        for operation in recording
-        if operation.kind is not Kind.NOTE and not matches(operation.path, NEVER_READ)
-    )
-    return hashlib.sha256(repr(sorted(roles.items())).encode()).hexdigest()[:16]
+    def classes(self, points: PointClasses, variant: str, seed: int, resolution: Resolution) -> Mapping[int, str]:
+        """Return the class of each point. A point without one has no trial of its own."""
+        return dict(enumerate([*points.of_operations(resolution), END]))
 
 
-def drawn(points: Sequence[int], groups: Iterable[Group], rng: Random) -> list[int]:
+def drawn(points: Sequence[int], groups: Iterable[Guide], rng: Random) -> list[int]:
     """Return all of ``points`` in the order in which they are drawn. The order depends on ``rng`` alone."""
     there = set(points)
     ranked = []
@@ -143,7 +139,7 @@ def commits(recording: Sequence[IoOperation]) -> list[range]:
     ]
 
 
-def unsynced(recording: Sequence[IoOperation]) -> list[Group]:
+def unsynced(recording: Sequence[IoOperation]) -> list[Guide]:
     """Return the positions just before a sync or a change of names, and those after a change of names.
 
     The largest weights go to positions before the first sync after an acknowledgement, and to those within a commit.
@@ -155,10 +151,10 @@ def unsynced(recording: Sequence[IoOperation]) -> list[Group]:
     after_names = {each.index + 1 for each in operations if each.kind in _NAMES}
     others = [each for each in operations if each.index not in urgent and (each.kind in _NAMES or _is_sync(each))]
     return [
-        Group(4, sorted(urgent)),
+        Guide(4, sorted(urgent)),
         *_shared_out(4, [operation for operation in others if operation.index in inside]),
         *_shared_out(1, [operation for operation in others if operation.index not in inside]),
-        Group(1 / 2, sorted(after_names - urgent - {each.index for each in others})),
+        Guide(1 / 2, sorted(after_names - urgent - {each.index for each in others})),
     ]
 
 
@@ -166,15 +162,15 @@ def _is_sync(operation: IoOperation) -> bool:
     return operation.kind in _SYNCS or operation.synchronous
 
 
-def _shared_out(weight: float, operations: Sequence[IoOperation]) -> list[Group]:
+def _shared_out(weight: float, operations: Sequence[IoOperation]) -> list[Guide]:
     """Return the positions before ``operations``. Each role gets the same share of ``weight``, even a rare one."""
     roles: dict[tuple[str, ...], list[int]] = {}
     for operation in operations:
         roles.setdefault(_role(operation), []).append(operation.index)
-    return [Group(weight / len(roles), points) for points in roles.values()]
+    return [Guide(weight / len(roles), points) for points in roles.values()]
 
 
-def by_role(recording: Sequence[IoOperation], struck: Sequence[tuple[int, int]]) -> list[Group]:
+def by_role(recording: Sequence[IoOperation], struck: Sequence[tuple[int, int]]) -> list[Guide]:
     """Return the points of ``struck``, grouped by the role of the operation that each one strikes.
 
     An operation of every commit has weight 1, one of every fifth commit weight 1/5. All before the first commit
@@ -198,8 +194,8 @@ def by_role(recording: Sequence[IoOperation], struck: Sequence[tuple[int, int]])
         else:
             (opening if at < first else elsewhere).append(point)
     number = max(1, len(set(within.values())))
-    inside = [Group(len(found_in[role]) / number, points) for role, points in roles.items()]
-    return [*inside, Group(1 / 2, opening), Group(1 / 5, elsewhere)]
+    inside = [Guide(len(found_in[role]) / number, points) for role, points in roles.items()]
+    return [*inside, Guide(1 / 2, opening), Guide(1 / 5, elsewhere)]
 
 
 def _role(operation: IoOperation) -> tuple[str, ...]:

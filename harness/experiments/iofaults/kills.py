@@ -5,18 +5,22 @@ from __future__ import annotations
 import errno
 import random
 import signal
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import count
 
 from harness.checkers.prefix import DETECTING, Found, PrefixFinding, Promised, breach
 from harness.crash_states.changes import matches
 from harness.crash_states.files import Tree
-from harness.experiments.iofaults.fault import NEVER_READ, NOTHING, Group, InjectedFault, Plan, Row, by_role
+from harness.crash_states.model import numbered
+from harness.experiments.iofaults.classes import PointClasses, Resolution
+from harness.experiments.iofaults.fault import NEVER_READ, NOTHING, Guide, InjectedFault, Plan, Row, by_role
 from harness.experiments.iofaults.workshop import Life, Workshop
 from harness.io_trace.recorder import IoOperation, Kind, read_recording
 from harness.processes.fork_server import ForkServerError
 
+SHORT = "SHORT"
+"""The variant in which a write transfers less than it should."""
 _TEARS = 2
 _SECTOR_BYTES = 512
 _SHORT_BYTES, _ALWAYS_SHORT_BYTES = 7, 505
@@ -54,6 +58,7 @@ class KillBefore(_InWriter):
 
     name = "kill"
     words = "killed before each I/O operation"
+    kills = 1
     points_per_subset = 120
 
     def explore(self, shop: Workshop, points: Sequence[int], only: str) -> Iterator[Row]:
@@ -69,6 +74,7 @@ class TornWrite(_InWriter):
 
     name = "tear"
     words = "killed inside a write"
+    kills = 1
     points_per_subset = 60
     several_at_a_point = True
     from_recording = True
@@ -82,8 +88,14 @@ class TornWrite(_InWriter):
                         description = f"killed {length} bytes into operation {point}"
                         yield self._row(shop, point, str(length), ["Tear", point, length], description)
 
-    def groups(self, recording: Sequence[IoOperation]) -> list[Group]:
+    def guides(self, recording: Sequence[IoOperation]) -> list[Guide]:
         return by_role(recording, [(each.index, each.index) for each in recording if each.kind is Kind.WRITE])
+
+    def classes(self, points: PointClasses, variant: str, seed: int, resolution: Resolution) -> Mapping[int, str]:
+        """Return the class of each write that can be torn."""
+        writes = (each.index for each in points.recording if each.kind is Kind.WRITE and len(each.data) > 1)
+        of = points.of_operations(resolution)
+        return {point: of[point] for point in writes}
 
 
 class KillTwice(InjectedFault):
@@ -95,6 +107,7 @@ class KillTwice(InjectedFault):
 
     name = "kill_twice"
     words = "killed, and again in its recovery"
+    kills = 2
     points_per_subset = 6
     several_at_a_point = True
     from_recording = True
@@ -107,17 +120,12 @@ class KillTwice(InjectedFault):
                 yield shop.row(point, "", f"killed before operation {point}", promises, so_far)
                 continue
             crashed = Tree.read(shop.root)
-            again = int(only or 0)
-            if again < 0:
+            if only and int(only) < 0:
                 raise ValueError("the first operation is 0")
-            passed_over = frozenset[int]() if only else _idle(_recovery(shop, crashed))
-            killed = True
-            while killed:
-                if again not in passed_over:
-                    killed, row = _killed_again(shop, crashed, promises, point, again)
-                    yield row
-                again += 1
-                if only:
+            for again in [int(only)] if only else _second_kills(shop, crashed, point):
+                killed, row = _killed_again(shop, crashed, promises, point, again)
+                yield row
+                if not killed:
                     break
 
 
@@ -129,20 +137,26 @@ class FailingCall(_InWriter):
     points_per_subset = 60
     variants = (
         *(f"{error} {how}" for error in ("EIO", "ENOSPC", "EDQUOT") for how in ("once", "lasting")),
-        "SHORT once",
-        "SHORT lasting",
+        f"{SHORT} once",
+        f"{SHORT} lasting",
     )
     promise = "error"
 
     def explore(self, shop: Workshop, points: Sequence[int], only: str) -> Iterator[Row]:
         error, how = shop.case.variant.split(" ")
         for point in points:
-            if error == "SHORT":
+            if error == SHORT:
                 lasting = how == "lasting"
                 plan: Plan = ["Short", point, _ALWAYS_SHORT_BYTES if lasting else _SHORT_BYTES, lasting]
             else:
                 plan = ["Fail", point, getattr(errno, error), how == "lasting"]
             yield self._row(shop, point, "", plan, f"{error} at operation {point}, {how}")
+
+    def classes(self, points: PointClasses, variant: str, seed: int, resolution: Resolution) -> Mapping[int, str]:
+        """Return the class of each call; only a write can be short."""
+        of = enumerate(zip(numbered(points.recording), points.of_operations(resolution), strict=True))
+        writes_only = variant.startswith(SHORT)
+        return {point: name for point, (each, name) in of if each.kind is Kind.WRITE or not writes_only}
 
     def promised(self, shop: Workshop, life: Life) -> Promised:
         """After a single error, a process that follows the advice completes its work."""
@@ -185,6 +199,18 @@ def _recovery(shop: Workshop, crashed: Tree) -> Sequence[IoOperation]:
         shop.renew()
         return ()
     return read_recording(recording) if recovered.status == 0 else ()
+
+
+def _second_kills(shop: Workshop, crashed: Tree, point: int) -> Iterable[int]:
+    """Return the operations of a recovery from ``crashed`` at which to kill it: all, or as many as the case bounds."""
+    recovery = _recovery(shop, crashed)
+    idle = _idle(recovery)
+    most = shop.case.states_per_position
+    if most is None or not recovery:
+        return (at for at in count() if at not in idle)
+    worthwhile = [each.index for each in numbered(recovery) if each.index not in idle]
+    rng = random.Random(f"second kill {shop.seed} {point}")
+    return sorted(rng.sample(worthwhile, min(most, len(worthwhile))))
 
 
 def _crashed(shop: Workshop, point: int) -> tuple[Promised, PrefixFinding]:

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import random
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import groupby
 from types import MappingProxyType
+from typing import NamedTuple
 
 from harness.budget import DEFAULT, NIGHT, SMOKE
 from harness.experiments.iofaults.case import IoFaultCase
+from harness.experiments.iofaults.classes import Resolution
 from harness.experiments.iofaults.damage import AtRest
-from harness.experiments.iofaults.fault import Group, drawn
-from harness.experiments.iofaults.kills import FailingCall
+from harness.experiments.iofaults.fault import IO_FAULTS as INJECTED
+from harness.experiments.iofaults.fault import Guide, drawn
+from harness.experiments.iofaults.kills import SHORT, FailingCall
 from harness.experiments.iofaults.subjects import (
     OFFSET_IMPORTS,
     ONLINE_UPGRADE,
@@ -21,7 +26,7 @@ from harness.experiments.iofaults.subjects import (
     subjects,
 )
 from harness.mutants import IO_FAULTS
-from harness.report.coverage import Covered
+from harness.report.coverage import Coverage, Group
 from harness.scenario import Grid, cut_to, set_to
 from harness.typed_maps import IN_TURN, PLAIN
 from harness.workloads.suggestion import check_known
@@ -44,10 +49,17 @@ class PlannedCase:
     seed: int
     points_max: int | None = None
     scenario: str = ""
-    night: int | None = None
-    """The seed that draws the points instead of ``seed``, those first that no night has tried; None for no night."""
-    covered: Covered | None = None
-    """The points that earlier nights have tried."""
+    coverage: Coverage | None = field(default=None, compare=False)
+    """The classes that earlier runs have tried, which come last; None to draw by the seed alone."""
+
+    @property
+    def group(self) -> Group:
+        """The group of its classes."""
+        return group_of(self.case)
+
+    def last_tried(self, name: str) -> int:
+        """Return the number of the last run that tried a class; 0 for none."""
+        return 0 if self.coverage is None else self.coverage.last_tried(self.group, name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +79,59 @@ class PlannedMutant:
     scenario: str = ""
     profile: str = ""
     measured: bool = False
+    last_tried: int = field(default=0, compare=False)
+    """The number of the last run that tried it; 0 for none."""
+
+    @property
+    def group(self) -> Group:
+        """The group of its class."""
+        return group_of(case_of(self.mutant, self.subject, self.fault))._replace(experiment=MUTANTS)
+
+    @property
+    def name(self) -> str:
+        """The name of its class."""
+        return self.mutant if self.found else f"{self.mutant}, not to be seen"
+
+
+class Turn(NamedTuple):
+    """When a point is tried: the first points of classes not tried with this code, of others, and further points."""
+
+    part: int
+    last_tried: int = 0
+
+
+MUTANTS = "mutants"
+"""The name under which the trials of mutants are in the coverage."""
+NEW, KNOWN, FURTHER = 0, 1, 2
+"""The parts of an order of points."""
+FIRST = Turn(NEW)
+
+
+def group_of(case: IoFaultCase) -> Group:
+    """Return the group of the classes of a case. Errors that happen alike are one fault: their numbers take turns."""
+    fault = case.fault_and_variant
+    if case.fault == FailingCall.name:
+        error, how = case.variant.split(" ")
+        fault = f"{case.fault} {'short' if error == SHORT else how}"
+    return Group("iofaults", case.subject, case.level, fault)
+
+
+def resolution_of(case: IoFaultCase) -> Resolution:
+    """Return how finely the points of a case are divided, so that a night can try each class.
+
+    Most finely for kills and power loss under the model that promises are checked against, and, at DISK, for the faults
+    in which a single call site shows. A task below DISK counts by kinds of operations: its stores are also tried alone.
+    """
+    at_disk = case.level == LEVEL
+    if case.subject in (*TASKS, *OFFSET_IMPORTS) and not at_disk:
+        return Resolution.KIND if case.fault_and_variant in _FINE else Resolution.STEP
+    if case.fault_and_variant in _FINE or (at_disk and case.fault_and_variant in _FINE_AT_DISK):
+        return Resolution.SITE
+    return Resolution.KIND if at_disk or case.fault in ("tear", "error") else Resolution.STEP
+
+
+_FINE = ("kill", "power names")
+_FINE_AT_DISK = ("tear", "power strict", *(f"error {variant}" for variant in FailingCall.variants if "once" in variant))
 
 
 _MOST_TRIED = ("kill", "tear", "power names")
@@ -127,7 +192,7 @@ class IoFaultGrid(Grid):
     def _case(self, fault: str, subject: str, level: str, seed: int) -> IoFaultCase:
         kind, _, variant = fault.partition(" ")
         records = kind_in_turn(subject, level, f"{kind} {variant}".strip(), seed)
-        states = self.states_per_position if kind in ("power", "failed_sync") else None
+        states = self.states_per_position if INJECTED[kind].several_at_a_point and kind != "tear" else None
         return IoFaultCase(subject, level, kind, variant, records=records, states_per_position=states)
 
 
@@ -144,7 +209,7 @@ class IoFaultSize:
     measured_seeds: int
     """The number of seeds with which the default profile's own trials are run for each mutant. In the default profile
     it is one for kills, if it kills at every I/O operation."""
-    variation_points_max: Mapping[str, int]
+    variation_points_max: Mapping[str, int | None]
     """The number of points for variations of a subject that is tried at DISK: other pairs of engines, other levels. The
     key is the fault with its variant, else the fault, else an empty string."""
     unseen_points_max: int | None
@@ -199,15 +264,15 @@ SIZES: Mapping[str, IoFaultSize] = MappingProxyType(
         ),
         NIGHT: IoFaultSize(
             grids=(
-                _tried("kill", "tear", "power names", "power journal", "power strict", "power torn-sectors"),
-                _tried(*_ERRORS, *_DAMAGES),
-                _tried("kill_twice", "failed_sync names", "failed_sync strict"),
-                _tried("power_twice", points_max=64),
+                _tried("kill", "tear", *_ERRORS),
+                _tried("power names", "power strict", "power torn-sectors", "power journal", states=6),
+                _tried("kill_twice", "power_twice", "failed_sync names", "failed_sync strict", states=4),
+                _tried(*_DAMAGES, at=_DISK),
             ),
             task_points_max=None,
             measured_seeds=20,
-            variation_points_max={"kill": 200, "": 48},
-            unseen_points_max=None,
+            variation_points_max={"": None},
+            unseen_points_max=48,
         ),
     }
 )
@@ -217,8 +282,19 @@ def planned_cases(name: str, seed: int, chosen: Sequence[str] | None = None) -> 
     """Return the cases of the profile ``name`` (smoke, default, night), of all subjects or the ``chosen`` backends."""
     backends = None if chosen is None else tuple(chosen)
     cases = [item for grid in SIZES[name].grids for item in replace(grid, backends=backends).trials(seed)]
+    if name == NIGHT:
+        cases = [item for item in cases if _has_turn(item.case, seed)]
     bounded = [(item, _points_max(name, item)) for item in cases]
     return [replace(item, points_max=most) for item, most in bounded if most != 0]
+
+
+def _has_turn(case: IoFaultCase, seed: int) -> bool:
+    """Return False if another variant of the fault stands for its classes at this seed."""
+    if case.fault != FailingCall.name:
+        return True
+    alike = [other for other in FailingCall.variants if group_of(replace(case, variant=other)) == group_of(case)]
+    place = seed + [name for name, _ in subjects()].index(case.subject)
+    return alike[place % len(alike)] == case.variant
 
 
 def _points_max(name: str, item: PlannedCase) -> int | None:
@@ -303,25 +379,47 @@ def kind_in_turn(subject: str, level: str, fault: str, seed: int) -> str:
     return IN_TURN[(turn + seed) % len(IN_TURN)]
 
 
-def in_turn(item: PlannedCase, points: Sequence[int], groups: Iterable[Group] = ()) -> list[int]:
-    """Return the points to explore, in the order in which the seed draws them."""
+def in_turn(
+    item: PlannedCase, points: Sequence[int], guides: Iterable[Guide] = (), classes: Mapping[int, str] | None = None
+) -> list[tuple[Turn, int]]:
+    """Return the points to explore, in order, with their turns.
+
+    The seed draws them. Then one point of each class comes first: of those that were not tried with this code, and of
+    those that were tried longest ago. Without ``classes`` the order is the drawn one. Points without a class are left
+    out.
+    """
     case = item.case
-    seed = item.seed if item.night is None else item.night
-    choose = random.Random(f"points {seed} {case.subject} {case.level} {case.fault} {case.variant}")
-    return drawn(points, groups, choose)[: item.points_max]
+    choose = random.Random(f"points {item.seed} {case.subject} {case.level} {case.fault} {case.variant}")
+    order = drawn(points, guides, choose)
+    if classes is None:
+        return [(Turn(FURTHER), point) for point in order[: item.points_max]]
+    met: Counter[str] = Counter()
+    turns = []
+    for point in order:
+        if point in classes:
+            name = classes[point]
+            last = item.last_tried(name)
+            part = FURTHER if met[name] else KNOWN if last else NEW
+            turns.append((Turn(part, last if part == KNOWN else met[name]), point))
+            met[name] += 1
+    return sorted(turns, key=lambda each: each[0])[: item.points_max]
 
 
-def in_rounds(order: Sequence[int], width: int) -> list[Sequence[int]]:
+def in_rounds(order: Sequence[tuple[Turn, int]], width: int) -> list[tuple[Turn, list[int]]]:
     """Divide the points of ``order`` into ascending subsets, of which the first are small and have the first points.
 
-    So a run that its time ends early has tried the first points of every case. The widths double, up to ``width``.
+    So a run that its time ends early has tried the first points of every case. The widths double, up to ``width``. The
+    points of a subset have the same part of the order; its turn is that of its first point.
     """
-    parts: list[Sequence[int]] = []
-    at, size = 0, max(1, width // FIRST_ROUND)
-    while at < len(order):
-        parts.append(sorted(order[at : at + size]))
-        at, size = at + size, min(width, 2 * size)
-    return parts
+    rounds: list[tuple[Turn, list[int]]] = []
+    for _, group in groupby(order, key=lambda each: each[0].part):
+        of_part = list(group)
+        at, size = 0, max(1, width // FIRST_ROUND)
+        while at < len(of_part):
+            points = of_part[at : at + size]
+            rounds.append((points[0][0], sorted(point for _, point in points)))
+            at, size = at + size, min(width, 2 * size)
+    return rounds
 
 
 def _is_chosen(subject: str, chosen: Sequence[str] | None) -> bool:

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import errno
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from random import Random
@@ -25,12 +25,13 @@ from harness.checkers.prefix import Demand, Found, PrefixFinding, Promised, dema
 from harness.crash_states.files import ROOT, Tree
 from harness.crash_states.model import FolderModel, numbered
 from harness.crash_states.states import Depth, Description, Distinct, State, distinct, positions, rebuild, said, states
+from harness.experiments.iofaults.classes import PointClasses, Resolution
 from harness.experiments.iofaults.fault import (
     NEVER_READ,
     NOTHING,
     STRICT,
     TORN_SECTORS,
-    Group,
+    Guide,
     InjectedFault,
     Loss,
     Plan,
@@ -59,6 +60,7 @@ class PowerLoss(InjectedFault):
 
     name = "power"
     words = "power lost"
+    losses = 1
     points_per_subset = 96
     variants: ClassVar[tuple[str, ...]] = ("names", "journal", STRICT, TORN_SECTORS)
     loss = Loss.UNSYNCED
@@ -79,8 +81,12 @@ class PowerLoss(InjectedFault):
         for state in distinct(recording, Tree(), _within(recording, points), model, shop.seed, depth):
             yield _checked(shop, recording, _Cut.of(state), state.tree) | {"states": state.states}
 
-    def groups(self, recording: Sequence[IoOperation]) -> list[Group]:
+    def guides(self, recording: Sequence[IoOperation]) -> list[Guide]:
         return unsynced(recording)
+
+    def classes(self, points: PointClasses, variant: str, seed: int, resolution: Resolution) -> Mapping[int, str]:
+        """Return the class of each position, by what is pending there."""
+        return dict(enumerate(points.of_positions(resolution)))
 
 
 class PowerLossTwice(PowerLoss):
@@ -88,6 +94,7 @@ class PowerLossTwice(PowerLoss):
 
     name = "power_twice"
     words = "power lost, and again in its recovery"
+    losses = 2
     points_per_subset = 4
     variants = ("names",)
     model_suffix = ", twice"
@@ -121,9 +128,20 @@ class PowerLossTwice(PowerLoss):
                 continue
             recovery = read_recording(again)
             check_maps(recovery)
-            for state in distinct(recovery, base, positions(recovery), model, shop.seed, _SECOND_STATES):
+            for state in distinct(
+                recovery, base, _second_losses(shop, recovery, first), model, shop.seed, _SECOND_STATES
+            ):
                 if second_loss in ("", state.description.to_json()):
                     yield _checked(shop, recording, first, state.tree, state.description) | {"states": state.states}
+
+
+def _second_losses(shop: Workshop, recovery: Sequence[IoOperation], first: _Cut) -> Sequence[int]:
+    """Return the positions of a recovery at which power is lost again: all, or as many as the case bounds."""
+    there = positions(recovery)
+    most = shop.case.states_per_position
+    if most is None or most >= len(there):
+        return there
+    return sorted(Random(f"second loss {shop.seed} {first.to_json(None)}").sample(there, most))
 
 
 def _within(recording: Sequence[IoOperation], points: Sequence[int]) -> list[int]:
@@ -184,6 +202,8 @@ class FailedSync(InjectedFault):
 
     name = "failed_sync"
     words = "a sync fails, a kill, and power lost later"
+    kills = 1
+    losses = 1
     points_per_subset = 4
     variants = ("names", STRICT)
     loss = Loss.UNSYNCED
@@ -212,8 +232,13 @@ class FailedSync(InjectedFault):
     def points(self, recording: Sequence[IoOperation], variant: str, seed: int) -> range:
         return range(len(syncs(recording)))
 
-    def groups(self, recording: Sequence[IoOperation]) -> list[Group]:
+    def guides(self, recording: Sequence[IoOperation]) -> list[Guide]:
         return by_role(recording, list(enumerate(syncs(recording))))
+
+    def classes(self, points: PointClasses, variant: str, seed: int, resolution: Resolution) -> Mapping[int, str]:
+        """Return the class of each sync."""
+        of = points.of_operations(resolution)
+        return {point: of[at] for point, at in enumerate(syncs(points.recording))}
 
 
 class _Lives:

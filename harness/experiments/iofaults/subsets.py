@@ -15,13 +15,20 @@ from pathlib import Path
 from harness.budget import NEVER, Deadline, TimeOverError
 from harness.checkers.prefix import Found
 from harness.experiments.iofaults.case import IoFaultCase, repeat_command
-from harness.experiments.iofaults.fault import IO_FAULTS, Group, Row, definition
+from harness.experiments.iofaults.classes import PointClasses
+from harness.experiments.iofaults.fault import IO_FAULTS, Guide, Row
 from harness.experiments.iofaults.plan import (
+    FIRST,
+    FURTHER,
+    KNOWN,
+    NEW,
     PlannedCase,
     PlannedMutant,
+    Turn,
     case_of,
     in_rounds,
     in_turn,
+    resolution_of,
 )
 from harness.experiments.iofaults.workshop import Workshop
 from harness.folders import ROOT
@@ -55,15 +62,15 @@ class Recorded:
     """A summary of a recording: the points of each fault, and the writes that it misses.
 
     ``error`` is the reason why there is no recording, or "". ``points`` is the number of points by fault and variant.
-    ``groups`` holds, by fault, the points that are drawn first.
+    ``guides`` holds, by fault, the points that are drawn first. ``classes`` are the points of each class, by fault and
+    variant.
     """
 
     points: Mapping[str, int] = field(default_factory=dict)
-    groups: Mapping[str, Sequence[Group]] = field(default_factory=dict)
+    guides: Mapping[str, Sequence[Guide]] = field(default_factory=dict)
     blind_spots: str = ""
     error: str = ""
-    definition: str = ""
-    """A digest of the I/O operations that the points count, in any order: threads of an engine change the order."""
+    classes: Mapping[str, Mapping[str, Sequence[int]]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +91,10 @@ class Subset:
     blind_spots: str = ""
     planned_mutant: PlannedMutant | None = None
     error: str = ""
-    definition: str = ""
+    classes: Mapping[str, Sequence[int]] = field(default_factory=dict)
+    """The classes of the points with their points; in the first subset of a case also the others, with none."""
+    turn: Turn = FIRST
+    """When it is to be explored, among all subsets."""
 
 
 def make_recording(writer: RecordedWriter, file: Path, fork_server: ForkServer | None = None) -> Recorded:
@@ -102,19 +112,24 @@ def make_recording(writer: RecordedWriter, file: Path, fork_server: ForkServer |
     finally:
         beside.unlink(missing_ok=True)
     unseen = sorted({Path(operation.path).name for operation in recording if operation.kind is Kind.MAP_WRITABLE})
-    points = {
-        f"{name} {variant}".rstrip(): len(fault.points(recording, variant, writer.seed))
-        for name, fault in IO_FAULTS.items()
-        for variant in fault.variants
-    }
-    first = {name: fault.groups(recording) for name, fault in IO_FAULTS.items()}
-    return Recorded(points, first, ", ".join(unseen), "", definition(recording))
+    known = PointClasses(recording)
+    points, classes = {}, {}
+    for name, fault in IO_FAULTS.items():
+        for variant in fault.variants:
+            case = replace(writer.case, fault=name, variant=variant)
+            points[case.fault_and_variant] = len(fault.points(recording, variant, writer.seed))
+            of = fault.classes(known, variant, writer.seed, resolution_of(case))
+            classes[case.fault_and_variant] = by_class(of)
+    guides = {name: fault.guides(recording) for name, fault in IO_FAULTS.items()}
+    return Recorded(points, guides, ", ".join(unseen), "", classes)
 
 
-def covered_key(case: IoFaultCase) -> tuple[str, str, str]:
-    """Return the experiment, the subject and the fault under which the points of a case are counted over nights."""
-    kind = f", {case.records}" if case.records else ""
-    return "iofaults", f"{case.subject} at {case.level}{kind}", case.fault_and_variant
+def by_class(classes: Mapping[int, str]) -> dict[str, list[int]]:
+    """Return the points of each class."""
+    points: dict[str, list[int]] = {}
+    for point, name in classes.items():
+        points.setdefault(name, []).append(point)
+    return points
 
 
 def subsets_of(
@@ -122,13 +137,15 @@ def subsets_of(
     recorded: Mapping[RecordedWriter, Recorded],
     recordings: Path,
 ) -> list[Subset]:
-    """Return all that is planned as tasks. Mutants come first, because their duration is not known in advance."""
+    """Return all that is planned as tasks, each with its turn."""
     subsets: list[Subset] = []
     work = list(planned)
     for each in work:
         if isinstance(each, PlannedMutant):
             mutant = case_of(each.mutant, each.subject, each.fault)
-            subsets.append(Subset(len(subsets), each.scenario, each.seed, mutant, planned_mutant=each))
+            part = FURTHER if each.measured else KNOWN if each.last_tried else NEW
+            turn = Turn(part, each.last_tried)
+            subsets.append(Subset(len(subsets), each.scenario, each.seed, mutant, planned_mutant=each, turn=turn))
     for each in work:
         if isinstance(each, PlannedCase):
             writer = RecordedWriter.of(each)
@@ -140,11 +157,10 @@ def subsets_of(
             of = recorded[writer]
             width = IO_FAULTS[case.fault].points_per_subset
             in_all = range(0 if of.error else of.points[case.fault_and_variant])
-            order = in_turn(each, in_all, of.groups.get(case.fault, ()))
-            # Points of another definition are new.
-            if each.night is not None and each.covered and each.covered.definition == of.definition:
-                order = sorted(order, key=each.covered.tried.__contains__)
-            parts = [()] if of.error else in_rounds(order, width)
+            classes = of.classes.get(case.fault_and_variant, {})
+            of_point = {point: name for name, points in classes.items() for point in points}
+            order = in_turn(each, in_all, of.guides.get(case.fault, ()), of_point)
+            parts = [(FIRST, ())] if of.error else in_rounds(order, width)
             subsets += [
                 Subset(
                     len(subsets) + place,
@@ -156,11 +172,16 @@ def subsets_of(
                     len(in_all),
                     of.blind_spots,
                     error=of.error,
-                    definition=of.definition,
+                    classes={**({} if place else dict.fromkeys(classes, ())), **by_class(_among(of_point, points))},
+                    turn=turn,
                 )
-                for place, points in enumerate(parts)
+                for place, (turn, points) in enumerate(parts)
             ]
     return subsets
+
+
+def _among(of_point: Mapping[int, str], points: Iterable[int]) -> dict[int, str]:
+    return {point: of_point[point] for point in points if point in of_point}
 
 
 def trial_rows(subset: Subset, fork_server: ForkServer | None, deadline: Deadline = NEVER) -> tuple[list[Row], int]:

@@ -7,6 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from harness import code
 from harness.experiments.iofaults.subjects.changelogs import ChangelogSubject, VersionLogSubject
 from harness.experiments.iofaults.subjects.directory_changes import (
     CheckpointSubject,
@@ -44,7 +45,7 @@ TASKS, OFFSET_IMPORTS = (*PAIRS, PUNCTUATION, ONLINE_UPGRADE), tuple(IMPORTS)
 class _Own(NamedTuple):
     """A subject that is no backend, and the durability levels at which it behaves differently."""
 
-    make: Callable[[Path, Durability], Subject]
+    make: partial[Subject]
     expected: Callable[[State], State]
     levels: tuple[Durability, ...]
 
@@ -95,6 +96,19 @@ def subjects() -> list[tuple[str, str]]:
         if level in backend.durabilities
     ]
     return [*carried, *((name, str(level)) for name, own in _OWN.items() for level in own.levels)]
+
+
+def modules_of(name: str) -> tuple[str, ...]:
+    """Return the modules whose code decides how a subject behaves; of all backends, if it is none itself."""
+    own = backends().get(name)
+    needed = [each for each in backends().values() if each.persistent] if own is None else [own]
+    adapter = () if own else (_OWN[name].make.func.__module__,)
+    return (
+        *adapter,
+        "stores.registry",
+        "stores.records",
+        *(module for each in needed for module in code.modules_of(each)),
+    )
 
 
 def shown(name: str, state: State, records: str = PLAIN) -> State:

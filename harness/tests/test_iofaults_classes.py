@@ -1,0 +1,168 @@
+"""Points at which the same thing happens are one class; one point of each class is tried before a second one."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness.experiment import Claim, Request
+from harness.experiments.iofaults.case import IoFaultCase
+from harness.experiments.iofaults.classes import PointClasses, Resolution, role
+from harness.experiments.iofaults.covered import seen_in
+from harness.experiments.iofaults.experiment import IoFaults
+from harness.experiments.iofaults.fault import IO_FAULTS
+from harness.experiments.iofaults.plan import (
+    FURTHER,
+    KNOWN,
+    NEW,
+    PlannedCase,
+    PlannedMutant,
+    in_turn,
+    planned_cases,
+    resolution_of,
+)
+from harness.experiments.iofaults.subjects import CHECKPOINT, modules_of, subjects
+from harness.experiments.iofaults.subsets import Recorded, RecordedWriter, subsets_of
+from harness.experiments.iofaults.workshop import Workshop
+from harness.io_trace.call_sites import FRAMES
+from harness.io_trace.recorder import Kind
+from harness.processes.fork_server import ForkServer, fork_server
+from harness.report.coverage import Coverage, Seen
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[ForkServer]:
+    """A fork server under the recorder."""
+    with fork_server(preload=True) as running:
+        assert running is not None
+        yield running
+
+
+def recorded(subject: str, level: str, seed: int, server: ForkServer) -> PointClasses:
+    with Workshop(IoFaultCase(subject, level, "kill", commits=12), seed, server) as shop:
+        return PointClasses(shop.recording())
+
+
+def test_each_operation_of_our_own_code_has_the_function_that_it_comes_from(server: ForkServer) -> None:
+    recording = recorded("sqlite-native", "DISK", 1, server).recording
+    sites = {each.site for each in recording if each.kind is Kind.RENAME}
+    assert sites
+    assert all(site.endswith(("> rename", "> replace")) and site.count(" > ") == FRAMES for site in sites)
+    assert {each.site.rpartition(" > ")[2] for each in recording if each.path.endswith("-wal")} >= {
+        "Connection.execute"
+    }
+    assert not any(each.site for each in recording if each.kind is Kind.NOTE)
+
+
+def test_threads_of_an_engine_have_no_call_site_and_the_role_of_their_file(server: ForkServer) -> None:
+    points = recorded("rocksdb-indexed-batch", "PROCESS", 1, server)
+    assert any(name.endswith(".sst, by a thread of the engine") for name in points.of_operations(Resolution.SITE))
+
+
+@pytest.mark.parametrize("fault", IO_FAULTS)
+def test_recordings_of_other_seeds_have_the_same_classes(fault: str, server: ForkServer) -> None:
+    first, second = (recorded("lmdb-native", "DISK", seed, server) for seed in (1, 2))
+    variant, resolution = IO_FAULTS[fault].variants[0], resolution_of(IoFaultCase("lmdb-native", "DISK", fault))
+    names = [{*IO_FAULTS[fault].classes(points, variant, 1, resolution).values()} for points in (first, second)]
+    assert names[0]
+    assert names[0] == names[1]
+
+
+def test_coarser_resolutions_have_fewer_classes(server: ForkServer) -> None:
+    points = recorded("sqlite-native", "DISK", 1, server)
+    for of in (points.of_operations, points.of_positions):
+        sizes = [len(set(of(resolution))) for resolution in Resolution]
+        assert sizes == sorted(sizes, reverse=True)
+        assert sizes[0] > sizes[-1]
+
+
+@pytest.mark.parametrize(
+    ("path", "name"), [("store/data.mdb", ".mdb"), ("a/000012.sst", ".sst"), ("MANIFEST-000005", "MANIFEST-#")]
+)
+def test_files_whose_names_differ_in_a_number_have_one_role(path: str, name: str) -> None:
+    assert role(path) == name
+
+
+CASE = IoFaultCase(CHECKPOINT, "DISK", "kill", commits=2)
+CLASSES = {point: f"class {point % 10}" for point in range(100)}
+
+
+def covering(*of_runs: list[str]) -> Coverage:
+    """Return what was tried if each run has tried these classes."""
+    coverage = Coverage()
+    group = PlannedCase(CASE, 1).group
+    for run, names in enumerate(of_runs, 1):
+        coverage.add([Seen(group, name, modules_of(CHECKPOINT), 1) for name in names], run)
+    return coverage
+
+
+def test_one_point_of_each_class_comes_first_and_then_the_second_ones() -> None:
+    order = [point for _, point in in_turn(PlannedCase(CASE, 1), range(100), (), CLASSES)]
+    for at in range(0, 100, 10):
+        assert {CLASSES[point] for point in order[at : at + 10]} == set(CLASSES.values())
+
+
+def test_classes_that_no_run_has_tried_come_first_and_then_those_tried_longest_ago() -> None:
+    coverage = covering(["class 1", "class 2"], ["class 3"], ["class 2"])
+    turns = in_turn(PlannedCase(CASE, 1, coverage=coverage), range(100), (), CLASSES)
+    assert [turn.part for turn, _ in turns[:11]] == [NEW] * 7 + [KNOWN] * 3 + [FURTHER]
+    assert [CLASSES[point] for _, point in turns[7:10]] == ["class 1", "class 3", "class 2"]
+    assert {CLASSES[point] for _, point in turns[:7]} == set(CLASSES.values()) - {"class 1", "class 2", "class 3"}
+
+
+def test_points_that_have_no_class_are_not_tried() -> None:
+    assert {point for _, point in in_turn(PlannedCase(CASE, 1), range(200), (), CLASSES)} == set(CLASSES)
+
+
+def test_a_run_begins_with_new_classes_of_all_cases_and_new_mutants(tmp_path: Path) -> None:
+    other = PlannedCase(IoFaultCase(CHECKPOINT, "DISK", "error", "EIO once", commits=2), 1)
+    known = PlannedCase(CASE, 1, coverage=covering([f"class {number}" for number in range(10)]))
+    points = {name: [point for point, of in CLASSES.items() if of == name] for name in CLASSES.values()}
+    summary = Recorded({"kill": 100, "error EIO once": 100}, classes={"kill": points, "error EIO once": points})
+    tried = PlannedMutant("no-sync", CHECKPOINT, "power", 1, last_tried=3)
+
+    def each(function: object, writers: Sequence[Any]) -> list[Any]:
+        return [(summary.points, summary.guides, "", "", summary.classes) for _ in writers]
+
+    prepared = IoFaults().prepare([known, other, tried], tmp_path, each)
+    parts = [subset.turn.part for subset in prepared]  # type: ignore[union-attr]
+    assert parts == sorted(parts)
+    assert {subset.case.fault for subset in prepared if subset.turn.part == NEW} == {"error"}  # type: ignore[union-attr]
+
+
+def test_only_explored_points_try_their_classes(tmp_path: Path) -> None:
+    item = PlannedCase(CASE, 1)
+    points = {name: [point for point, of in CLASSES.items() if of == name] for name in CLASSES.values()}
+    planned = subsets_of([item], {RecordedWriter.of(item): Recorded({"kill": 100}, classes={"kill": points})}, tmp_path)
+    rows = [row for subset in planned for row in IoFaults().untried(subset)]
+    rows[1]["classes"] = json.dumps({"class 4": [4, 14], "class 5": []})
+    trial = {"kind": "operation", **CASE.columns, "slice": rows[1]["slice"], "expected": False, "result": "lost"}
+    rows.append({**trial, "scenario": "", "seed": 1, "point": 14, "repeat": "again"})
+    seen = seen_in(IoFaults().finish([], rows, Claim("")))
+    assert {each.name for each in seen} == set(CLASSES.values())
+    assert [(each.name, each.points, each.kills, each.failure) for each in seen if each.points] == [
+        ("class 4", 2, 1, "again")
+    ]
+
+
+def test_a_plan_with_a_coverage_knows_when_each_mutant_was_tried() -> None:
+    mutant = next(each for each in IoFaults().plan(Request("night", 1)) if isinstance(each, PlannedMutant))
+    coverage = Coverage()
+    coverage.add([Seen(mutant.group, mutant.name, modules_of(mutant.subject), 1)], 7)
+    plan = IoFaults().plan(Request("night", 1, coverage=coverage))
+    known = {each.last_tried for each in plan if isinstance(each, PlannedMutant) and each == mutant}
+    assert known == {7}
+
+
+def test_kills_count_by_call_site_everywhere_but_in_tasks_below_disk() -> None:
+    assert all(
+        resolution_of(item.case) is Resolution.SITE
+        for item in planned_cases("night", 1)
+        if item.case.level == "DISK" and item.case.fault in ("kill", "tear")
+    )
+    assert resolution_of(IoFaultCase("stream-task", "PROCESS", "kill")) is Resolution.KIND
+    assert len(subjects()) > 50
