@@ -381,6 +381,11 @@ class GroupMember(Closeable):
     def poll(self, wait_s: float) -> None:
         """Take part in the group, for up to ``wait_s`` seconds. Call it again and again: it calls the listener."""
 
+    @property
+    def has_joined(self) -> bool:
+        """True once the group has taken this member in, as far as ``poll`` has seen."""
+        return True
+
     @abstractmethod
     def addresses(self) -> Mapping[TopicPartition, str]:
         """Return the address of the member that has each partition. Members that gave none are left out.

@@ -7,9 +7,10 @@ OpenTelemetry's SDK can use that exporter (``stores.telemetry.opentelemetry``).
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import accumulate
 from typing import Any
+from wsgiref.types import WSGIApplication
 
 from stores.errors import StoreUnavailableError
 from stores.extras import advice
@@ -18,7 +19,7 @@ from stores.metrics import LATENCY_BOUNDS_S, LatencyHistogram, MetricKind
 from stores.telemetry import Instrument, MetricsRegistry
 
 try:
-    from prometheus_client import CollectorRegistry, start_http_server
+    from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest, start_http_server
     from prometheus_client.metrics_core import Metric
     from prometheus_client.registry import Collector
 except ImportError as error:
@@ -60,12 +61,20 @@ class PrometheusEndpoint(Closeable):
     takes a free one. Raises: StoreUnavailableError where the port can't be had.
     """
 
-    def __init__(self, registry: MetricsRegistry, *, host: str = "127.0.0.1", port: int = PORT) -> None:
-        collectors = CollectorRegistry()
-        collectors.register(PrometheusCollector(registry))
+    def __init__(
+        self,
+        registry: MetricsRegistry,
+        *,
+        host: str = "127.0.0.1",
+        port: int = PORT,
+        around: Callable[[WSGIApplication], WSGIApplication] | None = None,
+    ) -> None:
+        """Begin to serve. ``around`` returns an application that answers more paths, and passes on the others."""
         server: Any
         try:
-            server, self._thread = start_http_server(port, host, collectors)
+            server, self._thread = start_http_server(port, host, _collectors(registry))
+            if around is not None:
+                server.set_app(around(server.get_app()))
         except OSError as error:
             raise StoreUnavailableError(
                 f"metrics can't be served on {host}, port {port}: {error.strerror}. Choose another one"
@@ -78,6 +87,21 @@ class PrometheusEndpoint(Closeable):
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()
+
+
+CONTENT_TYPE = CONTENT_TYPE_LATEST
+"""The type of what ``exposition`` returns."""
+
+
+def exposition(registry: MetricsRegistry) -> bytes:
+    """Return all metrics of ``registry`` in Prometheus' text format."""
+    return generate_latest(_collectors(registry))
+
+
+def _collectors(registry: MetricsRegistry) -> CollectorRegistry:
+    collectors = CollectorRegistry()
+    collectors.register(PrometheusCollector(registry))
+    return collectors
 
 
 def _add_histogram(metric: Metric, labels: dict[str, str], histogram: LatencyHistogram) -> None:

@@ -12,7 +12,6 @@ import importlib
 import logging
 import os
 import sys
-import traceback
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -41,28 +40,24 @@ def main(argv: Sequence[str] | None = None, program: str = "python -m stores.wor
         "--list-properties", action=_ListProperties, nargs="?", choices=FORMS, help="list all properties, and exit"
     )
     options = parser.parse_args(argv)
-    logging.basicConfig(
-        level=logging.INFO if options.verbose else logging.WARNING, format="%(asctime)s %(name)s %(message)s"
-    )
-    if not options.verbose:
-        # It logs each attempt to connect. What that means for a task is logged with the task.
-        logging.getLogger("stores.changelog.kafka.client").setLevel(logging.CRITICAL)
     try:
         worker = Worker(find_application(options.application), read_properties(options.config))
     except StoreError as error:
         print(error, file=sys.stderr)
         return REFUSED
+    form = worker.settings.log_format
+    form.configure(logging.INFO if options.verbose else logging.WARNING)
+    if not options.verbose:
+        # It logs each attempt to connect. What that means for a task is logged with the task.
+        logging.getLogger("stores.changelog.kafka.client").setLevel(logging.CRITICAL)
     try:
         worker.run()
     except TaskNotReleasedError as error:
-        print(error, file=sys.stderr, flush=True)
+        form.report(error)
         os._exit(FAILED)  # A thread that does not end would be waited for.
-    except StoreError as error:
-        print("\n".join([str(error), *getattr(error, "__notes__", ())]), file=sys.stderr)
+    except Exception as error:
+        form.report(error)
         return REFUSED if isinstance(error, ConfigError) else FAILED
-    except Exception:
-        traceback.print_exc()  # It comes from the application's function.
-        return FAILED
     return 0
 
 

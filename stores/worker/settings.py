@@ -6,11 +6,12 @@ In a file of properties a line is ``name=value``. Lines that are empty or begin 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from os import PathLike
 from typing import Any, Self
+from wsgiref.types import WSGIApplication
 
 from stores.changelog.interface import Changelog
 from stores.changelog.partitioners import Partitioner
@@ -29,6 +30,7 @@ from stores.telemetry import MetricsRegistry
 from stores.telemetry.otlp import INTERVAL_S, OtlpExporter
 from stores.worker.definition import Definition, StoreSetting
 from stores.worker.foreign_names import check_foreign
+from stores.worker.log_format import LogFormat
 from stores.worker.queries.access import CERTIFICATE, KEY, TOKEN, AccessFiles, ServerAddress, server_address
 from stores.worker.queries.access import PROPERTY as SERVER
 from stores.worker.transaction_scope import TransactionScope
@@ -63,6 +65,8 @@ class WorkerSettings:
     """The time in which the worker leaves after SIGTERM. In Kafka also that after which a dead worker is detected."""
     status_interval_s: float = 10.0
     """The time between two status lines, in seconds; 0 for none."""
+    log_format: LogFormat = LogFormat.TEXT
+    """The form of what the command writes to the standard error."""
     scope: TransactionScope = TransactionScope.TASK
     instance_id: str | None = None
     """The name of this worker in the group, by which it gets its tasks back after a restart; None for none."""
@@ -211,21 +215,24 @@ def read_properties(path: str | PathLike[str]) -> dict[str, str]:
 _log = logging.getLogger(__name__)
 
 
-def exports_metrics(settings: WorkerSettings) -> bool:
-    """Return True if the properties ask for an exporter."""
-    return settings.metrics_port is not None or settings.otlp_endpoint is not None
-
-
 @contextmanager
-def exported_metrics(settings: WorkerSettings, application: str, registry: MetricsRegistry) -> Iterator[None]:
-    """Export the metrics of ``registry`` during the block. Raises: ConfigError if a port can't be had."""
+def exported_metrics(
+    settings: WorkerSettings,
+    application: str,
+    registry: MetricsRegistry,
+    around: Callable[[WSGIApplication], WSGIApplication] = lambda metrics: metrics,
+) -> Iterator[None]:
+    """Export the metrics of ``registry`` during the block; ``around`` adds paths to the port of Prometheus.
+
+    Raises: ConfigError if a port can't be had.
+    """
     with ExitStack() as exporters:
         if settings.metrics_port is not None:
             from stores.telemetry.prometheus import PrometheusEndpoint
 
             host = settings.metrics_host
             try:
-                endpoint = PrometheusEndpoint(registry, host=host, port=settings.metrics_port)
+                endpoint = PrometheusEndpoint(registry, host=host, port=settings.metrics_port, around=around)
             except StoreUnavailableError as error:
                 raise ConfigError(f"properties {METRICS_PORT} and {METRICS_HOST}: {error}") from error
             exporters.enter_context(endpoint)

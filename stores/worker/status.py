@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import threading
 import time
 from collections.abc import Callable
@@ -10,7 +9,9 @@ from dataclasses import dataclass
 from typing import Self
 
 from stores.changelog.interface import Changelog
+from stores.contract.levels import Level
 from stores.errors import StoreError
+from stores.worker.log_format import LogFormat
 from stores.worker.running_task import TaskStatus
 from stores.worker.standbys import StandbyStatus
 
@@ -20,6 +21,21 @@ NO_TASKS = (
 )
 
 NOT_READY = "0 tasks: they begin when the global stores have been read"
+
+
+class WorkerState(Level):
+    """The state of a worker, as its probes have it."""
+
+    STARTING = "starting"
+    """It has not joined the group, or reads its global stores."""
+    RESTORING = "restoring"
+    """A task that it has is not open yet."""
+    RUNNING = "running"
+    """All tasks that it has process records; there may be none."""
+    ENDING = "ending"
+    """It commits and closes its tasks."""
+    FAILED = "failed"
+    """It ends because of an error."""
 
 
 @dataclass(frozen=True)
@@ -34,6 +50,7 @@ class WorkerStatus:
     """The offsets that they lacked at the last look; None while they are not open."""
     global_ready: bool = True
     """False until tasks may read them."""
+    state: WorkerState = WorkerState.RUNNING
 
     @property
     def running(self) -> int:
@@ -53,8 +70,11 @@ class WorkerStatus:
         return sum(lags) if len(lags) == len(self.standbys) else None
 
 
+_ENDINGS = {WorkerState.ENDING: "ending", WorkerState.FAILED: "ending after an error"}
+
+
 class StatusLine:
-    """Writes the line to the standard error each ``interval_s``, on a thread of its own; 0 for never.
+    """Writes the line each ``interval_s`` with ``write``, on a thread of its own; 0 for never.
 
     ``server`` is the address of the queries, which the line then names.
     """
@@ -66,8 +86,9 @@ class StatusLine:
         changelog: Changelog,
         interval_s: float,
         server: str = "",
+        write: Callable[[str], None] = LogFormat.TEXT.write,
     ) -> None:
-        self._status, self._changelog = status, changelog
+        self._status, self._changelog, self._write = status, changelog, write
         self._begin = f"{application}: queries at {server}, " if server else f"{application}: "
         self._interval_s = interval_s
         self._ended = threading.Event()
@@ -97,6 +118,8 @@ class StatusLine:
             more = f"; {len(status.standbys)} standby copies, lag {_shown(status.standby_lag)}"
         if status.global_stores:
             more += f"; global stores: lag {_shown(status.global_lag)}"
+        if status.state in _ENDINGS:
+            return f"{self._begin}{_ENDINGS[status.state]}, {len(status.tasks)} tasks to close{more}"
         if not status.tasks:
             return f"{self._begin}{NO_TASKS if status.global_ready else NOT_READY}{more}"
         parts = [f"{len(status.tasks)} tasks"]
@@ -119,7 +142,7 @@ class StatusLine:
 
     def _run(self) -> None:
         while not self._ended.wait(self._interval_s):
-            print(self.line(), file=sys.stderr, flush=True)
+            self._write(self.line())
 
 
 def _shown(lag: int | None) -> str:

@@ -8,7 +8,6 @@ The owner of a partition runs the task, which reads the same partition of all it
 from __future__ import annotations
 
 import logging
-import os
 import signal
 import threading
 import time
@@ -33,10 +32,12 @@ from stores.tasks.task import StreamTask
 from stores.telemetry import MetricsRegistry
 from stores.worker.definition import Definition, prepared_topics
 from stores.worker.local_copies import Cleaner, LocalCopies
+from stores.worker.log_format import LogFormat
+from stores.worker.probes import with_probes
 from stores.worker.running_task import MakeTask, TaskStatus
-from stores.worker.settings import WorkerSettings, exported_metrics, exports_metrics, read_properties
+from stores.worker.settings import WorkerSettings, exported_metrics, read_properties
 from stores.worker.standbys import Standbys
-from stores.worker.status import StatusLine, WorkerStatus
+from stores.worker.status import StatusLine, WorkerState, WorkerStatus
 from stores.worker.stream_thread import GlobalThread, StreamThread
 from stores.worker.transaction_scope import TransactionScope
 
@@ -74,7 +75,7 @@ class Worker:
             raise TypeError(f"a worker has an Application, not {type(application).__name__}")
         self.application = application
         self.settings = WorkerSettings.from_properties(application, properties)
-        self._metrics = MetricsRegistry() if metrics is None and exports_metrics(self.settings) else metrics
+        self._metrics = MetricsRegistry() if metrics is None else metrics
         self._instance = self.settings.instance_id or uuid4().hex
         """The name of this worker in transactional IDs: unique among those that run at the same time."""
         self._stopped = threading.Event()
@@ -83,7 +84,7 @@ class Worker:
         self._global: GlobalThread | None = None
         self._global_stores: GlobalStores | None = None
         self._leading: dict[str, int] = {}
-        self._ended = False
+        self._joined = self._ended = False
 
     def run(self) -> None:
         """Work until ``stop``, SIGTERM or SIGINT; then commit, close all tasks and leave the group.
@@ -94,7 +95,10 @@ class Worker:
         Raises: ConfigError if a topic is missing or has too few partitions; ChangelogError if another application uses
         the group; the error of a task or of the global stores, after the other tasks have committed.
         """
-        with Signals(self.stop), ExitStack() as resources:
+        exported = exported_metrics(
+            self.settings, self.application.name, self._metrics, lambda metrics: with_probes(metrics, self.status)
+        )
+        with Signals(self.stop, self.settings.log_format), exported, ExitStack() as resources:
             changelog = self.settings.open_changelog()
             resources.callback(changelog.close)
             self._leading = prepared_topics(self.application, changelog, fencing=self._fences)
@@ -116,7 +120,17 @@ class Worker:
         tasks = tuple(status for thread in self._threads for status in thread.status())
         lag = None if self._global is None else self._global.lag
         ready = self._global is None or self._global.await_ready(0)
-        return WorkerStatus(tasks, standbys, len(self.application.global_stores), lag, ready)
+        state = self._state(tasks, ready=ready)
+        return WorkerStatus(tasks, standbys, len(self.application.global_stores), lag, ready, state)
+
+    def _state(self, tasks: Collection[TaskStatus], *, ready: bool) -> WorkerState:
+        if self._failures():
+            return WorkerState.FAILED
+        if self._stopped.is_set():
+            return WorkerState.ENDING
+        if not self._joined or not ready:
+            return WorkerState.STARTING
+        return WorkerState.RUNNING if all(task.running for task in tasks) else WorkerState.RESTORING
 
     def task_status(self, task_id: TaskId) -> TaskStatus | None:
         """Return the state of a task that this worker has, None if it does not have it. For any thread."""
@@ -183,11 +197,16 @@ class Worker:
         budget = MemoryBudget(self.settings.tasks.store.uncommitted_max_bytes)
         endpoint = self._endpoint(changelog)
         server = "" if endpoint is None else str(endpoint.address)
-        status = StatusLine(self.application.name, self.status, changelog, self.settings.status_interval_s, server)
+        status = StatusLine(
+            self.application.name,
+            self.status,
+            changelog,
+            self.settings.status_interval_s,
+            server,
+            self.settings.log_format.write,
+        )
         try:
             with ExitStack() as resources:
-                if self._metrics is not None:
-                    resources.enter_context(exported_metrics(self.settings, self.application.name, self._metrics))
                 if endpoint is not None:
                     resources.enter_context(endpoint)
                 self._global = self._begin_global_stores(changelog)
@@ -249,6 +268,7 @@ class Worker:
         while not self._stopped.is_set() and not self._failures():
             try:
                 member.poll(_POLL_S)
+                self._joined = self._joined or member.has_joined
             except ChangelogTimeoutError as error:
                 _log.warning("%s", error)
 
@@ -313,6 +333,8 @@ class Worker:
             self,
             settings.query_partitioner,
             settings.access,
+            self.status,
+            self._metrics,
         )
 
     def _end_threads(self) -> None:
@@ -357,8 +379,7 @@ class Worker:
                 on_error=processor.on_error,
                 on_restore=on_restore,
             )
-            if self._metrics is not None:
-                self._metrics.add(task)
+            self._metrics.add(task)
             return task
 
         return make
@@ -386,8 +407,8 @@ class Application(Definition):
 class Signals:
     """Calls ``stop`` at the first SIGTERM or SIGINT in the block. The second one ends the process."""
 
-    def __init__(self, stop: Callable[[], None]) -> None:
-        self._stop = stop
+    def __init__(self, stop: Callable[[], None], form: LogFormat) -> None:
+        self._stop, self._form = stop, form
         self._before: dict[int, Any] = {}
 
     def __enter__(self) -> None:
@@ -401,6 +422,5 @@ class Signals:
     def _first(self, number: int, frame: FrameType | None) -> None:
         for each in self._before:
             signal.signal(each, signal.SIG_DFL)
-        # Not print(): the handler may interrupt one.
-        os.write(2, b"The worker begins to end. A second signal ends it immediately.\n")
+        self._form.write("The worker begins to end. A second signal ends it immediately.")
         self._stop()

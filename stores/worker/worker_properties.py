@@ -8,6 +8,7 @@ from stores.changelog.partitioners import PARTITIONERS, partitioner_named
 from stores.extras import check_extra
 from stores.settings import SAME, Known, Property, one_of
 from stores.telemetry.otlp import checked_endpoint
+from stores.worker.log_format import LogFormat
 from stores.worker.queries.access import CERTIFICATE, KEY, PORT_MAX, TOKEN
 from stores.worker.queries.access import PROPERTY as SERVER
 from stores.worker.queries.query_request import PARTITIONER
@@ -119,7 +120,7 @@ WORKER_PROPERTIES: Known = {
         "server",
         str,
         "HOST:PORT, or PORT on loopback",
-        "the address of queries from other processes (extra http)",
+        "the address of queries from other processes, and of /livez, /readyz and /metrics (extra http)",
         "the same name; the application serves it",
         default=_NOT_SET,
     ),
@@ -138,11 +139,18 @@ WORKER_PROPERTIES: Known = {
         "none: `queryMetadataForKey` takes a partitioner",
         default=_NOT_SET,
     ),
+    "log.format": Property(
+        "log_format",
+        LogFormat,
+        one_of(LogFormat),
+        "the form of the standard error of the command: text, or one JSON object a line",
+        "none: the application configures its logging",
+    ),
     METRICS_PORT: Property(
         "metrics_port",
         _port,
         f"a port from 0 to {PORT_MAX}, 0 for a free one",
-        "the port on which Prometheus reads the metrics (extra prometheus)",
+        "the port of /metrics for Prometheus, and of /livez and /readyz (extra prometheus)",
         _REPORTERS,
         default=_NOT_SET,
     ),

@@ -230,14 +230,17 @@ class KafkaGroupMember(GroupMember):
             if self._fencing is None or time.monotonic() >= ends:
                 return
 
+    @property
+    def has_joined(self) -> bool:
+        return bool(self._name)
+
     def _poll(self, wait_s: float) -> None:
         self._cluster.check_open()
         try:
             message = self._consumer.poll(wait_s)
         except KafkaException as exception:
             raise self._failure(error_of(exception)) from None
-        if self._keeps_copies:
-            self._name = self._consumer.memberid()
+        self._name = self._consumer.memberid()
         error = None if message is None else message.error()
         if error is None or error.code() == KafkaError._MAX_POLL_EXCEEDED:
             return  # The next polls lose the partitions, and join again.

@@ -16,14 +16,25 @@ import bottle
 from stores.changelog.interface import GroupMember
 from stores.changelog.partitioners import Partitioner
 from stores.config import StoreConfig
-from stores.errors import ChangelogTimeoutError, ProducerFencedError, StoreClosedError, StoreError, StoreRestoringError
+from stores.errors import (
+    ChangelogTimeoutError,
+    ConfigError,
+    ProducerFencedError,
+    StoreClosedError,
+    StoreError,
+    StoreRestoringError,
+)
+from stores.extras import check_extra
 from stores.interface import Closeable
+from stores.telemetry import MetricsRegistry
 from stores.worker.definition import Definition
+from stores.worker.probes import LIVE, READY, with_probes
 from stores.worker.queries.access import AccessFiles, Instances, ServerAddress
 from stores.worker.queries.parameters import RETRY_AFTER_S, Refused, shortened
 from stores.worker.queries.query_request import QueriedStore
 from stores.worker.queries.server import Listener, QueryServer
 from stores.worker.queries.store_queries import LocalReads, LocalTasks, StoreQueries
+from stores.worker.status import WorkerStatus
 
 _log = logging.getLogger(__name__)
 
@@ -40,8 +51,12 @@ class QueryEndpoint(Closeable):
         tasks: LocalTasks,
         partitioner: Partitioner | None,
         access: AccessFiles,
+        status: Callable[[], WorkerStatus] = WorkerStatus,
+        metrics: MetricsRegistry | None = None,
     ) -> None:
         """Begin to answer. ``configs`` are those of the stores, ``topics`` the numbers of partitions, both by name.
+
+        Probes are answered from ``status``, without the token. ``/metrics`` has ``metrics``.
 
         Raises: ConfigError if the address can't be had, or the files of ``access`` do not fit.
         """
@@ -63,7 +78,8 @@ class QueryEndpoint(Closeable):
         for name, described in application.global_stores.items():
             stores[name] = QueriedStore(name, -1, [described.topic], 1, configs[name], is_global=True)
         queries = StoreQueries(application.name, str(self.address), stores, self._local, self._instances, partitioner)
-        self._server = QueryServer(guarded(routes_of(queries, self.address, access.scheme)), listener, tls)
+        routes = routes_of(queries, self.address, access.scheme, metrics)
+        self._server = QueryServer(with_probes(guarded(routes), status), listener, tls)
 
     def joined(self, member: GroupMember) -> None:
         """Ask this member of the group where partitions are that are not here."""
@@ -85,10 +101,12 @@ _PASSING = (StoreRestoringError, StoreClosedError, ProducerFencedError, Changelo
 _METHODS = "GET, HEAD"
 
 
-def routes_of(queries: StoreQueries, address: ServerAddress, scheme: str = "http") -> Any:
+def routes_of(
+    queries: StoreQueries, address: ServerAddress, scheme: str = "http", metrics: MetricsRegistry | None = None
+) -> Any:
     """Return the WSGI application that answers queries at ``address``, and those of others by ``scheme``.
 
-    For any thread.
+    With ``metrics`` it answers Prometheus, too. For any thread.
     """
     routes: Mapping[str, Callable[..., str]] = {
         "/stores": queries.index,
@@ -100,6 +118,8 @@ def routes_of(queries: StoreQueries, address: ServerAddress, scheme: str = "http
     application = bottle.Bottle()
     for path, query in routes.items():
         application.route(path, "GET", callback=_callback(query, address, scheme))
+    if metrics is not None:
+        application.route("/metrics", "GET", callback=lambda: _exposition(metrics, address))
     application.default_error_handler = _unrouted
     return application
 
@@ -123,6 +143,19 @@ def _callback(query: Callable[..., str], address: ServerAddress, scheme: str) ->
     return answer
 
 
+def _exposition(metrics: MetricsRegistry, address: ServerAddress) -> Any:
+    try:
+        _check_host(address)
+        check_extra("prometheus")
+    except Refused as refused:
+        return _refusal(refused)
+    except ConfigError as error:
+        return _refusal(Refused(501, str(error)))
+    from stores.telemetry.prometheus import CONTENT_TYPE, exposition
+
+    return bottle.HTTPResponse(exposition(metrics), 200, {**_HEADERS, "Content-Type": CONTENT_TYPE})
+
+
 def _refusal(refused: Refused, scheme: str = "http") -> Any:
     headers = dict(_HEADERS)
     if refused.status == 503:
@@ -140,7 +173,8 @@ def _unrouted(error: Any) -> Any:
     """Answer a request that has no route, or that bottle itself refuses."""
     request = bottle.request
     if error.status_code == 404:
-        return _refusal(Refused(404, f"no such path {shortened(request.path)}: paths begin with /stores"))
+        paths = f"/stores, {LIVE}, {READY} and /metrics"
+        return _refusal(Refused(404, f"no such path {shortened(request.path)}: there are {paths}"))
     if error.status_code == 405:
         return _refusal(Refused(405, f"queries are asked with GET, not {shortened(request.method)}"))
     return _refusal(Refused(error.status_code, str(error.status_line)))
