@@ -6,18 +6,22 @@ from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from typing import Any
 
+from harness.answer import first_screen
 from harness.answer.choice import Choice, busy_notice, choices
+from harness.answer.frontier import landscapes
 from harness.answer.history import HISTORY_FILE, Line, others, timelines
+from harness.answer.losses import WORSE, loss_table, losses
 from harness.answer.results import HOW_PICKED, choice_table, left_out_of, problems_of, summary_table
+from harness.answer.updates import updates
 from harness.report import text
-from harness.report.charts import Chart
+from harness.report.charts import LOOKS
 from harness.report.coverage_page import coverage_sentences
 from harness.report.drawing import KeyEntry, backend_mark
 from harness.report.environment import machine_kind, machine_page, origin
 from harness.report.figures import Figures
 from harness.report.markup import inline, to_html
 from harness.report.page import HOW, Page, PageFinding
-from harness.report.ratios import ratio_finding, ratio_sentence, ratio_table
+from harness.report.ratios import missed_table, ratio_finding, ratio_sentence, ratio_table
 from harness.report.text import LEVELS, MEANING
 from harness.report.web_page import Section, assemble, chart_html, key_html
 
@@ -31,6 +35,11 @@ _NEVER_PROVEN = (
     "Figures are those of one machine. On others the ratios are more alike than the numbers.",
     "A check that found nothing in the trials of this run proves nothing about trials that were not made.",
 )
+_CORRECT_US = """\
+**Is a figure wrong?** Open an issue of this project with the output of `make bench` on your machine: the table that it
+prints, and the folder of the run that it names. A figure that turns out to be wrong is measured again. *What changed*
+then says which figures differ.
+"""
 
 
 def browser_page(
@@ -44,24 +53,34 @@ def browser_page(
     backends = environment["backends"]
     picks = choices(figures, backends)
     names = [page.name for page in pages if page.body]
-    past = [chart for chart in timelines(history, environment) if chart.filled()]
-    plots = [(page, [chart for chart in page.plots if chart.filled()]) for page in pages if page.body]
+    points = landscapes(figures, backends)
     sections = [
         Section("answer", "The answer", _answer(picks, names)),
+        Section("losses", "Where it loses", _losses(figures, names)),
         Section("proven", "What was proven", _proven(figures, pages, names)),
         Section("not-proven", "What was not proven", _not_proven(picks, figures, pages, facts, names)),
         Section("side-by-side", "All backends side by side", _side_by_side(figures, backends, names)),
-        Section("plots", "Plots", _plots([each for each in plots if each[1]], backends), folded=True),
-        *([Section("history", "History", _history(past, others(history, environment)), folded=True)] if past else []),
+        Section("plots", "Plots", _plots(pages, backends), folded=True),
+        *([Section("history", "What changed", _updates(history, environment), folded=True)] if history else []),
         Section("ratios", "Ratios", _ratios(figures, names), folded=True),
         Section("tables", "All tables", _tables(pages, names), folded=True),
-        Section("machine", "The machine", _machine(facts, environment), folded=True),
+        Section("machine", "The machine, and how to correct us", _machine(facts, environment), folded=True),
     ]
-    data = {"backends": sorted(backends), "origin": _short_origin(facts, environment)}
-    return assemble(_TITLE, _head(picks, figures, facts, environment), sections, data)
+    sentences = (first_screen.compared(figures, points, environment), first_screen.proven(pages))
+    first = (
+        f"{first_screen.lead((*sentences, first_screen.to_take(picks)), names)}"
+        f'<div class="first">{first_screen.picture(points)}{first_screen.picker(points)}</div>{_matrix(pages)}'
+    )
+    data = {
+        "backends": sorted(backends),
+        "origin": _short_origin(facts, environment),
+        "looks": list(LOOKS),
+        "picker": first_screen.picker_data(points, picks),
+    }
+    return assemble(_TITLE, _head(figures, facts, environment), first, sections, data)
 
 
-def _head(found: Sequence[Choice], figures: Figures, facts: Mapping[str, Any], environment: Mapping[str, Any]) -> str:
+def _head(figures: Figures, facts: Mapping[str, Any], environment: Mapping[str, Any]) -> str:
     sentences = (busy_notice(figures), problems_of(facts))
     notes = [note for note in sentences if note]
     parts = [f'<p class="origin">{inline(origin(facts, environment))}</p>']
@@ -126,30 +145,55 @@ def _side_by_side(figures: Figures, backends: Mapping[str, Mapping[str, Any]], n
     return "\n".join(to_html(table.markdown(), names) for table in tables if table.rows)
 
 
-def _plots(plots: Sequence[tuple[Page, Sequence[Chart]]], backends: Iterable[str]) -> str:
+def _losses(figures: Figures, names: Sequence[str]) -> str:
+    missed = [row for row in figures["ratio"] if row["met"] is False]
+    found = losses(figures)
+    parts = [
+        "No backend is the best one everywhere. Two lists say where one loses: thresholds on ratios that were missed, "
+        f"and cells of a table in which a backend is more than {WORSE:g} times worse than the best one.\n",
+        missed_table(figures).markdown() if missed else "No threshold that the run decides was missed.\n",
+        loss_table(found).folded() if found else "No cell has such a backend.\n",
+    ]
+    return to_html("\n".join(parts), names, "losses")
+
+
+def _matrix(pages: Sequence[Page]) -> str:
+    return "".join(chart_html(chart) for page in pages if page.body for chart in page.plots if chart.kind == "matrix")
+
+
+def _plots(pages: Sequence[Page], backends: Iterable[str]) -> str:
     looks = key_html([KeyEntry(backend_mark(name), name) for name in sorted(backends)])
     parts = [
         '<form id="filters" class="filters" aria-label="What the plots show"></form>',
         f'<div id="looks">{looks}</div>',
     ]
-    for page, own in sorted(plots, key=lambda each: any(chart.kind == "matrix" for chart in each[1])):
-        parts.append(f'<h3>{escape(page.title)}</h3>\n<p class="soft">{inline(page.shows[0])}</p>')
-        parts += [chart_html(plot) for plot in own]
+    for page in pages:
+        own = [chart for chart in page.plots if chart.kind != "matrix" and chart.filled()]
+        if page.body and own:
+            parts.append(f'<h3>{escape(page.title)}</h3>\n<p class="soft">{inline(page.shows[0])}</p>')
+            parts += map(chart_html, own)
     return "\n".join(parts)
 
 
-def _history(past: Sequence[Chart], elsewhere: int) -> str:
+def _updates(history: Sequence[Line], environment: Mapping[str, Any]) -> str:
+    """Return what each whole run changed, and the figures of those on machines of this kind."""
+    dated = "".join(f"* {update.words}\n" for update in updates(history))
+    past = [chart_html(chart) for chart in timelines(history, environment) if chart.filled()]
     words = (
-        "Whole runs on machines of this kind, the oldest at the left, under their commits. A star marks a commit with "
-        "local changes. The filters of the plots hold here too."
+        "Each whole run is compared with the one before it on a machine of the same kind. A figure has changed if the "
+        "intervals of both runs have nothing in common.\n"
     )
-    if elsewhere:
-        words += f" {elsewhere} runs on other kinds of machines are in {HISTORY_FILE} alone."
-    return "\n".join([f'<p class="soft">{words}</p>', *map(chart_html, past)])
+    charted = (
+        "The plots show the runs on machines of this kind, the oldest at the left, under their commits. A star marks a "
+        "commit with local changes. The filters of the plots hold here too.\n"
+    )
+    if elsewhere := others(history, environment):
+        charted += f" {elsewhere} runs on other kinds of machines are in {HISTORY_FILE} alone.\n"
+    return "\n".join([to_html(f"{words}\n{dated}\n{charted if past else ''}", ()), *past])
 
 
 def _machine(facts: Mapping[str, Any], environment: Mapping[str, Any]) -> str:
-    return to_html(machine_page(facts, environment).partition("\n")[2], ())
+    return to_html(f"{machine_page(facts, environment).partition(chr(10))[2]}\n{_CORRECT_US}", ())
 
 
 def _ratios(figures: Figures, names: Sequence[str]) -> str:

@@ -25,6 +25,8 @@ from harness.report.text import LEVELS
 from stores.errors import ConfigError
 
 HISTORY_FILE = "history.jsonl"
+_CHARTED, _RUNS_CHARTED = ("records_per_s", "ready_s"), 8
+"""The page has a limited size; a sentence names each figure of another measure that has changed."""
 _CURE = "correct it, or restore the file from its repository"
 
 
@@ -107,10 +109,13 @@ def history_text(history: Iterable[Line]) -> str:
 
 
 def timelines(history: Sequence[Line], environment: Mapping[str, Any]) -> list[Chart]:
-    """Return a chart of each measure, from the runs on machines of the same kind."""
+    """Return a chart of speed and one of recovery, from the last runs on machines of the same kind.
+
+    There are none with a single run.
+    """
     kind = machine_kind(environment)
-    runs = [line for line in history if line.machine == kind]
-    charts = [_timeline(runs, measure) for measure in MEASURES]
+    runs = [line for line in history if line.machine == kind][-_RUNS_CHARTED:]
+    charts = [_timeline(runs, measure) for measure in MEASURES if measure.name in _CHARTED] if len(runs) > 1 else []
     return [chart for chart in charts if chart.panels]
 
 

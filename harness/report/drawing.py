@@ -30,7 +30,8 @@ _OUTLINES: Mapping[str, str] = {
     "cross": "m-1.6-4.8h3.2v3.2h3.2v3.2h-3.2v3.2h-3.2v-3.2h-3.2v-3.2h3.2z",
     BAR: "m-1-6h2v12h-2z",
 }
-SHAPES = "<defs>" + "".join(f'<path id="m-{name}" d="M0 0{path}"/>' for name, path in _OUTLINES.items()) + "</defs>"
+_ID: Mapping[str, str] = {name: f"m{place}" for place, name in enumerate(_OUTLINES)}
+SHAPES = "<defs>" + "".join(f'<path id="{_ID[name]}" d="M0 0{path}"/>' for name, path in _OUTLINES.items()) + "</defs>"
 """The definitions of the shapes of marks: once in a file, or in a page."""
 
 
@@ -91,10 +92,20 @@ def backend_mark(backend: str) -> str:
     return mark_svg(look(backend).shape, 11, 6, f"m {backend_class(backend)}")
 
 
+def mark_id(shape: str) -> str:
+    """Return the identifier of a shape in ``SHAPES``."""
+    return _ID[shape]
+
+
 def mark_svg(shape: str, x: float, y: float, classes: str, more: str = "") -> str:
     """Return a mark of a shape, which is one of ``SHAPES``, with its middle at a place."""
     above = f' y="{y:.0f}"' if y else ""
-    return f'<use class="{classes}" href="#m-{shape}" x="{x:.0f}"{above}{more}/>'
+    return f'<use class="{classes}" href="#{mark_id(shape)}" x="{x:.0f}"{above}{more}/>'
+
+
+def subject_of(backend: str) -> str:
+    """Return the attribute that names what is measured; "" for a backend of ``LOOKS``, which has its class."""
+    return "" if backend in LOOKS else f' data-b="{escape(backend)}"'
 
 
 def draw(charts: Iterable[Chart], folder: Path) -> list[str]:
@@ -157,12 +168,13 @@ def _row(marks: Sequence[Mark], name: str, scale: AxisScale, place: int) -> str:
     y = _TOP + _ROW * place + _ROW / 2
     moved = f'transform="translate(0 {y:g})"'
     if not marks:
-        words = f'<text class="s" x="{scale.start:.0f}" y="4">not measured</text>'
-        return f'<g class="row" data-b="{escape(name)}" {moved}><text class="s" y="4">{escape(name)}</text>{words}</g>'
+        words = f'<text class="s" y="4">{escape(_shortened(name))}</text>'
+        words += f'<text class="s" x="{scale.start:.0f}" y="4">not measured</text>'
+        return f'<g class="row {backend_class(name)}"{subject_of(name)} {moved}>{words}</g>'
     backend = marks[0].backend
     values = " \N{MIDDLE DOT} ".join(short(mark.value) for mark in marks)
     return (
-        f'<g class="row {backend_class(backend)}" data-b="{escape(backend)}" {moved}>'
+        f'<g class="row {backend_class(backend)}"{subject_of(backend)} {moved}>'
         f'<text y="4">{escape(_shortened(name))}</text>{"".join(_dot(mark, scale) for mark in marks)}'
         f'<text class="e" x="{WIDTH}" y="4">{values}</text></g>'
     )
@@ -232,7 +244,7 @@ def _line(marks: Sequence[Mark], places: Mapping[str, float], scale: AxisScale) 
     path = "M" + "L".join(f"{places[mark.step]:.0f} {scale.at(mark.value):.0f}" for mark in marks)
     drawn = "".join(_point(mark, places[mark.step], scale) for mark in marks)
     backend = marks[0].backend
-    return f'<g class="{backend_class(backend)}" data-b="{escape(backend)}"><path class="l" d="{path}"/>{drawn}</g>'
+    return f'<g class="{backend_class(backend)}"{subject_of(backend)}><path class="l" d="{path}"/>{drawn}</g>'
 
 
 def _point(mark: Mark, x: float, scale: AxisScale) -> str:
@@ -263,7 +275,7 @@ def _matrix_row(marks: Sequence[Mark], steps: Sequence[str], place: int, left: f
     paths = (_cells(ranks, rank, left, (WIDTH - left) / len(steps)) for rank in range(1, len(CellResult)))
     counts = " ".join(_counts(cells.get(step)) for step in steps)
     return (
-        f'<g class="row {backend_class(backend)}" data-b="{escape(backend)}" data-c="{counts}" '
+        f'<g class="row {backend_class(backend)}"{subject_of(backend)} data-c="{counts}" '
         f'transform="translate(0 {_MATRIX_TOP + _ROW * place})">'
         f'<text y="14">{escape(_shortened(backend))}</text>{"".join(paths)}</g>'
     )

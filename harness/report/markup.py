@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import zlib
+from base64 import b64encode
 from collections.abc import Callable, Collection, Iterator, Sequence
 from html import escape, unescape
 from typing import Any
@@ -17,6 +19,8 @@ _PAGE_LINK = re.compile(r"([\w-]+)\.md(?:#(.+))?$")
 _TAG = re.compile(r"</?(?:details|summary|code|br)>")
 """The HTML that a report has in its Markdown. None of them has attributes."""
 _DITTO = '"'
+_PLAIN_MAX = 2_000
+"""Lines of more characters are compressed: they are most of a page's size."""
 Cells = list[list[Token]]
 
 
@@ -26,8 +30,8 @@ def to_html(source: str, pages: Collection[str], name: str = "", deeper: int = 0
     ``name`` is the page that the text is of, and begins the identifiers of its titles and tables; "" is the first page.
     Titles are ``deeper`` by so many levels. Each table is in a box that scrolls by itself. A table with more rows than
     a report shows is lines of cells with tabs between them, of which a script makes the table. A quotation mark stands
-    for the cell above it. Other HTML than that of a report is shown as text: names and messages of errors
-    may look like it.
+    for the cell above it. Many such lines are compressed. Other HTML than that of a report is shown as text: names and
+    messages of errors may look like it.
     """
     parser = MarkdownIt("commonmark", {"html": True}).enable("table")
     tokens = parser.parse(source)
@@ -108,11 +112,22 @@ def _table(tokens: Sequence[Token], name: str, rendered: Callable[[Token], str])
     right = " ".join(f"r{place}" for place, style in enumerate(aligned, 1) if style == "text-align:right")
     attributes = f'class="scroll {right}" id="{name}"'
     if len(rows) > ROWS_SHOWN:
-        return f"<pre {attributes}>\n{_data([head, *rows])}</pre>\n"
+        return _long(_data([head, *rows]), len(rows), attributes, f"{name.rpartition('-table-')[0] or 'report'}.md")
     # End tags of cells and rows can be left out.
     titles = "".join(f'<th scope="col">{rendered(cell)}' for cell in head)
     body = "".join(f"<tr>{''.join(f'<td>{_apart(rendered(cell))}' for cell in row)}\n" for row in rows)
     return f"<div {attributes}><table><thead><tr>{titles}<tbody>{body}</table></div>\n"
+
+
+def _long(lines: str, rows: int, attributes: str, file: str) -> str:
+    """Return the lines of a long table as they are, or compressed with a link to the page that has them."""
+    if len(lines) <= _PLAIN_MAX:
+        return f"<pre {attributes}>\n{escape(lines, quote=False)}</pre>\n"
+    packed = b64encode(zlib.compress(lines.encode(), 9)).decode()
+    return (
+        f'<div {attributes} data-packed="{packed}">This table has {rows} rows. A script unpacks it; without scripts, '
+        f'see <a href="{file}">{file}</a> beside this page.</div>\n'
+    )
 
 
 def _lines(tokens: Sequence[Token]) -> Iterator[list[Token]]:
@@ -138,7 +153,7 @@ def _data(lines: Sequence[Sequence[Token]]) -> str:
         pairs = zip(line, above, strict=True)
         parts.append("\t".join(_DITTO if cell == before and cell else cell for cell, before in pairs))
         above = line
-    return escape("\n".join(parts), quote=False)
+    return "\n".join(parts)
 
 
 def _html(content: str) -> Token:

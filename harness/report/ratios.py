@@ -105,6 +105,12 @@ _RATIOS = Listing(
 )
 
 
+def missed_table(figures: Figures) -> TextTable:
+    """Return the ratios that miss their threshold, with the reason where there is one."""
+    table = ratio_table(figures)
+    return table._replace(rows=[table.rows[place] for place in table.notable], notable=())
+
+
 def ratio_table(figures: Figures) -> TextTable:
     """Return each ratio with its threshold and its result. Those that miss their threshold are notable."""
     return _RATIOS.table(figures)

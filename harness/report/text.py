@@ -92,13 +92,16 @@ def failures(what: str, lines: Sequence[str]) -> str:
 
 
 LEVELS = ("CHANGELOG", "PROCESS", "DISK")
-MEANING = """\
-| level | a commit survives by itself |
-| --- | --- |
-| CHANGELOG | nothing: after a crash the store is at some earlier commit, whole, and the changelog's tail is replayed |
-| PROCESS | a killed process |
-| DISK | power loss, by fsync in every commit |
-"""
+PROMISES = {
+    "CHANGELOG": "nothing: after a crash the store is at some earlier commit, whole, "
+    "and the changelog's tail is replayed",
+    "PROCESS": "a killed process",
+    "DISK": "power loss, by fsync in every commit",
+}
+"""The events that a commit survives by itself, by level."""
+
+
+MEANING = table(("level", "a commit survives by itself"), PROMISES.items())
 """The levels as a table in Markdown."""
 
 

@@ -13,10 +13,10 @@ from harness.report.charts import Chart, Panel
 from harness.report.drawing import SHAPE_STYLE, SHAPES, KeyEntry, key_of, panel_svg, style
 
 _FILES = files("harness.report.web")
-_SCRIPTS = ("theme.js", "tables.js", "filters.js", "charts.js")
+_SCRIPTS = ("theme.js", "tables.js", "filters.js", "picker.js", "charts.js")
 """In the order in which they run."""
 _COLUMNS_MAX = 16
-PANELS_MAX = 12
+PANELS_MAX = 9
 """A chart has no more panels on the page, whose size is limited; the tables have all figures."""
 
 
@@ -29,13 +29,17 @@ class Section(NamedTuple):
     folded: bool = False
 
 
-def assemble(title: str, head: str, sections: Sequence[Section], data: Mapping[str, Any]) -> str:
-    """Return the page. ``head`` is HTML below the title. ``data`` is what the scripts know: backends, the run."""
+def assemble(title: str, head: str, first: str, sections: Sequence[Section], data: Mapping[str, Any]) -> str:
+    """Return the page. ``head`` is HTML below the title, and ``first`` that before the contents.
+
+    ``data`` is what the scripts know: the backends, the run in words, and what the picker answers from.
+    """
     links = "\n".join(f'<li><a href="#{each.name}">{escape(each.title)}</a></li>' for each in sections)
     parts = "\n".join(_section(each) for each in sections)
     return Template(_text("page.html")).substitute(
         title=escape(title),
         head=head,
+        first=first,
         links=links,
         shapes=SHAPES,
         sections=parts,

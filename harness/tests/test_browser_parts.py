@@ -83,7 +83,7 @@ def test_html_that_a_report_writes_is_kept() -> None:
 
 
 def test_data_and_scripts_cannot_end_their_elements() -> None:
-    page = assemble("a < b", "", [Section("one", "One & only", "<p>x</p>")], {"said": "</script><!-- $title"})
+    page = assemble("a < b", "", "", [Section("one", "One & only", "<p>x</p>")], {"said": "</script><!-- $title"})
     found = re.search(r'<script type="application/json" id="data">(.*?)</script>', page, re.DOTALL)
     assert found is not None
     data = json.loads(found[1])
@@ -94,7 +94,7 @@ def test_data_and_scripts_cannot_end_their_elements() -> None:
 
 
 def test_the_page_names_no_address_that_it_would_ask() -> None:
-    page = assemble("t", "", [], {})
+    page = assemble("t", "", "", [], {})
     assert re.findall(r"(?:src|href)=[\"'](?!#|data:)[^\"']*", page) == []
     assert "default-src 'none'" in page
     assert "unsafe-eval" not in page

@@ -18,8 +18,8 @@ from harness.experiments.crash.report import crash_chart
 from harness.experiments.microbench.experiment import REPORT as STORES
 from harness.experiments.opening.report import REPORT as OPENINGS
 from harness.experiments.throughput.report import charts
-from harness.report.charts import LOOKS, OTHER, CellResult, Chart, Mark, Panel
-from harness.report.drawing import draw, key_of, panel_svg
+from harness.report.charts import BAR, LOOKS, OTHER, CellResult, Chart, Mark, Panel
+from harness.report.drawing import draw, key_of, mark_id, panel_svg
 from harness.report.scales import scale_of, tick_text
 from harness.tests.contrast import contrast
 from harness.tests.made_up_rows import SPEEDS, made_up_rows
@@ -189,9 +189,9 @@ def test_a_level_with_one_size_of_a_commit_has_a_panel_as_every_other() -> None:
 def test_the_median_has_the_shape_of_its_backend_and_the_99th_percentile_is_a_bar() -> None:
     chart = charts(all_figures(made_up_rows()))[1]
     svg = panel_svg(chart, chart.filled()[0])
-    assert svg.count('href="#m-bar"') == len(SPEEDS)
+    assert svg.count(f'href="#{mark_id(BAR)}"') == len(SPEEDS)
     for shape in {LOOKS[name].shape for name in SPEEDS}:
-        assert f'href="#m-{shape}"' in svg
+        assert f'href="#{mark_id(shape)}"' in svg
     assert [entry.words for entry in key_of(chart)][:2] == ["median", "99th percentile"]
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from harness.answer import write
-from harness.answer.history import HISTORY_FILE, read_history, timelines, with_run
+from harness.answer.history import HISTORY_FILE, Line, read_history, timelines, with_run
 from harness.answer.results import all_figures
 from harness.answer.write import check_results, write_report
 from harness.cli import USERS_MISTAKE, main
@@ -86,9 +86,13 @@ def test_a_run_that_is_not_whole_is_refused_by_the_history(tmp_path: Path, capsy
 def test_only_runs_on_machines_of_one_kind_are_beside_each_other() -> None:
     figures = all_figures(made_up_rows())
     other = {**ENVIRONMENT, "cpu": {**ENVIRONMENT["cpu"], "cores": 64}}
-    history = with_run([], figures, FACTS | {"whole": True, "commit": "1" * 40}, ENVIRONMENT)
-    history = with_run(history, figures, FACTS | {"whole": True, "commit": "2" * 40 + "+"}, other)
-    assert len(history) == 2
+    history: list[Line] = []
+    for day in ("2", "3"):
+        facts = FACTS | {"whole": True, "started": f"2026-01-0{day} 00:00 UTC"}
+        history = with_run(history, figures, facts | {"commit": "1" * 40}, ENVIRONMENT)
+        assert bool(timelines(history, ENVIRONMENT)) == (day == "3")
+        history = with_run(history, figures, facts | {"commit": "2" * 40 + "+"}, other)
+    assert len(history) == 4
     for machine, label in ((ENVIRONMENT, "1111111"), (other, "2222222*")):
         chart = timelines(history, machine)[0]
         assert chart.name == "history-records-per-s"

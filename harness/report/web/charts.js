@@ -6,7 +6,10 @@ const charts = (() => {
     if (Number.isNaN(value)) return text;
     return value.toLocaleString("en", Math.abs(value) >= 1000 ? { maximumFractionDigits: 0 } : { maximumSignificantDigits: 3 });
   };
-  const show = (text, x, y) => {
+  /* The keyboard's value stays beside its mark while the page scrolls; that of the pointer goes. */
+  let again = null;
+  const show = (text, x, y, renew = null) => {
+    again = renew;
     tip.textContent = text;
     tip.hidden = false;
     const { width, height } = tip.getBoundingClientRect();
@@ -25,7 +28,7 @@ const charts = (() => {
     return [...svg.querySelectorAll(".row")].filter((row) => row.style.display !== "none").flatMap((row) => {
       const middle = row.transform.baseVal[0].matrix.f + 10;
       return row.dataset.c.split(" ").flatMap((counts, at) => (counts === "-" ? [] : [{
-        subject: row.dataset.b, of: steps[at], numbers: counts === "0" ? ["not tried", "-"] : counts.split("/"),
+        subject: subjects.of(row), of: steps[at], numbers: counts === "0" ? ["not tried", "-"] : counts.split("/"),
         x: scale.e + (left + (at + 0.5) * width) * scale.a, y: scale.f + middle * scale.d,
       }]));
     });
@@ -33,7 +36,7 @@ const charts = (() => {
   const marksOf = (svg) => [...svg.querySelectorAll(".m")].filter((mark) => mark.getClientRects().length).map((mark) => {
     const box = mark.getBoundingClientRect();
     return {
-      subject: mark.dataset.s ?? mark.closest("[data-b]").dataset.b, of: mark.dataset.m ?? "",
+      subject: mark.dataset.s ?? subjects.of(mark.closest("g")), of: mark.dataset.m ?? "",
       numbers: mark.dataset.v.split(" "), x: box.x + box.width / 2, y: box.y + box.height / 2,
     };
   });
@@ -68,11 +71,15 @@ const charts = (() => {
       if (!values.length) return;
       event.preventDefault();
       at = at < 0 && step < 0 ? values.length - 1 : (at + step + values.length) % values.length;
-      show(told(svg, values[at]), values[at].x, values[at].y);
+      const place = () => {
+        const value = valuesOf(svg)[at];
+        if (value) show(told(svg, value), value.x, value.y, place);
+      };
+      place();
     });
     svg.addEventListener("blur", () => { at = -1; hide(); });
   };
-  document.addEventListener("scroll", hide, { passive: true });
+  document.addEventListener("scroll", () => (again && !tip.hidden ? again() : hide()), { passive: true });
 
   const titleOf = (svg) => svg.closest("figure").querySelector("figcaption").textContent;
   const shown = (plot) => [...plot.querySelectorAll("figure:not([hidden]) svg[data-kind]")];
@@ -106,7 +113,7 @@ const charts = (() => {
     const rows = [...svg.querySelectorAll(".row")];
     if (!rows.length) return;
     const [start, pitch, height] = [Number(svg.dataset.start ??= rows[0].transform.baseVal[0].matrix.f), 20, Number(svg.dataset.height ??= svg.viewBox.baseVal.height)];
-    const left = rows.filter((row) => hasBackend(row.dataset.b));
+    const left = rows.filter((row) => hasBackend(subjects.of(row)));
     left.forEach((row, place) => row.setAttribute("transform", `translate(0 ${start + place * pitch})`));
     svg.setAttribute("viewBox", `0 0 360 ${height - (rows.length - left.length) * pitch}`);
   };
@@ -117,12 +124,12 @@ const charts = (() => {
     let [left, all] = [0, 0];
     for (const plot of plots) {
       const none = plot.querySelector(".none");
-      for (const figure of plot.querySelectorAll("figure")) {
+      for (const figure of plot.querySelectorAll("figure.panel")) {
         const svg = figure.querySelector("svg[data-kind]");
-        const groups = [...svg.querySelectorAll("[data-b]")];
-        for (const group of groups) group.style.display = filters.hasBackend(group.dataset.b) ? "" : "none";
+        const groups = [...svg.querySelectorAll("g[class]")];
+        for (const group of groups) group.style.display = filters.hasBackend(subjects.of(group)) ? "" : "none";
         stack(svg, filters.hasBackend);
-        figure.hidden = !filters.holds(figure.dataset) || !groups.some((group) => filters.hasBackend(group.dataset.b));
+        figure.hidden = !filters.holds(figure.dataset) || !groups.some((group) => filters.hasBackend(subjects.of(group)));
         all += 1;
         left += !figure.hidden;
       }

@@ -94,14 +94,20 @@ const tables = (() => {
       return above;
     });
   };
-  const expand = (lines) => {
-    const [head, ...rows] = unpack(lines.textContent);
+  const inflated = (packed) => {
+    const bytes = Uint8Array.from(atob(packed), (letter) => letter.charCodeAt(0));
+    return new Response(new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate"))).text();
+  };
+  const expand = async (lines) => {
+    const { packed } = lines.dataset;
+    delete lines.dataset.packed;
+    const [head, ...rows] = unpack(packed ? await inflated(packed) : lines.textContent);
     const box = make("div", { className: lines.className, id: lines.id }, build(head, rows));
     lines.replaceWith(box);
     watch(box);
     enable(box.firstChild);
   };
-  const expandShown = (place) => place.querySelectorAll("pre.scroll").forEach((lines) => {
+  const expandShown = (place) => place.querySelectorAll("pre.scroll, [data-packed]").forEach((lines) => {
     if (lines.checkVisibility()) expand(lines);
   });
 

@@ -1,6 +1,11 @@
 "use strict";
 const page = JSON.parse(document.getElementById("data").textContent);
 
+/* The groups of a chart that belong to something measured, and its name: a backend's is known by its class. */
+const subjects = {
+  of: (group) => group.dataset.b ?? page.looks[/\bb(\d)\b/.exec(group.getAttribute("class"))[1]],
+};
+
 /* Light and dark: as the system asks, or as the switch says. All colours are rules of the style. */
 const theme = (() => {
   const chosen = document.getElementById("theme");

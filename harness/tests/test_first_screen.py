@@ -1,0 +1,216 @@
+"""The first screen, what is lost and what has changed: sentences and pictures that come from figures alone."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from harness.answer.browser_page import browser_page
+from harness.answer.choice import Choice, choices
+from harness.answer.first_screen import compared, picker_data, picture, proven, to_take
+from harness.answer.frontier import HEAD, frontier_svg, landscapes
+from harness.answer.history import HistoryEntry, Line
+from harness.answer.losses import loss_table, losses
+from harness.answer.results import all_figures, all_pages
+from harness.answer.updates import updates
+from harness.experiments.needs import MEASURES
+from harness.report.page import Page, PageFinding
+from harness.tests.made_up_rows import ENVIRONMENT, FACTS, LEVELS, SPEEDS, Rows, made_up_rows
+from stores.registry import backends
+
+BACKENDS = ENVIRONMENT["backends"]
+
+
+def test_the_frontier_has_the_backends_that_none_beats_in_both_speed_and_recovery() -> None:
+    rows = made_up_rows()
+    ready = {"rocksdb-indexed-batch": 0.9, "lmdb-indexed-batch": 0.01, "sqlite-indexed-batch": 0.02}
+    for row in rows["opening"]:
+        row.update(open_s=ready.get(row["backend"], 1.0), restore_s=0.0)
+    low, disk = landscapes(all_figures(rows), BACKENDS)
+    assert [point.backend for point in low.frontier] == ["lmdb-indexed-batch", "rocksdb-indexed-batch"]
+    assert low.opened == "ready after a kill, 500,000 records"
+    assert disk.opened == "opened again after a kill"
+    assert {point.backend for point in low.points if not point.fit} == {
+        "rocksdb-direct",
+        "memory-indexed-batch",
+        "sqlite-indexed-batch",
+    }
+
+
+def test_a_backend_that_broke_a_promise_is_not_on_the_frontier() -> None:
+    rows = made_up_rows()
+    before = landscapes(all_figures(rows), BACKENDS)[1].frontier
+    for row in rows["throughput"]:
+        if row["backend"] == before[-1].backend:
+            row["end_state"] = "different"
+    assert before[-1].backend not in {point.backend for point in landscapes(all_figures(rows), BACKENDS)[1].frontier}
+
+
+def test_a_point_has_its_numbers_and_one_without_recovery_is_at_the_side_as_not_measured() -> None:
+    low = landscapes(all_figures(made_up_rows()), BACKENDS)[0]
+    svg = frontier_svg(low)
+    assert svg.count('class="m memory') == svg.count('class="m disk') == len(SPEEDS)
+    assert ">not measured<" in svg
+    numbers = [facts.split() for facts in re.findall(r'data-v="([^"]*)"', svg)]
+    assert {len(each) for each in numbers} == {len(HEAD)}
+    assert ["-", "-", "-"] in [each[3:6] for each in numbers]
+    assert "records/s, log scale" in svg
+    left_out = replace(low, points=[point for point in low.points if point.ready])
+    assert ">not measured<" not in frontier_svg(left_out)
+
+
+@pytest.mark.parametrize("ready", [True, False])
+def test_a_level_of_one_backend_has_a_picture(ready: bool) -> None:
+    low = landscapes(all_figures(made_up_rows()), BACKENDS)[0]
+    (point,) = [point for point in low.points if point.backend == "lmdb-indexed-batch"]
+    alone = replace(low, points=[point if ready else replace(point, ready=None)])
+    assert frontier_svg(alone).count("<use") == 2
+    assert [each.backend for each in alone.frontier] == ["lmdb-indexed-batch"] * ready
+
+
+def test_nothing_measured_has_no_picture_and_says_so() -> None:
+    figures = all_figures({})
+    assert landscapes(figures, BACKENDS) == []
+    assert "Not measured in this run." in picture([])
+    assert "no need is decided" in to_take(choices(figures, BACKENDS))
+
+
+def test_the_sentence_of_what_was_compared_counts_the_measurements() -> None:
+    rows = made_up_rows()
+    figures = all_figures(rows)
+    words = compared(figures, landscapes(figures, BACKENDS), ENVIRONMENT)
+    assert f"{len(SPEEDS)} backends" in words
+    assert ", ".join(LEVELS) in words
+    assert f"{len(rows['throughput'])} measurements" in words
+    assert f"{len(rows['opening'])} openings" in words
+
+
+def checked(name: str, number: int, good: int) -> Page:
+    finding = PageFinding(f"{name} trials", number, good, "ended as expected")
+    return Page(name, name, (), ("a table",), "", (finding,))
+
+
+def test_the_sentence_of_what_was_proven_says_if_a_promise_was_broken() -> None:
+    good = [checked("crash", 5, 5), checked("none", 0, 0), checked("fault", 7, 7)]
+    assert proven(good) == (
+        "**Proven:** 5 of 5 [crash trials](crash.md) ended as expected; "
+        "7 of 7 [fault trials](fault.md) ended as expected; no promise was broken."
+    )
+    assert "**2 checks found a broken promise**" in proven([*good, checked("late", 9, 7)])
+
+
+def test_the_sentence_of_what_to_take_joins_levels_and_names_those_that_are_as_good() -> None:
+    picks = [
+        Choice("Most records per second, a", "CHANGELOG", "x"),
+        Choice("Most records per second, b", "DISK", "x"),
+        Choice("Least disk", "CHANGELOG", "x", ties=("y", "z")),
+        Choice("Long transactions (10 records)", "CHANGELOG", "y", ties=("z",)),
+        Choice("Shortest commits", "CHANGELOG", undecided="no pick yet: x or y", open_rivals=("x", "y")),
+    ]
+    assert to_take(picks) == (
+        "**Take:** **x** for the most records per second (CHANGELOG, DISK) and the least disk "
+        "(CHANGELOG; y and z are as good); **y** for long transactions (CHANGELOG; z is as good). "
+        "1 of 5 needs are not decided."
+    )
+
+
+def test_the_picker_has_fit_backends_only_and_the_picks_of_needs_with_one_measure() -> None:
+    figures = all_figures(made_up_rows())
+    picks = choices(figures, BACKENDS)
+    low, disk = picker_data(landscapes(figures, BACKENDS), picks)["levels"]
+    assert set(low["backends"]) == {"rocksdb-indexed-batch", "rocksdb-dual-store", "lmdb-indexed-batch"}
+    assert set(low["picks"]) == {"speed", "recovery", "disk"}
+    assert set(disk["picks"]) == {"speed"}
+    assert low["picks"]["disk"]["backend"] == next(pick.backend for pick in picks if pick.need == "Least disk")
+    assert low["backends"]["lmdb-indexed-batch"]["speed"][1].endswith(" records/s")
+
+
+def test_a_cell_is_lost_if_the_best_is_more_than_twice_as_good_and_a_restore_is_its_reason() -> None:
+    figures = all_figures(made_up_rows())
+    found = {(loss.backend, loss.level, loss.measure.name): loss for loss in losses(figures)}
+    slow = found["rocksdb-dual-store", "DISK", "records_per_s"]
+    assert (slow.lost, slow.cells) == (3, 3)
+    assert slow.times == pytest.approx(2.0 / 0.5)
+    assert slow.best["backend"] == "memory-indexed-batch"
+    assert slow.reason == ""
+    late = found["rocksdb-direct", "CHANGELOG", "ready_s"]
+    assert re.fullmatch(r"\d+% of it is the restore of 1,000 records from the changelog", late.reason)
+    assert ("memory-indexed-batch", "DISK", "records_per_s") not in found
+    table = loss_table(losses(figures))
+    assert [float(row[3].split()[0]) for row in table.rows] == sorted(
+        (float(row[3].split()[0]) for row in table.rows), reverse=True
+    )
+
+
+def entry(value: float, share: float, **differing: Any) -> HistoryEntry:
+    facts = {"measure": "records_per_s", "level": "DISK", "cell": "a cell", "backend": "lmdb-native"}
+    return HistoryEntry(**{**facts, **differing}, value=value, low=value / (1 + share), high=value * (1 + share))
+
+
+def line(day: int, commit: str, *entries: HistoryEntry, machine: str = "2 cores") -> Line:
+    return Line(f"2026-01-{day:02} 00:00 UTC", commit, machine, "night", 1, entries)
+
+
+def test_an_update_names_figures_whose_intervals_have_nothing_in_common_and_the_commits() -> None:
+    first = line(1, "a" * 40, entry(100, 0.1), entry(50, 0.1, level="PROCESS"))
+    elsewhere = line(2, "b" * 40, entry(900, 0.1), machine="64 cores")
+    second = line(3, "b" * 40, entry(150, 0.1), entry(52, 0.1, level="PROCESS"), entry(7, 0.1, backend="new"))
+    latest, other, oldest = updates([first, elsewhere, second])
+    assert (latest.compared, len(latest.changes)) == (2, 1)
+    assert "1 of 2 figures differ from the run of 2026-01-01" in latest.words
+    assert "lmdb-native at DISK, records/s: 100 records/s, now 150 records/s." in latest.words
+    assert "from commit aaaaaaa to commit bbbbbbb" in latest.words
+    assert "first whole run on 64 cores" in other.words
+    assert oldest.before is None
+
+
+def test_an_update_of_the_same_code_says_so() -> None:
+    latest, _ = updates([line(1, "a" * 40, entry(100, 0.01)), line(2, "a" * 40, entry(150, 0.01))])
+    assert "The code is the same" in latest.words
+
+
+def everything() -> Rows:
+    """Rows as of a run that leaves nothing out: all backends, levels, sizes and workloads, and many ratios."""
+    rows = made_up_rows()
+    names = [*backends()]
+    sample = {
+        kind: next(row for row in rows[kind] if row.get("backend")) for kind in ("throughput", "opening", "crash")
+    }
+    points = [f"{place}.{number}" for place in ("task", "create", "restore", "dual_store") for number in range(14)]
+    cells = [(name, level) for name in names for level in ("CHANGELOG", "PROCESS", "DISK")]
+    rows["throughput"] = [
+        {**sample["throughput"], "backend": name, "durability": level, "workload": work, "repeat": repeat,
+         "records_per_commit": size, "records_per_s": 1000.0 * (7 + hash_of(name, level, work, size) + repeat)}
+        for name, level in cells for work in ("count", "flights", "flights_by_hour", "aircraft_sessions")
+        for size in (100, 1_000, 10_000) for repeat in range(5)
+    ]  # fmt: skip
+    rows["opening"] = [
+        {**sample["opening"], "backend": name, "durability": level, "records": records, "repeat": repeat,
+         "open_s": 0.001 * (7 + hash_of(name, level, records) + repeat)}
+        for name, level in cells for records in (50_000, 500_000, 5_000_000) for repeat in range(5)
+    ]  # fmt: skip
+    rows["crash"] = [
+        {**sample["crash"], "backend": name, "durability": level, "failpoint": point,
+         "trial_id": f"{name}{level}{point}"}
+        for name, level in cells for point in points
+    ]  # fmt: skip
+    rows["ratio"] = [{**rows["ratio"][0], "claim": f"claim {number * 7919}"} for number in range(400)]
+    return rows
+
+
+def hash_of(*words: object) -> int:
+    return sum(map(ord, str(words))) * 7919 % 97
+
+
+def test_the_page_of_a_run_that_leaves_nothing_out_is_below_400_kb() -> None:
+    rows = everything()
+    facts = [{"transactional": each.transactional, "persistent": each.persistent} for each in backends().values()]
+    environment = {**ENVIRONMENT, "backends": dict(zip(backends(), facts, strict=True))}
+    figures = all_figures(rows)
+    page = browser_page(figures, all_pages(figures, rows, FACTS), FACTS, environment, [])
+    assert page.count('class="scape"') == 3
+    assert len(page.encode()) < 400_000
+    assert {measure.name for measure in MEASURES} >= {"records_per_s", "ready_s"}
