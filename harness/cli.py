@@ -6,15 +6,13 @@ Each needs the extra ``harness``, which is checked before the command starts.
 from __future__ import annotations
 
 import argparse
-import contextlib
 import os
-import signal
 import sys
-import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from harness.folders import RUNS
+from harness.interruption import interruption_status, termination_interrupts
 from harness.workloads.event_log import EventLog
 from stores import __version__
 from stores.errors import ConfigError
@@ -30,7 +28,8 @@ SEED_MAX = 10**12
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command, and return its exit status.
 
-    The status is 0 for success, 1 for a broken promise, 2 for a mistake in the arguments, 130 for an interruption.
+    The status is 0 for success, 1 for a broken promise, 2 for a mistake in the arguments, 130 for an interruption and
+    143 after SIGTERM.
     """
     return guarded(lambda: run_command(sys.argv[1:] if argv is None else list(argv)))
 
@@ -58,8 +57,12 @@ def guarded(run: Callable[[], int]) -> int:
 
     def reported() -> int:
         try:
-            with _termination_interrupts():
-                return run()
+            with termination_interrupts():
+                try:
+                    return run()
+                except KeyboardInterrupt:
+                    print("\nInterrupted; nothing goes on in the background.", file=sys.stderr)
+                    return interruption_status()
         except ModuleNotFoundError as error:
             if (error.name or "").split(".", maxsplit=1)[0] in ("harness", "scenarios", "stores"):
                 raise
@@ -73,19 +76,6 @@ def guarded(run: Callable[[], int]) -> int:
             return 1
 
     return run_guarded(reported, when_closed=1)
-
-
-@contextlib.contextmanager
-def _termination_interrupts() -> Iterator[None]:
-    """Handle SIGTERM (``kill``, ``timeout``) like Ctrl-C: processes are ended and temporary folders removed."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
 
 
 def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:

@@ -190,6 +190,13 @@ class Outcome:
         before = self.extent.get(unit, (0, 0))
         self.extent[unit] = (before[0] + tried, before[1] + planned)
 
+    def add(self, more: Outcome) -> None:
+        """Add the rows, the problems and the extent of further trials."""
+        self.rows.extend(more.rows)
+        self.problems.extend(more.problems)
+        for unit, (tried, planned) in more.extent.items():
+            self.count(unit, tried, planned)
+
 
 Each = Callable[[Callable[[Any, "ForkServer | None"], Any], Sequence[Any]], list[Any]]
 """Calls a function with every item, distributed as the trials are, and returns the results in order. They are values
@@ -228,6 +235,8 @@ class Experiment(ABC, Generic[T]):
     """The kind of fork server that its trials share in a Spark task, if any."""
     unit: ClassVar[str] = "trials"
     """The word for its trials in a progress line that counts them; "" if it has lines of its own."""
+    answers: ClassVar[bool] = False
+    """True if picks rest on it: a bench runs it in rounds before all others, until every pick is decided."""
     share: ClassVar[float] = 1.0
     """Its part of a bench's budget, relative to those of the other experiments."""
     night_share: ClassVar[float] = 0.0
@@ -267,13 +276,20 @@ class Experiment(ABC, Generic[T]):
         return list(trials)
 
     def next_round(self, trials: Sequence[T], rows: Sequence[Row], remaining_s: float) -> list[T]:
-        """Return more trials, to be run before ``remaining_s`` seconds are over; by default none.
+        """Return the trials of the next round if the experiment ``answers``; none if it needs no further one.
 
-        A runner of local or gang trials calls this within a budget when all ``trials`` of the plan are done, and again
-        after each round, until there are none or the time is over. ``rows`` are all that there are so far. Throughput
-        repeats those measurements whose intervals are widest.
+        The first one is short. ``trials`` are those of the plan, ``rows`` the results so far, and ``remaining_s`` the
+        seconds until the end of the rounds, infinite without a budget.
         """
         return []
+
+    def rest(self, trials: Sequence[T], rows: Sequence[Row]) -> list[T]:
+        """Return the trials that run after the rounds: by default all. ``rows`` are the results of the rounds."""
+        return list(trials)
+
+    def extents(self, trials: Sequence[T], outcome: Outcome) -> Mapping[str, tuple[int, int]]:
+        """Return what was tried of the plan and what was planned, by unit: by default as the runners have counted."""
+        return outcome.extent
 
     def extent(self, trial: T) -> tuple[str, int]:
         """Return the unit and the number of what a trial tries, as a run that leaves some out reports them."""

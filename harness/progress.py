@@ -7,7 +7,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 from typing import Self, TextIO
@@ -20,17 +20,14 @@ LINE_EVERY_S = 5.0
 class Progress:
     """Prints lines to standard error, but rarely, because printing takes time from the measurements.
 
-    ``stages`` are all stages, in order: a line says which one of how many it is about. If ``end`` is a moment, a line
-    also says how much time remains until then.
+    If ``end`` is a moment, a line also says how much time remains until then.
     """
 
-    def __init__(self, stages: Sequence[str] = (), end: Deadline = NEVER, stream: TextIO | None = None) -> None:
+    def __init__(self, end: Deadline = NEVER, stream: TextIO | None = None) -> None:
         self._stream = stream or sys.stderr
         self._begun = time.monotonic()
         self._told = float("-inf")
-        self._stages = stages
         self._end = end
-        self._number = 0
         self._step = ""
         self._kept = ""
 
@@ -40,9 +37,8 @@ class Progress:
         return time.monotonic() - self._begun
 
     def stage(self, name: str) -> None:
-        """Begin the stage ``name``, the next one of all, which the next lines are about."""
-        self._number += 1
-        self._begin(f"{name} (stage {self._number} of {len(self._stages)})" if self._stages else name)
+        """Begin the stage ``name``, which the next lines are about."""
+        self._begin(name)
 
     def step(self, name: str) -> None:
         """Begin something that is no stage, such as the start of Spark."""

@@ -45,7 +45,7 @@ def _again(experiment: Experiment[Any], trial: Any, worker: TrialWorker) -> Agai
     if experiment.placement is not TrialPlacement.GANG:
         return experiment.repeat(trial, worker)
     from harness.progress import Progress
-    from harness.spark.gang import run_gangs
+    from harness.spark.gang import Gangs
     from harness.spark.session import local_master, spark_session
     from stores.java import find_java
 
@@ -54,7 +54,7 @@ def _again(experiment: Experiment[Any], trial: Any, worker: TrialWorker) -> Agai
     progress.step(f"repeat {experiment.name}")
     # Spark's own messages are kept after a failure, so they are not for the trial's folder.
     with spark_session(experiment.name, local_master([experiment.slots([trial])]), None) as spark:
-        outcome = run_gangs(spark, experiment, [trial], trial.seed, None, progress.say)
+        outcome = Gangs(spark, trial.seed, None, progress.say).run([trial])
     again = experiment.again(trial, outcome.rows)
     failures = [*outcome.problems, *again.failures]
     return Again(again.lines, failures, not failures)

@@ -2,41 +2,27 @@
 
 from __future__ import annotations
 
-import math
-import subprocess
+import shutil
+import sys
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from functools import partial
-from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from harness.answer.choice import busy_notice
+from harness.answer.choice import busy_notice, choices
 from harness.answer.coverage_file import CoverageFile, RunCoverage
 from harness.answer.results import all_failures, all_figures, summary_table
 from harness.answer.write import check_results, publish
-from harness.budget import (
-    BUDGETS_S,
-    NEVER,
-    SMOKE,
-    WHOLE_PROFILES,
-    Budget,
-    Deadline,
-    TimeOverError,
-    budget_text,
-    end_of,
-    ended_by,
-)
-from harness.experiment import Claim, Experiment, Outcome, Request, Row, Rows, TrialPlacement, TrialWorker
+from harness.budget import BUDGETS_S, SMOKE, WHOLE_PROFILES, budget_text, end_of
+from harness.experiment import Claim, Experiment, Request, Rows, TrialPlacement
 from harness.experiments.registry import experiments, grid_of, kinds, stages
-from harness.folders import RUNS, SOURCE, temporary_folder
-from harness.processes.child import MeasurementFailedError
-from harness.processes.load import LoadWatch, load_columns
+from harness.folders import RUNS, SOURCE
+from harness.interruption import interruption_status
 from harness.progress import Progress
-from harness.report.coverage import LEFT_OUT, CoveredRun, Extents, coverage_rows, left_out, left_out_sentence
+from harness.report.coverage import LEFT_OUT, CoveredRun, coverage_rows, left_out, left_out_sentence
 from harness.report.environment import commit_of, environment
 from harness.report.ratios import ratio_table, undecided_sentence
 from harness.report.rows import (
@@ -47,25 +33,21 @@ from harness.report.rows import (
     read_all,
     removed_if_refused,
     write_facts,
-    write_rows,
 )
 from harness.scenario import ScenarioFile
-from harness.spark.gang import run_gangs
-from harness.spark.runner import run_trials
-from harness.spark.session import Session, SparkFailedError, check_master, local_master, spark_session
+from harness.schedule import BenchRun, ExperimentRun, keep_rows
+from harness.spark.session import Session, check_master, local_master, spark_session
 from harness.workloads.event_log import EventLog
 from stores.errors import ConfigError, nearest
 from stores.java import find_java
 from stores.registry import backend_named
 
-PROBLEMS_MAX = 3
-"""After so many trials have failed, no further one runs: they may all fail for the same reason."""
 PROBLEMS_SHOWN = 20
 """The number of problems that a scenario prints."""
 PROBLEM_CHARS = 300
 """The characters of a problem on the first page of the report."""
-Plan = Mapping[str, Sequence[Any]]
-"""The trials of each experiment, by its name."""
+Plan = Mapping[Experiment[Any], Sequence[Any]]
+"""The trials of each experiment."""
 
 
 @dataclass(frozen=True)
@@ -136,11 +118,11 @@ def bench(request: BenchRequest) -> int:
         run = CoveredRun(f"{started:%Y-%m-%d %H:%M} UTC", commit_of(SOURCE), request.profile, request.seed)
         ledger = RunCoverage(coverage, run, moves_on=request.moves_on)
         request = replace(request, seed=ledger.seed, coverage=coverage.read(), ledger=ledger)
-    plan = {each.name: each.plan(request) for each in request.chosen() if each.stage not in skipped}
-    for name, trials in plan.items():
-        experiments()[name].check(trials)
+    plan = {each: each.plan(request) for each in request.chosen() if each.stage not in skipped}
+    for each, trials in plan.items():
+        each.check(trials)
     end = end_of(request.budget_s)
-    progress = Progress(_titles(plan), end)
+    progress = Progress(end)
     facts: dict[str, Any] = {
         "profile": request.profile,
         "seed": request.seed,
@@ -153,13 +135,31 @@ def bench(request: BenchRequest) -> int:
     run_folder = new_run(request.runs, request.profile, facts, started)
     budgeted = f"budget {budget_text(request.budget_s)}"
     print(f"Profile {request.profile}, seed {request.seed}, {budgeted}. Rows go to {run_folder}.", flush=True)
-    with removed_if_refused(run_folder):
-        problems, extents = _measure(request, plan, run_folder, progress, end)
-    progress.step("report")
-    _keep(run_folder, coverage_rows(coverage.read()))
-    facts[LEFT_OUT] = cut = left_out(extents)
-    facts["problems"] = [shortened(problem) for problem in problems]
     ran_on = environment(Path(tempfile.gettempdir()))
+    cover = request.ledger.add if request.ledger is not None else lambda seen: None
+    parts = [
+        ExperimentRun(each, trials, request, Claim(each.claim), run_folder, cover) for each, trials in plan.items()
+    ]
+    bench_run = BenchRun(parts, request.profile, progress, end, AnswerSoFar(ran_on["backends"]).show)
+    interrupted = 0
+    with removed_if_refused(run_folder):
+        try:
+            bench_run.run(lambda: spark_session("bench", _master(request, plan), run_folder))
+        except KeyboardInterrupt:
+            interrupted = interruption_status()
+        bench_run.close()
+    if interrupted:
+        if not any(run_folder.rglob("*.parquet")):
+            print("Interrupted before anything was measured.", file=sys.stderr)
+            shutil.rmtree(run_folder, ignore_errors=True)
+            return interrupted
+        facts |= {"whole": False, "interrupted": True}
+        print("\nInterrupted. The report of what was measured is written; interrupt again to leave it out.", flush=True)
+    progress.step("report")
+    keep_rows(run_folder, coverage_rows(coverage.read()))
+    facts[LEFT_OUT] = cut = left_out({part.experiment.name: part.extents() for part in parts})
+    problems = [*(problem for part in parts for problem in part.outcome.problems), *bench_run.problems]
+    facts["problems"] = [shortened(problem) for problem in problems]
     write_facts(run_folder, {**facts, "seconds": round(progress.seconds), "environment": ran_on})
     name_latest(run_folder)
     report = publish(run_folder, request.results)
@@ -171,7 +171,13 @@ def bench(request: BenchRequest) -> int:
         each = experiments()[name]
         print(f"{each.words or each.title}: {left_out_sentence(extent)}")
     print(f"The report is {report}.")
-    return status
+    return interrupted or status
+
+
+def _master(request: BenchRequest, plan: Plan) -> str:
+    """Return the master of a bench: with a slot for each task that must run at the same time as others."""
+    spread = (each.slots(trials) for each, trials in plan.items() if each.placement is not TrialPlacement.LOCAL)
+    return request.master or local_master(spread)
 
 
 def shortened(problem: str) -> str:
@@ -180,141 +186,24 @@ def shortened(problem: str) -> str:
     return line if len(line) <= PROBLEM_CHARS else f"{line[:PROBLEM_CHARS]} ..."
 
 
-def _titles(plan: Plan) -> list[str]:
-    """Return the stages of a plan in progress lines, in the order in which they run: the local ones first."""
-    names = sorted(plan, key=lambda name: experiments()[name].placement is not TrialPlacement.LOCAL)
-    return [title for title, _ in groupby(experiments()[name].title for name in names)]
+class AnswerSoFar:
+    """Prints the table and the picks when a pick has changed or is decided."""
 
+    def __init__(self, backends: Mapping[str, Mapping[str, Any]]) -> None:
+        self._backends = backends
+        self._told: list[tuple[str, str]] = []
 
-def budget_of(profile: str, names: Iterable[str], end: Deadline) -> Budget:
-    """Return the budget of these experiments, with the shares that they have in a profile."""
-    return Budget(end, {name: experiments()[name].share_in(profile) for name in names})
-
-
-def _measure(
-    request: BenchRequest, plan: Plan, run_folder: Path, progress: Progress, end: Deadline = NEVER
-) -> tuple[list[str], Extents]:
-    """Run the experiments, the local ones first, while no JVM runs beside them.
-
-    Return the problems, and what was tried of what was planned.
-    """
-    problems: list[str] = []
-    extents: dict[str, Mapping[str, Sequence[int]]] = {}
-    budget = budget_of(request.profile, plan, end)
-    local = [name for name in plan if experiments()[name].placement is TrialPlacement.LOCAL]
-
-    def run(names: Sequence[str], spark: Session | None) -> None:
-        for title, group in groupby(names, key=lambda name: experiments()[name].title):
-            progress.stage(title)
-            for name in group:
-                claim, deadline = Claim(experiments()[name].claim), budget.deadline(name)
-                outcome = _outcome(name, plan[name], request, claim, run_folder, progress.say, spark, deadline)
-                problems.extend(outcome.problems)
-                extents[name] = outcome.extent
-                _cover(request, name, plan[name], outcome.rows)
-
-    run(local, None)
-    spread = [name for name in plan if name not in local]
-    if spread:
-        progress.step("starting Spark")
-        master = request.master or local_master(experiments()[name].slots(plan[name]) for name in spread)
-        try:
-            with spark_session("bench", master, run_folder) as spark:
-                run(spread, spark)
-        except SparkFailedError as error:
-            problems.append(str(error))
-    return problems, extents
-
-
-def _outcome(
-    name: str,
-    trials: Sequence[Any],
-    request: Request,
-    claim: Claim,
-    run_folder: Path,
-    say: Callable[[str], None],
-    spark: Session | None,
-    deadline: Deadline = NEVER,
-) -> Outcome:
-    """Run the trials of an experiment where it says. Write the rows for the report into the run's folder.
-
-    Rows of local trials are written when a trial ends, so that a run that is killed keeps them.
-    """
-    experiment = experiments()[name]
-
-    def salvage(rows: list[Row]) -> None:
-        _cover(request, name, trials, experiment.finish(trials, rows, claim))
-
-    if spark is None:
-        outcome = run_local(experiment, trials, say, deadline, partial(_keep, run_folder))
-        rows = experiment.finish(trials, outcome.rows, claim)
-        row_ids = set(map(id, outcome.rows))
-        _keep(run_folder, [row for row in rows if id(row) not in row_ids])
-        return replace(outcome, rows=rows)
-    if experiment.placement is TrialPlacement.GANG:
-        outcome = run_gangs(spark, experiment, trials, request.seed, request.log, say, deadline)
-    else:
-        outcome = run_trials(spark, experiment, trials, run_folder / "trials" / name, say, deadline, salvage)
-    rows = experiment.finish(trials, outcome.rows, claim)
-    _keep(run_folder, rows)
-    return replace(outcome, rows=rows)
-
-
-def run_local(
-    experiment: Experiment[Any],
-    trials: Sequence[Any],
-    say: Callable[[str], None],
-    deadline: Deadline = NEVER,
-    keep: Callable[[list[Row]], object] = lambda _: None,
-) -> Outcome:
-    """Run the trials, and then those of further rounds, until ``deadline``; see ``Experiment.next_round``.
-
-    At the deadline the processes of a trial are killed, and it counts as left out. A trial that fails is a problem, and
-    the next one runs; after ``PROBLEMS_MAX`` problems none does. ``say`` gets lines of progress, ``keep`` the rows of
-    each trial when it ends. Each row has the load of the machine during its trial (``load_columns``), unless the
-    experiment has measured that of a part.
-    """
-    outcome = Outcome()
-    sizes: dict[int, int] = {}
-    with temporary_folder(experiment.name) as folder, ended_by(deadline):
-        number, round_ = 0, list(trials)
-        while round_:
-            for trial in round_:
-                number += 1
-                if len(outcome.problems) == PROBLEMS_MAX or deadline.remaining_s <= experiment.cost_s(trial):
-                    continue
-                watch = LoadWatch()
-                try:
-                    rows = list(experiment.run(trial, TrialWorker(folder / f"{number}", deadline=deadline, say=say)))
-                except TimeOverError:
-                    continue
-                except (MeasurementFailedError, RuntimeError, subprocess.TimeoutExpired) as error:
-                    outcome.problems.append(f"a trial of {experiment.words or experiment.title} failed: {error}")
-                    continue
-                load = load_columns([watch.figures()])
-                rows = [{**load, **row} for row in rows]
-                keep(rows)
-                outcome.rows.extend(rows)
-                sizes[number] = experiment.tried(trial, rows)
-                if rows and (line := experiment.line(trial, rows)):
-                    say(f"{number}/{max(number, len(trials))}  {line}")
-            goes_on = math.isfinite(deadline.at) and not deadline.passed and not outcome.problems
-            round_ = experiment.next_round(trials, outcome.rows, deadline.remaining_s) if goes_on else []
-    for number, trial in enumerate(trials, 1):
-        unit, size = experiment.extent(trial)
-        outcome.count(unit, sizes.get(number, 0), size)
-    return outcome
-
-
-def _cover(request: Request, name: str, trials: Sequence[Any], rows: Sequence[Row]) -> None:
-    """Add the classes that a bench has met to the coverage of all runs."""
-    if isinstance(request, BenchRequest) and request.ledger is not None:
-        request.ledger.add(experiments()[name].covered(trials, rows))
-
-
-def _keep(run_folder: Path, rows: Sequence[Row]) -> None:
-    for kind, group in by_kind(rows, kinds()).items():
-        write_rows(run_folder, kind, group, kinds())
+    def show(self, rows: Rows) -> None:
+        """Print what the rows so far say, if it is not what was printed last."""
+        figures = all_figures(rows)
+        picks = choices(figures, self._backends)
+        told = [(pick.need, pick.answer) for pick in picks]
+        if told != self._told:
+            self._told = told
+            print(f"\nSo far\n{summary_table(figures, self._backends).plain()}\n")
+            width = max(len(pick.need) for pick in picks)
+            lines = (f"{pick.need:{width}}  {pick.answer.replace('**', '')}" for pick in picks)
+            print(*lines, sep="\n", end="\n\n", flush=True)
 
 
 def _conclude(request: BenchRequest, rows: Rows, backends: Mapping[str, Any], problems: Sequence[str]) -> int:
@@ -374,12 +263,13 @@ def prove(
     }
     folder = new_run(runs, f"scenario-{file.name}", facts, started)
     progress = Progress()
+    part = ExperimentRun(experiment, trials, Request(profile, seed, None, log), Claim(file.name, grid.expected), folder)
     with removed_if_refused(folder), _session_for(experiment, trials, file.name, master, folder, progress) as spark:
         progress.stage(file.name)
-        request, claim = Request(profile, seed, None, log), Claim(file.name, grid.expected)
-        outcome = _outcome(experiment.name, trials, request, claim, folder, progress.say, spark)
+        part.run(trials, spark, progress.say)
+        part.close()
         progress.end_stage()
-    rows = by_kind(outcome.rows, kinds())
+    rows = by_kind(part.rows, kinds())
     ran_on = environment(Path(tempfile.gettempdir()))
     write_facts(folder, {**facts, "seconds": round(progress.seconds), "environment": ran_on})
     figures = all_figures(rows)
@@ -388,7 +278,7 @@ def prove(
         print(f"{bounded} With --profile night (make: PROFILE=night) it is all of them.\n")
     if undecided := undecided_sentence(figures):
         print(f"{undecided}\n")
-    problems = [*outcome.problems, *map(str, experiment.failures(figures, rows)), *grid.missed(figures)]
+    problems = [*part.outcome.problems, *map(str, experiment.failures(figures, rows)), *grid.missed(figures)]
     for problem in problems[:PROBLEMS_SHOWN]:
         print(problem)
     if len(problems) > PROBLEMS_SHOWN:
@@ -401,7 +291,7 @@ def prove(
 def _session_for(
     experiment: Experiment[Any], trials: Sequence[Any], name: str, master: str | None, folder: Path, progress: Progress
 ) -> Iterator[Session | None]:
-    """Yield a session of Spark; None for an experiment whose trials run before Spark starts."""
+    """Yield a session of Spark; None for an experiment whose trials need none."""
     if experiment.placement is TrialPlacement.LOCAL:
         yield None
         return

@@ -24,7 +24,7 @@ from typing import Any, NamedTuple, NoReturn, Self
 import harness
 from harness.budget import check_time, seconds_for
 from harness.folders import temporary_folder
-from harness.processes.fork_server import ForkServer
+from harness.processes.fork_server import ForkServer, ForkServerError
 
 COMPLAINTS_FILE = "complaints"
 ORPHANED = 86
@@ -103,16 +103,33 @@ def run_forked(fork_server: ForkServer, module: str, number: int, work: Path, de
     Raises: ForkServerError if the fork server has failed.
     """
     arguments = {"module": module, "number": number, "work": str(work)}
-    outcome = fork_server.run(f"{__name__}:work_in", arguments, deadline_s=deadline_s)
+    return _forked(fork_server, "work_in", arguments, work, deadline_s)
+
+
+def _forked(
+    fork_server: ForkServer, function: str, arguments: Mapping[str, Any], work: Path, deadline_s: float
+) -> Ending:
+    outcome = fork_server.run(f"{__name__}:{function}", arguments, deadline_s=deadline_s)
     status = None if outcome.timed_out else outcome.status if outcome.signal is None else -outcome.signal
     return Ending(status, (outcome.error or complaint_in(outcome.complaint)).replace(str(work), "WORK"))
 
 
 def work_in(module: str, number: int, work: str) -> None:
     """Do the work of ``module`` in a forked process. Its working and temporary folder is ``work``."""
-    os.chdir(work)
-    tempfile.tempdir = work
+    _live_in(work)
     import_module(module).work(number)
+
+
+def call_in(name: str, folder: str) -> None:
+    """Call a function, ``module:function``, in a forked process, as ``measure`` does in one that was started."""
+    _live_in(folder)
+    module, _, function = name.partition(":")
+    _write_result(getattr(import_module(module), function), Path(folder))
+
+
+def _live_in(folder: str) -> None:
+    os.chdir(folder)
+    os.environ["TMPDIR"] = tempfile.tempdir = folder
 
 
 def end_with_starter() -> None:
@@ -200,17 +217,36 @@ def figures_in(
     code: str | None = None,
     group: Path | None = None,
     killed: bool = False,
+    fork_server: ForkServer | None = None,
 ) -> dict[str, Any]:
     """Call ``work`` in its own process with the arguments and the ``folder``, and return its figures.
 
     ``group`` is a cgroup that the process enters (``harness.processes.apart``). One that is to be ``killed``
-    ends by ``die_with``. Raises: MeasurementFailedError.
+    ends by ``die_with``. With a ``fork_server`` it is a child of that, which has the import path. Raises:
+    MeasurementFailedError.
     """
     name = work if isinstance(work, str) else f"{work.__module__}:{work.__name__}"
     (folder / FIGURES_FILE).unlink(missing_ok=True)
     command = command_of(name, arguments, folder, group)
-    ending = run_program(command, folder, deadline_s, child_environment(code, folder))
+    if fork_server is None:
+        ending = run_program(command, folder, deadline_s, child_environment(code, folder))
+    else:
+        ending = _called(fork_server, name, folder, deadline_s)
     return figures_after(ending, name, folder / FIGURES_FILE, deadline_s, -signal.SIGKILL if killed else 0)
+
+
+def _called(fork_server: ForkServer, name: str, folder: Path, deadline_s: float) -> Ending:
+    """Call a function in a child of the fork server. If that itself fails, replace it for the next call."""
+    try:
+        return _forked(fork_server, "call_in", {"name": name, "folder": str(folder)}, folder, deadline_s)
+    except ForkServerError as error:
+        fork_server.restart()
+        raise MeasurementFailedError(f"{name}: {error}") from error
+
+
+def measured_environment(code: str | None, work: Path) -> dict[str, str]:
+    """Return the environment of a fork server whose children are measured. numpy starts no thread in it."""
+    return child_environment(code, work) | {"OPENBLAS_NUM_THREADS": "1"}
 
 
 def command_of(work: str, arguments: Mapping[str, Any], folder: Path, group: Path | None = None) -> list[str]:
@@ -223,7 +259,10 @@ def command_of(work: str, arguments: Mapping[str, Any], folder: Path, group: Pat
 def measure(work: Callable[..., dict[str, Any]]) -> None:
     """Call ``work`` in that process with the arguments and the ``folder``, and write the figures that it returns."""
     end_with_starter()
-    folder = Path(sys.argv[-1])
+    _write_result(work, Path(sys.argv[-1]))
+
+
+def _write_result(work: Callable[..., dict[str, Any]], folder: Path) -> None:
     write_figures(folder / FIGURES_FILE, work(**read_figures(folder / ARGUMENTS_FILE), folder=folder))
 
 

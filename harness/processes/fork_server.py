@@ -24,6 +24,8 @@ from harness.folders import quick_folder
 from harness.io_trace.recorder import recorder_library
 from stores.errors import ConfigError
 
+BARE = "bare"
+"""The argument of a fork server that imports no engine."""
 CLOCK_TIMES = 6
 """A child that sleeps is killed after this many times its deadline, measured by the clock."""
 _MAPPED_BYTES = str(256 << 10)
@@ -63,15 +65,20 @@ class ForkServer:
     server's folder and see a clean environment. The folder is made below ``within``, or in the folder for temporary
     files. ``preload`` loads the recorder into them (see ``harness.io_trace.recorder``).
 
+    Children have all engines in memory. With an ``environment`` of their own they are to be measured: they have none,
+    and each imports what it needs, as in a new process.
+
     Raises: ConfigError if the recorder is not available.
     """
 
-    def __init__(self, *, preload: bool = True, within: Path | None = None) -> None:
-        self._preload, self._within = preload, within
+    def __init__(
+        self, *, preload: bool = True, within: Path | None = None, environment: Mapping[str, str] | None = None
+    ) -> None:
+        self._preload, self._within, self._own_environment = preload, within, environment
         self._start()
 
     def _start(self) -> None:
-        environment = _environment()
+        environment = dict(self._own_environment or _environment())
         if self._preload:
             environment["LD_PRELOAD"] = str(recorder_library())
         self._complaints = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the fork server.
@@ -83,6 +90,7 @@ class ForkServer:
                 "-m",
                 "harness.processes.fork_server_main",
                 str(self._within or tempfile.gettempdir()),
+                *([] if self._own_environment is None else [BARE]),
             ],
             env=environment,
             stdin=subprocess.PIPE,
@@ -232,12 +240,12 @@ class ForkServer:
 
 
 @contextmanager
-def fork_server(*, preload: bool) -> Iterator[ForkServer | None]:
+def fork_server(*, preload: bool, environment: Mapping[str, str] | None = None) -> Iterator[ForkServer | None]:
     """Yield a fork server that lives as long as the block; None where it is not possible."""
     try:
         if not preload and sys.platform != "linux":
             raise ConfigError("processes are forked on Linux only")
-        server = ForkServer(preload=preload, within=quick_folder())
+        server = ForkServer(preload=preload, within=quick_folder(), environment=environment)
     except ConfigError:
         yield None
         return

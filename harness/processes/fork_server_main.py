@@ -1,9 +1,10 @@
 """The fork server process: it reads requests and writes answers.
 
-The command is ``python -m harness.processes.fork_server_main FOLDER``. First it reports the folder that it has made
-below FOLDER. A request is one line, an answer two. It has imported every engine and opened none: a child that is forked
-after RocksDB was opened hangs. It runs no thread of its own. It ends, and removes the folder, when its standard input
-is closed or its starter dies. Its children die with it.
+The command is ``python -m harness.processes.fork_server_main FOLDER [bare]``. First it reports the folder that it has
+made below FOLDER. A request is one line, an answer two. It has imported every engine and opened none: a child that is
+forked after RocksDB was opened hangs. A bare one has no engine: its children are measured, so each imports its own, as
+a new process does. It runs no thread of its own. It ends, and removes the folder, when its standard input is closed or
+its starter dies. Its children die with it.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from contextlib import redirect_stdout, suppress
 from importlib import import_module
 from typing import Any, NamedTuple, NoReturn
 
+from harness.processes.fork_server import BARE
 from stores.registry import backends
 
 _COMPLAINT_BYTES = 2000
@@ -41,26 +43,24 @@ _prctl = ctypes.CDLL(None).prctl
 
 def main() -> None:
     """Answer requests until standard input ends."""
-    folder = tempfile.mkdtemp(prefix="fork-server-", dir=sys.argv[1])
+    within, *kind = sys.argv[1:]
+    folder = tempfile.mkdtemp(prefix="fork-server-", dir=within)
     try:
-        _answer_requests(folder)
+        _answer_requests(folder, bare=kind == [BARE])
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _answer_requests(folder: str) -> None:
+def _answer_requests(folder: str, *, bare: bool) -> None:
     os.chdir(folder)
     os.environ["TMPDIR"] = folder
     # Else pyarrow starts a thread when it is imported, which a fork would leave behind.
     os.environ["JE_ARROW_MALLOC_CONF"] = "background_thread:false"
     _tell(os.fsencode(folder))
-    for backend in backends().values():
-        backend.load()
-    for heavy in ("numpy", "pandas"):
-        # sqlite-utils imports them if they are installed. They start threads, and add 80 MB that each fork must map.
-        sys.modules[heavy] = None  # type: ignore[assignment]
+    if not bare:
+        _load_engines()
     gc.freeze()
-    children = _Children()
+    children = _Children(learns=not bare)
     for line in iter(sys.stdin.buffer.readline, b""):
         if not line.endswith(b"\n"):
             # Its starter died while it wrote this line.
@@ -83,6 +83,14 @@ def _answer_requests(folder: str) -> None:
     children.retire()
 
 
+def _load_engines() -> None:
+    for backend in backends().values():
+        backend.load()
+    for heavy in ("numpy", "pandas"):
+        # sqlite-utils imports them if they are installed. They start threads, and add 80 MB that each fork must map.
+        sys.modules[heavy] = None  # type: ignore[assignment]
+
+
 def _tell(*lines: bytes) -> None:
     with suppress(BrokenPipeError):
         sys.stdout.buffer.write(b"".join(line + b"\n" for line in lines))
@@ -97,9 +105,13 @@ class _Answer(NamedTuple):
 
 
 class _Children:
-    """The children: one for each request, and at most one that waits for the next shared request."""
+    """The children: one for each request, and at most one that waits for the next shared request.
 
-    def __init__(self) -> None:
+    If this process ``learns``, it imports what a child had to import, so that later ones have it.
+    """
+
+    def __init__(self, *, learns: bool) -> None:
+        self._learns = learns
         self._shared: _Child | None = None
 
     def run(self, request: dict[str, Any]) -> _Answer:
@@ -110,7 +122,9 @@ class _Children:
         answer = child.run(request)
         if not child.lives and child is self._shared:
             self._shared = None
-        _learn(answer.facts.pop("imported", []))
+        imported = answer.facts.pop("imported", [])
+        if self._learns:
+            _learn(imported)
         return answer
 
     def retire(self) -> None:

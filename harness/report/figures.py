@@ -109,18 +109,6 @@ def ratio_ends(repeats: Sequence[float]) -> Interval | None:
     return Interval(exp(mean(logs) - half), median(repeats), exp(mean(logs) + half), CONFIDENCE)
 
 
-def repeats_of_a_narrower_interval(count: int) -> int:
-    """Return the number of repeats above ``count`` from which an interval leaves out more of the lowest and highest.
-
-    Fewer further repeats can only widen it: that of 5 to 8 repeats is the lowest to the highest, and that of 9 to 11
-    is the second lowest to the second highest.
-    """
-    more = count + 1
-    while rank(more) == rank(count):
-        more += 1
-    return more
-
-
 def rank(count: int, confidence: float = CONFIDENCE) -> int:
     """Return the highest k whose interval, from the k-th lowest to the k-th highest of ``count``, has ``confidence``.
 

@@ -1,27 +1,20 @@
 """Gangs on Spark: throughput of tasks whose partitions run at the same time.
 
 Each partition has one task's events, and measures one configuration after another with them. All partitions run at once
-(a barrier stage) and begin each configuration together. Their results are written once to Parquet and read back, so
-nothing is measured twice, however often the frame is used.
-
-The partitions wait for each other in a ``Meeting``. ``BarrierTaskContext`` does the same, but looks for the answer once
-a second only, so each of its calls costs up to a second, and a measurement has four. In a meeting the first partition
-listens on a socket, and the others connect to it. Source: Spark, ``BarrierTaskContext.runBarrier``.
+(a barrier stage) and begin each configuration together (``harness.spark.meeting``). Their results are written once to
+Parquet and read back, so nothing is measured twice, however often the frame is used.
 """
 
 from __future__ import annotations
 
 import functools
 import json
-import math
 import operator
-import secrets
-import socket
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 import pyarrow as pa
 from pyspark import BarrierTaskContext
@@ -30,15 +23,18 @@ from pyspark.sql import functions as F
 
 from harness import replay
 from harness.budget import NEVER, Budget, Deadline, TimeOverError, ended_by
-from harness.experiment import Experiment, Failure, Outcome
-from harness.experiments.throughput.experiment import run, throughput_row, work_once
+from harness.experiment import Failure, Outcome
+from harness.experiment import Row as Result
+from harness.experiments.throughput.experiment import process_server, run, throughput_row
 from harness.experiments.throughput.measurement import Configuration, PartitionWork, read_pairs, write_pairs
-from harness.experiments.throughput.plan import TRIAL_S, ThroughputTrial, shares
+from harness.experiments.throughput.plan import TRIAL_S, ThroughputTrial
 from harness.folders import temporary_folder
 from harness.processes.child import MeasurementFailedError
+from harness.processes.fork_server import ForkServer
 from harness.progress import ProgressFile, note_progress
 from harness.spark import events
 from harness.spark.expected import differences, expected_state
+from harness.spark.meeting import Meeting, meeting
 from harness.spark.runner import SparkSite
 from harness.spark.session import code_path
 from harness.workloads.event_log import EVENT_LOG, EventLog
@@ -64,50 +60,66 @@ _SPARK_SCHEMA = (
 )
 _PAIRS_PER_BATCH = 10_000
 _ENDED = "ended"
-MEASUREMENTS = "measurements"
-"""The unit in which a run reports what it left out."""
+CACHED_EVENTS_MAX = 100_000
+"""Spark keeps the events of shorter trials in memory for further rounds over the same ones."""
 _Batches = Iterator[pa.RecordBatch]
-_Cell = tuple[str, int]
-"""A level and a number of records per commit. All its backends process the same records."""
 _State = tuple[int, int, str]
 """The end state of a partition: the number of laps, the partition, and the digest."""
+Verified = dict[_State, str]
+"""The end states over the same events that were compared, each with its difference from Spark SQL's, or ""."""
 
 
-def run_gangs(
-    spark: SparkSession,
-    experiment: Experiment[ThroughputTrial],
-    trials: Sequence[ThroughputTrial],
-    seed: int,
-    log: EventLog | None,
-    say: Callable[[str], None],
-    deadline: Deadline = NEVER,
-) -> Outcome:
-    """Run every measurement of the trials, and then those of further rounds, until ``deadline``.
+class Gangs:
+    """Runs trials in one session. Rounds over the same events share these, and the end states that were compared.
 
-    Each trial gets a part of the time (``shares``). ``log`` has the events of the workload ``event_log``. See
-    ``Experiment.next_round``.
+    ``log`` has the events of the workload ``event_log``, ``say`` gets lines of progress.
     """
-    outcome = Outcome()
-    round_ = list(trials)
-    while round_:
-        budget = Budget(deadline, dict(enumerate(shares(round_))))
-        for number, trial in enumerate(round_):
+
+    def __init__(self, spark: SparkSession, seed: int, log: EventLog | None, say: Callable[[str], None]) -> None:
+        self._spark, self._seed, self._log, self._say = spark, seed, log, say
+        self._events: dict[tuple[str, int | None, int], tuple[DataFrame, Verified]] = {}
+
+    def run(
+        self,
+        trials: Sequence[ThroughputTrial],
+        deadline: Deadline = NEVER,
+        interrupted: Callable[[list[Result]], None] = lambda _: None,
+    ) -> Outcome:
+        """Make every measurement of the trials until ``deadline``, of which each trial gets a part by its cost.
+
+        If the run is interrupted, ``interrupted`` gets the rows of a trial that was not finished.
+        """
+        outcome = Outcome()
+        budget = Budget(deadline, {number: trial.cost_s for number, trial in enumerate(trials)})
+        for number, trial in enumerate(trials):
             until = budget.deadline(number)
-            measurements = Outcome()
-            if until.remaining_s > TRIAL_S:
-                if trial.workload == EVENT_LOG and log is not None:
-                    source = events.event_log(spark, log, trial.partitions, say)
-                else:
-                    source = trial_events(spark, trial, seed)
-                measurements = measure(spark, trial, source, say=say, deadline=until)
-                outcome.rows.extend(measurements.rows)
-                outcome.problems.extend(measurements.problems)
-            if trial in trials:
-                tried, _ = measurements.extent.get(MEASUREMENTS, (0, 0))
-                outcome.count(MEASUREMENTS, tried, len(trial.configurations))
-        bounded = math.isfinite(deadline.at) and not deadline.passed
-        round_ = experiment.next_round(trials, outcome.rows, deadline.remaining_s) if bounded else []
-    return outcome
+            if until.remaining_s <= TRIAL_S:
+                continue
+            source, verified = self._source(trial)
+            outcome.add(
+                measure(
+                    self._spark,
+                    trial,
+                    source,
+                    say=self._say,
+                    deadline=until,
+                    verified=verified,
+                    interrupted=interrupted,
+                )
+            )
+        return outcome
+
+    def _source(self, trial: ThroughputTrial) -> tuple[DataFrame, Verified]:
+        key = (trial.workload, trial.events, trial.partitions)
+        if key not in self._events:
+            if trial.workload == EVENT_LOG and self._log is not None:
+                source = events.event_log(self._spark, self._log, trial.partitions, self._say)
+            else:
+                source = trial_events(self._spark, trial, self._seed)
+            if trial.events is not None and trial.events <= CACHED_EVENTS_MAX:
+                source = source.cache()
+            self._events[key] = source, {}
+        return self._events[key]
 
 
 def trial_events(spark: SparkSession, trial: ThroughputTrial, seed: int) -> DataFrame:
@@ -128,12 +140,16 @@ def measure(
     folder: Path | None = None,
     say: Callable[[str], None] = print,
     deadline: Deadline = NEVER,
+    verified: Verified | None = None,
+    interrupted: Callable[[list[Result]], None] = lambda _: None,
 ) -> Outcome:
     """Make the measurements of ``trial`` with the events of ``source`` (as ``harness.spark.events`` makes them).
 
-    Every end state is compared with what Spark SQL computes from the same events. ``folder`` is created and gets the
-    results of the partitions, so all executors must see it. Unless given, it is a temporary folder of this machine.
-    ``say`` gets lines of progress. After ``deadline`` no measurement begins.
+    Every end state is compared with what Spark SQL computes from the same events, unless ``verified`` has it; those
+    that are compared are added to that. ``folder`` is created and gets the results of the partitions, so all executors
+    must see it. Unless given, it is a temporary folder of this machine. ``say`` gets lines of progress. After
+    ``deadline`` no measurement begins. If it is interrupted, ``interrupted`` gets the rows of the measurements that
+    were finished, as far as they ran on this machine; their end states are not compared.
 
     Raises: ConfigError if the session has fewer cores than the trial has partitions.
     """
@@ -143,23 +159,47 @@ def measure(
             f"{trial.partitions} partitions run at once, and {master} has {cores} cores: "
             f"ask for fewer partitions, or for local[{trial.partitions}]"
         )
+    states = {} if verified is None else verified
     with temporary_folder("throughput") as scratch:
-        target = (folder or Path(scratch) / "yield").absolute()
-        with ProgressFile(Path(scratch) / "progress", say) as progress:
-            site = SparkSite(Path(scratch), progress.path, code_path())
-            task = _measurer(trial, site, deadline)
-            source.mapInArrow(task, _SPARK_SCHEMA, barrier=True).write.parquet(target.as_uri())
-        return _compared(trial, source, spark.read.schema(_SPARK_SCHEMA).parquet(target.as_uri()))
+        target = (folder or scratch / "yield").absolute()
+        shares: list[Mapping[str, Any]] = []
+
+        def heard(line: str) -> None:
+            if line.startswith("{"):
+                shares.append(json.loads(line))
+            else:
+                say(line)
+
+        try:
+            with ProgressFile(scratch / "progress", heard) as progress:
+                task = _measurer(trial, SparkSite(scratch, progress.path, code_path()), deadline, frozenset(states))
+                source.mapInArrow(task, _SPARK_SCHEMA, barrier=True).write.parquet(target.as_uri())
+        except KeyboardInterrupt:
+            interrupted(_uncompared(trial, shares))
+            raise
+        return _compared(trial, source, spark.read.schema(_SPARK_SCHEMA).parquet(target.as_uri()), states)
 
 
 class _Partition:
     """One partition of a trial in its Spark task: its events in a file, and its share of each measurement."""
 
-    def __init__(self, trial: ThroughputTrial, met: Meeting, site: SparkSite, folder: Path) -> None:
+    def __init__(
+        self,
+        trial: ThroughputTrial,
+        met: Meeting,
+        site: SparkSite,
+        folder: Path,
+        verified: frozenset[_State],
+        fork_server: ForkServer | None,
+    ) -> None:
         self._trial, self._met, self._site, self._folder = trial, met, site, folder
-        self._workload = workload(trial.workload)
+        self._workload, self._fork_server = workload(trial.workload), fork_server
         self._events, self._span_ms, self._path = 0, 0, folder / "events"
-        self._dumped: set[str] = set()
+        self._known: dict[int, set[str]] = {}
+        """The digests of end states by laps, of which no further dump is needed."""
+        for laps, partition, digest in verified:
+            if partition == met.number:
+                self._known.setdefault(laps, set()).add(digest)
         self.number = met.number
 
     def keep_events(self, batches: _Batches) -> None:
@@ -182,46 +222,35 @@ class _Partition:
         """Return True if ``deadline`` has passed. The first partition's clock decides for all, so none waits alone."""
         return self._met.gather(_ENDED if deadline.passed else "")[0] == _ENDED
 
-    def calibrated(self, cell: _Cell, deadline: Deadline) -> int:
-        """Return the laps of a level and commit size, the same in all partitions; 1 after ``deadline``.
-
-        Every configuration of the cell processes two laps without a row, because the first is faster than later ones,
-        which find their keys. The fastest configuration determines the laps.
-        """
-        work_s, lap_times = self._trial.work_s, list[float]()
-        alike = dict.fromkeys(replace(each, repeat=0) for each in self._trial.configurations if _cell(each) == cell)
-        for configuration in alike if work_s else ():
-            if self.all_end(deadline):
-                break
-            try:
-                figures = work_once(self._share(configuration, 2), code=self._site.child_code(), within=self._folder)
-                mine_s = figures["seconds"] * self._events / max(1, figures["records"])
-            except (MeasurementFailedError, TimeOverError):
-                mine_s = 0.0  # The measurement itself fails as well, and is reported.
-            if slowest_s := max(map(float, self._met.gather(repr(mine_s)))):
-                lap_times.append(slowest_s)
-        return _laps(work_s, min(lap_times)) if lap_times else 1
-
     def _share(self, configuration: Configuration, laps: int) -> PartitionWork:
         return PartitionWork(configuration, self._workload, self.number, self._path, self._events, laps, self._span_ms)
 
     def measured(self, place: int, configuration: Configuration, laps: int) -> Iterator[pa.RecordBatch]:
         """Yield the result of a measurement, and the end state if it is a new one; nothing if the time was over."""
         dumps: list[pa.RecordBatch] = []
+        known = self._known.setdefault(laps, set())
 
         def keep(digest: str, dump: Path) -> None:
-            if digest not in self._dumped:
-                self._dumped.add(digest)
-                dumps.extend(_dump(dump, place, self.number, digest, self._workload.store_names))
+            known.add(digest)
+            dumps.extend(_dump(dump, place, self.number, digest, self._workload.store_names))
 
+        began = time.perf_counter()
         self._met.wait()
         summary = {"records": 0, "seconds": 0.0, "failure": "", "over": False}
         row: dict[str, Any] = {}
         try:
-            share = self._share(configuration, laps)
-            figures = run(share, keep, meet=self._met.wait, code=self._site.child_code(), within=self._folder)
+            figures = run(
+                self._share(configuration, laps),
+                keep,
+                known=known,
+                meet=self._met.wait,
+                within=self._folder,
+                fork_server=self._fork_server,
+                code=self._site.child_code(),
+            )
+            figures |= {"laps": laps, "took_s": time.perf_counter() - began}
             summary |= {name: figures[name] for name in ("records", "seconds")}
-            row = {"figures": json.dumps({**figures, "laps": laps}), "digest": figures["state_digest"]}
+            row = {"figures": json.dumps(figures), "digest": figures["state_digest"]}
         except MeasurementFailedError as error:
             summary["failure"] = str(error)
             row = {"failure": str(error)}
@@ -231,43 +260,32 @@ class _Partition:
         if any(each["over"] for each in everywhere):
             return
         yield from dumps
-        yield pa.RecordBatch.from_pylist([{"measurement": place, "partition": self.number, **row}], _SCHEMA)
+        row |= {"measurement": place, "partition": self.number}
+        yield pa.RecordBatch.from_pylist([row], _SCHEMA)
+        note_progress(self._site.progress, json.dumps(row))
         if self.number == 0:
             number, total = place + 1, len(self._trial.configurations)
             note_progress(self._site.progress, f"{number}/{total} {_subject(configuration)}: {_said(everywhere)}")
 
 
-def _measurer(trial: ThroughputTrial, site: SparkSite, deadline: Deadline) -> Callable[[_Batches], _Batches]:
+def _measurer(
+    trial: ThroughputTrial, site: SparkSite, deadline: Deadline, verified: frozenset[_State]
+) -> Callable[[_Batches], _Batches]:
     def measure_partition(batches: _Batches) -> _Batches:
         with (
             temporary_folder("events", site.within()) as scratch,
+            process_server(workload(trial.workload), site.child_code(), scratch) as server,
             meeting(BarrierTaskContext.get()) as met,
             ended_by(deadline),
         ):
-            partition = _Partition(trial, met, site, Path(scratch))
+            partition = _Partition(trial, met, site, scratch, verified, server)
             partition.keep_events(batches)
-            laps: dict[_Cell, int] = {}
             for place, configuration in enumerate(trial.configurations):
-                if trial.laps:
-                    times = trial.laps[place]
-                elif (cell := _cell(configuration)) in laps:
-                    times = laps[cell]
-                else:
-                    times = laps[cell] = partition.calibrated(cell, deadline)
                 if partition.all_end(deadline):
                     break
-                yield from partition.measured(place, configuration, times)
+                yield from partition.measured(place, configuration, trial.laps[place] if trial.laps else 1)
 
     return measure_partition
-
-
-def _cell(configuration: Configuration) -> _Cell:
-    return str(configuration.durability), configuration.records_per_commit
-
-
-def _laps(work_s: float, lap_s: float) -> int:
-    # The first lap begins with the warm-up, which does not count.
-    return math.ceil(work_s / lap_s + 0.1)
 
 
 def _said(partitions: Sequence[dict[str, Any]]) -> str:
@@ -279,6 +297,7 @@ def _said(partitions: Sequence[dict[str, Any]]) -> str:
 
 def _dump(path: Path, number: int, partition: int, digest: str, stores: Sequence[str]) -> list[pa.RecordBatch]:
     pairs = list(read_pairs(path))
+    keys, values, places = zip(*pairs, strict=True) if pairs else ((), (), ())
     rows = pa.table(
         {
             "measurement": pa.array([number] * len(pairs), pa.int32()),
@@ -286,28 +305,29 @@ def _dump(path: Path, number: int, partition: int, digest: str, stores: Sequence
             "figures": pa.nulls(len(pairs), pa.string()),
             "failure": pa.nulls(len(pairs), pa.string()),
             "digest": pa.array([digest] * len(pairs), pa.string()),
-            "store": pa.array([stores[pair.number] for pair in pairs], pa.string()),
-            "key": pa.array([pair.key for pair in pairs], pa.binary()),
-            "value": pa.array([pair.value for pair in pairs], pa.binary()),
+            "store": pa.array([stores[place] for place in places], pa.string()),
+            "key": pa.array(keys, pa.binary()),
+            "value": pa.array(values, pa.binary()),
         }
     )
     batches: list[pa.RecordBatch] = rows.to_batches(max_chunksize=_PAIRS_PER_BATCH)
     return batches
 
 
-def _compared(trial: ThroughputTrial, source: DataFrame, yielded: DataFrame) -> Outcome:
+def _compared(trial: ThroughputTrial, source: DataFrame, yielded: DataFrame, verified: Verified) -> Outcome:
+    """Return the rows of the measurements, and add the end states that they compared to ``verified``."""
     shares = yielded.where("store is null").select("measurement", "partition", "figures", "failure", "digest").collect()
-    states = {_state(share) for share in shares if share["digest"]}
+    states = {_state(share) for share in shares if share["digest"]} - verified.keys()
     wrong = _wrong_states(trial, source, yielded, states)
+    verified |= {state: wrong.get(state, "") for state in states}
     outcome = Outcome()
     for number, configuration in enumerate(trial.configurations):
         mine = [share for share in shares if share["measurement"] == number]
-        outcome.count(MEASUREMENTS, bool(mine), 1)
         if not mine:
             continue
         problems = [share["failure"] for share in mine if share["failure"]]
         if not problems:
-            problems = [wrong[state] for share in mine if (state := _state(share)) in wrong]
+            problems = [verified[_state(share)] for share in mine if verified[_state(share)]]
             figures = [json.loads(share["figures"]) for share in mine]
             outcome.rows.append(throughput_row(configuration, figures, "different" if problems else "equal"))
         alone = replace(trial, configurations=(configuration,), laps=trial.laps[number : number + 1])
@@ -315,6 +335,18 @@ def _compared(trial: ThroughputTrial, source: DataFrame, yielded: DataFrame) -> 
         repeat = "" if trial.workload == EVENT_LOG else replay.command("throughput", alone)
         outcome.problems.extend(str(Failure(f"{_subject(configuration)}: {each}", repeat)) for each in problems)
     return outcome
+
+
+def _uncompared(trial: ThroughputTrial, shares: Sequence[Mapping[str, Any]]) -> list[Result]:
+    """Return the rows of the measurements that all partitions have finished, from what these have said."""
+    rows = []
+    for number, configuration in enumerate(trial.configurations):
+        figures = [
+            json.loads(share["figures"]) for share in shares if share["measurement"] == number and "figures" in share
+        ]
+        if len(figures) == trial.partitions:
+            rows.append(throughput_row(configuration, figures, "not compared"))
+    return rows
 
 
 def _wrong_states(
@@ -359,112 +391,3 @@ def _subject(configuration: Configuration) -> str:
         f"{configuration.workload} on {configuration.backend}, {configuration.durability}, "
         f"{configuration.records_per_commit:,} records per commit, repeat {configuration.repeat}"
     )
-
-
-HELLO_S = 60.0
-"""The seconds in which all partitions must have connected. They all exist when the first one begins to wait."""
-_LEFT = "another partition of this measurement has ended"
-
-
-class PartitionLeftError(ConnectionError):
-    """A partition ended while others waited for it. Its own task says why."""
-
-
-class Meeting:
-    """The partitions of a stage. ``others`` are connections: of the first partition to all, of each other to that."""
-
-    def __init__(self, number: int, others: list[TextIO]) -> None:
-        self.number, self._others = number, others
-
-    def gather(self, text: str) -> list[str]:
-        """Return the texts of all partitions, in their order, when each has called this.
-
-        Raises: PartitionLeftError if one has ended.
-        """
-        gathered: list[str]
-        if self.number:
-            (first,) = self._others
-            _send(first, text)
-            gathered = _received(first)
-            return gathered
-        gathered = [text, *map(_received, self._others)]
-        for other in self._others:
-            _send(other, gathered)
-        return gathered
-
-    def wait(self) -> None:
-        """Wait until every partition has called this. Raises: PartitionLeftError if one has ended."""
-        self.gather("")
-
-
-@contextmanager
-def meeting(context: BarrierTaskContext) -> Iterator[Meeting]:
-    """Yield the meeting of all partitions of a stage; each calls this once. The connections end with the block.
-
-    The first partition listens at the address that its executor reports to Spark. Only who knows a secret of this
-    stage, which Spark passes on, takes part.
-    """
-    number = context.partitionId()
-    infos = context.getTaskInfos()
-    host = infos[0].address.rpartition(":")[0].strip("[]")
-    with ExitStack() as stack:
-        if number == 0:
-            family = socket.AF_INET6 if ":" in host else socket.AF_INET
-            listener = stack.enter_context(socket.create_server((host, 0), family=family))
-            secret = secrets.token_hex()
-            context.allGather(json.dumps([listener.getsockname()[1], secret]))
-            yield Meeting(0, _accepted(listener, len(infos) - 1, secret, stack))
-        else:
-            port, secret = json.loads(context.allGather("")[0])
-            connection = stack.enter_context(socket.create_connection((host, port), HELLO_S))
-            first = _opened(connection, stack)
-            _send(first, [secret, number])
-            connection.settimeout(None)
-            yield Meeting(number, [first])
-
-
-def _accepted(listener: socket.socket, count: int, secret: str, stack: ExitStack) -> list[TextIO]:
-    """Return the connections of ``count`` other partitions, in their order."""
-    listener.settimeout(HELLO_S)
-    connections: dict[int, TextIO] = {}
-    while len(connections) < count:
-        connection = stack.enter_context(listener.accept()[0])
-        connection.settimeout(HELLO_S)
-        # A stranger is ignored; its connection ends with the others.
-        with suppress(OSError, ValueError, TypeError):
-            other = _opened(connection, stack)
-            word, number = _received(other)
-            if secrets.compare_digest(word, secret):
-                connection.settimeout(None)
-                connections[number] = other
-    return [connections[number] for number in sorted(connections)]
-
-
-def _opened(connection: socket.socket, stack: ExitStack) -> TextIO:
-    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    stream = connection.makefile("rw", encoding="utf-8")
-    stack.callback(_close, stream)
-    return stream
-
-
-def _close(opened: TextIO) -> None:
-    with suppress(OSError):  # Closing sends what an error has left unsent.
-        opened.close()
-
-
-def _send(to: TextIO, value: object) -> None:
-    try:
-        to.write(f"{json.dumps(value)}\n")
-        to.flush()
-    except ConnectionError as error:
-        raise PartitionLeftError(_LEFT) from error
-
-
-def _received(sender: TextIO) -> Any:
-    try:
-        line = sender.readline()
-    except ConnectionError as error:
-        raise PartitionLeftError(_LEFT) from error
-    if not line.endswith("\n"):
-        raise PartitionLeftError(_LEFT)
-    return json.loads(line)

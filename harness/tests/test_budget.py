@@ -9,7 +9,7 @@ import math
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
@@ -39,7 +39,7 @@ from harness.experiments.registry import experiments
 from harness.processes.child import MeasurementFailedError, run_program
 from harness.processes.load import LOAD_COLUMNS, median_load
 from harness.report.coverage import left_out, left_out_sentence, summary_of
-from harness.run import PROBLEMS_MAX, budget_of, run_local
+from harness.schedule import PROBLEMS_MAX, run_local
 from harness.spark.runner import taken_by
 from harness.tests.clock import Clock
 from stores.errors import ConfigError
@@ -55,17 +55,15 @@ class Trial:
 
 
 class Slow(Experiment[Trial]):
-    """Its trials move the clock on; ``more`` further rounds each repeat the last trial."""
+    """Its trials move the clock on."""
 
     name = title = "slow"
     trial = Trial
     placement = TrialPlacement.LOCAL
     columns = MappingProxyType({"slow": MappingProxyType({"name": str})})
 
-    def __init__(self, clock: Clock, more: int = 0) -> None:
+    def __init__(self, clock: Clock) -> None:
         self.clock = clock
-        self.more = more
-        self.remaining_s: list[float] = []
 
     def plan(self, request: Request) -> list[Trial]:
         return []
@@ -73,10 +71,6 @@ class Slow(Experiment[Trial]):
     def run(self, trial: Trial, worker: TrialWorker) -> Iterable[Row]:
         self.clock.now += trial.seconds
         return [{"kind": "slow", "name": trial.name}]
-
-    def next_round(self, trials: Sequence[Trial], rows: Sequence[Row], remaining_s: float) -> list[Trial]:
-        self.remaining_s.append(remaining_s)
-        return [Trial(rows[-1]["name"])] if len(self.remaining_s) <= self.more else []
 
     def figures(self, rows: Rows) -> dict[str, list[Figure]]:
         return {}
@@ -220,12 +214,10 @@ def test_without_a_budget_no_deadline_passes() -> None:
 
 
 def test_a_profile_gives_some_experiments_another_share_than_they_have_in_others() -> None:
-    clock = Clock()
-    scale = experiments()["scale"].share
-    for name, share in {"default": scale, NIGHT: experiments()["scale"].night_share}.items():
-        assert share != scale or name == "default"
-        found = budget_of(name, ("scale", "crash"), Deadline(clock.now + 100, clock)).deadline("scale")
-        assert found.remaining_s == pytest.approx(100 * share / (share + experiments()["crash"].share))
+    scale = experiments()["scale"]
+    assert scale.share_in("default") == scale.share != scale.night_share == scale.share_in(NIGHT)
+    crash = experiments()["crash"]
+    assert crash.share_in("default") == crash.share == crash.share_in(NIGHT)
 
 
 def test_no_local_trial_begins_after_the_deadline_and_those_left_out_are_counted() -> None:
@@ -235,15 +227,6 @@ def test_no_local_trial_begins_after_the_deadline_and_those_left_out_are_counted
     assert [row["name"] for row in outcome.rows] == ["a", "b", "c"]
     assert outcome.extent == {"trials": (3, 6)}
     assert clock.now == 1_030
-
-
-def test_further_rounds_run_within_the_time_that_remains_and_are_no_part_of_the_plan() -> None:
-    clock = Clock()
-    slow = Slow(clock, more=5)
-    outcome = run_local(slow, [Trial("a"), Trial("b")], quiet, Deadline(clock.now + 45, clock))
-    assert [row["name"] for row in outcome.rows] == ["a", "b", "b", "b", "b"]
-    assert slow.remaining_s == [25, 15, 5]
-    assert outcome.extent == {"trials": (2, 2)}
 
 
 def test_each_row_of_a_local_trial_has_the_load_unless_it_has_measured_its_own() -> None:
@@ -261,12 +244,6 @@ def test_the_load_of_several_measurements_is_their_median_as_far_as_it_is_known(
     rows = [{"cpu_per_wall": each, "others_share": share} for each, share in ((1.0, None), (3.0, 0.5), (2.0, 0.1))]
     found = median_load(rows)
     assert (found["cpu_per_wall"], found["others_share"], found["load_average"]) == (2.0, 0.3, None)
-
-
-def test_without_a_deadline_there_is_no_further_round() -> None:
-    slow = Slow(Clock(), more=5)
-    assert len(run_local(slow, [Trial("a")], quiet).rows) == 1
-    assert slow.remaining_s == []
 
 
 def test_every_prefix_of_a_fair_order_is_a_fair_sample() -> None:

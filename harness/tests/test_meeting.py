@@ -10,7 +10,7 @@ from typing import Any, cast
 
 import pytest
 
-from harness.spark.gang import Meeting, PartitionLeftError, meeting
+from harness.spark.meeting import Meeting, PartitionLeftError, meeting
 
 
 @dataclass

@@ -58,7 +58,7 @@ def test_events_that_are_no_file_are_refused_without_being_opened(
 def refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
     """A command that must end with status 2 and one sentence before it measures."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("harness.run._measure", lambda *given: pytest.fail("it measured"))
+    monkeypatch.setattr("harness.run.new_run", lambda *given: pytest.fail("it measured"))
 
     def run(*arguments: str) -> str:
         assert main(arguments) == 2

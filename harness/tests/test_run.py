@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,11 +16,11 @@ from harness import run
 from harness.answer.write import publish
 from harness.budget import TimeOverError
 from harness.experiment import (
+    Claim,
     Experiment,
     Failure,
     Figure,
     Figures,
-    Outcome,
     Request,
     Row,
     Rows,
@@ -31,13 +31,13 @@ from harness.experiments.cold_cache import ColdCache, ColdCacheTrial
 from harness.experiments.microbench import run as timing
 from harness.experiments.microbench.claim import claims
 from harness.experiments.microbench.experiment import MicrobenchTrial
-from harness.experiments.registry import kinds, stages
+from harness.experiments.registry import experiments, kinds, stages
 from harness.processes.child import MeasurementFailedError
-from harness.progress import Progress
 from harness.report.ratios import ratio_of
 from harness.report.rows import read_rows
 from harness.run import BenchRequest
 from harness.scenario import AtLeast, Scenario, ScenarioFile
+from harness.schedule import ExperimentRun
 from harness.spark.runner import _once
 from harness.tests.made_up_rows import made_up_rows
 from harness.workloads.event_log import EventLog
@@ -89,6 +89,10 @@ class Tried(Experiment[Trial]):
         return []
 
 
+def quiet(line: str) -> None:
+    """Discard reports of progress."""
+
+
 def once(tried: Tried, trial: Trial, folder: Path, attempt: int) -> dict[str, Any]:
     made = tried_once(tried, trial, folder, attempt)
     assert made is not None
@@ -127,9 +131,11 @@ def test_a_trial_whose_time_is_over_has_no_result_and_leaves_no_file(tmp_path: P
     assert list((tmp_path / "finished").iterdir()) == []
 
 
-def test_rows_of_trials_before_spark_are_written_when_each_ends(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def part(name: str, trials: Sequence[Any], folder: Path) -> ExperimentRun:
+    return ExperimentRun(experiments()[name], trials, BenchRequest(), Claim(""), folder)
+
+
+def test_rows_of_local_trials_are_written_when_each_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The third trial finds the rows of two on disk. The run is then interrupted, and keeps them."""
     found: list[int] = []
 
@@ -141,28 +147,34 @@ def test_rows_of_trials_before_spark_are_written_when_each_ends(
 
     monkeypatch.setattr(ColdCache, "run", measured)
     monkeypatch.setattr(ColdCache, "line", lambda self, trial, rows: "")
-    plan = {"cold_cache": [ColdCacheTrial("lmdb-indexed-batch", seed) for seed in (1, 2, 3)]}
+    trials = [ColdCacheTrial("lmdb-indexed-batch", seed) for seed in (1, 2, 3)]
+    cold = part("cold_cache", trials, tmp_path)
     with pytest.raises(KeyboardInterrupt):
-        run._measure(BenchRequest(), plan, tmp_path, Progress())
+        cold.run(trials, None, quiet)
     assert found == [0, 1, 2]
-    assert len(read_rows(tmp_path, "cold_opening", kinds())) == 2
+    assert len(read_rows(tmp_path, "cold_opening", kinds())) == len(cold.rows) == 2
 
 
-def test_rows_of_trials_before_spark_are_written_once_with_those_that_are_made_of_them(
+def test_rows_of_local_trials_are_written_once_with_those_that_are_made_of_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     claim = next(claims())
     sides = (claim.subject.id, claim.yardstick.id)
     monkeypatch.setattr(timing, "measure", lambda names, *rest: {name: [timing.Round(0.5, 0.5)] for name in names})
-    plan = {"microbench": [MicrobenchTrial(sides, "default", seed) for seed in (1, 2)]}
-    assert run._measure(BenchRequest(), plan, tmp_path, Progress()) == ([], {"microbench": {"measurements": (4, 4)}})
+    trials = [MicrobenchTrial(sides, "default", seed) for seed in (1, 2)]
+    micro = part("microbench", trials, tmp_path)
+    micro.run(trials, None, quiet)
+    micro.close()
+    assert (micro.outcome.problems, micro.extents()) == ([], {"measurements": (4, 4)})
     written = {kind: len(read_rows(tmp_path, kind, kinds())) for kind in ("round", "benchmark", "ratio")}
     assert written == {"round": 4, "benchmark": 2, "ratio": 1}
 
 
-def test_a_measurement_before_spark_that_fails_is_a_problem_of_the_run(tmp_path: Path) -> None:
-    plan = {"cold_cache": [ColdCacheTrial("no-such-backend", 1)]}
-    [problem], _ = run._measure(BenchRequest(), plan, tmp_path, Progress())
+def test_a_local_measurement_that_fails_is_a_problem_of_the_run(tmp_path: Path) -> None:
+    trials = [ColdCacheTrial("no-such-backend", 1)]
+    cold = part("cold_cache", trials, tmp_path)
+    cold.run(trials, None, quiet)
+    [problem] = cold.outcome.problems
     assert problem.startswith("a trial of openings with a cold page cache failed: ")
     assert not (tmp_path / "cold_opening").exists()
 
@@ -192,7 +204,7 @@ def test_a_scenario_holds_if_its_ratio_is_reached(
     rows = [{"kind": "throughput", **row} for row in made_up_rows()["throughput"] if row["end_state"] == "equal"]
     subject, yardstick = sorted({str(row["backend"]) for row in rows})[:2]
     monkeypatch.setattr(run, "spark_session", no_session)
-    monkeypatch.setattr(run, "_outcome", lambda *given: Outcome(list(rows)))
+    monkeypatch.setattr(ExperimentRun, "run", lambda given, *_: given.rows.extend(rows))
     scenario = Scenario("throughput", workload="count", events=10, at_least=(AtLeast(subject, yardstick, ratio),))
     file = ScenarioFile("fast", "It is fast.", scenario)
     assert run.prove(file, seed=1, master="local[1]", runs=tmp_path) is holds

@@ -5,6 +5,7 @@ import tempfile
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from time import perf_counter
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
@@ -16,7 +17,7 @@ from harness.experiments.throughput.plan import ThroughputGrid as Grid
 from harness.experiments.throughput.plan import ThroughputTrial, throughput_trials
 from harness.spark import events, gang
 from harness.spark.expected import expected_state
-from harness.spark.gang import measure, trial_events
+from harness.spark.gang import Gangs, measure, trial_events
 from harness.spark.runner import run_trials
 from harness.spark.session import session
 from harness.tests.shared_jvm import SharedJvm
@@ -50,8 +51,11 @@ def measured(spark: SparkSession, grid: Grid, said: list[str] | None = None) -> 
 
 def test_every_configuration_has_a_row_and_ends_as_spark_sql_computes(spark: SparkSession) -> None:
     said: list[str] = []
+    began = perf_counter()
     outcome = measured(spark, Grid("count", EVENTS, records_per_commit=(10, 100), backends=TWO), said)
+    lasted_s = perf_counter() - began
     assert outcome.problems == []
+    assert sum(row["took_s"] for row in outcome.rows) <= lasted_s
     assert {(row["backend"], row["records_per_commit"]) for row in outcome.rows} == {
         (backend, every) for backend in TWO for every in (10, 100)
     }
@@ -59,19 +63,40 @@ def test_every_configuration_has_a_row_and_ends_as_spark_sql_computes(spark: Spa
         assert (row["kind"], row["end_state"], row["partitions"], row["seed"]) == ("throughput", "equal", 2, 1)
         assert EVENTS * 9 // 10 <= row["records"] < EVENTS
         assert row["records_per_s"] > 0
+        assert 0 < row["seconds"] < row["took_s"] <= lasted_s
         assert 0 < row["commit_p50_us"] <= row["commit_p99_us"] <= row["commit_max_us"]
         assert row["store_commit_p50_us"] <= row["commit_p50_us"]
     assert len(said) == 4
 
 
 @pytest.mark.long
-def test_work_of_some_seconds_repeats_the_log_and_ends_as_spark_sql_computes(spark: SparkSession) -> None:
-    (trial,) = throughput_trials([Grid("flights_by_hour", 200, records_per_commit=(50,), backends=TWO, work_s=0.2)], 1)
+def test_a_log_in_laps_ends_as_spark_sql_computes(spark: SparkSession) -> None:
+    (trial,) = throughput_trials([Grid("flights_by_hour", 200, records_per_commit=(50,), backends=TWO)], 1)
+    trial = replace(trial, laps=(3, 3))
     outcome = measure(spark, trial, trial_events(spark, trial, 1), say=quiet)
     assert outcome.problems == []
     assert [row["end_state"] for row in outcome.rows] == ["equal", "equal"]
-    assert len({row["records"] for row in outcome.rows}) == 1
-    assert outcome.rows[0]["records"] > 200
+    assert {row["records"] for row in outcome.rows} == {3 * 200 - 200 // 10}
+
+
+@pytest.mark.parametrize("right", [True, False])
+def test_a_further_round_over_the_same_events_compares_no_end_state_again(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch, right: bool
+) -> None:
+    compared: list[str] = []
+
+    def state(workload: str, source: DataFrame) -> DataFrame:
+        compared.append(workload)
+        return expected_state(workload, source) if right else expected_state(workload, source.limit(10))
+
+    monkeypatch.setattr(gang, "expected_state", state)
+    gangs = Gangs(spark, 1, None, quiet)
+    trial = one_trial(Grid("count", EVENTS, backends=TWO[1:]))
+    outcomes = [gangs.run([trial]) for _ in range(2)]
+    assert compared == ["count"]
+    ends = [row["end_state"] for outcome in outcomes for row in outcome.rows]
+    assert ends == (["equal"] * 2 if right else ["different"] * 2)
+    assert [len(outcome.problems) for outcome in outcomes] == ([0, 0] if right else [2, 2])
 
 
 def test_a_log_of_laps_has_every_event_once_in_each_lap_and_none_at_an_earlier_time(spark: SparkSession) -> None:

@@ -19,13 +19,14 @@ from harness.experiment import (
     Failure,
     Figures,
     Forks,
+    Outcome,
     Request,
     Row,
     Rows,
     TrialPlacement,
     TrialWorker,
 )
-from harness.experiments.crash.plan import SIZES, CrashGrid, crash_matrix
+from harness.experiments.crash.plan import SIZES, CrashGrid, crash_matrix, first_kills
 from harness.experiments.crash.report import crash, crash_tables, crash_trials, page
 from harness.experiments.crash.run import DEADLINE_S, CrashOutcome, examine
 from harness.experiments.crash.trial import CrashTrial, admitted
@@ -49,6 +50,7 @@ class Crash(Experiment[CrashTrial]):
     grid = CrashGrid
     faults = FAULTS
     placement = TrialPlacement.SPREAD
+    answers = True
     share = 10
     forks = Forks.PLAIN
     figures_by = {"crash": crash}
@@ -85,6 +87,20 @@ class Crash(Experiment[CrashTrial]):
             return trials
         every = _fairly(crash_matrix(request.backends, seeds=seeds, profile=NIGHT))
         return _oldest_first(every, coverage)[: len(trials) if request.profile == DEFAULT else None]
+
+    def next_round(self, trials: Sequence[CrashTrial], rows: Sequence[Row], remaining_s: float) -> list[CrashTrial]:
+        """Return one kill at each step of a commit of each backend, as the only round."""
+        return [] if rows else list(first_kills(trials))
+
+    def rest(self, trials: Sequence[CrashTrial], rows: Sequence[Row]) -> list[CrashTrial]:
+        """Return the trials that no round has tried."""
+        ran = {row["trial"] for row in rows}
+        return [trial for trial in trials if trial.id not in ran]
+
+    def extents(self, trials: Sequence[CrashTrial], outcome: Outcome) -> dict[str, tuple[int, int]]:
+        """Return the trials that ran, of those of the plan."""
+        planned = {trial.id for trial in trials}
+        return {"trials": (len(planned & {row["trial"] for row in outcome.rows}), len(planned))}
 
     def prepare(self, trials: Sequence[CrashTrial], kept: Path, each: Each) -> list[CrashTrial]:
         """Return each trial once."""

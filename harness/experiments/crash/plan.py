@@ -100,6 +100,16 @@ def _each_once(chosen: Sequence[Backend], durabilities: Sequence[str], seeds: Se
         yield _of_kind(trials[7 * number % len(trials)], number)
 
 
+def first_kills(trials: Iterable[CrashTrial]) -> Iterator[CrashTrial]:
+    """Yield the first of these trials of each backend that kills at each step of a commit of a task and its stores."""
+    killed: set[tuple[str, str]] = set()
+    for trial in trials:
+        place = (trial.backend, trial.fault.place)
+        if trial.exactly_once and _part_killed(trial.fault) in (Part.COMMIT, Part.TASK) and place not in killed:
+            killed.add(place)
+            yield trial
+
+
 @dataclass(frozen=True)
 class CrashSize:
     """The crash matrix of a profile: the number of its seeds, and the combinations that it has.

@@ -20,14 +20,14 @@ from __future__ import annotations
 import random
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 from harness.budget import DEFAULT, NEVER, NIGHT, SMOKE, Deadline, TimeOverError
-from harness.experiment import Experiment, Request, Row, TrialPlacement, TrialWorker
+from harness.experiment import Experiment, Outcome, Request, Row, TrialPlacement, TrialWorker
 from harness.experiments.opening import steps
 from harness.experiments.opening.report import QUERY, REPORT, ratios
 from harness.folders import temporary_folder
@@ -46,13 +46,17 @@ RECORDS_PER_S = 50_000
 
 @dataclass(frozen=True, slots=True)
 class OpeningTrial:
-    """Stores of the same size, one per backend, that are filled once, then killed and opened ``repeats`` times."""
+    """Stores of the same size, one per backend, that are filled once, then killed and opened ``repeats`` times.
+
+    ``first`` is the number of the first repeat.
+    """
 
     backends: tuple[str, ...]
     durability: Durability
     records: int
     repeats: int
     seed: int
+    first: int = 0
 
     def __post_init__(self) -> None:
         if not self.backends:
@@ -61,8 +65,14 @@ class OpeningTrial:
             backend = backend_named(name)
             if self.durability not in backend.durabilities or not backend.persistent:
                 raise ConfigError(f"{name} at {self.durability} keeps nothing to open: choose another")
-        if min(self.records, self.repeats) < 1:
-            raise ConfigError("records and repeats count from 1")
+        if min(self.records, self.repeats) < 1 or self.first < 0:
+            raise ConfigError("records and repeats count from 1, the first repeat from 0")
+
+    def after(self, rows: Sequence[Row]) -> list[OpeningTrial]:
+        """Return the trial of the repeats that are not in ``rows``, in a list; none if all are there."""
+        of_size = [row["repeat"] for row in rows if row["records"] == self.records and row["backend"] in self.backends]
+        made = 1 + max(of_size, default=-1)
+        return [] if made >= self.repeats else [replace(self, repeats=self.repeats - made, first=made)]
 
 
 @dataclass(frozen=True)
@@ -91,7 +101,8 @@ class Opening(Experiment[OpeningTrial]):
     stage = "opening"
     trial = OpeningTrial
     placement = TrialPlacement.LOCAL
-    share = 14
+    answers = True
+    share = 10
     unit = ""
     figures_by = {"opening": QUERY}
     report = REPORT
@@ -136,6 +147,20 @@ class Opening(Experiment[OpeningTrial]):
             trials += [OpeningTrial((default,), level, records, size.repeats, seed) for records in size.largest_records]
         return trials
 
+    def next_round(self, trials: Sequence[OpeningTrial], rows: Sequence[Row], remaining_s: float) -> list[OpeningTrial]:
+        """Return one opening of each of the smallest stores, and then all others of these."""
+        least = min((trial.records for trial in trials), default=0)
+        left = [more for trial in trials if trial.records == least for more in trial.after(rows)]
+        return left if rows else [replace(trial, repeats=1) for trial in left]
+
+    def rest(self, trials: Sequence[OpeningTrial], rows: Sequence[Row]) -> list[OpeningTrial]:
+        """Return the openings that no round has made."""
+        return [more for trial in trials for more in trial.after(rows)]
+
+    def extents(self, trials: Sequence[OpeningTrial], outcome: Outcome) -> dict[str, tuple[int, int]]:
+        """Return the openings that were measured, of those of the plan."""
+        return {"openings": (len(outcome.rows), sum(self.extent(trial)[1] for trial in trials))}
+
     def cost_s(self, trial: OpeningTrial) -> float:
         """Return the time until the first store is filled. It is then measured before another one is filled."""
         return trial.records / RECORDS_PER_S
@@ -177,7 +202,7 @@ def run_opening(
     # A process that the end of the time has killed measured nothing; the rows of those before it stay.
     with temporary_folder("opening", within) as scratch, suppress(TimeOverError):
         _step(trial, scratch, code, "log", {"backend": trial.backends[0], **shared})
-        for repeat in range(trial.repeats):
+        for repeat in range(trial.first, trial.first + trial.repeats):
             turns = list(trial.backends)
             random.Random(f"opening {trial.seed} {repeat}").shuffle(turns)
             for backend in turns:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, replace
 from functools import partial
@@ -12,8 +12,9 @@ from typing import Any
 from hdrh.histogram import HdrHistogram
 
 from harness import replay
-from harness.experiment import Experiment, Figures, Request, Row, Rows, TrialPlacement, TrialWorker
-from harness.experiments.throughput import plan
+from harness.experiment import Experiment, Figures, Outcome, Request, Row, Rows, TrialPlacement, TrialWorker
+from harness.experiments.needs import needs_so_far
+from harness.experiments.throughput import measurement, plan
 from harness.experiments.throughput.measurement import (
     DUMP_FILE,
     LATENCY_DIGITS,
@@ -23,16 +24,18 @@ from harness.experiments.throughput.measurement import (
     measured,
     reopened,
 )
-from harness.experiments.throughput.plan import ThroughputGrid, ThroughputTrial, narrowing_trial
+from harness.experiments.throughput.plan import Rounds, ThroughputGrid, ThroughputTrial, answering
 from harness.experiments.throughput.report import QUERY, REPORT, WRONG_ENDS, charts, end_state_finding, width_sentences
 from harness.folders import temporary_folder
-from harness.processes.child import figures_in
+from harness.processes.child import figures_in, measured_environment
+from harness.processes.fork_server import ForkServer, fork_server
 from harness.processes.load import LOAD_COLUMNS, load_columns
 from harness.report import text
 from harness.report.page import Page
 from harness.workloads.event_log import EVENT_LOG
 from harness.workloads.new_york_flights import departures
 from harness.workloads.tasks import Departures, workload
+from harness.workloads.workload import Workload
 from stores.errors import ConfigError
 from stores.registry import backend_named, check_options, checked_durability
 
@@ -46,7 +49,8 @@ class Throughput(Experiment[ThroughputTrial]):
     trial = ThroughputTrial
     grid = ThroughputGrid
     placement = TrialPlacement.GANG
-    share = 75
+    answers = True
+    share = 30
     unit = ""
     figures_by = {"throughput": QUERY}
     failed_by = WRONG_ENDS
@@ -61,7 +65,9 @@ class Throughput(Experiment[ThroughputTrial]):
             "repeat": int,
             "seed": int,
             "records": int,
+            "laps": int,
             "seconds": float,
+            "took_s": float,
             "records_per_s": float,
             "commit_p50_us": float,
             "commit_p99_us": float,
@@ -86,15 +92,31 @@ class Throughput(Experiment[ThroughputTrial]):
         grids = plan.SIZES[request.profile]
         if request.log is not None:
             repeats = plan.EVENT_LOG_REPEATS[request.profile]
-            grids = (ThroughputGrid(EVENT_LOG, records_per_commit=(100, 1_000, 10_000), repeats=repeats),)
+            sizes = (100, 1_000, 10_000)
+            grids = (ThroughputGrid(EVENT_LOG, records_per_commit=sizes, repeats=repeats, work_s=plan.WORK_S),)
         return plan.throughput_trials([replace(grid, backends=request.backends) for grid in grids], request.seed)
 
     def next_round(
         self, trials: Sequence[ThroughputTrial], rows: Sequence[Row], remaining_s: float
     ) -> list[ThroughputTrial]:
-        """Return more repeats of the cells with the widest intervals, if picks rest on them."""
-        more = narrowing_trial(trials, rows, remaining_s)
+        """Return a round of what picks rest on: all cells at first, then those whose needs are undecided."""
+        trial = answering(trials)
+        if trial is None:
+            return []
+        needs = needs_so_far(self.figures({"throughput": rows})["throughput"])
+        more = Rounds(trial, rows).next({cell for need in needs for cell in need.open_cells}, remaining_s)
         return [] if more is None else [more]
+
+    def rest(self, trials: Sequence[ThroughputTrial], rows: Sequence[Row]) -> list[ThroughputTrial]:
+        """Return the trials that no pick rests on, and the rounds that the plan has besides those that were made."""
+        rounds = answering(trials)
+        others = [trial for trial in trials if trial is not rounds]
+        return others if rounds is None else [*others, *Rounds(rounds, rows).missing()]
+
+    def extents(self, trials: Sequence[ThroughputTrial], outcome: Outcome) -> dict[str, tuple[int, int]]:
+        """Return the measurements that were made of those of the plan; rounds may have made more."""
+        planned = sum(len(trial.configurations) for trial in trials)
+        return {"measurements": (sum(plan.tried(trial, outcome.rows) for trial in trials), planned)}
 
     def run(self, trial: ThroughputTrial, worker: TrialWorker) -> Iterable[Row]:
         """Raise TypeError: the partitions of a trial run together, see ``harness.spark.gang``."""
@@ -148,43 +170,48 @@ def run(
     work: PartitionWork,
     keep_dump: Callable[[str, Path], None] | None = None,
     *,
+    known: Collection[str] = (),
     meet: Callable[[], object] = lambda: None,
-    code: str | None = None,
     within: Path | None = None,
+    fork_server: ForkServer | None = None,
+    code: str | None = None,
 ) -> dict[str, Any]:
     """Measure in a new folder ``within`` another, which is removed afterwards. Return the figures of both processes.
 
     ``keep_dump`` is called with the digest of the final state and the file of its dump (``pairs``), which it must read
-    at once. ``meet`` is called between the two processes, so that those of other partitions wait for each other. It is
-    also called if the first one fails. ``code`` is the PYTHONPATH of the processes; None is that of this one.
+    at once, unless the digest is ``known``. ``meet`` is called between the two processes, so that those of other
+    partitions wait for each other. It is also called if the first one fails. The processes are children of
+    ``fork_server`` (see ``process_server``). Without one they are started, with ``code`` as their PYTHONPATH; None is
+    that of this process.
 
     Raises: MeasurementFailedError.
     """
-    with _started(work, code, within) as (process, folder):
-        try:
-            worked = process(measured, killed=True)
-        finally:
-            meet()
-        after_kill = process(reopened)
-        if keep_dump is not None:
-            keep_dump(after_kill["state_digest"], folder / DUMP_FILE)
-        return {**worked, **after_kill}
-
-
-def work_once(work: PartitionWork, *, code: str | None = None, within: Path | None = None) -> dict[str, Any]:
-    """Run the first process of a measurement alone, and return its figures. Raises: MeasurementFailedError."""
-    with _started(work, code, within) as (process, _):
-        return process(measured, killed=True)
-
-
-@contextmanager
-def _started(
-    work: PartitionWork, code: str | None, within: Path | None
-) -> Iterator[tuple[Callable[..., dict[str, Any]], Path]]:
     with temporary_folder("throughput", within) as folder:
         work.write(folder)
         deadline_s = DEADLINE_S + DEADLINE_PER_EVENT_S * work.records_number
-        yield partial(figures_in, folder, arguments={}, deadline_s=deadline_s, code=code), folder
+        process = partial(figures_in, folder, deadline_s=deadline_s, code=code, fork_server=fork_server)
+        try:
+            worked = process(measured, {}, killed=True)
+        finally:
+            meet()
+        after_kill = process(reopened, {"known": sorted(known)})
+        digest = after_kill["state_digest"]
+        if keep_dump is not None and digest not in known:
+            keep_dump(digest, folder / DUMP_FILE)
+        return {**worked, **after_kill}
+
+
+@contextmanager
+def process_server(work: Workload, code: str | None, within: Path) -> Iterator[ForkServer | None]:
+    """Yield a fork server for processes that are measured with a workload, with ``code`` as their PYTHONPATH.
+
+    It has imported what the processes of every backend import, and no engine: each process imports its own, so the
+    memory of a process is about that of one that was started. None where processes cannot be forked.
+    """
+    with fork_server(preload=False, environment=measured_environment(code, within)) as server:
+        if server is not None:
+            server.prepare(f"{measurement.__name__}:import_workload", {"module": type(work).__module__})
+        yield server
 
 
 _SUMMED = ("bytes_written", "bytes_on_disk", "peak_memory_bytes", "open_files", "replayed")
@@ -201,7 +228,8 @@ def throughput_row(
     ``waited_share`` is the share of these in ``seconds``. Percentiles are those of all partitions' commits in one
     histogram.
 
-    ``end_state`` is ``equal``, ``different`` or ``not compared``.
+    ``took_s`` is the time of the measurement by the clock, of which ``seconds`` are its work: processes start, events
+    are read, the killed task is opened again. ``end_state`` is ``equal``, ``different`` or ``not compared``.
     """
     records = sum(each["records"] for each in figures)
     slowest = max(figures, key=lambda each: float(each["seconds"]))
@@ -226,6 +254,7 @@ def throughput_row(
         "open_after_kill_s": max(each["open_after_kill_s"] for each in figures),
         "end_state": end_state,
         "laps": figures[0].get("laps"),
+        "took_s": max((each["took_s"] for each in figures if "took_s" in each), default=None),
         "machine_speed": min((each["machine_speed"] for each in figures if "machine_speed" in each), default=None),
         **load_columns(figures),
         "cpu_s": sum(each["cpu_s"] for each in figures),

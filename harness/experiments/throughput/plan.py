@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import itertools
+import math
 import random
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any
 
 from harness.budget import DEFAULT, NIGHT, SMOKE
+from harness.experiments.needs import RivalCell
 from harness.experiments.throughput.measurement import Configuration, Options
-from harness.report.figures import interval, repeats_of_a_narrower_interval, values
 from harness.report.rows import Row
 from harness.scenario import AtLeast, Grid, cut_to, full_names, raised_to, set_to, times
 from harness.workloads.event_log import EVENT_LOG, EventLog
@@ -22,16 +23,16 @@ from stores.errors import ConfigError
 from stores.interface import Durability
 from stores.registry import backend_named, check_options
 
-MEASUREMENT_S = 2.0
-"""Seconds of a measurement beside its work: processes start, events are read, the store is opened again, and slower
-backends take longer than the fastest one."""
+WORK_S = 2.0
+"""Seconds of work of the fastest backend in a measurement that picks rest on."""
+MEASUREMENT_S = 1.5
+"""Seconds of a measurement beside its work: events are read, the store is opened again, and slower backends take longer
+than the fastest one."""
 RECORDS_PER_S = 100_000
 """The rate of a slow backend, where events are processed once."""
 EVENTS_OF_A_DATA_SET = 340_000
-TRIAL_S = 10.0
+TRIAL_S = 8.0
 """Seconds of a trial before its first measurement ends: Spark makes the events. With less time none begins."""
-PICKS_SHARE = 0.9
-"""The part of the time that belongs to measurements that picks rest on."""
 
 
 @dataclass(frozen=True)
@@ -39,8 +40,9 @@ class ThroughputGrid(Grid):
     """A grid of configurations over the first ``events`` events of a workload (None: all, if it ends).
 
     It is every combination of the listed values, ``repeats`` times. A backend that does not carry a level is left out
-    at that level. ``backends`` None means all. The events are processed again and again, as often as the fastest
-    configuration of a level and commit size needs for ``work_s`` seconds. If that is 0 they are processed once.
+    at that level. ``backends`` None means all. In rounds of a bench the events are processed again and again, as often
+    as the fastest configuration of a level and commit size needs for ``work_s`` seconds. If that is 0 they are
+    processed once.
 
     A scenario holds if every end state is what Spark SQL computes from the same events, and every ratio in ``at_least``
     is reached. Without ratios it is a comparison.
@@ -96,8 +98,8 @@ class ThroughputGrid(Grid):
 class ThroughputTrial:
     """Measurements over the same events, in the order in which they are made.
 
-    Picks rest on it if ``work_s`` is above 0. ``laps`` says for each configuration how often it processes the
-    events; if it is empty, a first pass finds that.
+    Picks rest on it if ``work_s`` is above 0: a bench measures it in ``Rounds``. ``laps`` says for each configuration
+    how often it processes the events; if it is empty, they are processed once.
     """
 
     workload: str
@@ -121,18 +123,6 @@ class ThroughputTrial:
     def cost_s(self) -> float:
         """Its seconds, roughly, on two idle cores."""
         return TRIAL_S + len(self.configurations) * self.measurement_s
-
-
-def shares(trials: Sequence[ThroughputTrial]) -> list[float]:
-    """Return the part of the time that each trial gets: those that picks rest on have most of it, whatever their cost.
-
-    The others get the rest, and the time that these leave over.
-    """
-    costs: dict[bool, float] = {}
-    for trial in trials:
-        costs[trial.work_s > 0] = costs.get(trial.work_s > 0, 0.0) + trial.cost_s
-    parts = {True: PICKS_SHARE, False: 1 - PICKS_SHARE}
-    return [parts[trial.work_s > 0] * trial.cost_s / costs[trial.work_s > 0] for trial in trials]
 
 
 def throughput_trials(grids: Iterable[ThroughputGrid], seed: int) -> list[ThroughputTrial]:
@@ -212,8 +202,8 @@ def _missed(claim: AtLeast, figures: Sequence[Mapping[str, Any]]) -> list[str]:
 
 _EACH = tuple(map(str, Durability))
 _PICKS = (
-    ThroughputGrid("count", 60_000, records_per_commit=(1_000, 10_000), repeats=5, work_s=2.0),
-    ThroughputGrid("count", 60_000, durabilities=_EACH[1:], repeats=5, work_s=2.0),
+    ThroughputGrid("count", 60_000, records_per_commit=(1_000, 10_000), repeats=5, work_s=WORK_S),
+    ThroughputGrid("count", 60_000, durabilities=_EACH[1:], repeats=5, work_s=WORK_S),
 )
 """The measurements that picks rest on. They come first, and as one: none of them may be measured in another way."""
 SIZES: Mapping[str, tuple[ThroughputGrid, ...]] = MappingProxyType(
@@ -243,71 +233,93 @@ SIZES: Mapping[str, tuple[ThroughputGrid, ...]] = MappingProxyType(
     }
 )
 """The measurements of a profile, which take from about half a minute to hours on two cores."""
-EVENT_LOG_REPEATS: Mapping[str, int] = MappingProxyType({SMOKE: 1, DEFAULT: 3, NIGHT: 5})
+EVENT_LOG_REPEATS: Mapping[str, int] = MappingProxyType({SMOKE: 1, DEFAULT: 5, NIGHT: 5})
 """The repeats over a user's own events."""
 
 
-CELLS = 4
-"""The largest number of cells that a round repeats. They take turns, so that a slow minute affects all of them."""
-NARROW = 0.02
-"""An interval is narrow enough below this share of its median."""
-_FIGURE = "records_per_s"
+class Rounds:
+    """The rounds of the trial that picks rest on, as far as ``rows`` has their results.
 
-
-def narrowing_trial(
-    trials: Sequence[ThroughputTrial], rows: Sequence[Row], remaining_s: float
-) -> ThroughputTrial | None:
-    """Return the measurements that can narrow the widest intervals of records per second in ``remaining_s`` seconds.
-
-    Each cell gets so many repeats that its interval can become narrower, with as many records as in its earlier ones.
-    Return None if a planned repeat is missing, if all intervals are narrow, or if there is no time for a cell.
+    The first one is short: it processes the events once. From its rates follows how often later rounds process them,
+    so that the fastest backend of each level and commit size works for ``work_s`` seconds. Within a round all backends
+    of a cell process the same records.
     """
-    for trial in trials:
-        repeats_by_cell = (
-            Counter(replace(each, repeat=0) for each in trial.configurations) if trial.work_s else Counter()
-        )
-        rows_by_cell = {cell: [row for row in rows if _is_of(row, cell)] for cell in repeats_by_cell}
-        if any(len(rows_by_cell[cell]) < repeats for cell, repeats in repeats_by_cell.items()):
-            return None
-        more_by_cell = _widest(rows_by_cell, (remaining_s - TRIAL_S) / trial.measurement_s)
-        if more_by_cell:
-            configurations = _in_turns(
-                more_by_cell, {cell: len(rows_by_cell[cell]) for cell in more_by_cell}, trial.seed
-            )
-            laps = tuple(rows_by_cell[replace(each, repeat=0)][0]["laps"] for each in configurations)
-            return replace(trial, configurations=configurations, laps=laps)
-    return None
+
+    def __init__(self, trial: ThroughputTrial, rows: Sequence[Row]) -> None:
+        self._trial = trial
+        self.cells = tuple(dict.fromkeys(replace(each, repeat=0) for each in trial.configurations))
+        self.planned = 1 + max(each.repeat for each in trial.configurations)
+        """The number of repeats of each cell in the plan."""
+        self._rows = [row for row in rows if any(_is_of(row, cell) for cell in self.cells)]
+        self.made = 1 + max((row["repeat"] for row in self._rows), default=-1)
+        """The number of rounds so far."""
+
+    def round(self, number: int, cells: Iterable[Configuration] | None = None) -> ThroughputTrial:
+        """Return the measurements of round ``number``, with all cells or some of them, in an order of its own.
+
+        Rivals, which are the backends of a level and commit size, follow each other: a slow minute of the machine
+        affects all of them. In the first round the levels are in the order of the plan, for runs that it is cut in.
+        """
+        order = random.Random(f"round {self._trial.seed} {number}")
+        rivals: dict[tuple[str, int], list[Configuration]] = {}
+        for cell in cells or self.cells:
+            rivals.setdefault(_level_and_size(cell), []).append(replace(cell, repeat=number))
+        groups = list(rivals.values())
+        if number:
+            order.shuffle(groups)
+        for group in groups:
+            order.shuffle(group)
+        configurations = tuple(each for group in groups for each in group)
+        return replace(self._trial, configurations=configurations, laps=tuple(map(self._laps, configurations)))
+
+    def next(self, open_cells: Collection[RivalCell], remaining_s: float) -> ThroughputTrial | None:
+        """Return the next round, of the cells that are open or have no result yet; None if there are none.
+
+        Without an end (infinite ``remaining_s``) all planned rounds have all cells.
+        """
+        if math.isinf(remaining_s):
+            return self.round(self.made) if self.made < self.planned else None
+        unmeasured = [cell for cell in self.cells if not any(_is_of(row, cell) for row in self._rows)]
+        cells = [cell for cell in self.cells if cell in unmeasured or _rival(cell) in open_cells]
+        return self.round(self.made, cells) if cells else None
+
+    def missing(self) -> list[ThroughputTrial]:
+        """Return the rounds of all cells that the plan has besides those so far."""
+        return [self.round(number) for number in range(self.made, self.planned)]
+
+    def _laps(self, configuration: Configuration) -> int:
+        alike = [
+            row
+            for row in self._rows
+            if (row["durability"], row["records_per_commit"]) == _level_and_size(configuration)
+        ]
+        first = min((row["repeat"] for row in alike), default=0)
+        # The first lap begins with the warm-up, which does not count.
+        laps_s = [row["seconds"] / (row["laps"] - _WARM_UP) for row in alike if row["repeat"] == first]
+        return math.ceil(self._trial.work_s / min(laps_s) + _WARM_UP) if laps_s and min(laps_s) > 0 else 1
 
 
-def relative_width(repeats: Sequence[float]) -> float:
-    """Return the width of the interval of a median as a share of the median; 0 if there is none."""
-    ends = interval(repeats)
-    return (ends.high - ends.low) / ends.median if ends and ends.median else 0.0
+_WARM_UP = 0.1
+"""The part of the first lap that is a warm-up, of a short log."""
 
 
-def _widest(found: Mapping[Configuration, Sequence[Row]], measurements: float) -> dict[Configuration, int]:
-    """Return the further repeats of the cells with the widest intervals, as many as fit into ``measurements``."""
-    widths = {cell: relative_width(values(group, _FIGURE)) for cell, group in found.items()}
-    more_by_cell: dict[Configuration, int] = {}
-    for cell in sorted(widths, key=lambda each: -widths[each]):
-        count = len(found[cell])
-        more = repeats_of_a_narrower_interval(count) - count
-        if widths[cell] < NARROW or len(more_by_cell) == CELLS or more > measurements:
-            break
-        more_by_cell[cell] = more
-        measurements -= more
-    return more_by_cell
+def _level_and_size(cell: Configuration) -> tuple[str, int]:
+    return str(cell.durability), cell.records_per_commit
 
 
-def _in_turns(
-    more: Mapping[Configuration, int], repeats: Mapping[Configuration, int], seed: int
-) -> tuple[Configuration, ...]:
-    turns: list[Configuration] = []
-    for turn in range(max(more.values())):
-        members = [replace(cell, repeat=repeats[cell] + turn) for cell in more if turn < more[cell]]
-        random.Random(f"turn {seed} {turn} {sum(repeats.values())}").shuffle(members)
-        turns += members
-    return tuple(turns)
+def _rival(cell: Configuration) -> RivalCell:
+    return RivalCell(cell.backend, str(cell.durability), cell.workload, cell.records_per_commit)
+
+
+def answering(trials: Iterable[ThroughputTrial]) -> ThroughputTrial | None:
+    """Return the trial that picks rest on; None if there is none."""
+    return next((trial for trial in trials if trial.work_s), None)
+
+
+def tried(trial: ThroughputTrial, rows: Sequence[Row]) -> int:
+    """Return how many of the measurements of ``trial`` were made, according to ``rows``, in whatever rounds."""
+    planned = Counter(replace(each, repeat=0) for each in trial.configurations)
+    return sum(min(repeats, sum(_is_of(row, cell) for row in rows)) for cell, repeats in planned.items())
 
 
 def _is_of(row: Mapping[str, Any], cell: Configuration) -> bool:
