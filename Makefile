@@ -124,13 +124,14 @@ mutate: files $(STAMP) ## try small changes of the code, drawn by a seed, and li
 size: $(STAMP) ## count lines and modules of code and tests, a line for each folder; RANGE=A..B says what these commits changed
 	@$(VENV_PYTHON) -m harness.size $(call option,--range,$(RANGE))
 
-lint: $(STAMP) ## ruff, mypy, and the check of prose (docs/style.md)
+lint: $(STAMP) ## ruff, mypy, the check of prose (docs/style.md), and mypy and pyright over code of users
 	@status=0; \
 	 $(VENV_PYTHON) -m ruff check . || status=1; \
 	 $(VENV_PYTHON) -m ruff format --check --quiet stores harness scenarios docs || \
 	   { echo "Not formatted: run .venv/bin/ruff format stores harness scenarios docs" >&2; status=1; }; \
 	 $(VENV_PYTHON) -m harness.prose || status=1; \
-	 $(VENV_PYTHON) -m mypy || status=1; exit $$status
+	 $(VENV_PYTHON) -m mypy || status=1; \
+	 $(VENV_PYTHON) -m harness.user_types || status=1; exit $$status
 
 docs: $(STAMP) ## the API reference, from the docstrings, in build/docs/; no warning is tolerated
 	@$(VENV_PYTHON) docs/reference.py build/docs

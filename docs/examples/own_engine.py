@@ -197,7 +197,8 @@ def _decoded(line: bytes) -> Change:
 
 def _apply(change: Change, data: Families, meta: Pairs) -> None:
     for layer in change["layers"]:
-        pairs = data[layer["family"]]
+        family: int = layer["family"]
+        pairs = data[family]
         for start, end in layer["ranges"]:
             for key in [key for key in pairs if _within(key, _bytes(start), _bytes(end), end_open=False)]:
                 del pairs[key]

@@ -22,12 +22,13 @@ TEXT = ["to", "be", "or", "not", "to", "be", "that", "is", "the", "question"] * 
 WORDS = TopicPartition("words", 0)
 COUNTED = TopicPartition("counted", 0)
 KILLED_AFTER = 750
+COUNTS = KeyValue(key=STR, value=INT64, name="counts")
 
 
 def count(record: Record, context: TaskContext) -> None:
     """Count one word, and forward its new count."""
     word = record.value.decode() if record.value else ""
-    counts = context.store("counts")
+    counts = context.store(COUNTS)
     number = (counts.get(word) or 0) + 1
     counts.put(word, number)
     context.forward(COUNTED.topic, word.encode(), b"%d" % number)
@@ -40,7 +41,7 @@ def task_in(folder: str, log: SqliteChangelog) -> StreamTask:
         TaskId(0, 0),
         state_dir=folder,
         changelog=log,
-        stores={"counts": StoreConfig("rocksdb-indexed-batch", records=KeyValue(key=STR, value=INT64))},
+        stores={"counts": StoreConfig("rocksdb-indexed-batch", records=COUNTS)},
         process=count,
         inputs=[WORDS],
         settings=TaskSettings(commit_every_records=100, commit_interval_ms=NO_INTERVAL),

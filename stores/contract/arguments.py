@@ -6,7 +6,7 @@ import inspect
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from types import UnionType
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from stores.errors import ConfigError, ReadOnlyViewError
 
@@ -111,9 +111,11 @@ def check_function(name: str, function: object, *arguments: str) -> None:
 class OnlyReads:
     """A base of views. The call of a method that writes raises an error that says where to write."""
 
-    def __getattr__(self, name: str) -> NoReturn:
-        if name in WRITES:
-            raise ReadOnlyViewError(
-                f"a view only reads, it has no {name}(): write to the store itself, on the thread that opened it"
-            )
-        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}", name=name, obj=self)
+    if not TYPE_CHECKING:  # A checker of types would take every name for an attribute.
+
+        def __getattr__(self, name: str) -> NoReturn:
+            if name in WRITES:
+                raise ReadOnlyViewError(
+                    f"a view only reads, it has no {name}(): write to the store itself, on the thread that opened it"
+                )
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}", name=name, obj=self)

@@ -40,11 +40,13 @@ class KeyValue(RecordKind, Generic[K, V]):
     """
 
     kind: ClassVar[str] = "key-value"
+    __hash__ = RecordKind.__hash__
 
     key: Serde[K]
     value: Serde[V]
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         check_serde("key", self.key)
         check_serde("value", self.value)
 

@@ -6,10 +6,10 @@ import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import ClassVar, Final, NoReturn, Protocol, Self, TypeVar, cast
 
-from stores.contract.arguments import OnlyReads
+from stores.contract.arguments import OnlyReads, check_type
 from stores.errors import StoreClosedError, StoreCorruptedError, StoreIncompatibleError, damaged
 from stores.files.plain_files import parsed_json
 from stores.interface import (
@@ -41,16 +41,29 @@ Description = Mapping[str, object]
 """The properties of a kind that determine its bytes in the store: text, numbers, bools or None, by name."""
 
 
+@dataclass(frozen=True)
 class RecordKind(ABC):
     """The description of a typed store: its kind, serdes and sizes. It works with and without a task.
 
-    A typed store keeps everything in one store of bytes, with one commit and one offset.
+    A typed store keeps everything in one store of bytes, with one commit and one offset. A description with a ``name``
+    is also the handle of the store with that name, such as in ``TaskContext.store``. The name is not kept in the store.
     """
+
+    name: str | None = field(default=None, kw_only=True, repr=False)
+    """The name of the store; None if it is not used as a handle."""
 
     kind: ClassVar[str]
     """The kind's name, such as ``window``."""
     number_marks: ClassVar[Sequence[str]] = ()
     """The marks that are numbers of 8 bytes; their length is checked when the store is prepared."""
+
+    def __post_init__(self) -> None:
+        check_type(self.name, str | None, "the name of a description is a str or None")
+
+    def __hash__(self) -> int:
+        # Serdes may have no hash, and a function looks up its stores with each record. The hash of the name alone would
+        # collide with the name, which is in the same table.
+        return ~hash(self.name)
 
     @abstractmethod
     def description(self) -> Description:
@@ -127,6 +140,10 @@ class RecordKind(ABC):
             mark = store.mark(name)
             if mark is not None and len(mark) != TIME_BYTES:
                 raise damaged(f"the mark {name!r} of store {store.name!r} can't be read")
+
+    def describes_same(self, other: RecordKind) -> bool:
+        """Return whether both describe stores with the same bytes, retentions and sizes included."""
+        return self is other or self._whole_description() == other._whole_description()
 
     def _whole_description(self) -> dict[str, object]:
         return {"kind": self.kind, **self.description()}

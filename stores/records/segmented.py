@@ -333,7 +333,7 @@ class SegmentWrites:
 class SegmentReads(Generic[K, V]):
     """The parts that read a window or session store, for its writer and for views."""
 
-    def __init__(self, kind: SegmentedKind, source: KeyValueStore | KeyValueView, codec: Codec[K, V]) -> None:
+    def __init__(self, kind: SegmentedKind, source: KeyValueStore | KeyValueView, codec: Codec[K, Any]) -> None:
         self._source, self._codec = source, codec
         self._description: Any = kind
         self._retention = kind.retention

@@ -59,7 +59,7 @@ def check_serde(what: str, given: object) -> None:
 class _Named:
     """A serde that shows itself as the constant of this module that it is."""
 
-    name = ""
+    name: str = ""
 
     def __repr__(self) -> str:
         return self.name.upper()
@@ -68,9 +68,9 @@ class _Named:
 class BytesSerde(_Named):
     """Bytes, as they are."""
 
-    name: Final = "bytes"
-    keeps_order: Final = True
-    keeps_prefixes: Final = True
+    name: str = "bytes"
+    keeps_order: bool = True
+    keeps_prefixes: bool = True
 
     @staticmethod
     def serialize(value: bytes, /) -> bytes:
@@ -85,9 +85,9 @@ class BytesSerde(_Named):
 class StrSerde(_Named):
     """Text as UTF-8, whose bytes have the order of the code points. A lone surrogate is refused."""
 
-    name: Final = "str"
-    keeps_order: Final = True
-    keeps_prefixes: Final = True
+    name: str = "str"
+    keeps_order: bool = True
+    keeps_prefixes: bool = True
     # The methods of the types themselves: a function around them would take longer than they do.
     serialize = staticmethod(str.encode)
     deserialize = staticmethod(bytes.decode)
@@ -120,9 +120,9 @@ def _int64_functions() -> tuple[Callable[[int], bytes], Callable[[bytes], int]]:
 class Int64Serde(_Named):
     """Integers from -2**63 to 2**63 - 1 in eight bytes, big-endian with the sign bit flipped. ``bool`` is refused."""
 
-    name: Final = "int64"
-    keeps_order: Final = True
-    keeps_prefixes: Final = False
+    name: str = "int64"
+    keeps_order: bool = True
+    keeps_prefixes: bool = False
 
     _functions = _int64_functions()
     serialize = staticmethod(_functions[0])
@@ -136,9 +136,9 @@ class Float64Serde(_Named):
     order. An int is taken where a float has exactly its value.
     """
 
-    name: Final = "float64"
-    keeps_order: Final = True
-    keeps_prefixes: Final = False
+    name: str = "float64"
+    keeps_order: bool = True
+    keeps_prefixes: bool = False
 
     @staticmethod
     def serialize(value: float, /) -> bytes:
@@ -185,9 +185,9 @@ class JsonSerde(_Named):
     are refused, and None as the whole value: as a value of a store it means that there is none.
     """
 
-    name: Final = "json"
-    keeps_order: Final = False
-    keeps_prefixes: Final = False
+    name: str = "json"
+    keeps_order: bool = False
+    keeps_prefixes: bool = False
 
     def __init__(self) -> None:
         encoder = json.JSONEncoder(ensure_ascii=False, allow_nan=False, sort_keys=True, separators=(",", ":"))
@@ -303,8 +303,8 @@ class _MsgspecSerde(Generic[T]):
     field with a default may be added to a struct at any time. msgspec's JSON writes NaN as null.
     """
 
-    keeps_order: Final = False
-    keeps_prefixes: Final = False
+    keeps_order: bool = False
+    keeps_prefixes: bool = False
 
     def __init__(self, of: type[T], format_name: str, codec: Any, name: str | None) -> None:
         self.name = f"msgspec-{format_name}:{getattr(of, '__qualname__', of)}" if name is None else name
@@ -312,7 +312,7 @@ class _MsgspecSerde(Generic[T]):
         self._of = of
         self._type: Any = of if isinstance(of, type) else object
         self._encode = encode
-        self.deserialize = codec.Decoder(of).decode
+        self.deserialize: Callable[[bytes], T] = codec.Decoder(of).decode
 
     def __reduce__(self) -> tuple[Any, tuple[()]]:
         return partial(type(self), self._of, name=self.name), ()

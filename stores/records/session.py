@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, ClassVar, Generic, TypeVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypeVar, cast, overload
 
 from stores.contract.arguments import check_time_ms
 from stores.interface import IsolationLevel, KeyValueStore, KeyValueView, PositionBound
@@ -15,11 +15,12 @@ from stores.records.segment_values import SegmentValues
 from stores.records.segmented import SegmentedKind, SegmentedStore, SegmentedView, SegmentReads, check_segmented
 from stores.records.segments import SessionKeys, check_interval, check_span, escaped, packed
 from stores.records.serdes import Serde
-from stores.records.values import RecordStaging, Windowed, check_bound_ms
+from stores.records.values import RecordStaging, ValueAndTimestamp, Windowed, check_bound_ms
 
 K = TypeVar("K")
 V = TypeVar("V")
-Sessions = RecordIterator[tuple[Windowed[K], Any]]
+X = TypeVar("X")
+Sessions = RecordIterator[tuple[Windowed[K], V]]
 
 
 @dataclass(frozen=True)
@@ -33,18 +34,63 @@ class Session(SegmentedKind, Generic[K, V]):
     ``retention_ms`` and ``segment_ms`` may differ each time the store is opened. Sessions that were dropped do not come
     back. With another ``segment_ms``, its default included, opening moves all sessions once.
 
+    For checkers of types, ``V`` is the type of the values that are read: ``ValueAndTimestamp`` of the serde's type with
+    ``timestamped``.
+
     Raises: TypeError, ValueError for an invalid argument.
     """
 
     kind: ClassVar[str] = "session"
+    __hash__ = SegmentedKind.__hash__
 
     key: Serde[K]
-    value: Serde[V]
+    value: Serde[Any]
     retention_ms: int
     segment_ms: int | None = None
     timestamped: bool = False
 
+    if TYPE_CHECKING:
+
+        @overload
+        def __init__(
+            self: Session[K, X],
+            key: Serde[K],
+            value: Serde[X],
+            retention_ms: int,
+            segment_ms: int | None = None,
+            timestamped: Literal[False] = False,
+            *,
+            name: str | None = None,
+        ) -> None: ...
+
+        @overload
+        def __init__(
+            self: Session[K, ValueAndTimestamp[X]],
+            key: Serde[K],
+            value: Serde[X],
+            retention_ms: int,
+            segment_ms: int | None = None,
+            *,
+            timestamped: Literal[True],
+            name: str | None = None,
+        ) -> None: ...
+
+        @overload
+        def __init__(
+            self: Session[K, Any],
+            key: Serde[K],
+            value: Serde[Any],
+            retention_ms: int,
+            segment_ms: int | None = None,
+            timestamped: bool = False,
+            *,
+            name: str | None = None,
+        ) -> None: ...
+
+        def __init__(self, *_: Any, **__: Any) -> None: ...
+
     def __post_init__(self) -> None:
+        super().__post_init__()
         check_segmented(self)
 
     @property
@@ -65,7 +111,7 @@ class SessionReads(SegmentReads[K, V]):
     """Lookups and scans of the visible sessions, whose end is above the stream time minus the retention.
 
     Times are in milliseconds, from 0; bounds are included, and may be below 0. Scans return
-    ``(Windowed(key, start_ms, end_ms), value)``; values are ``V``, or ``ValueAndTimestamp[V]`` in a timestamped store.
+    ``(Windowed(key, start_ms, end_ms), value)``; values are ``ValueAndTimestamp`` in a timestamped store.
     They run by key, then by the session's end, then by its start; backward forms from the end. Keys are in the order of
     their serialized bytes, which is that of the keys if their serde keeps order. Each scan is a snapshot.
 
@@ -73,7 +119,7 @@ class SessionReads(SegmentReads[K, V]):
     SerdeMismatchError; else as those of ``ReadOnlyKeyValueStore``.
     """
 
-    def fetch_session(self, key: K, start_ms: int, end_ms: int) -> Any | None:
+    def fetch_session(self, key: K, start_ms: int, end_ms: int) -> V | None:
         """Return the value of the session of ``key`` with this start and end, or None."""
         check_interval("a session", start_ms, end_ms)
         encoded = self._codec.encode_key(key)
@@ -85,15 +131,15 @@ class SessionReads(SegmentReads[K, V]):
         value = self._source.get(kept_key)
         return None if value is None else values.decode(kept_key, value, segment)
 
-    def fetch(self, key: K) -> Sessions[K]:
+    def fetch(self, key: K) -> Sessions[K, V]:
         """Return an iterator over all sessions of ``key``, ascending."""
         return self._of_key(key, 0, None, reverse=False)
 
-    def backward_fetch(self, key: K) -> Sessions[K]:
+    def backward_fetch(self, key: K) -> Sessions[K, V]:
         """Return an iterator like ``fetch``, descending."""
         return self._of_key(key, 0, None, reverse=True)
 
-    def find_sessions(self, key: K, earliest_end_ms: int, latest_start_ms: int) -> Sessions[K]:
+    def find_sessions(self, key: K, earliest_end_ms: int, latest_start_ms: int) -> Sessions[K, V]:
         """Return an iterator over the sessions of ``key`` that end at ``earliest_end_ms`` or later and start at
         ``latest_start_ms`` or earlier, ascending.
 
@@ -101,21 +147,21 @@ class SessionReads(SegmentReads[K, V]):
         """
         return self._of_key(key, *_checked(earliest_end_ms, latest_start_ms), reverse=False)
 
-    def backward_find_sessions(self, key: K, earliest_end_ms: int, latest_start_ms: int) -> Sessions[K]:
+    def backward_find_sessions(self, key: K, earliest_end_ms: int, latest_start_ms: int) -> Sessions[K, V]:
         """Return an iterator like ``find_sessions``, descending."""
         return self._of_key(key, *_checked(earliest_end_ms, latest_start_ms), reverse=True)
 
-    def fetch_range(self, key_from: K | None, key_to: K | None) -> Sessions[K]:
+    def fetch_range(self, key_from: K | None, key_to: K | None) -> Sessions[K, V]:
         """Return an iterator over all sessions of the keys from ``key_from`` to ``key_to``; None leaves an end open."""
         return self._of_range(key_from, key_to, 0, None, reverse=False)
 
-    def backward_fetch_range(self, key_from: K | None, key_to: K | None) -> Sessions[K]:
+    def backward_fetch_range(self, key_from: K | None, key_to: K | None) -> Sessions[K, V]:
         """Return an iterator like ``fetch_range``, descending. ``key_from`` is the smaller end."""
         return self._of_range(key_from, key_to, 0, None, reverse=True)
 
     def find_sessions_range(
         self, key_from: K | None, key_to: K | None, earliest_end_ms: int, latest_start_ms: int
-    ) -> Sessions[K]:
+    ) -> Sessions[K, V]:
         """Return an iterator like ``find_sessions``, for the keys from ``key_from`` to ``key_to``.
 
         None leaves an end open.
@@ -124,11 +170,11 @@ class SessionReads(SegmentReads[K, V]):
 
     def backward_find_sessions_range(
         self, key_from: K | None, key_to: K | None, earliest_end_ms: int, latest_start_ms: int
-    ) -> Sessions[K]:
+    ) -> Sessions[K, V]:
         """Return an iterator like ``find_sessions_range``, descending. ``key_from`` is the smaller end."""
         return self._of_range(key_from, key_to, *_checked(earliest_end_ms, latest_start_ms), reverse=True)
 
-    def _of_key(self, key: K, earliest_end_ms: int, latest_start_ms: int | None, *, reverse: bool) -> Sessions[K]:
+    def _of_key(self, key: K, earliest_end_ms: int, latest_start_ms: int | None, *, reverse: bool) -> Sessions[K, V]:
         part = escaped(self._codec.encode_key(key))
         values = self._values.now()
         live = self._scans.open(earliest_end_ms, None, part, part, reverse=reverse)
@@ -136,14 +182,14 @@ class SessionReads(SegmentReads[K, V]):
 
     def _of_range(
         self, key_from: K | None, key_to: K | None, earliest_end_ms: int, latest_start_ms: int | None, *, reverse: bool
-    ) -> Sessions[K]:
+    ) -> Sessions[K, V]:
         values = self._values.now()
         live = self._opened(key_from, key_to, earliest_end_ms, None, reverse=reverse)
         return RecordIterator(self._decoded(live.in_key_order(), values, latest_start_ms), live)
 
     def _decoded(
         self, pairs: Iterator[SegmentPair], values: SegmentValues, latest_start_ms: int | None
-    ) -> Iterator[tuple[Windowed[K], Any]]:
+    ) -> Iterator[tuple[Windowed[K], V]]:
         codec, keys = self._codec, self._keys
         for logged, value, segment in pairs:
             start_ms = keys.start(logged)
@@ -173,7 +219,18 @@ class SessionStore(SessionReads[K, V], SegmentedStore[K, V]):
     store refuses, before anything is staged; else as those of ``KeyValueStore``.
     """
 
-    def put(self, session: Windowed[K], aggregate: V | None, timestamp_ms: int | None = None) -> None:
+    @overload
+    def put(
+        self: SessionStore[K, ValueAndTimestamp[X]],
+        session: Windowed[K],
+        aggregate: X | None,
+        timestamp_ms: int | None = None,
+    ) -> None: ...
+
+    @overload
+    def put(self, session: Windowed[K], aggregate: V | None, timestamp_ms: int | None = None) -> None: ...
+
+    def put(self, session: Windowed[K], aggregate: Any, timestamp_ms: int | None = None) -> None:
         """Stage ``aggregate`` for ``session``, whose end may be its start; None deletes.
 
         The default time is that of the current record, or -1 outside of a task. A session older than the retention is

@@ -107,6 +107,7 @@ class TimestampedKeyValue(RecordKind, Generic[K, V]):
     """
 
     kind: ClassVar[str] = "timestamped-key-value"
+    __hash__ = RecordKind.__hash__
     number_marks: ClassVar[Sequence[str]] = (STREAM_TIME,)
 
     key: Serde[K]
@@ -114,6 +115,7 @@ class TimestampedKeyValue(RecordKind, Generic[K, V]):
     ttl_ms: int | None = None
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         check_serde("key", self.key)
         check_serde("value", self.value)
         if self.ttl_ms is not None:

@@ -115,8 +115,8 @@ class FoundBytes(ValueAndTimestamp[bytes]):
 class TimestampedSerde(Generic[V]):
     """A serde of the time, followed by the value in the form of ``inner``."""
 
-    keeps_order: Final = False
-    keeps_prefixes: Final = False
+    keeps_order: bool = False
+    keeps_prefixes: bool = False
 
     def __init__(self, inner: Serde[V]) -> None:
         self.name = f"timestamped-{inner.name}"
@@ -176,8 +176,8 @@ def lookup_of_bytes(
 class StrippingSerde(Generic[V]):
     """A serde that reads the value without its time."""
 
-    keeps_order: Final = False
-    keeps_prefixes: Final = False
+    keeps_order: bool = False
+    keeps_prefixes: bool = False
 
     def __init__(self, inner: Serde[V]) -> None:
         self.name = f"timestamped-{inner.name}"

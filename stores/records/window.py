@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from struct import Struct
-from typing import Any, ClassVar, Generic, TypeVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypeVar, cast, overload
 
 from stores.contract.arguments import TIME_BOUND_MS, check_time_ms, check_type
 from stores.interface import IsolationLevel, KeyValueStore, KeyValueView, PositionBound
@@ -21,10 +21,11 @@ from stores.records.segmented import (
 )
 from stores.records.segments import SEGMENT_BYTES, WindowKeys, check_interval, escaped, packed
 from stores.records.serdes import Serde
-from stores.records.values import TIME_BYTES, RecordStaging, Windowed, check_bound_ms, check_span_ms
+from stores.records.values import TIME_BYTES, RecordStaging, ValueAndTimestamp, Windowed, check_bound_ms, check_span_ms
 
 K = TypeVar("K")
 V = TypeVar("V")
+X = TypeVar("X")
 _unpack_from = Struct(">Q").unpack_from
 
 
@@ -40,20 +41,71 @@ class Window(SegmentedKind, Generic[K, V]):
     ``size_ms``, ``retention_ms`` and ``segment_ms`` may differ each time the store is opened. Records that were dropped
     do not come back. With another ``segment_ms``, its default included, opening moves all records once.
 
+    For checkers of types, ``V`` is the type of the values that are read: ``ValueAndTimestamp`` of the serde's type with
+    ``timestamped``.
+
     Raises: TypeError, ValueError for an invalid argument.
     """
 
     kind: ClassVar[str] = "window"
+    __hash__ = SegmentedKind.__hash__
 
     key: Serde[K]
-    value: Serde[V]
+    value: Serde[Any]
     size_ms: int
     retention_ms: int
     segment_ms: int | None = None
     timestamped: bool = False
     retain_duplicates: bool = False
 
+    if TYPE_CHECKING:
+
+        @overload
+        def __init__(
+            self: Window[K, X],
+            key: Serde[K],
+            value: Serde[X],
+            size_ms: int,
+            retention_ms: int,
+            segment_ms: int | None = None,
+            timestamped: Literal[False] = False,
+            retain_duplicates: bool = False,
+            *,
+            name: str | None = None,
+        ) -> None: ...
+
+        @overload
+        def __init__(
+            self: Window[K, ValueAndTimestamp[X]],
+            key: Serde[K],
+            value: Serde[X],
+            size_ms: int,
+            retention_ms: int,
+            segment_ms: int | None = None,
+            *,
+            timestamped: Literal[True],
+            retain_duplicates: bool = False,
+            name: str | None = None,
+        ) -> None: ...
+
+        @overload
+        def __init__(
+            self: Window[K, Any],
+            key: Serde[K],
+            value: Serde[Any],
+            size_ms: int,
+            retention_ms: int,
+            segment_ms: int | None = None,
+            timestamped: bool = False,
+            retain_duplicates: bool = False,
+            *,
+            name: str | None = None,
+        ) -> None: ...
+
+        def __init__(self, *_: Any, **__: Any) -> None: ...
+
     def __post_init__(self) -> None:
+        super().__post_init__()
         check_segmented(self)
         check_span_ms("size_ms", self.size_ms)
         check_type(self.retain_duplicates, bool, "retain_duplicates is a bool")
@@ -84,14 +136,14 @@ class WindowReads(SegmentReads[K, V]):
     """Lookups and scans of the visible records, whose window start is above the stream time minus the retention.
 
     Times are in milliseconds, from 0; both ends of each range are included. An end below 0 is as far as 0, and a range
-    that ends before it starts has nothing. Values are ``V``, or ``ValueAndTimestamp[V]`` in a timestamped store.
+    that ends before it starts has nothing. Values are ``ValueAndTimestamp`` in a timestamped store.
     Several values of one key and start come in the order of their writes. Each scan is a snapshot.
 
     Raises: TypeError, ValueError for a key that the serde refuses, and for what is no int below 2**62 as a time;
     SerdeMismatchError; else as those of ``ReadOnlyKeyValueStore``.
     """
 
-    def fetch_one(self, key: K, window_start_ms: int) -> Any | None:
+    def fetch_one(self, key: K, window_start_ms: int) -> V | None:
         """Return the value of ``key`` in the window with that start, or None; the last written one of several."""
         check_bound_ms("a window start", window_start_ms)
         encoded = self._codec.encode_key(key)
@@ -107,20 +159,20 @@ class WindowReads(SegmentReads[K, V]):
             data = self._source.get(start)
         return None if data is None else values.decode(start, data, segment)
 
-    def fetch(self, key: K, start_ms: int, end_ms: int) -> RecordIterator[tuple[int, Any]]:
+    def fetch(self, key: K, start_ms: int, end_ms: int) -> RecordIterator[tuple[int, V]]:
         """Return an iterator over ``(window_start_ms, value)`` of ``key``, ascending.
 
         It has the windows that start from ``start_ms`` to ``end_ms``.
         """
         return self._fetched(key, start_ms, end_ms, reverse=False)
 
-    def backward_fetch(self, key: K, start_ms: int, end_ms: int) -> RecordIterator[tuple[int, Any]]:
+    def backward_fetch(self, key: K, start_ms: int, end_ms: int) -> RecordIterator[tuple[int, V]]:
         """Return an iterator like ``fetch``, descending."""
         return self._fetched(key, start_ms, end_ms, reverse=True)
 
     def fetch_range(
         self, key_from: K | None, key_to: K | None, start_ms: int, end_ms: int
-    ) -> RecordIterator[tuple[Windowed[K], Any]]:
+    ) -> RecordIterator[tuple[Windowed[K], V]]:
         """Return an iterator over ``(Windowed(key, start_ms, end_ms), value)`` of keys from ``key_from`` to ``key_to``.
 
         It is ordered by key, then by time; None leaves an end open. Keys are in the order of their serialized bytes,
@@ -130,11 +182,11 @@ class WindowReads(SegmentReads[K, V]):
 
     def backward_fetch_range(
         self, key_from: K | None, key_to: K | None, start_ms: int, end_ms: int
-    ) -> RecordIterator[tuple[Windowed[K], Any]]:
+    ) -> RecordIterator[tuple[Windowed[K], V]]:
         """Return an iterator like ``fetch_range``, descending. ``key_from`` is the smaller end."""
         return self._in_key_order(key_from, key_to, start_ms, end_ms, reverse=True)
 
-    def fetch_all(self, start_ms: int, end_ms: int) -> RecordIterator[tuple[Windowed[K], Any]]:
+    def fetch_all(self, start_ms: int, end_ms: int) -> RecordIterator[tuple[Windowed[K], V]]:
         """Return an iterator over all keys' ``(Windowed(key, start_ms, end_ms), value)``, by time, then by key.
 
         It has the windows that start from ``start_ms`` to ``end_ms``. The records of one segment in that range are held
@@ -143,20 +195,20 @@ class WindowReads(SegmentReads[K, V]):
         check_interval("a range of window starts", start_ms, end_ms)
         return self._in_time_order(start_ms, end_ms, reverse=False)
 
-    def backward_fetch_all(self, start_ms: int, end_ms: int) -> RecordIterator[tuple[Windowed[K], Any]]:
+    def backward_fetch_all(self, start_ms: int, end_ms: int) -> RecordIterator[tuple[Windowed[K], V]]:
         """Return an iterator like ``fetch_all``, descending."""
         check_interval("a range of window starts", start_ms, end_ms)
         return self._in_time_order(start_ms, end_ms, reverse=True)
 
-    def all(self) -> RecordIterator[tuple[Windowed[K], Any]]:
+    def all(self) -> RecordIterator[tuple[Windowed[K], V]]:
         """Return an iterator like ``fetch_all``, for all times."""
         return self._in_time_order(0, None, reverse=False)
 
-    def backward_all(self) -> RecordIterator[tuple[Windowed[K], Any]]:
+    def backward_all(self) -> RecordIterator[tuple[Windowed[K], V]]:
         """Return an iterator like ``all``, descending."""
         return self._in_time_order(0, None, reverse=True)
 
-    def _fetched(self, key: K, start_ms: int, end_ms: int, *, reverse: bool) -> RecordIterator[tuple[int, Any]]:
+    def _fetched(self, key: K, start_ms: int, end_ms: int, *, reverse: bool) -> RecordIterator[tuple[int, V]]:
         check_interval("a range of window starts", start_ms, end_ms)
         encoded = self._codec.encode_key(key)
         part = escaped(encoded)
@@ -164,12 +216,12 @@ class WindowReads(SegmentReads[K, V]):
         live = self._scans.open(start_ms, end_ms, part, part, reverse=reverse)
         return RecordIterator(self._windows(live, values, SEGMENT_BYTES + len(part)), live)
 
-    def _windows(self, live: LiveScans, values: SegmentValues, start_at: int) -> Iterator[tuple[int, Any]]:
+    def _windows(self, live: LiveScans, values: SegmentValues, start_at: int) -> Iterator[tuple[int, V]]:
         for segment, pairs in live.in_segment_order():
             decode = values.decoder(segment)
             if decode is None:
                 for key, data in pairs:
-                    yield _unpack_from(key, start_at)[0], data
+                    yield _unpack_from(key, start_at)[0], data  # type: ignore[misc]  # no cast(): it is a call
                 continue
             for key, data in pairs:
                 try:
@@ -180,7 +232,7 @@ class WindowReads(SegmentReads[K, V]):
 
     def _in_key_order(
         self, key_from: K | None, key_to: K | None, start_ms: int, end_ms: int, *, reverse: bool
-    ) -> RecordIterator[tuple[Windowed[K], Any]]:
+    ) -> RecordIterator[tuple[Windowed[K], V]]:
         check_interval("a range of window starts", start_ms, end_ms)
         values = self._values.now()
         live = self._opened(key_from, key_to, start_ms, end_ms, reverse=reverse)
@@ -188,12 +240,12 @@ class WindowReads(SegmentReads[K, V]):
 
     def _in_time_order(
         self, start_ms: int, end_ms: int | None, *, reverse: bool
-    ) -> RecordIterator[tuple[Windowed[K], Any]]:
+    ) -> RecordIterator[tuple[Windowed[K], V]]:
         values = self._values.now()
         live = self._scans.open_all(start_ms, end_ms, reverse=reverse)
         return RecordIterator(self._decoded(live.in_time_order(), values), live)
 
-    def _decoded(self, pairs: Iterator[SegmentPair], values: SegmentValues) -> Iterator[tuple[Windowed[K], Any]]:
+    def _decoded(self, pairs: Iterator[SegmentPair], values: SegmentValues) -> Iterator[tuple[Windowed[K], V]]:
         codec, keys, size_ms = self._codec, self._keys, self._description.size_ms
         for logged, data, segment in pairs:
             start_ms = keys.time(logged)
@@ -213,7 +265,19 @@ class WindowStore(WindowReads[K, V], SegmentedStore[K, V]):
     refuses, before anything is staged; else as those of ``KeyValueStore``.
     """
 
-    def put(self, key: K, value: V | None, window_start_ms: int, timestamp_ms: int | None = None) -> None:
+    @overload
+    def put(
+        self: WindowStore[K, ValueAndTimestamp[X]],
+        key: K,
+        value: X | None,
+        window_start_ms: int,
+        timestamp_ms: int | None = None,
+    ) -> None: ...
+
+    @overload
+    def put(self, key: K, value: V | None, window_start_ms: int, timestamp_ms: int | None = None) -> None: ...
+
+    def put(self, key: K, value: Any, window_start_ms: int, timestamp_ms: int | None = None) -> None:
         """Stage ``value`` for ``key`` in the window that starts at ``window_start_ms``.
 
         None deletes, and has no effect if duplicates are retained. The default time is that of the current record, or

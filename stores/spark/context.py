@@ -6,17 +6,20 @@ A timer is a key and a time. It is kept in a store of the partition until the wa
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from struct import Struct
 from struct import error as StructError
-from typing import Any
+from typing import Any, TypeVar, overload
 
 from stores.contract.arguments import check_time_ms
 from stores.errors import ConfigError, StoreCorruptedError
 from stores.files.plain_files import parsed_json
 from stores.interface import KeyValueStore
+from stores.records.handles import StoreHandle, StoreTable
 from stores.records.values import SURROGATE_MS, StoreStaging
+
+Store = TypeVar("Store")
 
 TIMES = "_times"
 """The store that holds the timers of a partition, and the stream time of a record-wise function."""
@@ -143,6 +146,16 @@ class TimedStaging(StoreStaging):
 
 
 @dataclass(frozen=True)
+class PartitionState:
+    """The timers and the times of a partition during a batch."""
+
+    times: KeyValueStore | None = None
+    """The store of timers, if there are any."""
+    watermark: Callable[[], int] | None = None
+    record_time: RecordTime = field(default_factory=RecordTime)
+
+
+@dataclass(frozen=True)
 class Context:
     """The stores of a partition, its timers, and the batch. Valid while the function runs."""
 
@@ -154,25 +167,28 @@ class Context:
     """The ID of the batch in its streaming query, from 0, None in a batch job."""
     query: str | None
     """The ID of the streaming query, None in a batch job."""
-    stores: Mapping[str, Any]
-    """The stores by name: typed as in their configuration, or of bytes."""
-    times: KeyValueStore | None = field(default=None, repr=False)
-    watermark: Callable[[], int] | None = field(default=None, repr=False)
-    record_time: RecordTime = field(default_factory=RecordTime, repr=False)
+    _stores: StoreTable = field(repr=False)
+    _state: PartitionState = field(repr=False)
 
-    def store(self, name: str) -> Any:
-        """Return a store. Raises: ConfigError if there is none of that name."""
-        try:
-            return self.stores[name]
-        except KeyError:
-            raise ConfigError(f"there is no store {name!r}: the stores are {', '.join(sorted(self.stores))}") from None
+    @overload
+    def store(self, store: StoreHandle[Store]) -> Store: ...
+
+    @overload
+    def store(self, store: str) -> Any: ...
+
+    def store(self, store: object) -> Any:
+        """Return a store, typed as in its declaration, or of bytes: by the description of the declaration, or by name.
+
+        Raises: ConfigError if there is no such store, or it was declared with another description; TypeError.
+        """
+        return self._stores[store]
 
     @property
     def timers(self) -> Timers:
         """The timers of the partition. Raises: ConfigError if ``stateful`` was called without ``on_timer``."""
-        if self.times is None:
+        if self._state.times is None:
             raise ConfigError("this query has no timers: give stateful() an on_timer function")
-        return Timers(self.times)
+        return Timers(self._state.times)
 
     @property
     def watermark_ms(self) -> int:
@@ -183,9 +199,9 @@ class Context:
         """
         if self.batch_id is None:
             return -1
-        if self.watermark is None:
+        if self._state.watermark is None:
             raise ConfigError("the watermark is in the query's checkpoint: give stateful() its folder as checkpoint")
-        return self.watermark()
+        return self._state.watermark()
 
 
 def rows_of_timers(on_timer: Any, context: Any) -> Iterator[Any]:

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from stores.changelog.arguments import check_name, check_record
 from stores.changelog.interface import Headers, Record
 from stores.errors import ConfigError, StoreError
 from stores.interface import TopicPartition
+from stores.records.handles import StoreHandle
 from stores.spark.context import Context, Timers, set_stream_time, stream_time_ms
 from stores.spark.rows import Rows
 from stores.tasks.context import NO_PARTITION, NO_RECORD, not_processing
@@ -23,6 +24,8 @@ from stores.tasks.on_error import origin_note
 if TYPE_CHECKING:
     import pyarrow
     from pyspark.sql.types import StructType
+
+Store = TypeVar("Store")
 
 VALUE = "value"
 """The column with a record's value, which there must be. The key's column is named by the caller."""
@@ -49,15 +52,16 @@ class RecordContext:
         self.partition = NO_PARTITION
         """The input partition of the current record."""
         self.record = NO_RECORD
-        self.stores = batch.stores
-        self.active = False
+        self._stores = batch._stores
+        self._active = False
         """True while a record is processed or a timer fires."""
-        self.forwarded: list[tuple[str, bytes | None, bytes | None, int, Headers, int | None]] = []
+        self._forwarded: list[tuple[str, bytes | None, bytes | None, int, Headers, int | None]] = []
         """The outputs since they were last taken."""
         self.batch = batch
         """The batch, with its ID and version."""
-        assert batch.times is not None
-        self.stream_time_ms = stream_time_ms(batch.times)
+        times = batch._state.times
+        assert times is not None
+        self.stream_time_ms = stream_time_ms(times)
         """The highest timestamp of the partition's input up to the current record, -1 if unknown; kept in the state."""
 
     @property
@@ -80,9 +84,15 @@ class RecordContext:
         """The query's watermark: see ``Context.watermark_ms``."""
         return self.batch.watermark_ms
 
-    def store(self, name: str) -> Any:
+    @overload
+    def store(self, store: StoreHandle[Store]) -> Store: ...
+
+    @overload
+    def store(self, store: str) -> Any: ...
+
+    def store(self, store: object) -> Any:
         """Return a store: see ``Context.store``."""
-        return self.batch.store(name)
+        return self._stores[store]
 
     def forward(
         self,
@@ -102,7 +112,7 @@ class RecordContext:
         Raises: StoreError outside of the function; ConfigError for a partitioner; TypeError and ValueError for an
         invalid record.
         """
-        if not self.active:
+        if not self._active:
             raise not_processing(self.task_id)
         if partitioner is not None:
             raise ConfigError(
@@ -111,7 +121,7 @@ class RecordContext:
             )
         check_name("topic's name", topic)
         time_ms = self.record.timestamp_ms if timestamp_ms == -1 else timestamp_ms
-        self.forwarded.append((topic, key, value, time_ms, check_record(key, value, time_ms, headers), partition))
+        self._forwarded.append((topic, key, value, time_ms, check_record(key, value, time_ms, headers), partition))
 
     def commit(self) -> None:
         """Do nothing: the batch is what is committed."""
@@ -133,12 +143,13 @@ class RecordWise:
 
     def __call__(self, rows: Rows, context: Context) -> Iterator[pyarrow.RecordBatch]:
         """Process the rows; yield what is forwarded. An exception gets a note with partition, offset and key."""
-        assert context.times is not None
+        times = context._state.times
+        assert times is not None
         record_context = RecordContext(context)
-        time, before = context.record_time, record_context.stream_time_ms
+        time, before = context._state.record_time, record_context.stream_time_ms
         for batch in rows.batches():
             for partition, record in _records(batch, self.key, context.partition):
-                record_context.partition, record_context.record, record_context.active = partition, record, True
+                record_context.partition, record_context.record, record_context._active = partition, record, True
                 time.ms = record.timestamp_ms
                 if record.timestamp_ms > record_context.stream_time_ms:
                     record_context.stream_time_ms = record.timestamp_ms
@@ -148,27 +159,27 @@ class RecordWise:
                     error.add_note(origin_note(record_context.task_id, partition, record))
                     raise
                 finally:
-                    record_context.active = False
+                    record_context._active = False
             yield from self._taken(record_context)
         if record_context.stream_time_ms > before:
-            set_stream_time(context.times, record_context.stream_time_ms)
+            set_stream_time(times, record_context.stream_time_ms)
 
     def on_timer(self, key: Any, time_ms: int, context: Context) -> Iterator[pyarrow.RecordBatch]:
         """Call ``timer`` with a context of records; yield what it forwards."""
         assert self.timer is not None
         record_context = RecordContext(context)
         record_context.record = NO_RECORD._replace(timestamp_ms=time_ms)
-        record_context.active, context.record_time.ms = True, time_ms
+        record_context._active, context._state.record_time.ms = True, time_ms
         try:
             self.timer(key, time_ms, record_context)
         finally:
-            record_context.active = False
+            record_context._active = False
         yield from self._taken(record_context)
 
     def _taken(self, context: RecordContext) -> Iterator[pyarrow.RecordBatch]:
         import pyarrow as pa
 
-        outputs, context.forwarded = context.forwarded, []
+        outputs, context._forwarded = context._forwarded, []
         if not outputs:
             return
         columns = dict(zip(_COLUMNS, map(list, zip(*outputs, strict=True)), strict=True))

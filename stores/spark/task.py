@@ -24,7 +24,8 @@ from typing import TYPE_CHECKING
 
 from stores.changelog.files import Header, PartitionLog, VersionLog
 from stores.errors import ChangelogLostError, ProducerFencedError, StoreError, StoreIncompatibleError
-from stores.spark.context import TIMES, Context, rows_of_timers
+from stores.records.handles import StoreTable
+from stores.spark.context import TIMES, Context, PartitionState, rows_of_timers
 from stores.spark.local_state import LocalState
 from stores.spark.plan import Batch, Plan
 from stores.spark.rows import Rows, checked_batches, output_batches
@@ -182,16 +183,13 @@ def _context(plan: Plan, batch: Batch, header: Header, state: LocalState) -> Con
     if plan.checkpoint is not None and batch.number is not None and batch.query is not None:
         # A function may ask for it with each row.
         watermark = cache(partial(watermark_of, plan.checkpoint, batch.number, batch.query))
-    return Context(
-        batch.partition,
-        header.version,
-        batch.number,
-        batch.query,
+    stores = StoreTable(
+        "the query",
         {name: store for name, store in state.stores.items() if name != TIMES},
-        times=state.stores.get(TIMES),
-        watermark=watermark,
-        record_time=state.record_time,
+        {name: config.records for name, config in plan.stores.items()},
     )
+    times = PartitionState(state.stores.get(TIMES), watermark, state.record_time)
+    return Context(batch.partition, header.version, batch.number, batch.query, stores, times)
 
 
 def _results(plan: Plan, context: Context, rows: Rows) -> Iterator[pyarrow.RecordBatch]:

@@ -9,17 +9,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar, overload
 
 from stores.batch.buffer import PAIR_MEMORY_BYTES
 from stores.changelog.arguments import check_record
 from stores.changelog.interface import Changelog, Headers, Producer, Record
 from stores.changelog.partitioners import PARTITIONERS, of_murmur2, partitioner_named
-from stores.errors import ChangelogError, ConfigError, StoreError
+from stores.errors import ChangelogError, StoreError
 from stores.interface import KeyValueStore, TopicPartition
+from stores.records.handles import Kinds, StoreHandle, StoreTable, ViewHandle
 from stores.tasks.identifier import TaskId
 from stores.tasks.memory_budget import WrittenBytes
 from stores.tasks.timing import Punctuation, PunctuationType, Punctuator, Schedule, StreamTime
+
+Store = TypeVar("Store")
+View = TypeVar("View")
 
 OutputPartitioner = Callable[[Any, int], int]
 """Returns the partition of an output by its key, which may be None, among a number of partitions."""
@@ -58,8 +62,8 @@ class TaskContext:
         self.undo: RecordUndo | None = None
         """The undo of the current record; None if an exception of the function rolls back the transaction."""
         self.producer: Producer
-        self.stores: Mapping[str, Any] = {}
-        """The task's stores by name, as its function sees them."""
+        self._stores = self._global_stores = StoreTable(f"task {task_id}", {}, {})
+        """The task's stores, as its function sees them, and views of the global stores."""
         self._changelog = changelog
         self._punctuation, self._stream_time = punctuation, stream_time
         self._partitioner = partitioner
@@ -98,19 +102,42 @@ class TaskContext:
         """
         return self._punctuation.schedule(interval_ms, kind, callback)
 
-    def store(self, name: str) -> Any:
-        """Return the task's store of that name, for reads, writes and scans. The task commits it: see ``commit``.
+    @overload
+    def store(self, store: StoreHandle[Store]) -> Store: ...
 
-        It is a ``KeyValueStore`` of bytes, or the typed store of the ``records`` in its configuration. A global store
-        is a view of its last commit, which only reads.
+    @overload
+    def store(self, store: str) -> Any: ...
 
-        Raises: ConfigError if the task has no store of that name.
+    def store(self, store: object) -> Any:
+        """Return a store of the task, for reads, writes and scans. The task commits it: see ``commit``.
+
+        ``store`` is the description that the store was declared with, which has the store's name. Then a checker of
+        types knows the type of the store. Or it is the name: of a ``KeyValueStore`` of bytes, of a typed store, or of a
+        global store (``global_store``).
+
+        Raises: ConfigError if the task has no such store, or declares it by another description; TypeError.
         """
-        try:
-            return self.stores[name]
-        except KeyError:
-            names = ", ".join(self.stores) or "none"
-            raise ConfigError(f"task {self.task_id} has no store {name!r}; it has: {names}") from None
+        return self._stores[store]
+
+    @overload
+    def global_store(self, store: ViewHandle[View]) -> View: ...
+
+    @overload
+    def global_store(self, store: str) -> Any: ...
+
+    def global_store(self, store: object) -> Any:
+        """Return the view of a global store, by its description or its name. It shows the last commit, and only reads.
+
+        Raises: as ``store``.
+        """
+        return self._global_stores[store]
+
+    def _show(self, stores: Mapping[str, Any], kinds: Kinds, views: Mapping[str, Any], view_kinds: Kinds) -> None:
+        """Show the task's stores and the views of global stores, each with their kinds."""
+        self._stores = StoreTable(f"task {self.task_id}", stores, kinds, views)
+        self._global_stores = StoreTable("the worker", views, view_kinds)
+        # A call less for each record.
+        self.store = self._stores.__getitem__  # type: ignore[assignment, method-assign]
 
     def forward(
         self,

@@ -16,7 +16,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, TypeVar, overload
 
 from stores.changelog.arguments import check_changelog
 from stores.changelog.interface import Changelog, Record
@@ -28,6 +28,7 @@ from stores.files.locks import take
 from stores.files.plain_files import check_no_link, make_folder, translated_system_errors
 from stores.files.store_directory import checked_path
 from stores.interface import Closeable, IsolationLevel, KeyValueStore, PositionBound, TopicPartition
+from stores.records.handles import Kinds, ViewHandle
 from stores.records.key_value import KeyValue
 from stores.records.record_kind import RecordKind, is_empty
 from stores.records.timestamped import TimestampedKeyValue
@@ -38,6 +39,7 @@ from stores.tasks.identifier import check_stores, check_topic
 from stores.tasks.stores.log_follower import LogFollower, Piece
 from stores.tasks.stores.log_format import VERSION_HEADER, Conversion
 
+View = TypeVar("View")
 _log = logging.getLogger(__name__)
 
 _TOLD_EVERY = 10_000
@@ -263,6 +265,11 @@ class GlobalStores(Closeable):
         """The names of the stores."""
         return frozenset(self._stores)
 
+    @property
+    def kinds(self) -> Kinds:
+        """The descriptions of the stores by name."""
+        return {name: described.config.records for name, described in self._stores.items()}
+
     def __enter__(self) -> Self:
         self.open()
         return self
@@ -314,9 +321,19 @@ class GlobalStores(Closeable):
         """Return the reason for each store that was wiped when it was opened."""
         return {name: copy.wiped_because for name, copy in self._copies.items() if copy.wiped_because is not None}
 
-    def view(self, name: str, bound: PositionBound | None = None) -> Any:
-        """Return a typed view of the committed state, for any thread. Raises: KeyError, StoreClosedError."""
-        if name not in self._stores:
+    @overload
+    def view(self, store: ViewHandle[View], bound: PositionBound | None = None) -> View: ...
+
+    @overload
+    def view(self, store: str, bound: PositionBound | None = None) -> Any: ...
+
+    def view(self, store: object, bound: PositionBound | None = None) -> Any:
+        """Return a view of the committed state, for any thread, of a store by its description or its name.
+
+        Raises: KeyError, StoreClosedError.
+        """
+        name = store.name if isinstance(store, RecordKind) else store
+        if not isinstance(name, str) or name not in self._stores:
             raise KeyError(name)
         return self._readable_copies()[name].view(bound)
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from os import PathLike
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, TypeVar, overload
 
 from stores.changelog.arguments import check_changelog
 from stores.changelog.interface import Changelog, Record
@@ -16,6 +16,7 @@ from stores.contract.arguments import check_function, check_seconds, check_type
 from stores.files.store_directory import checked_path
 from stores.interface import IsolationLevel, PositionBound, ProcessingGuarantee, TopicPartition
 from stores.metrics import EarlyCommitCause, TaskMetrics
+from stores.records.handles import ViewHandle
 from stores.tasks.context import (
     NO_PARTITION,
     NO_RECORD,
@@ -50,6 +51,7 @@ from stores.tasks.task_transaction import TaskTransaction
 from stores.tasks.timing import Punctuator, SystemClock, Timing, checked_commit_interval_ms
 
 _DEFAULTS = TaskSettings()
+View = TypeVar("View")
 
 
 class StreamTask:
@@ -106,6 +108,7 @@ class StreamTask:
         self.guarantee = settings.guarantee_over(stores.values())
         exactly_once = self.guarantee is ProcessingGuarantee.EXACTLY_ONCE
         shared.check_task(stores, self.guarantee)
+        self._kinds = {name: config.records for name, config in stores.items()}
         self._settings = settings
         self._shared = shared
         self._on_error = checked_on_error(settings.on_error, input_partitions)
@@ -191,9 +194,9 @@ class StreamTask:
             self._transaction.open_producer()
             reports = self._stores.restore(self._transaction.committed_position())
             self._stores.rewrite_logs(f"{self.application_id}-{self.task_id}")
-            self._context.stores = measured(self._stores.logged(self._context), self._latencies)
-            if self._shared.global_stores is not None:
-                self._context.stores = {**self._context.stores, **self._shared.global_stores.views()}
+            stores, shared = measured(self._stores.logged(self._context), self._latencies), self._shared.global_stores
+            views, view_kinds = ({}, {}) if shared is None else (shared.views(), shared.kinds)
+            self._context._show(stores, self._kinds, views, view_kinds)
             self._transaction.begin()
         except BaseException:
             with suppress(Exception):
@@ -361,23 +364,36 @@ class StreamTask:
         self._lifecycle.check(Call.READ)
         return self._stores.offsets()
 
+    @overload
     def store(
-        self, name: str, isolation_level: IsolationLevel | None = None, bound: PositionBound | None = None
+        self,
+        store: ViewHandle[View],
+        isolation_level: IsolationLevel | None = None,
+        bound: PositionBound | None = None,
+    ) -> View: ...
+
+    @overload
+    def store(
+        self, store: str, isolation_level: IsolationLevel | None = None, bound: PositionBound | None = None
+    ) -> Any: ...
+
+    def store(
+        self, store: object, isolation_level: IsolationLevel | None = None, bound: PositionBound | None = None
     ) -> Any:
         """Return a view of a store of the task, for use outside its function: see ``KeyValueStore.read_only``.
 
-        The default isolation level is that of the store's configuration, or READ_COMMITTED under exactly once. The view
-        is a ``KeyValueView`` of bytes, or the typed view of the ``records`` in the configuration.
+        ``store`` is the description that the store was declared with, which has the store's name, or the name. The
+        default isolation level is that of the store's configuration, or READ_COMMITTED under exactly once. The view is
+        a ``KeyValueView`` of bytes, or the typed view of the ``records`` in the configuration.
 
         The view stays valid if the task reopens or replaces the store. It answers while the task is open. During a
         restore of the store it raises StoreRestoringError.
 
         Raises: ConfigError if the task has no such store; ValueError for an unknown level; StoreClosedError;
-        StoreRestoringError; the error that the task has failed with.
+        StoreRestoringError; the error that the task has failed with; TypeError.
         """
         self._lifecycle.check(Call.READ)
-        self._context.store(name)
-        return self._stores.view(name, isolation_level, bound)
+        return self._stores.view(self._context._stores.name_of(store), isolation_level, bound)
 
     def commit(self) -> None:
         """Commit outputs, changelogs and input offsets, then the stores; do nothing if nothing was processed.

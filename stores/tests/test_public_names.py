@@ -22,7 +22,7 @@ from stores.tasks import MemoryBudget, ProcessingGuarantee, StoreConfig, StreamT
             "changelog_offsets close commit engine_metrics input_offsets metrics open process rebuild restore_reports "
             "run standby store uncommitted_bytes uncommitted_memory_bytes",
         ),
-        (TaskContext, "commit forward offset schedule store stream_time_ms timestamp_ms"),
+        (TaskContext, "commit forward global_store offset schedule store stream_time_ms timestamp_ms"),
         (
             SqliteChangelog,
             "can_truncate check_group close committed_offsets compact compact_step compacts_itself create_store_topic "

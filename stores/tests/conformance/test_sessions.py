@@ -27,13 +27,13 @@ from stores.tests.conformance.window_model import (
 
 pytestmark = pytest.mark.typed
 
-Store = SessionStore[bytes, bytes]
-View = SessionView[bytes, bytes]
+Store = SessionStore[bytes, Any]
+View = SessionView[bytes, Any]
 
 PUTS = st.tuples(st.just("put"), KEYS, st.integers(-35, 12), st.integers(0, 30), st.none() | st.binary(max_size=2))
 
 
-def kind(*, timestamped: bool = False, segment_ms: int = SEGMENT) -> Session[bytes, bytes]:
+def kind(*, timestamped: bool = False, segment_ms: int = SEGMENT) -> Session[bytes, Any]:
     return Session(BYTES, BYTES, retention_ms=RETENTION, segment_ms=segment_ms, timestamped=timestamped)
 
 

@@ -30,13 +30,13 @@ from stores.tests.conformance.window_model import (
 pytestmark = pytest.mark.typed
 
 SIZE = 5
-Store = WindowStore[bytes, bytes]
-View = WindowView[bytes, bytes]
+Store = WindowStore[bytes, Any]
+View = WindowView[bytes, Any]
 
 PUTS = st.tuples(st.just("put"), KEYS, st.integers(-35, 12), st.none() | st.binary(max_size=2))
 
 
-def kind(**settings_given: Any) -> Window[bytes, bytes]:
+def kind(**settings_given: Any) -> Window[bytes, Any]:
     return Window(BYTES, BYTES, **{"size_ms": SIZE, "retention_ms": RETENTION, "segment_ms": SEGMENT, **settings_given})
 
 

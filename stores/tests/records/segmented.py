@@ -15,11 +15,11 @@ WINDOW: dict[str, Any] = {"size_ms": 5, "retention_ms": 30, "segment_ms": 10}
 SESSION: dict[str, Any] = {"retention_ms": 30, "segment_ms": 10}
 
 
-def window(**given: Any) -> Window[str, int]:
+def window(**given: Any) -> Window[str, Any]:
     return Window(STR, INT64, **{**WINDOW, **given})
 
 
-def session(**given: Any) -> Session[str, int]:
+def session(**given: Any) -> Session[str, Any]:
     return Session(STR, INT64, **{**SESSION, **given})
 
 

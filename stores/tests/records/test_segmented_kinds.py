@@ -155,7 +155,7 @@ def test_a_session_whose_end_is_before_its_start_or_that_is_no_windowed_is_refus
         with pytest.raises(ValueError):
             sessions.put(Windowed("k", 6, 5), 1)
         with pytest.raises(TypeError):
-            sessions.put(("k", 5, 6), 1)  # type: ignore[arg-type]
+            sessions.put(("k", 5, 6), 1)  # type: ignore[call-overload]
 
 
 def test_what_a_serde_refuses_changes_nothing(opened: Opened) -> None:

@@ -117,7 +117,7 @@ UNCOMMITTED = IsolationLevel.READ_UNCOMMITTED
 KIND_CASES = pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
 
 
-def window(**given: Any) -> Window[str, int]:
+def window(**given: Any) -> Window[str, Any]:
     return Window(STR, INT64, **{"size_ms": 5, "retention_ms": 30, "segment_ms": 10, **given})
 
 

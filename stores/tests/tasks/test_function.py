@@ -13,8 +13,9 @@ from stores.errors import (
     ConfigError,
     StoreError,
 )
-from stores.interface import TopicPartition
-from stores.tasks import NO_INTERVAL, PunctuationType, TaskContext
+from stores.interface import IsolationLevel, TopicPartition
+from stores.records import INT64, STR, KeyValue
+from stores.tasks import NO_INTERVAL, PunctuationType, StoreConfig, TaskContext
 from stores.tests.tasks.setup import (
     INPUT,
     OUTPUT,
@@ -22,6 +23,32 @@ from stores.tests.tasks.setup import (
     single,
     state,
 )
+
+
+@pytest.mark.parametrize("settings", [{}, {"on_error": "skip"}, {"recording_level": "DEBUG"}])
+def test_a_description_is_the_handle_of_its_store(
+    tmp_path: Path, log: MemoryChangelog, settings: dict[str, str]
+) -> None:
+    counts = KeyValue(key=STR, value=INT64, name="counts")
+
+    def process(record: Record, context: TaskContext) -> None:
+        assert record.key is not None
+        store = context.store(counts)
+        store.put(record.key.decode(), (store.get(record.key.decode()) or 0) + 1)
+        assert repr(store) == repr(context.store("counts"))
+        with pytest.raises(ConfigError):
+            context.store(KeyValue(key=STR, value=STR, name="counts"))
+
+    feed(log, [1, 2, 1])
+    stores = {"counts": StoreConfig("memory", records=counts)}
+    with single(tmp_path, log, process, stores=stores, **settings) as task:
+        task.run(commit=True)
+        assert dict(task.store(counts).all()) == {"1": 2, "2": 1}
+        assert dict(task.store(counts, IsolationLevel.READ_COMMITTED).all()) == dict(task.store("counts").all())
+        with pytest.raises(ConfigError):
+            task.store(KeyValue(key=STR, value=STR, name="counts"))
+        with pytest.raises(ConfigError):
+            task.store("missing")
 
 
 def test_every_kind_of_write_is_logged_with_the_records_timestamp(tmp_path: Path, log: MemoryChangelog) -> None:

@@ -139,17 +139,41 @@ def test_a_function_reads_it_and_cannot_write_it(log: MemoryChangelog, tmp_path:
     assert outputs(log) == [(b"0", model(PRICES)[b"0-0"]), (b"1", b"new")]
 
 
+def test_a_function_gets_the_view_of_a_global_store_by_its_description(log: MemoryChangelog, tmp_path: Path) -> None:
+    prices = KeyValue(key=BYTES, value=BYTES, name="prices")
+
+    def look_up(record: Record, context: TaskContext) -> None:
+        assert record.key is not None
+        with pytest.raises(ConfigError):
+            context.store(prices)  # A checker of types takes it for a store that can be written.
+        with pytest.raises(ConfigError):
+            context.global_store("s")
+        context.forward("output", record.key, context.global_store(prices).get(b"0-" + record.key))
+
+    feed(log, [0])
+    say(log, PRICES)
+    with (
+        GlobalStores(tmp_path, log, {"prices": GlobalStore(TOPIC, prices)}) as stores,
+        single(tmp_path, log, look_up, stores={"s": StoreConfig()}, global_stores=stores) as task,
+    ):
+        task.run(commit=True)
+        with pytest.raises(ConfigError):
+            task.store("prices")
+    assert outputs(log) == [(b"0", model(PRICES)[b"0-0"])]
+
+
 def test_values_are_typed_and_have_the_times_of_their_records(log: MemoryChangelog, tmp_path: Path) -> None:
     log.create_topic(TOPIC)
     with log.producer() as producer:
         producer.send(partition(0), b"a", INT64.serialize(7), 41)
         producer.flush()
+    timed = TimestampedKeyValue(key=STR, value=INT64, name="timed")
     described = {
-        "timed": GlobalStore(TOPIC, TimestampedKeyValue(key=STR, value=INT64)),
+        "timed": GlobalStore(TOPIC, timed),
         "plain": GlobalStore(TOPIC, KeyValue(key=STR, value=INT64)),
     }
     with GlobalStores(tmp_path, log, described) as stores:
-        assert stores.view("timed").get("a") == ValueAndTimestamp(7, 41)
+        assert stores.view("timed").get("a") == stores.view(timed).get("a") == ValueAndTimestamp(7, 41)
         assert stores.view("plain").get("a") == 7
         assert stores.view("plain", PositionBound({partition(0): 0})).position() == {partition(0): 0}
 

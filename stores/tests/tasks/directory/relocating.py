@@ -57,7 +57,7 @@ def log_topic(store: str) -> str:
 
 def keep(record: Record, context: TaskContext) -> None:
     assert record.key is not None
-    for name in context.stores:
+    for name in context._stores._stores:
         context.store(name).put(record.key, name.encode())
 
 

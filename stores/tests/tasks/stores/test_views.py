@@ -69,7 +69,7 @@ def test_a_view_has_the_configured_level_unless_it_asks_for_another(
         assert view.get_many([b"1", b"2"]) == [shows[level], None]
         assert list(view.all()) == list(view.reverse_all()) == list(view.prefix_scan(b"1")) == [(b"1", shows[level])]
     with pytest.raises(ValueError):
-        task.store("left", "READ_NOTHING")  # type: ignore[arg-type]
+        task.store("left", "READ_NOTHING")  # type: ignore[call-overload]
     task.close()
 
 

@@ -1,0 +1,127 @@
+"""Uses of stores that a checker of types must refuse: each line with the comment ``# error``, and no other line.
+
+``make lint`` compares them with what mypy and pyright report, both of them strict. Nothing here is run.
+"""
+
+from __future__ import annotations
+
+from typing import assert_type
+
+from stores import KeyValueStore, open_store
+from stores.records import (
+    BYTES,
+    FLOAT64,
+    INT64,
+    STR,
+    KeyValue,
+    RecordIterator,
+    Session,
+    SessionView,
+    TimestampedKeyValue,
+    TypedKeyValueStore,
+    TypedKeyValueView,
+    ValueAndTimestamp,
+    Window,
+    Windowed,
+    WindowView,
+)
+from stores.records.serdes import MsgspecJson
+from stores.spark import Context
+from stores.tasks import GlobalStores, StreamTask, TaskContext
+
+
+class Order:
+    """A value of a user's own type."""
+
+    cents: int
+
+
+COUNTS = KeyValue(key=STR, value=INT64, name="counts")
+ORDERS = KeyValue(key=STR, value=MsgspecJson(Order), name="orders")
+RATES = TimestampedKeyValue(key=BYTES, value=FLOAT64, name="rates")
+PER_MINUTE = Window(key=STR, value=INT64, size_ms=60_000, retention_ms=3_600_000, name="per-minute")
+TIMED = Window(key=STR, value=INT64, size_ms=60_000, retention_ms=3_600_000, timestamped=True, name="timed")
+VISITS = Session(key=STR, value=INT64, retention_ms=3_600_000, name="visits")
+TIMED_VISITS = Session(key=STR, value=INT64, retention_ms=3_600_000, timestamped=True, name="timed-visits")
+
+
+def key_values(context: TaskContext) -> None:
+    """Use key-value stores."""
+    counts = context.store(COUNTS)
+    assert_type(counts, TypedKeyValueStore[str, int])
+    assert_type(counts.get("a"), int | None)
+    counts.put("a", 1)
+    counts.putt("a", 1)  # error
+    counts.put("a", "1")  # error
+    counts.put(b"a", 1)  # error
+    counts.put("a", (counts.get("a") or 0) + 1)
+    counts.put("a", counts.get("a") + 1)  # error
+    with counts.range("a", None) as pairs:
+        assert_type(pairs, RecordIterator[tuple[str, int]])
+        assert_type(dict(pairs), dict[str, int])
+    order = context.store(ORDERS).get("a")
+    assert order is not None
+    assert_type(order.cents, int)
+    print(order.price)  # error
+    rate = context.store(RATES).get(b"eur")
+    assert rate is not None
+    assert_type(rate.value, float)
+    context.store(RATES).put(b"eur", 1.1)  # error
+    context.store(RATES).put(b"eur", 1.1, 1_000)
+    context.store(1)  # error
+    context.store("counts").put("a", 1)
+
+
+def windows(context: TaskContext) -> None:
+    """Use window stores."""
+    clicks = context.store(PER_MINUTE)
+    assert_type(clicks.fetch_one("home", 0), int | None)
+    assert_type(clicks.fetch("home", 0, 60_000), RecordIterator[tuple[int, int]])
+    assert_type(clicks.fetch_all(0, 60_000), RecordIterator[tuple[Windowed[str], int]])
+    clicks.put("home", 1, 0)
+    clicks.put("home", "1", 0)  # error
+    clicks.fetch_one(b"home", 0)  # error
+    clicks.fetch_one("home")  # error
+    timed = context.store(TIMED)
+    assert_type(timed.fetch_one("home", 0), ValueAndTimestamp[int] | None)
+    timed.put("home", 1, 0, 1_000)
+    timed.put("home", "1", 0, 1_000)  # error
+
+
+def sessions(context: TaskContext) -> None:
+    """Use session stores."""
+    visits = context.store(VISITS)
+    assert_type(visits.fetch("ann"), RecordIterator[tuple[Windowed[str], int]])
+    visits.put(Windowed("ann", 0, 10), 1)
+    visits.put(Windowed("ann", 0, 10), "1")  # error
+    visits.put(("ann", 0, 10), 1)  # error
+    timed = context.store(TIMED_VISITS)
+    assert_type(timed.fetch_session("ann", 0, 10), ValueAndTimestamp[int] | None)
+    timed.put(Windowed("ann", 0, 10), 1, 1_000)
+
+
+def views(task: StreamTask, global_stores: GlobalStores, context: TaskContext) -> None:
+    """Use views and snapshots."""
+    counts = task.store(COUNTS)
+    assert_type(counts, TypedKeyValueView[str, int])
+    counts.put("a", 1)  # error
+    with counts.snapshot() as snapshot:
+        assert_type(snapshot.get("a"), int | None)
+        snapshot.get(1)  # error
+    assert_type(task.store(TIMED), WindowView[str, ValueAndTimestamp[int]])
+    assert_type(task.store(VISITS), SessionView[str, int])
+    assert_type(task.store(RATES).plain().get(b"eur"), float | None)
+    assert_type(global_stores.view(COUNTS).get("a"), int | None)
+    assert_type(context.global_store(COUNTS).get("a"), int | None)
+    context.global_store(COUNTS).put("a", 1)  # error
+    task.store(3)  # error
+
+
+def elsewhere(context: Context, store: KeyValueStore) -> None:
+    """Use stores on Spark, and without a task."""
+    assert_type(context.store(COUNTS).get("a"), int | None)
+    context.store(COUNTS).gett("a")  # error
+    with COUNTS.over(open_store("lmdb", "folder")) as counts:
+        assert_type(counts.get("a"), int | None)
+        assert_type(counts.read_only().get("a"), int | None)
+    assert_type(PER_MINUTE.over(store).read_only(), WindowView[str, int])
