@@ -146,13 +146,13 @@ class WorkerSettings:
         settings.global_stores(application.global_stores)  # Its backend may not fit them.
         return settings
 
-    def open_changelog(self) -> Changelog:
-        """Open the changelog. Raises: as ``SqliteChangelog`` and ``KafkaChangelog``."""
+    def open_changelog(self, while_connecting: Callable[[], None] | None = None) -> Changelog:
+        """Open the changelog. Raises: as ``SqliteChangelog`` and ``KafkaChangelog``; ``while_connecting``."""
         if self.changelog_file is not None:
             return SqliteChangelog(self.changelog_file)
         from stores.changelog.kafka import KafkaChangelog
 
-        return KafkaChangelog(self.client)
+        return KafkaChangelog(self.client, while_connecting=while_connecting)
 
     def stores(self, settings: Mapping[str, StoreSetting]) -> dict[str, StoreConfig]:
         """Return the configurations of a task's stores."""

@@ -30,13 +30,14 @@ from stores.tasks.settings import SharedResources
 from stores.tasks.stores.log_follower import OnRestore
 from stores.tasks.task import StreamTask
 from stores.telemetry import MetricsRegistry
-from stores.worker.definition import Definition, prepared_topics
+from stores.worker.definition import Definition
 from stores.worker.local_copies import Cleaner, LocalCopies
 from stores.worker.log_format import LogFormat
 from stores.worker.probes import with_probes
 from stores.worker.running_task import MakeTask, TaskStatus
 from stores.worker.settings import WorkerSettings, exported_metrics, read_properties
 from stores.worker.standbys import Standbys
+from stores.worker.start import StoppedError, open_prepared
 from stores.worker.status import StatusLine, WorkerState, WorkerStatus
 from stores.worker.stream_thread import GlobalThread, StreamThread
 from stores.worker.transaction_scope import TransactionScope
@@ -99,9 +100,17 @@ class Worker:
             self.settings, self.application.name, self._metrics, lambda metrics: with_probes(metrics, self.status)
         )
         with Signals(self.stop, self.settings.log_format), exported, ExitStack() as resources:
-            changelog = self.settings.open_changelog()
+            try:
+                changelog, self._leading = open_prepared(
+                    self.application,
+                    self.settings.open_changelog,
+                    self._stopped,
+                    fencing=self._fences,
+                    timeout_s=self.settings.tasks.task_timeout_s,
+                )
+            except StoppedError:
+                return
             resources.callback(changelog.close)
-            self._leading = prepared_topics(self.application, changelog, fencing=self._fences)
             try:
                 self._work(changelog)
             except TaskNotReleasedError:

@@ -34,7 +34,8 @@ class KafkaChangelog(Changelog):
     ``settings`` are those of the client, by its own names (librdkafka's CONFIGURATION.md), TLS and SASL among them.
     Their secrets are in no message, log or ``repr``. ``timeout_s`` is the time in which each call is tried again; then
     ChangelogTimeoutError is raised. ``replication_factor`` and ``topic_settings`` are those of topics that it creates;
-    -1 is the brokers' default. Closing it closes its producers.
+    -1 is the brokers' default. ``while_connecting`` is called each second until a broker answers, and may raise an
+    exception. Closing it closes its producers.
 
     Raises: TypeError; ConfigError for a setting that does not exist or can't be given; ChangelogTimeoutError if no
     broker answers; ChangelogError if the brokers refuse the client. Source: KIP-98, KIP-129, KIP-447.
@@ -51,6 +52,7 @@ class KafkaChangelog(Changelog):
         timeout_s: float = TIMEOUT_S,
         replication_factor: int = -1,
         topic_settings: Mapping[str, str] | None = None,
+        while_connecting: Callable[[], None] | None = None,
     ) -> None:
         if not isinstance(timeout_s, int | float) or isinstance(timeout_s, bool) or not 0 < timeout_s <= 1_000_000:
             raise ConfigError(f"timeout_s is more than 0 and at most 1000000 seconds, not {timeout_s!r}")
@@ -60,7 +62,7 @@ class KafkaChangelog(Changelog):
             )
         self._replication_factor = replication_factor
         self._topic_settings = _checked_topic_settings({} if topic_settings is None else topic_settings)
-        self._cluster = Cluster(ClientSettings(settings), timeout_s)
+        self._cluster = Cluster(ClientSettings(settings), timeout_s, while_connecting)
         self._groups = GroupOffsets(self._cluster)
         self._producers: weakref.WeakSet[KafkaProducer] = weakref.WeakSet()
         self._lock = threading.Lock()

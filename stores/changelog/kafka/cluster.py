@@ -69,7 +69,11 @@ class EndedTransactions:
 
 _Answer = TypeVar("_Answer")
 
+_log = logging.getLogger(__name__)
 CLIENT_LOG = logging.getLogger("stores.changelog.kafka.client")
+_UNREACHABLE = frozenset(getattr(KafkaError, name) for name in ("_TRANSPORT", "_RESOLVE", "_TIMED_OUT"))
+_LOSSES_S = 5.0
+"""The least time between two reports of a broker that can't be reached, while others answer."""
 _PAUSE_S = 0.05
 """The pause between two attempts."""
 _SLICE_S = 1.0
@@ -101,8 +105,13 @@ class Cluster:
     Raises, all methods: ChangelogTimeoutError, ChangelogError, and StoreClosedError after ``close``.
     """
 
-    def __init__(self, settings: ClientSettings, timeout_s: float) -> None:
-        """Connect. Raises: ConfigError for an invalid setting, ChangelogError if the brokers refuse the client."""
+    def __init__(
+        self, settings: ClientSettings, timeout_s: float, while_connecting: Callable[[], None] | None = None
+    ) -> None:
+        """Connect. ``while_connecting`` is called each second until a broker answers, and may raise an exception.
+
+        Raises: ConfigError for an invalid setting, ChangelogError if the brokers refuse the client.
+        """
         self.settings, self.timeout_s = settings, timeout_s
         self._lock = threading.Lock()
         self._closed = False
@@ -115,12 +124,14 @@ class Cluster:
         """The partitions whose brokers have refused to delete records."""
         self._refusal: KafkaError | None = None
         """The last refusal of a connection since the last answer."""
+        self._has_lost, self._lost_at = False, float("-inf")
+        """Whether a broker could not be reached since the last answer, and the time of the last report of that."""
         self._accepted = False
         """True once the brokers have let the client in."""
         self._admin = self.client(AdminClient, {})
         self._asking, self._asking_since = self._new_asking(), time.monotonic()
         try:
-            self._reach()
+            self._reach(while_connecting)
         except BaseException:
             self.close()
             raise
@@ -171,7 +182,7 @@ class Cluster:
                 if not again or time.monotonic() >= deadline:
                     raise self.failure(error, doing) from None
             else:
-                self._refusal = None
+                self._answered()
                 return answer
             time.sleep(_PAUSE_S)
 
@@ -444,12 +455,15 @@ class Cluster:
 
         return self.asked(doing, attempt)
 
-    def _reach(self) -> None:
+    def _reach(self, while_connecting: Callable[[], None] | None) -> None:
         deadline = time.monotonic() + self.timeout_s
         while True:
+            if while_connecting is not None:
+                while_connecting()
             try:
                 self._admin.list_topics(timeout=min(_SLICE_S, self.timeout_s))
-                self._accepted, self._refusal = True, None
+                self._accepted = True
+                self._answered()
                 return
             except KafkaException as exception:
                 self._admin.poll(0)
@@ -461,3 +475,22 @@ class Cluster:
         # Called on a thread that waits for the client. Other errors are those of the call that fails.
         if is_refused(error):
             self._refusal = error
+        elif error.code() in _UNREACHABLE:
+            self._report_loss(error)
+
+    def _report_loss(self, error: KafkaError) -> None:
+        """Log the first broker that can't be reached since the last answer, but not again and again."""
+        now = time.monotonic()
+        if not self._has_lost and now >= self._lost_at + _LOSSES_S:
+            self._has_lost, self._lost_at = True, now
+            _log.warning(
+                "a broker of Kafka at %s can't be reached, and is asked again: %s",
+                self.settings.servers,
+                self.settings.without_secrets(str(error.str())),
+            )
+
+    def _answered(self) -> None:
+        self._refusal = None
+        if self._has_lost:
+            self._has_lost = False
+            _log.warning("Kafka at %s answers", self.settings.servers)
