@@ -38,7 +38,7 @@ _NEVER_PROVEN = (
 _CORRECT_US = """\
 **Is a figure wrong?** Open an issue of this project with the output of `make bench` on your machine: the table that it
 prints, and the folder of the run that it names. A figure that turns out to be wrong is measured again. *What changed*
-then says which figures differ.
+then says which figures differ. All figures of this page are in [figures.jsonl](figures.jsonl) beside it, one a line.
 """
 
 
@@ -56,7 +56,7 @@ def browser_page(
     points = landscapes(figures, backends)
     sections = [
         Section("answer", "The answer", _answer(picks, names)),
-        Section("losses", "Where it loses", _losses(figures, names)),
+        Section("losses", "Where it loses", _losses(figures, backends, names)),
         Section("proven", "What was proven", _proven(figures, pages, names)),
         Section("not-proven", "What was not proven", _not_proven(picks, figures, pages, facts, names)),
         Section("side-by-side", "All backends side by side", _side_by_side(figures, backends, names)),
@@ -66,7 +66,7 @@ def browser_page(
         Section("tables", "All tables", _tables(pages, names), folded=True),
         Section("machine", "The machine, and how to correct us", _machine(facts, environment), folded=True),
     ]
-    sentences = (first_screen.compared(figures, points, environment), first_screen.proven(pages))
+    sentences = (first_screen.compared(figures, points, environment), first_screen.proven(figures, pages))
     first = (
         f"{first_screen.lead((*sentences, first_screen.to_take(picks)), names)}"
         f'<div class="first">{first_screen.picture(points)}{first_screen.picker(points)}</div>{_matrix(pages)}'
@@ -145,12 +145,12 @@ def _side_by_side(figures: Figures, backends: Mapping[str, Mapping[str, Any]], n
     return "\n".join(to_html(table.markdown(), names) for table in tables if table.rows)
 
 
-def _losses(figures: Figures, names: Sequence[str]) -> str:
+def _losses(figures: Figures, backends: Mapping[str, Mapping[str, Any]], names: Sequence[str]) -> str:
     missed = [row for row in figures["ratio"] if row["met"] is False]
-    found = losses(figures)
+    found = losses(figures, backends)
     parts = [
-        "No backend is the best one everywhere. Two lists say where one loses: thresholds on ratios that were missed, "
-        f"and cells of a table in which a backend is more than {WORSE:g} times worse than the best one.\n",
+        "Two tables: the thresholds on ratios that were missed, and the cells in which a backend is more than "
+        f"{WORSE:g} times worse than the best one of its level.\n",
         missed_table(figures).markdown() if missed else "No threshold that the run decides was missed.\n",
         loss_table(found).folded() if found else "No cell has such a backend.\n",
     ]
@@ -158,7 +158,12 @@ def _losses(figures: Figures, names: Sequence[str]) -> str:
 
 
 def _matrix(pages: Sequence[Page]) -> str:
-    return "".join(chart_html(chart) for page in pages if page.body for chart in page.plots if chart.kind == "matrix")
+    charts = [chart for page in pages if page.body for chart in page.plots if chart.kind == "matrix"]
+    words = (
+        "<p class='soft'>A column is a step at which a process was killed, or another fault. Its name and its trials "
+        "are shown at the pointer, on the arrow keys and in the table.</p>"
+    )
+    return "".join(chart_html(chart, words) for chart in charts)
 
 
 def _plots(pages: Sequence[Page], backends: Iterable[str]) -> str:

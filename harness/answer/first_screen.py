@@ -10,6 +10,7 @@ from harness.answer.choice import Choice
 from harness.answer.frontier import Landscape, Point, Value, frontier_svg
 from harness.experiments.needs import NEEDS, Need
 from harness.report import text
+from harness.report.coverage_page import coverage_sentences
 from harness.report.decision import INDIFFERENCE
 from harness.report.drawing import KeyEntry, backend_mark
 from harness.report.figures import Figures
@@ -44,13 +45,14 @@ def compared(figures: Figures, landscapes: Sequence[Landscape], environment: Map
     )
 
 
-def proven(pages: Iterable[Page]) -> str:
-    """Return the sentence that says what was proven: the first check of each page, with a link to it."""
+def proven(figures: Figures, pages: Iterable[Page]) -> str:
+    """Return the sentence that says what was proven: what all runs have tried, and the first check of each page."""
     findings = [(page, page.findings[0]) for page in pages if page.body and page.findings]
-    checks = [finding.sentence(page.file).rstrip(".*").lstrip("*") for page, finding in findings if finding.number]
+    checks = [finding.sentence(page.file).strip("*.") for page, finding in findings if finding.number]
+    covered = [words.rstrip(".") for words in coverage_sentences(figures)[:1]]
     wrong = sum(finding.number - finding.good for _, finding in findings)
     ending = "no promise was broken" if not wrong else f"**{text.exact(wrong)} checks found a broken promise**"
-    return f"**Proven:** {'; '.join([*checks[:3], ending])}."
+    return f"**Proven:** {'; '.join([*covered, *checks[: 3 - len(covered)], ending])}."
 
 
 def to_take(picks: Sequence[Choice]) -> str:
@@ -108,8 +110,8 @@ def picture(landscapes: Sequence[Landscape]) -> str:
     )
     return (
         '<div class="plot" id="plot-frontier" data-unit="records/s"><h3>Speed against recovery</h3>'
-        '<p class="soft">Up is faster, left is sooner ready after a kill. Backends that keep no commit, keep nothing '
-        "after a crash, or broke a promise are pale, and not on the frontier.</p>"
+        '<p class="soft">Up is faster, left is sooner ready after a kill. Pale backends are not on the frontier: they '
+        "have no isolation, keep nothing after a crash, or broke a promise.</p>"
         f'<fieldset class="area"><legend>Size of a point</legend>{sizes}</fieldset>'
         f'<div class="scapes">{parts}</div>{key}</div>'
     )

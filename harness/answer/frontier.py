@@ -117,7 +117,8 @@ def frontier_svg(landscape: Landscape) -> str:
         f'<svg viewBox="0 0 {WIDTH} {_HEIGHT}" role="img" tabindex="0" data-kind="frontier" '
         f'aria-label="{escape(words)}" data-h="{escape("|".join(HEAD))}">'
         f"{_axes(landscape, frame)}{_line(landscape, frame)}"
-        f"{''.join(_drawn(landscape, point, frame, taken) for point in landscape.points)}</svg>"
+        f"{''.join(_drawn(landscape, point, frame) for point in landscape.points)}"
+        f"{''.join(_name(point, *frame.place(point), taken) for point in landscape.points)}</svg>"
     )
 
 
@@ -170,7 +171,7 @@ def _line(landscape: Landscape, frame: _Frame) -> str:
     return f'<path class="f" d="M{x:.0f} {_HEIGHT - _BOTTOM}V{y:.0f}{steps}H{frame.x.end:.0f}"/>'
 
 
-def _drawn(landscape: Landscape, point: Point, frame: _Frame, taken: list[tuple[float, float, float]]) -> str:
+def _drawn(landscape: Landscape, point: Point, frame: _Frame) -> str:
     x, y = frame.place(point)
     slow, fast = (frame.y.at(end) for end in point.speed.ends)
     lines = f"M{x:.0f} {slow:.0f}V{fast:.0f}"
@@ -178,10 +179,11 @@ def _drawn(landscape: Landscape, point: Point, frame: _Frame, taken: list[tuple[
         soon, late = (frame.x.at(end) for end in point.ready.ends)
         lines += f"M{soon:.0f} {y:.0f}H{late:.0f}"
     marks = "".join(_mark(landscape, point, size, x, y) for size in ("memory", "disk"))
-    return (
-        f'<g class="{backend_class(point.backend)}{" unfit" * (not point.fit)}"{subject_of(point.backend)}>'
-        f'<path class="i" d="{lines}"/>{marks}{_name(point.backend, x, y, taken)}</g>'
-    )
+    return f'{_group(point)}<path class="i" d="{lines}"/>{marks}</g>'
+
+
+def _group(point: Point) -> str:
+    return f'<g class="{backend_class(point.backend)}{" unfit" * (not point.fit)}"{subject_of(point.backend)}>'
 
 
 def _mark(landscape: Landscape, point: Point, size: str, x: float, y: float) -> str:
@@ -210,9 +212,9 @@ def _three(value: Value | None) -> list[str]:
     return ["-" if number is None else f"{number:.4g}" for number in numbers]
 
 
-def _name(name: str, x: float, y: float, taken: list[tuple[float, float, float]]) -> str:
+def _name(point: Point, x: float, y: float, taken: list[tuple[float, float, float]]) -> str:
     """Return the name beside a point, where it covers no other name and no point; "" where there is no room."""
-    width = 5.9 * len(name)
+    width = 5.9 * len(point.backend)
     sides = [(x + 11, y + 4), (x - 11 - width, y + 4), (x - width / 2, y - 12), (x - width / 2, y + 20)]
     corners = [(start, base) for start in (x + 9, x - 9 - width) for base in (y - 8, y + 16)]
     for start, base in (*sides, *corners):
@@ -221,5 +223,5 @@ def _name(name: str, x: float, y: float, taken: list[tuple[float, float, float]]
         )
         if not covers and _LEFT <= start <= WIDTH - width and _TOP - 4 < base < _HEIGHT - _BOTTOM:
             taken.append((start, base - 4, start + width))
-            return f'<text x="{start:.0f}" y="{base:.0f}">{escape(name)}</text>'
+            return f'{_group(point)}<text x="{start:.0f}" y="{base:.0f}">{escape(point.backend)}</text></g>'
     return ""

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from harness.experiments.needs import MEASURES, FigureColumn
+from harness.experiments.needs import MEASURES, Backends, FigureColumn
 from harness.experiments.opening.report import KEY as OPENING_KEY
 from harness.experiments.throughput.report import KEY as THROUGHPUT_KEY
 from harness.report import text
@@ -41,13 +41,18 @@ class LostCells:
         return f"{restore / ready:.0%} of it is the restore of {text.exact(replayed)} records from the changelog"
 
 
-def losses(figures: Figures) -> list[LostCells]:
-    """Return what each backend loses, the largest loss first."""
+def losses(figures: Figures, backends: Backends) -> list[LostCells]:
+    """Return what each backend loses, the largest loss first.
+
+    Backends that keep nothing after a crash are left out: others pay for what those do not promise.
+    """
+    persistent = {name for name, facts in backends.items() if facts["persistent"]}
+    rows = {measure: [row for row in figures[measure.kind] if row["backend"] in persistent] for measure in MEASURES}
     found = [
         loss
         for measure in MEASURES
         for level in LEVELS
-        for loss in _losses([row for row in figures[measure.kind] if row["durability"] == level], level, measure)
+        for loss in _losses([row for row in rows[measure] if row["durability"] == level], level, measure)
     ]
     return sorted(found, key=lambda loss: (-loss.times, loss.backend, loss.measure.name))
 
@@ -88,8 +93,9 @@ def loss_table(found: Sequence[LostCells]) -> TextTable:
             loss.backend,
             loss.level,
             loss.measure.words,
-            f"{loss.times:.3g} times",
-            f"{loss.measure.text(loss.worst)}; {loss.best['backend']} {loss.measure.text(loss.best)}",
+            f"{text.count(loss.times)} times",
+            loss.measure.text(loss.worst),
+            f"{loss.best['backend']}, {loss.measure.text(loss.best)}",
             _cell(loss),
             f"{loss.lost} of {loss.cells}",
             loss.reason or text.NONE,
@@ -101,12 +107,13 @@ def loss_table(found: Sequence[LostCells]) -> TextTable:
         "level",
         "by",
         "worse than the best",
-        "it; the best",
-        "where it is worst",
+        "its figure",
+        "the best",
+        "where",
         "cells lost",
         "reason",
     )
-    return TextTable(f"More than {WORSE:g} times worse than the best of a cell", head, rows, (3, 6))
+    return TextTable(f"More than {WORSE:g} times worse than the best of a cell", head, rows, (3, 7))
 
 
 def _cell(loss: LostCells) -> str:

@@ -73,8 +73,8 @@ def key_of(chart: Chart) -> list[KeyEntry]:
     """Return the explanations of the shapes and colours of a chart."""
     marks = [mark for panel in chart.filled() for mark in panel.marks]
     if chart.kind == "matrix":
-        ranks = sorted({mark.rank for mark in marks if mark.rank})
-        return [KeyEntry(f'<path class="r{rank}" d="M5 0h12v12h-12z"/>', list(CellResult)[rank]) for rank in ranks]
+        shown = list(CellResult)[1:]
+        return [KeyEntry(f'<path class="r{rank}" d="M5 0h12v12h-12z"/>', words) for rank, words in enumerate(shown, 1)]
     if chart.kind == "dots":
         shapes = dict.fromkeys((mark.measure, mark.shape or "circle") for mark in marks if mark.measure)
         entries = [KeyEntry(mark_svg(shape, 11, 6, "m s"), measure) for measure, shape in shapes]

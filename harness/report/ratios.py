@@ -108,7 +108,8 @@ _RATIOS = Listing(
 def missed_table(figures: Figures) -> TextTable:
     """Return the ratios that miss their threshold, with the reason where there is one."""
     table = ratio_table(figures)
-    return table._replace(rows=[table.rows[place] for place in table.notable], notable=())
+    rows = [table.rows[place] for place in table.notable]
+    return table._replace(caption=f"Thresholds that were missed. {table.caption}", rows=rows, notable=())
 
 
 def ratio_table(figures: Figures) -> TextTable:

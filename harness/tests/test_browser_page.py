@@ -329,6 +329,53 @@ def test_the_page_shows_the_value_under_the_pointer(browser: Browser) -> None:
     assert browser.texts("#tip") == []
 
 
+def pick(browser: Browser, **sliders: int) -> tuple[str, str]:
+    """Move sliders of the picker; return the backend that it answers, and the address."""
+    for name, value in sliders.items():
+        browser.run(
+            """const slider = document.getElementById("picker").elements[arguments[0]];
+            slider.value = arguments[1]; slider.dispatchEvent(new Event("input", {bubbles: true}))""",
+            name,
+            value,
+        )
+    return "".join(browser.texts("#pick strong")), browser.run("return location.hash")
+
+
+def test_the_picker_answers_what_matters_and_its_choice_can_be_sent(browser: Browser, page: Path) -> None:
+    assert pick(browser, speed=3, recovery=0) == ("rocksdb-indexed-batch", "#pick-3-0-0-0-CHANGELOG")
+    assert "the fastest" in browser.texts("#pick li")[0]
+    assert pick(browser, speed=0, disk=3)[0] == "lmdb-indexed-batch"
+    assert pick(browser, disk=0) == ("", "#pick-0-0-0-0-CHANGELOG")
+    assert browser.texts("#pick") != [""]
+    chosen = pick(browser, speed=1, memory=2, durability=1)
+    assert chosen[1] == "#pick-1-0-2-0-DISK"
+    assert browser.texts("figure.scape figcaption")[0].startswith("DISK")
+    assert {chosen[0]} == set(browser.texts("figure.scape .picked text"))
+    assert browser.run("return document.getElementById('pick-link').hash") == chosen[1]
+    browser.open(page.as_uri() + chosen[1])
+    assert ("".join(browser.texts("#pick strong")), browser.run("return location.hash")) == chosen
+
+
+def test_the_picker_is_that_of_the_answer_where_one_thing_matters(browser: Browser) -> None:
+    answers = dict(zip(browser.texts(".answer td:nth-child(1)"), browser.texts(".answer td:nth-child(3)"), strict=True))
+    rate = next(answer for need, answer in answers.items() if need.startswith("Most records per second, commits kept"))
+    disk = next(answer for need, answer in answers.items() if need.startswith("Least disk"))
+    assert rate.startswith(pick(browser, speed=2, recovery=0)[0])
+    assert disk.startswith(pick(browser, speed=0, disk=1)[0])
+
+
+def test_the_size_of_points_is_memory_or_disk(browser: Browser) -> None:
+    shown = """return ["memory", "disk"].map((size) => [...document.querySelectorAll(`.scape:not([hidden]) .m.${size}`)]
+        .filter((mark) => mark.getClientRects().length).length)"""
+    assert browser.run(shown) == [len(SPEEDS), 0]
+    browser.run("document.querySelector('[name=area][value=disk]').click()")
+    assert browser.run(shown) == [0, len(SPEEDS)]
+    browser.run("document.querySelector('.scape:not([hidden]) svg').focus()")
+    browser.press(Keys.ARROW_DOWN)
+    assert "records/s" in browser.texts("#tip")[0]
+    assert "on disk, MiB" in browser.texts("#tip")[0]
+
+
 HOSTILE = "<img src=x onerror=\"document.title = 'taken'\">'</script>"
 
 

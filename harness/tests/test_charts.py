@@ -217,7 +217,7 @@ def test_a_step_that_was_not_tried_differs_from_one_that_the_backend_does_not_ha
     results = {(mark.backend, mark.subject): list(CellResult)[mark.rank or 0] for mark in panel.marks}
     assert results[left_out] == CellResult.NOT_TRIED
     assert results["lmdb-indexed-batch", "direct.commit"] == CellResult.NO_STEP
-    assert [entry.words for entry in key_of(chart)] == [CellResult.NOT_TRIED, CellResult.VALID, CellResult.ANOMALY]
+    assert [entry.words for entry in key_of(chart)] == list(CellResult)[1:]
 
 
 def test_the_crash_matrix_has_a_panel_for_each_level() -> None:

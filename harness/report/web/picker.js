@@ -23,11 +23,11 @@ const picker = (() => {
       }))
       .sort((a, b) => a.far - b.far || a.backend.localeCompare(b.backend));
   };
-  const times = (factor) => (factor < 1.005 ? "" : factor < 2 ? `${Math.round((factor - 1) * 100)} % behind` : `${factor.toPrecision(2)} times`);
+  /* The figures that matter, each beside that of the best backend. */
   const reason = ({ own, least }, asked) => asked.map((wish) => {
-    const behind = times(own[wish][0] / least[wish]);
-    return `${own[wish][1]}, ${behind ? `${behind}${behind.endsWith("times") ? " that of" : ""} ${best[wish]}` : best[wish]}`;
-  }).join("; ");
+    const [winner, figures] = Object.entries(levelNow().backends).find(([, other]) => other[wish]?.[0] === least[wish]);
+    return own[wish][1] + (figures === own ? `, ${best[wish]}` : ` (${winner}: ${figures[wish][1]})`);
+  });
 
   const answer = () => {
     const [level, weights] = [levelNow(), weightsNow()];
@@ -52,15 +52,15 @@ const picker = (() => {
     if (words) parts.push(tables.make("p", { className: "picked-name", textContent: words }));
     if (first) {
       parts.push(tables.make("p", { className: "picked-name" }, "Take ", tables.make("strong", { textContent: first.backend })));
-      parts.push(tables.make("p", { textContent: `${reason(first, asked)}.` }));
+      parts.push(tables.make("ul", {}, ...reason(first, asked).map((words) => tables.make("li", { textContent: words }))));
       const within = `${Math.round(indifference * 100)} %`;
       if (ties.length) parts.push(tables.make("p", { textContent: `No difference above ${within}: ${ties.join(", ")}.` }));
     }
     const rest = list.filter((each) => each !== first).map((each) => tables.make(
-      "li", {}, tables.make("span", { textContent: each.backend }), ` ${reason(each, asked)}`,
+      "li", {}, tables.make("span", { textContent: each.backend }), ` ${asked.map((wish) => each.own[wish][1]).join(", ")}`,
     ));
     if (rest.length) {
-      parts.push(tables.make("details", { className: "rest", open: place.querySelector("details")?.open ?? false },
+      parts.push(tables.make("details", { className: "rest", open: place.querySelector("details")?.open ?? matchMedia("(min-width: 60rem)").matches },
         tables.make("summary", { textContent: "The others, the best first" }), tables.make("ol", {}, ...rest)));
     }
     place.replaceChildren(...parts);
