@@ -125,7 +125,7 @@ class Cluster:
         self._refusal: KafkaError | None = None
         """The last refusal of a connection since the last answer."""
         self._has_lost, self._lost_at = False, float("-inf")
-        """Whether a broker could not be reached since the last answer, and the time of the last report of that."""
+        """True if a broker could not be reached since the last answer; the time of the last report of that."""
         self._accepted = False
         """True once the brokers have let the client in."""
         self._admin = self.client(AdminClient, {})
