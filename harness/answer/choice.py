@@ -73,25 +73,25 @@ def busy_notice(figures: Figures) -> str:
 
 
 def _choice(contest: Contest, figures: Figures) -> Choice:
-    need, measure, decision = contest.need, contest.need.measure, contest.decision
-    if decision is None:
+    need, measure, ranking = contest.need, contest.need.measure, contest.ranking
+    if ranking is None:
         return Choice(contest.words, need.durability, remark="; ".join(_remarks(contest, figures)))
-    ties = decision.ties if decision.is_decided else ()
-    named = contest.open or (decision.best, *ties)
+    ties = ranking.ties if ranking.is_decided else ()
+    named = contest.open or (ranking.best, *ties)
     by_name = {row["backend"]: measure.text(row) for row in contest.figures}
-    after = list(by_name)[list(by_name).index(decision.best) + 1 :]
+    after = list(by_name)[list(by_name).index(ranking.best) + 1 :]
     next_best = next((f"{name}, {by_name[name]}" for name in after if name not in named), "")
     return Choice(
         contest.words,
         need.durability,
-        backend=decision.best if decision.is_decided else "",
-        figure="; ".join(f"{name} {by_name[name]}" for name in named) if len(named) > 1 else by_name[decision.best],
+        backend=ranking.best if ranking.is_decided else "",
+        figure="; ".join(f"{name} {by_name[name]}" for name in named) if len(named) > 1 else by_name[ranking.best],
         next_best=next_best,
-        undecided=_undecided(contest.open, decision.rounds),
+        undecided=_undecided(contest.open, ranking.rounds),
         remark="; ".join(_remarks(contest, figures)),
         ties=ties,
         open_rivals=contest.open,
-        rounds=decision.rounds,
+        rounds=ranking.rounds,
     )
 
 
@@ -106,13 +106,13 @@ def _undecided(rivals: Sequence[str], rounds: int) -> str:
 
 def _remarks(contest: Contest, figures: Figures) -> Iterator[str]:
     """Yield what a reader should know beside the pick."""
-    if contest.decision and contest.decision.is_decided and contest.decision.unclear:
-        yield f"not distinguished yet: {', '.join(contest.decision.unclear)}"
+    if contest.ranking and contest.ranking.is_decided and contest.ranking.unclear:
+        yield f"not distinguished yet: {', '.join(contest.ranking.unclear)}"
     if contest.left_out:
         yield f"left out, for a broken promise: {', '.join(contest.left_out)}"
     durability = contest.need.durability
     crashed = {figure["backend"] for figure in figures["crash"] if figure["durability"] == durability}
-    if contest.decision and contest.decision.best not in crashed:
+    if contest.ranking and contest.ranking.best not in crashed:
         yield "not crashed at this level in this run"
 
 

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from harness.experiments.opening.report import READY_AFTER_A_KILL, largest_state
 from harness.experiments.throughput.report import CELL, reference
 from harness.report import text
-from harness.report.decision import ROUNDS_MIN, Ranking, decide, pair_deviations
+from harness.report.decision import ROUNDS_MIN, Deviations, Ranking, decide
 from harness.report.figures import Figure, Figures, rounds, with_interval
 from harness.report.text import LEVELS
 from stores.registry import backends as registered
@@ -132,17 +132,17 @@ class Contest:
 
     need: Need
     figures: tuple[Figure, ...] = ()
-    decision: Ranking | None = None
+    ranking: Ranking | None = None
     left_out: tuple[str, ...] = ()
 
     @property
     def open(self) -> tuple[str, ...]:
         """The best so far and those that may be better, if nothing is decided; all of them after one round."""
-        if self.decision is None or self.decision.is_decided:
+        if self.ranking is None or self.ranking.is_decided:
             return ()
-        if self.decision.rounds < ROUNDS_MIN:
+        if self.ranking.rounds < ROUNDS_MIN:
             return tuple(row["backend"] for row in self.figures)
-        return self.decision.best, *self.decision.open
+        return self.ranking.best, *self.ranking.open
 
     @property
     def words(self) -> str:
@@ -155,11 +155,11 @@ class Contest:
 
 def contests(figures: Figures, backends: Backends) -> list[Contest]:
     """Return the contest for each need, in the order of ``NEEDS``."""
-    pools = {measure: pair_deviations(_cells(figures, measure)) for measure in MEASURES}
+    pools = {measure: Deviations.of(_cells(figures, measure)) for measure in MEASURES}
     return [_contest(need, figures, backends, pools[need.measure]) for need in NEEDS]
 
 
-def _contest(need: Need, figures: Figures, backends: Backends, pool: Sequence[float]) -> Contest:
+def _contest(need: Need, figures: Figures, backends: Backends, pool: Deviations) -> Contest:
     candidates, measure = need.candidates(backends), need.measure
     measured = [row for row in need.cell(figures, need.durability, candidates) if row["backend"] in candidates]
     eligible = [row for row in measured if _is_comparable(row.get(measure.name))]
@@ -173,8 +173,8 @@ def _contest(need: Need, figures: Figures, backends: Backends, pool: Sequence[fl
     if not fit:
         return Contest(need, left_out=left_out)
     rivals = {row["backend"]: _rounds(row, measure) for row in fit}
-    decision = decide(rivals, pool, more_is_better=measure.more_is_better)
-    return Contest(need, tuple(fit), decision, left_out)
+    ranking = decide(rivals, pool, more_is_better=measure.more_is_better)
+    return Contest(need, tuple(fit), ranking, left_out)
 
 
 def _is_comparable(value: float | None) -> bool:
@@ -243,7 +243,7 @@ def needs_so_far(figures: Sequence[Figure]) -> list[NeedSoFar]:
 
 
 def _so_far(contest: Contest) -> NeedSoFar:
-    decision = contest.decision
-    is_decided = decision is not None and decision.is_decided
+    ranking = contest.ranking
+    is_decided = ranking is not None and ranking.is_decided
     cells = {row["backend"]: RivalCell(*(row[name] for name in RivalCell._fields)) for row in contest.figures}
     return NeedSoFar(contest.words, contest.need.durability, is_decided, tuple(cells[name] for name in contest.open))

@@ -6,8 +6,8 @@ does not move it much, and it needs fewer rounds than a median of ratios.
 
 A few rounds of one pair cannot give a high confidence, but those of all pairs of a run can. So the interval of a pair
 is as wide as a bootstrap says that draws as many deviations from all of them. Some pairs vary more than others: the
-interval also contains all rounds of the pair, or the interval of a sign test once there are rounds enough for it. The
-confidence of 99 % holds for all intervals of one rival (Bonferroni).
+interval also contains all rounds of the pair. With some eleven rounds a sign test of the pair alone gives the
+confidence, and its interval is taken. The confidence of 99 % holds for all intervals of one rival (Bonferroni).
 
 A difference of less than 10 % makes no difference for a user. So a rival is the best one if no other may be better by
 more than that. One that is neither better nor worse by more than that is as good.
@@ -19,7 +19,7 @@ Means", 1954, for the zone of indifference.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from itertools import combinations
 from math import inf, log1p
@@ -27,7 +27,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from harness.report.figures import rank
+from harness.report.figures import coverage, rank
 
 CONFIDENCE = 0.99
 """The probability that no interval of a decision lies beside its true ratio."""
@@ -35,7 +35,7 @@ INDIFFERENCE = 0.10
 """Rivals are as good if their ratio is less than this share above or below 1."""
 ROUNDS_MIN = 2
 """One round decides nothing."""
-_RESAMPLES = 20_000
+_RESAMPLES = 10_000
 _SEED = 1
 
 Rounds = Mapping[int, float]
@@ -63,30 +63,84 @@ class Ranking:
         return self.rounds >= ROUNDS_MIN and not self.open
 
 
-def decide(rivals: Mapping[str, Rounds], deviations: Sequence[float], *, more_is_better: bool) -> Ranking:
+class Deviations:
+    """The distances of the ratios of pairs in single rounds from those of the pairs, in logarithms, on either side."""
+
+    def __init__(self, values: Iterable[float]) -> None:
+        one_side = list(values)
+        self._values = np.asarray([*one_side, *(-each for each in one_side)], float)
+        self._half_widths: dict[tuple[int, float], float] = {}
+
+    @classmethod
+    def of(cls, cells: Iterable[Mapping[str, Rounds]]) -> Deviations:
+        """Return those of all pairs of each cell; a cell has its rivals by name.
+
+        They are scaled up, because a mean of few rounds lies nearer to them than the true one.
+        """
+        values: list[float] = []
+        for rivals in cells:
+            for one, other in combinations(rivals.values(), 2):
+                ratios = _log_ratios(one, other)
+                if (count := len(ratios)) > 1:
+                    values += ((ratios - ratios.mean()) * (count / (count - 1)) ** 0.5).tolist()
+        return cls(values)
+
+    def half_width(self, count: int, confidence: float) -> float:
+        """Return how far the centre of ``count`` rounds is from the true one, at most, with this confidence."""
+        if not self._values.size:
+            return inf
+        if (count, confidence) not in self._half_widths:
+            drawn = np.random.default_rng(_SEED).choice(self._values, (_RESAMPLES, count))
+            self._half_widths[count, confidence] = float(np.quantile(_centre(drawn), (1 + confidence) / 2))
+        return self._half_widths[count, confidence]
+
+
+def decide(rivals: Mapping[str, Rounds], deviations: Deviations, *, more_is_better: bool) -> Ranking:
     """Return the first of ``rivals`` that is decided; the first one, with what is open, if none is.
 
-    They are in the order of their medians, the best first; there is at least one. ``deviations`` are those of all pairs
-    of the run (``pair_deviations``). The same values give the same decision.
+    They are in the order of their medians, the best first; there is at least one. ``deviations`` are those of all cells
+    of the run. The same values give the same decision.
     """
-    pairs = _Pairs(rivals, deviations, more_is_better)
-    decisions = [_decision(name, rivals, pairs) for name in rivals]
-    return next((each for each in decisions if each.is_decided), decisions[0])
+    sign, confidence = 1 if more_is_better else -1, _split_confidence(len(rivals) - 1)
+
+    def ranking(best: str) -> Ranking:
+        ratios = {
+            name: _ratio(sign * _log_ratios(rivals[name], rivals[best]), deviations, confidence)
+            for name in rivals
+            if name != best
+        }
+        return _ranking(best, len(rivals[best]), ratios)
+
+    first, *others = rivals
+    of_first = ranking(first)
+    if of_first.is_decided:
+        return of_first
+    return next((each for each in map(ranking, others) if each.is_decided), of_first)
 
 
-def pair_deviations(cells: Iterable[Mapping[str, Rounds]]) -> list[float]:
-    """Return how far the ratio of each pair in each round is from the mean of the pair, in logarithms.
+def _split_confidence(intervals: int) -> float:
+    """Return the confidence of each of some intervals, so that all of them together have ``CONFIDENCE``."""
+    return 1 - (1 - CONFIDENCE) / max(1, intervals)
 
-    ``cells`` have rivals by name. Deviations are scaled up, because a mean of few rounds lies nearer to them than the
-    true one.
-    """
-    deviations: list[float] = []
-    for rivals in cells:
-        for one, other in combinations(rivals.values(), 2):
-            ratios = _log_ratios(one, other)
-            if (count := len(ratios)) > 1:
-                deviations += ((ratios - ratios.mean()) * (count / (count - 1)) ** 0.5).tolist()
-    return deviations
+
+class _Ratio(NamedTuple):
+    """The interval of the logarithm of a ratio, above 0 where the rival is better."""
+
+    low: float
+    high: float
+
+
+def _ratio(logs: Any, deviations: Deviations, confidence: float) -> _Ratio:
+    """Return the interval of the ratio of a pair, from its logarithm in each round."""
+    count, ordered = len(logs), np.sort(logs)
+    if not count:
+        return _Ratio(-inf, inf)
+    outside = rank(count, confidence) - 1
+    low, high = float(ordered[outside]), float(ordered[count - 1 - outside])
+    if coverage(count, outside + 1) >= confidence:
+        return _Ratio(low, high)
+    centre, half_width = float(_centre(logs)), deviations.half_width(count, confidence)
+    return _Ratio(min(low, centre - half_width), max(high, centre + half_width))
 
 
 def _log_ratios(above: Rounds, below: Rounds) -> Any:
@@ -100,50 +154,14 @@ def _centre(logs: Any) -> Any:
     return np.median((logs[..., one] + logs[..., other]) / 2, axis=-1)
 
 
-class _Ratio(NamedTuple):
-    """The interval of the logarithm of a ratio."""
-
-    low: float
-    high: float
-
-
-class _Pairs:
-    """The ratios of all pairs of some rivals."""
-
-    def __init__(self, rivals: Mapping[str, Rounds], deviations: Sequence[float], more_is_better: bool) -> None:
-        self._rivals, self._sign = rivals, 1 if more_is_better else -1
-        self._confidence = 1 - (1 - CONFIDENCE) / max(1, len(rivals) - 1)
-        self._deviations = np.asarray([*deviations, *(-each for each in deviations)], float)
-        self._half_widths: dict[int, float] = {}
-
-    def better(self, one: str, other: str) -> _Ratio:
-        """Return how many times better ``one`` is than ``other``; from 0 to infinity without a common round."""
-        ratios = np.sort(self._sign * _log_ratios(self._rivals[one], self._rivals[other]))
-        count = len(ratios)
-        if not count or not self._deviations.size:
-            return _Ratio(-inf, inf)
-        outside = rank(count, self._confidence) - 1
-        centre, half_width = float(_centre(ratios)), self._half_width(count)
-        low, high = float(ratios[outside]), float(ratios[count - 1 - outside])
-        return _Ratio(min(low, centre - half_width), max(high, centre + half_width))
-
-    def _half_width(self, count: int) -> float:
-        """Return how far the centre of so many deviations is from 0, at the confidence of an interval."""
-        if count not in self._half_widths:
-            drawn = np.random.default_rng(_SEED).choice(self._deviations, (_RESAMPLES, count))
-            self._half_widths[count] = float(np.quantile(_centre(drawn), (1 + self._confidence) / 2))
-        return self._half_widths[count]
-
-
-def _decision(best: str, rivals: Mapping[str, Rounds], pairs: _Pairs) -> Ranking:
-    others = {name: pairs.better(name, best) for name in rivals if name != best}
+def _ranking(best: str, rounds: int, ratios: Mapping[str, _Ratio]) -> Ranking:
     zone = log1p(INDIFFERENCE)
-    not_better = {name: ratio for name, ratio in others.items() if ratio.high <= zone}
+    not_better = {name: ratio for name, ratio in ratios.items() if ratio.high <= zone}
     ties = tuple(name for name, ratio in not_better.items() if ratio.low >= -zone)
     return Ranking(
         best,
-        len(rivals[best]),
+        rounds,
         ties,
-        tuple(name for name in others if name not in not_better),
+        tuple(name for name in ratios if name not in not_better),
         tuple(name for name, ratio in not_better.items() if name not in ties and ratio.high >= 0),
     )
