@@ -5,14 +5,14 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from stores.config import StoreConfig
 from stores.contract.arguments import check_function, check_number, check_type
+from stores.declarations import Stores, configurations
 from stores.errors import ConfigError
 from stores.extras import install_command
-from stores.records.record_kind import RecordKind
 from stores.registry import backend_named
 from stores.spark.context import TIMES, TIMES_KIND
 from stores.spark.plan import PARTITION_COLUMN
@@ -108,29 +108,17 @@ def check_idle(fire_when_idle: object, *, streaming: bool, timers: bool) -> None
         )
 
 
-def configs_of(stores: Mapping[str, StoreConfig | RecordKind | str], *, times: bool) -> dict[str, StoreConfig]:
+def configs_of(stores: Stores, *, times: bool) -> dict[str, StoreConfig]:
     """Return the configurations by name, with that of the store for ``times`` if there is to be one.
 
     Raises: ConfigError, TypeError.
     """
-    check_type(stores, Mapping, "stores is a mapping of names to kinds of stores.records")
-    if not stores:
+    configs = configurations(stores, StoreConfig())
+    if not configs:
         raise ConfigError("stores is empty: give at least one store by its name")
-    configs: dict[str, StoreConfig] = {}
-    for name, store in stores.items():
+    for name in configs:
         if not isinstance(name, str) or not _NAME.fullmatch(name) or name == TIMES:
             raise ConfigError(f"{name!r} is no name of a store: use letters, digits, '_', '-' and '.', not {TIMES!r}")
-        if isinstance(store, StoreConfig):
-            configs[name] = store
-        elif isinstance(store, RecordKind):
-            configs[name] = StoreConfig(records=store)
-        elif isinstance(store, str):
-            configs[name] = StoreConfig(store)
-        else:
-            raise TypeError(
-                f"store {name!r} has a StoreConfig, a kind of stores.records, or the name of a backend, not "
-                f"{type(store).__name__}"
-            )
     for name, config in configs.items():
         if not backend_named(config.backend).transactional:
             raise ConfigError(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar, overload
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, overload
 
 from stores.changelog.arguments import check_name, check_record
 from stores.changelog.interface import Headers, Record
@@ -93,6 +93,10 @@ class RecordContext:
     def store(self, store: object) -> Any:
         """Return a store: see ``Context.store``."""
         return self._stores[store]
+
+    def global_store(self, store: object) -> NoReturn:
+        """Refuse a global store. Raises: StoreError."""
+        raise StoreError("a stateful query has no global stores: join the DataFrame with that of the other topic")
 
     def forward(
         self,

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from stores.changelog.files import Retention, VersionLog
 from stores.changelog.files.folder import PutIfAbsent
 from stores.config import StoreConfig
+from stores.declarations import Stores
 from stores.errors import ChangelogError, ConfigError, StoreError, StoreIncompatibleError
 from stores.spark.arguments import (
     SPARK_MIN,
@@ -37,7 +38,6 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
     from stores.changelog.interface import Record
-    from stores.records.record_kind import RecordKind
     from stores.spark.context import Context
     from stores.spark.rows import Rows
 
@@ -49,7 +49,7 @@ def stateful(
     process: Callable[[Rows, Context], Iterable[Any] | None] | None = None,
     process_record: Callable[[Record, Any], None] | None = None,
     output: str | StructType | None = None,
-    stores: Mapping[str, StoreConfig | RecordKind | str],
+    stores: Stores,
     state: str | os.PathLike[str],
     partitions: int | None = None,
     on_timer: Callable[[Any, int, Any], Iterable[Any] | None] | None = None,
@@ -75,7 +75,7 @@ def stateful(
     ``partition``, ``offset``, ``timestamp`` (or ``timestamp_ms``) and ``headers`` if they are there. The rows are what
     it forwards, with these columns. Within a batch they are in the order of ``offset`` if there is no ``order_by``.
 
-    ``stores`` are kinds of ``stores.records``, configurations, or backends by name. ``state`` is a folder that driver
+    ``stores`` are declared as those of a ``StreamTask``. ``state`` is a folder that driver
     and executors share, a path or a URI of ``pyarrow.fs``; it holds the state, and ``put_if_absent`` is the conditional
     put of an object store. ``local`` is a folder on each executor for copies that queries open; by default Spark's own,
     which is removed at the end. Rows are in the order of the column ``order_by`` within a batch. ``null_keys`` refuses

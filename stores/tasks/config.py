@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Self
@@ -11,6 +11,7 @@ from stores.changelog.interface import Changelog
 from stores.changelog.partitioners import PARTITIONERS, partitioner_named
 from stores.config import STORE_PROPERTIES, StoreConfig
 from stores.contract.arguments import check_seconds
+from stores.declarations import Stores, configurations
 from stores.errors import ConfigError
 from stores.files.store_directory import checked_path
 from stores.interface import ProcessingGuarantee, TopicPartition
@@ -44,7 +45,7 @@ class TaskConfig(TaskSettings):
     state_cleanup_delay_s: float = field(default=STATE_CLEANUP_DELAY_S, kw_only=True)
     """The time after which ``clean`` removes the folder of an unused task."""
     store: StoreConfig = field(default_factory=StoreConfig, kw_only=True)
-    """The configuration of stores for which only a name is given."""
+    """The configuration of stores whose declarations have none; a description and a backend's name replace a part."""
     transactional: bool | None = field(default=None, kw_only=True)
     """True if all stores must isolate uncommitted writes, False if none may; None allows both."""
 
@@ -87,12 +88,12 @@ class TaskConfig(TaskSettings):
             transactional=of_store.get("transactional"),
         )
 
-    def stores(self, stores: Iterable[str] | Mapping[str, StoreConfig]) -> dict[str, StoreConfig]:
-        """Return the configurations of a task's stores: those given, or ``store`` for each name without one.
+    def stores(self, stores: Stores) -> dict[str, StoreConfig]:
+        """Return the configurations of a task's stores. ``store`` has what a declaration does not say.
 
-        Raises: ConfigError if a store contradicts ``transactional``.
+        Raises: TypeError for what declares no store; ConfigError if a store contradicts ``transactional``.
         """
-        configs = dict(stores) if isinstance(stores, Mapping) else dict.fromkeys(stores, self.store)
+        configs = configurations(stores, self.store)
         for name, config in configs.items():
             if self.transactional is not None and backend_named(config.backend).transactional != self.transactional:
                 raise ConfigError(
@@ -108,7 +109,7 @@ class TaskConfig(TaskSettings):
         task_id: TaskId,
         *,
         changelog: Changelog,
-        stores: Iterable[str] | Mapping[str, StoreConfig],
+        stores: Stores,
         process: ProcessFunction,
         inputs: Sequence[TopicPartition],
         init: InitFunction | None = None,

@@ -22,6 +22,7 @@ from stores.changelog.arguments import check_changelog
 from stores.changelog.interface import Changelog, Record
 from stores.config import StoreConfig
 from stores.contract.arguments import check_type
+from stores.declarations import StoreSetting, check_name, check_setting, configured
 from stores.errors import ChangelogError, ConfigError, StoreClosedError, StoreIncompatibleError, StoreLockedError
 from stores.files.creation import wipe
 from stores.files.locks import take
@@ -55,7 +56,7 @@ FOLDER, LOCK_FILE = "global", ".lock"
 
 @dataclass(frozen=True)
 class GlobalStore:
-    """The description of a global store: its topic, and its configuration, kind of records, or None for bytes.
+    """The description of a global store: its topic, and the declaration of the store, as for a task.
 
     The last record of a key in the order of its partition wins, and one without a value deletes the key. Records
     without a key are left out, and so are those with an empty key, with a warning. So all records of a key are to be in
@@ -66,20 +67,17 @@ class GlobalStore:
     """
 
     topic: str
-    store: StoreConfig | RecordKind | None = None
+    store: StoreSetting = None
 
     def __post_init__(self) -> None:
         check_topic(self.topic)
-        rule = "the store of a GlobalStore is a StoreConfig, a kind of stores.records or None"
-        check_type(self.store, StoreConfig | RecordKind | None, rule)
+        check_setting("a global store", self.store)
         _check(self.config)
 
     @property
     def config(self) -> StoreConfig:
-        """The configuration: that of the store, or the default one with its kind of records."""
-        if isinstance(self.store, StoreConfig):
-            return self.store
-        return StoreConfig(records=self.store)
+        """The configuration: that of the store, or the default one with what is declared."""
+        return configured(self.store, StoreConfig())
 
 
 class TopicConversion(Conversion):
@@ -402,6 +400,7 @@ def check_descriptions(stores: Mapping[str, GlobalStore]) -> None:
     check_stores(stores)
     for name, described in stores.items():
         check_type(described, GlobalStore, f"global store {name!r} needs a GlobalStore")
+        check_name(name, described.store)
 
 
 def check_apart(global_names: Collection[str], names: Collection[str]) -> None:

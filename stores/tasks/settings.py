@@ -2,7 +2,7 @@
 
 # Without postponed annotations: a subclass in another module, which lacks their names, inherits the types of fields.
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import cast
 
@@ -143,10 +143,3 @@ def checked_partitioner(partitioner: object) -> OutputPartitioner:
         return partitioner_named(partitioner)
     check_function("partitioner", partitioner, "the key", "the number of partitions")
     return cast("OutputPartitioner", partitioner)
-
-
-def check_configurations(stores: Mapping[str, StoreConfig]) -> None:
-    """Check the configurations of a task's stores. Raises: TypeError."""
-    check_type(stores, Mapping, "stores is a mapping of names to StoreConfig")
-    for name, config in stores.items():
-        check_type(config, StoreConfig, f"store {name!r} needs a StoreConfig")

@@ -13,6 +13,7 @@ from stores.changelog.arguments import check_changelog
 from stores.changelog.interface import Changelog, Record
 from stores.config import StoreConfig
 from stores.contract.arguments import check_function, check_seconds, check_type
+from stores.declarations import Stores, configurations
 from stores.files.store_directory import checked_path
 from stores.interface import IsolationLevel, PositionBound, ProcessingGuarantee, TopicPartition
 from stores.metrics import EarlyCommitCause, TaskMetrics
@@ -38,7 +39,6 @@ from stores.tasks.settings import (
     NOTHING_SHARED,
     SharedResources,
     TaskSettings,
-    check_configurations,
     checked_partitioner,
 )
 from stores.tasks.stores.log_follower import RestoreReport
@@ -64,6 +64,9 @@ class StreamTask:
     A store follows the changelog topic ``APPLICATION-NAME-changelog``, partition ``task_id.partition``, which is
     created if it does not exist. Input offsets are committed for the group ``application_id``.
 
+    ``stores`` declares each store by its name: a description of ``stores.records``, a ``StoreConfig``, the name of a
+    backend, or None for bytes. Descriptions that have names may also come as a list.
+
     ``process`` gets each record of the inputs, and a context. ``init`` is called at ``open`` with the same context, and
     creates the schedules of punctuators (``TaskContext.schedule``). Both may be methods of one object of yours.
 
@@ -83,7 +86,7 @@ class StreamTask:
         *,
         state_dir: str | PathLike[str],
         changelog: Changelog,
-        stores: Mapping[str, StoreConfig],
+        stores: Stores,
         process: ProcessFunction,
         inputs: Sequence[TopicPartition],
         init: InitFunction | None = None,
@@ -92,7 +95,7 @@ class StreamTask:
     ) -> None:
         check_type(settings, TaskSettings, "settings is a TaskSettings")
         check_type(shared, SharedResources, "shared is a SharedResources")
-        check_configurations(stores)
+        configs = configurations(stores, StoreConfig())
         check_type(task_id, TaskId, "task_id is a TaskId", ": write TaskId(0, 3), or TaskId.parse('0_3')")
         check_changelog(changelog)
         check_function("process", process, "the record", "the context")
@@ -100,15 +103,15 @@ class StreamTask:
             check_function("init", init, "the context")
         input_partitions = checked_inputs(inputs)
         check_application(application_id)
-        check_stores(stores)
+        check_stores(configs)
         if settings.topology is not None:
-            settings.topology.check_task(task_id.subtopology, stores, [topic for topic, _ in input_partitions])
+            settings.topology.check_task(task_id.subtopology, configs, [topic for topic, _ in input_partitions])
         self.application_id = application_id
         self.task_id = task_id
-        self.guarantee = settings.guarantee_over(stores.values())
+        self.guarantee = settings.guarantee_over(configs.values())
         exactly_once = self.guarantee is ProcessingGuarantee.EXACTLY_ONCE
-        shared.check_task(stores, self.guarantee)
-        self._kinds = {name: config.records for name, config in stores.items()}
+        shared.check_task(configs, self.guarantee)
+        self._kinds = {name: config.records for name, config in configs.items()}
         self._settings = settings
         self._shared = shared
         self._on_error = checked_on_error(settings.on_error, input_partitions)
@@ -117,7 +120,7 @@ class StreamTask:
         self._init = init
         state = StateDirectory(checked_path(state_dir))
         layout = read_layout(state.path)
-        files = TaskFiles(application_id, task_id, state, layout, stores, changelog, self.guarantee)
+        files = TaskFiles(application_id, task_id, state, layout, configs, changelog, self.guarantee)
         automatic, topology = settings.automatic_state_relocation, settings.topology
         folder = TaskFolder(application_id, state, layout, task_id, files.kept, topology, automatic=automatic)
         members = [TaskStore(plan, exactly_once=exactly_once, verify=settings.verify_stores) for plan in files.plans]
@@ -131,7 +134,7 @@ class StreamTask:
         self._timing = timing = Timing(application_id, interval_ms, clock)
         partitioner = checked_partitioner(settings.partitioner)
         self._context = TaskContext(task_id, changelog, timing.punctuation, timing.stream_time, partitioner)
-        own_memory = MemoryBudget.of_stores(config.uncommitted_max_bytes for config in stores.values()).share()
+        own_memory = MemoryBudget.of_stores(config.uncommitted_max_bytes for config in configs.values()).share()
         self._memory = own_memory if shared.memory is None else shared.memory
         self._lifecycle = TaskLifecycle(task_id)
         self._counters = TaskCounters()

@@ -37,6 +37,7 @@ LAYERS: Mapping[str, frozenset[str]] = {
         "changelog and registry": "changelog records registry",
         "settings": "settings",
         "configuration": "config",
+        "declarations": "declarations",
         "tasks": "tasks telemetry",
         "tools": "relocate shell spark worker",
         "commands": "__main__",

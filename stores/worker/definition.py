@@ -7,18 +7,13 @@ from dataclasses import dataclass, field
 from hashlib import sha256
 
 from stores.changelog.interface import Changelog
-from stores.config import StoreConfig
+from stores.declarations import Stores, declared
 from stores.errors import ConfigError
-from stores.records.record_kind import RecordKind
 from stores.tasks.context import InitFunction, ProcessFunction
 from stores.tasks.global_stores import GlobalStore, check_apart, check_descriptions
 from stores.tasks.identifier import check_application, check_topic
 from stores.tasks.on_error import DeadLetterTopic, OnError
 from stores.tasks.topology import Subtopology, Topology
-
-StoreSetting = StoreConfig | RecordKind | None
-"""The configuration of a store, or its kind of records, or None for bytes. The last two take the rest from the worker's
-configuration."""
 
 
 @dataclass(frozen=True)
@@ -27,28 +22,22 @@ class Processor:
 
     Each partition of the inputs is a task; all inputs have the same number of partitions. ``process`` and ``init``
     are those of ``StreamTask``, ``on_error`` is that of ``TaskSettings``. Tasks of several threads call the same
-    function at the same time.
+    function at the same time. ``stores`` are declared as those of ``StreamTask``. What a declaration does not say comes
+    from the worker's configuration.
 
     Raises: TypeError, ConfigError.
     """
 
     inputs: Sequence[str]
     process: ProcessFunction
-    stores: Mapping[str, StoreSetting] = field(default_factory=dict)
+    stores: Stores = field(default_factory=dict)
     init: InitFunction | None = None
     on_error: OnError | DeadLetterTopic | str = OnError.RAISE
 
     def __post_init__(self) -> None:
         if not callable(self.process):
             raise TypeError(f"process is a function of a record and a context, not {type(self.process).__name__}")
-        if not isinstance(self.stores, Mapping):
-            raise TypeError(f"stores are a mapping of names to settings, not {type(self.stores).__name__}")
-        for name, setting in self.stores.items():
-            if setting is not None and not isinstance(setting, StoreConfig | RecordKind):
-                raise TypeError(
-                    f"the setting of store {name!r} is a StoreConfig, a kind of stores.records or None, not "
-                    f"{type(setting).__name__}"
-                )
+        object.__setattr__(self, "stores", declared(self.stores))
         if not self.subtopology.inputs:
             raise ConfigError("a Processor has at least one input topic: name it")
 
@@ -78,7 +67,7 @@ class Definition:
         check_descriptions({} if global_stores is None else global_stores)
         self.global_stores = dict(global_stores or {})
         for each in self.processors.values():
-            check_apart(self.global_stores, each.stores)
+            check_apart(self.global_stores, each.subtopology.stores)
         self.topics = dict(topics or {})
         for topic, partitions in self.topics.items():
             check_topic(topic)

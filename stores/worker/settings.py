@@ -17,18 +17,18 @@ from stores.changelog.interface import Changelog
 from stores.changelog.partitioners import Partitioner
 from stores.changelog.sqlite import SqliteChangelog
 from stores.config import STORE_PROPERTIES, StoreConfig
+from stores.declarations import Stores, configurations, configured
 from stores.errors import ConfigError, StoreUnavailableError
 from stores.files.plain_files import translated_system_errors
 from stores.files.store_directory import checked_path
 from stores.interface import ProcessingGuarantee
-from stores.records.record_kind import RecordKind
 from stores.registry import backend_named
 from stores.settings import Properties, parsed_as
 from stores.tasks.config import TASK_PROPERTIES, TaskConfig
 from stores.tasks.global_stores import GlobalStore
 from stores.telemetry import MetricsRegistry
 from stores.telemetry.otlp import INTERVAL_S, OtlpExporter
-from stores.worker.definition import Definition, StoreSetting
+from stores.worker.definition import Definition
 from stores.worker.foreign_names import check_foreign
 from stores.worker.log_format import LogFormat
 from stores.worker.queries.access import CERTIFICATE, KEY, TOKEN, AccessFiles, ServerAddress, server_address
@@ -154,13 +154,13 @@ class WorkerSettings:
 
         return KafkaChangelog(self.client, while_connecting=while_connecting)
 
-    def stores(self, settings: Mapping[str, StoreSetting]) -> dict[str, StoreConfig]:
+    def stores(self, stores: Stores) -> dict[str, StoreConfig]:
         """Return the configurations of a task's stores."""
-        return {name: self._store(setting) for name, setting in settings.items()}
+        return configurations(stores, self.tasks.store)
 
     def global_stores(self, described: Mapping[str, GlobalStore]) -> dict[str, GlobalStore]:
         """Return global stores with their whole configurations. Raises: ConfigError."""
-        return {name: replace(each, store=self._store(each.store)) for name, each in described.items()}
+        return {name: replace(each, store=configured(each.store, self.tasks.store)) for name, each in described.items()}
 
     def persistent_subtopologies(self, application: Definition) -> set[int]:
         """Return the numbers of the sub-topologies with a store whose files outlast a task."""
@@ -169,13 +169,6 @@ class WorkerSettings:
             for number, processor in application.processors.items()
             if any(backend_named(config.backend).persistent for config in self.stores(processor.stores).values())
         }
-
-    def _store(self, setting: StoreSetting) -> StoreConfig:
-        if setting is None:
-            return self.tasks.store
-        if isinstance(setting, RecordKind):
-            return replace(self.tasks.store, records=setting)
-        return setting
 
 
 _BYTES_MAX = 1 << 20

@@ -264,7 +264,7 @@ class Worker:
             task_ids |= self._standbys.needed
         homes: set[Home] = set(task_ids)
         for task_id in task_ids:
-            stores = self.application.processors[task_id.subtopology].stores
+            stores = self.application.processors[task_id.subtopology].subtopology.stores
             homes.update(StorePartition(name, task_id.partition) for name in stores)
         return homes
 

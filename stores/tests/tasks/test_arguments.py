@@ -62,8 +62,12 @@ class Counted:
         ("clock", 3, "clock is an object with the methods of Clock; int lacks monotonic_ns()"),
         ("verify_stores", "no", "verify_stores is True or False"),
         ("state_dir", None, "a path is a str or an os.PathLike of one, not NoneType"),
-        ("stores", ["s"], "a mapping of names to StoreConfig"),
-        ("stores", {"s": "memory"}, "needs a StoreConfig"),
+        ("stores", "s", "a mapping of names to declarations"),
+        (
+            "stores",
+            {"s": 3},
+            "a StoreConfig, the name of a backend, or None for bytes, not by int",
+        ),
     ],
 )
 def test_a_wrong_argument_is_refused_before_anything_is_made(

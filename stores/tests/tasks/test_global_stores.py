@@ -347,7 +347,7 @@ def test_a_description_that_cannot_be_kept_is_refused(refused: Any) -> None:
 @pytest.mark.parametrize(
     "refused",
     [
-        lambda log: GlobalStore(TOPIC, cast("Any", "rocksdb")),
+        lambda log: GlobalStore(TOPIC, cast("Any", 3)),
         lambda log: GlobalStores("state", log, cast("Any", [GlobalStore(TOPIC)])),
         lambda log: GlobalStores("state", log, cast("Any", {"a": TOPIC})),
         lambda log: GlobalStores("state", cast("Any", None), {}),

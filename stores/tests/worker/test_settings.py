@@ -176,8 +176,9 @@ def test_an_application_that_can_not_work_is_refused(make: Any) -> None:
         lambda: Application("a", [count]),  # type: ignore[list-item]
         lambda: Processor("topic", count),
         lambda: Processor(["t"], "count"),  # type: ignore[arg-type]
-        lambda: Processor(["t"], count, ["s"]),  # type: ignore[arg-type]
-        lambda: Processor(["t"], count, {"s": "lmdb"}),  # type: ignore[dict-item]
+        lambda: Processor(["t"], count, [3]),  # type: ignore[list-item]
+        lambda: Processor(["t"], count, "s"),
+        lambda: Processor(["t"], count, {"s": 3}),
         lambda: Worker("app", EMBEDDED),  # type: ignore[arg-type]
         lambda: Worker(app, [("state.dir", "state")]),  # type: ignore[arg-type]
         lambda: Worker(app, {**EMBEDDED, 5: "x"}),  # type: ignore[dict-item]

@@ -73,7 +73,7 @@ class QueryEndpoint(Closeable):
         stores = {
             name: QueriedStore(name, number, processor.inputs, topics[processor.inputs[0]], configs[name])
             for number, processor in application.processors.items()
-            for name in processor.stores
+            for name in processor.subtopology.stores
         }
         for name, described in application.global_stores.items():
             stores[name] = QueriedStore(name, -1, [described.topic], 1, configs[name], is_global=True)
