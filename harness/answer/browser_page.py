@@ -36,9 +36,9 @@ _NEVER_PROVEN = (
     "A check that found nothing in the trials of this run proves nothing about trials that were not made.",
 )
 _CORRECT_US = """\
-**Is a figure wrong?** Open an issue of this project with the output of `make bench` on your machine: the table that it
-prints, and the folder of the run that it names. A figure that turns out to be wrong is measured again. *What changed*
-then says which figures differ. All figures of this page are in [figures.jsonl](figures.jsonl) beside it, one a line.
+Is a figure wrong? Open an issue of this project with the output of `make bench` on your machine: the table that it
+prints, and the folder of the run that it names. A figure that turns out to be wrong is measured again, and *What
+changed* then names it. All figures are in [figures.jsonl](figures.jsonl) beside this page, one on each line.
 """
 
 
@@ -64,7 +64,8 @@ def browser_page(
         *([Section("history", "What changed", _updates(history, environment), folded=True)] if history else []),
         Section("ratios", "Ratios", _ratios(figures, names), folded=True),
         Section("tables", "All tables", _tables(pages, names), folded=True),
-        Section("machine", "The machine, and how to correct us", _machine(facts, environment), folded=True),
+        Section("machine", "The machine", _machine(facts, environment), folded=True),
+        Section("correct", "How to correct us", to_html(_CORRECT_US, ())),
     ]
     sentences = (first_screen.compared(figures, points, environment), first_screen.proven(figures, pages))
     first = (
@@ -99,7 +100,7 @@ def _answer(found: Sequence[Choice], names: Sequence[str]) -> str:
     width = len(picks_table.head) if any(row[-1] for row in rows) else len(picks_table.head) - 1
     table = text.table(picks_table.head[:width], [row[:width] for row in rows])
     return (
-        f'<div class="answer">{to_html(table, names)}</div>\n{to_html(_READING, names)}'
+        f'<div class="answer cards">{to_html(table, names)}</div>\n{to_html(_READING, names)}'
         f"<h3>What a durability level means</h3>\n{to_html(MEANING, names)}"
     )
 
@@ -154,7 +155,7 @@ def _losses(figures: Figures, backends: Mapping[str, Mapping[str, Any]], names: 
         missed_table(figures).markdown() if missed else "No threshold that the run decides was missed.\n",
         loss_table(found).folded() if found else "No cell has such a backend.\n",
     ]
-    return to_html("\n".join(parts), names, "losses")
+    return f'<div class="cards">{to_html(chr(10).join(parts), names, "losses")}</div>'
 
 
 def _matrix(pages: Sequence[Page]) -> str:
@@ -163,7 +164,7 @@ def _matrix(pages: Sequence[Page]) -> str:
         "<p class='soft'>A column is a step at which a process was killed, or another fault. Its name and its trials "
         "are shown at the pointer, on the arrow keys and in the table.</p>"
     )
-    return "".join(chart_html(chart, words) for chart in charts)
+    return "".join(chart_html(chart, words, deep=2) for chart in charts)
 
 
 def _plots(pages: Sequence[Page], backends: Iterable[str]) -> str:
@@ -183,7 +184,7 @@ def _plots(pages: Sequence[Page], backends: Iterable[str]) -> str:
 def _updates(history: Sequence[Line], environment: Mapping[str, Any]) -> str:
     """Return what each whole run changed, and the figures of those on machines of this kind."""
     dated = "".join(f"* {update.words}\n" for update in updates(history))
-    past = [chart_html(chart) for chart in timelines(history, environment) if chart.filled()]
+    past = [chart_html(chart, deep=3) for chart in timelines(history, environment) if chart.filled()]
     words = (
         "Each whole run is compared with the one before it on a machine of the same kind. A figure has changed if the "
         "intervals of both runs have nothing in common.\n"
@@ -198,7 +199,7 @@ def _updates(history: Sequence[Line], environment: Mapping[str, Any]) -> str:
 
 
 def _machine(facts: Mapping[str, Any], environment: Mapping[str, Any]) -> str:
-    return to_html(f"{machine_page(facts, environment).partition(chr(10))[2]}\n{_CORRECT_US}", ())
+    return to_html(machine_page(facts, environment).partition("\n")[2], ())
 
 
 def _ratios(figures: Figures, names: Sequence[str]) -> str:
@@ -212,5 +213,7 @@ def _tables(pages: Sequence[Page], names: Sequence[str]) -> str:
             body = "\n".join(part for part in page.body if part)
             source = f"{' '.join(page.shows)}\n\n{body}\n\n## {HOW}\n\n{page.method}"
             content = to_html(source, names, page.name, deeper=2)
-            parts.append(f'<details id="{page.name}"><summary>{escape(page.title)}</summary>\n{content}</details>')
+            parts.append(
+                f'<details id="{page.name}"><summary><h3>{escape(page.title)}</h3></summary>\n{content}</details>'
+            )
     return f'<div class="pages">{"".join(parts)}</div>'

@@ -109,7 +109,7 @@ def picture(landscapes: Sequence[Landscape]) -> str:
         for name, words in (("memory", "peak memory"), ("disk", "size on disk"))
     )
     return (
-        '<div class="plot" id="plot-frontier" data-unit="records/s"><h3>Speed against recovery</h3>'
+        '<div class="plot" id="plot-frontier" data-unit="records/s"><h2>Speed against recovery</h2>'
         '<p class="soft">Up is faster, left is sooner ready after a kill. Pale backends are not on the frontier: they '
         "have no isolation, keep nothing after a crash, or broke a promise.</p>"
         f'<fieldset class="area"><legend>Size of a point</legend>{sizes}</fieldset>'
@@ -125,7 +125,7 @@ def picker(landscapes: Sequence[Landscape]) -> str:
     )
     durability = _SLIDER.format(title="Durability", name="durability", most=max(0, len(landscapes) - 1), value=0)
     return (
-        '<form id="picker" aria-label="Pick a backend" hidden><h3>What matters to you?</h3>'
+        '<form id="picker" aria-label="Pick a backend" hidden><h2>What matters to you?</h2>'
         f'{sliders}{durability}<div id="pick" role="status"></div>'
         '<p class="foot"><a id="pick-link" href="#pick">Link to this choice</a></p></form>'
     )

@@ -115,7 +115,7 @@ def _table(tokens: Sequence[Token], name: str, rendered: Callable[[Token], str])
         return _long(_data([head, *rows]), len(rows), attributes, f"{name.rpartition('-table-')[0] or 'report'}.md")
     # End tags of cells and rows can be left out.
     titles = "".join(f'<th scope="col">{rendered(cell)}' for cell in head)
-    body = "".join(f"<tr>{''.join(f'<td>{_apart(rendered(cell))}' for cell in row)}\n" for row in rows)
+    body = "".join(f"<tr>{''.join(f'<td>{_apart(rendered(cell))}' for cell in row)}" for row in rows)
     return f"<div {attributes}><table><thead><tr>{titles}<tbody>{body}</table></div>\n"
 
 

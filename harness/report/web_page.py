@@ -49,15 +49,15 @@ def assemble(title: str, head: str, first: str, sections: Sequence[Section], dat
     )
 
 
-def chart_html(chart: Chart, words: str = "") -> str:
-    """Return a chart: its title, ``words`` in HTML, its key and its panels."""
+def chart_html(chart: Chart, words: str = "", *, deep: int = 4) -> str:
+    """Return a chart: its title, at a level of headings, ``words`` in HTML, its key and its panels."""
     filled = chart.filled()
     panels = "\n".join(_figure(chart, panel) for panel in filled[:PANELS_MAX])
     more = len(filled) - PANELS_MAX
     rest = f'<p class="soft">{more} more of these are in the tables alone.</p>' if more > 0 else ""
     return (
         f'<div class="plot" id="plot-{chart.name}" data-unit="{escape(chart.unit)}">'
-        f"<h4>{escape(chart.title)}</h4>\n{words}{key_html(key_of(chart))}\n"
+        f"<h{deep}>{escape(chart.title)}</h{deep}>\n{words}{key_html(key_of(chart))}\n"
         f'<div class="panels">\n{panels}\n</div>{rest}'
         '<p class="soft none" hidden>The filters leave nothing of this plot.</p></div>'
     )

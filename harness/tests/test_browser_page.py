@@ -231,6 +231,16 @@ def test_tables_sort_by_quantity_in_both_directions_and_with_the_keyboard(browse
     assert quantities == pytest.approx([5e-6, 4.5e-3, 1000 * 2**20, 2 * 2**30, 2.5])
 
 
+def test_headings_leave_out_no_level_and_tables_have_names(browser: Browser) -> None:
+    browser.run(OPEN_ALL)
+    browser.run("return new Promise((done) => setTimeout(done, 50))")
+    levels = browser.run(
+        """return [...document.querySelectorAll("h1, h2, h3, h4, h5, h6")].map((each) => Number(each.tagName[1]))"""
+    )
+    assert [pair for pair in pairwise(levels) if pair[1] > pair[0] + 1] == []
+    assert browser.run("return [...document.querySelectorAll('.scroll[id] table')].every((each) => each.ariaLabel)")
+
+
 def test_figures_of_a_plot_are_a_table_too(browser: Browser) -> None:
     browser.run(OPEN_ALL)
     browser.run("return new Promise((done) => setTimeout(done, 50))")
@@ -362,6 +372,15 @@ def test_the_picker_is_that_of_the_answer_where_one_thing_matters(browser: Brows
     disk = next(answer for need, answer in answers.items() if need.startswith("Least disk"))
     assert rate.startswith(pick(browser, speed=2, recovery=0)[0])
     assert disk.startswith(pick(browser, speed=0, disk=1)[0])
+
+
+def test_the_page_says_where_backends_lose_what_changed_and_how_to_correct_it(browser: Browser) -> None:
+    missed, lost = browser.texts("#losses > .cards > .scroll > table")
+    assert "and with long transactions" in missed
+    assert "rocksdb-dual-store" in lost
+    browser.run(OPEN_ALL)
+    assert [words[:10] for words in browser.texts("#history li strong")] == ["2026-01-03", "2026-01-02", "2026-01-01"]
+    assert "open an issue of this project with the output of make bench" in browser.texts("#correct p")[0].lower()
 
 
 def test_the_size_of_points_is_memory_or_disk(browser: Browser) -> None:

@@ -44,22 +44,25 @@ const tables = (() => {
   };
   const rowsOf = (table) => [...table.rows].map((row) => [...row.cells].map((cell) => cell.textContent.trim()));
 
-  /* On a narrow screen a line of the answer is a block, in which each figure has its name. */
+  /* On a narrow screen a line of these tables is a block, in which each figure has its name. */
   const name = (table) => {
+    const nameless = table.closest(".answer") ? [0, 2] : [0];
     const names = [...table.tHead.rows[0].cells].map((cell) => cell.textContent);
     for (const row of table.tBodies[0].rows) {
-      [...row.cells].forEach((cell, column) => { if (![0, 2].includes(column)) cell.dataset.name = names[column].split(":")[0]; });
+      [...row.cells].forEach((cell, column) => { if (!nameless.includes(column)) cell.dataset.name = names[column].split(":")[0]; });
     }
   };
   const enable = (table) => {
-    if (table.closest(".answer")) name(table);
+    if (table.closest(".cards")) name(table);
     [...table.tHead.rows[0].cells].forEach((heading, column) => {
       const button = make("button", { type: "button", title: "Sort by this column" }, ...heading.childNodes);
       heading.append(button);
       button.addEventListener("click", () => sort(table, column, heading));
     });
     const box = table.closest(".scroll[id]");
-    if (box) box.after(foot(box.id, () => rowsOf(table)));
+    if (!box) return;
+    table.setAttribute("aria-label", box.previousElementSibling?.textContent.trim().replace(/:$/, "") || document.title);
+    box.after(foot(box.id, () => rowsOf(table)));
   };
   /* A box that scrolls can be scrolled with the keyboard. */
   const watch = (box) => new ResizeObserver(() => {
