@@ -15,6 +15,7 @@ PROFILE ?= default
 WORKERS ?= 2
 ARGS ?=
 MINUTES ?= 5
+HOURS ?= 1
 S ?=
 RUN ?=
 A ?=
@@ -44,7 +45,7 @@ ifneq ($(shell [ "$$(cat $(STAMP) 2>/dev/null)" = "$$PWD" ] && $(BIN)/python -c 
 .PHONY: $(STAMP)
 endif
 
-VARIABLES := PYTHON PROFILE WORKERS ARGS MINUTES S RUN A B FAIL SEED BACKENDS EVENTS KEY TIME DROP_BAD BUDGET FILES COUNT RANGE
+VARIABLES := PYTHON PROFILE WORKERS ARGS MINUTES HOURS S RUN A B FAIL SEED BACKENDS EVENTS KEY TIME DROP_BAD BUDGET FILES COUNT RANGE
 GIVEN := $(foreach name,$(.VARIABLES),$(if $(filter command,$(firstword $(origin $(name)))),$(name)))
 ifneq ($(filter-out $(VARIABLES),$(GIVEN)),)
 $(error No variable $(filter-out $(VARIABLES),$(GIVEN)) here. There are: $(VARIABLES))
@@ -56,7 +57,7 @@ option = $(if $(strip $(2)),$(1) $(call quoted,$(2)))
 SOME = $(call option,--seed,$(SEED)) $(call option,--backends,$(BACKENDS))
 OWN_EVENTS = $(call option,--events,$(EVENTS)) $(call option,--key,$(KEY)) $(call option,--time,$(TIME)) $(if $(filter-out 0,$(DROP_BAD)),--drop-bad)
 
-.PHONY: help setup java test test-long test-kafka test-spark kafka kafka-stop kafka-jars bench-kafka soak bench bench-stateful report history compare scenario many-stores mutate size lint docs clean clean-runs
+.PHONY: help setup java test test-long test-kafka test-spark kafka kafka-stop kafka-jars bench-kafka soak bench bench-stateful explore report history compare scenario many-stores mutate size lint docs clean clean-runs
 
 help: ## list these targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1	/p' Makefile | while IFS=$$'\t' read -r name text; do printf '  make %-14s %s\n' "$$name" "$$text"; done
@@ -99,6 +100,9 @@ bench: profile $(STAMP) java ## time every backend, crash every backend, write t
 
 bench-stateful: $(STAMP) java ## time stateful queries on Spark, ours beside Spark's own (an hour); the report stays beside its rows, in runs/
 	@$(VENV_PYTHON) -m harness bench --only stateful --budget none $(SOME) $(ARGS)
+
+explore: hours $(STAMP) java ## try classes of crash trials, I/O faults, mutants, readers, queries and brokers, those first that no run has tried; HOURS=8
+	@$(VENV_PYTHON) -m harness explore --hours $(HOURS) $(call option,--backends,$(BACKENDS)) $(ARGS)
 
 report: $(STAMP) ## write a run's report again: a whole run's to results/, another's beside its rows; RUN=runs/NAME, else the newest
 	@$(VENV_PYTHON) -m harness report $(call option,--run,$(RUN)) $(ARGS)
@@ -146,7 +150,7 @@ clean: ## remove .venv, caches, .kafka and whatever else was built; nothing that
 clean-runs: ## remove runs/: the rows of every run, from which reports are written
 	@rm -rf runs
 
-.PHONY: profile name minutes both files
+.PHONY: profile name minutes hours both files
 files:
 	@if [ -z $(call quoted,$(FILES)) ]; then echo 'Which code? For example: make mutate FILES=stores/worker COUNT=20 SEED=1' >&2; exit 2; fi
 
@@ -155,6 +159,9 @@ both:
 
 minutes:
 	@case $(call quoted,$(MINUTES)) in ""|*[!0-9]*|0*|???????*) echo MINUTES=$(call quoted,$(MINUTES))" is no number of minutes: give a whole number from 1 to 999999, such as MINUTES=5." >&2; exit 2;; esac
+
+hours:
+	@case $(call quoted,$(HOURS)) in ""|*[!0-9.]*|.*|*.|*.*.*) echo HOURS=$(call quoted,$(HOURS))" is no number of hours: give one such as HOURS=8 or HOURS=0.5." >&2; exit 2;; esac
 
 profile:
 	@case " $(PROFILES) " in *" "$(call quoted,$(PROFILE))" "*) ;; *) echo PROFILE=$(call quoted,$(PROFILE))" does not exist: choose one of $(PROFILES)." >&2; exit 2;; esac

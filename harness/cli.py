@@ -6,6 +6,7 @@ Each needs the extra ``harness``, which is checked before the command starts.
 from __future__ import annotations
 
 import argparse
+import math
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -97,7 +98,7 @@ def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
     bench.add_argument(
         "--only",
         metavar="STAGES",
-        help="some of store,jvm,kafka,stateful,throughput,opening,scale,crash,broker,queries,iofaults",
+        help="some of store,jvm,kafka,stateful,throughput,opening,scale,crash,broker,queries,iofaults,readers",
     )
     bench.add_argument("--backends", metavar="NAMES", help="comma-separated backends (default: all)")
     bench.add_argument("--master", help="a Spark master, instead of all cores of this machine")
@@ -106,6 +107,16 @@ def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
     _add_results(bench)
     _add_event_log(bench)
     bench.set_defaults(run=_bench)
+
+    exploring = commands.add_parser(
+        "explore", help="try classes of crash trials and faults, with seeds that go on, for some hours (extra harness)"
+    )
+    exploring.add_argument("--hours", type=float, default=1.0, help="the time, such as 8 or 0.5 (default 1)")
+    exploring.add_argument("--backends", metavar="NAMES", help="comma-separated backends (default: all)")
+    exploring.add_argument("--master", help="a Spark master, instead of all cores of this machine")
+    exploring.add_argument("--runs", type=Path, default=RUNS, metavar="FOLDER", help="where rows are kept")
+    exploring.add_argument("--results", type=Path, metavar="FOLDER", help="the folder of coverage.json: results/")
+    exploring.set_defaults(run=_explore)
 
     report = commands.add_parser("report", help="write the report again from a run's rows (extra harness)")
     report.add_argument("--run", type=Path, dest="run_folder", metavar="FOLDER", help="a run; the newest unless given")
@@ -249,6 +260,19 @@ def _bench(given: argparse.Namespace) -> int:
             results=None if given.results is None else given.results.absolute(),
         )
     )
+
+
+def _explore(given: argparse.Namespace) -> int:
+    from harness.explore import explore
+    from harness.run import BenchRequest
+
+    if not 0 < given.hours < math.inf:
+        raise ConfigError(f"--hours is a number above 0, such as 8 or 0.5, not {given.hours:g}")
+    results = None if given.results is None else given.results.absolute()
+    request = BenchRequest(
+        backends=_listed(given.backends), master=given.master, runs=given.runs.absolute(), results=results
+    )
+    return explore(given.hours, request)
 
 
 def _report(given: argparse.Namespace) -> int:

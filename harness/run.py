@@ -15,7 +15,7 @@ from typing import Any
 from harness.answer.choice import busy_notice, choices
 from harness.answer.coverage_file import CoverageFile, RunCoverage
 from harness.answer.results import all_failures, all_figures, summary_table
-from harness.answer.write import check_results, publish
+from harness.answer.write import FAILURES, check_results, publish
 from harness.budget import BUDGETS_S, SMOKE, WHOLE_PROFILES, budget_text, end_of
 from harness.experiment import Claim, Experiment, Request, Rows, TrialPlacement
 from harness.experiments.registry import experiments, grid_of, kinds, stages
@@ -170,6 +170,8 @@ def bench(request: BenchRequest) -> int:
     for name, extent in cut.items():
         each = experiments()[name]
         print(f"{each.words or each.title}: {left_out_sentence(extent)}")
+    if (run_folder / FAILURES).exists():
+        print(f"Each failure is a file in {run_folder / FAILURES}, with the command that repeats it.")
     print(f"The report is {report}.")
     return interrupted or status
 

@@ -6,6 +6,7 @@ import fcntl
 import json
 import os
 import re
+import shutil
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -15,7 +16,16 @@ from typing import Any
 
 from harness.answer.browser_page import browser_page
 from harness.answer.history import HISTORY_FILE, history_text, read_history, with_run
-from harness.answer.results import FinishedRun, all_figures, all_pages, finished_run, first_page, summary_table
+from harness.answer.results import (
+    FinishedRun,
+    all_failures,
+    all_figures,
+    all_pages,
+    finished_run,
+    first_page,
+    summary_table,
+)
+from harness.experiment import Failure
 from harness.experiments.registry import kinds
 from harness.folders import ROOT, SOURCE
 from harness.report.database import write_database
@@ -28,6 +38,8 @@ from stores.errors import ConfigError
 
 FIGURES_FILE, ENVIRONMENT_FILE = "figures.jsonl", "environment.json"
 RESULTS, README = ROOT / "results", SOURCE / "README.md"
+FAILURES = "failures"
+"""The folder of a run with a file for each failure."""
 TABLE_BEGIN, TABLE_END = "<!-- table -->", "<!-- end of table -->"
 
 
@@ -132,7 +144,25 @@ def write_report(run_folder: Path, results: Path, readme: Path | None = None) ->
             "run `python -m harness report`"
         ) from error
     write_database(run_folder, kinds(), run.rows, figures)
+    write_failures(run_folder, all_failures(figures, run.rows))
     return results / FIRST_PAGE
+
+
+def write_failures(run_folder: Path, failures: Sequence[Failure]) -> None:
+    """Write each failure into a file of the run's folder ``failures``: its sentence, and the command that repeats it.
+
+    Files of an earlier report are removed. Without failures there is no folder. Raises: ConfigError.
+    """
+    folder = run_folder / FAILURES
+    try:
+        shutil.rmtree(folder, ignore_errors=True)
+        for number, failure in enumerate(failures, 1):
+            folder.mkdir(exist_ok=True)
+            _write(folder / f"{number:03}.txt", f"{failure}\n")
+    except OSError as error:
+        raise ConfigError(
+            f"{folder} cannot be written ({error.strerror}): correct that and run `make report`"
+        ) from error
 
 
 def _computed(run: FinishedRun) -> tuple[dict[str, list[Figure]], list[Page]]:

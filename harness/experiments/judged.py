@@ -10,10 +10,13 @@ from types import MappingProxyType
 from typing import Any, ClassVar, TypeVar
 
 from harness import replay
+from harness.code import modules_of
 from harness.experiment import Claim, Columns, Experiment, Failure, Figure, Figures, Row, Rows, TrialWorker
 from harness.processes.child import MeasurementFailedError
 from harness.report import text
+from harness.report.coverage import MUTANTS, Coverage, Group, Seen
 from harness.report.page import Page, PageFinding, TextTable, tables
+from stores.registry import backend_named, backends
 
 T = TypeVar("T")
 
@@ -48,6 +51,12 @@ class Judged(Experiment[T]):
     counted: ClassVar[str]
     """The words for its trials in a finding."""
     method: ClassVar[str]
+    classed_by: ClassVar[tuple[str, ...]] = ()
+    """The columns whose values name the class of a trial, beside its fault and its backend."""
+    of_all_backends: ClassVar[str] = ""
+    """The subject of its classes, if backends only take turns: no backend has classes of its own then."""
+    modules: ClassVar[tuple[str, ...]]
+    """The modules whose code its trials depend on, beside those of backends."""
 
     @abstractmethod
     def examine(self, trial: T, worker: TrialWorker) -> Row:
@@ -83,6 +92,33 @@ class Judged(Experiment[T]):
     def finish(self, trials: Sequence[T], rows: Sequence[Row], claim: Claim) -> list[Row]:
         """Return the rows, with the reason for their trials."""
         return [{**row, "scenario": claim.name} for row in rows]
+
+    def covered(self, trials: Sequence[T], rows: Sequence[Row]) -> list[Seen]:
+        """Return the classes of all trials, and of those that have a verdict."""
+        known = [self._seen({"mutant": "", **self.settings(trial)}) for trial in trials]
+        return [*known, *(self._seen(row, 1) for row in rows if row["result"] != UNKNOWN)]
+
+    def oldest_first(self, trials: Sequence[T], coverage: Coverage | None) -> list[T]:
+        """Return the trials in the order in which their classes were tried last, those not tried with this code first.
+
+        Without a coverage the order stays as it is.
+        """
+        if coverage is None:
+            return list(trials)
+        seen = [self._seen({"mutant": "", **self.settings(trial)}) for trial in trials]
+        last = [coverage.last_tried(each.group, each.name) for each in seen]
+        return [trials[place] for place in sorted(range(len(trials)), key=last.__getitem__)]
+
+    def _seen(self, row: Mapping[str, Any], points: int = 0) -> Seen:
+        fault = str(row.get("fault") or self.title)
+        subject = self.of_all_backends or str(row["backend"])
+        group = Group(MUTANTS if row["mutant"] else self.name, subject, str(row.get("durability") or ""), fault)
+        name = row["mutant"] or ", ".join(str(row[column]) for column in self.classed_by) or self.counted
+        needed = [backend_named(row["backend"])] if not self.of_all_backends else backends().values()
+        modules = (*self.modules, *(module for each in needed for module in modules_of(each)))
+        kills = points * int(row.get("struck") or 1) if "killed" in fault else 0
+        failed = points and row["result"] != row["expected"]
+        return Seen(group, str(name), modules, points, kills, failure=row["repeat_command"] if failed else "")
 
     def subject(self, trial: T) -> str:
         """Return the settings that name a trial, and its mutant."""

@@ -16,6 +16,9 @@ from typing import Any, NamedTuple
 from harness.code import digest_of
 from harness.report import text
 
+MUTANTS = "mutants"
+"""The name under which the trials of mutants are, of whatever experiment."""
+
 
 class Group(NamedTuple):
     """The common properties of classes: the experiment, the backend or other subject, its level, and the fault."""

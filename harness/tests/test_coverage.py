@@ -13,7 +13,11 @@ import pytest
 from harness.answer.coverage_file import CoverageFile, RunCoverage
 from harness.answer.results import all_figures, all_pages, proven
 from harness.experiment import Request
+from harness.experiments.broker_faults.experiment import BrokerFaults
 from harness.experiments.crash.experiment import Crash, class_of, group_of
+from harness.experiments.judged import Judged
+from harness.experiments.query_faults.experiment import QueryFaults
+from harness.experiments.readers.experiment import Readers
 from harness.report import coverage as coverage_module
 from harness.report.coverage import Coverage, CoveredRun, Group, Seen, coverage_rows
 from harness.report.rows import by_kind
@@ -128,6 +132,26 @@ def test_a_default_run_draws_as_many_crash_trials_from_the_classes_of_all_levels
     drawn = Crash().plan(replace(request, coverage=Coverage()))
     assert len(drawn) == len(Crash().plan(request))
     assert len({(group_of(each), class_of(each)) for each in drawn}) == len(drawn)
+
+
+@pytest.mark.parametrize("experiment", [BrokerFaults(), QueryFaults(), Readers()])
+def test_each_class_of_judged_trials_is_tried_by_a_verdict_and_then_comes_last(experiment: Judged[Any]) -> None:
+    request = Request("night", 1)
+    trials = experiment.plan(request)
+    known = experiment.covered(trials, [])
+    assert {each.points for each in known} == {0}
+    assert {each.group.experiment for each in known} == {experiment.name, "mutants"}
+    row = {**dict.fromkeys(experiment.columns[experiment.kind]), "mutant": "", **experiment.settings(trials[0])}
+    row |= {"result": "anomaly", "expected": "valid", "repeat_command": "again"}
+    [tried] = [each for each in experiment.covered(trials, [row]) if each.points]
+    assert (tried.group, tried.name, tried.failure) == (known[0].group, known[0].name, "again")
+    assert not any(each.points for each in experiment.covered(trials, [row | {"result": "unknown"}]))
+    coverage = Coverage()
+    coverage.add([*known, tried], 1)
+    later = experiment.plan(replace(request, coverage=coverage))
+    assert sorted(map(repr, later)) == sorted(map(repr, trials))
+    [last] = [each for each in experiment.covered(later[-1:], []) if not each.points]
+    assert (last.group, last.name) == (tried.group, tried.name)
 
 
 def test_an_interrupted_run_keeps_the_rows_of_finished_trials(tmp_path: Path) -> None:

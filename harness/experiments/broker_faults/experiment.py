@@ -115,6 +115,9 @@ class BrokerFaults(Judged[BrokerTrial]):
     )
     counted = "trials over a broker"
     method = _METHOD
+    classed_by = ("place", "guarantee")
+    of_all_backends = "tasks over Kafka"
+    modules = ("stores.worker", "stores.changelog.kafka.changelog", "stores.tasks.task")
     columns = {
         "broker_fault": {
             "backend": str,
@@ -143,7 +146,7 @@ class BrokerFaults(Judged[BrokerTrial]):
     def plan(self, request: Request) -> list[BrokerTrial]:
         """Return every fault at every place and every mutant in a night, and nothing else.
 
-        The seed determines their order, so that nights without the time for all of them do not try the same ones.
+        Those that no run has tried with this code come first, then the oldest. The seed determines the order of equals.
         """
         names = [name for name in request.among(ALIASES.values()) if backends()[name].persistent]
         if request.profile != NIGHT or not names:
@@ -156,7 +159,7 @@ class BrokerFaults(Judged[BrokerTrial]):
         ]
         trials += [trial for mutant in BROKER_TRIALS for trial in mutant_trials(mutant, names[0], request.seed)]
         Random(f"broker faults {request.seed}").shuffle(trials)
-        return trials
+        return self.oldest_first(trials, request.coverage)
 
     def read(self, text: str) -> BrokerTrial:
         """Return the trial. Raises: ConfigError, as of any experiment, and for one that cannot be run."""

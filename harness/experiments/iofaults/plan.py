@@ -26,7 +26,7 @@ from harness.experiments.iofaults.subjects import (
     subjects,
 )
 from harness.mutants import IO_FAULTS
-from harness.report.coverage import Coverage, Group
+from harness.report.coverage import MUTANTS, Coverage, Group
 from harness.scenario import Grid, cut_to, set_to
 from harness.typed_maps import IN_TURN, PLAIN
 from harness.workloads.suggestion import check_known
@@ -100,8 +100,6 @@ class Turn(NamedTuple):
     last_tried: int = 0
 
 
-MUTANTS = "mutants"
-"""The name under which the trials of mutants are in the coverage."""
 NEW, KNOWN, FURTHER = 0, 1, 2
 """The parts of an order of points."""
 FIRST = Turn(NEW)

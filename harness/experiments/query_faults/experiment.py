@@ -153,6 +153,9 @@ class QueryFaults(Judged[QueryTrial]):
     )
     counted = "trials of stateful queries"
     method = _METHOD
+    classed_by = ("workload",)
+    of_all_backends = "stateful queries"
+    modules = ("stores.spark", "stores.spark.stateful", "stores.spark.record_wise", "stores.changelog.files")
     columns = {
         "query_fault": {
             **JUDGED_COLUMNS,
@@ -174,7 +177,8 @@ class QueryFaults(Judged[QueryTrial]):
             return []
         counts, others = count_trials(names, request.seed), other_trials(names, request.seed)
         if request.profile == NIGHT:
-            return [*counts, *others, *mutant_trials(names[0], request.seed)]
+            every = [*counts, *others, *mutant_trials(names[0], request.seed)]
+            return self.oldest_first(every, request.coverage)
         return [each[request.seed % len(each)] for each in (counts, others)]
 
     def cost_s(self, trial: QueryTrial) -> float:

@@ -11,7 +11,8 @@ from harness.budget import NIGHT, SMOKE
 from harness.experiment import Request, Row, TrialPlacement, TrialWorker, check_counts
 from harness.experiments.judged import JUDGED_COLUMNS, Judged
 from harness.experiments.readers.run import COUNTS, ReadersTrial, examine
-from harness.mutants import fitting
+from harness.mutants import READER_TRIALS, fitting
+from harness.report.text import LEVELS
 from harness.scenario import Grid, cut_to, full_names, times
 from harness.typed_maps import check_kind
 from stores.registry import backend_named, backends, checked_durability
@@ -57,13 +58,16 @@ class ReadersGrid(Grid):
 
 
 class Readers(Judged[ReadersTrial]):
-    """One writer, and readers at each isolation level on other threads. No part of a bench; see the scenario."""
+    """One writer, and readers at each isolation level on other threads. Only a night has them."""
 
     name = "readers"
     title = "readers beside a writer"
+    stage = "readers"
+    claim = "readers beside a writer"
     trial = ReadersTrial
     grid = ReadersGrid
     placement = TrialPlacement.SPREAD
+    share = 1
     kind = "isolation"
     named_by = ("backend", "durability")
     shown = {
@@ -84,6 +88,7 @@ class Readers(Judged[ReadersTrial]):
     )
     counted = "trials of readers"
     method = _METHOD
+    modules = ("stores.registry", "stores.records")
     columns = {
         "isolation": {
             **JUDGED_COLUMNS,
@@ -93,12 +98,14 @@ class Readers(Judged[ReadersTrial]):
     }
 
     def plan(self, request: Request) -> list[ReadersTrial]:
-        """Return a trial for each backend and level."""
-        return [
-            ReadersTrial(name, str(level), seed=request.seed)
-            for name in request.among(backends())
-            for level in sorted(backend_named(name).durabilities)
-        ]
+        """Return a trial for each backend and level in a night, and one for each mutant; else none."""
+        if request.profile != NIGHT:
+            return []
+        names = tuple(request.among(backends()))
+        there = {backends()[name].strategy for name in names}
+        mutants = tuple(name for name, by in READER_TRIALS.items() if by.strategy in there)
+        grid = ReadersGrid(backends=names, durabilities=LEVELS, mutants=mutants, seeds=1)
+        return self.oldest_first(grid.plan(request.seed), request.coverage)
 
     def read(self, text: str) -> ReadersTrial:
         """Return the trial. Raises: ConfigError, as of any experiment, and for an unknown level, kind or mutant."""
