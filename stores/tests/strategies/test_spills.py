@@ -31,6 +31,7 @@ from stores.registry import backends
 from stores.strategies import indexed_batch
 from stores.tests.store_process import StoreProcess
 from stores.tests.strategies.spilling import (
+    BACKENDS,
     FIRST,
     LOG,
     SECOND,
@@ -318,7 +319,10 @@ def test_restored_records_don_t_go_by_the_batch(path: Path, backend: str) -> Non
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="how much memory a process has is asked of Linux")
-@every_backend
+@pytest.mark.parametrize(
+    "backend",
+    [pytest.param(name, marks=[] if name.startswith("rocksdb") else pytest.mark.long) for name in BACKENDS],
+)
 def test_a_transaction_of_ten_times_the_memory_that_is_left_is_committed(path: Path, backend: str) -> None:
     """Source: KIP-844, "Motivation" of the secondary store."""
     room_bytes, value = 24 << 20, b"v" * 10_000

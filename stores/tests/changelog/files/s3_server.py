@@ -9,9 +9,6 @@ import os
 import sys
 import threading
 
-from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
-from werkzeug.serving import make_server
-
 
 def end_with_input() -> None:
     sys.stdin.read()
@@ -19,6 +16,10 @@ def end_with_input() -> None:
 
 
 if __name__ == "__main__":
+    # The collection of tests imports this module for its path. These two take half a second.
+    from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
+    from werkzeug.serving import make_server
+
     server = make_server("127.0.0.1", 0, DomainDispatcherApplication(create_backend_app), threaded=False)
     threading.Thread(target=end_with_input, daemon=True).start()
     print(server.server_port, flush=True)
