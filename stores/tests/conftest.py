@@ -31,6 +31,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 @pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
     keep_temporary_files_in_memory()
+    gc.disable()  # Until the tests are collected: there is no garbage.
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     if config.getoption("--hypothesis-seed") is None:
         config.option.hypothesis_seed = str(randbelow(1 << 32))
@@ -40,6 +41,7 @@ def pytest_collection_finish() -> None:
     """Leave the collected tests out of garbage collections, each of which takes a quarter of a second with them."""
     gc.collect()
     gc.freeze()
+    gc.enable()
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, exitstatus: int, config: pytest.Config) -> None:
