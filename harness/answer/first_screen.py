@@ -11,7 +11,7 @@ from harness.answer.frontier import Landscape, Point, Value, frontier_svg
 from harness.experiments.needs import NEEDS, Need
 from harness.report import text
 from harness.report.coverage_page import coverage_sentences
-from harness.report.decision import INDIFFERENCE
+from harness.report.decision import INDIFFERENCE, ROUNDS_MIN
 from harness.report.drawing import KeyEntry, backend_mark
 from harness.report.figures import Figures
 from harness.report.markup import inline
@@ -41,7 +41,7 @@ def compared(figures: Figures, landscapes: Sequence[Landscape], environment: Map
     return (
         f"**Compared:** {len(names)} backends of a transactional state store, each at the durability levels that it "
         f"offers ({levels or text.NONE}), in {text.exact(measured)} measurements of a task's throughput and "
-        f"{text.exact(opened)} openings after a kill, on {environment['cpu']['cores']} cores."
+        f"{text.exact(opened)} opening{'s' * (opened != 1)} after a kill, on {environment['cpu']['cores']} cores."
     )
 
 
@@ -64,7 +64,7 @@ def to_take(picks: Sequence[Choice]) -> str:
     taken = "; ".join(f"**{backend}** for {_names(needs)}" for backend, needs in by_backend.items())
     waiting = sum(not pick.decided for pick in picks)
     rest = f" {waiting} of {len(picks)} needs are not decided." if waiting else ""
-    return f"**Take:** {taken or 'no need is decided by this run'}.{rest}"
+    return f"**Take:** {taken}.{rest}" if taken else "**Take:** this run decides none of the needs yet."
 
 
 def _decided(picks: Iterable[Choice]) -> dict[tuple[str, str, tuple[str, ...]], list[str]]:
@@ -136,6 +136,7 @@ def picker_data(landscapes: Sequence[Landscape], picks: Sequence[Choice]) -> dic
     pairs = list(zip(NEEDS, picks, strict=True)) if len(picks) == len(NEEDS) else []
     return {
         "indifference": INDIFFERENCE,
+        "rounds": ROUNDS_MIN,
         "levels": [
             {
                 "level": landscape.level,
@@ -149,9 +150,10 @@ def picker_data(landscapes: Sequence[Landscape], picks: Sequence[Choice]) -> dic
 
 
 def _figures(point: Point) -> dict[str, list[Any] | None]:
-    """Return the figures of a point by wish, each as a cost of which less is better, and as text."""
+    """Return the figures of a point by wish: a cost of which less is better, the text, and the number of repeats."""
+    speed = point.speed
     return {
-        "speed": [1 / point.speed.median, f"{text.count(point.speed.median)} records/s"],
+        "speed": [1 / speed.median, f"{text.count(speed.median)} records/s", speed.repeats],
         "recovery": _cost(point.ready, text.duration),
         "memory": _cost(point.memory, text.size),
         "disk": _cost(point.disk, text.size),
@@ -159,7 +161,7 @@ def _figures(point: Point) -> dict[str, list[Any] | None]:
 
 
 def _cost(value: Value | None, shown: Any) -> list[Any] | None:
-    return [value.median, shown(value.median)] if value and value.median > 0 else None
+    return [value.median, shown(value.median), value.repeats] if value and value.median > 0 else None
 
 
 def _picks(pairs: Iterable[tuple[Need, Choice]], level: str) -> dict[str, dict[str, Any]]:

@@ -26,11 +26,12 @@ HEAD = ("records/s", "from", "to", "ready, s", "from", "to", "peak memory, MiB",
 
 @dataclass(frozen=True)
 class Value:
-    """A median, with the ends of its interval if it has one."""
+    """A median of so many repeats, with the ends of its interval if it has one."""
 
     median: float
     low: float | None = None
     high: float | None = None
+    repeats: int = 1
 
     @property
     def ends(self) -> tuple[float, float]:
@@ -76,8 +77,8 @@ class Landscape:
 def landscapes(figures: Figures, backends: Mapping[str, Mapping[str, Any]]) -> list[Landscape]:
     """Return the points of each level that has any.
 
-    The time until ready is that of the largest state that was opened at the level. Where none was, it is the time to
-    open the task again after the measurement of its speed.
+    The time until ready is that of the largest state that was opened at the level. Where less than half of the backends
+    were opened, it is the time to open the task again after the measurement of its speed.
     """
     return [found for level in LEVELS if (found := _landscape(figures, backends, level)).points]
 
@@ -86,6 +87,8 @@ def _landscape(figures: Figures, backends: Mapping[str, Mapping[str, Any]], leve
     at, broken = reference(figures["throughput"], level), failed(figures, level)
     rows = [figure for figure in figures["throughput"] if at is not None and at.holds(figure)]
     openings = {figure["backend"]: figure for figure in largest_state(figures["opening"], level)}
+    if 2 * len(openings) < len(rows):
+        openings = {}
     size = next((figure["records"] for figure in openings.values()), 0)
     points = []
     for row in rows:
@@ -101,7 +104,7 @@ def _landscape(figures: Figures, backends: Mapping[str, Mapping[str, Any]], leve
 
 def _value(figure: Figure, name: str) -> Value | None:
     value, low, high = (figure.get(column) for column in (name, *columns(name)))
-    return Value(value, low, high) if value is not None and isfinite(value) else None
+    return Value(value, low, high, figure.get("repeats", 1)) if value is not None and isfinite(value) else None
 
 
 def frontier_svg(landscape: Landscape) -> str:

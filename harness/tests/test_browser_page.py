@@ -366,6 +366,15 @@ def test_the_picker_answers_what_matters_and_its_choice_can_be_sent(browser: Bro
     assert ("".join(browser.texts("#pick strong")), browser.run("return location.hash")) == chosen
 
 
+def test_the_picker_picks_nothing_from_figures_that_were_measured_once(started: Browser, tmp_path: Path) -> None:
+    rows = made_up_rows()
+    rows["throughput"] = [row for row in rows["throughput"] if row["repeat"] == 0]
+    (tmp_path / "index.html").write_text(made(rows, ENVIRONMENT))
+    started.open((tmp_path / "index.html").as_uri())
+    assert pick(started, speed=2)[0] == ""
+    assert "measured once" in started.texts("#pick p")[0]
+
+
 def test_the_picker_is_that_of_the_answer_where_one_thing_matters(browser: Browser) -> None:
     answers = dict(zip(browser.texts(".answer td:nth-child(1)"), browser.texts(".answer td:nth-child(3)"), strict=True))
     rate = next(answer for need, answer in answers.items() if need.startswith("Most records per second, commits kept"))

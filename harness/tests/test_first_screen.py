@@ -62,6 +62,14 @@ def test_a_point_has_its_numbers_and_one_without_recovery_is_at_the_side_as_not_
     assert ">not measured<" not in frontier_svg(left_out)
 
 
+def test_a_few_openings_are_no_time_until_ready_for_all() -> None:
+    rows = made_up_rows()
+    rows["opening"] = [row for row in rows["opening"] if row["backend"].startswith("sqlite")]
+    low = landscapes(all_figures(rows), BACKENDS)[0]
+    assert low.opened == "opened again after a kill"
+    assert all(point.ready for point in low.points)
+
+
 @pytest.mark.parametrize("ready", [True, False])
 def test_a_level_of_one_backend_has_a_picture(ready: bool) -> None:
     low = landscapes(all_figures(made_up_rows()), BACKENDS)[0]
@@ -75,7 +83,7 @@ def test_nothing_measured_has_no_picture_and_says_so() -> None:
     figures = all_figures({})
     assert landscapes(figures, BACKENDS) == []
     assert "Not measured in this run." in picture([])
-    assert "no need is decided" in to_take(choices(figures, BACKENDS))
+    assert to_take(choices(figures, BACKENDS)) == "**Take:** this run decides none of the needs yet."
 
 
 def test_the_sentence_of_what_was_compared_counts_the_measurements() -> None:

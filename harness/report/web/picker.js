@@ -1,7 +1,7 @@
 /* The picker: the backend with the best weighted mean of what matters, and why. The choice is in the address. */
 const picker = (() => {
   const form = document.getElementById("picker");
-  const { levels, indifference } = page.picker;
+  const { levels, indifference, rounds } = page.picker;
   if (!levels.some((level) => Object.keys(level.backends).length)) return null;
   const wishes = ["speed", "recovery", "memory", "disk"];
   const weighs = ["not at all", "a little", "much", "most"];
@@ -35,9 +35,12 @@ const picker = (() => {
     const list = ranked(level, weights);
     if (!asked.length) return { words: "Move a slider: nothing matters yet.", list: [], asked };
     if (!list.length) return { words: "Not measured in this run.", list, asked };
+    if (list.some((each) => asked.some((wish) => each.own[wish][2] < rounds))) {
+      return { words: "Not decided: some of these figures were measured once.", list, asked };
+    }
     const decided = asked.length === 1 ? level.picks[asked[0]] : null;
     if (decided?.open.length) {
-      return { words: `Not decided by this run: ${decided.open.join(", ")}.`, list, asked };
+      return { words: `Not decided by this run: ${decided.open.join(" or ")}.`, list, asked };
     }
     const first = list.find((each) => each.backend === decided?.backend) ?? list[0];
     const ties = decided?.backend ? decided.ties
@@ -61,8 +64,10 @@ const picker = (() => {
     ));
     if (rest.length) {
       parts.push(tables.make("details", { className: "rest", open: place.querySelector("details")?.open ?? matchMedia("(min-width: 60rem)").matches },
-        tables.make("summary", { textContent: "The others, the best first" }), tables.make("ol", {}, ...rest)));
+        tables.make("summary", { textContent: first ? "The others, the best first" : "All, the best median first" }), tables.make("ol", {}, ...rest)));
     }
+    const without = Object.keys(levelNow().backends).filter((name) => list.length && !list.some((each) => each.backend === name));
+    if (without.length) parts.push(tables.make("p", { textContent: `Not compared, for lack of a figure: ${without.join(", ")}.` }));
     place.replaceChildren(...parts);
     document.querySelectorAll(".scape").forEach((part) => { part.hidden = part.dataset.level !== levelNow().level; });
     document.querySelectorAll(".scape g[class]").forEach((mark) => mark.classList.toggle("picked", subjects.of(mark) === first?.backend));
