@@ -34,6 +34,13 @@ def main(argv: Sequence[str] | None = None, program: str = "python -m stores.wor
     parser.add_argument("application", metavar="MODULE:NAME", help="the module, and the name of the Application in it")
     parser.add_argument("--config", type=Path, required=True, metavar="FILE", help="properties, one name=value a line")
     parser.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="a property beside those of the file, or in place of one; may be repeated",
+    )
+    parser.add_argument(
         "--verbose", action="store_true", help="log tasks that open, and the messages of the Kafka client"
     )
     parser.add_argument(
@@ -41,7 +48,8 @@ def main(argv: Sequence[str] | None = None, program: str = "python -m stores.wor
     )
     options = parser.parse_args(argv)
     try:
-        worker = Worker(find_application(options.application), read_properties(options.config))
+        application = find_application(options.application)
+        worker = Worker(application, {**read_properties(options.config), **dict(map(_assignment, options.set))})
     except StoreError as error:
         print(error, file=sys.stderr)
         return REFUSED
@@ -59,6 +67,13 @@ def main(argv: Sequence[str] | None = None, program: str = "python -m stores.wor
         form.report(error)
         return REFUSED if isinstance(error, ConfigError) else FAILED
     return 0
+
+
+def _assignment(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not name or not equals:
+        raise ConfigError("an argument of --set is no property: write NAME=VALUE")
+    return name, value
 
 
 class _ListProperties(argparse.Action):

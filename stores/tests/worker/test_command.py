@@ -57,6 +57,16 @@ def test_an_error_of_the_module_itself_is_not_taken_for_a_wrong_name(
     assert type(raised.value) is error
 
 
+@pytest.mark.parametrize("named", ["num.stream.threads=0", "transaction.scope=none", "status.interval.ms"])
+def test_a_property_of_the_command_replaces_that_of_the_file(
+    named: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = tmp_path / "worker.properties"
+    config.write_text(f"changelog.file={tmp_path}/log\nstate.dir={tmp_path}\nnum.stream.threads=2\n")
+    assert main([f"{MODULE}:app", "--config", str(config), "--set", named]) == REFUSED
+    assert (named.partition("=")[0] if "=" in named else "NAME=VALUE") in capsys.readouterr().err
+
+
 def test_an_application_is_found() -> None:
     assert find_application(f"{MODULE}:app").name == "counting"
 
