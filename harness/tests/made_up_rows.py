@@ -381,6 +381,10 @@ def _trial(backend: str, failpoint: str, seed: int, result: str, expected: str, 
             "detail": "store left: key k1 is wrong" if checker == "atomicity" and result != "valid" else "",
             "expected": expected,
             "repeat_command": "python -m harness repeat crash '{}'",
+            "acknowledged": 9,
+            "kept": 7,
+            "replayed": 2 if expected == "valid" else 1,
+            "lost": 0 if expected == "valid" else 1,
         }
         for checker in ("atomicity", "durability")
     ]

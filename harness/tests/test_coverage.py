@@ -111,7 +111,7 @@ def test_crash_trials_that_did_not_run_are_known_and_not_tried() -> None:
     assert {each.points for each in known} == {0}
     assert {(each.group, each.name) for each in known} >= {(group_of(each), class_of(each)) for each in trials}
     result = {"trial_id": trials[0].id, "result": "valid", "expected": "valid", "checker": "course", "detail": ""}
-    row = dict.fromkeys(("scenario", "durability", "guarantee", "backend", "failpoint", "fault"), "") | result
+    row = {**dict.fromkeys(Crash.columns["crash"]), **result}
     tried = [each for each in Crash().covered(trials, [row | {"seed": 1, "repeat_command": ""}]) if each.points]
     assert [(each.group, each.name) for each in tried] == [(group_of(trials[0]), class_of(trials[0]))]
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from harness import replay
 from harness.budget import DEFAULT, NIGHT, fair_order
+from harness.checkers.losses import Commits
 from harness.code import modules_of
 from harness.experiment import (
     Again,
@@ -70,6 +71,7 @@ class Crash(Experiment[CrashTrial]):
             "detail": str,
             "expected": str,
             "repeat_command": str,
+            **dict.fromkeys(Commits._fields, int),
         }
     }
 
@@ -148,6 +150,7 @@ class Crash(Experiment[CrashTrial]):
                 "expected": claim.expected(trial),
                 "repeat_command": replay.command("crash", trial),
                 **{name: verdict[name] for name in ("checker", "result", "detail")},
+                **by_trial[trial.id]["commits"],
             }
             for trial in dict.fromkeys(trials)
             if trial.id in by_trial
@@ -234,7 +237,13 @@ def _seen(trial: CrashTrial, result: Mapping[str, Any] | None) -> Seen:
 def row(outcome: CrashOutcome) -> Row:
     """Return the row of a trial, which is the same in every run of it. ``verdicts`` is JSON."""
     trial = outcome.trial
-    return {"trial": trial.id, "spec": trial.text, "result": str(outcome.result), "verdicts": outcome.verdicts_text}
+    return {
+        "trial": trial.id,
+        "spec": trial.text,
+        "result": str(outcome.result),
+        "verdicts": outcome.verdicts_text,
+        "commits": outcome.commits._asdict(),
+    }
 
 
 def failures(outcome: CrashOutcome) -> list[str]:

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
+from harness.checkers.losses import Commits
 from harness.report import text
 from harness.report.charts import CellResult, Chart, Mark, Panel
 from harness.report.figures import Figure, Figures, grouped
+from harness.report.listing import Column, Listing
 from harness.report.page import Page, PageFinding, TextTable, tables
 from harness.report.rows import Row
 from harness.report.text import level_order
@@ -33,6 +35,8 @@ def crash(rows: Iterable[Row]) -> list[Figure]:
                 "trials": len(group),
                 **{result: counts[result] for result in ("valid", "anomaly", "unknown")},
                 "as_expected": sum(trial["as_expected"] for trial in group),
+                "isolates": key["backend"] in backends() and backends()[key["backend"]].transactional,
+                **{name: sum(trial[name] or 0 for trial in group) for name in Commits._fields},
             }
         )
     return figures
@@ -44,7 +48,7 @@ def crash_trials(rows: Iterable[Row]) -> list[Figure]:
     If an anomaly is expected, because of a mutant, one trial of the scenario and backend with an anomaly is enough.
     """
     trials = []
-    for key, group in grouped(rows, ("trial_id", *KEY, "seed", "repeat_command", "expected")):
+    for key, group in grouped(rows, ("trial_id", *KEY, "seed", "repeat_command", "expected", *Commits._fields)):
         results = {str(row["result"]) for row in group}
         anomalies = sorted(
             f"{row['checker']}: {row['detail'] or row['result']}" for row in group if row["result"] != "valid"
@@ -61,6 +65,28 @@ def _worst(results: set[str]) -> str:
     if "anomaly" in results:
         return "anomaly"
     return "valid" if results == {"valid"} else "unknown"
+
+
+_SOUND, _CONTROL = "expected = 'valid' and isolates", "expected = 'valid' and not isolates"
+_MUTANT = "expected = 'anomaly'"
+
+
+def _numbers(whose: str, condition: str, *names: str) -> list[Column]:
+    return [Column(f"{name}{whose}", f"sum({name}) filter (where {condition})", text.exact) for name in names]
+
+
+LOSSES = Listing(
+    "What became of acknowledged commits",
+    "crash_figure group by durability, fault order by level_place(durability) desc, fault",
+    (
+        Column("level", "durability"),
+        Column("fault"),
+        *_numbers("", _SOUND, "acknowledged", "kept", "replayed", "lost"),
+        *_numbers(" without isolation", _CONTROL, "acknowledged", "kept", "replayed", "lost"),
+        *_numbers(" with mutants", _MUTANT, "acknowledged", "lost"),
+    ),
+    notable=f"sum(lost) filter (where {_SOUND}) > 0",
+)
 
 
 def crash_finding(figures: Figures) -> PageFinding:
@@ -113,6 +139,12 @@ def _results(cells: Sequence[Row]) -> str:
     return ", ".join(f"{number} {name}" for name, number in counts.items() if number)
 
 
+_LOSSES = """\
+A commit that was acknowledged before a death is *kept* if each store has it, whole, when the next process opens it. It
+is *replayed* if the changelog has it and the restore brings it back. It is *lost* if the changelog lacks it after any
+death, or if a store is not whole after its restore: that must be 0. Beside it, as controls, are the stores without
+isolation, which are wiped and restored whole, and the mutants of a scenario.
+"""
 _METHOD = """\
 A task works through a seeded input over two stores and is killed with SIGKILL at a named failpoint; fresh processes
 recover (some are killed again) and finish the input. Checkers that share no code with the stores check atomicity,
@@ -140,7 +172,7 @@ def page(figures: Figures, failures: Sequence[str]) -> Page:
 
 def _body(figures: Figures, failures: Sequence[str]) -> list[str]:
     mutants = crash_tables(figures, expected="anomaly")
-    parts = tables(*crash_tables(figures, expected="valid"))
+    parts = [LOSSES.table(figures).folded(), _LOSSES, *tables(*crash_tables(figures, expected="valid"))]
     parts.append(
         text.failures("Trials that did not end as expected", failures)
         if failures

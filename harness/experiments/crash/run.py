@@ -13,6 +13,7 @@ from types import MappingProxyType
 
 from harness.budget import TimeOverError
 from harness.checkers.evidence import Evidence, Log, Result, Verdict, worst
+from harness.checkers.losses import NO_COMMITS, Commits, commits_of
 from harness.checkers.state import (
     atomicity,
     bounded_restore,
@@ -65,6 +66,8 @@ class CrashOutcome:
     verdicts: tuple[Verdict, ...]
     seconds: float
     complaint: str = ""
+    commits: Commits = NO_COMMITS
+    """What became of the acknowledged commits. Background flushes of an engine may change how many were kept."""
 
     @property
     def result(self) -> Result:
@@ -112,10 +115,13 @@ def run(
 
 def verdicts_of(trial: CrashTrial, observation: Observation) -> tuple[Verdict, ...]:
     """Return the verdict of each checker, after one that says if the fault struck as planned."""
+    return _judged(trial, observation, evidence(trial, observation))
+
+
+def _judged(trial: CrashTrial, observation: Observation, of_trial: Evidence) -> tuple[Verdict, ...]:
     gap = missing(trial, observation)
     course = Verdict("course", Result.UNKNOWN if gap else Result.VALID, gap)
-    found_evidence = evidence(trial, observation)
-    return (course, *(check(found_evidence) for check in CHECKERS.values()))
+    return (course, *(check(of_trial) for check in CHECKERS.values()))
 
 
 def examine(
@@ -131,11 +137,13 @@ def examine(
     The trial uses ``work``, an empty folder that is kept, or else a temporary folder that is removed.
     """
     start = time.monotonic()
+    commits = NO_COMMITS
     folder = work or Path(tempfile.mkdtemp(prefix=f"trial-{trial.id}-"))
     try:
         folder.mkdir(parents=True, exist_ok=True)
         observation = run(trial, folder, code=code, deadline_s=deadline_s, fork_server=fork_server)
-        verdicts = verdicts_of(trial, observation)
+        of_trial = evidence(trial, observation)
+        verdicts, commits = _judged(trial, observation, of_trial), commits_of(of_trial)
         complaint = next((ending.complaint for ending in reversed(observation.endings) if ending.complaint), "")
     except TimeOverError:
         raise
@@ -145,7 +153,7 @@ def examine(
     finally:
         if work is None:
             shutil.rmtree(folder, ignore_errors=True)
-    return CrashOutcome(trial, verdicts, time.monotonic() - start, complaint)
+    return CrashOutcome(trial, verdicts, time.monotonic() - start, complaint, commits)
 
 
 def truncate(changelog: Path, log: Log, records: str = PLAIN) -> None:
