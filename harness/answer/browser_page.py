@@ -148,12 +148,12 @@ def _side_by_side(figures: Figures, backends: Mapping[str, Mapping[str, Any]], n
 
 def _losses(figures: Figures, backends: Mapping[str, Mapping[str, Any]], names: Sequence[str]) -> str:
     missed = [row for row in figures["ratio"] if row["met"] is False]
-    found = losses(figures, backends)
+    lost = losses(figures, backends)
     parts = [
         "Two tables: the thresholds on ratios that were missed, and the cells in which a backend is more than "
         f"{WORSE:g} times worse than the best one of its level.\n",
         missed_table(figures).markdown() if missed else "No threshold that the run decides was missed.\n",
-        loss_table(found).folded() if found else "No cell has such a backend.\n",
+        loss_table(lost).folded() if lost else "No cell has such a backend.\n",
     ]
     return f'<div class="cards">{to_html(chr(10).join(parts), names, "losses")}</div>'
 

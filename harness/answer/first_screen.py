@@ -49,10 +49,10 @@ def proven(figures: Figures, pages: Iterable[Page]) -> str:
     """Return the sentence that says what was proven: what all runs have tried, and the first check of each page."""
     findings = [(page, page.findings[0]) for page in pages if page.body and page.findings]
     checks = [finding.sentence(page.file).strip("*.") for page, finding in findings if finding.number]
-    covered = [words.rstrip(".") for words in coverage_sentences(figures)[:1]]
+    coverage = [words.rstrip(".") for words in coverage_sentences(figures)[:1]]
     wrong = sum(finding.number - finding.good for _, finding in findings)
     ending = "no promise was broken" if not wrong else f"**{text.exact(wrong)} checks found a broken promise**"
-    return f"**Proven:** {'; '.join([*covered, *checks[: 3 - len(covered)], ending])}."
+    return f"**Proven:** {'; '.join([*coverage, *checks[: 3 - len(coverage)], ending])}."
 
 
 def to_take(picks: Sequence[Choice]) -> str:
@@ -61,10 +61,10 @@ def to_take(picks: Sequence[Choice]) -> str:
     for (need, backend, ties), levels in _decided(picks).items():
         beside = f"; {_names(ties)} {'is' if len(ties) == 1 else 'are'} as good" if ties else ""
         by_backend.setdefault(backend, []).append(f"{need} ({', '.join(levels)}{beside})")
-    taken = "; ".join(f"**{backend}** for {_names(needs)}" for backend, needs in by_backend.items())
+    advice = "; ".join(f"**{backend}** for {_names(needs)}" for backend, needs in by_backend.items())
     waiting = sum(not pick.decided for pick in picks)
     rest = f" {waiting} of {len(picks)} needs are not decided." if waiting else ""
-    return f"**Take:** {taken}.{rest}" if taken else "**Take:** this run decides none of the needs yet."
+    return f"**Take:** {advice}.{rest}" if advice else "**Take:** this run decides none of the needs yet."
 
 
 def _decided(picks: Iterable[Choice]) -> dict[tuple[str, str, tuple[str, ...]], list[str]]:

@@ -66,9 +66,9 @@ class Landscape:
     @property
     def frontier(self) -> list[Point]:
         """The fit points that no other one beats in both speed and time until ready, the soonest first."""
-        timed = [(point.ready.median, point) for point in self.points if point.fit and point.ready]
+        times = [(point.ready.median, point) for point in self.points if point.fit and point.ready]
         best: list[Point] = []
-        for _, point in sorted(timed, key=lambda each: (each[0], -each[1].speed.median)):
+        for _, point in sorted(times, key=lambda each: (each[0], -each[1].speed.median)):
             if not best or point.speed.median > best[-1].speed.median:
                 best.append(point)
         return best
@@ -80,7 +80,7 @@ def landscapes(figures: Figures, backends: Mapping[str, Mapping[str, Any]]) -> l
     The time until ready is that of the largest state that was opened at the level. Where less than half of the backends
     were opened, it is the time to open the task again after the measurement of its speed.
     """
-    return [found for level in LEVELS if (found := _landscape(figures, backends, level)).points]
+    return [each for level in LEVELS if (each := _landscape(figures, backends, level)).points]
 
 
 def _landscape(figures: Figures, backends: Mapping[str, Mapping[str, Any]], level: str) -> Landscape:
@@ -115,13 +115,13 @@ def frontier_svg(landscape: Landscape) -> str:
         f"Level {landscape.level}: records per second against the time until {landscape.opened}. "
         f"On the frontier: {best}."
     )
-    taken = [(x - 8, y, x + 8) for x, y in (frame.place(point) for point in landscape.points)]
+    boxes = [(x - 8, y, x + 8) for x, y in (frame.place(point) for point in landscape.points)]
     return (
         f'<svg viewBox="0 0 {WIDTH} {_HEIGHT}" role="img" tabindex="0" data-kind="frontier" '
         f'aria-label="{escape(words)}" data-h="{escape("|".join(HEAD))}">'
         f"{_axes(landscape, frame)}{_line(landscape, frame)}"
         f"{''.join(_drawn(landscape, point, frame) for point in landscape.points)}"
-        f"{''.join(_name(point, *frame.place(point), taken) for point in landscape.points)}</svg>"
+        f"{''.join(_name(point, *frame.place(point), boxes) for point in landscape.points)}</svg>"
     )
 
 
@@ -215,16 +215,16 @@ def _three(value: Value | None) -> list[str]:
     return ["-" if number is None else f"{number:.4g}" for number in numbers]
 
 
-def _name(point: Point, x: float, y: float, taken: list[tuple[float, float, float]]) -> str:
-    """Return the name beside a point, where it covers no other name and no point; "" where there is no room."""
+def _name(point: Point, x: float, y: float, boxes: list[tuple[float, float, float]]) -> str:
+    """Return the name beside a point, where it covers none of the ``boxes`` of names and points; "" without room."""
     width = 5.9 * len(point.backend)
     sides = [(x + 11, y + 4), (x - 11 - width, y + 4), (x - width / 2, y - 12), (x - width / 2, y + 20)]
     corners = [(start, base) for start in (x + 9, x - 9 - width) for base in (y - 8, y + 16)]
     for start, base in (*sides, *corners):
         covers = any(
-            abs(base - 4 - line) <= 11 and start <= end and begin <= start + width for begin, line, end in taken
+            abs(base - 4 - line) <= 11 and start <= end and begin <= start + width for begin, line, end in boxes
         )
         if not covers and _LEFT <= start <= WIDTH - width and _TOP - 4 < base < _HEIGHT - _BOTTOM:
-            taken.append((start, base - 4, start + width))
+            boxes.append((start, base - 4, start + width))
             return f'{_group(point)}<text x="{start:.0f}" y="{base:.0f}">{escape(point.backend)}</text></g>'
     return ""

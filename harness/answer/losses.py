@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import isfinite
 from typing import Any
 
 from harness.experiments.needs import MEASURES, Backends, FigureColumn
@@ -48,36 +49,35 @@ def losses(figures: Figures, backends: Backends) -> list[LostCells]:
     """
     persistent = {name for name, facts in backends.items() if facts["persistent"]}
     rows = {measure: [row for row in figures[measure.kind] if row["backend"] in persistent] for measure in MEASURES}
-    found = [
+    all_losses = [
         loss
         for measure in MEASURES
         for level in LEVELS
         for loss in _losses([row for row in rows[measure] if row["durability"] == level], level, measure)
     ]
-    return sorted(found, key=lambda loss: (-loss.times, loss.backend, loss.measure.name))
+    return sorted(all_losses, key=lambda loss: (-loss.times, loss.backend, loss.measure.name))
 
 
 def _losses(rows: Sequence[Figure], level: str, measure: FigureColumn) -> list[LostCells]:
     cells: dict[tuple[Any, ...], list[Figure]] = {}
     for row in rows:
-        if row.get(measure.name):
+        if (value := row.get(measure.name)) and isfinite(value):
             key = tuple(row[name] for name in _KEYS[measure.kind] if name != "backend")
             cells.setdefault(key, []).append(row)
     by_backend: dict[str, list[tuple[float, Figure, Figure]]] = {}
+    """For each cell of a backend: so many times worse than the best, its figure, and the best one."""
     for of_cell in cells.values():
         best = min(of_cell, key=lambda row: _cost(row, measure))
         for row in of_cell:
             times = _cost(row, measure) / _cost(best, measure)
             by_backend.setdefault(row["backend"], []).append((times, row, best))
-    return [loss for name, compared in by_backend.items() if (loss := _loss(name, level, measure, compared)).lost]
+    return [loss for name, ratios in by_backend.items() if (loss := _loss(name, level, measure, ratios)).lost]
 
 
-def _loss(
-    backend: str, level: str, measure: FigureColumn, compared: Sequence[tuple[float, Figure, Figure]]
-) -> LostCells:
-    times, worst, best = max(compared, key=lambda each: each[0])
-    lost = sum(each[0] > WORSE for each in compared)
-    return LostCells(backend, level, measure, len(compared), lost, times, worst, best)
+def _loss(backend: str, level: str, measure: FigureColumn, ratios: Sequence[tuple[float, Figure, Figure]]) -> LostCells:
+    times, worst, best = max(ratios, key=lambda each: each[0])
+    lost = sum(each[0] > WORSE for each in ratios)
+    return LostCells(backend, level, measure, len(ratios), lost, times, worst, best)
 
 
 def _cost(row: Figure, measure: FigureColumn) -> float:
@@ -86,7 +86,7 @@ def _cost(row: Figure, measure: FigureColumn) -> float:
     return 1 / value if measure.more_is_better else value
 
 
-def loss_table(found: Sequence[LostCells]) -> TextTable:
+def loss_table(lines: Sequence[LostCells]) -> TextTable:
     """Return a line for each loss."""
     rows = [
         [
@@ -100,7 +100,7 @@ def loss_table(found: Sequence[LostCells]) -> TextTable:
             f"{loss.lost} of {loss.cells}",
             loss.reason or text.NONE,
         ]
-        for loss in found
+        for loss in lines
     ]
     head = (
         "backend",

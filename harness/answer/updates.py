@@ -48,11 +48,11 @@ class Update:
         """The update in sentences of Markdown."""
         if self.before is None:
             return f"**{self.run.date}**, {_commit(self.run)}: the first whole run on {self.run.machine}."
-        named = "; ".join(change.words for change in self.changes[:_SHOWN])
+        names = "; ".join(change.words for change in self.changes[:_SHOWN])
         more = f"; and {len(self.changes) - _SHOWN} more" if len(self.changes) > _SHOWN else ""
         return (
             f"**{self.run.date}**, {_commit(self.run)}, {self.run.machine}: {len(self.changes)} of {self.compared} "
-            f"figures differ from the run of {self.before.date}. {self._why}{f' {named}{more}.' if named else ''}"
+            f"figures differ from the run of {self.before.date}. {self._why}{f' {names}{more}.' if names else ''}"
         )
 
     @property
@@ -66,11 +66,12 @@ class Update:
 
 def updates(history: Sequence[Line]) -> list[Update]:
     """Return an update for each run, the latest first. Runs are compared on machines of one kind only."""
-    found, latest = [], {}  # type: tuple[list[Update], dict[str, Line]]
+    dated: list[Update] = []
+    latest: dict[str, Line] = {}
     for line in history:
-        found.append(_update(line, latest.get(line.machine)))
+        dated.append(_update(line, latest.get(line.machine)))
         latest[line.machine] = line
-    return found[::-1]
+    return dated[::-1]
 
 
 def _update(run: Line, before: Line | None) -> Update:

@@ -6,6 +6,7 @@ light and one for dark paper, and a file has its own.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from html import escape
 from itertools import groupby
@@ -57,6 +58,7 @@ SHAPE_STYLE = (
     ".h{fill:var(--paper,#fff)}.p{stroke:var(--paper,#fff)}"
 )
 """The style rules of lines, marks and words. Colours of the paper are variables of the page, and light in a file."""
+_PAPER_COLOUR = re.compile(r"var\(--\w+,([^)]+)\)")
 
 
 def panel_svg(chart: Chart, panel: Panel) -> str:
@@ -120,24 +122,29 @@ def draw(charts: Iterable[Chart], folder: Path) -> list[str]:
 
 def _file(chart: Chart, panels: Sequence[Panel]) -> str:
     """Return a chart for paper: its panels, two in a row, above its key."""
-    parts, y = [], 8.0
-    for first in range(0, len(panels), 2):
-        drawn = [(panel.title, *_DRAWN[chart.kind](chart, panel)) for panel in panels[first : first + 2]]
-        for column, (title, _, body) in enumerate(drawn):
-            x = column * (WIDTH + _GAP) + 8
-            parts.append(f'<text x="{x}" y="{y + 14:g}" font-weight="600">{escape(title)}</text>')
-            parts.append(f'<g transform="translate({x} {y + _CAPTION:g})">{body}</g>')
-        y += _CAPTION + max(height for _, height, _ in drawn) + 12
     width = (WIDTH + _GAP) * min(2, len(panels)) - 8
+    body, y = _rows_of_panels(chart, panels)
     key, y = _placed_key(key_of(chart), width, y)
-    rules = SHAPE_STYLE.replace("var(--ink,#1c2024)", "#1c2024").replace("var(--soft,#5a6169)", "#5a6169")
-    rules = rules.replace("var(--line,#d9dde1)", "#d9dde1").replace("var(--paper,#fff)", "#fff")
+    rules = _PAPER_COLOUR.sub(r"\1", SHAPE_STYLE)
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {y:g}" width="{width}" height="{y:g}" '
         f'font-family="DejaVu Sans, Verdana, Arial, sans-serif"><title>{escape(chart.title)}</title>'
-        f'<style>svg{{color:#5a6169}}{rules}{style()}</style>{SHAPES}<path d="M0 0H{width}V{y:g}H0z" fill="#fff"/>'
-        f"{''.join(parts)}{key}</svg>\n"
+        f"<style>svg{{color:#5a6169}}{rules}{style()}</style>{SHAPES}"
+        f'<path d="M0 0H{width}V{y:g}H0z" fill="#fff"/>{body}{key}</svg>\n'
     )
+
+
+def _rows_of_panels(chart: Chart, panels: Sequence[Panel]) -> tuple[str, float]:
+    """Return the panels with their titles, and the place below the last row."""
+    parts, y = [], 8.0
+    for first in range(0, len(panels), 2):
+        row = [(panel.title, *_DRAWN[chart.kind](chart, panel)) for panel in panels[first : first + 2]]
+        for column, (title, _, body) in enumerate(row):
+            x = column * (WIDTH + _GAP) + 8
+            parts.append(f'<text x="{x}" y="{y + 14:g}" font-weight="600">{escape(title)}</text>')
+            parts.append(f'<g transform="translate({x} {y + _CAPTION:g})">{body}</g>')
+        y += _CAPTION + max(height for _, height, _ in row) + 12
+    return "".join(parts), y
 
 
 def _placed_key(entries: Sequence[KeyEntry], width: float, y: float) -> tuple[str, float]:
