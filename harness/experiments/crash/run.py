@@ -67,7 +67,7 @@ class CrashOutcome:
     seconds: float
     complaint: str = ""
     commits: Commits = NO_COMMITS
-    """What became of the acknowledged commits. Background flushes of an engine may change how many were kept."""
+    """The outcome of its acknowledged commits. Background flushes of an engine may change how many were kept."""
 
     @property
     def result(self) -> Result:
