@@ -37,9 +37,9 @@ class Direct(KeyValueStore):
 
     def _load(self) -> None:
         if self._file.exists():
-            told = json.loads(self._file.read_text())
-            self._pairs = {key.encode("latin-1"): value.encode("latin-1") for key, value in told["pairs"]}
-            self._offsets = {TopicPartition(topic, number): at for topic, number, at in told["offsets"]}
+            content = json.loads(self._file.read_text())
+            self._pairs = {key.encode("latin-1"): value.encode("latin-1") for key, value in content["pairs"]}
+            self._offsets = {TopicPartition(topic, number): at for topic, number, at in content["offsets"]}
 
     def _save(self) -> None:
         new = self._file.with_suffix(".new")

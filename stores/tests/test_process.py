@@ -62,10 +62,10 @@ open_store({backend!r}, f"{{sys.argv[1]}}/{{number}}").close()
 print(last > 2)
 """
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", script, str(tmp_path)], env=environment, capture_output=True, check=False, timeout=120
     )
-    assert (done.stdout, done.returncode) == (b"True\n", 0), done.stderr.decode()
+    assert (process.stdout, process.returncode) == (b"True\n", 0), process.stderr.decode()
 
 
 @pytest.mark.parametrize("backend", ["rocksdb-indexed-batch", "lmdb-native", "sqlite-native"])
@@ -115,10 +115,10 @@ with open_store({backend!r}, path + "/filled") as store:
     print(store.get(b"key"))
 """
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", script, str(tmp_path)], env=environment, capture_output=True, check=False, timeout=120
     )
-    assert (done.stdout, done.returncode) == (b"b'value'\n", 0), done.stderr.decode()
+    assert (process.stdout, process.returncode) == (b"b'value'\n", 0), process.stderr.decode()
 
 
 DEADLINE_S = 60

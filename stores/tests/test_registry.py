@@ -67,9 +67,9 @@ def test_an_engine_s_name_alone_means_its_indexed_batch(path: Path) -> None:
     ("given", "nearest"), [("rocksdb-indexedbatch", "rocksdb-indexed-batch"), ("sqllite", "sqlite-indexed-batch")]
 )
 def test_an_unknown_backend_is_answered_with_the_nearest(path: Path, given: str, nearest: str) -> None:
-    with pytest.raises(ConfigError) as refused:
+    with pytest.raises(ConfigError) as error:
         open_store(given, path)
-    assert nearest in str(refused.value)
+    assert nearest in str(error.value)
     assert not path.exists()
 
 
@@ -131,21 +131,21 @@ def test_a_property_that_does_not_exist_or_fit_is_refused(properties: dict[str, 
 
 @pytest.mark.parametrize("given", ["rocks", "rocksdbb", "rocksd", "rocksdb-", "rocksdb_indexed_batch"])
 def test_a_store_without_isolation_is_suggested_only_if_named(path: Path, given: str) -> None:
-    with pytest.raises(ConfigError) as refused:
+    with pytest.raises(ConfigError) as error:
         open_store(given, path)
-    suggestion = str(refused.value).split(";")[0]
+    suggestion = str(error.value).split(";")[0]
     assert "did you mean 'rocksdb" in suggestion
     assert "direct" not in suggestion
-    assert "lmdb, memory, rocksdb, sqlite alone mean the indexed batch" in str(refused.value)
+    assert "lmdb, memory, rocksdb, sqlite alone mean the indexed batch" in str(error.value)
     with pytest.raises(ConfigError, match="did you mean 'rocksdb-direct'"):
         open_store("rocksdb-dierct", path)
     assert not path.exists()
 
 
 def test_an_unknown_property_is_answered_with_the_nearest() -> None:
-    with pytest.raises(ConfigError) as refused:
+    with pytest.raises(ConfigError) as error:
         StoreConfig.from_properties({"statestore.uncommited.max.bytes": 1})
-    assert "statestore.uncommitted.max.bytes" in str(refused.value)
+    assert "statestore.uncommitted.max.bytes" in str(error.value)
 
 
 def test_an_isolation_level_may_be_given_as_text(path: Path) -> None:

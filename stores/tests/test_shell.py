@@ -149,9 +149,9 @@ def test_a_limit_that_is_no_number_of_records_is_refused(
     path: Path, limit: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     filled(path, "lmdb")
-    with pytest.raises(SystemExit) as raised:
+    with pytest.raises(SystemExit) as error:
         main(["dump", str(path), "--limit", limit])
-    assert raised.value.code == 2
+    assert error.value.code == 2
     assert main(["dump", str(path), "--limit", str(1 << 63)]) == 0
     assert len(capsys.readouterr().out.splitlines()) == len(PAIRS)
 
@@ -460,6 +460,6 @@ def test_a_damaged_changelog_is_refused_with_a_sentence(tmp_path: Path, capsys: 
 
 
 def test_the_command_prints_its_version(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as raised:
+    with pytest.raises(SystemExit) as error:
         main(["--version"])
-    assert (raised.value.code, capsys.readouterr().out) == (0, f"txstores {__version__}\n")
+    assert (error.value.code, capsys.readouterr().out) == (0, f"txstores {__version__}\n")

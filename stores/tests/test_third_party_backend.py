@@ -88,7 +88,7 @@ def test_the_suite_holds_an_engine_with_one_data_family_to_a_refusal(tmp_path: P
 def test_the_suite_passes_for_a_strategy_with_a_commit_protocol_of_its_own(tmp_path: Path, part: bool) -> None:
     """Each failpoint that it declares is killed at, and reached again by opening where it is one of recovery."""
     python = install_package(tmp_path / "venv", Path(journaled_store.__file__), "their-journaled", "BACKEND")
-    done = subprocess.run(
+    process = subprocess.run(
         [
             python,
             "-m",
@@ -105,8 +105,8 @@ def test_the_suite_passes_for_a_strategy_with_a_commit_protocol_of_its_own(tmp_p
         timeout=280,
         check=False,
     )
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "skipped" not in done.stdout
+    assert process.returncode == 0, process.stdout + process.stderr
+    assert "skipped" not in process.stdout
 
 
 @pytest.mark.parametrize("body", [FORGETFUL, UNTRUTHFUL], ids=["forgets to roll back", "denies to be transactional"])
@@ -119,12 +119,12 @@ def test_the_suite_fails_for_a_backend_that_breaks_a_promise(tmp_path: Path, bod
 def test_a_backend_that_is_not_there_is_named_and_no_test_runs(tmp_path: Path) -> None:
     environment = install(tmp_path, "")
     command = [sys.executable, "-m", "stores.tests.conformance", "--backend", "their-won"]
-    done = subprocess.run(
+    process = subprocess.run(
         command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=60, check=False
     )
-    assert done.returncode == 2
-    assert "their-own" in done.stderr
-    assert "Traceback" not in done.stderr
+    assert process.returncode == 2
+    assert "their-own" in process.stderr
+    assert "Traceback" not in process.stderr
 
 
 def test_a_package_whose_entry_point_does_not_load_is_named(tmp_path: Path) -> None:
@@ -165,7 +165,7 @@ with MemoryChangelog() as log:
     assert state(task, "left") == expected_state([1, 2, 1])
     task.close()
 """
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", program], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
     )
-    assert done.returncode == 0, done.stderr
+    assert process.returncode == 0, process.stderr

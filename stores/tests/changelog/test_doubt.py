@@ -68,9 +68,9 @@ def test_where_nothing_was_written_there_is_no_doubt_and_the_commit_is_tried_aga
 ) -> None:
     with SqliteChangelog(tmp_path / "log.sqlite") as log:
         producer = sent(log, "p")
-        with Failing(log, statement, error), pytest.raises(ChangelogError) as raised:
+        with Failing(log, statement, error), pytest.raises(ChangelogError) as failure:
             producer.commit()
-        assert type(raised.value) is told
+        assert type(failure.value) is told
         assert list(log.read(A)) == []
         producer.commit()
         assert [record.key for record in log.read(A)] == [b"key"]

@@ -292,15 +292,15 @@ def test_a_file_that_could_not_be_opened_is_looked_at_again_when_it_is_tried_aga
 ) -> None:
     path = tmp_path / "log.sqlite"
     SqliteChangelog(path).close()
-    with monkeypatch.context() as patched:
-        patched.setattr(log_file, "write_ahead", refuse)
-        with pytest.raises(ChangelogError) as raised:
+    with monkeypatch.context() as patch:
+        patch.setattr(log_file, "write_ahead", refuse)
+        with pytest.raises(ChangelogError) as error:
             SqliteChangelog(path)
     looked_at: list[Path] = []
     monkeypatch.setattr(log_file, "check_file", looked_at.append)
     SqliteChangelog(path).close()
     assert looked_at == [path]
-    assert raised.value.__traceback__ is not None
+    assert error.value.__traceback__ is not None
 
 
 def refuse(*_: object) -> None:

@@ -66,9 +66,9 @@ def test_what_is_no_changelog_is_refused_by_name_and_left_as_it_is(tmp_path: Pat
     assert callable(make)
     make(path)
     before = path.read_bytes() if path.is_file() else None
-    with pytest.raises(ChangelogError) as caught:
+    with pytest.raises(ChangelogError) as error:
         SqliteChangelog(path)
-    assert str(path) in str(caught.value)
+    assert str(path) in str(error.value)
     assert (path.read_bytes() if path.is_file() else None) == before
 
 
@@ -80,9 +80,9 @@ def test_text_that_is_no_path_is_refused(tmp_path: Path, name: str) -> None:
 
 
 def test_a_missing_folder_is_refused_by_name(tmp_path: Path) -> None:
-    with pytest.raises(ChangelogError) as caught:
+    with pytest.raises(ChangelogError) as error:
         SqliteChangelog(tmp_path / "nowhere" / "log.sqlite")
-    assert str(tmp_path / "nowhere") in str(caught.value)
+    assert str(tmp_path / "nowhere") in str(error.value)
     assert list(tmp_path.iterdir()) == []
 
 

@@ -152,13 +152,13 @@ def test_a_step_of_many_times_the_bound_takes_no_memory_of_its_size(case: Case, 
         process.call("commit", {LOG: 1})
         before = anonymous_bytes(process)
         with ThreadPoolExecutor(1) as pool:
-            done = Event()
-            peak = pool.submit(most_until, done, process)
+            event = Event()
+            peak = pool.submit(most_until, event, process)
             process.call("put_many", 0, records, value)
             # Looked at here in any case: on a busy machine the other thread may get no turn before the commit ends.
             staged = anonymous_bytes(process)
             process.call("commit", {LOG: 2})
-            done.set()
+            event.set()
             grown = max(staged, peak.result()) - before
     assert (grown < records * len(value) // 2) is carries(case.backend, BOUNDED)
 

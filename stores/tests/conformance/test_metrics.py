@@ -78,8 +78,8 @@ def test_a_commit_that_fails_is_counted_apart_and_not_timed(
     store.put(b"key", b"value")
     staged = store.metrics.uncommitted_bytes
     memory = {"uncommitted_memory_bytes": store.uncommitted_memory_bytes()}
-    with monkeypatch.context() as broken, pytest.raises(OSError):
-        broken.setattr(store.staging, "commit", fail)
+    with monkeypatch.context() as patch, pytest.raises(OSError):
+        patch.setattr(store.staging, "commit", fail)
         store.commit()
     assert counts(store) == {**NOTHING, "commit_failed_total": 1, "uncommitted_bytes": staged, **memory}
     assert store.metrics.commit_latency_seconds_total == 0.0
@@ -233,7 +233,7 @@ def test_a_closed_store_still_reports_its_counts_and_holds_nothing(store: KeyVal
     store.put(b"a", b"1")
     store.commit()
     store.put(b"b", b"2")
-    held = store.all()
+    scan = store.all()
     store.close()
     closed = store.metrics
     assert counts(store) == {**NOTHING, "commit_total": 1}
@@ -242,7 +242,7 @@ def test_a_closed_store_still_reports_its_counts_and_holds_nothing(store: KeyVal
     with pytest.raises(StoreClosedError):
         store.engine_metrics()
     with pytest.raises(StoreClosedError):
-        next(held)
+        next(scan)
 
 
 def test_metrics_may_be_read_on_any_thread_and_totals_never_fall(store: KeyValueStore) -> None:

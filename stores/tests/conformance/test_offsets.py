@@ -242,14 +242,14 @@ def test_a_bound_between_the_two_maps_is_met_by_uncommitted_data_only(store: Key
     store.put(b"key", b"2")
     store.advance_position(INPUT, 9)
     bound = PositionBound({INPUT: 8})
-    committed = store.read_only(IsolationLevel.READ_COMMITTED, bound)
+    view = store.read_only(IsolationLevel.READ_COMMITTED, bound)
     for name, query in QUERIES.items():
         assert query(store.read_only(IsolationLevel.READ_UNCOMMITTED, bound)) == b"2"
-        assert behind(committed, name) == ({INPUT: 3} if carries(store, ISOLATED) else None)
+        assert behind(view, name) == ({INPUT: 3} if carries(store, ISOLATED) else None)
         assert query(store.read_only(bound=PositionBound({INPUT: 5}))) in (b"1", b"2")
     store.commit()
     for query in QUERIES.values():
-        assert query(committed) == b"2"
+        assert query(view) == b"2"
 
 
 def test_a_bound_names_every_partition_that_is_behind_and_those_only(store: KeyValueStore) -> None:

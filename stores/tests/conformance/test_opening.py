@@ -142,10 +142,10 @@ def test_a_store_that_another_process_holds_is_refused_until_that_ends(
 ) -> None:
     process.call("open", case.backend.name, path, case.durability, case.options)
     if case.backend.persistent:
-        with pytest.raises(StoreLockedError) as refused:
+        with pytest.raises(StoreLockedError) as error:
             case.open(path)
         # The number is what the caller needs: the one thing of a message that is a promise.
-        assert str(process.pid) in str(refused.value)
+        assert str(process.pid) in str(error.value)
     assert process.call("get", b"key") is None
     process.kill()
     case.open(path).close()
@@ -208,12 +208,12 @@ def test_an_option_that_does_not_exist_or_does_not_fit_is_refused_before_anythin
 def test_a_mistyped_option_or_backend_is_answered_with_the_nearest(case: Case, path: Path) -> None:
     """The promise is that the message has the name, whatever the other words are."""
     for option in case.backend.options:
-        with pytest.raises(ConfigError) as refused:
+        with pytest.raises(ConfigError) as error:
             open_store(case.backend.name, path, options={option[:-1] + "x": 1})
-        assert option in str(refused.value)
-    with pytest.raises(ConfigError) as refused:
+        assert option in str(error.value)
+    with pytest.raises(ConfigError) as error:
         open_store(case.backend.name.replace("-", "_"), path)
-    assert case.backend.name in str(refused.value)
+    assert case.backend.name in str(error.value)
 
 
 @pytest.mark.as_is

@@ -253,12 +253,12 @@ def test_a_store_closes_with_any_number_of_open_iterators(
     store: KeyValueStore, reopen: Callable[[], KeyValueStore]
 ) -> None:
     fill_in_layers(store)
-    held = [store.all() for _ in range(100)]
-    for scan in held[::2]:
+    scans = [store.all() for _ in range(100)]
+    for scan in scans[::2]:
         next(scan)
     again = reopen()
     assert again.is_open
-    for scan in held:
+    for scan in scans:
         with pytest.raises(StoreClosedError):
             next(scan)
 
@@ -276,9 +276,9 @@ def test_forgotten_iterators_pin_nothing_for_good(store: KeyValueStore) -> None:
 def test_many_iterators_may_be_open_at_once(store: KeyValueStore) -> None:
     fill_in_layers(store)
     expected = list(store.all())
-    held = [store.all() for _ in range(100)]
+    scans = [store.all() for _ in range(100)]
     store.commit()
-    assert [list(scan) for scan in held] == [expected] * 100
+    assert [list(scan) for scan in scans] == [expected] * 100
 
 
 @pytest.mark.as_is
@@ -288,14 +288,14 @@ def test_making_an_iterator_does_not_copy_what_is_staged(store: KeyValueStore) -
     next(store.all())
     tracemalloc.start()
     try:
-        held = [store.all() for _ in range(3)]
+        scans = [store.all() for _ in range(3)]
         store.put(b"between", b"1")
-        held.append(store.all())
+        scans.append(store.all())
         taken, _ = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
     assert taken < 10_000 * 8
-    assert [sum(1 for _ in scan) for scan in held] == [10_000] * 3 + [10_001]
+    assert [sum(1 for _ in scan) for scan in scans] == [10_000] * 3 + [10_001]
 
 
 def test_scans_of_several_range_deletes_each_show_those_before_them(store: KeyValueStore) -> None:
@@ -304,14 +304,14 @@ def test_scans_of_several_range_deletes_each_show_those_before_them(store: KeyVa
     store.put_all([(key, b"committed") for key in keys])
     store.commit()
     store.put_all([(key, b"staged") for key in keys[::2]])
-    held = [store.all()]
+    scans = [store.all()]
     uncommitted = [store.read_only(IsolationLevel.READ_UNCOMMITTED).reverse_all()]
     for end in range(1, 10, 2):
         store.delete_range(keys[max(0, end - 2)], keys[end])
-        held.append(store.all())
+        scans.append(store.all())
         uncommitted.append(store.read_only(IsolationLevel.READ_UNCOMMITTED).reverse_all())
     store.rollback()
     store.delete_range(None, None)
     expected = [keys, *(keys[end + 1 :] for end in range(1, 10, 2))]
-    assert [[key for key, _ in scan] for scan in held] == expected
+    assert [[key for key, _ in scan] for scan in scans] == expected
     assert [[key for key, _ in scan] for scan in uncommitted] == [shown[::-1] for shown in expected]

@@ -219,11 +219,11 @@ def test_readers_of_uncommitted_data_see_each_list_whole_while_the_writer_goes_o
     """Source: KAFKA-20933."""
     keys = [b"%04d" % number for number in range(count)]
     store.put_all([(key, b"0") for key in keys])
-    done = Event()
+    event = Event()
 
     def read() -> None:
         reader = store.read_only(IsolationLevel.READ_UNCOMMITTED)
-        while not done.is_set():
+        while not event.is_set():
             assert len({value for _, value in reader.all()}) == 1
             assert len(set(reader.get_many(keys[::10]))) == 1
 
@@ -235,7 +235,7 @@ def test_readers_of_uncommitted_data_see_each_list_whole_while_the_writer_goes_o
                 if number % 3 == 0:
                     store.commit()
         finally:
-            done.set()
+            event.set()
         for each in reading:
             each.result(60)
 
@@ -301,12 +301,12 @@ def test_every_kind_of_query_goes_by_the_level_that_is_asked_for_or_else_the_def
             assert isinstance(view, KeyValueView)
             assert view.isolation_level is (asked or default)
             shown = BEFORE if view.isolation_level is COMMITTED and carries(store, ISOLATED) else AFTER
-            told = pool.submit(answers, view, shown).result(60)
-            assert [kind for kind, right in told.items() if not right] == []
+            agreement = pool.submit(answers, view, shown).result(60)
+            assert [kind for kind, right in agreement.items() if not right] == []
         store.commit()
         for view in views.values():
-            told = pool.submit(answers, view, AFTER).result(60)
-            assert [kind for kind, right in told.items() if not right] == []
+            agreement = pool.submit(answers, view, AFTER).result(60)
+            assert [kind for kind, right in agreement.items() if not right] == []
 
 
 def test_views_of_a_store_that_keeps_nothing_apart_are_the_same_at_both_levels(store: KeyValueStore) -> None:
@@ -373,8 +373,8 @@ def test_readers_write_nothing(store: KeyValueStore, path: Path) -> None:
     with ThreadPoolExecutor(2) as pool:
         for level in IsolationLevel:
             shown = [*AFTER, (b"staged", b"1")] if level is UNCOMMITTED or not carries(store, ISOLATED) else AFTER
-            told = pool.submit(answers, store.read_only(level), shown).result(60)
-            assert all(told.values())
+            agreement = pool.submit(answers, store.read_only(level), shown).result(60)
+            assert all(agreement.values())
     assert contents(path) == before
 
 
@@ -431,12 +431,12 @@ def read_beside_rounds(
 
     Each has a view of its own, and reads at least once. Raises: what ``read`` raises.
     """
-    done = Event()
+    event = Event()
 
     def read_on() -> None:
         view = store.read_only(level)
         read(view)
-        while not done.is_set():
+        while not event.is_set():
             read(view)
 
     with ThreadPoolExecutor(readers) as pool:
@@ -447,6 +447,6 @@ def read_beside_rounds(
                     store.put(key, b"%d" % number)
                 store.commit()
         finally:
-            done.set()
+            event.set()
         for each in reading:
             each.result(60)

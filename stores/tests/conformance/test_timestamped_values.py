@@ -143,9 +143,9 @@ def test_bytes_without_a_time_name_their_key(store: KeyValueStore) -> None:
     view = times.read_only(IsolationLevel.READ_UNCOMMITTED).plain()
     reads: list[Callable[[], object]] = [lambda: times.get("key"), lambda: list(times.all()), lambda: view.get("key")]
     for read in reads:
-        with pytest.raises(SerdeMismatchError) as caught:
+        with pytest.raises(SerdeMismatchError) as error:
             read()
-        assert "b'key'" in str(caught.value)
+        assert "b'key'" in str(error.value)
     raw = TimestampedKeyValueStore(TimestampedKeyValue(BYTES, BYTES), StoreStaging(store))
     for found in (lambda: raw.get(b"key"), lambda: raw.get_many([b"key"]), lambda: list(raw.all())):
         with pytest.raises(SerdeMismatchError):
@@ -253,9 +253,9 @@ def test_a_lookup_of_bytes_with_times_answers_as_the_lookup_of_a_plain_store(sto
     times.commit()
     check()
     for refused in ("key-0", None, 5):
-        with pytest.raises(TypeError) as caught:
+        with pytest.raises(TypeError) as error:
             times.get(refused)  # type: ignore[arg-type]
-        assert store.name in str(caught.value)
+        assert store.name in str(error.value)
     times.close()
     with pytest.raises(StoreClosedError):
         times.get(b"key-2")

@@ -87,7 +87,7 @@ def test_there_is_always_an_open_transaction(store: KeyValueStore) -> None:
 
 def test_uncommitted_writes_show_to_no_reader_of_committed_data(store: KeyValueStore) -> None:
     """Not transactional: they show at once, to both levels."""
-    committed = store.read_only(IsolationLevel.READ_COMMITTED)
+    view = store.read_only(IsolationLevel.READ_COMMITTED)
     uncommitted = store.read_only(IsolationLevel.READ_UNCOMMITTED)
     apart = store.transactional
     writes: list[Callable[[], object]] = [
@@ -97,8 +97,8 @@ def test_uncommitted_writes_show_to_no_reader_of_committed_data(store: KeyValueS
     ]
     for write in writes:
         write()
-        assert committed.get(b"a") == (None if apart else b"1")
-        assert list(committed.all()) == ([] if apart else [(b"a", b"1")])
+        assert view.get(b"a") == (None if apart else b"1")
+        assert list(view.all()) == ([] if apart else [(b"a", b"1")])
         assert uncommitted.get(b"a") == b"1"
         assert list(uncommitted.reverse_all()) == [(b"a", b"1")]
         if write is not writes[-1]:
@@ -106,8 +106,8 @@ def test_uncommitted_writes_show_to_no_reader_of_committed_data(store: KeyValueS
             store.delete(b"a")
             assert uncommitted.get(b"a") is None
     store.commit()
-    assert committed.get_many([b"a", b"b"]) == [b"1", None]
-    assert list(committed.prefix_scan(b"a")) == list(committed.reverse_prefix_scan(b"a")) == [(b"a", b"1")]
+    assert view.get_many([b"a", b"b"]) == [b"1", None]
+    assert list(view.prefix_scan(b"a")) == list(view.reverse_prefix_scan(b"a")) == [(b"a", b"1")]
 
 
 def test_uncommitted_bytes_count_keys_and_values_and_an_overwrite_once(store: KeyValueStore) -> None:
@@ -231,9 +231,9 @@ def test_a_restore_is_refused_whole(store: KeyValueStore) -> None:
 def test_an_iterator_made_before_a_restore_does_not_show_it(store: KeyValueStore) -> None:
     store.put(b"a", b"1")
     store.commit()
-    held = store.all()
+    scan = store.all()
     store.restore([(b"a", b"2"), (b"b", b"2")], {})
-    assert list(held) == [(b"a", b"1")]
+    assert list(scan) == [(b"a", b"1")]
 
 
 def test_a_restore_leaves_the_position_alone(store: KeyValueStore) -> None:

@@ -97,10 +97,10 @@ def test_a_refused_value_changes_nothing_and_the_error_names_store_key_and_type(
         lambda: counts.put_if_absent("the key", refused),
     ]
     for write in writes:
-        with pytest.raises((TypeError, ValueError)) as caught:
+        with pytest.raises((TypeError, ValueError)) as error:
             write()
         for told in (counts.name, "the key", type(refused).__name__):
-            assert told in str(caught.value)
+            assert told in str(error.value)
     assert list(counts.all()) == []
     assert counts.store.approximate_num_uncommitted_bytes() == 0
 
@@ -113,9 +113,9 @@ def test_bytes_that_the_serde_never_writes_name_their_key(counts: TypedKeyValueS
         lambda: list(counts.all()),
         lambda: counts.delete("key"),
     ):
-        with pytest.raises(SerdeMismatchError) as caught:
+        with pytest.raises(SerdeMismatchError) as error:
             read()
-        assert "b'key'" in str(caught.value)
+        assert "b'key'" in str(error.value)
     assert counts.store.get(b"key") == b"short"
 
 
@@ -211,8 +211,8 @@ def test_a_store_is_not_opened_with_another_description(store: KeyValueStore, re
     if not again.keeps_marks:
         KeyValue(STR, INT64).over(again)
         return
-    with pytest.raises(StoreIncompatibleError) as caught:
+    with pytest.raises(StoreIncompatibleError) as error:
         KeyValue(STR, INT64).over(again)
-    assert "float64" in str(caught.value)
-    assert "int64" in str(caught.value)
+    assert "float64" in str(error.value)
+    assert "int64" in str(error.value)
     KeyValue(STR, FLOAT64).over(again).put("a", 1.5)

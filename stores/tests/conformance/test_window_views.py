@@ -172,9 +172,9 @@ def test_a_scan_is_of_one_moment_and_ends_however_fast_the_stream_time_moves(win
             windows.commit()
 
     with ThreadPoolExecutor(1) as pool:
-        asked = pool.submit(lambda: list(view.fetch(b"k", 0, 10_000)))
-        assert below.overtake(asked, write) > 5
-    assert 1 <= len(asked.result()) <= 2
+        future = pool.submit(lambda: list(view.fetch(b"k", 0, 10_000)))
+        assert below.overtake(future, write) > 5
+    assert 1 <= len(future.result()) <= 2
 
 
 FEW, MANY = 40, 400
@@ -267,9 +267,9 @@ def test_a_read_of_many_segments_is_made_once_however_often_the_writer_commits(
         writes = Writes(typed, later)
         for owner, name in ((Store, "_scan"), (Store, "_scan_many"), (StoreSnapshot, "_scan")):
             monkeypatch.setattr(owner, name, writes.before(getattr(owner, name)))
-        asked = pool.submit(lambda: [window for window, _ in ask(view)])
-        writes.serve(asked)
-        found = asked.result(60)
+        future = pool.submit(lambda: [window for window, _ in ask(view)])
+        writes.serve(future)
+        found = future.result(60)
     assert writes.served > 0
     # One moment: the first segments, without a gap.
     assert FEW <= len(found) <= FEW + writes.served
@@ -330,10 +330,10 @@ def test_a_lookup_of_many_keys_with_a_time_to_live_is_made_once(
     counted(StoreSnapshot)
     later = count(2)
     with ThreadPoolExecutor(1) as pool:
-        asked = pool.submit(lambda: [view.get_many(keys) for _ in range(3)])
-        while not asked.done():
+        future = pool.submit(lambda: [view.get_many(keys) for _ in range(3)])
+        while not future.done():
             typed.put(b"later", b"v", next(later))
             typed.commit()
-        for values in asked.result(60):
+        for values in future.result(60):
             assert [value and value.timestamp_ms for value in values] == [1] * len(keys)
     assert looked == [len(keys)] * 3

@@ -137,13 +137,13 @@ def test_a_write_after_delete_range_stays(store: KeyValueStore) -> None:
     store.commit()
     store.delete_range(b"2", b"6")
     store.put(b"4", b"new")
-    held = store.all()
+    scan = store.all()
     store.delete_range(b"7", b"8")
     store.put(b"8", b"new")
     assert [key for key, _ in store.all()] == [b"0", b"1", b"4", b"8"]
     store.commit()
     assert list(store.all()) == [(b"0", b"old"), (b"1", b"old"), (b"4", b"new"), (b"8", b"new")]
-    assert [key for key, _ in held] == [b"0", b"1", b"4", b"7", b"8"]
+    assert [key for key, _ in scan] == [b"0", b"1", b"4", b"7", b"8"]
 
 
 def test_get_many_keeps_the_order_and_repeats(store: KeyValueStore) -> None:
@@ -277,9 +277,9 @@ def test_a_view_says_that_it_only_reads(store: KeyValueStore) -> None:
             with pytest.raises(StoreError):
                 getattr(view, name)
             assert not hasattr(view, name)
-        with pytest.raises(AttributeError) as caught:
+        with pytest.raises(AttributeError) as error:
             view.pit()
-        assert not isinstance(caught.value, StoreError)
+        assert not isinstance(error.value, StoreError)
 
 
 @pytest.mark.parametrize(

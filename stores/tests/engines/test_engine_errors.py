@@ -58,9 +58,9 @@ def test_a_commit_says_whether_it_can_be_tried_again(
         store.put(b"key", b"2")
         whole = getattr(store.staging.engine, handle)
         setattr(store.staging.engine, handle, Instead(whole, call, given, error))
-        with pytest.raises(CommitFailedError) as failed:
+        with pytest.raises(CommitFailedError) as failure:
             store.commit()
-        assert failed.value.reopen is reopen
+        assert failure.value.reopen is reopen
         setattr(store.staging.engine, handle, whole)
         assert store.approximate_num_uncommitted_bytes() == 4
         assert store.read_only().get(b"key") == b"1"

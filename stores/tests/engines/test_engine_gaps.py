@@ -102,8 +102,8 @@ def test_reading_a_truncated_lmdb_ends_the_process(path: Path) -> None:
     with open(file, "r+b") as opened_file:
         opened_file.truncate(file.stat().st_size // 2)
     script = "import lmdb, sys; print(sum(1 for _ in lmdb.open(sys.argv[1]).begin().cursor()))"
-    done = subprocess.run([sys.executable, "-c", script, str(path)], capture_output=True, timeout=60, check=False)
-    assert done.returncode < 0
+    process = subprocess.run([sys.executable, "-c", script, str(path)], capture_output=True, timeout=60, check=False)
+    assert process.returncode < 0
 
 
 def test_lmdb_creates_an_empty_database_in_place_of_a_removed_one(path: Path) -> None:

@@ -73,11 +73,11 @@ def test_a_full_disk_is_distinguished_from_a_full_map(path: Path, monkeypatch: p
         store.put(b"key", b"value")
         store.commit({LOG: 1})
         store.put_all([(b"%06d" % number, b"v" * 1000) for number in range(300)])
-        with monkeypatch.context() as patched:
-            patched.setattr(shutil, "disk_usage", lambda _: Usage())
-            with pytest.raises(CommitFailedError) as failed:
+        with monkeypatch.context() as patch:
+            patch.setattr(shutil, "disk_usage", lambda _: Usage())
+            with pytest.raises(CommitFailedError) as error:
                 store.commit({LOG: 2})
-        assert not failed.value.reopen
+        assert not error.value.reopen
         assert store.committed_offset(LOG) == 1
         assert store.approximate_num_uncommitted_bytes() == 300 * 1006
         store.commit({LOG: 2})

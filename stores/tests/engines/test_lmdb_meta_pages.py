@@ -59,9 +59,9 @@ def killed(path: Path, *, lacking: bool, commits: int, backend: str = BACKENDS[0
     with open_store(backend, path) as store:
         for number in range(1, commits):
             commit(store, number)
-        with pytest.MonkeyPatch.context() as patched:
+        with pytest.MonkeyPatch.context() as patch:
             if lacking:
-                patched.setattr(Checksums, "note", lambda self, transaction_id: None)
+                patch.setattr(Checksums, "note", lambda self, transaction_id: None)
             commit(store, commits)
             shutil.copytree(path, copy)
     try:
@@ -208,8 +208,8 @@ def test_a_commit_whose_checksum_can_not_be_written_is_kept_and_the_next_one_wai
 
     with open_store(backend, path) as store:
         commit(store, 1)
-        with monkeypatch.context() as patched:
-            patched.setattr(os, "pwrite", refuse)
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "pwrite", refuse)
             commit(store, 2)
             with pytest.raises(CommitFailedError):
                 commit(store, 3)

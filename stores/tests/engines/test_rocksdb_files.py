@@ -139,10 +139,10 @@ store.close()
 def test_a_kill_between_the_families_while_the_store_is_closed_leaves_both_of_one_commit(path: Path) -> None:
     """Closing the handle of a family flushes that family alone."""
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-    ended = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", _CLOSE_AND_DIE, INDEXED, str(path)], env=environment, timeout=60, check=False
     )
-    assert ended.returncode == -signal.SIGKILL
+    assert process.returncode == -signal.SIGKILL
     with open_store(INDEXED, path) as store:
         assert (store.get(b"key"), store.committed_offset(LOG)) == (b"value", 41)
 
@@ -155,7 +155,7 @@ def test_a_put_leaves_the_engine_alone_and_a_commit_is_one_write(path: Path, mon
         with open_store(backend, path.with_name(backend)) as store:
             assert isinstance(store, Store)
             engine = type(store.staging.engine)
-            with monkeypatch.context() as counted:
+            with monkeypatch.context() as patch:
                 for name in ("put", "write", "persist", "sync"):
                     original = getattr(engine, name)
 
@@ -164,7 +164,7 @@ def test_a_put_leaves_the_engine_alone_and_a_commit_is_one_write(path: Path, mon
                         assert callable(_original)
                         _original(*given, **named)
 
-                    counted.setattr(engine, name, call)
+                    patch.setattr(engine, name, call)
                 for number in range(100):
                     store.put(b"%d" % number, b"v")
                 store.delete_range(b"5", b"6")

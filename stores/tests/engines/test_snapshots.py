@@ -79,10 +79,10 @@ def test_a_snapshot_that_was_begun_before_a_commit_is_not_shared_after_it() -> N
     with ThreadPoolExecutor(2) as pool:
         during = pool.submit(snapshots.acquire)
         assert begun.wait(30)
-        ended = pool.submit(commit)
-        wait([ended], 0.1)
+        future = pool.submit(commit)
+        wait([future], 0.1)
         go_on.set()
-        ended.result(30)
+        future.result(30)
         assert during.result(30).reading == 0
     assert snapshots.acquire().reading == 1
 

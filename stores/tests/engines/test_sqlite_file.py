@@ -58,9 +58,9 @@ def test_a_mode_that_is_not_taken_is_an_error(tmp_path: Path, monkeypatch: pytes
         connection = sqlite3.connect(database)
         assert connection.execute("pragma journal_mode = delete").fetchone() == ("delete",)
         connection.close()
-    with monkeypatch.context() as patched:
+    with monkeypatch.context() as patch:
         for module in ("engines.sqlite.engine", "changelog.log_file", "changelog.schema"):
-            patched.setattr(f"stores.{module}.connect", partial(Deaf, pragma))
+            patch.setattr(f"stores.{module}.connect", partial(Deaf, pragma))
         with pytest.raises(StoreUnavailableError):
             open_store(BACKEND, tmp_path / "store", durability=Durability.PROCESS)
         with pytest.raises(ChangelogError):
@@ -111,9 +111,9 @@ def test_an_opening_that_does_not_end_is_interrupted_and_counts_as_damage(
     original = getattr(SqliteEngine, called)
 
     def hurried(*given: Any) -> Any:
-        with monkeypatch.context() as patched:
-            patched.setattr(sqlite, "OPENING_S", -1.0)
-            patched.setattr(sqlite, "STEPS_PER_LOOK", 1)
+        with monkeypatch.context() as patch:
+            patch.setattr(sqlite, "OPENING_S", -1.0)
+            patch.setattr(sqlite, "STEPS_PER_LOOK", 1)
             return original(*given[called == "open" :])
 
     monkeypatch.setattr(SqliteEngine, called, classmethod(hurried) if called == "open" else hurried)
@@ -195,8 +195,8 @@ def test_a_log_that_the_disk_refuses_to_keep_is_not_gone_on_with(
             raise OSError(errno.EIO, "the disk refuses")
         fsync(descriptor)
 
-    with monkeypatch.context() as patched:
-        patched.setattr(os, "fsync", refuse)
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", refuse)
         with pytest.raises(error):
             opened()
     with opened():

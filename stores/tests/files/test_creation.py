@@ -177,8 +177,8 @@ def test_a_disk_that_refuses_when_a_store_is_closed_is_reported_and_the_store_gi
     store = open_store("sqlite", path)
     store.put(b"key", b"value")
     store.commit()
-    with monkeypatch.context() as broken:
-        broken.setattr(os, call, refuse)
+    with monkeypatch.context() as patch:
+        patch.setattr(os, call, refuse)
         with pytest.raises(StoreUnavailableError):
             store.close()
     assert not store.is_open
@@ -212,8 +212,8 @@ def test_a_store_that_could_not_be_synced_once_is_not_trusted_after_power_loss(
     store = open_store("lmdb", path, durability=Durability.PROCESS)
     store.put(b"key", b"value")
     store.commit()
-    with monkeypatch.context() as broken:
-        broken.setattr(os, "fsync", refuse)
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", refuse)
         with pytest.raises(StoreUnavailableError):
             store.close()
     for _ in range(2):
@@ -234,8 +234,8 @@ def test_a_store_that_was_killed_and_could_not_be_synced_by_the_next_is_not_trus
         process.call("open", "lmdb-indexed-batch", path, Durability.PROCESS, {})
         process.call("put", b"key", b"value")
         process.call("commit")
-    with monkeypatch.context() as broken:
-        broken.setattr(directory, "sync_tree", refuse)
+    with monkeypatch.context() as patch:
+        patch.setattr(directory, "sync_tree", refuse)
         with pytest.raises(StoreUnavailableError):
             # A level that promises more: opening syncs what that process wrote.
             open_store("lmdb", path, durability=Durability.DISK)

@@ -292,9 +292,9 @@ def test_a_newer_store_is_refused_and_nothing_of_it_is_touched(path: Path, steps
     assert read_identity(path).format_version == present_version()
     steps.pop()
     before = contents(path)
-    with pytest.raises(StoreTooNewError) as refused:
+    with pytest.raises(StoreTooNewError) as error:
         open_store(BACKEND, path)
-    assert str(path) in str(refused.value)
+    assert str(path) in str(error.value)
     assert contents(path) == before
     wipe(path)
     open_store(BACKEND, path).close()

@@ -93,8 +93,8 @@ def test_a_lock_whose_file_can_not_be_mapped_is_held_by_its_descriptor(
             return (1 << 8 * ctypes.sizeof(ctypes.c_void_p)) - 1
 
     file = tmp_path / "lock"
-    with monkeypatch.context() as patched:
-        patched.setattr(locks, "_LIBC", Full)
+    with monkeypatch.context() as patch:
+        patch.setattr(locks, "_LIBC", Full)
         lock = FileLock(take(file))
     with pytest.raises(StoreLockedError):
         take(file)

@@ -188,8 +188,8 @@ def test_a_mark_whose_syncs_were_not_ended_is_written_again(path: Path, monkeypa
 def test_a_mark_with_another_note_is_written_again(path: Path, note: bytes) -> None:
     killed(path, LMDB, Durability.CHANGELOG)
     mark = (path / "open").read_bytes()
-    kept = json.loads(mark)["synced"].encode()
-    (path / "open").write_bytes(mark.replace(kept, json.dumps(note.decode().ljust(len(kept))).encode()[1:-1]))
+    value = json.loads(mark)["synced"].encode()
+    (path / "open").write_bytes(mark.replace(value, json.dumps(note.decode().ljust(len(value))).encode()[1:-1]))
     with syncs() as synced, reopened(path, LMDB, Durability.CHANGELOG):
         assert {"open.new", path.name} <= set(synced)
 

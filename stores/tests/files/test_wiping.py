@@ -77,8 +77,8 @@ def test_a_wiping_that_is_cut_short_leaves_no_part_of_the_store(path: Path) -> N
 
     for cut in range(16):
         removed.clear()
-        with pytest.MonkeyPatch.context() as patched, suppress(KeyboardInterrupt):
-            patched.setattr(creation, "remove", killed)
+        with pytest.MonkeyPatch.context() as patch, suppress(KeyboardInterrupt):
+            patch.setattr(creation, "remove", killed)
             wipe(path)
         assert not creation.is_complete(path)
         with open_store("lmdb", path) as store:
@@ -111,8 +111,8 @@ def test_a_disk_that_refuses_a_wipe_is_reported_and_the_lock_given_back(
     path: Path, monkeypatch: pytest.MonkeyPatch, call: str
 ) -> None:
     open_store("sqlite", path).close()
-    with monkeypatch.context() as broken:
-        broken.setattr(os, call, refuse)
+    with monkeypatch.context() as patch:
+        patch.setattr(os, call, refuse)
         with pytest.raises(StoreUnavailableError):
             wipe(path)
     open_store("sqlite", path).close()
@@ -203,9 +203,9 @@ def hiding(monkeypatch: pytest.MonkeyPatch, prefix: str) -> Iterator[None]:
         if descriptor in hidden:
             unlink(hidden.pop(descriptor))
 
-    with monkeypatch.context() as patched:
-        patched.setattr(os, "unlink", unlink_or_hide)
-        patched.setattr(os, "close", close_and_remove)
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "unlink", unlink_or_hide)
+        patch.setattr(os, "close", close_and_remove)
         yield
 
 
@@ -223,8 +223,8 @@ def test_a_wipe_where_removed_files_are_hidden_while_they_are_open_removes_the_f
 def test_a_creation_that_fails_where_removed_files_are_hidden_leaves_nothing(
     path: Path, monkeypatch: pytest.MonkeyPatch, prefix: str
 ) -> None:
-    with hiding(monkeypatch, prefix), monkeypatch.context() as patched, pytest.raises(StoreUnavailableError):
-        patched.setattr("stores.files.creation.sync_tree", refused_sync)
+    with hiding(monkeypatch, prefix), monkeypatch.context() as patch, pytest.raises(StoreUnavailableError):
+        patch.setattr("stores.files.creation.sync_tree", refused_sync)
         open_store("lmdb-indexed-batch", path)
     assert not path.exists()
 

@@ -50,9 +50,9 @@ def committed_outputs(address: str, at_least: int) -> list[list[tuple[bytes, byt
     command = [sys.executable, "-c", _READ, address, str(len(INPUTS))]
     deadline = time.monotonic() + _DEADLINE_S
     while True:
-        read = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
-        assert read.returncode == 0, read.stderr
-        outputs = [[(key.encode(), value.encode()) for key, value in pairs] for pairs in json.loads(read.stdout)]
+        process = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+        assert process.returncode == 0, process.stderr
+        outputs = [[(key.encode(), value.encode()) for key, value in pairs] for pairs in json.loads(process.stdout)]
         if sum(map(len, outputs)) >= at_least or time.monotonic() > deadline:
             return outputs
         time.sleep(0.1)

@@ -62,15 +62,15 @@ def test_an_open_task_knows_the_offset_of_its_last_committed_record_and_reads_no
     with (
         changelog(tmp_path) as log,
         counting_task(tmp_path, log, process=raising_at(poisoned, write_unevenly)) as task,
-        IndependentReader(broker, LEFT) as left,
+        IndependentReader(broker, LEFT) as reader,
         IndependentReader(broker, RIGHT) as right,
     ):
         assert offsets_without_files(tmp_path, task) == {LEFT: None, RIGHT: None}
         task.run(2, commit=True)
         assert right.records() == []
-        assert offsets_without_files(tmp_path, task) == {LEFT: left.await_records(2)[-1].offset, RIGHT: None}
+        assert offsets_without_files(tmp_path, task) == {LEFT: reader.await_records(2)[-1].offset, RIGHT: None}
         task.run(4, commit=True)
-        committed = {LEFT: left.await_records(6)[-1].offset, RIGHT: right.await_records(2)[-1].offset}
+        committed = {LEFT: reader.await_records(6)[-1].offset, RIGHT: right.await_records(2)[-1].offset}
         assert committed[LEFT] > 5
         assert offsets_without_files(tmp_path, task) == committed
         task.run(2)
@@ -80,7 +80,7 @@ def test_an_open_task_knows_the_offset_of_its_last_committed_record_and_reads_no
         assert offsets_without_files(tmp_path, task) == committed
         poisoned.clear()
         task.run(commit=True)
-        committed = {LEFT: left.await_records(12)[-1].offset, RIGHT: right.await_records(4)[-1].offset}
+        committed = {LEFT: reader.await_records(12)[-1].offset, RIGHT: right.await_records(4)[-1].offset}
         assert offsets_without_files(tmp_path, task) == committed
     assert StateDirectory(tmp_path / "state").offsets(TASK) == committed
     with changelog(tmp_path) as log, counting_task(tmp_path, log, process=write_unevenly) as task:
@@ -123,8 +123,8 @@ def test_an_unknown_offset_counts_as_nothing_and_a_sum_ends_at_its_bound(tmp_pat
     state = StateDirectory(tmp_path / "state")
     with changelog(tmp_path) as log, counting_task(tmp_path, log, process=write_left) as task:
         task.run(commit=True)
-        with IndependentReader(broker, LEFT) as left:
-            last = left.await_records(len(KEYS))[-1].offset
+        with IndependentReader(broker, LEFT) as reader:
+            last = reader.await_records(len(KEYS))[-1].offset
         offsets = task.changelog_offsets()
         assert offsets == {LEFT: last, RIGHT: None}
         assert offset_sum(offsets) == state.offset_sums({TASK: offsets})[TASK] == last

@@ -161,9 +161,9 @@ REFUSED = error("_AUTHENTICATION", "SASL PLAIN mechanism handshake failed: Local
 
 def test_a_connection_that_is_refused_before_the_first_answer_is_an_error_at_once(client: Client) -> None:
     client.failure = REFUSED
-    with pytest.raises(ChangelogError) as raised:
+    with pytest.raises(ChangelogError) as error:
         cluster_over(client)
-    assert not isinstance(raised.value, ChangelogTimeoutError)
+    assert not isinstance(error.value, ChangelogTimeoutError)
     assert client.clock.now < TIMEOUT_S / 2
 
 
@@ -171,9 +171,9 @@ def test_a_connection_that_is_refused_after_answers_is_tried_again_until_the_tim
     cluster = cluster_over(client)
     client.failure = error("_TIMED_OUT")
     client.on_error(REFUSED)
-    with pytest.raises(ChangelogTimeoutError) as raised:
+    with pytest.raises(ChangelogTimeoutError) as failure:
         cluster.topics()
-    assert "SASL" in str(raised.value)
+    assert "SASL" in str(failure.value)
     assert client.clock.now >= TIMEOUT_S
     client.failure = REFUSED
     with pytest.raises(ChangelogTimeoutError):
@@ -181,18 +181,18 @@ def test_a_connection_that_is_refused_after_answers_is_tried_again_until_the_tim
     client.failure = None
     assert cluster.topics() == {}
     client.failure = error("_TIMED_OUT")
-    with pytest.raises(ChangelogTimeoutError) as raised:
+    with pytest.raises(ChangelogTimeoutError) as failure:
         cluster.topics()
-    assert "SASL" not in str(raised.value)
+    assert "SASL" not in str(failure.value)
 
 
 def test_a_permission_that_is_refused_after_answers_is_an_error_at_once(client: Client) -> None:
     cluster = cluster_over(client)
     assert cluster.topics() == {}
     client.failure = error("TOPIC_AUTHORIZATION_FAILED")
-    with pytest.raises(ChangelogError) as raised:
+    with pytest.raises(ChangelogError) as failure:
         cluster.topics()
-    assert not isinstance(raised.value, ChangelogTimeoutError)
+    assert not isinstance(failure.value, ChangelogTimeoutError)
     assert client.clock.now <= TIMEOUT_S
 
 

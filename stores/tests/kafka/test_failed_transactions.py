@@ -98,9 +98,9 @@ def test_a_transaction_in_which_the_client_has_failed_is_aborted_and_the_next_on
 ) -> None:
     clients = Clients()
     clients.made[0].errors[call] = error(name, **traits)
-    with pytest.raises(ChangelogError) as raised:
+    with pytest.raises(ChangelogError) as failure:
         clients.producer.commit()
-    assert isinstance(raised.value, ChangelogTimeoutError) == (name != "MSG_SIZE_TOO_LARGE")
+    assert isinstance(failure.value, ChangelogTimeoutError) == (name != "MSG_SIZE_TOO_LARGE")
     clients.producer.abort()
     assert len(clients.made) == 2
     # A producer that was fenced learns it here, before its new client fences the other one.

@@ -178,6 +178,6 @@ def test_credentials_for_a_broker_that_takes_none_are_an_error_without_the_secre
         "sasl.username": "shop",
         "sasl.password": "correct-horse-battery",
     }
-    with pytest.raises(ChangelogError) as raised:
+    with pytest.raises(ChangelogError) as error:
         KafkaChangelog(settings, timeout_s=3)
-    assert "correct-horse-battery" not in f"{raised.value!r} {raised.value.__context__!r}"
+    assert "correct-horse-battery" not in f"{error.value!r} {error.value.__context__!r}"

@@ -148,30 +148,30 @@ def test_wrong_credentials_are_refused_at_once_with_advice_and_without_the_secre
     guarded: Broker, way: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     wrong = settings_of(guarded, way, WRONG, debug="all")
-    with caplog.at_level(logging.DEBUG), pytest.raises(ChangelogError, match="credentials") as raised:
+    with caplog.at_level(logging.DEBUG), pytest.raises(ChangelogError, match="credentials") as error:
         KafkaChangelog(wrong, timeout_s=120)
-    assert not isinstance(raised.value, ChangelogTimeoutError)
-    assert f"127.0.0.1:{guarded.ports[way]}" in str(raised.value)
-    assert WRONG not in everything(raised.value) + caplog.text
+    assert not isinstance(error.value, ChangelogTimeoutError)
+    assert f"127.0.0.1:{guarded.ports[way]}" in str(error.value)
+    assert WRONG not in everything(error.value) + caplog.text
 
 
 def test_a_wrong_mechanism_is_refused(guarded: Broker) -> None:
-    with pytest.raises(ChangelogError, match="mechanism") as raised:
+    with pytest.raises(ChangelogError, match="mechanism") as error:
         KafkaChangelog(settings_of(guarded, "SCRAM", **{"sasl.mechanism": "PLAIN"}), timeout_s=120)
-    assert MARKER not in everything(raised.value)
+    assert MARKER not in everything(error.value)
 
 
 def test_the_wrong_password_of_a_key_is_an_invalid_setting_without_the_password(guarded: Broker) -> None:
-    with pytest.raises(ConfigError) as raised:
+    with pytest.raises(ConfigError) as error:
         KafkaChangelog(settings_of(guarded, "TLS", WRONG), timeout_s=120)
-    assert WRONG not in everything(raised.value)
+    assert WRONG not in everything(error.value)
 
 
 def test_a_broker_with_another_certificate_is_refused(guarded: Broker) -> None:
     stranger = str(guarded.data.parent / "stranger.crt")
-    with pytest.raises(ChangelogError, match="certificates") as raised:
+    with pytest.raises(ChangelogError, match="certificates") as error:
         KafkaChangelog(settings_of(guarded, "TLS", **{"ssl.ca.location": stranger}), timeout_s=120)
-    assert not isinstance(raised.value, ChangelogTimeoutError)
+    assert not isinstance(error.value, ChangelogTimeoutError)
 
 
 def test_a_client_with_another_certificate_is_refused(guarded: Broker) -> None:
@@ -180,6 +180,6 @@ def test_a_client_with_another_certificate_is_refused(guarded: Broker) -> None:
         "ssl.certificate.location": str(folder / "stranger.crt"),
         "ssl.key.location": str(folder / "stranger.key"),
     }
-    with pytest.raises(ChangelogError, match="certificates") as raised:
+    with pytest.raises(ChangelogError, match="certificates") as error:
         KafkaChangelog(settings_of(guarded, "TLS", **changes), timeout_s=120)
-    assert MARKER not in everything(raised.value)
+    assert MARKER not in everything(error.value)

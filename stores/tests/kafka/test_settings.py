@@ -80,9 +80,9 @@ def test_without_a_broker_the_error_names_the_address_and_no_secret(caplog: pyte
         "sasl.username": "shop",
         "sasl.password": SECRET,
     }
-    with caplog.at_level(logging.DEBUG), pytest.raises(ChangelogTimeoutError, match=r"127\.0\.0\.1:9") as raised:
+    with caplog.at_level(logging.DEBUG), pytest.raises(ChangelogTimeoutError, match=r"127\.0\.0\.1:9") as error:
         KafkaChangelog(settings, timeout_s=0.2)
-    assert SECRET not in f"{raised.value!r} {raised.value.__cause__!r} {raised.value.__context__!r} {caplog.text}"
+    assert SECRET not in f"{error.value!r} {error.value.__cause__!r} {error.value.__context__!r} {caplog.text}"
 
 
 @pytest.mark.parametrize("expires", [False, True])

@@ -46,14 +46,14 @@ def test_readers_of_committed_data_see_a_record_after_one_commit_interval(
     delays_ms: list[int] = []
     with (
         changelog(tmp_path) as log,
-        IndependentReader(broker, OUTPUT) as committed,
+        IndependentReader(broker, OUTPUT) as reader,
         IndependentReader(broker, OUTPUT, "read_uncommitted") as uncommitted,
         counting_task(tmp_path, log, process=forward_count, commit_interval_ms=given, clock=clock) as task,
     ):
         view = task.store("left", IsolationLevel.READ_COMMITTED)
 
         def check_visible(keys: list[int]) -> None:
-            assert committed.pairs() == expected_outputs(keys)
+            assert reader.pairs() == expected_outputs(keys)
             with view.all() as pairs:
                 assert dict(pairs) == expected_state(keys)
 
@@ -65,7 +65,7 @@ def test_readers_of_committed_data_see_a_record_after_one_commit_interval(
             uncommitted.await_records(number)
             if number % RECORDS_PER_INTERVAL == 0:
                 visible = number
-                committed.await_records(visible)
+                reader.await_records(visible)
                 delays_ms += [clock.now_ms - since_ms for since_ms in waiting_since_ms]
                 waiting_since_ms.clear()
             check_visible(KEYS[:visible])
@@ -81,5 +81,5 @@ def test_readers_of_committed_data_see_a_record_after_one_commit_interval(
         check_visible(KEYS)
         clock.advance(1)
         assert task.run() == 0
-        committed.await_records(len(KEYS + LATE))
+        reader.await_records(len(KEYS + LATE))
         check_visible(KEYS + LATE)

@@ -229,9 +229,9 @@ def test_a_fence_that_is_reported_late_is_a_fence(*, raises: bool) -> None:
 
 def test_a_fatal_error_that_is_never_reported_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("stores.changelog.kafka.writer._REPORT_S", 0.0)
-    with pytest.raises(ChangelogError) as raised:
+    with pytest.raises(ChangelogError) as error:
         writer_with(None).append(COMMIT_REQUEST)
-    assert not isinstance(raised.value, ProducerFencedError)
+    assert not isinstance(error.value, ProducerFencedError)
 
 
 class ConnectingClient:

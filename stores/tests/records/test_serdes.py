@@ -228,9 +228,9 @@ def test_none_is_no_value_of_a_type_that_allows_it(kind: Any) -> None:
 def test_bytes_of_another_type_name_their_key(kind: Any) -> None:
     with KeyValue(STR, kind(Order)).over(open_store("memory-indexed-batch", "unused")) as store:
         store.store.put(b"key", kind(Parcel).serialize(Parcel(1.5)))
-        with pytest.raises(SerdeMismatchError) as caught:
+        with pytest.raises(SerdeMismatchError) as error:
             store.get("key")
-        assert "b'key'" in str(caught.value)
+        assert "b'key'" in str(error.value)
 
 
 def test_a_store_of_one_type_is_not_opened_with_another_unless_the_name_is_kept(kind: Any) -> None:

@@ -245,11 +245,11 @@ def test_a_put_that_is_refused_leaves_the_stream_time(path: Path) -> None:
         store = open_store(backend, path.with_name(backend))
         with KIND.over(store) as windows:
             windows.put("a", b"1", 100)
-            with pytest.raises((StoreError, ValueError)) as refused:
+            with pytest.raises((StoreError, ValueError)) as error:
                 windows.put("a" * store.max_key_bytes, b"1", 5_000)
-            if isinstance(refused.value, ValueError):
+            if isinstance(error.value, ValueError):
                 for named in (repr(store.name), str(store.max_key_bytes), str(store.max_key_bytes + 17)):
-                    assert named in str(refused.value)
+                    assert named in str(error.value)
             windows.put("b", b"1", 90)
             assert windows.fetch_one("b", 90) == b"1"
             assert windows.fetch_one("a", 100) == b"1"

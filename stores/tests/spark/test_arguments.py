@@ -87,9 +87,9 @@ def test_a_package_that_executors_lack_is_refused_by_its_name_and_that_of_the_va
     monkeypatch.setattr("stores.spark.arguments._MODULES", ("json", "no_such_package"))
     context = Context("spark://host:7077", "python3")
     for _ in range(2):
-        with pytest.raises(ConfigError) as raised:
+        with pytest.raises(ConfigError) as error:
             prepared(context)
-        assert all(name in str(raised.value) for name in ("no_such_package", VARIABLE, "'python3'"))
+        assert all(name in str(error.value) for name in ("no_such_package", VARIABLE, "'python3'"))
     assert context.jobs == 2
 
 
@@ -102,9 +102,9 @@ def test_a_package_that_executors_lack_is_refused_by_its_name_and_that_of_the_va
     ],
 )
 def test_a_python_that_does_not_start_or_fit_is_refused_with_what_spark_says(text: str) -> None:
-    with pytest.raises(ConfigError) as raised:
+    with pytest.raises(ConfigError) as error:
         prepared(Context("spark://host:7077", "python9", RuntimeError(text)))
-    shown = str(raised.value)
+    shown = str(error.value)
     assert VARIABLE in shown
     assert "more" not in shown
     assert any(word in shown for word in ("Cannot run program", "PYTHON_VERSION_MISMATCH", "something else"))

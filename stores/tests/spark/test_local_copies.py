@@ -197,10 +197,10 @@ def test_a_repeated_batch_whose_output_is_declared_otherwise_is_refused(tmp_path
     query_plan = plan(tmp_path)
     compute(query_plan, 0)
     turned = OUTPUT.set(1, OUTPUT.field(1).with_name("total"))
-    with pytest.raises(StoreIncompatibleError) as raised:
+    with pytest.raises(StoreIncompatibleError) as error:
         compute(replace(query_plan, output=turned), 0)
-    assert "count" in str(raised.value)
-    assert "total" in str(raised.value)
+    assert "count" in str(error.value)
+    assert "total" in str(error.value)
     assert compute(query_plan, 0) == expected_rows(0)
 
 

@@ -157,9 +157,9 @@ def test_an_exception_names_task_partition_offset_and_key_and_commits_nothing(tm
         if record.offset == 7:
             raise ZeroDivisionError
 
-    with pytest.raises(ZeroDivisionError) as raised:
+    with pytest.raises(ZeroDivisionError) as error:
         run(record_plan(tmp_path, broken), 0, records()[:20])
-    notes = " ".join(raised.value.__notes__)
+    notes = " ".join(error.value.__notes__)
     for part in ("Task 0_0", "offset 7 of in-0", repr(records()[7].key), "batch 0"):
         assert part in notes
     seen: list[Any] = []

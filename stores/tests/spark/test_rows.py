@@ -22,9 +22,9 @@ def note_of(folder: Path, process: Callable[[Rows, Context], Any]) -> str:
     names = ["tail no.", "class", PARTITION_COLUMN]
     batch = pa.record_batch([pa.array(["N1", "N2"]), pa.array([7, 8]), pa.array([0, 0])], names)
     query_plan = plan(folder, process, key=("tail no.", "class"))
-    with pytest.raises(ZeroDivisionError) as raised:
+    with pytest.raises(ZeroDivisionError) as error:
         list(task.run(query_plan, Batch(0, 0, QUERY), iter([batch])))
-    [note] = raised.value.__notes__
+    [note] = error.value.__notes__
     return note
 
 
@@ -84,15 +84,15 @@ def test_batches_are_joined_whatever_their_columns_order(monkeypatch: pytest.Mon
     ],
 )
 def test_a_null_that_is_declared_as_none_is_named_by_its_row_and_column(rows: list[Any]) -> None:
-    with pytest.raises(ConfigError) as raised:
+    with pytest.raises(ConfigError) as error:
         list(output_batches(rows, LISTS))
-    assert "row 3" in str(raised.value)
-    assert "'of'" in str(raised.value)
+    assert "row 3" in str(error.value)
+    assert "'of'" in str(error.value)
 
 
 def test_a_value_of_a_batch_that_does_not_fit_is_named_by_its_row_and_column() -> None:
     wrong = pa.record_batch([pa.array(["a", "b", "c", "d"]), pa.array(["1", "2", "many", "more"])], ["name", "n"])
-    with pytest.raises(ConfigError) as raised:
+    with pytest.raises(ConfigError) as error:
         list(output_batches([("first", 1), wrong], SCHEMA))
-    assert "row 4" in str(raised.value)
-    assert "'n'" in str(raised.value)
+    assert "row 4" in str(error.value)
+    assert "'n'" in str(error.value)

@@ -168,9 +168,9 @@ def test_a_function_that_raises_commits_nothing_and_names_the_row(tmp_path: Path
 
     query_plan = plan(tmp_path)
     compute(query_plan, 0)
-    with pytest.raises(ZeroDivisionError) as raised:
+    with pytest.raises(ZeroDivisionError) as error:
         compute(replace(query_plan, process=broken), 1)
-    [note] = raised.value.__notes__
+    [note] = error.value.__notes__
     assert repr(events(1)[8]) in note
     assert "9" in note
     assert compute(query_plan, 1) == expected_rows(1)
@@ -184,11 +184,11 @@ def test_a_row_that_does_not_fit_is_refused_and_commits_nothing(tmp_path: Path, 
         yield "N1", 1
         yield row
 
-    with pytest.raises(ConfigError) as raised:
+    with pytest.raises(ConfigError) as error:
         compute(plan(tmp_path, unfit), 0)
-    assert "row 2" in str(raised.value)
+    assert "row 2" in str(error.value)
     if isinstance(row, (tuple, dict)):
-        assert "count" in str(raised.value)
+        assert "count" in str(error.value)
     assert compute(plan(tmp_path), 0) == expected_rows(0)
 
 

@@ -99,9 +99,9 @@ def test_timers_of_a_batch_that_failed_fire_in_the_next_attempt(tmp_path: Path) 
         raise ZeroDivisionError
 
     compute(timed(tmp_path, registers, fires), 0, ["a@7", "b@8"])
-    with pytest.raises(ZeroDivisionError) as raised:
+    with pytest.raises(ZeroDivisionError) as error:
         compute(timed(tmp_path, registers, fails), 1, ["c@9"])
-    notes = " ".join(raised.value.__notes__)
+    notes = " ".join(error.value.__notes__)
     assert "7 ms" in notes
     assert "'a'" in notes
     assert "c@9" not in notes

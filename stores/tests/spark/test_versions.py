@@ -37,22 +37,22 @@ def test_a_version_that_some_partitions_lack_is_repeated_first(tmp_path: Path, r
     log, last = log_at(tmp_path, *reached), max(reached)
     assert next_version(log, last) == (last, True)
     for wanted in (None, last + 1, last - 1):
-        with pytest.raises(StoreError) as raised:
+        with pytest.raises(StoreError) as error:
             next_version(log, wanted)
-        assert f"version={last} " in str(raised.value)
+        assert f"version={last} " in str(error.value)
 
 
 def test_partitions_that_are_further_apart_were_brought_back_from_different_copies(tmp_path: Path) -> None:
     log = log_at(tmp_path, 1, 3)
     for wanted in (None, 3, 4):
-        with pytest.raises(StoreError) as raised:
+        with pytest.raises(StoreError) as error:
             next_version(log, wanted)
-        assert "versions 1 to 3" in str(raised.value)
+        assert "versions 1 to 3" in str(error.value)
 
 
 def test_the_state_of_a_query_is_continued_by_a_job_only_if_it_names_the_version(tmp_path: Path) -> None:
     log = log_at(tmp_path, 1, 1, query="q")
-    with pytest.raises(StoreIncompatibleError) as raised:
+    with pytest.raises(StoreIncompatibleError) as error:
         next_version(log, None)
-    assert "q" in str(raised.value)
+    assert "q" in str(error.value)
     assert next_version(log, 2) == (2, False)

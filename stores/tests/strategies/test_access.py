@@ -51,8 +51,8 @@ def staged(path: Path) -> KeyValueStore:
 
 def test_the_writer_goes_on_with_other_stores_after_another_thread_has_closed_one(tmp_path: Path) -> None:
     """The mutex of LMDB's transaction is a thread's own: in the wrong hands it ends the process later."""
-    ended = subprocess.run([sys.executable, "-P", "-c", _SCRIPT, str(tmp_path)], check=False, timeout=60)
-    assert ended.returncode == 0
+    process = subprocess.run([sys.executable, "-P", "-c", _SCRIPT, str(tmp_path)], check=False, timeout=60)
+    assert process.returncode == 0
 
 
 def test_a_store_closed_by_another_thread_is_free_once_its_writer_has_come_by(tmp_path: Path) -> None:

@@ -305,9 +305,9 @@ def test_the_staging_store_is_emptied_by_each_end_of_a_transaction(
 
 def test_a_marker_can_be_read_by_a_person(path: Path) -> None:
     crash(path, marker.MARKER_SYNCED, Durability.PROCESS, AT_ONCE)
-    told = json.loads((path / "commit").read_text().split("\n")[1])
-    assert told["sequence"] == 2
-    assert told["in_parts"] is False
+    record = json.loads((path / "commit").read_text().split("\n")[1])
+    assert record["sequence"] == 2
+    assert record["in_parts"] is False
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="how much memory a process has is asked of Linux")
@@ -355,13 +355,13 @@ def test_a_range_delete_over_writes_that_a_scan_holds_stays_one(path: Path, spil
         BACKEND, path, options={"staging_buffer_bytes": 100 + 2 * PAIR_MEMORY_BYTES + RANGE_MEMORY_BYTES}
     ) as store:
         store.put(b"deleted", b"1")
-        held = store.all()
+        scan = store.all()
         store.delete_range(None, None)
         store.put(b"kept", b"v" * (200 if spills else 1))
         assert [key for key, _ in store.all()] == [b"kept"]
         store.commit()
         assert [key for key, _ in store.all()] == [b"kept"]
-        assert list(held) == [(b"deleted", b"1")]
+        assert list(scan) == [(b"deleted", b"1")]
 
 
 def test_a_roll_forward_keeps_range_deletes_over_writes_that_a_scan_held(path: Path) -> None:
@@ -400,14 +400,14 @@ def test_a_marker_that_can_t_be_removed_fails_the_commit_and_opening_again_settl
 ) -> None:
     store = open_store(BACKEND, path, options=options)
     store.put_all(SECOND.items())
-    with monkeypatch.context() as broken:
-        broken.setattr(Path, "unlink", refuse)
-        with pytest.raises(CommitFailedError) as failed:
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "unlink", refuse)
+        with pytest.raises(CommitFailedError) as error:
             store.commit({LOG: 2})
-    assert failed.value.reopen
+    assert error.value.reopen
     store.close()
-    with monkeypatch.context() as broken:
-        broken.setattr(Path, "unlink", refuse)
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "unlink", refuse)
         with pytest.raises(StoreUnavailableError):
             open_store(BACKEND, path)
     assert assert_recovered(path, Durability.CHANGELOG, committed=2) is RecoveryOutcome.ROLLED_FORWARD
@@ -418,12 +418,12 @@ def test_a_marker_that_can_neither_be_finished_nor_removed_fails_the_commit(
 ) -> None:
     store = open_store(BACKEND, path, durability=Durability.DISK)
     store.put_all(FIRST.items())
-    with monkeypatch.context() as broken:
-        broken.setattr(files, "sync_folder", refuse)
-        broken.setattr(Path, "unlink", refuse)
-        with pytest.raises(CommitFailedError) as failed:
+    with monkeypatch.context() as patch:
+        patch.setattr(files, "sync_folder", refuse)
+        patch.setattr(Path, "unlink", refuse)
+        with pytest.raises(CommitFailedError) as error:
             store.commit({LOG: 1})
-    assert failed.value.reopen
+    assert error.value.reopen
     store.close()
     assert assert_recovered(path, Durability.DISK, committed=1) is RecoveryOutcome.ROLLED_FORWARD
 

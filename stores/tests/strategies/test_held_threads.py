@@ -212,8 +212,8 @@ def test_a_bounded_reader_never_answers_from_a_state_that_a_rollback_took_back(
                         return asks(*given, **named)
 
                     writer.submit(store.advance_position, INPUT, 5).result(LONG_S)
-                    with monkeypatch.context() as held:
-                        held.setattr(owner, name, rolled_back)
+                    with monkeypatch.context() as patch:
+                        patch.setattr(owner, name, rolled_back)
                         with pytest.raises(NotUpToBoundError):
                             read(reader)
             else:

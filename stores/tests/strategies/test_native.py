@@ -175,13 +175,13 @@ def test_a_transaction_larger_than_lmdb_s_map_is_kept_whole(path: Path) -> None:
     with open_store("lmdb-native", path, options={"map_size_bytes": 64 << 10}) as store:
         store.put_all([(key, b"c") for key, _ in staged])
         store.commit({LOG: 1})
-        committed = store.read_only().all()
+        committed_scan = store.read_only().all()
         store.put_all(staged[:1])
-        begun = store.all()
+        scan = store.all()
         store.put_all(staged)
         assert list(store.all()) == staged
-        assert [len(value) for _, value in begun] == [3000] + [1] * 999
-        assert {value for _, value in committed} == {b"c"}
+        assert [len(value) for _, value in scan] == [3000] + [1] * 999
+        assert {value for _, value in committed_scan} == {b"c"}
         store.commit({LOG: 2})
     with open_store("lmdb-native", path) as store:
         assert list(store.all()) == staged
@@ -202,9 +202,9 @@ def test_a_transaction_that_does_not_fit_into_lmdb_s_map_is_given_up_and_said_so
             store.commit,
         ]
         for use in uses:
-            with pytest.raises(CommitFailedError) as failed:
+            with pytest.raises(CommitFailedError) as error:
                 use()
-            assert failed.value.reopen
+            assert error.value.reopen
         assert store.read_only().get(b"first") == b"1"
         store.rollback()
         assert list(store.all()) == [(b"first", b"1")]
@@ -250,9 +250,9 @@ def test_a_write_for_which_sqlite_has_no_room_gives_the_transaction_up(path: Pat
         writer.execute(f"pragma max_page_count = {pages + 3}").fetchall()
         store.put(b"small", b"1")
         for _ in range(2):
-            with pytest.raises(CommitFailedError) as failed:
+            with pytest.raises(CommitFailedError) as error:
                 store.put(b"large", b"v" * 100_000)
-            assert failed.value.reopen
+            assert error.value.reopen
         assert writer.execute("select count(*) from data").fetchone() == (0,)
         store.rollback()
         writer.execute("pragma max_page_count = 1000000").fetchall()
@@ -298,9 +298,9 @@ def test_a_commit_with_which_the_engine_gives_up_asks_to_open_the_store_again(pa
             lambda: store.delete_range(None, None),
         ]
         for use in uses:
-            with pytest.raises(CommitFailedError) as failed:
+            with pytest.raises(CommitFailedError) as error:
                 use()
-            assert failed.value.reopen
+            assert error.value.reopen
         assert store.read_only().get(b"key") == b"1"
         assert store.committed_offset(LOG) == 1
         store.rollback()

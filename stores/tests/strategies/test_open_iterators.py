@@ -24,15 +24,15 @@ def test_a_thousand_iterators_are_open_at_once_and_lookups_go_on(path: Path, bac
     with open_store(backend, path) as store, ThreadPoolExecutor(1) as other:
         store.put_all(PAIRS)
         store.commit()
-        committed = store.read_only(IsolationLevel.READ_COMMITTED)
+        view = store.read_only(IsolationLevel.READ_COMMITTED)
         before = descriptors()
-        opened = [committed.all() for _ in range(1100)]
+        opened = [view.all() for _ in range(1100)]
         assert [next(iterator) for iterator in opened] == [PAIRS[0]] * 1100
         assert descriptors() <= before + 10
         store.put(b"0000", b"staged")
         assert store.get(b"0000") == b"staged"
-        assert other.submit(committed.get, b"0000").result(30) == b"0"
-        assert other.submit(committed.get_many, [b"0000", b"none"]).result(30) == [b"0", None]
+        assert other.submit(view.get, b"0000").result(30) == b"0"
+        assert other.submit(view.get_many, [b"0000", b"none"]).result(30) == [b"0", None]
         store.commit()
         assert {bytes(len(list(iterator))) for iterator in opened} == {bytes(99)}
         assert next(store.all()) == (b"0000", b"staged")
@@ -41,37 +41,35 @@ def test_a_thousand_iterators_are_open_at_once_and_lookups_go_on(path: Path, bac
 @pytest.mark.parametrize("backend", ["lmdb-indexed-batch", "lmdb-native"])
 def test_a_thousand_iterators_show_as_many_different_commits(path: Path, backend: str) -> None:
     with open_store(backend, path) as store:
-        committed = store.read_only(IsolationLevel.READ_COMMITTED)
+        view = store.read_only(IsolationLevel.READ_COMMITTED)
         opened = []
         for number in range(1100):
             store.put(b"key", b"%d" % number)
             store.commit()
-            opened.append(committed.all())
-        assert store.get(b"key") == committed.get(b"key") == b"1099"
+            opened.append(view.all())
+        assert store.get(b"key") == view.get(b"key") == b"1099"
         assert [list(iterator) for iterator in opened] == [[(b"key", b"%d" % number)] for number in range(1100)]
 
 
 def test_lookups_of_lmdb_find_a_slot_where_scans_have_taken_theirs(path: Path) -> None:
     with open_store("lmdb-indexed-batch", path, options={"max_readers": 32}) as store, ExitStack() as opened:
-        committed = store.read_only(IsolationLevel.READ_COMMITTED)
+        view = store.read_only(IsolationLevel.READ_COMMITTED)
 
         def fill() -> None:
             for number in range(100):
                 store.put(b"key", b"%d" % number)
                 store.commit()
-                opened.enter_context(committed.all())
+                opened.enter_context(view.all())
 
         with pytest.raises(StoreUnavailableError):
             fill()
         store.put(b"key", b"last")
         store.commit()
         with ThreadPoolExecutor(4) as others:
-            assert {future.result(30) for future in [others.submit(committed.get, b"key") for _ in range(8)]} == {
-                b"last"
-            }
-        assert committed.get_many([b"key"]) == [b"last"]
+            assert {future.result(30) for future in [others.submit(view.get, b"key") for _ in range(8)]} == {b"last"}
+        assert view.get_many([b"key"]) == [b"last"]
         opened.close()
-        fill_again = committed.all()
+        fill_again = view.all()
         assert list(fill_again) == [(b"key", b"last")]
 
 

@@ -54,9 +54,9 @@ def test_a_copy_that_fails_is_carried_out_by_opening_again_and_undone_by_nothing
         write(layers, *given, **named)
 
     monkeypatch.setattr(store.staging.engine, "write", fails)
-    with pytest.raises(CommitFailedError) as failed:
+    with pytest.raises(CommitFailedError) as error:
         store.commit({LOG: 2})
-    assert failed.value.reopen
+    assert error.value.reopen
     store.rollback()
     assert dict(store.read_only(IsolationLevel.READ_COMMITTED).all()) == SECOND
     monkeypatch.undo()
@@ -80,9 +80,9 @@ def test_what_a_failed_commit_may_have_named_is_there_when_the_store_is_opened_a
         raise CommitFailedError("it can't be synced", reopen=True)
 
     monkeypatch.setattr(store.staging.engine, method, fails)
-    with pytest.raises(CommitFailedError) as failed:
+    with pytest.raises(CommitFailedError) as error:
         store.commit({LOG: 2})
-    assert failed.value.reopen
+    assert error.value.reopen
     monkeypatch.undo()
     getattr(store, ending)()
     store.close()
@@ -95,11 +95,11 @@ def test_a_commit_whose_name_was_refused_can_be_tried_again(
 ) -> None:
     with opened(backend, path) as store:
         stage_second(store)
-        with monkeypatch.context() as broken:
-            broken.setattr(store.staging.engine, "write", raising(CommitFailedError("the disk is full")))
-            with pytest.raises(CommitFailedError) as failed:
+        with monkeypatch.context() as patch:
+            patch.setattr(store.staging.engine, "write", raising(CommitFailedError("the disk is full")))
+            with pytest.raises(CommitFailedError) as error:
                 store.commit({LOG: 2})
-        assert not failed.value.reopen
+        assert not error.value.reopen
         assert dict(store.read_only(IsolationLevel.READ_COMMITTED).all()) == FIRST
         store.commit({LOG: 2})
         assert dict(store.read_only(IsolationLevel.READ_COMMITTED).all()) == SECOND
@@ -125,12 +125,12 @@ def test_what_is_written_after_a_commit_was_cut_short_is_not_committed_with_it(
         store.commit({LOG: 1})
     monkeypatch.undo()
     store.rollback()
-    with pytest.raises(CommitFailedError) as failed:
+    with pytest.raises(CommitFailedError) as error:
         store.put_all([(b"later%d" % number, b"v" * 100) for number in range(10)])
-    assert failed.value.reopen
-    with pytest.raises(CommitFailedError) as failed:
+    assert error.value.reopen
+    with pytest.raises(CommitFailedError) as error:
         store.commit({LOG: 2})
-    assert failed.value.reopen
+    assert error.value.reopen
     store.close()
     with open_store(backend, path, options=TINY) as store:
         assert store.recover().outcome is RecoveryOutcome.ROLLED_FORWARD
@@ -152,11 +152,11 @@ def test_a_commit_whose_spill_gets_no_commit_record_can_be_tried_again(
 ) -> None:
     with opened(backend, path) as store:
         store.put_all(FIRST.items())
-        with monkeypatch.context() as broken:
-            broken.setattr(indexed_batch, "sync_folder", refuse)
-            with pytest.raises(CommitFailedError) as failed:
+        with monkeypatch.context() as patch:
+            patch.setattr(indexed_batch, "sync_folder", refuse)
+            with pytest.raises(CommitFailedError) as error:
                 store.commit({LOG: 1})
-        assert not failed.value.reopen
+        assert not error.value.reopen
         assert store.committed_offset(LOG) is None
         assert dict(store.read_only().all()) == {}
         assert dict(store.all()) == FIRST
@@ -171,11 +171,11 @@ def test_a_write_for_which_no_spill_can_be_made_is_the_only_one_that_is_not_stag
 ) -> None:
     with opened(backend, path) as store:
         store.put(b"first", b"v" * 300)
-        with monkeypatch.context() as broken:
-            broken.setattr(indexed_batch, "_opened", refuse)
-            with pytest.raises(CommitFailedError) as failed:
+        with monkeypatch.context() as patch:
+            patch.setattr(indexed_batch, "_opened", refuse)
+            with pytest.raises(CommitFailedError) as error:
                 store.put(b"second", b"v" * 300)
-        assert not failed.value.reopen
+        assert not error.value.reopen
         assert store.approximate_num_uncommitted_bytes() == 305
         assert [key for key, _ in store.all()] == [b"first"]
         store.put(b"second", b"v" * 300)

@@ -191,14 +191,14 @@ def test_the_spill_is_gone_after_its_transaction(path: Path, backend: str, endin
 def test_a_scan_outlives_the_transaction_that_it_shows(path: Path, backend: str, ending: str) -> None:
     with opened(backend, path) as store:
         store.put_all(SECOND.items())
-        held = store.all()
-        begun = store.reverse_all()
-        first = next(begun)
+        scan = store.all()
+        reverse_scan = store.reverse_all()
+        first = next(reverse_scan)
         getattr(store, ending)()
         store.put_all((key, b"newer" * 20) for key in FIRST)
         store.commit()
-        assert list(held) == sorted(SECOND.items())
-        assert [first, *begun] == sorted(SECOND.items(), reverse=True)
+        assert list(scan) == sorted(SECOND.items())
+        assert [first, *reverse_scan] == sorted(SECOND.items(), reverse=True)
         store.rollback()
         assert not (path / "data.tmp").exists()
 
@@ -300,10 +300,10 @@ def armed(failpoint: str, action: Callable[[str], None]) -> Iterator[None]:
 def test_a_spill_kept_for_an_iterator_is_removed_by_the_commit_after_its_close(path: Path, backend: str) -> None:
     with opened(backend, path) as store:
         store.put_all(SECOND.items())
-        held = store.all()
+        scan = store.all()
         store.commit()
         assert (path / "data.tmp").exists()
-        held.close()
+        scan.close()
         store.put(b"small", b"")
         store.commit()
         assert not (path / "data.tmp").exists()

@@ -236,9 +236,9 @@ def test_a_file_that_can_not_be_written_leaves_the_transaction_to_commit_again(
     with opened(path) as store:
         store.put(b"a", b"1")
         (path / "data.tmp").touch()
-        with pytest.raises(CommitFailedError) as refused:
+        with pytest.raises(CommitFailedError) as error:
             store.commit({LOG: 1})
-        assert not refused.value.reopen
+        assert not error.value.reopen
         (path / "data.tmp").unlink()
         store.commit({LOG: 1})
         assert store.committed_offset(LOG) == 1

@@ -75,7 +75,7 @@ def test_a_strategy_needs_eight_methods_only(path: Path) -> None:
     assert len(Staging.__abstractmethods__) == 8
     traits = Traits("store", "memory-dictionary", Durability.CHANGELOG)
     with open_over(InOneDictionary, MemoryEngine, path, {}, traits) as store:
-        committed = store.read_only(IsolationLevel.READ_COMMITTED)
+        view = store.read_only(IsolationLevel.READ_COMMITTED)
         store.put_all(PAIRS)
         store.put(b"03", None)
         assert store.delete(b"04") == b"value 4"
@@ -85,9 +85,9 @@ def test_a_strategy_needs_eight_methods_only(path: Path) -> None:
         assert list(store.reverse_range(b"02", b"17")) == [pair for pair in reversed(left) if b"02" <= pair[0] <= b"17"]
         assert (store.get(b"05"), store.get(b"12")) == (b"value 5", None)
         assert store.approximate_num_uncommitted_bytes() > 0
-        assert (committed.get(b"05"), list(committed.all())) == (None, [])
+        assert (view.get(b"05"), list(view.all())) == (None, [])
         store.commit({PARTITION: 7})
-        assert (committed.get(b"05"), list(committed.all())) == (b"value 5", left)
+        assert (view.get(b"05"), list(view.all())) == (b"value 5", left)
         store.put(b"05", b"other")
         assert (store.get(b"05"), store.get_many([b"05", b"06"])) == (b"other", [b"other", b"value 6"])
         store.rollback()

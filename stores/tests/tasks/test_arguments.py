@@ -73,9 +73,9 @@ class Counted:
 def test_a_wrong_argument_is_refused_before_anything_is_made(
     tmp_path: Path, name: str, wrong: object, said: str
 ) -> None:
-    with pytest.raises(TypeError) as refused:
+    with pytest.raises(TypeError) as error:
         task_of(tmp_path, MemoryChangelog(), **{name: wrong})
-    assert said in str(refused.value)
+    assert said in str(error.value)
     assert list(tmp_path.iterdir()) == []
 
 

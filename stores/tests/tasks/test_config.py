@@ -84,9 +84,9 @@ def test_what_can_t_be_kept_is_refused(properties: dict[str, Any]) -> None:
     ],
 )
 def test_an_unknown_property_is_reported_with_the_nearest_one(mistyped: str, meant: str) -> None:
-    with pytest.raises(ConfigError) as caught:
+    with pytest.raises(ConfigError) as error:
         TaskConfig.from_properties({**NEEDED, mistyped: 1})
-    assert repr(meant) in str(caught.value)
+    assert repr(meant) in str(error.value)
 
 
 def test_one_switch_decides_for_all_stores_whether_uncommitted_writes_are_kept_apart() -> None:

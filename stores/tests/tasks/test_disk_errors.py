@@ -124,9 +124,9 @@ def test_a_store_that_fails_twice_in_a_row_is_aborted_and_the_others_are_not(
     faults.plan("left", "commit", first)
     faults.plan("left", "restore", second)
     faults.plan("right", "commit", ERRORS["must be opened again"]())
-    with pytest.raises(CommitFailedError) as raised:
+    with pytest.raises(CommitFailedError) as error:
         task.commit()
-    assert raised.value is second
+    assert error.value is second
     with pytest.raises(StoreError):
         task.run()
     task.close()

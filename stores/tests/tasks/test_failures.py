@@ -214,9 +214,9 @@ def test_a_function_that_closes_its_own_task_has_nothing_to_roll_back_and_the_ta
     feed(log, keys)
     task = begun(counting_task(tmp_path, log, INDEXED, process=process))
     tasks.append(task)
-    with pytest.raises(Crash if raising else StoreClosedError) as raised:
+    with pytest.raises(Crash if raising else StoreClosedError) as error:
         task.run()
-    assert not hasattr(raised.value, "__notes__")
+    assert not hasattr(error.value, "__notes__")
     for call in (task.run, task.commit, task.input_offsets, lambda: task.store("left")):
         with pytest.raises(StoreClosedError):
             call()

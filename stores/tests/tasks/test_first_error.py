@@ -18,10 +18,10 @@ def test_every_step_is_taken_and_the_first_error_brings_the_others_along() -> No
                 raise error
     assert len(taken) == 4
     assert errors.failed
-    with pytest.raises(CommitFailedError) as raised:
+    with pytest.raises(CommitFailedError) as failure:
         errors.reraise()
-    assert raised.value is taken[1]
-    assert len(raised.value.__notes__) == 2
+    assert failure.value is taken[1]
+    assert len(failure.value.__notes__) == 2
 
 
 def test_the_same_error_again_is_not_reported_twice() -> None:

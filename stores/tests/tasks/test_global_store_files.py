@@ -76,9 +76,9 @@ def test_another_configuration_of_the_same_engine_is_refused_and_the_error_names
     first = GlobalStore(TOPIC, records)
     with GlobalStores(tmp_path, log, {"prices": first}):
         pass
-    with pytest.raises(StoreIncompatibleError) as raised:
+    with pytest.raises(StoreIncompatibleError) as error:
         GlobalStores(tmp_path, log, {"prices": replace(first, store=other)}).open()
-    assert str(raised.value).endswith(f"remove {tmp_path / 'global/rocksdb/prices'}")
+    assert str(error.value).endswith(f"remove {tmp_path / 'global/rocksdb/prices'}")
     with GlobalStores(tmp_path, log, {"prices": first}) as stores:
         assert stores.wiped() == {}
 
@@ -157,8 +157,8 @@ def test_an_error_of_one_close_keeps_no_other_store_open(
         if copy.name == "first":
             raise StoreUnavailableError("the disk is full")
 
-    with monkeypatch.context() as patched:
-        patched.setattr(GlobalCopy, "close", close)
+    with monkeypatch.context() as patch:
+        patch.setattr(GlobalCopy, "close", close)
         with pytest.raises(StoreUnavailableError):
             stores.close()
     with GlobalStores(tmp_path, log, described):

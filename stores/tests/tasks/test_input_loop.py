@@ -79,9 +79,9 @@ def test_a_read_ends_when_its_record_fails_even_if_the_error_is_kept(tmp_path: P
     with kind() as log:
         feed(log, KEYS)
         with counting_task(tmp_path, log, process=raising_at(poisoned)) as task:
-            with pytest.raises(Crash) as caught:
+            with pytest.raises(Crash) as error:
                 task.run()
-            assert caught.value.__traceback__ is not None
+            assert error.value.__traceback__ is not None
             assert not log.open_reads
             poisoned.clear()
             assert task.run(commit=True) == len(KEYS)

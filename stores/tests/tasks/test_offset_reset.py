@@ -62,9 +62,9 @@ def test_an_offset_that_is_gone_is_an_error_with_the_offsets_and_the_setting(
     truncated_beyond_the_task(tmp_path, log)
     task = resetting(tmp_path, log, reset)
     task.open()
-    with pytest.raises(OffsetOutOfRangeError) as raised:
+    with pytest.raises(OffsetOutOfRangeError) as error:
         task.run(commit=True)
-    text = str(raised.value)
+    text = str(error.value)
     assert all(part in text for part in ("input-0", " 5 ", " 10", "not 2", "3 records", "auto.offset.reset"))
     assert state(task, "left") == expected_state([0, 1])
     task.close(clean=False)
@@ -167,9 +167,9 @@ def test_a_start_at_the_end_is_committed_although_nothing_was_processed(tmp_path
 
 def test_an_input_without_a_committed_offset_is_an_error_by_none(tmp_path: Path, log: Changelog) -> None:
     feed(log, KEYS)
-    with pytest.raises(OffsetOutOfRangeError) as raised:
+    with pytest.raises(OffsetOutOfRangeError) as error:
         resetting(tmp_path, log, "none").open()
-    assert "input-0" in str(raised.value)
+    assert "input-0" in str(error.value)
     with resetting(tmp_path, log, None) as task:
         task.run(2, commit=True)
     with resetting(tmp_path, log, "none") as task:

@@ -51,9 +51,9 @@ def test_an_exception_names_task_partition_offset_and_key(tmp_path: Path, log: M
     feed(log, [7, 8])
     task = counting_task(tmp_path, log, process=raising_at({1}))
     task.open()
-    with pytest.raises(Crash) as caught:
+    with pytest.raises(Crash) as error:
         task.run()
-    assert caught.value.__notes__ == ["Task 0_0 was processing offset 1 of input-0, key b'8'."]
+    assert error.value.__notes__ == ["Task 0_0 was processing offset 1 of input-0, key b'8'."]
     task.close()
 
 
@@ -67,9 +67,9 @@ def test_a_long_key_is_cut_in_the_note(tmp_path: Path, log: MemoryChangelog) -> 
 
     task = single(tmp_path, log, process)
     task.open()
-    with pytest.raises(Crash) as caught:
+    with pytest.raises(Crash) as error:
         task.run()
-    [note] = caught.value.__notes__
+    [note] = error.value.__notes__
     assert len(note) < 250
     assert "100,000 bytes" in note
     task.close()
@@ -87,9 +87,9 @@ def test_an_exception_of_a_punctuator_names_no_record(tmp_path: Path, log: Memor
         log.create_topic("dead")
         task = single(tmp_path, log, lambda record, context: None, init=init, on_error=on_error)
         task.open()
-        with pytest.raises(Crash) as caught:
+        with pytest.raises(Crash) as error:
             task.run()
-        assert not hasattr(caught.value, "__notes__")
+        assert not hasattr(error.value, "__notes__")
         assert task.input_offsets() == {INPUT: 0}
         assert task.metrics.skipped_total == 0
         task.close()
@@ -377,9 +377,9 @@ def test_a_record_that_cannot_be_undone_rolls_back_the_transaction(
     task = single(tmp_path, log, raising_at({2}, put_key), on_error="skip")
     task.open()
     monkeypatch.setattr(Store, "put_all", refuse)
-    with pytest.raises(CommitFailedError) as caught:
+    with pytest.raises(CommitFailedError) as error:
         task.run()
-    assert isinstance(caught.value.__context__, Crash)
+    assert isinstance(error.value.__context__, Crash)
     assert task.input_offsets() == {INPUT: 0}
     assert state(task, "s") == {}
     monkeypatch.undo()

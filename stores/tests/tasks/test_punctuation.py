@@ -251,9 +251,9 @@ def test_schedules_are_made_in_init_only_which_writes_nothing(tmp_path: Path, lo
     refused: list[type[BaseException]] = []
 
     def attempt(step: Callable[[], object]) -> None:
-        with pytest.raises(StoreError) as caught:
+        with pytest.raises(StoreError) as error:
             step()
-        refused.append(caught.type)
+        refused.append(error.type)
 
     def init(context: TaskContext) -> None:
         assert context.store("s").get(b"key") is None

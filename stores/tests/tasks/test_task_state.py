@@ -117,9 +117,9 @@ def test_an_event_has_the_expected_transition_or_is_refused_and_changes_nothing(
         APPLY[event](lifecycle)
         assert lifecycle.state is following
         return
-    with pytest.raises(StoreError) as raised:
+    with pytest.raises(StoreError) as error:
         APPLY[event](lifecycle)
-    assert type(raised.value) is StoreError
+    assert type(error.value) is StoreError
     assert lifecycle.state is state
     after = [lifecycle.ready, lifecycle.pending_rollback, *(str(refused(lifecycle, call)) for call in Call)]
     assert after == before

@@ -188,9 +188,9 @@ def test_a_store_that_can_t_continue_after_the_changelogs_commit_fails_the_task(
         begun.transaction.commit()
     assert begun.state() is TaskState.FAILED
     assert begun.log.committed_offsets("app") == {INPUT: 1}
-    with pytest.raises(StoreError) as refused:
+    with pytest.raises(StoreError) as error:
         begun.transaction.resume()
-    assert refused.value.__cause__ is first.value
+    assert error.value.__cause__ is first.value
     assert not begun.closed
 
 
@@ -260,9 +260,9 @@ def test_an_error_of_closing_a_fenced_task_is_noted_on_the_first_one(
 
     monkeypatch.setattr(begun.context.producer, "commit", fenced)
     monkeypatch.setattr(begun.transaction, "_close", failing)
-    with pytest.raises(ProducerFencedError) as raised:
+    with pytest.raises(ProducerFencedError) as error:
         begun.transaction.commit()
-    assert len(raised.value.__notes__) == 1
+    assert len(error.value.__notes__) == 1
 
 
 def test_input_is_read_from_where_the_changelog_has_the_last_commit(begun: Begun) -> None:

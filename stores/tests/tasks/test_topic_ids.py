@@ -42,8 +42,8 @@ def test_a_number_depends_on_its_topics_alone(subtopologies: list[list[str]], ra
 
 @given(st.lists(TOPICS, min_size=2, max_size=6, unique_by=frozenset), st.randoms(use_true_random=False))
 def test_colliding_hashes_are_distinguished_in_any_order(subtopologies: list[list[str]], random: object) -> None:
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(topology, "murmur2_64", lambda data, seed=0: seed)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(topology, "murmur2_64", lambda data, seed=0: seed)
         numbers_by_topics = numbers(subtopologies)
         assert sorted(numbers_by_topics.values()) == list(range(len(subtopologies)))
         random.shuffle(subtopologies)  # type: ignore[attr-defined]

@@ -91,9 +91,9 @@ def test_what_can_t_be_a_topology_is_refused(told: Any, tmp_path: Path) -> None:
 
 
 def test_a_store_that_is_named_twice_is_named_in_the_error_with_both_numbers() -> None:
-    with pytest.raises(ConfigError) as refused:
+    with pytest.raises(ConfigError) as error:
         Topology({4: Subtopology(("counts",)), 17: Subtopology(("counts",))})
-    assert all(text in str(refused.value) for text in ("'counts'", "4", "17"))
+    assert all(text in str(error.value) for text in ("'counts'", "4", "17"))
 
 
 @pytest.mark.parametrize(
@@ -203,9 +203,9 @@ def misplaced(state: Path, log: MemoryChangelog) -> str:
         inputs=[],
         settings=TaskSettings(topology=topology, automatic_state_relocation=False),
     )
-    with pytest.raises(StoreMisplacedError) as refused:
+    with pytest.raises(StoreMisplacedError) as error:
         task.open()
-    return str(refused.value)
+    return str(error.value)
 
 
 def without_note(state: Path, log: MemoryChangelog) -> str:
@@ -221,19 +221,19 @@ def without_note(state: Path, log: MemoryChangelog) -> str:
         process=lambda record, context: None,
         inputs=[],
     )
-    with pytest.raises(StoreIncompatibleError) as refused:
+    with pytest.raises(StoreIncompatibleError) as error:
         task.open()
-    return str(refused.value)
+    return str(error.value)
 
 
 def damaged_note(state: Path, log: MemoryChangelog) -> str:
     """The file of the layout contains garbage; it is removed, as the error asks for."""
     change_layout(state, DirectoryLayout.STORE_PARTITION)
     (state / LAYOUT_FILE).write_text("garbage")
-    with pytest.raises(StoreCorruptedError) as refused:
+    with pytest.raises(StoreCorruptedError) as error:
         read_layout(state)
     (state / LAYOUT_FILE).unlink()
-    return str(refused.value)
+    return str(error.value)
 
 
 @pytest.mark.parametrize(

@@ -52,9 +52,9 @@ def test_an_error_of_the_module_itself_is_not_taken_for_a_wrong_name(
 ) -> None:
     (tmp_path / f"broken_{error.__name__}.py").write_text(f"raise {error.__name__}('its own')\n")
     monkeypatch.syspath_prepend(tmp_path)
-    with pytest.raises(error, match="its own") as raised:
+    with pytest.raises(error, match="its own") as failure:
         main([f"broken_{error.__name__}:app", "--config", str(tmp_path / "unread")])
-    assert type(raised.value) is error
+    assert type(failure.value) is error
 
 
 @pytest.mark.parametrize("named", ["num.stream.threads=0", "transaction.scope=none", "status.interval.ms"])

@@ -92,8 +92,8 @@ def test_the_word_count_counts_lines_of_the_embedded_changelog_whole(tmp_path: P
         worker.await_line(f"8 {IDLE}")
         for number in range(1, 4):
             command = [sys.executable, "-c", write_and_read]
-            printed = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=True)
-            assert printed.stdout.startswith("["), printed.stderr
+            process = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=True)
+            assert process.stdout.startswith("["), process.stderr
             place.await_counted(number * len(WORDS))
         assert worker.terminate() == 0, worker.errors
     check_counts(place)

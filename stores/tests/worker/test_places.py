@@ -21,9 +21,9 @@ def test_outputs_that_no_worker_can_make_any_more_are_not_awaited(
     application = "stores.tests.worker.counting_app:inputless"
     with WorkerProcess(tmp_path, "w", place.properties(), application=application) as worker:
         assert worker.ended() == REFUSED
-        with pytest.raises(AssertionError) as raised:
+        with pytest.raises(AssertionError) as error:
             place.await_counted(1)
-    assert worker.report in str(raised.value)
+    assert worker.report in str(error.value)
     assert f"status {REFUSED}" in worker.report
     assert "'missing'" in worker.report
 

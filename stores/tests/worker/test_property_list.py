@@ -65,8 +65,8 @@ def test_each_property_of_kafka_streams_is_ours_or_the_clients_or_has_an_answer(
 
 
 def test_the_command_lists_them_without_an_application(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as ended:
+    with pytest.raises(SystemExit) as error:
         main(["--list-properties"])
-    assert ended.value.code == 0
+    assert error.value.code == 0
     printed = capsys.readouterr().out
     assert [name for name in sorted(OURS) if f"  {name}\n" not in printed] == []

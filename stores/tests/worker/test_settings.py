@@ -77,9 +77,9 @@ def test_the_error_of_a_value_says_what_the_property_takes(name: str, value: str
 @pytest.mark.parametrize("changelog", [EMBEDDED, KAFKA])
 @pytest.mark.parametrize("name", [*STREAMS_ANSWERS, "consumer.fetch.max.bytes", "main.consumer.max.poll.records"])
 def test_a_property_of_kafka_streams_without_counterpart_gets_an_answer(changelog: dict[str, str], name: str) -> None:
-    with pytest.raises(ConfigError, match=name) as raised:
+    with pytest.raises(ConfigError, match=name) as error:
         Worker(app, {**changelog, name: "0"})
-    assert "did you mean" not in str(raised.value)
+    assert "did you mean" not in str(error.value)
 
 
 def test_names_that_are_not_ours_are_settings_of_the_kafka_client() -> None:

@@ -269,8 +269,8 @@ def test_copies_that_can_not_be_closed_in_time_do_not_fail_the_worker_and_keep_t
     settings = {"state.dir": str(tmp_path / "state"), "status.interval.ms": "0", "num.standby.replicas": "1"}
     for in_time in (True, False):
         closings.clear()
-        with monkeypatch.context() as patched:
-            patched.setattr(Standbys, "join", lambda copies, timeout_s, ended=in_time: join(copies, 30.0) and ended)
+        with monkeypatch.context() as patch:
+            patch.setattr(Standbys, "join", lambda copies, timeout_s, ended=in_time: join(copies, 30.0) and ended)
             own = Worker(app, {**place.properties(), **settings})
             threading.Timer(0.3, own.stop).start()
             own.run()

@@ -64,10 +64,10 @@ def test_a_changelog_that_is_away_is_asked_again_and_the_log_says_so_once(
 
 def test_after_the_time_out_the_error_names_it(tmp_path: Path) -> None:
     away = Away(tmp_path / "log", 5)
-    with pytest.raises(ChangelogTimeoutError) as raised:
+    with pytest.raises(ChangelogTimeoutError) as error:
         begin(away, 0)
     assert away.attempts == 4
-    assert "task.timeout.ms" in "".join(raised.value.__notes__)
+    assert "task.timeout.ms" in "".join(error.value.__notes__)
 
 
 def test_a_worker_that_waits_for_its_changelog_can_be_ended(tmp_path: Path) -> None:

@@ -163,9 +163,9 @@ def test_a_file_that_a_zombie_wrote_under_the_name_of_a_removed_version_is_never
             log.append(header(version, f"{version:016x}"), changes(version, seed=9))
     for version in zombies:
         for after in (None, *range(version)):
-            with pytest.raises(OffsetOutOfRangeError) as raised:
+            with pytest.raises(OffsetOutOfRangeError) as error:
                 restored(log, after, version)
-            assert f"versions {newest} to {newest}" in str(raised.value)
+            assert f"versions {newest} to {newest}" in str(error.value)
     for after in (None, *range(newest)):
         assert restored(log, after, newest) == state_at(newest)
 
@@ -366,18 +366,18 @@ def test_a_wrong_retention_is_refused(wrong: dict[str, int]) -> None:
 def test_rows_in_a_file_that_is_no_file_of_rows_are_refused(tmp_path: Path, rows: Any) -> None:
     log = opened(tmp_path).partition(0)
     log.append(header(0, rows=rows), changes(0))
-    with pytest.raises(ChangelogError) as raised:
+    with pytest.raises(ChangelogError) as error:
         log.header(0)
-    assert f"p00000/{version_name(0)}" in str(raised.value)
+    assert f"p00000/{version_name(0)}" in str(error.value)
 
 
 @pytest.mark.parametrize("wrong", [{"id": "../x"}, {"previous": -1}, {"partition": "0"}, {"has_input": 1}])
 def test_a_header_with_what_the_library_never_writes_is_refused(tmp_path: Path, wrong: dict[str, Any]) -> None:
     file = tmp_path / "file"
     file.write_bytes(encoded(replace(header(0), **wrong), changes(0)))
-    with file.open("rb") as content, pytest.raises(ChangelogError) as raised:
+    with file.open("rb") as content, pytest.raises(ChangelogError) as error:
         read_header(content, str(file))
-    assert str(file) in str(raised.value)
+    assert str(file) in str(error.value)
 
 
 BEYOND = b"".join(offset.to_bytes(4, "little") for offset in (0, 1 << 20, 1, 1))
@@ -413,9 +413,9 @@ def test_a_file_with_other_columns_than_a_version_s_is_refused(tmp_path: Path, c
         write_batches(target, header(0), batch.schema, [batch])
     log = VersionLog.open(tmp_path).partition(0)
     for read in (lambda: log.read(0), lambda: list(log.restore(None, 0))):
-        with pytest.raises(ChangelogError) as raised:
+        with pytest.raises(ChangelogError) as error:
             read()
-        assert str(file) in str(raised.value)
+        assert str(file) in str(error.value)
 
 
 @contextmanager
@@ -430,8 +430,8 @@ def folders_synced(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[int, 
             synced.append((status.st_ino, frozenset(os.listdir(descriptor))))
         sync(descriptor)
 
-    with monkeypatch.context() as patched:
-        patched.setattr(os, "fsync", watched)
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", watched)
         yield synced
 
 

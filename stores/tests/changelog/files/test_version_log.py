@@ -37,10 +37,10 @@ def test_a_log_is_opened_with_its_description_only(tmp_path: Path) -> None:
     first = opened(tmp_path)
     assert opened(tmp_path).id == first.id
     assert VersionLog.open(tmp_path).description == DESCRIPTION
-    with pytest.raises(StoreIncompatibleError) as raised:
+    with pytest.raises(StoreIncompatibleError) as error:
         VersionLog.open_or_create(tmp_path, {**DESCRIPTION, "partitions": 3})
-    assert "2" in str(raised.value)
-    assert "3" in str(raised.value)
+    assert "2" in str(error.value)
+    assert "3" in str(error.value)
 
 
 def test_a_log_without_or_with_a_damaged_description_is_refused(tmp_path: Path) -> None:
@@ -64,9 +64,9 @@ def test_a_description_of_another_format_is_not_called_damaged(tmp_path: Path, o
     content = {"format": 2, **others}
     summed = {**content, "checksum": crc32(json.dumps(content, sort_keys=True).encode())}
     (tmp_path / "log.json").write_text(json.dumps(summed, sort_keys=True))
-    with pytest.raises(ChangelogError) as raised:
+    with pytest.raises(ChangelogError) as error:
         opened(tmp_path)
-    assert "format 2" in str(raised.value)
+    assert "format 2" in str(error.value)
 
 
 def test_a_version_is_complete_when_every_partition_has_it(tmp_path: Path) -> None:
@@ -109,10 +109,10 @@ def test_a_store_is_added_only_if_nothing_else_differs_and_is_not_taken_away(tmp
         VersionLog.open_or_create(tmp_path, TIMED)
     assert [file.name for file in tmp_path.iterdir()] == ["log.json"]
     VersionLog.open_or_create(tmp_path, TIMED, may_add=("_times",))
-    with pytest.raises(StoreIncompatibleError) as raised:
+    with pytest.raises(StoreIncompatibleError) as error:
         VersionLog.open_or_create(tmp_path, PLAIN, may_add=("_times",))
-    assert 'store _times {"kind": "times"} (given: none)' in str(raised.value)
-    assert "counts" not in str(raised.value)
+    assert 'store _times {"kind": "times"} (given: none)' in str(error.value)
+    assert "counts" not in str(error.value)
 
 
 def test_added_stores_that_are_damaged_or_of_another_log_are_refused(tmp_path: Path) -> None:
@@ -145,18 +145,18 @@ def test_a_description_with_an_unknown_field_or_type_is_refused(tmp_path: Path, 
     del content["checksum"]
     content["checksum"] = crc32(json.dumps(content, sort_keys=True).encode())
     (tmp_path / "log.json").write_text(json.dumps(content, sort_keys=True))
-    with pytest.raises(ChangelogError) as raised:
+    with pytest.raises(ChangelogError) as error:
         VersionLog.open(tmp_path)
-    assert f"{tmp_path}/log.json" in str(raised.value)
+    assert f"{tmp_path}/log.json" in str(error.value)
 
 
 @pytest.mark.parametrize("file", ["log.json", "added.json"])
 def test_a_description_of_brackets_is_damaged(tmp_path: Path, file: str) -> None:
     opened(tmp_path)
     (tmp_path / file).write_bytes(b"[" * 100_000)
-    with pytest.raises(ChangelogError) as raised:
+    with pytest.raises(ChangelogError) as error:
         _ = VersionLog.open(tmp_path).description
-    assert f"{tmp_path}/{file}" in str(raised.value)
+    assert f"{tmp_path}/{file}" in str(error.value)
 
 
 def test_a_log_is_not_created_without_a_number_of_partitions(tmp_path: Path) -> None:

@@ -94,9 +94,9 @@ def test_an_offset_that_is_not_known_is_written_as_such(tmp_path: Path) -> None:
 def test_garbage_is_refused_by_name_and_forgotten_on_request(tmp_path: Path, garbage: bytes) -> None:
     file = CheckpointFile(tmp_path / ".checkpoint")
     file.path.write_bytes(garbage)
-    with pytest.raises(StoreCorruptedError) as caught:
+    with pytest.raises(StoreCorruptedError) as error:
         file.read()
-    assert str(file.path) in str(caught.value)
+    assert str(file.path) in str(error.value)
     file.forget(A)
     assert file.read() == {}
 

@@ -338,8 +338,8 @@ def test_a_disk_that_refuses_is_reported_and_the_next_task_completes_the_change(
     def refuse(*arguments: object, **named: object) -> None:
         raise OSError(28, "no space")
 
-    with monkeypatch.context() as broken:
-        broken.setattr("os.rename", refuse)
+    with monkeypatch.context() as patch:
+        patch.setattr("os.rename", refuse)
         with pytest.raises(StoreError):
             to_own(tmp_path)
     with crashing_at(RENAMED):

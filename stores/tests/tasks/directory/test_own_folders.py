@@ -147,9 +147,9 @@ def test_a_store_belongs_to_one_task_at_a_time_under_any_name_of_its_sub_topolog
         for topology, number in ((FORMER, 2), (PRESENT, 5))
     )
     one.open()
-    with pytest.raises(StoreLockedError) as refused:
+    with pytest.raises(StoreLockedError) as error:
         other.open()
-    assert str(tmp_path / "counts" / "14") in str(refused.value)
+    assert str(tmp_path / "counts" / "14") in str(error.value)
     one.close()
     assert [report.records for report in other.open()] == [0, 0]
     other.close()

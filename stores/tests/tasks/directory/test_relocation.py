@@ -163,13 +163,13 @@ def test_without_automatic_relocation_no_task_opens_and_each_store_is_named(
     inodes = lay_out(tmp_path)
     before = content(tmp_path)
     task = task_of(PRESENT, 5, tmp_path, {"log": log, "automatic_state_relocation": False})
-    with pytest.raises(StoreMisplacedError) as refused:
+    with pytest.raises(StoreMisplacedError) as error:
         task.open()
     expected = {(name, tmp_path / f"{FORMER.subtopology_of(name)}_{PARTITION}" / "lmdb" / name) for name in STORES}
-    assert {(name, source) for name, source, _ in refused.value.misplaced} == expected
-    for name, source, target in refused.value.misplaced:
+    assert {(name, source) for name, source, _ in error.value.misplaced} == expected
+    for name, source, target in error.value.misplaced:
         assert target == tmp_path / f"{PRESENT.subtopology_of(name)}_{PARTITION}" / "lmdb" / name
-        assert all(text in str(refused.value) for text in (name, str(source), str(target)))
+        assert all(text in str(error.value) for text in (name, str(source), str(target)))
     assert content(tmp_path) == before
     relocate(tmp_path, PRESENT)
     check_laid_out(tmp_path, inodes)
@@ -185,9 +185,9 @@ def test_without_automatic_relocation_a_store_with_an_occupied_target_is_refused
     shutil.copytree(right, wrong)
     before = content(tmp_path)
     task = task_of(PRESENT, 5, tmp_path, {"log": log, "automatic_state_relocation": False})
-    with pytest.raises(StoreMisplacedError) as refused:
+    with pytest.raises(StoreMisplacedError) as error:
         task.open()
-    assert refused.value.misplaced == [("counts", wrong, right)]
+    assert error.value.misplaced == [("counts", wrong, right)]
     assert content(tmp_path) == before
 
 

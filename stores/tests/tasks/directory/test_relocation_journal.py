@@ -87,13 +87,13 @@ def test_a_disk_that_refuses_in_the_middle_is_reported_and_the_next_start_comple
     def refuse(*arguments: object, **named: object) -> None:
         raise OSError(code, os.strerror(code))
 
-    with monkeypatch.context() as broken:
+    with monkeypatch.context() as patch:
         if place == "journal":
-            broken.setattr(replacement, "replace_file", refuse)
+            patch.setattr(replacement, "replace_file", refuse)
         elif place == "rename":
-            broken.setattr(os, "rename", refuse)
+            patch.setattr(os, "rename", refuse)
         else:
-            failpoints.arm(PLACED, lambda: broken.setattr(CheckpointFile, "write", refuse))
+            failpoints.arm(PLACED, lambda: patch.setattr(CheckpointFile, "write", refuse))
         with pytest.raises(StoreUnavailableError):
             relocate(tmp_path, PRESENT)
         failpoints.disarm()

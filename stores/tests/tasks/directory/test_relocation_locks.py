@@ -38,9 +38,9 @@ def test_two_processes_with_different_topologies_exclude_each_other(tmp_path: Pa
     same = task_of(FORMER, 3, tmp_path, {"log": log})
     with holder(tmp_path, 2) as process:
         for refuse in (task.open, lambda: relocate(tmp_path, PRESENT)):
-            with pytest.raises(StoreLockedError) as refused:
+            with pytest.raises(StoreLockedError) as error:
                 refuse()
-            assert str(process.pid) in str(refused.value)
+            assert str(process.pid) in str(error.value)
         # One with the same topology may come in.
         same.open()
         same.close()

@@ -123,9 +123,9 @@ def test_a_task_of_another_process_is_refused_until_that_dies(
     state: StateDirectory, holder: subprocess.Popen[bytes]
 ) -> None:
     """A lock file that a dead process has left behind holds nobody up."""
-    with pytest.raises(StoreLockedError) as refused:
+    with pytest.raises(StoreLockedError) as error:
         state.lock(TASK, "ours")
-    assert str(holder.pid) in str(refused.value)
+    assert str(holder.pid) in str(error.value)
     age(state.folder(TASK))
     assert state.clean(WEEK_S) == []
     holder.kill()

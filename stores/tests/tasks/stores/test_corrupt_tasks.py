@@ -152,9 +152,9 @@ def test_a_changelog_that_is_empty_again_empties_no_store(tmp_path: Path, log: M
         feed(new, [1])
         for _ in range(2):
             task = counting_task(tmp_path, new, backend)
-            with pytest.raises(ChangelogLostError) as caught:
+            with pytest.raises(ChangelogLostError) as error:
                 task.open()
-            assert str(tmp_path / "state" / "0_0") in str(caught.value)
+            assert str(tmp_path / "state" / "0_0") in str(error.value)
     task = counting_task(tmp_path, log, backend)
     assert [(report.wiped, report.records) for report in task.open()] == [(False, 0)] * 2
     assert state(task, "left") == before != {}
@@ -217,8 +217,8 @@ def test_a_checkpoint_no_longer_counts_for_a_store_whose_wipe_is_cut_short(
     def refuse(path: Path) -> None:
         raise StoreUnavailableError("the disk refuses")
 
-    with monkeypatch.context() as broken:
-        broken.setattr(registry, "wipe", refuse)
+    with monkeypatch.context() as patch:
+        patch.setattr(registry, "wipe", refuse)
         with pytest.raises(StoreUnavailableError):
             task.open()
     assert checkpoint(tmp_path).read() == {RIGHT: 2}

@@ -106,9 +106,9 @@ def test_a_store_and_its_views_cut_bounds_below_0_and_find_nothing_in_an_empty_i
         check(store)
         check(store.read_only(IsolationLevel.READ_UNCOMMITTED))
         store.commit()
-        committed = store.read_only(IsolationLevel.READ_COMMITTED)
-        check(committed)
-        with committed.snapshot() as snapshot:
+        view = store.read_only(IsolationLevel.READ_COMMITTED)
+        check(view)
+        with view.snapshot() as snapshot:
             check(snapshot)
 
 

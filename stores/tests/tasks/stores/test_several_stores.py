@@ -185,11 +185,11 @@ def test_stores_commit_although_others_raise_unknown_errors_and_the_first_error_
     task.run(2)
     errors = {name: error(name) for name in failed}
     first = errors[failed[0]]
-    with monkeypatch.context() as broken:
-        failing(broken, "commit", errors)
-        with pytest.raises(type(first)) as raised:
+    with monkeypatch.context() as patch:
+        failing(patch, "commit", errors)
+        with pytest.raises(type(first)) as failure:
             task.commit()
-    assert raised.value is first
+    assert failure.value is first
     with pytest.raises(StoreError):
         task.run()
     task.close()
@@ -211,11 +211,11 @@ def test_a_store_that_can_catch_up_does_although_another_failed_before_it(
     task.open()
     task.run(3)
     first = UnknownError()
-    with monkeypatch.context() as broken:
-        failing(broken, "commit", {"left": first, "right": CommitFailedError("the disk is full")})
-        with pytest.raises(UnknownError) as raised:
+    with monkeypatch.context() as patch:
+        failing(patch, "commit", {"left": first, "right": CommitFailedError("the disk is full")})
+        with pytest.raises(UnknownError) as error:
             task.commit()
-    assert raised.value is first
+    assert error.value is first
     task.close()
     assert [report.records for report in task.open()] == [3, 0, 0]
     task.close()
@@ -230,8 +230,8 @@ def test_a_store_that_can_t_be_rolled_back_keeps_no_other_from_it(
     feed(log, KEYS)
     task = trio(tmp_path, log, process=raising_at(poisoned, keeping(contexts, count_in_all)))
     task.open()
-    with monkeypatch.context() as broken:
-        failing(broken, "rollback", {"left": UnknownError("left"), "middle": UnknownError("middle")})
+    with monkeypatch.context() as patch:
+        failing(patch, "rollback", {"left": UnknownError("left"), "middle": UnknownError("middle")})
         with pytest.raises(Crash):
             task.run()
     staged = [contexts[0].store(name).approximate_num_uncommitted_bytes() for name in NAMES]
@@ -259,8 +259,8 @@ def test_a_zombie_s_stores_are_rolled_back_and_closed_although_one_can_t_be(
     zombie.run(2)
     owner = trio(tmp_path / "new", log)
     owner.open()
-    with monkeypatch.context() as broken:
-        failing(broken, step, {"left": UnknownError()})
+    with monkeypatch.context() as patch:
+        failing(patch, step, {"left": UnknownError()})
         with pytest.raises(ProducerFencedError):
             zombie.commit()
     for name in NAMES if step == "rollback" else NAMES[1:]:
@@ -333,12 +333,12 @@ def test_all_are_closed_although_some_fail_to_and_the_first_error_is_raised(
         abort(producer)
         raise StoreUnavailableError("producer")
 
-    with monkeypatch.context() as broken:
-        broken.setattr(Store, "close", failing_close)
-        broken.setattr(BufferedProducer, "close", failing_abort)
-        with pytest.raises(UnknownError) as raised:
+    with monkeypatch.context() as patch:
+        patch.setattr(Store, "close", failing_close)
+        patch.setattr(BufferedProducer, "close", failing_abort)
+        with pytest.raises(UnknownError) as error:
             task.close(clean=False)
-    assert raised.value is first
+    assert error.value is first
     assert log.end_offset(TopicPartition("output", 0)) > 0
     task.open()
     task.run()
@@ -353,8 +353,8 @@ def test_the_error_that_made_a_commit_fail_is_raised_although_closing_fails_then
     task = trio(tmp_path, log)
     task.open()
     task.run()
-    with monkeypatch.context() as broken, crashing_at("task.after_store_commit"):
-        failing(broken, "close", {"left": UnknownError()})
+    with monkeypatch.context() as patch, crashing_at("task.after_store_commit"):
+        failing(patch, "close", {"left": UnknownError()})
         task.close()
 
 
@@ -364,8 +364,8 @@ def test_a_store_that_fails_after_it_was_opened_is_closed_with_the_others(
     """Else nobody could open it again."""
     feed(log, KEYS)
     task = trio(tmp_path, log)
-    with monkeypatch.context() as broken:
-        failing(broken, "committed_offset", {"middle": StoreUnavailableError("the disk does not answer")})
+    with monkeypatch.context() as patch:
+        failing(patch, "committed_offset", {"middle": StoreUnavailableError("the disk does not answer")})
         with pytest.raises(StoreUnavailableError):
             task.open()
     task.open()

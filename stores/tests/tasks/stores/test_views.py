@@ -190,14 +190,14 @@ def test_a_bound_is_checked_against_the_position_of_the_view_s_own_level(tmp_pat
     bound = PositionBound({INPUT: 1})
     assert task.store("left", UNCOMMITTED, bound).get(b"2") == b"1"
     waiting = task.store("left", COMMITTED, bound)
-    with pytest.raises(NotUpToBoundError) as caught:
+    with pytest.raises(NotUpToBoundError) as error:
         waiting.get(b"2")
-    assert caught.value.behind == {INPUT: 1}
+    assert error.value.behind == {INPUT: 1}
     task.commit()
     assert waiting.get(b"2") == b"1"
-    with pytest.raises(NotUpToBoundError) as caught:
+    with pytest.raises(NotUpToBoundError) as error:
         task.store("left", UNCOMMITTED, PositionBound({INPUT: 9, LEFT: 0})).all()
-    assert caught.value.behind == {INPUT: 8, LEFT: 1}
+    assert error.value.behind == {INPUT: 8, LEFT: 1}
     task.close()
 
 
