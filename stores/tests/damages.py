@@ -15,8 +15,8 @@ def damages(size: int, seed: int) -> Iterator[tuple[str, Callable[[Path], object
 
     def garble(length: int) -> Callable[[Path], object]:
         def apply(file: Path) -> None:
-            with open(file, "r+b") as opened:
-                opened.write(Random(seed).randbytes(min(length, size)))
+            with open(file, "r+b") as stream:
+                stream.write(Random(seed).randbytes(min(length, size)))
 
         return apply
 

@@ -64,12 +64,12 @@ class Direct(KeyValueStore):
     def range(self, start: bytes | None, end: bytes | None) -> KeyValueIterator:
         if not self._open:
             raise StoreClosedError("closed")
-        found = sorted(
+        pairs = sorted(
             pair
             for pair in self._pairs.items()
             if (start is None or pair[0] >= start) and (end is None or pair[0] <= end)
         )
-        return PlainIterator(found, Nothing())  # type: ignore[arg-type]
+        return PlainIterator(pairs, Nothing())  # type: ignore[arg-type]
 
     def put(self, key: bytes, value: bytes | None) -> None:
         if value is None:

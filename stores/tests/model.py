@@ -69,10 +69,10 @@ class Model:
 
     def current_position(self) -> dict[TopicPartition, int]:
         """The position with what is staged."""
-        merged = dict(self.position)
+        position = dict(self.position)
         for partition, offset in self.staged_position.items():
-            merged[partition] = max(offset, merged.get(partition, offset))
-        return merged
+            position[partition] = max(offset, position.get(partition, offset))
+        return position
 
     def commit(self, offsets: Mapping[TopicPartition, int | None]) -> None:
         """Commit."""

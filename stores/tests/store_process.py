@@ -201,9 +201,9 @@ class _Commands:
         Returns how many bytes in one piece it can have then, to within a MiB: some of what is mapped is free.
         """
         lines = (line.split() for line in Path("/proc/self/status").read_text().splitlines())
-        used = {words[0]: int(words[1]) << 10 for words in lines if words[0] in ("VmSize:", "VmData:")}
-        self.limit("RLIMIT_AS", used["VmSize:"] + room_bytes + mapped_bytes)
-        self.limit("RLIMIT_DATA", used["VmData:"] + room_bytes)
+        sizes = {words[0]: int(words[1]) << 10 for words in lines if words[0] in ("VmSize:", "VmData:")}
+        self.limit("RLIMIT_AS", sizes["VmSize:"] + room_bytes + mapped_bytes)
+        self.limit("RLIMIT_DATA", sizes["VmData:"] + room_bytes)
         return bisect_left(range(1 << 12), True, key=lambda mib: not _can_allocate(mib << 20)) << 20
 
     def put_many(self, first: int, end: int, value: bytes) -> None:

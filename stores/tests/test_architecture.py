@@ -426,9 +426,9 @@ ORDERLY = {
 )
 def test_each_rule_reports_an_import_that_breaks_it(tmp_path: Path, file: str, text: str) -> None:
     plant(tmp_path, ORDERLY | {file: text})
-    found = violations(modules_of(tmp_path))
-    assert found
-    assert len(found) == len(set(found))
+    offences = violations(modules_of(tmp_path))
+    assert offences
+    assert len(offences) == len(set(offences))
 
 
 def plant(root: Path, files: Mapping[str, str]) -> None:

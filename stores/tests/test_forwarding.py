@@ -37,11 +37,11 @@ def test_each_answer_is_that_of_the_store_below(name: str) -> None:
         assert getattr(Passing(inner), name) is answer
         return
     parameters = [each for each in signature(attribute).parameters.values() if each.name != "self"]
-    given = [object() for each in parameters if each.kind is Parameter.POSITIONAL_OR_KEYWORD]
-    named = {each.name: object() for each in parameters if each.kind is Parameter.KEYWORD_ONLY}
+    arguments = [object() for each in parameters if each.kind is Parameter.POSITIONAL_OR_KEYWORD]
+    keywords = {each.name: object() for each in parameters if each.kind is Parameter.KEYWORD_ONLY}
     getattr(inner, name).return_value = answer
-    assert getattr(Passing(inner), name)(*given, **named) is (None if name in NO_ANSWER else answer)
-    getattr(inner, name).assert_called_once_with(*given, **named)
+    assert getattr(Passing(inner), name)(*arguments, **keywords) is (None if name in NO_ANSWER else answer)
+    getattr(inner, name).assert_called_once_with(*arguments, **keywords)
 
 
 def test_no_name_that_is_for_the_subclass_is_forwarded() -> None:

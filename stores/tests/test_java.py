@@ -33,8 +33,8 @@ def test_a_new_enough_java_on_path_is_found(tmp_path: Path, version: str, major:
 def test_java_home_goes_before_path(tmp_path: Path) -> None:
     fake_java(tmp_path / "path", prints("17.0.1"))
     at_home = fake_java(tmp_path / "home" / "bin", prints("21.0.1"))
-    found = find_java(environment={"PATH": str(tmp_path / "path"), "JAVA_HOME": str(tmp_path / "home")})
-    assert found == Java(at_home, 21)
+    java = find_java(environment={"PATH": str(tmp_path / "path"), "JAVA_HOME": str(tmp_path / "home")})
+    assert java == Java(at_home, 21)
 
 
 @pytest.mark.parametrize(

@@ -15,10 +15,10 @@ from stores.meta_entries import OFFSET, POSITION, decode_marks, decode_offsets, 
 
 def test_what_is_written_is_read_back_by_its_kind() -> None:
     offsets = {TopicPartition("a", 0): 0, TopicPartition("\N{SNOWMAN}", 1 << 20): 1 << 40}
-    written: dict[bytes, bytes] = {}
+    entries: dict[bytes, bytes] = {}
     for kind in (OFFSET, POSITION):
-        written |= {key: value for key, value in encode_offsets(kind, offsets).items() if value is not None}
-    assert decode_offsets(OFFSET, written) == decode_offsets(POSITION, written) == offsets
+        entries |= {key: value for key, value in encode_offsets(kind, offsets).items() if value is not None}
+    assert decode_offsets(OFFSET, entries) == decode_offsets(POSITION, entries) == offsets
 
 
 @pytest.mark.parametrize(

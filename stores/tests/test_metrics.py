@@ -97,11 +97,11 @@ def test_the_oldest_open_iterator_is_the_one_that_was_made_first(monkeypatch: py
     monkeypatch.setattr(iterator, "time", clock(100.5, 200.0, 300.0))
     with open_store("memory-indexed-batch", "unused") as store:
         scans = [store.all() for _ in range(3)]
-        seen = []
+        readings = []
         for scan in (scans[1], scans[0], scans[2]):
-            seen.append(store.metrics.oldest_iterator_open_since_seconds)
+            readings.append(store.metrics.oldest_iterator_open_since_seconds)
             scan.close()
-        assert seen == [100.5, 100.5, 300.0]
+        assert readings == [100.5, 100.5, 300.0]
 
 
 @pytest.mark.parametrize("kind", [StoreMetrics, TaskStoreMetrics, TaskMetrics])

@@ -30,10 +30,10 @@ def test_a_store_takes_few_descriptors_and_gives_them_back(tmp_path: Path, backe
         store.put(b"key", b"value")
         store.commit()
         assert store.get(b"key") == b"value"
-    taken = len(os.listdir("/proc/self/fd")) - before
+    descriptors = len(os.listdir("/proc/self/fd")) - before
     for store in stores:
         store.close()
-    assert taken <= 10 * TAKEN[backend.split("-", maxsplit=1)[0]]
+    assert descriptors <= 10 * TAKEN[backend.split("-", maxsplit=1)[0]]
     assert len(os.listdir("/proc/self/fd")) == before
 
 

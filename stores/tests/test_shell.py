@@ -183,10 +183,10 @@ def test_a_store_in_use_is_backed_up_at_its_last_commit(
     copy = tmp_path / "copy"
     [answer] = lines(capsys, "backup", path, copy)
     assert answer["offsets"] == [{"topic": "log", "partition": 3, "offset": 7}]
-    with open_store(str(facts["backend"]), copy) as restored:
-        assert len(list(restored.all())) == 2000
-        assert restored.get(b"staged") is None
-        assert restored.committed_offset(LOG) == 7
+    with open_store(str(facts["backend"]), copy) as store:
+        assert len(list(store.all())) == 2000
+        assert store.get(b"staged") is None
+        assert store.committed_offset(LOG) == 7
     for command in (["verify", str(path)], ["compact", str(path)]):
         assert main(command) == 2
         assert f"process {writer}" in capsys.readouterr().err
@@ -223,10 +223,10 @@ def test_a_closed_store_is_backed_up_whole(path: Path, tmp_path: Path, backend: 
     before = state(filled(path, backend))
     assert main(["backup", str(path), str(tmp_path / "deep" / "copy")]) == 0
     assert state(path) == before
-    with open_store(backend, tmp_path / "deep" / "copy", durability=Durability.CHANGELOG) as restored:
-        assert list(restored.all()) == PAIRS
-        if restored.manages_offsets:
-            assert restored.committed_offset(LOG) == 41
+    with open_store(backend, tmp_path / "deep" / "copy", durability=Durability.CHANGELOG) as store:
+        assert list(store.all()) == PAIRS
+        if store.manages_offsets:
+            assert store.committed_offset(LOG) == 41
 
 
 def test_the_backup_of_a_read_only_store_can_be_written(path: Path, tmp_path: Path) -> None:
@@ -274,8 +274,8 @@ def test_compacting_keeps_the_contents_and_frees_space(path: Path, backend: str)
 def test_damage_is_status_1_for_verify_and_2_for_the_others(
     path: Path, tmp_path: Path, backend: str, file: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    damaged = filled(path, backend) / "data" / file
-    damaged.write_bytes(b"\x07" * len(damaged.read_bytes()))
+    place = filled(path, backend) / "data" / file
+    place.write_bytes(b"\x07" * len(place.read_bytes()))
     assert main(["verify", str(path)]) == 1
     assert main(["dump", str(path)]) == 2
     assert main(["backup", str(path), str(tmp_path / "copy")]) == 2

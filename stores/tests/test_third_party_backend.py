@@ -69,9 +69,9 @@ EXTENTS = pytest.mark.parametrize("part", [True, pytest.param(False, marks=pytes
 @EXTENTS
 def test_the_suite_passes_for_a_backend_that_keeps_its_promises(tmp_path: Path, part: bool) -> None:
     (tmp_path / "pytest.ini").write_text("[pytest]\naddopts = --no-such-option\n")
-    done = conformance(tmp_path, install(tmp_path, ""), *(SOME if part else ()))
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "skipped" not in done.stdout
+    process = conformance(tmp_path, install(tmp_path, ""), *(SOME if part else ()))
+    assert process.returncode == 0, process.stdout + process.stderr
+    assert "skipped" not in process.stdout
 
 
 def test_the_suite_holds_an_engine_with_one_data_family_to_a_refusal(tmp_path: Path) -> None:
@@ -79,9 +79,9 @@ def test_the_suite_holds_an_engine_with_one_data_family_to_a_refusal(tmp_path: P
     environment = install(tmp_path, "")
     theirs = tmp_path / "theirs.py"
     theirs.write_text(theirs.read_text().replace('name = "their"', 'name = "their"\n    splits = False'))
-    done = conformance(tmp_path, environment, "-k", "test_upgrades")
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "skipped" not in done.stdout
+    process = conformance(tmp_path, environment, "-k", "test_upgrades")
+    assert process.returncode == 0, process.stdout + process.stderr
+    assert "skipped" not in process.stdout
 
 
 @EXTENTS
@@ -112,8 +112,8 @@ def test_the_suite_passes_for_a_strategy_with_a_commit_protocol_of_its_own(tmp_p
 @pytest.mark.parametrize("body", [FORGETFUL, UNTRUTHFUL], ids=["forgets to roll back", "denies to be transactional"])
 def test_the_suite_fails_for_a_backend_that_breaks_a_promise(tmp_path: Path, body: str) -> None:
     """Saying that it is not transactional takes no test away: another promise is tested instead."""
-    done = conformance(tmp_path, install(tmp_path, body), "-x", "-k", "test_transactions")
-    assert done.returncode == 1, done.stdout + done.stderr
+    process = conformance(tmp_path, install(tmp_path, body), "-x", "-k", "test_transactions")
+    assert process.returncode == 1, process.stdout + process.stderr
 
 
 def test_a_backend_that_is_not_there_is_named_and_no_test_runs(tmp_path: Path) -> None:
@@ -130,10 +130,10 @@ def test_a_backend_that_is_not_there_is_named_and_no_test_runs(tmp_path: Path) -
 def test_a_package_whose_entry_point_does_not_load_is_named(tmp_path: Path) -> None:
     environment = install(tmp_path, "")
     (tmp_path / "theirs.py").write_text("raise ImportError('no engine')\n")
-    done = conformance(tmp_path, environment)
-    assert done.returncode == 2
-    assert "theirs:backend" in done.stderr
-    assert "Traceback" not in done.stderr
+    process = conformance(tmp_path, environment)
+    assert process.returncode == 2
+    assert "theirs:backend" in process.stderr
+    assert "Traceback" not in process.stderr
 
 
 def test_a_store_of_another_package_that_only_keeps_the_contract_works_in_a_task_and_beside_a_fork(

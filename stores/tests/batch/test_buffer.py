@@ -155,15 +155,15 @@ def test_ranges_contain_what_any_of_them_contains(
     ranges.update(half)
     for key in keys:
         assert (key in ranges) is any(within(key, start, end) for start, end in bounds)
-    listed = list(ranges)
-    assert bool(ranges) is bool(listed)
-    assert ranges.num_bytes() == sum(len(bound) for pair in listed for bound in pair if bound is not None)
-    for (_, end), (start, _) in pairwise(listed):
+    range_list = list(ranges)
+    assert bool(ranges) is bool(range_list)
+    assert ranges.num_bytes() == sum(len(bound) for pair in range_list for bound in pair if bound is not None)
+    for (_, end), (start, _) in pairwise(range_list):
         assert end is not None
         assert start is not None
         assert end < start
     for key in keys:
-        assert (key in ranges) is any(within(key, start, end) for start, end in listed)
+        assert (key in ranges) is any(within(key, start, end) for start, end in range_list)
 
 
 @given(st.binary(max_size=4).map(lambda raw: bytes(b"\x00a\xfe\xff"[byte % 4] for byte in raw)), st.lists(KEYS))
@@ -214,10 +214,10 @@ def test_a_sorted_map_is_a_dict_that_knows_its_order(steps: list[tuple[str, byte
 
 
 def test_a_sorted_map_takes_many_new_keys_at_once() -> None:
-    held: SortedMap[int] = SortedMap({b"%04d" % (number * 7 % 1000): number for number in range(500)})
-    assert held.keys_between(None, None) == sorted(held.writes)
-    held.writes.update({b"%04d" % (number * 3 % 1000): number for number in range(1000)})
-    assert held.keys_between(None, None) == [b"%04d" % number for number in range(1000)]
+    keys: SortedMap[int] = SortedMap({b"%04d" % (number * 7 % 1000): number for number in range(500)})
+    assert keys.keys_between(None, None) == sorted(keys.writes)
+    keys.writes.update({b"%04d" % (number * 3 % 1000): number for number in range(1000)})
+    assert keys.keys_between(None, None) == [b"%04d" % number for number in range(1000)]
 
 
 def test_layers_are_merged_away_as_soon_as_the_writer_goes_on_without_anybody_needing_them() -> None:

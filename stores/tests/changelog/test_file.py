@@ -114,7 +114,7 @@ def test_a_killed_process_leaves_all_of_a_transaction_or_nothing(
 @pytest.mark.parametrize("call", ["fsync", "link"])
 def test_what_a_crash_left_of_a_file_that_was_being_made_is_no_obstacle(tmp_path: Path, call: str) -> None:
     path = tmp_path / "log.sqlite"
-    killed = f"""
+    script = f"""
 import os, signal, sys
 from stores.changelog import SqliteChangelog
 real = os.{call}
@@ -124,7 +124,7 @@ def call_and_die(*given, **named):
 os.{call} = call_and_die
 SqliteChangelog(sys.argv[1])
 """
-    assert subprocess.run([sys.executable, "-c", killed, str(path)], check=False).returncode == -9
+    assert subprocess.run([sys.executable, "-c", script, str(path)], check=False).returncode == -9
     assert any(entry.name.startswith(".log.sqlite.txstores-") for entry in tmp_path.iterdir())
     filled(path)
     assert {entry.name for entry in tmp_path.iterdir()} <= {"log.sqlite", ".log.sqlite.txstores-lock"}
@@ -161,7 +161,7 @@ def test_a_lock_on_the_folder_does_not_block_the_creation_of_a_changelog(tmp_pat
 
 def test_what_is_left_of_a_file_that_was_removed_is_not_taken_for_the_new_one(tmp_path: Path) -> None:
     """Its process was killed and has left a WAL, from which SQLite would write pages into the new file."""
-    killed = """
+    script = """
 import os, signal, sys
 from stores.changelog import SqliteChangelog
 from stores.interface import TopicPartition
@@ -173,7 +173,7 @@ with log.producer() as producer:
 os.kill(os.getpid(), signal.SIGKILL)
 """
     path = tmp_path / "log.sqlite"
-    subprocess.run([sys.executable, "-c", killed, str(path)], check=False)
+    subprocess.run([sys.executable, "-c", script, str(path)], check=False)
     assert path.with_name("log.sqlite-wal").stat().st_size
     path.unlink()
     with SqliteChangelog(path) as log:

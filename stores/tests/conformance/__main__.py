@@ -31,8 +31,8 @@ def main(argv: Sequence[str] | None = None, program: str = "python -m stores.tes
     # Loads the settings of all tests of ``stores``, one folder above.
     # Settings of whichever project the caller stands in must not change what is tested.
     settings = ["-c", os.devnull, "--rootdir", str(here.parent), "-p", "no:cacheprovider"]
-    chosen = [argument for name in given.backend for argument in ("--backend", name)]
-    return int(pytest.main([*settings, *chosen, str(here), *for_pytest]))
+    backend_options = [argument for name in given.backend for argument in ("--backend", name)]
+    return int(pytest.main([*settings, *backend_options, str(here), *for_pytest]))
 
 
 if __name__ == "__main__":

@@ -43,14 +43,14 @@ class Case:
 
 def cases(names: list[str], durabilities: frozenset[Durability], tight: Mapping[str, object]) -> list[Case]:
     """Cases for the backends ``names`` (all, if empty) at the levels that each can carry of those, and ``tight``."""
-    found = []
+    all_cases = []
     for backend in [backend_named(name) for name in names] or backends().values():
         options = {name: value for name, value in tight.items() if name in backend.options}
         levels = sorted(backend.durabilities & durabilities) or sorted(backend.durabilities)[:1]
-        found += [Case(backend, level) for level in levels]
+        all_cases += [Case(backend, level) for level in levels]
         if options:
-            found.append(Case(backend, levels[0], options))
-    return found
+            all_cases.append(Case(backend, levels[0], options))
+    return all_cases
 
 
 def tightened(case: Case) -> Case:
@@ -63,19 +63,21 @@ def spread_crashes(names: list[str]) -> list[tuple[Case, str]]:
     """Kills in an upgrade of a store's records: each failpoint of a strategy over one of its engines, and each
     failpoint of an upgrade over each engine, with backends and levels in turn. A backend that keeps nothing is run to
     the end."""
-    chosen = [backend_named(name) for name in names] or list(backends().values())
-    drawn = [(backend, AT_THE_END) for backend in chosen if not backend.persistent]
+    selection = [backend_named(name) for name in names] or list(backends().values())
+    points_of_backends = [(backend, AT_THE_END) for backend in selection if not backend.persistent]
     by_strategy: dict[object, list[Backend]] = {}
     by_engine: dict[object, list[Backend]] = {}
-    for backend in chosen:
+    for backend in selection:
         if backend.persistent:
             by_strategy.setdefault(backend.load_strategy(), []).append(backend)
             by_engine.setdefault(backend.load_engine(), []).append(backend)
     points = [(group, _reached_by_commits(group[0]) or [AT_THE_END]) for group in by_strategy.values()]
     points += [(group, list(SPLIT_FAILPOINTS)) for group in by_engine.values()]
-    drawn += [(group[at % len(group)], failpoint) for group, some in points for at, failpoint in enumerate(some)]
+    points_of_backends += [
+        (group[at % len(group)], failpoint) for group, some in points for at, failpoint in enumerate(some)
+    ]
     crashes = []
-    for at, (backend, failpoint) in enumerate(drawn):
+    for at, (backend, failpoint) in enumerate(points_of_backends):
         levels = crash_cases([backend.name])
         case = levels[at % len(levels)]
         if failpoint in backend.load_strategy().persistent_failpoints:
@@ -93,10 +95,10 @@ def _reached_by_commits(backend: Backend) -> list[str]:
 
 def crash_cases(names: list[str]) -> list[Case]:
     """For each backend the level that survives kills, as it is, and the one that does not, with the tiny limits."""
-    chosen = cases(names, frozenset({Durability.CHANGELOG, Durability.PROCESS}), TIGHT_FOR_KILLS)
-    tight = {case.backend.name for case in chosen if case.options}
+    selection = cases(names, frozenset({Durability.CHANGELOG, Durability.PROCESS}), TIGHT_FOR_KILLS)
+    tight = {case.backend.name for case in selection if case.options}
     return [
         case
-        for case in chosen
+        for case in selection
         if case.options or case.durability is Durability.PROCESS or case.backend.name not in tight
     ]

@@ -78,19 +78,19 @@ def store(case: Case, path: Path) -> Iterator[KeyValueStore]:
 @pytest.fixture
 def reopen(case: Case, path: Path, store: KeyValueStore) -> Iterator[Callable[[], KeyValueStore]]:
     """Closes ``store`` and opens it again, any number of times."""
-    opened = [store]
+    stores = [store]
 
     def again() -> KeyValueStore:
-        opened[-1].close()
-        opened.append(case.open(path))
-        return opened[-1]
+        stores[-1].close()
+        stores.append(case.open(path))
+        return stores[-1]
 
     yield again
-    opened[-1].close()
+    stores[-1].close()
 
 
 @pytest.fixture
 def process() -> Iterator[StoreProcess]:
     """A process that opens stores and can be killed."""
-    with StoreProcess() as started:
-        yield started
+    with StoreProcess() as store_process:
+        yield store_process

@@ -35,12 +35,12 @@ def test_a_damaged_file_is_detected_or_does_no_harm(case: Case, path: Path, proc
     states = fill(case, path)
     for file in sorted(file for file in path.rglob("*") if file.is_file() and file.stat().st_size):
         for what, damage in damages(file.stat().st_size, SEED):
-            damaged = path.with_name("damaged")
-            shutil.copytree(path, damaged)
-            damage(damaged / file.relative_to(path))
+            copy = path.with_name("damaged")
+            shutil.copytree(path, copy)
+            damage(copy / file.relative_to(path))
             where = f"{file.relative_to(path)} {what}"
             try:
-                process.call("open", case.backend.name, damaged, case.durability, case.options)
+                process.call("open", case.backend.name, copy, case.durability, case.options)
             except (StoreCorruptedError, StoreUnavailableError, StoreIncompatibleError):
                 pass
             else:
@@ -55,26 +55,26 @@ def test_a_damaged_file_is_detected_or_does_no_harm(case: Case, path: Path, proc
                     process.call("close")
                 except (StoreCorruptedError, StoreUnavailableError):
                     process.call("drop")
-            shutil.rmtree(damaged)
+            shutil.rmtree(copy)
 
 
 @pytest.mark.as_is
 def test_a_file_that_has_become_a_folder_is_no_database(case: Case, path: Path, process: StoreProcess) -> None:
     fill(case, path)
     for file in sorted(file for file in path.rglob("*") if file.is_file()):
-        damaged = path.with_name("damaged")
-        shutil.copytree(path, damaged)
-        (damaged / file.relative_to(path)).unlink()
-        (damaged / file.relative_to(path)).mkdir()
+        copy = path.with_name("damaged")
+        shutil.copytree(path, copy)
+        (copy / file.relative_to(path)).unlink()
+        (copy / file.relative_to(path)).mkdir()
         try:
-            process.call("open", case.backend.name, damaged, case.durability, case.options)
+            process.call("open", case.backend.name, copy, case.durability, case.options)
         except (StoreCorruptedError, StoreUnavailableError):
             pass
         else:
             with suppress(StoreCorruptedError, StoreUnavailableError):
                 process.call("scan")
             process.call("drop")
-        shutil.rmtree(damaged)
+        shutil.rmtree(copy)
 
 
 @pytest.mark.as_is

@@ -60,13 +60,13 @@ def test_a_disk_that_fills_in_a_commit_loses_nothing(case: Case, path: Path, pro
     """The error says whether the commit can be tried again, once there is room, or the store must be opened again."""
     open_limited(process, case, path)
     process.call("advance_position", INPUT, 7)
-    failed: CommitFailedError | None = None
+    failure: CommitFailedError | None = None
     try:
         put_all_of_them(process)
         process.call("commit", {LOG: 2})
     except CommitFailedError as error:
-        failed = error
-    if failed is not None and not failed.reopen:
+        failure = error
+    if failure is not None and not failure.reopen:
         assert process.call("committed_offset", LOG) == 1
         assert process.call("position", IsolationLevel.READ_COMMITTED) == {}
         assert process.call("position", IsolationLevel.READ_UNCOMMITTED) == {INPUT: 7}
@@ -79,7 +79,7 @@ def test_a_disk_that_fills_in_a_commit_loses_nothing(case: Case, path: Path, pro
         assert process.call("scan") == expected(committed=2)
         assert process.call("position", IsolationLevel.READ_COMMITTED) == {INPUT: 7}
         process.call("close")
-    elif failed is not None:
+    elif failure is not None:
         try:
             process.call("close")
         except StoreError:
@@ -90,12 +90,12 @@ def test_a_disk_that_fills_in_a_commit_loses_nothing(case: Case, path: Path, pro
     if case.backend.persistent:
         with case.open(path) as store:
             if store.transactional:
-                kept = store.committed_offset(LOG)
-                assert list(store.all()) == expected(committed=kept)
-                if failed is None or not failed.reopen:
-                    assert kept == 2
+                offset = store.committed_offset(LOG)
+                assert list(store.all()) == expected(committed=offset)
+                if failure is None or not failure.reopen:
+                    assert offset == 2
                 elif case.durability is not Durability.CHANGELOG:
-                    assert kept in (1, 2)
+                    assert offset in (1, 2)
             else:
                 assert set(store.all()) <= set(expected(committed=2))
             store.put_all([(b"first", b"1"), *((b"%08d" % number, VALUE) for number in NUMBERS)])
@@ -156,9 +156,9 @@ def test_a_disk_that_fills_before_the_close_leaves_a_commit_whole(
     process.call("open", case.backend.name, path, case.durability, case.options)
     if process.call("get_fact", "transactional"):
         complete = [(b"%08d" % number, VALUE) for number in NUMBERS]
-        kept = process.call("committed_offset", LOG)
-        assert process.call("scan") == (complete if kept == 1 else [])
-        assert kept == 1 or case.durability is Durability.CHANGELOG
+        offset = process.call("committed_offset", LOG)
+        assert process.call("scan") == (complete if offset == 1 else [])
+        assert offset == 1 or case.durability is Durability.CHANGELOG
     process.call("put", b"new", b"1")
     process.call("commit")
     process.call("close")

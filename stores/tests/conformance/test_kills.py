@@ -68,11 +68,11 @@ def crash_somehow(case: Case, failpoint: str, path: Path) -> tuple[Script, Path]
     if script is not None:
         return script, path
     for number, other in enumerate(from_the_middle(case.backend.failpoints)):
-        tried = path.with_name(f"{path.name}{number}")
-        script = crash_at(case, other, tried)
-        if script is not None and crash_while_opening(case, failpoint, tried):
-            crash_while_opening(case, failpoint, tried)
-            return script, tried
+        other_path = path.with_name(f"{path.name}{number}")
+        script = crash_at(case, other, other_path)
+        if script is not None and crash_while_opening(case, failpoint, other_path):
+            crash_while_opening(case, failpoint, other_path)
+            return script, other_path
     return None
 
 

@@ -79,11 +79,11 @@ def everything(view: KeyValueView | KeyValueStore) -> list[Any]:
 
 def expected(pairs: list[tuple[bytes, bytes]]) -> list[Any]:
     """Return what ``everything`` shows of ``pairs``."""
-    held = dict(pairs)
+    contents = dict(pairs)
     keys = [b"%04d" % number for number in range(0, 1000, 3)]
     return [
-        [held.get(key) for key in keys],
-        [held.get(key) for key in keys],
+        [contents.get(key) for key in keys],
+        [contents.get(key) for key in keys],
         pairs,
         [pair for pair in pairs if b"0100" <= pair[0] <= b"0500"],
         [pair for pair in reversed(pairs) if pair[0] >= b"0200"],
@@ -117,10 +117,10 @@ def test_a_large_transaction_is_read_undone_and_committed_as_any_other(store: Ke
         assert everything(store) == expected(model.scan(None, None))
         assert everything(store.read_only(IsolationLevel.READ_COMMITTED)) == expected(model.committed_pairs())
         assert store.approximate_num_uncommitted_bytes() == 0
-    opened = reopen()
-    if opened.persistent:
-        assert everything(opened) == expected(model.scan(None, None))
-        assert opened.committed_offset(LOG) == (1 if opened.manages_offsets else None)
+    again = reopen()
+    if again.persistent:
+        assert everything(again) == expected(model.scan(None, None))
+        assert again.committed_offset(LOG) == (1 if again.manages_offsets else None)
 
 
 @pytest.mark.as_is
@@ -156,10 +156,10 @@ def test_a_step_of_many_times_the_bound_takes_no_memory_of_its_size(case: Case, 
             peak = pool.submit(most_until, event, process)
             process.call("put_many", 0, records, value)
             # Looked at here in any case: on a busy machine the other thread may get no turn before the commit ends.
-            staged = anonymous_bytes(process)
+            staged_bytes = anonymous_bytes(process)
             process.call("commit", {LOG: 2})
             event.set()
-            grown = max(staged, peak.result()) - before
+            grown = max(staged_bytes, peak.result()) - before
     assert (grown < records * len(value) // 2) is carries(case.backend, BOUNDED)
 
 

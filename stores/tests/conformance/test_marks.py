@@ -40,8 +40,12 @@ def test_a_mark_is_staged_until_commit_and_in_no_scan(store: KeyValueStore, reop
     store.set_mark("records", b"first")
     store.put(b"key", b"value")
     isolated = carries(store, ISOLATED)
-    seen = None if isolated else b"first"
-    assert (store.mark("records"), uncommitted.mark("records"), committed.mark("records")) == (b"first", b"first", seen)
+    visible = None if isolated else b"first"
+    assert (store.mark("records"), uncommitted.mark("records"), committed.mark("records")) == (
+        b"first",
+        b"first",
+        visible,
+    )
     store.commit({LOG: 1})
     assert (store.mark("records"), uncommitted.mark("records"), committed.mark("records")) == (b"first",) * 3
     assert store.mark("absent") is None
@@ -138,19 +142,19 @@ def test_a_restore_sets_marks_with_the_records(store: KeyValueStore, reopen: Reo
 
 
 def test_what_is_no_mark_is_refused_and_changes_nothing(store: KeyValueStore) -> None:
-    refused: list[tuple[Any, Any, type[Exception]]] = [
+    wrong_marks: list[tuple[Any, Any, type[Exception]]] = [
         ("", b"", ValueError), ("m" * (MARK_NAME_CHARACTERS_MAX + 1), b"", ValueError), ("ä", b"", ValueError),
         ("a\n", b"", ValueError), ("a\0", b"", ValueError), (b"mark", b"", TypeError), (None, b"", TypeError),
         (["mark"], b"", TypeError), ("mark", "text", TypeError), ("mark", bytearray(b"x"), TypeError),
         ("mark", LONGEST + b"x", ValueError),
     ]  # fmt: skip
     store.set_mark("mark", b"kept")
-    for name, value, error in refused:
+    for name, value, error in wrong_marks:
         with pytest.raises(error):
             store.set_mark(name, value)
     assert store.mark("mark") == b"kept"
     store.rollback()
-    for name, value, error in refused:
+    for name, value, error in wrong_marks:
         with pytest.raises(error):
             store.restore([(b"key", b"value")], {}, marks=5 if isinstance(name, list) else {name: value})  # type: ignore[arg-type]
     assert (store.mark("mark"), store.get(b"key")) == (None if carries(store, ROLLED_BACK) else b"kept", None)

@@ -50,17 +50,17 @@ def test_a_new_store_has_counted_nothing(case: Case, store: KeyValueStore) -> No
 
 
 def test_commits_are_counted_and_timed_and_each_is_no_longer_than_the_longest(store: KeyValueStore) -> None:
-    seen = [store.metrics]
+    snapshots = [store.metrics]
     for number in range(3):
         store.put(b"key", b"%d" % number)
         store.commit({LOG: number})
-        seen.append(store.metrics)
+        snapshots.append(store.metrics)
         assert counts(store) == {**NOTHING, "commit_total": number + 1}
-    for earlier, later in pairwise(seen):
+    for earlier, later in pairwise(snapshots):
         took = later.commit_latency_seconds_total - earlier.commit_latency_seconds_total
         assert 0.0 < took <= later.commit_latency_max_seconds + 1e-9
         assert later.commit_latency_max_seconds >= earlier.commit_latency_max_seconds
-    last = seen[-1]
+    last = snapshots[-1]
     assert last.commit_latency_avg_seconds == pytest.approx(last.commit_latency_seconds_total / 3)
     assert last.commit_latency_avg_seconds <= last.commit_latency_max_seconds <= last.commit_latency_seconds_total
     assert last.commit_rate == pytest.approx(3 / last.seconds)
@@ -76,12 +76,12 @@ def test_a_commit_that_fails_is_counted_apart_and_not_timed(
 
     assert isinstance(store, Store)
     store.put(b"key", b"value")
-    staged = store.metrics.uncommitted_bytes
+    staged_bytes = store.metrics.uncommitted_bytes
     memory = {"uncommitted_memory_bytes": store.uncommitted_memory_bytes()}
     with monkeypatch.context() as patch, pytest.raises(OSError):
         patch.setattr(store.staging, "commit", fail)
         store.commit()
-    assert counts(store) == {**NOTHING, "commit_failed_total": 1, "uncommitted_bytes": staged, **memory}
+    assert counts(store) == {**NOTHING, "commit_failed_total": 1, "uncommitted_bytes": staged_bytes, **memory}
     assert store.metrics.commit_latency_seconds_total == 0.0
     store.commit()
     assert counts(store) == {**NOTHING, "commit_failed_total": 1, "commit_total": 1}
@@ -235,10 +235,10 @@ def test_a_closed_store_still_reports_its_counts_and_holds_nothing(store: KeyVal
     store.put(b"b", b"2")
     scan = store.all()
     store.close()
-    closed = store.metrics
+    last_metrics = store.metrics
     assert counts(store) == {**NOTHING, "commit_total": 1}
-    assert closed.oldest_iterator_open_since_seconds is None
-    assert store.metrics.seconds == closed.seconds
+    assert last_metrics.oldest_iterator_open_since_seconds is None
+    assert store.metrics.seconds == last_metrics.seconds
     with pytest.raises(StoreClosedError):
         store.engine_metrics()
     with pytest.raises(StoreClosedError):
@@ -246,15 +246,15 @@ def test_a_closed_store_still_reports_its_counts_and_holds_nothing(store: KeyVal
 
 
 def test_metrics_may_be_read_on_any_thread_and_totals_never_fall(store: KeyValueStore) -> None:
-    seen: list[StoreMetrics] = []
+    readings: list[StoreMetrics] = []
     figures: list[Mapping[str, int]] = []
-    done = threading.Event()
+    end = threading.Event()
     errors: list[BaseException] = []
 
     def watch() -> None:
         try:
-            while not done.is_set():
-                seen.append(store.metrics)
+            while not end.is_set():
+                readings.append(store.metrics)
                 figures.append(store.engine_metrics())
         except BaseException as error:
             errors.append(error)
@@ -267,18 +267,18 @@ def test_metrics_may_be_read_on_any_thread_and_totals_never_fall(store: KeyValue
             with store.all() as pairs:
                 next(pairs)
             store.commit()
-            if len(seen) > 20:
+            if len(readings) > 20:
                 break
     finally:
-        done.set()
+        end.set()
         watching.join()
     assert errors == []
     assert figures
     totals = [name for name, measure in measures(StoreMetrics).items() if measure.kind is not MetricKind.CURRENT]
     for name in totals:
-        values = [getattr(metrics, name) for metrics in seen]
+        values = [getattr(metrics, name) for metrics in readings]
         assert values == sorted(values), name
-    assert seen[-1].commit_total <= store.metrics.commit_total == number + 1
+    assert readings[-1].commit_total <= store.metrics.commit_total == number + 1
 
 
 def test_an_engine_shows_figures_that_are_counts_or_bytes(store: KeyValueStore) -> None:
@@ -287,5 +287,5 @@ def test_an_engine_shows_figures_that_are_counts_or_bytes(store: KeyValueStore) 
     figures = store.engine_metrics()
     assert figures
     assert all(type(name) is str and type(value) is int and value >= 0 for name, value in figures.items())
-    held = [value for name, value in figures.items() if name.endswith(("_bytes", "num_keys"))]
-    assert max(held) >= 500
+    sizes = [value for name, value in figures.items() if name.endswith(("_bytes", "num_keys"))]
+    assert max(sizes) >= 500

@@ -95,7 +95,7 @@ def test_an_offset_never_moves_backwards(store: KeyValueStore) -> None:
 def test_an_offset_that_is_none_is_refused_before_anything_changes(store: KeyValueStore) -> None:
     store.put(b"key", b"value")
     named: Any = TopicPartition
-    refused: list[tuple[Any, type[Exception]]] = [
+    wrong_offsets: list[tuple[Any, type[Exception]]] = [
         ({FIRST: -1}, ValueError), ({FIRST: 2**63}, ValueError), ({FIRST: "1"}, TypeError), ({FIRST: 1.0}, TypeError),
         ({FIRST: True}, TypeError), ({"changelog": 1}, TypeError), ({"changelog": None}, TypeError), (5, TypeError),
         (0, TypeError),
@@ -103,7 +103,7 @@ def test_an_offset_that_is_none_is_refused_before_anything_changes(store: KeyVal
         ({named("t", -1): 1}, ValueError), ({named("t", 2**32): None}, ValueError),
         ({named("t" * 250, 0): 1}, ValueError), ({SECOND: 5, FIRST: -1}, ValueError),
     ]  # fmt: skip
-    for bad, error in refused:
+    for bad, error in wrong_offsets:
         with pytest.raises(error):
             store.commit(bad)
         if store.transactional:
@@ -160,9 +160,9 @@ def test_a_position_is_a_copy_and_its_level_is_one_that_there_is(store: KeyValue
     store.advance_position(FIRST, 5)
     store.commit()
     for level in IsolationLevel:
-        told: Any = store.position(level)
-        told[FIRST] = 99
-        told[SECOND] = 1
+        position: Any = store.position(level)
+        position[FIRST] = 99
+        position[SECOND] = 1
         assert store.position(level) == {FIRST: 5}
     with pytest.raises(ValueError):
         store.position("READ_NOTHING")  # type: ignore[arg-type]
@@ -205,11 +205,11 @@ def test_data_offsets_and_position_are_of_one_commit_after_reopening(
 
 
 def test_the_given_offsets_stay_the_caller_s(store: KeyValueStore) -> None:
-    given: dict[TopicPartition, int | None] = {FIRST: 1, SECOND: None}
-    before: Mapping[TopicPartition, int | None] = dict(given)
-    store.commit(given)
-    assert given == before
-    given[FIRST] = 50
+    offsets: dict[TopicPartition, int | None] = {FIRST: 1, SECOND: None}
+    before: Mapping[TopicPartition, int | None] = dict(offsets)
+    store.commit(offsets)
+    assert offsets == before
+    offsets[FIRST] = 50
     assert store.committed_offset(FIRST) == (1 if store.manages_offsets else None)
 
 
@@ -293,8 +293,8 @@ def test_a_restore_may_advance_the_position_which_is_kept_with_the_data(
         assert store.position(level) == {INPUT: 5, OTHER_INPUT: 6}
     assert store.read_only(bound=PositionBound({INPUT: 5})).get(b"key") == b"3"
     again = reopen()
-    kept = {INPUT: 5, OTHER_INPUT: 6} if carries(again, POSITION_KEPT) else {}
-    assert again.position(IsolationLevel.READ_COMMITTED) == kept
+    position = {INPUT: 5, OTHER_INPUT: 6} if carries(again, POSITION_KEPT) else {}
+    assert again.position(IsolationLevel.READ_COMMITTED) == position
 
 
 def test_a_bound_that_is_none_is_refused(store: KeyValueStore) -> None:
@@ -313,9 +313,9 @@ def test_a_bound_that_is_none_is_refused(store: KeyValueStore) -> None:
 
 
 def test_a_bound_stays_as_it_was_given() -> None:
-    given = {INPUT: 1}
-    bound = PositionBound(given)
-    given[INPUT] = 50
+    position = {INPUT: 1}
+    bound = PositionBound(position)
+    position[INPUT] = 50
     assert bound.behind({INPUT: 1}) == {}
     assert bound == PositionBound({INPUT: 1})
 

@@ -70,9 +70,9 @@ def test_a_path_that_cannot_be_a_folder_is_refused(case: Case, path: Path) -> No
     """A file, a path below a file, a folder of the kernel's that takes no files, a name that is too long."""
     file = path.parent / "file"
     file.write_bytes(b"kept")
-    refused = [file, file / "below", file / "further" / "below", Path("/proc/store"), path.parent / ("x" * 300)]
+    wrong_paths = [file, file / "below", file / "further" / "below", Path("/proc/store"), path.parent / ("x" * 300)]
     if case.backend.persistent:
-        for bad in refused:
+        for bad in wrong_paths:
             with pytest.raises(StoreUnavailableError):
                 case.open(bad)
         with pytest.raises(ValueError):
@@ -184,10 +184,10 @@ def test_a_store_opens_in_another_place_after_it_was_moved(case: Case, path: Pat
     with case.open(path) as store:
         store.put(b"key", b"value")
         store.commit()
-    moved = path.with_name("moved")
+    new_path = path.with_name("moved")
     if path.exists():
-        os.rename(path, moved)
-    with case.open(moved) as store:
+        os.rename(path, new_path)
+    with case.open(new_path) as store:
         assert store.get(b"key") == (b"value" if store.persistent else None)
 
 

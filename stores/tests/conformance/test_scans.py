@@ -174,23 +174,23 @@ def test_a_change_after_the_scan_was_made_does_not_show_in_it(store: KeyValueSto
     fill_in_layers(store)
     expected = {name: list(scan(store)) for name, scan in SCANS.items()}
     fresh = {name: scan(store) for name, scan in SCANS.items()}
-    begun = {name: scan(store) for name, scan in SCANS.items()}
-    first = {name: next(scan) for name, scan in begun.items()}
+    iterators = {name: scan(store) for name, scan in SCANS.items()}
+    first = {name: next(scan) for name, scan in iterators.items()}
     CHANGES[change](store)
     assert {name: list(scan) for name, scan in fresh.items()} == expected
-    assert {name: [first[name], *scan] for name, scan in begun.items()} == expected
+    assert {name: [first[name], *scan] for name, scan in iterators.items()} == expected
 
 
 def test_scans_of_several_moments_each_show_their_own(store: KeyValueStore) -> None:
-    held = []
+    iterators = []
     for moment in range(30):
         store.put(b"key", b"%d" % moment)
-        held.append(store.all())
+        iterators.append(store.all())
         if moment % 7 == 6:
             store.commit()
         if moment % 11 == 10:
             store.delete_range(None, None)
-    assert [list(scan) for scan in held] == [[(b"key", b"%d" % moment)] for moment in range(30)]
+    assert [list(scan) for scan in iterators] == [[(b"key", b"%d" % moment)] for moment in range(30)]
 
 
 def test_a_loop_may_write_what_it_reads(store: KeyValueStore) -> None:

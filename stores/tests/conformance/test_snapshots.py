@@ -67,21 +67,21 @@ def asked(view: KeyValueView) -> dict[str, Any]:
 
 def test_a_snapshot_answers_every_query_as_the_view_did_when_it_was_taken(store: KeyValueStore) -> None:
     view = store.read_only(COMMITTED)
-    taken: list[tuple[KeyValueSnapshot, dict[str, Any]]] = []
+    snapshots: list[tuple[KeyValueSnapshot, dict[str, Any]]] = []
     for number in range(6):
         write(store, number)
         store.commit()
-        taken.append((view.snapshot(), asked(view)))
+        snapshots.append((view.snapshot(), asked(view)))
     write(store, 100)
     store.rollback()
     write(store, 101)
-    for number, (snapshot, expected) in enumerate(taken):
+    for number, (snapshot, expected) in enumerate(snapshots):
         assert asked(snapshot) == expected == elsewhere(partial(asked, snapshot))
         assert snapshot.position() == {INPUT: number}
         assert snapshot.isolation_level is COMMITTED
         assert snapshot.snapshot() is snapshot
         assert snapshot.approximate_num_entries() >= 0
-    for snapshot, _ in taken:
+    for snapshot, _ in snapshots:
         snapshot.close()
     assert store.metrics.num_open_iterators == 0
     store.commit()

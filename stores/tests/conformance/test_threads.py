@@ -87,17 +87,17 @@ def test_only_the_writers_thread_splits_a_store_and_only_while_it_is_open(
 
 
 def test_the_thread_that_opened_it_is_the_writer(case: Case, path: Path) -> None:
-    opened: list[KeyValueStore] = []
+    stores: list[KeyValueStore] = []
     with ThreadPoolExecutor(1) as pool:
-        pool.submit(lambda: opened.append(case.open(path))).result(timeout=60)
+        pool.submit(lambda: stores.append(case.open(path))).result(timeout=60)
         try:
             with pytest.raises(WrongThreadError):
-                opened[0].put(b"key", b"value")
-            pool.submit(opened[0].put, b"key", b"value").result(timeout=60)
-            pool.submit(opened[0].commit).result(timeout=60)
-            assert opened[0].read_only().get(b"key") == b"value"
+                stores[0].put(b"key", b"value")
+            pool.submit(stores[0].put, b"key", b"value").result(timeout=60)
+            pool.submit(stores[0].commit).result(timeout=60)
+            assert stores[0].read_only().get(b"key") == b"value"
         finally:
-            pool.submit(opened[0].close).result(timeout=60)
+            pool.submit(stores[0].close).result(timeout=60)
 
 
 @pytest.mark.parametrize("level", IsolationLevel)
@@ -107,8 +107,8 @@ def test_a_reader_on_another_thread_sees_what_its_level_shows(store: KeyValueSto
     store.put(b"b", b"2")
     store.delete(b"c")
     reader = store.read_only(level)
-    staged = level is IsolationLevel.READ_UNCOMMITTED or not store.transactional
-    expected = [(b"a", b"1"), (b"b", b"2")] if staged else [(b"a", b"1"), (b"b", b"1"), (b"c", b"1")]
+    sees_staged = level is IsolationLevel.READ_UNCOMMITTED or not store.transactional
+    expected = [(b"a", b"1"), (b"b", b"2")] if sees_staged else [(b"a", b"1"), (b"b", b"1"), (b"c", b"1")]
     assert elsewhere(lambda: list(reader.all())) == expected
     assert elsewhere(lambda: list(reader.reverse_all())) == expected[::-1]
     assert elsewhere(lambda: reader.get_many([b"a", b"b", b"c"])) == [
@@ -173,7 +173,7 @@ def test_a_store_may_be_closed_while_others_read(store: KeyValueStore) -> None:
     store.put_all([(b"%04d" % number, b"1") for number in range(500)])
     store.commit()
     store.put_all([(b"x%04d" % number, b"1") for number in range(500)])
-    begun = [Event(), Event()]
+    begins = [Event(), Event()]
 
     def read(level: IsolationLevel, started: Event) -> None:
         reader = store.read_only(level)
@@ -184,8 +184,8 @@ def test_a_store_may_be_closed_while_others_read(store: KeyValueStore) -> None:
             started.set()
 
     with ThreadPoolExecutor(2) as pool:
-        readers = [pool.submit(read, level, event) for level, event in zip(IsolationLevel, begun, strict=True)]
-        assert all(event.wait(30) for event in begun)
+        readers = [pool.submit(read, level, event) for level, event in zip(IsolationLevel, begins, strict=True)]
+        assert all(event.wait(30) for event in begins)
         store.close()
         for reader in readers:
             with pytest.raises(StoreClosedError):
@@ -322,14 +322,14 @@ def test_a_reader_of_committed_data_waits_at_no_step_of_a_commit_and_sees_all_of
     case: Case, store: KeyValueStore, disarmed: None
 ) -> None:
     """Source: Kafka's own test of it, which stalls the writer."""
-    seen: list[dict[str, bool]] = []
+    agreements: list[dict[str, bool]] = []
     begin(store)
     view = store.read_only(COMMITTED)
 
     def look() -> None:
         before, after = pool.submit(answers, view, BEFORE).result(30), pool.submit(answers, view, AFTER).result(30)
         assert all(before.values()) or all(after.values())
-        seen.append(after)
+        agreements.append(after)
 
     with ThreadPoolExecutor(1) as pool:
         for failpoint in case.backend.failpoints:
@@ -337,8 +337,8 @@ def test_a_reader_of_committed_data_waits_at_no_step_of_a_commit_and_sees_all_of
         store.commit({TopicPartition("changelog", 0): 1})
         failpoints.disarm()
         look()
-    assert all(seen[-1].values())
-    assert len(seen) > 1 or not case.backend.failpoints
+    assert all(agreements[-1].values())
+    assert len(agreements) > 1 or not case.backend.failpoints
 
 
 @pytest.mark.parametrize("level", IsolationLevel)
@@ -403,17 +403,17 @@ CHANGES: list[Callable[[KeyValueStore], object]] = [
 
 def test_a_scan_of_uncommitted_data_does_not_change_with_later_writes(store: KeyValueStore) -> None:
     begin(store)
-    held: list[tuple[KeyValueIterator, Pairs]] = []
+    iterators: list[tuple[KeyValueIterator, Pairs]] = []
     with ThreadPoolExecutor(1) as pool:
         view = store.read_only(UNCOMMITTED)
         for change in CHANGES:
             now = list(store.all())
             fresh, begun = pool.submit(view.all).result(60), pool.submit(view.reverse_all).result(60)
             assert pool.submit(next, begun).result(60) == now[-1]
-            held += [(fresh, now), (begun, now[-2::-1])]
+            iterators += [(fresh, now), (begun, now[-2::-1])]
             change(store)
-        assert len({len(pairs) for _, pairs in held[::2]}) > 3
-        for scan, pairs in held:
+        assert len({len(pairs) for _, pairs in iterators[::2]}) > 3
+        for scan, pairs in iterators:
             assert pool.submit(list, scan).result(60) == pairs
 
 

@@ -203,13 +203,13 @@ def test_a_put_with_a_time_is_a_put_of_eight_bytes_and_the_value(store: KeyValue
         store.timestamps.put(b"c", b"three", 2**62 - 1)
         store.timestamps.put(b"c", None, 1)
         assert list(store.all()) == [(b"a", b"\0\0\0\0\0\0\1\0one"), (b"b", b"\0" * 8)]
-    counted = store.approximate_num_uncommitted_bytes()
+    size_bytes = store.approximate_num_uncommitted_bytes()
     if store.transactional:
         store.rollback()
     store.put_all([(b"a", b"\0\0\0\0\0\0\1\0one"), (b"b", b"\0" * 8), (b"c", None)])
-    assert store.approximate_num_uncommitted_bytes() == counted
+    assert store.approximate_num_uncommitted_bytes() == size_bytes
     store.commit()
-    refused: list[tuple[Any, Any, Any]] = [
+    wrong_writes: list[tuple[Any, Any, Any]] = [
         ("a", b"v", 1),
         (b"", b"v", 1),
         (b"a", "v", 1),
@@ -220,7 +220,7 @@ def test_a_put_with_a_time_is_a_put_of_eight_bytes_and_the_value(store: KeyValue
         (b"a", b"v", 1.0),
         (b"a", None, -1),
     ]
-    for arguments in refused:
+    for arguments in wrong_writes:
         with pytest.raises((TypeError, ValueError)):
             store.timestamps.put(*arguments)
     assert store.approximate_num_uncommitted_bytes() == 0

@@ -62,10 +62,10 @@ def test_a_rollback_discards_every_kind_of_write_or_none_is_ever_apart(store: Ke
     store.delete_range(b"c", None)
     store.put_if_absent(b"d", b"new")
     store.put_all([(b"e", b"new"), (b"f", None)])
-    written = [(b"a", b"changed"), (b"d", b"new"), (b"e", b"new")]
-    assert list(store.all()) == written
+    pairs = [(b"a", b"changed"), (b"d", b"new"), (b"e", b"new")]
+    assert list(store.all()) == pairs
     store.rollback()
-    assert list(store.all()) == (committed if store.transactional else written)
+    assert list(store.all()) == (committed if store.transactional else pairs)
     assert store.get(b"b") == (b"2" if store.transactional else None)
     assert store.approximate_num_uncommitted_bytes() == 0
 
@@ -80,8 +80,8 @@ def test_there_is_always_an_open_transaction(store: KeyValueStore) -> None:
         store.put(b"gone", b"1")
         store.rollback()
         store.rollback()
-    kept = [key for key, _ in store.all() if key != b"gone"]
-    assert kept == [b"0", b"1", b"2", b"3", b"4"]
+    keys = [key for key, _ in store.all() if key != b"gone"]
+    assert keys == [b"0", b"1", b"2", b"3", b"4"]
     assert store.get(b"gone") == (None if store.transactional else b"1")
 
 
@@ -135,10 +135,10 @@ def test_the_open_transaction_ends_with_no_uncommitted_bytes(store: KeyValueStor
 
 
 def test_uncommitted_bytes_stay_exact_while_scans_are_open(store: KeyValueStore) -> None:
-    held = []
+    iterators = []
     for number in range(50):
         store.put(b"key%d" % (number % 5), b"v" * number)
-        held.append(store.all())
+        iterators.append(store.all())
     assert store.approximate_num_uncommitted_bytes() == (5 * 4 + sum(range(45, 50)) if store.transactional else 0)
 
 
@@ -214,11 +214,11 @@ def test_a_restore_into_staged_writes_is_refused(store: KeyValueStore) -> None:
 
 def test_a_restore_is_refused_whole(store: KeyValueStore) -> None:
     store.commit({LOG: 5})
-    refused: list[tuple[Any, Any]] = [
+    wrong_restores: list[tuple[Any, Any]] = [
         ([(b"a", b"1"), (b"", b"2")], {LOG: 6}), ([(b"a", b"1"), ("b", b"2")], {LOG: 6}), ([(b"a", 1)], {LOG: 6}),
         ([(b"a", b"1")], {LOG: -1}), ([(b"a", b"1")], {"log": 6}),
     ]  # fmt: skip
-    for pairs, offsets in refused:
+    for pairs, offsets in wrong_restores:
         with pytest.raises((TypeError, ValueError)):
             store.restore(pairs, offsets)
     if store.manages_offsets:
@@ -250,9 +250,9 @@ def test_a_new_store_and_one_that_was_closed_have_nothing_to_recover(
     store.put(b"key", b"value")
     store.commit({LOG: 3})
     again = reopen()
-    recovered = again.recover()
-    assert recovered.outcome is RecoveryOutcome.NOTHING_TO_DO
-    assert recovered.offsets == ({LOG: 3} if again.persistent and again.manages_offsets else {})
+    recovery = again.recover()
+    assert recovery.outcome is RecoveryOutcome.NOTHING_TO_DO
+    assert recovery.offsets == ({LOG: 3} if again.persistent and again.manages_offsets else {})
 
 
 def test_recover_refuses_a_store_behind_its_checkpoint(store: KeyValueStore) -> None:

@@ -189,8 +189,8 @@ def test_with_bytes_the_store_is_the_plain_one(store: KeyValueStore) -> None:
     assert store.get(b"key") == b"value"
     store.put(b"other", b"")
     assert list(plain.all()) == list(store.all()) == [(b"key", b"value"), (b"other", b"")]
-    refused: list[Any] = [("text", b"v"), (b"k", "text"), (b"k", bytearray(b"v"))]
-    for key, value in refused:
+    wrong_pairs: list[Any] = [("text", b"v"), (b"k", "text"), (b"k", bytearray(b"v"))]
+    for key, value in wrong_pairs:
         with pytest.raises(TypeError):
             plain.put(key, value)
 

@@ -44,18 +44,18 @@ OLD: Shown = {key: (old_value(key), -1) for key in KEYS}
 @pytest.fixture
 def upgraded(case: Case, path: Path) -> Iterator[Callable[[], Timed]]:
     """A plain store with all ``KEYS``; each call opens it as a timestamped one."""
-    opened: list[KeyValueStore] = [case.open(path)]
-    opened[0].put_all([(key, old_value(key)) for key in KEYS])
-    opened[0].commit({LOG: 1})
+    stores: list[KeyValueStore] = [case.open(path)]
+    stores[0].put_all([(key, old_value(key)) for key in KEYS])
+    stores[0].commit({LOG: 1})
 
     def again() -> Timed:
-        if opened[-1].persistent:
-            opened[-1].close()
-            opened.append(case.open(path))
-        return timed_over(opened[-1])
+        if stores[-1].persistent:
+            stores[-1].close()
+            stores.append(case.open(path))
+        return timed_over(stores[-1])
 
     yield again
-    opened[-1].close()
+    stores[-1].close()
 
 
 def timed_over(store: KeyValueStore, kind: TimestampedKeyValue[bytes, bytes] = TIMED) -> Timed:
@@ -137,9 +137,9 @@ def test_a_lookup_and_a_put_move_a_record_to_the_new_format_and_a_scan_moves_non
         **OLD, b"b": (b"new b", 5), b"c": (b"new c", 6), b"d": (b"new d", 8),
     }  # fmt: skip
     del expected[b"ab"]
-    moved = {b"a", b"b", b"ab", b"\x01", b"c", b"d"}
+    new_format = {b"a", b"b", b"ab", b"\x01", b"c", b"d"}
     lies = places(store.store)
-    assert {key[1:] for key in lies if key[:1] == b"\x00"} == set(KEYS) - moved
+    assert {key[1:] for key in lies if key[:1] == b"\x00"} == set(KEYS) - new_format
     assert {key[1:]: value for key, value in lies.items() if key[:1] == b"\x01"} == {
         b"a": SURROGATE + b"old a", b"\x01": SURROGATE + b"old \x01", b"b": bytes(7) + b"\x05new b",
         b"c": bytes(7) + b"\x06new c", b"d": bytes(7) + b"\x08new d",
@@ -392,17 +392,17 @@ def test_a_kill_at_any_failpoint_of_an_upgrade_leaves_each_record_in_one_place(
 
 def reached_by_commits(case: Case, failpoint: str, path: Path) -> bool:
     """Return whether commits as large as the upgrade's reach ``failpoint`` more than once."""
-    reached: list[str] = []
+    failpoints_passed: list[str] = []
     with case.open(path) as store:
         if failpoint != AT_THE_END:
-            failpoints.arm(failpoint, lambda: reached.append(failpoint))
+            failpoints.arm(failpoint, lambda: failpoints_passed.append(failpoint))
         try:
             for number in range(COMMITS):
                 store.put_all([(b"%d %d" % (number, at), SURROGATE + b"old") for at in range(3 * PER_COMMIT)])
                 store.commit()
         finally:
             failpoints.disarm()
-    return len(reached) > 1
+    return len(failpoints_passed) > 1
 
 
 def kill_in_upgrade(case: Case, path: Path, failpoint: str, *, after: int) -> bool:
@@ -427,10 +427,10 @@ def kill_in_upgrade(case: Case, path: Path, failpoint: str, *, after: int) -> bo
             description = b'{"key":"bytes","kind":"timestamped-key-value","value":"bytes"}'
             process.call("split", {"records": description})
             for first in NUMBERS[::PER_COMMIT]:
-                moved = NUMBERS[first : first + PER_COMMIT]
-                process.call("put_all", [(b"\x01%02d" % number, SURROGATE + b"old") for number in moved])
-                process.call("put_all", [(b"\x00%02d" % number, None) for number in moved])
-                process.call("put_all", [(b"\x01w%02d" % number, bytes(8) + b"new") for number in moved])
+                numbers = NUMBERS[first : first + PER_COMMIT]
+                process.call("put_all", [(b"\x01%02d" % number, SURROGATE + b"old") for number in numbers])
+                process.call("put_all", [(b"\x00%02d" % number, None) for number in numbers])
+                process.call("put_all", [(b"\x01w%02d" % number, bytes(8) + b"new") for number in numbers])
                 process.call("commit", {LOG: 1 + first // PER_COMMIT})
             process.call("close")
             process.call(*opening)

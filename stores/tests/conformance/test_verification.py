@@ -59,18 +59,18 @@ def test_a_sound_store_is_verified_beside_what_is_staged_and_nothing_changes(sto
 
 
 def test_who_may_not_write_may_not_verify(store: KeyValueStore) -> None:
-    raised: list[BaseException] = []
+    errors: list[BaseException] = []
 
     def verify() -> None:
         try:
             store.verify()
         except WrongThreadError as error:
-            raised.append(error)
+            errors.append(error)
 
     thread = Thread(target=verify)
     thread.start()
     thread.join()
-    assert [type(error) for error in raised] == [WrongThreadError]
+    assert [type(error) for error in errors] == [WrongThreadError]
     store.close()
     with pytest.raises(StoreClosedError):
         store.verify()
@@ -85,13 +85,13 @@ def test_a_store_that_is_verified_after_damage_shows_what_was_written_or_says_so
     fill(case, path)
     noticed = 0
     for file, bit in flips(path):
-        damaged = path.with_name("damaged")
-        shutil.copytree(path, damaged)
+        copy = path.with_name("damaged")
+        shutil.copytree(path, copy)
         content = bytearray(file.read_bytes())
         content[bit // 8] ^= 1 << bit % 8
-        (damaged / file.relative_to(path)).write_bytes(content)
+        (copy / file.relative_to(path)).write_bytes(content)
         try:
-            process.call("open", case.backend.name, damaged, case.durability, case.options)
+            process.call("open", case.backend.name, copy, case.durability, case.options)
             process.call("verify")
         except (StoreCorruptedError, StoreIncompatibleError):
             noticed += 1
@@ -99,5 +99,5 @@ def test_a_store_that_is_verified_after_damage_shows_what_was_written_or_says_so
             assert process.call("scan") == PAIRS, f"{file.name}, bit {bit}"
             assert process.call("get_many", [key for key, _ in PAIRS]) == [value for _, value in PAIRS]
         process.call("drop")
-        shutil.rmtree(damaged)
+        shutil.rmtree(copy)
     assert noticed

@@ -210,12 +210,12 @@ def test_a_late_record_in_an_older_segment_is_committed_like_all_others(case: Ca
         windows.commit()
         windows.put(b"k", b"later", 12)
         windows.commit()
-        found = [(10, b"10"), (12, b"later"), (13, b"13"), (30, b"30"), (31, b"31")]
-        assert list(windows.fetch(b"k", 0, 40)) == found
+        expected_windows = [(10, b"10"), (12, b"later"), (13, b"13"), (30, b"30"), (31, b"31")]
+        assert list(windows.fetch(b"k", 0, 40)) == expected_windows
         if not windows.store.persistent:
             return
     with kind().over(case.open(path)) as windows:
-        assert list(windows.fetch(b"k", 0, 40)) == found
+        assert list(windows.fetch(b"k", 0, 40)) == expected_windows
 
 
 def test_segments_in_which_nothing_lives_are_removed_with_the_commit(windows: Store) -> None:

@@ -58,8 +58,8 @@ def test_put_all_stages_every_pair_and_the_last_of_a_key_wins(store: KeyValueSto
 
 
 def test_put_all_stages_nothing_where_one_pair_is_refused(store: KeyValueStore) -> None:
-    refused: list[Any] = [("text", b"v"), (b"", b"v"), (b"k", "text"), (b"k", 5)]
-    for bad in refused:
+    wrong_pairs: list[Any] = [("text", b"v"), (b"", b"v"), (b"k", "text"), (b"k", 5)]
+    for bad in wrong_pairs:
         with pytest.raises((TypeError, ValueError)):
             store.put_all([(b"a", b"1"), bad, (b"b", b"2")])
     assert list(store.all()) == []

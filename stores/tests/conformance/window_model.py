@@ -141,7 +141,7 @@ def run_beside_model(
     ``ask_all`` returns a scan of all records of a store, ``shown`` those of the model. At the end ``compare`` asks the
     store, and a view at each level, everything else.
     """
-    held: list[tuple[Iterator[Any], list[Any]]] = []
+    iterators: list[tuple[Iterator[Any], list[Any]]] = []
     with TemporaryDirectory(dir=QUICK_FOLDER, ignore_cleanup_errors=True) as folder:
         store = kind.over(case.open(Path(folder) / "store"))
         try:
@@ -160,17 +160,17 @@ def run_beside_model(
                         model.commit()
                     model.rollback()
                     store.close()
-                    held.clear()
+                    iterators.clear()
                     store = kind.over(case.open(Path(folder) / "store"))
                 elif step == "hold":
-                    held.append((ask_all(store), shown()))
+                    iterators.append((ask_all(store), shown()))
                 assert list(ask_all(store)) == shown()
             compare(store)
             store.commit()
             model.commit()
             for level in IsolationLevel:
                 compare(store.read_only(level))
-            for scan, then in held:
+            for scan, then in iterators:
                 assert list(scan) == then
         finally:
             store.close()

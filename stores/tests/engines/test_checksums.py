@@ -98,10 +98,10 @@ def test_scans_that_do_not_check_leave_that_to_lookups_and_verify(path: Path, ba
         assert list(store.all()) == sound
     replace(path, VALUE + b"7", VALUE + b"8")
     with open_store(backend, path, options=options) as store:
-        damaged = [(key, VALUE + b"8" if key == b"key7" else value) for key, value in sound]
-        assert (list(store.all()), list(store.reverse_all())) == (damaged, damaged[::-1])
+        wrong_pairs = [(key, VALUE + b"8" if key == b"key7" else value) for key, value in sound]
+        assert (list(store.all()), list(store.reverse_all())) == (wrong_pairs, wrong_pairs[::-1])
         store.put(b"staged", b"1")
-        assert list(store.range(None, b"key9")) == damaged[: len(list(store.range(None, b"key9")))]
+        assert list(store.range(None, b"key9")) == wrong_pairs[: len(list(store.range(None, b"key9")))]
         for reading in (lambda: store.get(b"key7"), lambda: store.read_only().get_many([b"key7"]), store.verify):
             with pytest.raises(StoreCorruptedError):
                 reading()
@@ -181,9 +181,9 @@ def test_a_meta_page_with_another_transaction_id_is_detected_on_opening(path: Pa
     whole = file_of(path).read_bytes()
     page_bytes = struct.unpack_from("=I", whole, 40)[0]
     for at in (144, page_bytes + 144):
-        damaged = bytearray(whole)
-        damaged[at + bit // 8] ^= 1 << bit % 8
-        file_of(path).write_bytes(damaged)
+        content = bytearray(whole)
+        content[at + bit // 8] ^= 1 << bit % 8
+        file_of(path).write_bytes(content)
         with pytest.raises(StoreCorruptedError):
             open_store("lmdb-indexed-batch", path)
     file_of(path).write_bytes(whole)
@@ -194,9 +194,9 @@ def test_a_meta_page_with_another_transaction_id_is_detected_on_opening(path: Pa
 def test_a_meta_page_that_names_other_pages_is_detected_on_opening(path: Path, bit: int) -> None:
     """Else LMDB would look for the other head where there is none, and blame the system."""
     filled(path, "lmdb-indexed-batch")
-    damaged = bytearray(file_of(path).read_bytes())
-    damaged[40 + bit // 8] ^= 1 << bit % 8
-    file_of(path).write_bytes(damaged)
+    content = bytearray(file_of(path).read_bytes())
+    content[40 + bit // 8] ^= 1 << bit % 8
+    file_of(path).write_bytes(content)
     with pytest.raises(StoreCorruptedError):
         open_store("lmdb-indexed-batch", path)
 
@@ -257,9 +257,9 @@ def test_a_manifest_of_rocksdb_that_seems_to_be_cut_short_is_detected_after_a_cl
         at = last = 0
         while at < len(whole):
             last, at = at, at + 7 + int.from_bytes(whole[at + 4 : at + 6], "little")
-        damaged = bytearray(whole)
-        damaged[last + 5] ^= 0x10
-        manifest.write_bytes(damaged)
+        content = bytearray(whole)
+        content[last + 5] ^= 0x10
+        manifest.write_bytes(content)
         for _ in range(2):
             with pytest.raises(StoreCorruptedError):
                 open_store(backend, path)

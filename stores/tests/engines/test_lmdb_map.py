@@ -44,13 +44,13 @@ def test_scans_that_are_open_while_the_map_grows_stay_snapshots(path: Path) -> N
         store.put_all(old)
         store.commit()
         store.put(b"000001", b"staged")
-        staged = [(key, b"staged" if key == b"000001" else value) for key, value in old]
+        pairs = [(key, b"staged" if key == b"000001" else value) for key, value in old]
         scans = {
-            "fresh": (store.all(), staged),
-            "descending": (store.reverse_all(), staged[::-1]),
-            "range": (store.range(b"000100", b"000300"), staged[100:301]),
-            "reverse range": (store.reverse_range(b"000100", b"000300"), staged[100:301][::-1]),
-            "prefix": (store.prefix_scan(b"0006"), staged[600:]),
+            "fresh": (store.all(), pairs),
+            "descending": (store.reverse_all(), pairs[::-1]),
+            "range": (store.range(b"000100", b"000300"), pairs[100:301]),
+            "reverse range": (store.reverse_range(b"000100", b"000300"), pairs[100:301][::-1]),
+            "prefix": (store.prefix_scan(b"0006"), pairs[600:]),
             "committed": (store.read_only(IsolationLevel.READ_COMMITTED).all(), old),
         }
         begun, closed = store.all(), store.all()
@@ -61,7 +61,7 @@ def test_scans_that_are_open_while_the_map_grows_stay_snapshots(path: Path) -> N
             closed.close()
         for scan, expected in scans.values():
             assert list(scan) == expected
-        assert first + list(begun) == staged
+        assert first + list(begun) == pairs
         assert [value for _, value in store.all()] == [b"new" * 4000] * 700
 
 
@@ -121,9 +121,9 @@ def test_five_thousand_stores_leave_a_process_a_fifth_of_its_addresses() -> None
 def test_stores_take_the_addresses_that_are_counted_and_give_them_back(tmp_path: Path) -> None:
     before, reserved = addresses(), MemoryMap._reserved_bytes
     stores = [open_store("lmdb-native", tmp_path / f"{number}") for number in range(8)]
-    counted = sum(int(store.engine_metrics()["map_size_bytes"]) for store in stores)
-    assert MemoryMap._reserved_bytes == reserved + counted
-    assert counted <= addresses() - before <= counted + (1 << 30)
+    map_bytes = sum(int(store.engine_metrics()["map_size_bytes"]) for store in stores)
+    assert MemoryMap._reserved_bytes == reserved + map_bytes
+    assert map_bytes <= addresses() - before <= map_bytes + (1 << 30)
     for store in stores:
         store.close()
     assert MemoryMap._reserved_bytes == reserved

@@ -47,9 +47,9 @@ def meta_pages(file: Path) -> list[bytes]:
 
 
 def put_at(file: Path, at: int, content: bytes) -> None:
-    with file.open("r+b") as opened:
-        opened.seek(at)
-        opened.write(content)
+    with file.open("r+b") as stream:
+        stream.seek(at)
+        stream.write(content)
 
 
 @contextmanager
@@ -73,17 +73,17 @@ def killed(path: Path, *, lacking: bool, commits: int, backend: str = BACKENDS[0
 def test_every_flipped_bit_of_a_closed_store_s_meta_pages_is_detected(path: Path) -> None:
     file = filled(path, 3)
     pages = file.read_bytes()[: 2 * PAGE_BYTES]
-    missed = []
+    undetected = []
     for page, byte, bit in product((0, PAGE_BYTES), (*range(USED_BYTES), *CHECKSUM), range(8)):
         at = page + byte
         put_at(file, at, bytes([pages[at] ^ 1 << bit]))
         try:
             LmdbEngine.check_closed(file.parent)
-            missed.append((page, byte, bit))
+            undetected.append((page, byte, bit))
         except StoreCorruptedError:
             pass
         put_at(file, at, pages[at : at + 1])
-    assert missed == []
+    assert undetected == []
     LmdbEngine.check_closed(file.parent)
 
 
@@ -153,8 +153,8 @@ def test_a_meta_page_that_is_torn_inside_of_a_sector_is_a_whole_commit_or_detect
             file = copy / "data" / "data.mdb"
             new = meta_pages(file)
             before = filled(path.with_name(f"{commits} before"), commits - 1)
-            with before.open("rb") as opened:
-                content = opened.read()
+            with before.open("rb") as stream:
+                content = stream.read()
             old = [content[at : at + FITTING] for at in (0, PAGE_BYTES)]
             [torn] = [place for place in (0, 1) if new[place][:USED_BYTES] != old[place][:USED_BYTES]]
             for at, front_is_new in product((64, 128), (True, False)):
@@ -279,9 +279,9 @@ def test_checksums_give_their_descriptors_back(path: Path, monkeypatch: pytest.M
     with open_store(BACKENDS[0], path) as store:
         assert Checksums._held == held + held_max
         commit(store, 1)
-        taken = len(os.listdir("/proc/self/fd"))
+        descriptors = len(os.listdir("/proc/self/fd"))
         commit(store, 2)
-        assert len(os.listdir("/proc/self/fd")) == taken
+        assert len(os.listdir("/proc/self/fd")) == descriptors
     assert (Checksums._held, len(os.listdir("/proc/self/fd"))) == (held, before)
 
 

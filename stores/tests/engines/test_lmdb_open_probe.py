@@ -29,7 +29,7 @@ def killed(path: Path, backend: str = "lmdb-indexed-batch") -> Path:
 def test_a_damaged_page_of_any_place_ends_in_an_error_or_an_open_store(path: Path) -> None:
     """Without the open probe one of these files ends the process with SIGBUS. Seed: ``SEED``."""
     random, content = Random(SEED), killed(path).read_bytes()
-    refused = 0
+    refusals = 0
     with StoreProcess(deadline_s=60) as process:
         for page in range(2, len(content) // PAGE_BYTES):
             damaged = bytearray(content)
@@ -42,12 +42,12 @@ def test_a_damaged_page_of_any_place_ends_in_an_error_or_an_open_store(path: Pat
             try:
                 process.call("open", "lmdb-indexed-batch", copy, Durability.PROCESS, {})
             except StoreCorruptedError:
-                refused += doubtful
+                refusals += doubtful
             else:
                 assert not doubtful, page
                 process.call("close")
             shutil.rmtree(copy)
-    assert refused >= 2
+    assert refusals >= 2
 
 
 def test_a_sound_store_is_not_doubtful(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

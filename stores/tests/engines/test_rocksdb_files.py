@@ -47,9 +47,9 @@ def families(path: Path) -> dict[str, dict[bytes, bytes]]:
         column_families=dict.fromkeys(names, options),
         access_type=AccessType.read_only(),
     )
-    found: dict[str, dict[Any, Any]] = {name: dict(db.get_column_family(name).items()) for name in names}
+    families_content: dict[str, dict[Any, Any]] = {name: dict(db.get_column_family(name).items()) for name in names}
     db.close()
-    return found
+    return families_content
 
 
 @pytest.mark.parametrize("backend", [INDEXED, "rocksdb-direct", "rocksdb-dual-store"])
@@ -75,10 +75,10 @@ def test_offsets_and_position_have_a_family_of_their_own(path: Path) -> None:
         store.advance_position(INPUT, 7)
         store.commit({LOG: 41})
         assert list(store.all()) == list(store.read_only().reverse_all()) == [(b"key", b"value")]
-    found = families(path)
-    assert set(found) == {"default", "offsets"}
-    assert found["default"] == {b"key": b"value"}
-    assert sorted(found["offsets"].values()) == [number.to_bytes(8, "big") for number in (7, 41)]
+    family_names = families(path)
+    assert set(family_names) == {"default", "offsets"}
+    assert family_names["default"] == {b"key": b"value"}
+    assert sorted(family_names["offsets"].values()) == [number.to_bytes(8, "big") for number in (7, 41)]
 
 
 def test_a_direct_store_keeps_no_offsets(path: Path) -> None:

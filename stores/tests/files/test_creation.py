@@ -189,20 +189,20 @@ def test_a_disk_that_refuses_when_a_store_is_closed_is_reported_and_the_store_gi
 
 def test_the_names_of_the_folders_above_a_store_survive_power_loss(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each is synced in the folder above it: of the new ones, and of the one that was there."""
-    synced: list[Path] = []
+    syncs: list[Path] = []
 
     def sync(folder: Path) -> None:
-        synced.append(folder)
+        syncs.append(folder)
         sync_folder(folder)
 
     for module in (files, creation, directory):
         monkeypatch.setattr(module, "sync_folder", sync)
     store = path / "state" / "0_0" / "store"
     open_store("sqlite", store).close()
-    assert {path.parent, path, path / "state", store.parent} <= set(synced)
-    synced.clear()
+    assert {path.parent, path, path / "state", store.parent} <= set(syncs)
+    syncs.clear()
     open_store("sqlite", store, durability=Durability.DISK).close()
-    assert store.parent in synced
+    assert store.parent in syncs
 
 
 def test_a_store_that_could_not_be_synced_once_is_not_trusted_after_power_loss(
@@ -266,17 +266,17 @@ def test_the_names_of_the_files_that_opening_makes_survive_power_loss_at_disk(
     path: Path, monkeypatch: pytest.MonkeyPatch, backend: str
 ) -> None:
     """Contents that are synced are worth nothing without them."""
-    synced: list[Path] = []
+    syncs: list[Path] = []
     for module in (staging, log_file):
-        monkeypatch.setattr(module, "sync_folder", synced.append)
+        monkeypatch.setattr(module, "sync_folder", syncs.append)
     for durability in Durability:
         open_store(backend, path, durability=durability).close()
         folders = [path / "data", *([path / "data.tmp"] if backend == "rocksdb-dual-store" else [])]
-        assert synced == (folders if durability is Durability.DISK else [])
-        synced.clear()
+        assert syncs == (folders if durability is Durability.DISK else [])
+        syncs.clear()
         SqliteChangelog(path.with_name(f"log of {durability}"), durability).close()
-        assert synced == ([path.parent] if durability is Durability.DISK else [])
-        synced.clear()
+        assert syncs == ([path.parent] if durability is Durability.DISK else [])
+        syncs.clear()
 
 
 def _beside_store(file: Path) -> Path:

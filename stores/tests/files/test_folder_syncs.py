@@ -274,10 +274,10 @@ def test_a_migration_writes_all_data_before_the_new_identity(
     path: Path, synced: Synced, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     open_store("lmdb", path).close()
-    written: list[bool] = []
+    writes: list[bool] = []
 
     def replaced(file: Path, text: str) -> None:
-        written.append((path / "data" / "new").stat().st_ino in synced.inodes and "new" in synced.names[path / "data"])
+        writes.append((path / "data" / "new").stat().st_ino in synced.inodes and "new" in synced.names[path / "data"])
 
     directory = StoreDirectory.lock_existing(path, "lmdb-indexed-batch")
     try:
@@ -286,7 +286,7 @@ def test_a_migration_writes_all_data_before_the_new_identity(
         directory.identify(directory.identity)
     finally:
         directory.release()
-    assert written == [True]
+    assert writes == [True]
 
 
 NOTES: dict[str, tuple[Callable[[Path], object], Callable[[Path], object]]] = {

@@ -316,16 +316,16 @@ def replaced(draw: st.DrawFn, content: Any) -> Any:
     if isinstance(content, dict | list) and content and draw(st.integers(0, 3)):
         name = draw(st.sampled_from(sorted(content) if isinstance(content, dict) else range(len(content))))
         how = draw(st.sampled_from(["inside", "inside", "drop", "add"]))
-        changed = dict(content) if isinstance(content, dict) else list(content)
+        copy = dict(content) if isinstance(content, dict) else list(content)
         if how == "inside":
-            changed[name] = replaced(draw, content[name])
+            copy[name] = replaced(draw, content[name])
         elif how == "drop":
-            del changed[name]
-        elif isinstance(changed, dict):
-            changed[draw(st.text(max_size=8))] = draw(values)
+            del copy[name]
+        elif isinstance(copy, dict):
+            copy[draw(st.text(max_size=8))] = draw(values)
         else:
-            changed.append(draw(values))
-        return changed
+            copy.append(draw(values))
+        return copy
     return draw(values)
 
 

@@ -79,15 +79,15 @@ def test_opening_at_a_stronger_level_syncs_what_the_last_process_left_unsynced(
 ) -> None:
     """And is then trusted in the next boot, however that one ended."""
     killed(path, backend, Durability.PROCESS)
-    synced: list[Path] = []
+    folders: list[Path] = []
 
     def watched(folder: Path) -> None:
-        synced.append(folder)
+        folders.append(folder)
         sync_tree(folder)
 
     monkeypatch.setattr(directory, "sync_tree", watched)
     store = reopened(path, backend, Durability.DISK)
-    assert synced == [path]
+    assert folders == [path]
     mark = (path / "open").read_bytes()
     store.close()
     (path / "open").write_bytes(mark)  # As if it had been killed.
@@ -134,10 +134,10 @@ def test_a_mark_that_survives_power_loss_is_kept_by_the_next_process_of_this_boo
 ) -> None:
     killed(path, backend, level)
     mark = (path / "open").read_bytes()
-    with syncs() as synced:
+    with syncs() as folders:
         store = reopened(path, backend, level)
     try:
-        assert not {"open.new", path.name} & set(synced)
+        assert not {"open.new", path.name} & set(folders)
         assert (path / "open").read_bytes() == mark
     finally:
         store.close()
@@ -147,16 +147,16 @@ def test_a_mark_that_survives_power_loss_is_kept_by_the_next_process_of_this_boo
 @pytest.mark.parametrize("asked", [Durability.PROCESS, Durability.DISK])
 def test_a_mark_of_another_level_is_replaced(path: Path, asked: Durability) -> None:
     killed(path, LMDB, Durability.CHANGELOG)
-    with syncs() as synced, reopened(path, LMDB, asked):
-        assert {"open.new", path.name} <= set(synced)
+    with syncs() as folders, reopened(path, LMDB, asked):
+        assert {"open.new", path.name} <= set(folders)
 
 
 def test_the_mark_of_a_copied_store_is_written_again(path: Path, tmp_path: Path) -> None:
     """Nothing says that the copy survives power loss."""
     killed(path, LMDB, Durability.CHANGELOG)
     shutil.copytree(path, tmp_path / "copy")
-    with syncs() as synced, reopened(tmp_path / "copy", LMDB, Durability.CHANGELOG):
-        assert {"open.new", "copy"} <= set(synced)
+    with syncs() as folders, reopened(tmp_path / "copy", LMDB, Durability.CHANGELOG):
+        assert {"open.new", "copy"} <= set(folders)
 
 
 def test_a_mark_that_was_put_back_later_is_written_again(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -164,8 +164,8 @@ def test_a_mark_that_was_put_back_later_is_written_again(path: Path, monkeypatch
     killed(path, LMDB, Durability.CHANGELOG)
     place = identity._place
     monkeypatch.setattr(identity, "_place", lambda folder: (*place(folder)[:3], place(folder)[3] + 2_000_000_000))
-    with syncs() as synced, reopened(path, LMDB, Durability.CHANGELOG):
-        assert {"open.new", path.name} <= set(synced)
+    with syncs() as folders, reopened(path, LMDB, Durability.CHANGELOG):
+        assert {"open.new", path.name} <= set(folders)
 
 
 def test_a_mark_whose_syncs_were_not_ended_is_written_again(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -180,8 +180,8 @@ def test_a_mark_whose_syncs_were_not_ended_is_written_again(path: Path, monkeypa
         with pytest.raises(StoreUnavailableError):
             reopened(path, LMDB, Durability.CHANGELOG)
     assert (path / "open").exists()
-    with syncs() as synced, reopened(path, LMDB, Durability.CHANGELOG):
-        assert {"open.new", path.name} <= set(synced)
+    with syncs() as folders, reopened(path, LMDB, Durability.CHANGELOG):
+        assert {"open.new", path.name} <= set(folders)
 
 
 @pytest.mark.parametrize("note", [b"", b"1 2 three 4", b"1", b"\0" * 8])
@@ -190,16 +190,16 @@ def test_a_mark_with_another_note_is_written_again(path: Path, note: bytes) -> N
     mark = (path / "open").read_bytes()
     value = json.loads(mark)["synced"].encode()
     (path / "open").write_bytes(mark.replace(value, json.dumps(note.decode().ljust(len(value))).encode()[1:-1]))
-    with syncs() as synced, reopened(path, LMDB, Durability.CHANGELOG):
-        assert {"open.new", path.name} <= set(synced)
+    with syncs() as folders, reopened(path, LMDB, Durability.CHANGELOG):
+        assert {"open.new", path.name} <= set(folders)
 
 
 def test_a_mark_of_a_level_that_survives_power_loss_is_written_by_each_process(path: Path) -> None:
     """Its folder is synced with it: files that were created or replaced there need that at this level."""
     killed(path, LMDB, Durability.DISK)
     assert "synced" not in json.loads((path / "open").read_bytes())
-    with syncs() as synced, reopened(path, LMDB, Durability.DISK):
-        assert {"open.new", path.name} <= set(synced)
+    with syncs() as folders, reopened(path, LMDB, Durability.DISK):
+        assert {"open.new", path.name} <= set(folders)
 
 
 def test_a_store_that_was_open_at_a_level_that_survives_power_loss_is_trusted_at_every_level_in_the_next_boot(
@@ -207,8 +207,8 @@ def test_a_store_that_was_open_at_a_level_that_survives_power_loss_is_trusted_at
 ) -> None:
     killed(path, LMDB, Durability.DISK)
     with next_boot():
-        for asked in sorted(Durability):
-            with reopened(path, LMDB, asked) as store:
+        for level in sorted(Durability):
+            with reopened(path, LMDB, level) as store:
                 assert store.get(b"key") == b"value"
 
 

@@ -54,8 +54,8 @@ def manifest(folder: Path) -> Path:
 
 
 def append(file: Path, junk: bytes) -> None:
-    with file.open("ab") as opened:
-        opened.write(junk)
+    with file.open("ab") as stream:
+        stream.write(junk)
 
 
 @pytest.fixture
@@ -158,15 +158,15 @@ def test_with_any_garbage_behind_the_last_commit_opening_ends_and_nothing_acknow
     opened = 0
     for _ in range(4):
         for make in junk:
-            damaged = path.with_name("damaged")
-            subprocess.run(["cp", "-r", path, damaged], check=True)
-            append(last_log(damaged / "data"), make(random.choice([1, 6, 7, 11, 100, 5_000, 40_000])))
+            copy = path.with_name("damaged")
+            subprocess.run(["cp", "-r", path, copy], check=True)
+            append(last_log(copy / "data"), make(random.choice([1, 6, 7, 11, 100, 5_000, 40_000])))
             with StoreProcess(deadline_s=30) as process, suppress(StoreCorruptedError):
-                process.call("open", INDEXED, damaged, Durability.PROCESS, {})
+                process.call("open", INDEXED, copy, Durability.PROCESS, {})
                 assert process.call("committed_offset", LOG) == COMMITS - 1
                 assert len(process.call("scan")) == COMMITS
                 opened += 1
-            wipe(damaged)
+            wipe(copy)
     assert opened > len(junk)
 
 

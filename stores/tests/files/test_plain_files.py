@@ -57,15 +57,15 @@ def test_an_atomic_write_syncs_the_file_before_it_is_renamed_and_the_folder_afte
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = tmp_path / "file"
-    synced: list[bool] = []
+    syncs: list[bool] = []
     sync = os.fsync
 
     def watched(descriptor: int) -> None:
-        synced.append(file.exists())
+        syncs.append(file.exists())
         sync(descriptor)
 
     monkeypatch.setattr(os, "fsync", watched)
     atomic_write(file, b"content")
-    assert synced == [False, True]
+    assert syncs == [False, True]
     atomic_write(file, b"content", durable=False)
-    assert synced == [False, True]
+    assert syncs == [False, True]

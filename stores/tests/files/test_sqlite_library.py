@@ -52,9 +52,9 @@ def run(code: str, *arguments: str, library: str) -> subprocess.CompletedProcess
 def test_each_library_gives_the_same_answers(tmp_path: Path, name: str) -> None:
     if name not in INSTALLED:
         pytest.skip("apsw is not installed: it is the extra sqlite, and .ci/run tests with it")
-    done = run(USED, str(tmp_path), library=name)
-    assert done.returncode == 0, done.stderr
-    lines = done.stdout.splitlines()
+    process = run(USED, str(tmp_path), library=name)
+    assert process.returncode == 0, process.stderr
+    lines = process.stdout.splitlines()
     assert lines[0].split()[::2] == [name, "1"]
     assert lines[1:] == [
         "SQLITE_CONSTRAINT_PRIMARYKEY SQLITE_BUSY",
@@ -65,11 +65,11 @@ def test_each_library_gives_the_same_answers(tmp_path: Path, name: str) -> None:
 
 
 def test_the_newer_library_is_taken_where_it_is_installed() -> None:
-    done = run("from stores.files.sqlite_library import NAME; print(NAME)", library="")
-    assert done.stdout.strip() == INSTALLED[0]
+    process = run("from stores.files.sqlite_library import NAME; print(NAME)", library="")
+    assert process.stdout.strip() == INSTALLED[0]
 
 
 def test_another_name_is_refused() -> None:
-    done = run("import stores.files.sqlite_library", library="sqlite4")
-    assert done.returncode == 1
-    assert "TXSTORES_SQLITE is 'sqlite4'" in done.stderr.splitlines()[-1]
+    process = run("import stores.files.sqlite_library", library="sqlite4")
+    assert process.returncode == 1
+    assert "TXSTORES_SQLITE is 'sqlite4'" in process.stderr.splitlines()[-1]

@@ -31,13 +31,13 @@ def test_creating_and_wiping_a_store_leave_files_beside_it_unchanged(path: Path)
         with open_store("sqlite", folder) as store:
             store.put(b"key", folder.name.encode())
             store.commit()
-    held = open_store("sqlite", beside[0])
+    neighbour = open_store("sqlite", beside[0])
     (path.parent / "letter.txt").write_text("dear")
     for _ in range(2):
         open_store("sqlite", path).close()
         wipe(path)
-    assert held.get(b"key") == b"store.new"
-    held.close()
+    assert neighbour.get(b"key") == b"store.new"
+    neighbour.close()
     for folder in beside:
         with open_store("sqlite", folder) as store:
             assert store.get(b"key") == folder.name.encode()
@@ -67,16 +67,16 @@ def test_a_wiping_that_is_cut_short_leaves_no_part_of_the_store(path: Path) -> N
     with open_store("lmdb", path) as store:
         store.put(b"key", b"value")
         store.commit()
-    removed: list[Path] = []
+    parts: list[Path] = []
 
     def killed(part: Path) -> None:
-        if len(removed) == cut:
+        if len(parts) == cut:
             raise KeyboardInterrupt
-        removed.append(part)
+        parts.append(part)
         remove(part)
 
     for cut in range(16):
-        removed.clear()
+        parts.clear()
         with pytest.MonkeyPatch.context() as patch, suppress(KeyboardInterrupt):
             patch.setattr(creation, "remove", killed)
             wipe(path)
@@ -85,7 +85,7 @@ def test_a_wiping_that_is_cut_short_leaves_no_part_of_the_store(path: Path) -> N
             assert store.get(b"key") is None
             store.put(b"key", b"value")
             store.commit()
-        if len(removed) < cut:
+        if len(parts) < cut:
             break
     else:
         raise AssertionError("no wiping came to its end")

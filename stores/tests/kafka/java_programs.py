@@ -22,8 +22,8 @@ _OPTIONS = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xmx256m", "-Dorg.ap
 def skip_without_compiler() -> None:
     """Skip the test, with the reason, if a Java program can't be compiled here."""
     skip_without_kafka()
-    listed = _run([str(find_java("Kafka Streams").program), "--list-modules"])
-    if "jdk.compiler@" not in listed:
+    modules = _run([str(find_java("Kafka Streams").program), "--list-modules"])
+    if "jdk.compiler@" not in modules:
         pytest.skip("this Java has no compiler, which the programs of Kafka Streams need: install a JDK")
 
 

@@ -24,14 +24,14 @@ ATTEMPTS = 3
 def consumed(broker: Broker, topic: str, isolation_level: str, at_least: int) -> Pairs:
     """Return what the console consumer prints of a topic. On a busy machine it may end before its first record."""
     for _ in range(ATTEMPTS):
-        printed = kafka_tool(
+        output = kafka_tool(
             CONSUMER,
             *("--bootstrap-server", broker.address, "--topic", topic),
             *("--partition", "0", "--offset", "earliest"),
             *("--isolation-level", isolation_level, "--timeout-ms", str(SILENCE_MS)),
             *("--property", "print.key=true", "--property", "key.separator=="),
         )
-        pairs = [line.partition("=") for line in printed.splitlines()]
+        pairs = [line.partition("=") for line in output.splitlines()]
         if len(pairs) >= at_least:
             break
     return [(key.encode(), value.encode()) for key, _, value in pairs]

@@ -208,8 +208,8 @@ def test_an_abort_of_which_nothing_was_lost_keeps_the_client(cluster: FakeCluste
 @pytest.mark.parametrize("call", ["begin_transaction", "send_offsets", "commit_transaction"])
 def test_after_an_error_of_the_client_the_abort_takes_a_new_epoch(cluster: FakeCluster, call: str) -> None:
     producer = producer_over(cluster)
-    refused = KafkaError(KafkaError._STATE, "refused", txn_requires_abort=True)
-    cluster.made[0].errors = {call: refused}
+    error = KafkaError(KafkaError._STATE, "refused", txn_requires_abort=True)
+    cluster.made[0].errors = {call: error}
     producer.begin()
     producer.send(OUT, b"k", b"v")
     producer.send_offsets("g", {IN: 7})

@@ -69,18 +69,18 @@ def say(log: KafkaChangelog, words: list[str], first_ms: int) -> None:
 
 def counted_by_streams(broker: Broker, state: Path, end: int) -> Contents:
     """Let Kafka Streams work until its committed input offset is ``end``; return the contents of its store."""
-    printed = streams_program("WordCount", broker.address, APPLICATION, str(state), str(end))
-    entries = (line.split() for line in printed.splitlines())
+    output = streams_program("WordCount", broker.address, APPLICATION, str(state), str(end))
+    entries = (line.split() for line in output.splitlines())
     return {word: ValueAndTimestamp(int(number), int(time_ms)) for word, number, time_ms in entries}
 
 
 def counted_by_us(log: KafkaChangelog, state: Path, end: int) -> tuple[Contents, Contents]:
     """Let our task work until ``end``; return the contents of its store after its restore, and at the end."""
     with counting(log, state) as task:
-        restored = contents(task)
+        restored_contents = contents(task)
         task.run(commit=True)
         assert task.input_offsets() == {WORDS: end}
-        return restored, contents(task)
+        return restored_contents, contents(task)
 
 
 def counting(log: KafkaChangelog, state: Path, backend: str = "rocksdb-indexed-batch") -> StreamTask:
@@ -195,9 +195,9 @@ def test_a_checkpoint_of_ours_is_read_by_the_class_of_kafka_streams(tmp_path: Pa
     offsets = {TopicPartition("app-left-changelog", 0): 41, TopicPartition("app-right-changelog", 7): 1 << 40}
     unknown = TopicPartition("app-unknown-changelog", 1)
     CheckpointFile(tmp_path / ".checkpoint").write({**offsets, unknown: None})
-    printed = streams_program("Checkpoint", "read", str(tmp_path / ".checkpoint"))
+    output = streams_program("Checkpoint", "read", str(tmp_path / ".checkpoint"))
     lines = {f"{topic} {number} {offset}" for (topic, number), offset in offsets.items()}
-    assert set(printed.splitlines()) == lines | {"app-unknown-changelog 1 -4"}
+    assert set(output.splitlines()) == lines | {"app-unknown-changelog 1 -4"}
 
 
 def test_a_checkpoint_of_kafka_streams_is_read_by_us(tmp_path: Path) -> None:

@@ -51,8 +51,8 @@ def test_what_is_restored_is_what_was_put() -> None:
         store.restore(
             [pair for record in records[1:] for pair in converter.convert(record)], {}, marks=converter.marks()
         )
-        restored = kind.over(store)
-        assert list(restored.all()) == [(b"b", ValueAndTimestamp(b"2", 200)), (b"c", ValueAndTimestamp(b"3", 150))]
+        copy = kind.over(store)
+        assert list(copy.all()) == [(b"b", ValueAndTimestamp(b"2", 200)), (b"c", ValueAndTimestamp(b"3", 150))]
         # Nothing newer: stream time stays.
         converter = kind.converter(store)
         store.restore(converter.convert(Record(4, b"e", b"4", 100)), {}, marks=converter.marks())
@@ -82,15 +82,15 @@ def test_the_folder_of_a_refused_store_can_be_opened_again_at_once(backend: str,
 def test_a_refused_store_goes_on_until_its_folder_is_opened_again(
     backend: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    refused = open_store(backend, tmp_path / "store")
+    other_store = open_store(backend, tmp_path / "store")
     with pytest.raises(StoreIncompatibleError):
-        KeyValue(STR, INT64).over(refused)
-    assert refused.is_open
-    assert len(list(refused.all())) == 1
+        KeyValue(STR, INT64).over(other_store)
+    assert other_store.is_open
+    assert len(list(other_store.all())) == 1
     monkeypatch.chdir(tmp_path)
     with MINUTES.over(open_store(backend, "store")):
         with pytest.raises(StoreClosedError):
-            refused.all()
+            other_store.all()
 
 
 def test_a_store_that_was_not_refused_keeps_its_folder(backend: str, tmp_path: Path) -> None:

@@ -47,15 +47,15 @@ def test_a_restore_makes_the_same_of_the_changelog(
             converter = described.converter(store)
             pairs = [pair for record in log[at : at + 1] for pair in converter.convert(record)]
             store.restore(pairs, {LOG: at}, marks=converter.marks())
-        restored = described.over(store)
-        assert list(restored.all()) == expected
-        restored.put("k", 9, 62)
+        copy = described.over(store)
+        assert list(copy.all()) == expected
+        copy.put("k", 9, 62)
         if duplicates:
-            assert [value.value if timestamped else value for _, value in restored.fetch("k", 62, 62)] == [7, 9]
-        restored.put("k", 0, 33)
-        assert restored.late_total == 0
-        restored.put("k", 0, 32)
-        assert restored.late_total == 1
+            assert [value.value if timestamped else value for _, value in copy.fetch("k", 62, 62)] == [7, 9]
+        copy.put("k", 0, 33)
+        assert copy.late_total == 0
+        copy.put("k", 0, 32)
+        assert copy.late_total == 1
 
 
 def test_a_restore_keeps_old_segments_old(opened: Opened) -> None:
@@ -85,11 +85,11 @@ def test_a_restore_leaves_out_what_has_expired_by_then(opened: Opened) -> None:
     with opened() as store:
         described = session()
         converter = described.converter(store)
-        kept = [
+        lengths = [
             len(list(converter.convert(Logged(described.keys.logged(b"k", 0, end), b"v" * 8, 1))))
             for end in (5, 40, 10, 11, 5)
         ]
-        assert kept == [1, 1, 0, 1, 0]
+        assert lengths == [1, 1, 0, 1, 0]
         assert converter.marks() == {"stream_time": packed(40)}
 
 

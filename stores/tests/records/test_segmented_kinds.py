@@ -100,17 +100,17 @@ def test_segments_are_half_the_retention_and_a_minute_at_least() -> None:
 
 @pytest.mark.parametrize("time", [-1, 1 << 62, 1.0, True, "1", None])
 def test_what_is_no_time_is_refused_and_nothing_is_changed(opened: Opened, time: Any) -> None:
-    refused = (TypeError, ValueError)
+    errors = (TypeError, ValueError)
     with window().over(opened()) as windows:
         windows.put("k", 1, 5)
         for call in (
             lambda: windows.put("k", 2, time),
             *(() if time == -1 else read_windows(windows, time)),
         ):
-            with pytest.raises(refused):
+            with pytest.raises(errors):
                 call()
         if time is not None:
-            with pytest.raises(refused):
+            with pytest.raises(errors):
                 windows.put("k", 2, 5, time)
         assert list(windows.all()) == [(("k", 5, 10), 1)]
 

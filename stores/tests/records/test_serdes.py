@@ -61,10 +61,10 @@ def test_bytes_have_the_order_of_their_values(
 
 @pytest.mark.parametrize(("serde", "values"), OF, ids=IDS)
 def test_a_serde_can_be_sent_to_another_process(serde: Serde[Any], values: st.SearchStrategy[Any]) -> None:
-    sent = pickle.loads(pickle.dumps(serde))
+    copy = pickle.loads(pickle.dumps(serde))
     value = "7" if serde is STR else 7.0 if serde is FLOAT64 else b"7" if serde is BYTES else 7
-    assert sent.deserialize(serde.serialize(value)) == value
-    assert sent.serialize(value) == serde.serialize(value)
+    assert copy.deserialize(serde.serialize(value)) == value
+    assert copy.serialize(value) == serde.serialize(value)
 
 
 def test_numbers_at_the_edges_are_in_order() -> None:
@@ -214,9 +214,9 @@ def test_equal_values_have_equal_bytes(kind: Any) -> None:
 
 def test_a_value_of_another_type_is_refused_and_nothing_is_staged(kind: Any) -> None:
     with KeyValue(STR, kind(Order)).over(open_store("memory-indexed-batch", "unused")) as store:
-        for refused in ("text", Parcel(1.5), {"customer": "Ada", "items": {}}):
+        for wrong_value in ("text", Parcel(1.5), {"customer": "Ada", "items": {}}):
             with pytest.raises(TypeError):
-                store.put("key", refused)
+                store.put("key", wrong_value)
         assert list(store.all()) == []
 
 

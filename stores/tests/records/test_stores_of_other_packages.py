@@ -65,8 +65,8 @@ def test_a_write_leaves_its_time_out(plain: Direct) -> None:
     times.put_all([("b", "two", 20), ("c", "three", 30), ("c", None, 40)])
     assert times.put_if_absent("d", "", 50) is None
     assert list(plain.all()) == [(b"a", b"one"), (b"b", b"two"), (b"d", b"")]
-    shown = [("a", "one"), ("b", "two"), ("d", "")]
-    assert list(times.all()) == [(key, ValueAndTimestamp(value, -1)) for key, value in shown]
+    pairs = [("a", "one"), ("b", "two"), ("d", "")]
+    assert list(times.all()) == [(key, ValueAndTimestamp(value, -1)) for key, value in pairs]
     assert times.delete("d") == ("", -1)
     times.delete_range("a", "a")
     assert list(plain.all()) == [(b"b", b"two")]
@@ -103,14 +103,14 @@ def test_every_lookup_and_scan_of_plain_values_has_the_time_minus_one(plain: Dir
         plain.put(key, b"value of " + key)
     plain.commit()
     times = TimestampedKeyValue(STR, STR).over(plain)
-    shown = [(key, ValueAndTimestamp(f"value of {key}", -1)) for key in ("a", "ab", "b")]
+    pairs = [(key, ValueAndTimestamp(f"value of {key}", -1)) for key in ("a", "ab", "b")]
     for reads in (times, times.read_only(IsolationLevel.READ_UNCOMMITTED)):
         assert reads.get("ab") == ("value of ab", -1)
-        assert reads.get_many(["a", "ab", "b"]) == [value for _, value in shown]
-        assert list(reads.all()) == list(reads.range("a", "b")) == list(reads.prefix_scan("")) == shown
-        assert list(reads.reverse_all()) == list(reads.reverse_range("a", "b")) == shown[::-1]
-        assert list(reads.prefix_scan("a")) == list(reads.range(None, "ab")) == shown[:2]
-        assert list(reads.reverse_prefix_scan("a")) == list(reads.reverse_range(None, "ab")) == shown[1::-1]
+        assert reads.get_many(["a", "ab", "b"]) == [value for _, value in pairs]
+        assert list(reads.all()) == list(reads.range("a", "b")) == list(reads.prefix_scan("")) == pairs
+        assert list(reads.reverse_all()) == list(reads.reverse_range("a", "b")) == pairs[::-1]
+        assert list(reads.prefix_scan("a")) == list(reads.range(None, "ab")) == pairs[:2]
+        assert list(reads.reverse_prefix_scan("a")) == list(reads.reverse_range(None, "ab")) == pairs[1::-1]
 
 
 UNCOMMITTED = IsolationLevel.READ_UNCOMMITTED
@@ -229,14 +229,14 @@ KIND = Window(STR, BYTES, size_ms=10, retention_ms=1_000)
 
 
 def test_windows_above_the_last_committed_stream_time_are_seen_after_a_kill(path: Path) -> None:
-    killed = path.with_name("killed")
+    other_path = path.with_name("killed")
     with KIND.over(open_store("rocksdb-direct", path, durability="PROCESS")) as windows:
         windows.put("a", b"1", 100)
         windows.commit({})
         for start_ms in (200, 300):
             windows.put("a", b"2", start_ms)
-        shutil.copytree(path, killed)
-    with KIND.over(open_store("rocksdb-direct", killed, durability="PROCESS")) as windows, windows.all() as found:
+        shutil.copytree(path, other_path)
+    with KIND.over(open_store("rocksdb-direct", other_path, durability="PROCESS")) as windows, windows.all() as found:
         assert [window for window, _ in found] == [Windowed("a", start, start + 10) for start in (100, 200, 300)]
 
 
@@ -248,8 +248,8 @@ def test_a_put_that_is_refused_leaves_the_stream_time(path: Path) -> None:
             with pytest.raises((StoreError, ValueError)) as error:
                 windows.put("a" * store.max_key_bytes, b"1", 5_000)
             if isinstance(error.value, ValueError):
-                for named in (repr(store.name), str(store.max_key_bytes), str(store.max_key_bytes + 17)):
-                    assert named in str(error.value)
+                for words in (repr(store.name), str(store.max_key_bytes), str(store.max_key_bytes + 17)):
+                    assert words in str(error.value)
             windows.put("b", b"1", 90)
             assert windows.fetch_one("b", 90) == b"1"
             assert windows.fetch_one("a", 100) == b"1"

@@ -104,10 +104,10 @@ def test_a_package_that_executors_lack_is_refused_by_its_name_and_that_of_the_va
 def test_a_python_that_does_not_start_or_fit_is_refused_with_what_spark_says(text: str) -> None:
     with pytest.raises(ConfigError) as error:
         prepared(Context("spark://host:7077", "python9", RuntimeError(text)))
-    shown = str(error.value)
-    assert VARIABLE in shown
-    assert "more" not in shown
-    assert any(word in shown for word in ("Cannot run program", "PYTHON_VERSION_MISMATCH", "something else"))
+    message = str(error.value)
+    assert VARIABLE in message
+    assert "more" not in message
+    assert any(word in message for word in ("Cannot run program", "PYTHON_VERSION_MISMATCH", "something else"))
 
 
 def test_a_session_without_a_context_is_left_to_its_server() -> None:

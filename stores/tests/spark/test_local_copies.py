@@ -85,10 +85,10 @@ def test_a_copy_with_a_version_id_that_is_no_text_is_not_of_the_log(tmp_path: Pa
 
 def test_a_copy_older_than_all_versions_of_the_log_keeps_nothing_of_its_own(tmp_path: Path) -> None:
     """The versions that deleted a key are gone, and the snapshot does not have it."""
-    seen: list[int | None] = []
+    versions: list[int | None] = []
 
     def put_once(rows: Rows, context: Context) -> Iterator[tuple[str, int]]:
-        seen.append(context.store("counts").get("once"))
+        versions.append(context.store("counts").get("once"))
         if context.store("counts").get("other") is None:
             context.store("counts").put("once", 1)
         else:
@@ -104,7 +104,7 @@ def test_a_copy_older_than_all_versions_of_the_log_keeps_nothing_of_its_own(tmp_
         compute(elsewhere, number)
     close_all()
     compute(query_plan, 9)
-    assert seen == [None, 1, *[None] * 8]
+    assert versions == [None, 1, *[None] * 8]
 
 
 def test_copies_are_closed_when_a_worker_has_too_many_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -209,21 +209,21 @@ def test_a_copy_whose_damage_shows_in_a_restore_is_wiped(tmp_path: Path, monkeyp
     for number in range(3):
         compute(query_plan, number)
     restore, wipe_all = LocalState._restore, LocalState._wipe_all
-    wiped: list[LocalState] = []
+    wipes: list[LocalState] = []
 
     def damaged(state: LocalState, piece: Any) -> None:
-        if piece.reached == 1 and not wiped:
+        if piece.reached == 1 and not wipes:
             raise StoreCorruptedError("a block's checksum does not fit")
         restore(state, piece)
 
     def wipe(state: LocalState, reason: str) -> None:
-        wiped.append(state)
+        wipes.append(state)
         wipe_all(state, reason)
 
     monkeypatch.setattr(LocalState, "_restore", damaged)
     monkeypatch.setattr(LocalState, "_wipe_all", wipe)
     assert compute(replace(query_plan, local=str(tmp_path / "elsewhere")), 3) == expected_rows(3)
-    assert len(wiped) == 1
+    assert len(wipes) == 1
 
 
 def test_rows_of_two_partitions_in_one_batch_are_refused(tmp_path: Path) -> None:

@@ -143,12 +143,12 @@ def test_outputs_stores_and_times_are_those_of_a_task(tmp_path: Path, monkeypatc
 
 
 def test_the_stream_time_survives_a_restart(tmp_path: Path) -> None:
-    seen: list[int] = []
-    query_plan = record_plan(tmp_path, lambda record, context: seen.append(context.stream_time_ms))
+    offsets: list[int] = []
+    query_plan = record_plan(tmp_path, lambda record, context: offsets.append(context.stream_time_ms))
     run(query_plan, 0, [Record(0, b"a", b"", START_MS + 50)])
     close_all()
     run(replace(query_plan, local=str(tmp_path / "elsewhere")), 1, [Record(1, b"a", b"", START_MS + 20)])
-    assert seen == [START_MS + 50, START_MS + 50]
+    assert offsets == [START_MS + 50, START_MS + 50]
 
 
 def test_an_exception_names_task_partition_offset_and_key_and_commits_nothing(tmp_path: Path) -> None:

@@ -40,8 +40,8 @@ def test_a_key_whose_name_is_no_identifier_is_named(tmp_path: Path) -> None:
 
 def test_an_error_after_the_last_row_is_of_no_row(tmp_path: Path) -> None:
     def process(rows: Rows, context: Context) -> Iterator[Any]:
-        seen = [row[1] for row in rows]
-        yield "N1", 1 // (sum(seen) - 15)
+        values = [row[1] for row in rows]
+        yield "N1", 1 // (sum(values) - 15)
 
     assert "row" not in note_of(tmp_path, process)
 
@@ -55,7 +55,7 @@ def batch(*numbers: int) -> pa.RecordBatch:
 
 
 def numbers(batches: list[pa.RecordBatch]) -> list[list[int]]:
-    return [made.column(1).to_pylist() for made in batches]
+    return [batch.column(1).to_pylist() for batch in batches]
 
 
 def test_small_batches_are_joined_and_large_ones_are_not(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -181,11 +181,11 @@ def test_records_that_have_expired_at_the_stream_time_of_the_version_are_not_sho
             found[store].append(key)
         return found
 
-    shown = {version: keys(version) for version in (1, 2, 3)}
+    keys_by_version = {version: keys(version) for version in (1, 2, 3)}
     for name in described:
-        assert shown[1][name] == ["8", "9"]
-        assert shown[2][name] == ["7", "8"]
-        assert shown[3][name] == (["7", "8", "9"] if name == "timed" else ["7", "8"])
+        assert keys_by_version[1][name] == ["8", "9"]
+        assert keys_by_version[2][name] == ["7", "8"]
+        assert keys_by_version[3][name] == (["7", "8", "9"] if name == "timed" else ["7", "8"])
     in_log = dict.fromkeys(described, 0)
     for piece in log.partition(0).restore(None, 2):
         for name, is_mark, _, value in piece.records:

@@ -59,20 +59,20 @@ def test_a_store_closed_by_another_thread_is_free_once_its_writer_has_come_by(tm
     store = staged(tmp_path / "s")
     in_a_thread(store.close)
     assert not store.is_open
-    refused: list[type[Exception]] = []
+    error_types: list[type[Exception]] = []
 
     def open_elsewhere() -> None:
         try:
             open_store("lmdb-native", tmp_path / "s").close()
         except StoreLockedError as error:
-            refused.append(type(error))
+            error_types.append(type(error))
 
     in_a_thread(open_elsewhere)
-    assert refused == [StoreLockedError]
+    assert error_types == [StoreLockedError]
     with pytest.raises(StoreClosedError):
         store.put(b"more", b"1")
     in_a_thread(open_elsewhere)
-    assert refused == [StoreLockedError]
+    assert error_types == [StoreLockedError]
     with open_store("lmdb-native", tmp_path / "s") as again:
         assert list(again.all()) == [(b"committed", b"1")]
 

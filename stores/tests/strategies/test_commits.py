@@ -98,18 +98,18 @@ def test_a_commit_writes_the_positions_that_have_advanced_and_no_others(
         for partition in inputs:
             store.advance_position(partition, 5)
         store.commit({_LOG: 0})
-        written: list[Mapping[bytes, bytes | None]] = []
+        writes: list[Mapping[bytes, bytes | None]] = []
         write = store.staging.engine.write
 
         def note(layers: Sequence[Writes], meta: Mapping[bytes, bytes | None], **options: Any) -> None:
-            written.append(dict(meta))
+            writes.append(dict(meta))
             write(layers, meta, **options)
 
         monkeypatch.setattr(store.staging.engine, "write", note)
         store.advance_position(inputs[0], 6)
         store.advance_position(inputs[1], 4)
         store.commit({_LOG: 1})
-        assert written == [{**encode_offsets(OFFSET, {_LOG: 1}), **encode_offsets(POSITION, {inputs[0]: 6})}]
+        assert writes == [{**encode_offsets(OFFSET, {_LOG: 1}), **encode_offsets(POSITION, {inputs[0]: 6})}]
         assert store.position(IsolationLevel.READ_COMMITTED) == dict.fromkeys(inputs, 5) | {inputs[0]: 6}
 
 

@@ -199,7 +199,7 @@ def damage(path: Path, how: str) -> None:
     """Damage the marker; the commit record in the staging store stays valid."""
     file = path / "commit"
     text = file.read_bytes()
-    damaged = {
+    texts = {
         "emptied": b"",
         "cut": text[:-20],
         "garbled": text[:40] + bytes([text[40] ^ 1]) + text[41:],
@@ -207,7 +207,7 @@ def damage(path: Path, how: str) -> None:
         "not JSON": b"00000000\n{\n",
         "another number": text.replace(b'"sequence": 2', b'"sequence": 3'),
     }
-    file.write_bytes(damaged[how])
+    file.write_bytes(texts[how])
 
 
 DAMAGES = ["emptied", "cut", "garbled", "not text", "not JSON", "another number"]
@@ -242,9 +242,9 @@ def test_a_marker_whose_staged_data_are_gone_makes_the_store_corrupted(path: Pat
 def test_a_marker_of_a_commit_that_is_long_in_the_store_does_no_harm(path: Path) -> None:
     """Power loss may bring a removed marker back."""
     crash(path, marker.MARKER_SYNCED, Durability.PROCESS, AT_ONCE)
-    kept = (path / "commit").read_bytes()
+    commit_file = (path / "commit").read_bytes()
     assert_recovered(path, Durability.PROCESS, committed=2)
-    (path / "commit").write_bytes(kept)
+    (path / "commit").write_bytes(commit_file)
     with open_store(BACKEND, path, durability=Durability.PROCESS) as store:
         assert store.committed_offset(LOG) == 3
         assert dict(store.all()) == {**SECOND, b"next": b"1"}
@@ -461,12 +461,12 @@ def test_the_folder_of_the_marker_is_synced_before_anything_is_copied(
 ) -> None:
     """Else power loss might take the marker's name, and leave a part of what was copied."""
     path = tmp_path / "store"
-    synced: list[bool] = []
+    syncs: list[bool] = []
     sync = os.fsync
 
     def watched(descriptor: int) -> None:
         if os.path.samestat(os.fstat(descriptor), path.stat()) and "commit" in os.listdir(path):
-            synced.append(True)
+            syncs.append(True)
         sync(descriptor)
 
     with open_store(BACKEND, path, durability=Durability.DISK, options=options) as store:
@@ -474,7 +474,7 @@ def test_the_folder_of_the_marker_is_synced_before_anything_is_copied(
             store.put(b"%08d" % number, b"x" * 50)
         monkeypatch.setattr(os, "fsync", watched)
         seen: list[int] = []
-        failpoints.arm(marker.MARKER_SYNCED, lambda: seen.append(len(synced)))
+        failpoints.arm(marker.MARKER_SYNCED, lambda: seen.append(len(syncs)))
         try:
             store.commit({LOG: 1})
         finally:

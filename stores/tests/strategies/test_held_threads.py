@@ -95,9 +95,9 @@ def test_a_read_during_which_a_copy_begins_shows_nothing_of_it_or_all(
         assert asked.wait(LONG_S)
         store.commit()
         assert half_copied.is_set()
-        shown = answer[0].result(LONG_S)
-        assert set(shown) in ({b"old"}, {b"new" * 10})
-        assert len(shown) == (1 if read == "get" else len(KEYS))
+        answer_of_reader = answer[0].result(LONG_S)
+        assert set(answer_of_reader) in ({b"old"}, {b"new" * 10})
+        assert len(answer_of_reader) == (1 if read == "get" else len(KEYS))
 
 
 @pytest.mark.parametrize("backend", SPILLING)
@@ -358,11 +358,11 @@ def test_scans_that_are_made_together_show_one_moment_also_where_a_commit_comes_
                 with suppress(TimeoutError):
                     writer.submit(move).result(0.5)
 
-            done = write_between_scans(store, after, monkeypatch, moved)
+            steps = write_between_scans(store, after, monkeypatch, moved)
             scans = view.range_many([(b"b", b"b"), (b"a", b"a"), (b"x", b"y"), (b"b", b"b")])
             shown = [[key for key, _ in scan] for scan in scans]
             assert shown in ([[], [b"a"], [], []], [[b"b"], [], [], [b"b"]])
-            assert len(done) >= 4
+            assert len(steps) >= 4
             writer.submit(lambda: None).result(LONG_S)
             scans = view.range_many([(b"a", b"a"), (None, b"b"), (b"b", None)], reverse=True)
             assert [[key for key, _ in scan] for scan in scans] == [[], [b"b"], [b"c", b"b"] if staged else [b"b"]]

@@ -74,7 +74,7 @@ def test_scans_that_have_got_somewhere_go_on_as_if_nothing_had_happened_since(
     monkeypatch.setattr(native_module, "FETCH_FIRST", 2)
     monkeypatch.setattr(native_module, "FETCH_MAX", 2)
     rng, model = Random(seed), Model()
-    held: list[tuple[KeyValueIterator, list[tuple[bytes, bytes]]]] = []
+    iterators: list[tuple[KeyValueIterator, list[tuple[bytes, bytes]]]] = []
     with opened(backend, path) as store:
         for step in range(1500):
             deed, key, other = rng.random(), rng.choice(KEYS), rng.choice(KEYS)
@@ -91,18 +91,18 @@ def test_scans_that_have_got_somewhere_go_on_as_if_nothing_had_happened_since(
             elif deed < 0.62:
                 store.rollback()
                 model.rollback()
-            elif deed < 0.75 and len(held) < 6:
+            elif deed < 0.75 and len(iterators) < 6:
                 bounds, expected = shown(model, rng)
-                held.append((scan(store, *bounds), expected))
-            elif held:
-                at = rng.randrange(len(held))
-                iterator, expected = held[at]
+                iterators.append((scan(store, *bounds), expected))
+            elif iterators:
+                at = rng.randrange(len(iterators))
+                iterator, expected = iterators[at]
                 for _ in range(rng.randrange(5)):
                     assert next(iterator, None) == (expected.pop(0) if expected else None)
                 if not expected or rng.random() < 0.1:
                     iterator.close()
-                    del held[at]
-        for iterator, expected in held:
+                    del iterators[at]
+        for iterator, expected in iterators:
             assert list(iterator) == expected
         store.put(b"last", b"1")
         store.put(b"last", b"2")
@@ -158,7 +158,7 @@ def test_a_range_delete_under_a_scan_copies_what_is_staged_and_not_what_is_commi
         store.put_all([(b"%08d" % number, b"v" * 100) for number in range(20_000)])
         store.commit()
         store.put(b"staged", b"1")
-        with store.all() as held:
+        with store.all() as scan:
             tracemalloc.start()
             try:
                 store.delete_range(None, None)
@@ -167,24 +167,24 @@ def test_a_range_delete_under_a_scan_copies_what_is_staged_and_not_what_is_commi
                 tracemalloc.stop()
             assert peak < 1 << 20
             assert list(store.all()) == []
-            assert sum(1 for _ in held) == 20_001
+            assert sum(1 for _ in scan) == 20_001
 
 
 def test_a_transaction_larger_than_lmdb_s_map_is_kept_whole(path: Path) -> None:
-    staged = [(b"%06d" % number, b"s" * 3000) for number in range(1000)]
+    pairs = [(b"%06d" % number, b"s" * 3000) for number in range(1000)]
     with open_store("lmdb-native", path, options={"map_size_bytes": 64 << 10}) as store:
-        store.put_all([(key, b"c") for key, _ in staged])
+        store.put_all([(key, b"c") for key, _ in pairs])
         store.commit({LOG: 1})
         committed_scan = store.read_only().all()
-        store.put_all(staged[:1])
+        store.put_all(pairs[:1])
         scan = store.all()
-        store.put_all(staged)
-        assert list(store.all()) == staged
+        store.put_all(pairs)
+        assert list(store.all()) == pairs
         assert [len(value) for _, value in scan] == [3000] + [1] * 999
         assert {value for _, value in committed_scan} == {b"c"}
         store.commit({LOG: 2})
     with open_store("lmdb-native", path) as store:
-        assert list(store.all()) == staged
+        assert list(store.all()) == pairs
 
 
 def test_a_transaction_that_does_not_fit_into_lmdb_s_map_is_given_up_and_said_so(
@@ -328,7 +328,7 @@ class Watched:
 
 
 def test_readers_of_committed_data_go_on_during_a_commit_and_never_go_back(path: Path) -> None:
-    seen: list[tuple[bytes | None, ...]] = []
+    answers: list[tuple[bytes | None, ...]] = []
     with opened("lmdb-native", path) as store, ThreadPoolExecutor(1) as elsewhere:
         reader = store.read_only(IsolationLevel.READ_COMMITTED)
 
@@ -336,7 +336,7 @@ def test_readers_of_committed_data_go_on_during_a_commit_and_never_go_back(path:
             return reader.get(b"key"), next(reader.all())[1], reader.get(b"key")
 
         def look() -> None:
-            seen.append(elsewhere.submit(read).result(timeout=10))
+            answers.append(elsewhere.submit(read).result(timeout=10))
 
         store.put(b"key", b"1")
         store.commit()
@@ -345,7 +345,7 @@ def test_readers_of_committed_data_go_on_during_a_commit_and_never_go_back(path:
         native(store)._transaction._txn = Watched(native(store)._transaction._txn, look)  # type: ignore[union-attr]
         store.commit()
         look()
-    assert seen == [(b"1",) * 3, (b"1",) * 3, (b"2",) * 3, (b"2",) * 3]
+    assert answers == [(b"1",) * 3, (b"1",) * 3, (b"2",) * 3, (b"2",) * 3]
 
 
 def test_an_engine_without_transactions_carries_no_native_store(path: Path) -> None:

@@ -109,12 +109,12 @@ def test_only_a_lookup_of_what_may_be_staged_waits_for_a_commit(path: Path, back
             assert not wait(untouched, WRITER_GETS_S).done
         else:
             assert [each.result(LONG_S) for each in untouched] == [b"committed", [b"committed"] * 2]
-        touched: list[Future[Any]] = [readers.submit(view.get, KEYS[0]), readers.submit(view.get_many, KEYS[:4])]
-        assert not wait(touched, WRITER_GETS_S).done
+        futures: list[Future[Any]] = [readers.submit(view.get, KEYS[0]), readers.submit(view.get_many, KEYS[:4])]
+        assert not wait(futures, WRITER_GETS_S).done
         transaction.go_on.set()
         committing.result(LONG_S)
         gone = [None] * 2 if deleted else [b"committed"] * 2
-        assert [each.result(LONG_S) for each in touched] == [b"staged", [b"staged", *gone, b"committed"]]
+        assert [each.result(LONG_S) for each in futures] == [b"staged", [b"staged", *gone, b"committed"]]
         writer.submit(store.close).result(LONG_S)
 
 
@@ -182,8 +182,8 @@ def test_a_read_that_waits_for_the_transaction_until_it_has_ended_shows_what_is_
         assert lock.asked.wait(LONG_S)
         WRITES[write](store)
         lock.overtaken.set()
-        shown = b"staged" if write == "commit" else b"committed"
-        expected = {"get": shown, "get_many": [shown] * len(KEYS), "scan": (KEYS[0], shown)}
+        value = b"staged" if write == "commit" else b"committed"
+        expected = {"get": value, "get_many": [value] * len(KEYS), "scan": (KEYS[0], value)}
         assert answer.result(LONG_S) == expected[read]
 
 
@@ -212,6 +212,6 @@ def test_a_scan_that_is_being_made_while_the_writer_goes_on_shows_one_moment(
         assert begun.wait(60)
         WRITES[write](store)
         done.set()
-        shown = scan.result(60)
+        pairs = scan.result(60)
         store.put_all((key, b"later") for key in KEYS[::2])
-        assert list(shown) == before
+        assert list(pairs) == before

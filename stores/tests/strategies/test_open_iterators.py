@@ -26,15 +26,15 @@ def test_a_thousand_iterators_are_open_at_once_and_lookups_go_on(path: Path, bac
         store.commit()
         view = store.read_only(IsolationLevel.READ_COMMITTED)
         before = descriptors()
-        opened = [view.all() for _ in range(1100)]
-        assert [next(iterator) for iterator in opened] == [PAIRS[0]] * 1100
+        iterators = [view.all() for _ in range(1100)]
+        assert [next(iterator) for iterator in iterators] == [PAIRS[0]] * 1100
         assert descriptors() <= before + 10
         store.put(b"0000", b"staged")
         assert store.get(b"0000") == b"staged"
         assert other.submit(view.get, b"0000").result(30) == b"0"
         assert other.submit(view.get_many, [b"0000", b"none"]).result(30) == [b"0", None]
         store.commit()
-        assert {bytes(len(list(iterator))) for iterator in opened} == {bytes(99)}
+        assert {bytes(len(list(iterator))) for iterator in iterators} == {bytes(99)}
         assert next(store.all()) == (b"0000", b"staged")
 
 
@@ -42,24 +42,24 @@ def test_a_thousand_iterators_are_open_at_once_and_lookups_go_on(path: Path, bac
 def test_a_thousand_iterators_show_as_many_different_commits(path: Path, backend: str) -> None:
     with open_store(backend, path) as store:
         view = store.read_only(IsolationLevel.READ_COMMITTED)
-        opened = []
+        iterators = []
         for number in range(1100):
             store.put(b"key", b"%d" % number)
             store.commit()
-            opened.append(view.all())
+            iterators.append(view.all())
         assert store.get(b"key") == view.get(b"key") == b"1099"
-        assert [list(iterator) for iterator in opened] == [[(b"key", b"%d" % number)] for number in range(1100)]
+        assert [list(iterator) for iterator in iterators] == [[(b"key", b"%d" % number)] for number in range(1100)]
 
 
 def test_lookups_of_lmdb_find_a_slot_where_scans_have_taken_theirs(path: Path) -> None:
-    with open_store("lmdb-indexed-batch", path, options={"max_readers": 32}) as store, ExitStack() as opened:
+    with open_store("lmdb-indexed-batch", path, options={"max_readers": 32}) as store, ExitStack() as iterators:
         view = store.read_only(IsolationLevel.READ_COMMITTED)
 
         def fill() -> None:
             for number in range(100):
                 store.put(b"key", b"%d" % number)
                 store.commit()
-                opened.enter_context(view.all())
+                iterators.enter_context(view.all())
 
         with pytest.raises(StoreUnavailableError):
             fill()
@@ -68,7 +68,7 @@ def test_lookups_of_lmdb_find_a_slot_where_scans_have_taken_theirs(path: Path) -
         with ThreadPoolExecutor(4) as others:
             assert {future.result(30) for future in [others.submit(view.get, b"key") for _ in range(8)]} == {b"last"}
         assert view.get_many([b"key"]) == [b"last"]
-        opened.close()
+        iterators.close()
         fill_again = view.all()
         assert list(fill_again) == [(b"key", b"last")]
 

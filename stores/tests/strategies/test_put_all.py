@@ -49,13 +49,13 @@ def opened(path: Path, backend: str, room: str) -> Any:
 def test_a_reader_sees_a_list_whole_or_not_at_all(opened: KeyValueStore) -> None:
     """At any moment that a value is looked at, also where the list is spilled, or has others spilled before it."""
     store, reader = opened, opened.read_only(IsolationLevel.READ_UNCOMMITTED)
-    seen: list[Future[Any]] = []
+    futures: list[Future[Any]] = []
 
     with ThreadPoolExecutor(2) as pool:
 
         def look() -> None:
-            seen.extend((pool.submit(lambda: [v for _, v in reader.all()]), pool.submit(reader.get_many, KEYS)))
-            wait(seen[-2:], READER_GETS_S)
+            futures.extend((pool.submit(lambda: [v for _, v in reader.all()]), pool.submit(reader.get_many, KEYS)))
+            wait(futures[-2:], READER_GETS_S)
 
         store.put_all([(key, b"before") for key in KEYS])
         store.put(b"8", b"")
@@ -64,36 +64,36 @@ def test_a_reader_sees_a_list_whole_or_not_at_all(opened: KeyValueStore) -> None
         Looked.look = staticmethod(look)
         store.put_all([(key, Looked(b"after" * 5)) for key in KEYS])
         Looked.look = staticmethod(lambda: None)
-        assert seen
-        shown = {tuple(future.result(timeout=60)) for future in seen}
-    assert shown <= {(b"before",) * 5, (b"after" * 5,) * 5}
+        assert futures
+        lists = {tuple(future.result(timeout=60)) for future in futures}
+    assert lists <= {(b"before",) * 5, (b"after" * 5,) * 5}
     assert [value for _, value in reader.all()] == [b"after" * 5] * 5
 
 
 def test_a_store_without_transactions_writes_a_list_at_once(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with open_store("rocksdb-direct", path) as store:
-        written: list[int] = []
+        writes: list[int] = []
         write = RocksDBEngine.write
 
         def seen(self: RocksDBEngine, layers: Sequence[Writes], *given: Any, **named: Any) -> None:
-            written.append(sum(len(layer.writes) for layer in layers))
+            writes.append(sum(len(layer.writes) for layer in layers))
             write(self, layers, *given, **named)
 
         monkeypatch.setattr(RocksDBEngine, "write", seen)
         store.put_all([(key, b"value") for key in KEYS])
-        assert written == [len(KEYS)]
+        assert writes == [len(KEYS)]
         assert list(store.all()) == [(key, b"value") for key in KEYS]
 
 
 def test_a_reader_sees_a_list_of_a_task_s_function_whole_or_not_at_all(tmp_path: Path) -> None:
     log = MemoryChangelog()
-    seen: list[Future[Any]] = []
+    futures: list[Future[Any]] = []
 
     def process(record: Record, context: TaskContext) -> None:
         def look() -> None:
             reader = task.store("s", IsolationLevel.READ_UNCOMMITTED)
-            seen.append(pool.submit(reader.get_many, KEYS))
-            wait(seen[-1:], READER_GETS_S)
+            futures.append(pool.submit(reader.get_many, KEYS))
+            wait(futures[-1:], READER_GETS_S)
 
         Looked.look = staticmethod(look)
         context.store("s").put_all([(key, Looked(b"after")) for key in KEYS])
@@ -104,6 +104,6 @@ def test_a_reader_sees_a_list_of_a_task_s_function_whole_or_not_at_all(tmp_path:
     with ThreadPoolExecutor(1) as pool:
         task.open()
         task.run()
-        assert {tuple(future.result(timeout=60)) for future in seen} <= {(None,) * 5, (b"after",) * 5}
-        assert seen
+        assert {tuple(future.result(timeout=60)) for future in futures} <= {(None,) * 5, (b"after",) * 5}
+        assert futures
         task.close()

@@ -35,10 +35,10 @@ class OnePairAtATime(Scan):
 @pytest.mark.parametrize("engine", [engine for engine in ENGINES if engine.persistent], ids=lambda engine: engine.name)
 def test_a_fetch_ends_at_about_a_megabyte(path: Path, engine: type[Engine], reverse: bool) -> None:
     path.mkdir()
-    opened = engine.open(path, Durability.CHANGELOG, engine.options)
+    open_engine = engine.open(path, Durability.CHANGELOG, engine.options)
     try:
-        opened.write([Writes((), {b"%04d" % number: VALUE for number in range(COUNT)})], {})
-        scan = opened.scan(reverse=reverse)
+        open_engine.write([Writes((), {b"%04d" % number: VALUE for number in range(COUNT)})], {})
+        scan = open_engine.scan(reverse=reverse)
         keys = []
         while chunk := scan.fetch():
             assert sum(len(value) for _, value in chunk) < FETCH_BYTES_MAX + len(VALUE)
@@ -46,7 +46,7 @@ def test_a_fetch_ends_at_about_a_megabyte(path: Path, engine: type[Engine], reve
         scan.close()
         assert keys == sorted((b"%04d" % number for number in range(COUNT)), reverse=reverse)
     finally:
-        opened.close()
+        open_engine.close()
 
 
 @pytest.mark.parametrize("reverse", [False, True])

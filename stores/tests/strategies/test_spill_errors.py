@@ -73,10 +73,10 @@ def test_what_a_failed_commit_may_have_named_is_there_when_the_store_is_opened_a
     """If the disk refuses to sync the name, it is unknown whether it is there."""
     store = opened(backend, path)
     stage_second(store)
-    done = getattr(store.staging.engine, method)
+    method_of_engine = getattr(store.staging.engine, method)
 
     def fails(*given: Any, **named: Any) -> None:
-        done(*given, **named)
+        method_of_engine(*given, **named)
         raise CommitFailedError("it can't be synced", reopen=True)
 
     monkeypatch.setattr(store.staging.engine, method, fails)

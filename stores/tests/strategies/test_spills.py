@@ -282,7 +282,7 @@ def test_readers_see_a_commit_that_is_copied_whole_and_wait_for_no_part_of_it(pa
 
         with armed(indexed_batch.MID_COPY, look):
             store.commit({LOG: 2})
-        assert [told for _, told in seen] == [after] * len(seen)
+        assert [reads for _, reads in seen] == [after] * len(seen)
         assert len(seen) >= 2 * 2
         assert [everything(view) for view in views] == [after, after]
 

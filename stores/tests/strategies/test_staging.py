@@ -40,8 +40,8 @@ class InOneDictionary(Staging):
         return sum(len(key) + len(value or b"") for key, value in self._writes.items())
 
     def get_many(self, level: IsolationLevel, keys: Sequence[bytes]) -> list[bytes | None]:
-        found = dict(self._pairs(level, ScanRange(None, None)))
-        return [found.get(key) for key in keys]
+        pairs = dict(self._pairs(level, ScanRange(None, None)))
+        return [pairs.get(key) for key in keys]
 
     def scans(self, level: IsolationLevel, ranges: Sequence[ScanRange], *, reverse: bool) -> list[Scanned]:
         return [(iter([self._pairs(level, each, reverse=reverse)]), Pin(lambda: None)) for each in ranges]
@@ -54,16 +54,16 @@ class InOneDictionary(Staging):
         self._writes = {}
 
     def _pairs(self, level: IsolationLevel, bounds: ScanRange, *, reverse: bool = False) -> list[tuple[bytes, bytes]]:
-        found: dict[bytes, bytes | None] = {}
+        values: dict[bytes, bytes | None] = {}
         scan = self.engine.scan()
         while chunk := scan.fetch():
-            found.update(chunk)
+            values.update(chunk)
         if level is IsolationLevel.READ_UNCOMMITTED:
-            found.update(self._writes)
+            values.update(self._writes)
         start, end, end_open, _ = bounds
         within = [
             (key, value)
-            for key, value in found.items()
+            for key, value in values.items()
             if value is not None
             and (start is None or key >= start)
             and (end is None or key < end or (key == end and not end_open))

@@ -32,10 +32,10 @@ def test_a_reader_sees_a_range_delete_whole_or_not_at_all(
         store.commit()
         store.put(b"key", b"staged")
         reader = store.read_only(IsolationLevel.READ_UNCOMMITTED)
-        seen = let_in(monkeypatch, step, lambda: pool.submit(reader.get, b"key"))
+        futures = let_in(monkeypatch, step, lambda: pool.submit(reader.get, b"key"))
         store.delete_range(b"a", b"z")
-        assert seen
-        assert {future.result(timeout=60) for future in seen} <= {b"staged", None}
+        assert futures
+        assert {future.result(timeout=60) for future in futures} <= {b"staged", None}
 
 
 def test_a_reader_sees_a_commit_of_the_memory_engine_whole_or_not_at_all(
@@ -47,10 +47,10 @@ def test_a_reader_sees_a_commit_of_the_memory_engine_whole_or_not_at_all(
         store.delete_range(b"a", b"z")
         store.put(b"key", b"new")
         reader = store.read_only(IsolationLevel.READ_COMMITTED)
-        seen = let_in(monkeypatch, (SortedMap, "discard_range"), lambda: pool.submit(reader.get, b"key"))
+        futures = let_in(monkeypatch, (SortedMap, "discard_range"), lambda: pool.submit(reader.get, b"key"))
         store.commit()
-        assert seen
-        assert {future.result(timeout=60) for future in seen} <= {b"old", b"new"}
+        assert futures
+        assert {future.result(timeout=60) for future in futures} <= {b"old", b"new"}
 
 
 @pytest.mark.parametrize("backend", ["lmdb-indexed-batch", "lmdb-native", "sqlite-indexed-batch", "sqlite-native"])
@@ -116,12 +116,12 @@ def test_a_reader_of_uncommitted_data_waits_for_no_commit_of_an_indexed_batch_an
 @pytest.mark.parametrize("key", [b"key", b"new"])
 def test_a_scan_that_is_made_in_the_middle_of_a_put_stays_what_it_was(path: Path, key: bytes) -> None:
     """At any line of it: what the put then assigns to must not be what a reader has frozen meanwhile."""
-    held: list[tuple[list[tuple[bytes, bytes]], KeyValueIterator]] = []
+    scans: list[tuple[list[tuple[bytes, bytes]], KeyValueIterator]] = []
     with open_store("memory-indexed-batch", path) as store, ThreadPoolExecutor(1) as pool:
         view = store.read_only(IsolationLevel.READ_UNCOMMITTED)
 
         def look() -> None:
-            held.append((list(view.all()), view.all()))
+            scans.append((list(view.all()), view.all()))
 
         def put_and_look_at(line: int) -> None:
             lines = 0
@@ -147,24 +147,24 @@ def test_a_scan_that_is_made_in_the_middle_of_a_put_stays_what_it_was(path: Path
 
         for line in range(12):
             put_and_look_at(line)
-        assert len(held) > 5
-        assert [list(scan) for _, scan in held] == [at_once for at_once, _ in held]
+        assert len(scans) > 5
+        assert [list(scan) for _, scan in scans] == [at_once for at_once, _ in scans]
 
 
 def let_in(
     monkeypatch: pytest.MonkeyPatch, step: tuple[type, str], read: Callable[[], Future[bytes | None]]
 ) -> list[Future[bytes | None]]:
     """Let a reader try before and after each call of a method; returns what comes of that."""
-    seen: list[Future[bytes | None]] = []
+    futures: list[Future[bytes | None]] = []
     original: Callable[..., Any] = getattr(*step)
 
     def stepped(*arguments: Any, **named: Any) -> Any:
-        seen.append(read())
-        wait(seen, READER_GETS_S)
+        futures.append(read())
+        wait(futures, READER_GETS_S)
         result = original(*arguments, **named)
-        seen.append(read())
-        wait(seen, READER_GETS_S)
+        futures.append(read())
+        wait(futures, READER_GETS_S)
         return result
 
     monkeypatch.setattr(*step, stepped)
-    return seen
+    return futures

@@ -22,8 +22,8 @@ def clocked(
     folder: Path, log: MemoryChangelog, clock: HandClock, process: ProcessFunction = count, **settings: Any
 ) -> StreamTask:
     """A task, opened, whose commit interval is the default one unless it is given."""
-    given = {"commit_interval_ms": None, "clock": clock, "process": process, **settings}
-    task = counting_task(folder, log, MEMORY, **given)
+    arguments = {"commit_interval_ms": None, "clock": clock, "process": process, **settings}
+    task = counting_task(folder, log, MEMORY, **arguments)
     task.open()
     return task
 

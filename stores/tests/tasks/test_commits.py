@@ -149,12 +149,12 @@ def test_commits_come_after_so_many_records_and_on_request(tmp_path: Path, log: 
 
 def test_the_stores_together_never_stage_more_than_their_limit(tmp_path: Path, log: MemoryChangelog) -> None:
     """Source: KIP-892, "In-memory Transaction Buffers" and ``statestore.uncommitted.max.bytes``."""
-    staged = []
+    staged_bytes = []
 
     def process(record: Record, context: TaskContext) -> None:
         for name in ("left", "right"):
             context.store(name).put(b"%09d" % record.offset, bytes(91))
-        staged.append(sum(context.store(name).approximate_num_uncommitted_bytes() for name in ("left", "right")))
+        staged_bytes.append(sum(context.store(name).approximate_num_uncommitted_bytes() for name in ("left", "right")))
 
     # Beside its key and value each pair counts 220 bytes: five records are within the limit.
     settings = StoreConfig(MEMORY, uncommitted_max_bytes=10 * (100 + 220))
@@ -163,7 +163,7 @@ def test_the_stores_together_never_stage_more_than_their_limit(tmp_path: Path, l
     task.open()
     task.run()
     assert log.committed_offsets("app") == {INPUT: 20}
-    assert max(staged) == 1_000
+    assert max(staged_bytes) == 1_000
     task.close()
 
 

@@ -185,8 +185,8 @@ def test_a_kill_around_a_dead_letter_loses_and_repeats_nothing(
         task.open()
         assert task.input_offsets() == {INPUT: end}
         assert letters(log) == ([b"1", b"7", b"8"] if in_log else [b"1"])
-        reached = expected_state(key for offset, key in enumerate(KEYS[:end]) if offset not in POISONED)
-        assert state(task, "left") == state(task, "right") == reached
+        state_at_end = expected_state(key for offset, key in enumerate(KEYS[:end]) if offset not in POISONED)
+        assert state(task, "left") == state(task, "right") == state_at_end
         task.run()
         task.close()
         assert letters(log) == [b"1", b"7", b"8"]

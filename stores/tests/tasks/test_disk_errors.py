@@ -386,5 +386,5 @@ def test_records_of_a_commit_in_doubt_are_counted_as_what_became_of_them(tmp_pat
             task.commit()
         metrics = task.metrics
         task.close()
-    told = (metrics.process_total, metrics.rollback_total, metrics.rollback_records_total)
-    assert told == ((3, 0, 0) if taken else (1, 1, 2))
+    totals = (metrics.process_total, metrics.rollback_total, metrics.rollback_records_total)
+    assert totals == ((3, 0, 0) if taken else (1, 1, 2))

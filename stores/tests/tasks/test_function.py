@@ -154,13 +154,13 @@ def test_a_function_that_commits_or_runs_its_own_task_is_refused_and_nothing_cha
 
 
 def test_a_punctuator_that_commits_its_own_task_is_refused(tmp_path: Path, log: MemoryChangelog) -> None:
-    refused: list[int] = []
+    numbers: list[int] = []
 
     def init(context: TaskContext) -> None:
         def punctuate(timestamp_ms: int) -> None:
             with pytest.raises(StoreError):
                 task.commit()
-            refused.append(timestamp_ms)
+            numbers.append(timestamp_ms)
 
         context.schedule(10, PunctuationType.STREAM_TIME, punctuate)
 
@@ -168,7 +168,7 @@ def test_a_punctuator_that_commits_its_own_task_is_refused(tmp_path: Path, log: 
     task = single(tmp_path, log, lambda record, context: None, init=init)
     task.open()
     task.run(commit=True)
-    assert refused
+    assert numbers
     task.close()
 
 
@@ -177,11 +177,11 @@ def test_a_task_that_its_function_closes_commits_nothing_of_the_current_record(
 ) -> None:
     def process(record: Record, context: TaskContext) -> None:
         context.store("s").put(b"k", b"%d" % record.offset)
-        if record.offset == 1 and not closed:
-            closed.append(record.offset)
+        if record.offset == 1 and not numbers:
+            numbers.append(record.offset)
             task.close()
 
-    closed: list[int] = []
+    numbers: list[int] = []
     feed(log, [1, 2])
     task = single(tmp_path, log, process, commit_interval_ms=NO_INTERVAL)
     task.open()

@@ -388,9 +388,9 @@ def test_records_with_an_empty_key_are_left_out_with_a_warning(
         GlobalStores(tmp_path / "state", log, {"prices": described}) as stores,
         stores.view("prices").all() as pairs,
     ):
-        found = {key: getattr(value, "value", value) for key, value in pairs}
+        values = {key: getattr(value, "value", value) for key, value in pairs}
         assert stores.lag() == 0
-    assert found == {b"a": b"1", b"b": b"3"}
+    assert values == {b"a": b"1", b"b": b"3"}
     warnings = [record.getMessage() for record in caplog.records if "is empty" in record.getMessage()]
     assert len(warnings) == 1
     assert f"offset 1 of {TOPIC}-1" in warnings[0]

@@ -53,8 +53,8 @@ def test_a_task_is_exactly_once_by_default(tmp_path: Path) -> None:
 
 def test_a_guarantee_may_be_given_as_text(tmp_path: Path) -> None:
     text: Any = "exactly_once"
-    given = task(tmp_path, {}, guarantee=text)
-    assert given.guarantee is EXACTLY_ONCE
+    counting = task(tmp_path, {}, guarantee=text)
+    assert counting.guarantee is EXACTLY_ONCE
     configured = StreamTask(
         "app",
         TaskId(0, 0),

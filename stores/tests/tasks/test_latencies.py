@@ -63,9 +63,9 @@ def test_at_info_the_function_gets_the_stores_themselves(tmp_path: Path, log: Me
     feed(log, [1])
     with single(tmp_path, log, calls, **({} if level is None else {"recording_level": level})) as task:
         [inner] = task._stores.logged(task._context).values()
-        seen = task._context.store("s")
-        assert type(seen) is type(inner)
-        assert seen.get.__func__ is type(inner).get
+        store = task._context.store("s")
+        assert type(store) is type(inner)
+        assert store.get.__func__ is type(inner).get
         assert "commit" not in vars(task._stores._stores[0])
         task.run(commit=True)
         assert totals(task) == {}

@@ -174,12 +174,12 @@ def test_workers_on_threads_of_their_own_keep_to_their_parts_once_all_are_there(
             [task] = budgeted(tmp_path / str(number), log, budget, 0)
             give(task, *[100] * 19)
             all_there.wait()
-            staged = []
+            staged_bytes = []
             for _ in range(200):
                 give(task, 100)
-                staged.append(units(task))
+                staged_bytes.append(units(task))
             all_there.wait()
-            most[number] = max(staged)
+            most[number] = max(staged_bytes)
             close(task)
 
     threads = [Thread(target=work, args=(number,)) for number in range(4)]
@@ -195,18 +195,18 @@ def test_a_share_is_one_thread_s(tmp_path: Path, log: MemoryChangelog) -> None:
     task = single(tmp_path, log, stage, memory=share)
     other = single(tmp_path / "other", log, stage, memory=share)
     task.open()
-    raised: list[BaseException] = []
+    errors: list[BaseException] = []
 
     def open_other() -> None:
         try:
             other.open()
         except StoreError as error:
-            raised.append(error)
+            errors.append(error)
 
     thread = Thread(target=open_other)
     thread.start()
     thread.join()
-    assert len(raised) == 1
+    assert len(errors) == 1
     close(task)
 
 
@@ -227,11 +227,11 @@ def test_steps_that_grow_never_pass_the_limit_by_more_than_they_grow(tmp_path: P
 
 def test_steps_all_alike_use_the_limit_up_and_never_pass_it(tmp_path: Path, log: MemoryChangelog) -> None:
     [task] = budgeted(tmp_path, log, MemoryBudget(1000 * UNIT), 0)
-    staged = []
+    staged_bytes = []
     for _ in range(40):
         give(task, 100)
-        staged.append(units(task))
-    assert max(staged) == 900
+        staged_bytes.append(units(task))
+    assert max(staged_bytes) == 900
     assert early(task) == (0, 4)
     close(task)
 
@@ -262,9 +262,9 @@ def test_a_step_larger_than_the_limit_is_one_transaction_and_its_size_is_reporte
     assert len(caplog.records) == 1
     assert units(task) == 0
     assert {value for _, value in task.store("s").all()} == {b"%096d" % 1, b"%096d" % 2}
-    given = sum(early(task))
+    commits = sum(early(task))
     give(task, 1, 1, 1, 1)
-    assert sum(early(task)) - given <= 2
+    assert sum(early(task)) - commits <= 2
     close(task)
 
 
@@ -424,17 +424,17 @@ def test_a_task_that_is_fenced_in_an_early_commit_says_so_itself(tmp_path: Path,
 
 def test_a_task_is_not_committed_in_the_middle_of_its_record(tmp_path: Path, log: MemoryChangelog) -> None:
     tasks: list[StreamTask] = []
-    staged = []
+    staged_bytes = []
 
     def process(record: Record, context: TaskContext) -> None:
         stage(record, context)
         if context.task_id.partition == 0 and record.offset == 1:
             give(tasks[1], 900)
-            staged.append(units(tasks[0]))
+            staged_bytes.append(units(tasks[0]))
 
     tasks += budgeted(tmp_path, log, MemoryBudget(1000 * UNIT), 0, 1, process=process)
     give(tasks[0], 10, 900)
-    assert staged == [910]
+    assert staged_bytes == [910]
     assert [units(task) for task in tasks] == [0, 0]
     close(*tasks)
 

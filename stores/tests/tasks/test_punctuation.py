@@ -248,12 +248,12 @@ def test_a_crash_neither_repeats_a_call_nor_loses_one(tmp_path: Path, log: Memor
 
 
 def test_schedules_are_made_in_init_only_which_writes_nothing(tmp_path: Path, log: MemoryChangelog) -> None:
-    refused: list[type[BaseException]] = []
+    errors: list[type[BaseException]] = []
 
     def attempt(step: Callable[[], object]) -> None:
         with pytest.raises(StoreError) as error:
             step()
-        refused.append(error.type)
+        errors.append(error.type)
 
     def init(context: TaskContext) -> None:
         assert context.store("s").get(b"key") is None
@@ -261,14 +261,14 @@ def test_schedules_are_made_in_init_only_which_writes_nothing(tmp_path: Path, lo
         attempt(lambda: context.forward("output", b"key", b"value"))
 
     def process(record: Record, context: TaskContext) -> None:
-        attempt(lambda: context.schedule(10, STREAM, refused.clear))  # type: ignore[arg-type]
+        attempt(lambda: context.schedule(10, STREAM, errors.clear))  # type: ignore[arg-type]
 
     feed_times(log, [1])
     task = single(tmp_path, log, process, init=init)
     task.open()
     task.run()
     task.close()
-    assert len(refused) == 3
+    assert len(errors) == 3
     assert outputs(log) == []
 
 

@@ -125,9 +125,9 @@ def test_a_standby_that_is_killed_while_it_writes_loses_and_repeats_nothing(
         with crashing_at(failpoint):
             copy.follow(4)
         copy.close(clean=False)
-    wiped = backend == DIRECT
-    first, second = (0, 0) if wiped else (4, 4) if failpoint == BEFORE_WRITE else (8, 4)
-    expected = [(wiped, len(KEYS) - first), (wiped, len(KEYS) - second)]
+    is_wiped = backend == DIRECT
+    first, second = (0, 0) if is_wiped else (4, 4) if failpoint == BEFORE_WRITE else (8, 4)
+    expected = [(is_wiped, len(KEYS) - first), (is_wiped, len(KEYS) - second)]
     assert take_over(tmp_path, log, backend, KEYS) == expected
 
 

@@ -140,11 +140,11 @@ def test_the_command_shows_what_it_would_do_and_does_it(folder: Path) -> None:
     result = run(folder, *arguments, "--dry-run")
     assert (result.returncode, result.stderr) == (0, "")
     assert sorted((folder / "state").rglob("*")) == before
-    done = run(folder, *arguments)
-    assert (done.returncode, len(done.stdout.splitlines())) == (0, len(result.stdout.splitlines()))
+    process = run(folder, *arguments)
+    assert (process.returncode, len(process.stdout.splitlines())) == (0, len(result.stdout.splitlines()))
     for text in ("2_0/lmdb/totals", "3_0/lmdb/totals", "3_0/lmdb/former"):
         assert text in result.stdout
-        assert text in done.stdout
+        assert text in process.stdout
     assert "counts" not in result.stdout
     assert (folder / "state" / "3_0" / "lmdb" / "totals" / "store.json").exists()
     again = run(folder, *arguments)

@@ -150,13 +150,13 @@ def commit_one_by_one(patch: pytest.MonkeyPatch) -> None:
 
     def broken(store: Store, offsets: Any = None) -> None:
         with store.all() as pairs, store.read_only(IsolationLevel.READ_COMMITTED).all() as committed:
-            staged = dict(pairs).items() - dict(committed).items()
+            changes = dict(pairs).items() - dict(committed).items()
         stream_time, position = store.mark("stream_time"), store.position(IsolationLevel.READ_UNCOMMITTED)
         store.rollback()
-        for number, segment in enumerate(sorted({key[:8] for key, _ in staged}, reverse=True)):
+        for number, segment in enumerate(sorted({key[:8] for key, _ in changes}, reverse=True)):
             if number:
                 failpoints.reach(BETWEEN_SEGMENTS)
-            store.put_all(pair for pair in staged if pair[0].startswith(segment))
+            store.put_all(pair for pair in changes if pair[0].startswith(segment))
             store.set_mark("stream_time", stream_time)
             for partition, offset in position.items():
                 store.advance_position(partition, offset)

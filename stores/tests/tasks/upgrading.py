@@ -50,13 +50,13 @@ def old_task(folder: Path, log: Any, backend: str = INDEXED, **settings: Any) ->
 def new_task(
     folder: Path, log: Any, backend: str = INDEXED, mode: str | None = "in_place", **settings: Any
 ) -> StreamTask:
-    given = {
+    arguments = {
         "store_records": NEW,
         "store_upgrade": Upgrade(1, to_new),
         "store_upgrade_mode": mode,
         "process": write_new,
     }
-    return typed_task(folder, log, "key-value", backend, **{**given, **settings})
+    return typed_task(folder, log, "key-value", backend, **{**arguments, **settings})
 
 
 def online_task(folder: Path, log: Any, backend: str = INDEXED, **settings: Any) -> StreamTask:
@@ -101,8 +101,8 @@ def running_task(folder: Path, log: Any, backend: str = INDEXED, **settings: Any
         swap_running=True,
         on_upgrade=settings.pop("told", None),
     )
-    given = {"process": write_new, "store_upgrade": upgrade, "store_upgrade_mode": "in_place", **settings}
-    return old_task(folder, log, backend, **given)
+    arguments = {"process": write_new, "store_upgrade": upgrade, "store_upgrade_mode": "in_place", **settings}
+    return old_task(folder, log, backend, **arguments)
 
 
 def shown(task: StreamTask) -> dict[Any, Any]:

@@ -69,8 +69,8 @@ def test_the_word_count_counts_lines_of_the_console_producer_whole(kafka_place: 
         kafka_place.await_counted(3 * len(WORDS))
         assert worker.terminate() == 0, worker.errors
     check_counts(kafka_place)
-    printed = Counter(line for line in shell(f"{read} --timeout-ms 10000").splitlines() if "\t" in line)
-    assert printed == Counter(f"{word}\t{number}" for word, number in expected_counts(3 * WORDS))
+    output = Counter(line for line in shell(f"{read} --timeout-ms 10000").splitlines() if "\t" in line)
+    assert output == Counter(f"{word}\t{number}" for word, number in expected_counts(3 * WORDS))
 
 
 def shell(command: str) -> str:

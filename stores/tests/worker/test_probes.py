@@ -37,10 +37,10 @@ def ask(address: str, path: str, token: str = "") -> tuple[int, str]:
 
 def asked(path: str, state: WorkerState) -> tuple[str, list[bytes]]:
     """Return what a worker in a state answers, without a server."""
-    started: list[str] = []
+    starts: list[str] = []
     application: Any = with_probes(lambda *_: [b"another path"], lambda: WorkerStatus(state=state))
-    body = list(application({"PATH_INFO": path}, lambda line, _: started.append(line)))
-    return "".join(started), body
+    body = list(application({"PATH_INFO": path}, lambda line, _: starts.append(line)))
+    return "".join(starts), body
 
 
 @pytest.mark.parametrize(

@@ -68,5 +68,5 @@ def test_the_command_lists_them_without_an_application(capsys: pytest.CaptureFix
     with pytest.raises(SystemExit) as error:
         main(["--list-properties"])
     assert error.value.code == 0
-    printed = capsys.readouterr().out
-    assert [name for name in sorted(OURS) if f"  {name}\n" not in printed] == []
+    output = capsys.readouterr().out
+    assert [name for name in sorted(OURS) if f"  {name}\n" not in output] == []

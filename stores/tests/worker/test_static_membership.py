@@ -28,11 +28,11 @@ def test_a_killed_worker_that_is_started_again_has_its_tasks_before_the_session_
     with WorkerProcess(place.folder, "other", {**settings, "group.instance.id": "other"}) as other:
         other.await_line(f"4 {IDLE}")
         properties = {**settings, "group.instance.id": "restarted"}
-        with WorkerProcess(place.folder, "killed", properties) as killed:
-            killed.await_line(f"2 {IDLE}")
+        with WorkerProcess(place.folder, "killed", properties) as dead_worker:
+            dead_worker.await_line(f"2 {IDLE}")
             other.await_line(f"2 {IDLE}")
             balanced = len(other.errors)
-            killed.kill()
+            dead_worker.kill()
         with WorkerProcess(place.folder, "restarted", properties) as restarted:
             restarted.await_line(f"2 {IDLE}")
             place.feed(WORDS)

@@ -421,18 +421,18 @@ def test_a_file_with_other_columns_than_a_version_s_is_refused(tmp_path: Path, c
 @contextmanager
 def folders_synced(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[int, frozenset[str]]]]:
     """Note each sync of a folder: its inode, and the names that it has at that moment."""
-    synced: list[tuple[int, frozenset[str]]] = []
+    syncs: list[tuple[int, frozenset[str]]] = []
     sync = os.fsync
 
     def watched(descriptor: int) -> None:
         status = os.fstat(descriptor)
         if stat.S_ISDIR(status.st_mode):
-            synced.append((status.st_ino, frozenset(os.listdir(descriptor))))
+            syncs.append((status.st_ino, frozenset(os.listdir(descriptor))))
         sync(descriptor)
 
     with monkeypatch.context() as patch:
         patch.setattr(os, "fsync", watched)
-        yield synced
+        yield syncs
 
 
 def test_the_name_of_a_version_is_synced_before_its_writer_returns(
@@ -442,29 +442,29 @@ def test_the_name_of_a_version_is_synced_before_its_writer_returns(
     log = opened(tmp_path).partition(0)
     folder = tmp_path / "p00000"
     for version in range(3):
-        with folders_synced(monkeypatch) as synced:
+        with folders_synced(monkeypatch) as syncs:
             log.append(header(version), changes(version))
         inode = folder.stat().st_ino
-        assert any(at == inode and version_name(version) in names for at, names in synced)
+        assert any(at == inode and version_name(version) in names for at, names in syncs)
         if not version:
-            assert any(at == tmp_path.stat().st_ino and folder.name in names for at, names in synced)
+            assert any(at == tmp_path.stat().st_ino and folder.name in names for at, names in syncs)
 
 
 def test_the_name_of_a_snapshot_is_synced_before_its_writer_returns(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     log = filled(tmp_path, 1)
-    with folders_synced(monkeypatch) as synced:
+    with folders_synced(monkeypatch) as syncs:
         log.write_snapshot(replace(header(0), kind="snapshot"), snapshot(0))
     [(name, _)] = log.listing().snapshots[0]
     inode = (tmp_path / "p00000").stat().st_ino
-    assert any(at == inode and name in names for at, names in synced)
+    assert any(at == inode and name in names for at, names in syncs)
 
 
 def test_a_version_that_is_read_has_its_name_synced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its writer may have been killed before the sync, and what is built on it must not outlive it."""
     log = filled(tmp_path, 1)
-    with folders_synced(monkeypatch) as synced:
+    with folders_synced(monkeypatch) as syncs:
         log.header(0)
     inode = (tmp_path / "p00000").stat().st_ino
-    assert any(at == inode and version_name(0) in names for at, names in synced)
+    assert any(at == inode and version_name(0) in names for at, names in syncs)

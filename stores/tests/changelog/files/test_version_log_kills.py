@@ -33,8 +33,8 @@ def write(path: Path, failpoint: str, first: int, last: int) -> subprocess.Compl
 
 @pytest.mark.parametrize("failpoint", FAILPOINTS)
 def test_a_killed_writer_leaves_a_version_whole_or_not_at_all(tmp_path: Path, failpoint: str) -> None:
-    killed = write(tmp_path, failpoint, 0, LAST)
-    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    process = write(tmp_path, failpoint, 0, LAST)
+    assert process.returncode == -signal.SIGKILL, process.stderr
     log = opened(tmp_path, snapshot_versions=2, keep_versions=2).partition(0)
     newest = log.listing().newest
     assert newest in (LAST - 1, LAST)

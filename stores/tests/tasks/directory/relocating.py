@@ -162,23 +162,23 @@ def content(folder: Path) -> dict[str, bytes | None]:
 @contextmanager
 def failing_at(number: int, seen: list[str]) -> Iterator[None]:
     """Let the ``number``-th call that changes a file or folder raise a crash before it does; counts them all."""
-    patched = {name: getattr(os, name) for name in ("rename", "replace", "mkdir", "rmdir", "unlink", "fsync")}
+    functions = {name: getattr(os, name) for name in ("rename", "replace", "mkdir", "rmdir", "unlink", "fsync")}
 
     def wrap(name: str) -> object:
         def call(*arguments: object, **named: object) -> object:
             seen.append(name)
             if len(seen) == number:
                 raise Crash
-            return patched[name](*arguments, **named)
+            return functions[name](*arguments, **named)
 
         return call
 
-    for name in patched:
+    for name in functions:
         setattr(os, name, wrap(name))
     try:
         yield
     finally:
-        for name, original in patched.items():
+        for name, original in functions.items():
             setattr(os, name, original)
 
 

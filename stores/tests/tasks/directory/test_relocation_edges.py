@@ -243,8 +243,8 @@ def test_each_rename_is_durable_before_an_entry_says_so(tmp_path: Path, monkeypa
     relocate(tmp_path, PRESENT)
     renames = [number for number, (call, _) in enumerate(steps) if call == "rename"]
     assert len(renames) == len(STORES)
-    planned = steps.index(("replace", tmp_path / JOURNAL_FILE))
-    assert ("sync", tmp_path) in steps[planned : renames[0]]
+    journal_step = steps.index(("replace", tmp_path / JOURNAL_FILE))
+    assert ("sync", tmp_path) in steps[journal_step : renames[0]]
     entries = next(number for number, (call, _) in enumerate(steps) if call == "replace" and number > renames[-1])
     folders = {folder_of(tmp_path, number) for number in (2, 3, 4, 5)}
     assert folders <= {path for call, path in steps[renames[-1] : entries] if call == "sync"}

@@ -161,9 +161,9 @@ def test_everything_is_durable_before_the_next_step_relies_on_it(
         monkeypatch.setattr(os, name, call)
     files = {prepare, *prepare.rglob("*")}
     replace_store(path)
-    noted = done.index(("rename", beside(path, SWAP_END)))
-    assert files <= {file for call, file in done[:noted] if call == "sync"}
-    assert ("sync", beside(path, SWAP_END + ".new")) in done[:noted]
+    mark_step = done.index(("rename", beside(path, SWAP_END)))
+    assert files <= {file for call, file in done[:mark_step] if call == "sync"}
+    assert ("sync", beside(path, SWAP_END + ".new")) in done[:mark_step]
     steps = [("rename", beside(path, SWAP_END)), ("rename", beside(path, FORMER_END)), ("rename", path)]
     ends = [*map(done.index, steps), done.index(("unlink", beside(path, SWAP_END))), len(done)]
     assert ends == sorted(ends)

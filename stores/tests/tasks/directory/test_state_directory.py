@@ -403,7 +403,7 @@ def test_all_that_ask_get_the_same_id(state: StateDirectory) -> None:
                 barrier.wait()
                 return StateDirectory(state.path).process_id()
 
-            assert len({asked.result() for asked in [pool.submit(ask) for _ in range(8)]}) == 1
+            assert len({future.result() for future in [pool.submit(ask) for _ in range(8)]}) == 1
             (state.path / PROCESS_FILE).unlink()
 
 

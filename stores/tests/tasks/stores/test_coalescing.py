@@ -72,11 +72,11 @@ def test_the_memory_of_held_records_counts_in_the_metrics_of_the_task(
     task = single(tmp_path, log, count_one, stores={"s": StoreConfig(INDEXED, changelog_coalescing=coalescing)})
     task.open()
     task.run()
-    held = 3 * store_log.RECORD_MEMORY_BYTES if coalescing else 0
-    staged = 3 * (1 + 1 + PAIR_MEMORY_BYTES)
+    record_bytes = 3 * store_log.RECORD_MEMORY_BYTES if coalescing else 0
+    staged_bytes = 3 * (1 + 1 + PAIR_MEMORY_BYTES)
     metrics = task.metrics
-    assert metrics.stores["s"].uncommitted_memory_bytes == staged + held
-    assert metrics.uncommitted_memory_bytes == task.uncommitted_memory_bytes() == staged + held
+    assert metrics.stores["s"].uncommitted_memory_bytes == staged_bytes + record_bytes
+    assert metrics.uncommitted_memory_bytes == task.uncommitted_memory_bytes() == staged_bytes + record_bytes
     task.commit()
     assert task.metrics.uncommitted_memory_bytes == 0
     task.run()

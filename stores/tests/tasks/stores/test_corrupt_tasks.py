@@ -64,9 +64,9 @@ def test_data_without_an_offset_beside_it_is_wiped_under_exactly_once_and_the_re
     corrupt = guarantee is EXACTLY_ONCE
     assert (left.wiped, left.records, right.wiped) == (corrupt, 2, False)
     assert left.reason == (earlier_store.NO_OFFSET if corrupt else None)
-    restored = {b"0": b"9", b"1": b"9"}
-    assert state(task, "left") == (restored if corrupt else {**restored, b"foreign": b"1"})
-    assert state(task, "right") == restored
+    contents = {b"0": b"9", b"1": b"9"}
+    assert state(task, "left") == (contents if corrupt else {**contents, b"foreign": b"1"})
+    assert state(task, "right") == contents
     task.close()
     assert [(report.wiped, report.records) for report in task.open()] == [(False, 0)] * 2
     task.close()

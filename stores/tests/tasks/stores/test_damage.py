@@ -89,12 +89,12 @@ def test_a_task_opens_with_the_state_of_its_changelog_after_any_damage_to_its_st
     assert len(starts) > 20
     assert any(start["wiped"] for start in starts)
     expected = {key.decode(): int(value) for key, value in expected_state([*KEYS, *MORE_KEYS]).items()}
-    refused = REFUSED if ended is killed else REFUSED | REFUSED_WHEN_CLOSED
+    fatal = REFUSED if ended is killed else REFUSED | REFUSED_WHEN_CLOSED
     for told in starts:
         assert told.get("state") == expected, told
         assert (told["reason"] is not None) is told["wiped"], told
         assert not told["other"] or backend_named(backend).strategy == "direct", told
-        if told["damage"] in refused.get(told["file"].split("-")[0], ()):
+        if told["damage"] in fatal.get(told["file"].split("-")[0], ()):
             assert told["wiped"], told
 
 

@@ -102,10 +102,10 @@ def test_a_changelog_drops_what_has_expired_and_nothing_that_lives(
         steps = Random(seed)
         while task.run(steps.randrange(3, 16), commit=True):
             assert shown_elsewhere(log, kind) == values(task, kind)
-        kept = log.end_offset(STORE) - log.start_offset(STORE)
+        records_in_log = log.end_offset(STORE) - log.start_offset(STORE)
         assert log.drops == sorted(set(log.drops))
         assert len(log.drops) > 3
-        assert kept < 150
+        assert records_in_log < 150
 
 
 @pytest.mark.parametrize(
@@ -318,12 +318,12 @@ def test_beyond_what_the_task_has_dropped_a_restore_names_the_rest(tmp_path: Pat
         task.open()
         while task.run(10, commit=True):
             pass
-    dropped = log.drops[-1]
-    log.truncate(STORE, dropped + 3)
+    last_drop = log.drops[-1]
+    log.truncate(STORE, last_drop + 3)
     with closing(typed_task(tmp_path / "elsewhere", log, "window", LMDB)) as task:
         [report] = task.open()
         assert report.reason is not None
-        assert f"from offset {dropped} to before {dropped + 3}" in report.reason
+        assert f"from offset {last_drop} to before {last_drop + 3}" in report.reason
 
 
 def test_the_offset_of_an_earlier_changelog_of_this_name_does_not_count(tmp_path: Path, log: SelfCompacting) -> None:

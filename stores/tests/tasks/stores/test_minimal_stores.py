@@ -225,14 +225,14 @@ def test_typed_stores_work_over_a_store_that_keeps_no_marks(
         [report] = task.open()
         assert report.records == (8 if name == "minimal-memory" else 0)
         with task.store("s", IsolationLevel.READ_UNCOMMITTED).all() as pairs:
-            shown = dict(pairs)
+            contents = dict(pairs)
         task.close()
         numbers = range(8)
         if kind == "key-value":
-            assert shown == {b"%d" % number: number for number in numbers}
+            assert contents == {b"%d" % number: number for number in numbers}
         else:
             times = {number: number + 5 if name == "minimal-memory" else -1 for number in numbers}
-            assert shown == {b"%d" % number: ValueAndTimestamp(number, times[number]) for number in numbers}
+            assert contents == {b"%d" % number: ValueAndTimestamp(number, times[number]) for number in numbers}
         logged = {record.key: (record.value, record.timestamp_ms) for record in log.read(changelog_of("s"))}
         later_ms = 0 if kind == "key-value" else 5
         assert logged == {b"%d" % number: (INT64.serialize(number), number + later_ms) for number in numbers}

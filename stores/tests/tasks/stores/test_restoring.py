@@ -90,8 +90,8 @@ def test_a_lost_store_is_restored_from_the_start_in_bounded_pieces_that_tell_how
     tmp_path: Path, log: MemoryChangelog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("stores.tasks.stores.log_follower.PIECE_RECORDS_MAX", 10)
-    told: list[RestoreProgress] = []
-    task = single(tmp_path, log, lambda record, context: None, INDEXED, on_restore=told.append)
+    reports: list[RestoreProgress] = []
+    task = single(tmp_path, log, lambda record, context: None, INDEXED, on_restore=reports.append)
     partition = TopicPartition("app-s-changelog", 0)
     log.create_topic("app-s-changelog")
     with log.producer() as producer:
@@ -99,7 +99,7 @@ def test_a_lost_store_is_restored_from_the_start_in_bounded_pieces_that_tell_how
             producer.send(partition, b"%02d" % number, b"abc")
         producer.flush()
     [report] = task.open()
-    assert [(progress.offset, progress.to_offset, progress.records, progress.bytes) for progress in told] == [
+    assert [(progress.offset, progress.to_offset, progress.records, progress.bytes) for progress in reports] == [
         (9, 25, 10, 50),
         (19, 25, 20, 100),
         (24, 25, 25, 125),
@@ -114,15 +114,15 @@ def test_a_restore_keeps_its_pieces_below_a_number_of_bytes(
     tmp_path: Path, log: MemoryChangelog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("stores.tasks.stores.log_follower.PIECE_BYTES_MAX", 1_000)
-    told: list[RestoreProgress] = []
-    task = single(tmp_path, log, lambda record, context: None, INDEXED, on_restore=told.append)
+    reports: list[RestoreProgress] = []
+    task = single(tmp_path, log, lambda record, context: None, INDEXED, on_restore=reports.append)
     log.create_topic("app-s-changelog")
     with log.producer() as producer:
         for number in range(6):
             producer.send(TopicPartition("app-s-changelog", 0), b"%d" % number, bytes(499))
         producer.flush()
     task.open()
-    assert [(progress.records, progress.bytes) for progress in told] == [(2, 1_000), (4, 2_000), (6, 3_000)]
+    assert [(progress.records, progress.bytes) for progress in reports] == [(2, 1_000), (4, 2_000), (6, 3_000)]
     task.close()
 
 

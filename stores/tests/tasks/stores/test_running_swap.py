@@ -55,8 +55,8 @@ def test_the_new_store_takes_the_old_one_s_place_at_a_commit_and_the_task_goes_o
             if progress[-1].swapped and not swapped_at:
                 swapped_at.append(done)
                 assert shown(task) == expected(done)
-                reached = PositionBound({INPUT: done - 1})
-                assert task.store("s", IsolationLevel.READ_COMMITTED, reached).get("key-0") == expected(1)["key-0"]
+                bound = PositionBound({INPUT: done - 1})
+                assert task.store("s", IsolationLevel.READ_COMMITTED, bound).get("key-0") == expected(1)["key-0"]
         assert 22 < swapped_at[0] < 40
         assert shown(task) == expected(40)
         assert sum(step.swapped for step in progress) == 1

@@ -234,9 +234,9 @@ def test_a_store_that_can_t_be_rolled_back_keeps_no_other_from_it(
         failing(patch, "rollback", {"left": UnknownError("left"), "middle": UnknownError("middle")})
         with pytest.raises(Crash):
             task.run()
-    staged = [contexts[0].store(name).approximate_num_uncommitted_bytes() for name in NAMES]
-    assert staged[0] > 0
-    assert staged[2] == 0
+    staged_bytes = [contexts[0].store(name).approximate_num_uncommitted_bytes() for name in NAMES]
+    assert staged_bytes[0] > 0
+    assert staged_bytes[2] == 0
     with pytest.raises(StoreError):
         task.run()
     task.close()

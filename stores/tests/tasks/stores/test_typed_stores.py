@@ -165,18 +165,18 @@ def _values_without_errors(folder: Path, kind: str, count: int) -> list[int]:
 
 def test_commit_rollback_and_close_are_the_tasks(tmp_path: Path, log: MemoryChangelog) -> None:
     feed_times(log, range(1))
-    refused = []
+    errors = []
 
     def process(record: Record, context: TaskContext) -> None:
         for method in ("commit", "rollback", "close"):
             with pytest.raises(StoreError):
                 getattr(context.store("s"), method)()
-            refused.append(method)
+            errors.append(method)
 
     with closing(typed_task(tmp_path, log, "timestamped", process=process)) as task:
         task.open()
         task.run()
-    assert refused == ["commit", "rollback", "close"]
+    assert errors == ["commit", "rollback", "close"]
 
 
 def test_a_view_with_a_bound_answers_once_the_input_up_to_there_is_reflected(
@@ -443,10 +443,10 @@ def test_records_that_live_no_longer_go_with_commits_and_from_the_changelog(
         live = values(task, "timestamped")
         assert live == list(range(30, 40))
         assert len(kept_in(task)) < 25
-        held = kept_in(task)
+        bytes_kept = kept_in(task)
     tombstones = {key for key, value, _ in changelog_pairs(log) if value is None}
-    assert {b"%d" % number for number in range(40)} - tombstones == set(held)
+    assert {b"%d" % number for number in range(40)} - tombstones == set(bytes_kept)
     with closing(typed_task(tmp_path / "other", log, "timestamped", backend, **settings)) as task:
         task.open()
-        assert kept_in(task) == held
+        assert kept_in(task) == bytes_kept
         assert values(task, "timestamped") == live

@@ -67,17 +67,17 @@ def test_an_upgrade_takes_no_more_room_than_it_asks_for(
     folder = store_folder(tmp_path)
     new = beside(folder, PREPARE_END)
     needed = room_needed_bytes(folder, new)
-    taken: list[int] = []
+    sizes: list[int] = []
 
     def note(progress: UpgradeProgress) -> None:
-        taken.append(files_bytes(new))
+        sizes.append(files_bytes(new))
 
     upgrade = Upgrade(1, lambda record, version: [(record.key or b"", record.value)], on_upgrade=note)
     with closing(new_task(tmp_path, log, backend, store_records=None, store_upgrade=upgrade)) as task:
-        failpoints.arm(SYNCED, lambda: taken.append(files_bytes(new)))
+        failpoints.arm(SYNCED, lambda: sizes.append(files_bytes(new)))
         task.open()
-    assert len(taken) == 12
-    assert 0 < max(taken) <= needed
+    assert len(sizes) == 12
+    assert 0 < max(sizes) <= needed
 
 
 def check_that_the_old_store_stays(

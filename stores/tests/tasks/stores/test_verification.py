@@ -54,10 +54,10 @@ def damage(folder: Path, backend: str) -> None:
 
 def verified(folder: Path, log: MemoryChangelog, backend: str) -> list[bool]:
     task = counting_task(folder, log, backend, verify_stores=True)
-    wiped = [report.wiped for report in task.open()]
+    wipes = [report.wiped for report in task.open()]
     assert state(task, "left") == state(task, "right") == expected_state(KEYS)
     task.close()
-    return wiped
+    return wipes
 
 
 @pytest.mark.parametrize("backend", PERSISTENT)

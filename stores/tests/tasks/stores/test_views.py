@@ -209,10 +209,10 @@ def test_views_go_on_while_the_task_works(tmp_path: Path, log: MemoryChangelog) 
     steps: list[bool] = []
 
     def read() -> list[int]:
-        view, seen = task.store("left"), [0]
+        view, answer = task.store("left"), [0]
         while not steps:
-            seen.append(int(view.get(b"1") or b"0"))
-        return seen
+            answer.append(int(view.get(b"1") or b"0"))
+        return answer
 
     with ThreadPoolExecutor(1) as pool:
         reader = pool.submit(read)
@@ -220,8 +220,8 @@ def test_views_go_on_while_the_task_works(tmp_path: Path, log: MemoryChangelog) 
             task.run()
         finally:
             steps.append(True)
-        seen = reader.result(60)
-    assert seen == sorted(seen)
-    assert {number % 7 for number in seen} == {0}
+        answer = reader.result(60)
+    assert answer == sorted(answer)
+    assert {number % 7 for number in answer} == {0}
     assert state(task, "left") == expected_state([1] * 200)
     task.close()

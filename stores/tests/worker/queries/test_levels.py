@@ -50,11 +50,11 @@ def test_a_bound_that_is_reached_is_answered_and_another_one_is_refused_with_bot
     stage.put("counts", ("a", 1))
     stage.process(lambda context: context.store("counts").put("a", 2))
     assert stage.ask("counts/get", key="a", bound=HERE_AT_0).body["value"] == 1
-    refused = stage.ask("counts/get", key="a", bound=HERE_AT_1)
-    assert refused.status == 409
-    assert refused.body["position"] == {f"lines-{HERE}": 0}
-    assert refused.body["bound"] == {f"lines-{HERE}": 1}
-    assert refused.body["behind"] == {f"lines-{HERE}": 1}
+    refusal = stage.ask("counts/get", key="a", bound=HERE_AT_1)
+    assert refusal.status == 409
+    assert refusal.body["position"] == {f"lines-{HERE}": 0}
+    assert refusal.body["bound"] == {f"lines-{HERE}": 1}
+    assert refusal.body["behind"] == {f"lines-{HERE}": 1}
     assert stage.ask("counts/range", bound=HERE_AT_1).status == 409
     assert stage.ask("counts/get", key="a", bound=HERE_AT_1, isolation_level="read_uncommitted").body["value"] == 2
 

@@ -147,8 +147,8 @@ def test_a_worker_names_the_one_that_has_the_key_until_it_leaves(place: Place) -
                     reply = eventually(partial(ask, there, GET, key=key), has_answer)
                 assert reply.body["value"] == value
             assert statuses == {200, 307}
-            listed = ask(there, "/stores/numbers").body["partitions"]
-            assert sorted(each["instance"] for each in listed) == sorted([here, there] * 2)
+            partitions = ask(there, "/stores/numbers").body["partitions"]
+            assert sorted(each["instance"] for each in partitions) == sorted([here, there] * 2)
             assert second.terminate() == 0, second.errors
         for key, value in KEYS.items():
             assert eventually(partial(ask, here, GET, key=key), has_answer).body["value"] == value

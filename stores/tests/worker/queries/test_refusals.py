@@ -58,9 +58,9 @@ def test_an_unknown_store_is_refused_with_the_nearest_one(stage: Stage) -> None:
 def test_paths_and_methods_that_are_none_are_refused_as_json(stage: Stage) -> None:
     check_refused(call(stage.application, "/"), 404, "/stores")
     check_refused(call(stage.application, "/stores/counts/get/more"), 404, "/stores")
-    refused = call(stage.application, "/stores/counts/get", "key=a", method="POST")
-    check_refused(refused, 405, "GET")
-    assert "GET" in refused.headers["Allow"]
+    refusal = call(stage.application, "/stores/counts/get", "key=a", method="POST")
+    check_refused(refusal, 405, "GET")
+    assert "GET" in refusal.headers["Allow"]
 
 
 @pytest.mark.parametrize(

@@ -176,8 +176,8 @@ def test_a_connection_whose_request_is_in_work_is_not_closed_for_another(monkeyp
         working = [threads.submit(ask, address, "/stores") for _ in range(THREADS - 1)]
         for _ in working:
             assert began.acquire(timeout=TIMEOUT_S)
-        with connected(address) as refused:
-            assert refused.recv(1) == b""
+        with connected(address) as connection:
+            assert connection.recv(1) == b""
         may_end.set()
         assert [each.result(TIMEOUT_S).status for each in working] == [200] * len(working)
 
