@@ -68,6 +68,10 @@ def key_values(context: TaskContext) -> None:
     assert_type(rate.value, float)
     context.store(RATES).put(b"eur", 1.1)  # error
     context.store(RATES).put(b"eur", 1.1, 1_000)
+    assert_type(counts.update("a", lambda number: number + 1, 0), int)
+    assert_type(context.store(RATES).update(b"eur", lambda former: former * 2, 1.0, 1_000), float)
+    counts.update("a", lambda number: number + 1)  # error
+    counts.update("a", lambda number: f"{number}", 0)  # error
     context.store(1)  # error
     context.store("counts").put("a", 1)
 
@@ -82,10 +86,13 @@ def windows(context: TaskContext) -> None:
     clicks.put("home", "1", 0)  # error
     clicks.fetch_one(b"home", 0)  # error
     clicks.fetch_one("home")  # error
+    assert_type(clicks.update("home", 1_000, lambda number: (number or 0) + 1, grace_ms=5), int | None)
+    clicks.update("home", 1_000, lambda number: number + 1)  # error
     timed = context.store(TIMED)
     assert_type(timed.fetch_one("home", 0), ValueAndTimestamp[int] | None)
     timed.put("home", 1, 0, 1_000)
     timed.put("home", "1", 0, 1_000)  # error
+    assert_type(timed.update("home", 1_000, lambda number: (number or 0) + 1), int | None)
 
 
 def sessions(context: TaskContext) -> None:
@@ -98,6 +105,9 @@ def sessions(context: TaskContext) -> None:
     timed = context.store(TIMED_VISITS)
     assert_type(timed.fetch_session("ann", 0, 10), ValueAndTimestamp[int] | None)
     timed.put(Windowed("ann", 0, 10), 1, 1_000)
+    assert_type(visits.merge("ann", 1_000, 10, lambda numbers: sum(numbers) + 1), tuple[Windowed[str], int] | None)
+    assert_type(timed.merge("ann", 1_000, 10, lambda numbers: sum(numbers) + 1), tuple[Windowed[str], int] | None)
+    visits.merge("ann", 1_000, 10, lambda numbers: numbers)  # error
 
 
 def views(task: StreamTask, global_stores: GlobalStores, context: TaskContext) -> None:

@@ -202,6 +202,18 @@ class KeyValueStore(StateStore, ReadOnlyKeyValueStore):
             self.put(key, value)
         return existing
 
+    def update(self, key: bytes, fn: Callable[[bytes], bytes], default: bytes) -> bytes:
+        """Stage the result of ``fn``, called with the value of ``key``, and return it.
+
+        Without a value ``fn`` is called with ``default``.
+
+        Raises: as ``put``; the exceptions of ``fn``. Then nothing is staged.
+        """
+        existing = self.get(key)
+        value = fn(default if existing is None else existing)
+        self.put(key, value)
+        return value
+
     def delete(self, key: bytes) -> bytes | None:
         """Stage the removal of ``key``; return its old value."""
         existing = self.get(key)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from stores.errors import ConfigError, ReadOnlyViewError
 
 WRITES = frozenset(
-    {"put", "put_all", "put_if_absent", "put_with_marks", "delete", "delete_range", "remove"}
+    {"put", "put_all", "put_if_absent", "put_with_marks", "update", "merge", "delete", "delete_range", "remove"}
     | {"set_mark", "commit", "rollback", "restore", "flush", "advance_position"}
 )
 """The names of the methods of a store that a view does not have."""

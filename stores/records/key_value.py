@@ -220,6 +220,17 @@ class TypedKeyValueStore(KeyValueReads[K, V], TypedStore):
         self._put(encoded, data)
         return None
 
+    def update(self, key: K, fn: Callable[[V], V], default: V) -> V:
+        """Stage the result of ``fn``, called with the value of ``key``, and return it.
+
+        Without a value ``fn`` is called with ``default``. Raises: as ``put``; the exceptions of ``fn``. Then nothing is
+        staged.
+        """
+        existing = self.get(key)
+        value = fn(default if existing is None else existing)
+        self.put(key, value)
+        return value
+
     def delete(self, key: K) -> V | None:
         """Stage the removal of ``key``. Return its former value, or None."""
         encoded = self._codec.encode_key(key)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import islice
 from typing import Any, ClassVar, Final, Generic, TypeVar
 
-from stores.contract.arguments import TIME_BOUND_MS, check_type
+from stores.contract.arguments import TIME_BOUND_MS, check_time_ms, check_type
 from stores.errors import StoreIncompatibleError
 from stores.interface import KeyValueStore, KeyValueView
 from stores.records.expiry import STREAM_TIME, stream_time_ms, stream_time_of
@@ -248,7 +248,7 @@ class SegmentWrites:
             self._stream_mark, self._stream_time = mark, stream_time_of(mark)
         stream_time = self._stream_time
         if time_ms <= stream_time - self._retention_ms:
-            self._tell_late(time_ms, stream_time)
+            self._tell_late(time_ms, stream_time, self._retention_ms)
             return False
         segment = time_ms // self._segment_ms
         if segment != self._segment:
@@ -284,6 +284,15 @@ class SegmentWrites:
                 f"{self._store.backend} accepts up to {most}: use a shorter key"
             ) from error
 
+    def is_closed(self, time_ms: int, open_ms: int) -> bool:
+        """Return True for a time that is ``open_ms`` or more, or the retention, behind the stream time; count it."""
+        stream_time = stream_time_ms(self._mark)
+        kept_ms = min(open_ms, self._retention_ms)
+        closed = time_ms <= stream_time - kept_ms
+        if closed:
+            self._tell_late(time_ms, stream_time, kept_ms)
+        return closed
+
     def next_number(self) -> int:
         """Return the number for a duplicate, above all numbers so far."""
         return number(self._marks, SEQUENCE)
@@ -316,7 +325,7 @@ class SegmentWrites:
         if old is not None:
             self._set_mark(OLD_SEGMENTS, mark_of(runs_without(runs_of(old), first)))
 
-    def _tell_late(self, time_ms: int, stream_time: int) -> None:
+    def _tell_late(self, time_ms: int, stream_time: int, kept_ms: int) -> None:
         self.late_total += 1
         if self.late_total % _TOLD_EVERY == 1:
             _LOG.warning(
@@ -324,7 +333,7 @@ class SegmentWrites:
                 "%d were dropped since it was opened",
                 self._store.name,
                 time_ms,
-                self._retention.retention_ms,
+                kept_ms,
                 stream_time,
                 self.late_total,
             )
@@ -374,6 +383,12 @@ class SegmentedStore(SegmentReads[K, V], TypedStore):
     @property
     def late_total(self) -> int:
         return self._writes.late_total
+
+    def _is_closed(self, time_ms: int, open_ms: int, grace_ms: int | None) -> bool:
+        """Return True for a window or session that takes no more records, or is older than the retention; count it."""
+        if grace_ms is None:
+            return self._writes.is_closed(time_ms, self._retention.retention_ms)
+        return self._writes.is_closed(time_ms, open_ms + check_time_ms("grace_ms", grace_ms))
 
     def before_commit(self) -> None:
         self._writes.drop_expired()

@@ -3,11 +3,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypeVar, cast, overload
 
-from stores.contract.arguments import check_time_ms
+from stores.contract.arguments import TIME_BOUND_MS, check_time_ms
 from stores.interface import IsolationLevel, KeyValueStore, KeyValueView, PositionBound
 from stores.records.record_kind import RecordIterator
 from stores.records.segment_scans import SegmentPair
@@ -249,6 +249,62 @@ class SessionStore(SessionReads[K, V], SegmentedStore[K, V]):
     def remove(self, session: Windowed[K]) -> None:
         """Stage the removal of ``session``."""
         self.put(session, None)
+
+    @overload
+    def merge(
+        self: SessionStore[K, ValueAndTimestamp[X]],
+        key: K,
+        timestamp_ms: int,
+        gap_ms: int,
+        fn: Callable[[list[X]], X],
+        *,
+        grace_ms: int | None = None,
+    ) -> tuple[Windowed[K], X] | None: ...
+
+    @overload
+    def merge(
+        self, key: K, timestamp_ms: int, gap_ms: int, fn: Callable[[list[V]], V], *, grace_ms: int | None = None
+    ) -> tuple[Windowed[K], V] | None: ...
+
+    def merge(
+        self, key: K, timestamp_ms: int, gap_ms: int, fn: Callable[[list[Any]], Any], *, grace_ms: int | None = None
+    ) -> tuple[Windowed[K], Any] | None:
+        """Merge a record of ``timestamp_ms`` with the sessions of ``key`` within ``gap_ms``; return the merged session.
+
+        The session lasts from the first to the last time of its records. ``fn`` is called with the values of the
+        sessions that are merged, in the order of their ends, and returns that of the merged one. The list is empty for
+        a new session. In a timestamped store the value's time is the latest one, and ``fn`` gets the values alone.
+
+        With ``grace_ms`` a session is closed once its end is more than ``gap_ms + grace_ms`` behind the stream time. If
+        the record only fits a closed one, or is older than the retention, nothing is called or staged. Such a record is
+        counted as one that ``put`` drops, and None is returned.
+
+        Raises: as ``put``; the exceptions of ``fn``. Source: Kafka Streams, ``SessionWindows`` and
+        ``KStreamSessionWindowAggregate``.
+        """
+        check_time_ms("timestamp_ms", timestamp_ms)
+        check_time_ms("gap_ms", gap_ms)
+        with self.find_sessions(key, timestamp_ms - gap_ms, min(timestamp_ms + gap_ms, TIME_BOUND_MS - 1)) as pairs:
+            parts: list[tuple[Windowed[K], Any]] = list(pairs)
+        merged = Windowed(
+            key,
+            min([timestamp_ms, *(part.start_ms for part, _ in parts)]),
+            max([timestamp_ms, *(part.end_ms for part, _ in parts)]),
+        )
+        if self._is_closed(merged.end_ms, gap_ms + 1, grace_ms):
+            return None
+        values = [value for _, value in parts]
+        if self._description.timestamped:
+            timestamp_ms = max([timestamp_ms, *(value.timestamp_ms for value in values)])
+            values = [value.value for value in values]
+        aggregate = fn(values)
+        # The merged one first: if it is refused, nothing has been staged.
+        self.put(merged, aggregate, timestamp_ms)
+        for part, _ in parts:
+            # One that the merged session has made too old is dropped with its segment.
+            if part != merged and self._scans.lives(part.end_ms):
+                self.remove(part)
+        return merged, aggregate
 
     def read_only(
         self, isolation_level: IsolationLevel | None = None, bound: PositionBound | None = None

@@ -277,6 +277,20 @@ class TimestampedKeyValueStore(TimestampedReads[K, V], TypedStore):
         self._write(write)
         return None
 
+    def update(self, key: K, fn: Callable[[V], V], default: V, timestamp_ms: int) -> V:
+        """Stage the result of ``fn``, called with the value of ``key``, and return it.
+
+        Without a value ``fn`` is called with ``default``. The time becomes ``timestamp_ms`` if that is the later one:
+        a late record does not bring a value's expiry forward. Raises: as ``put``; the exceptions of ``fn``. Then
+        nothing is staged. Source: KIP-258, times of aggregates.
+        """
+        check_time_ms("timestamp_ms", timestamp_ms)
+        existing = self.get(key)
+        value, time_ms = (default, -1) if existing is None else (existing.value, existing.timestamp_ms)
+        value = fn(value)
+        self.put(key, value, max(time_ms, timestamp_ms))
+        return value
+
     def delete(self, key: K) -> ValueAndTimestamp[V] | None:
         """Stage the removal of ``key``. Return its former value with its time, or None."""
         encoded = self._codec.encode_key(key)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from struct import Struct
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypeVar, cast, overload
 
 from stores.contract.arguments import TIME_BOUND_MS, check_time_ms, check_type
+from stores.errors import ConfigError
 from stores.interface import IsolationLevel, KeyValueStore, KeyValueView, PositionBound
 from stores.records.record_kind import Description, RecordIterator
 from stores.records.segment_scans import LiveScans, SegmentPair
@@ -296,6 +297,50 @@ class WindowStore(WindowReads[K, V], SegmentedStore[K, V]):
             logged = self._keys.logged(encoded, window_start_ms, sequence)
             if self._writes.put(logged, window_start_ms, data, timestamp_ms):
                 self._writes.took_number(sequence)
+
+    @overload
+    def update(
+        self: WindowStore[K, ValueAndTimestamp[X]],
+        key: K,
+        timestamp_ms: int,
+        fn: Callable[[X | None], X],
+        *,
+        grace_ms: int | None = None,
+    ) -> X | None: ...
+
+    @overload
+    def update(
+        self, key: K, timestamp_ms: int, fn: Callable[[V | None], V], *, grace_ms: int | None = None
+    ) -> V | None: ...
+
+    def update(self, key: K, timestamp_ms: int, fn: Callable[[Any], Any], *, grace_ms: int | None = None) -> Any | None:
+        """Stage the result of ``fn`` for ``key`` in the window of ``timestamp_ms``, and return it.
+
+        Windows start at multiples of ``size_ms``. ``fn`` is called with the value of the window, or None in a new one.
+        In a timestamped store the time becomes ``timestamp_ms`` if that is the later one, and ``fn`` gets the value
+        alone.
+
+        With ``grace_ms`` a window is closed once the stream time is that far behind its end, or further. Then, and
+        for a window older than the retention, nothing is called or staged. Such a record is counted as one that
+        ``put`` drops, and None is returned.
+
+        Raises: ConfigError if duplicates are retained; as ``put``; the exceptions of ``fn``. Source: Kafka Streams,
+        ``TimeWindows.ofSizeAndGrace``; KIP-258, times of aggregates.
+        """
+        if self._keys.sequenced:
+            raise ConfigError(
+                f"store {self.name!r} retains duplicates, so that no value is the one to update: call put()"
+            )
+        size_ms = self._description.size_ms
+        start_ms = check_time_ms("timestamp_ms", timestamp_ms) // size_ms * size_ms
+        if self._is_closed(start_ms, size_ms, grace_ms):
+            return None
+        present: Any = self.fetch_one(key, start_ms)
+        if isinstance(present, ValueAndTimestamp) and self._description.timestamped:
+            present, timestamp_ms = present.value, max(present.timestamp_ms, timestamp_ms)
+        value = fn(present)
+        self.put(key, value, start_ms, timestamp_ms)
+        return value
 
     def read_only(
         self, isolation_level: IsolationLevel | None = None, bound: PositionBound | None = None
