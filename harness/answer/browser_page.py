@@ -172,6 +172,7 @@ def _plots(pages: Sequence[Page], backends: Iterable[str]) -> str:
     parts = [
         '<form id="filters" class="filters" aria-label="What the plots show"></form>',
         f'<div id="looks">{looks}</div>',
+        '<p class="soft">The arrow keys read the values of a plot that has the focus.</p>',
     ]
     for page in pages:
         own = [chart for chart in page.plots if chart.kind != "matrix" and chart.filled()]

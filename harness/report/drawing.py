@@ -22,6 +22,7 @@ _ROW, _TOP, _MATRIX_TOP, _CHARACTER = 20, 34, 18, 6.2
 _NAMES_MAX, _VALUES = 200, 62
 _LINES_HEIGHT, _LINES_LEFT, _LINES_TOP, _LINES_BOTTOM = 250, 48, 26, 36
 _KEY_ROW, _CAPTION, _GAP = 20, 24, 24
+_OTHER_STEPS, _APART = "others", 17
 _OUTLINES: Mapping[str, str] = {
     "circle": "m-4.5 0a4.5 4.5 0 1 0 9 0a4.5 4.5 0 1 0-9 0",
     "square": "m-4-4h8v8h-8z",
@@ -269,11 +270,27 @@ def _matrix(chart: Chart, panel: Panel) -> tuple[float, str]:
         _matrix_row([mark for mark in panel.marks if mark.backend == backend], steps, place, left)
         for place, backend in enumerate(backends)
     )
-    height = _MATRIX_TOP + _ROW * len(backends)
-    between = "".join(f"M{left + place * width:.1f} {_MATRIX_TOP}V{height}" for place in range(1, len(steps)))
+    bottom = _MATRIX_TOP + _ROW * len(backends)
+    between = "".join(f"M{left + place * width:.1f} {_MATRIX_TOP}V{bottom}" for place in range(1, len(steps)))
     facts = f' data-left="{left}" data-width="{width:.4f}" data-steps="{escape("|".join(steps))}"'
     head = f'<text class="s" x="{left}" y="10">{len(steps)} {chart.steps}, one a column</text>'
-    return height, f'<g{facts}>{head}{rows}<path class="p" d="{between}"/></g>'
+    groups, height = _groups(steps, left, width, bottom)
+    return height, f'<g{facts}>{head}{rows}<path class="p" d="{between}"/>{groups}</g>'
+
+
+def _groups(steps: Sequence[str], left: float, width: float, bottom: float) -> tuple[str, float]:
+    """Return names for steps beside each other whose names begin alike, below them, and the place below these names."""
+    parts, place, longest, at = "", 0, 0, 0.0
+    for name, group in groupby(steps, lambda step: step.partition(".")[0] if "." in step else _OTHER_STEPS):
+        number = len(list(group))
+        x, end = left + place * width, left + (place + number) * width
+        # Names of narrow groups are moved apart, and a line leads from each to its group.
+        at = max((x + end) / 2, at + _APART)
+        path = f"M{x + 1:.0f} {bottom + 3}H{end - 1:.0f}M{(x + end) / 2:.0f} {bottom + 3}L{at:.0f} {bottom + 9}"
+        turned = f'transform="translate({at + 3:.0f} {bottom + 18}) rotate(-40)"'
+        parts += f'<path class="g" d="{path}"/><text class="s e" {turned}>{escape(_shortened(name))}</text>'
+        place, longest = place + number, max(longest, len(name))
+    return f'<g class="groups">{parts}</g>', bottom + 22 + round(min(longest, 20) * _CHARACTER * 0.64)
 
 
 def _matrix_row(marks: Sequence[Mark], steps: Sequence[str], place: int, left: float) -> str:

@@ -220,6 +220,15 @@ def test_a_step_that_was_not_tried_differs_from_one_that_the_backend_does_not_ha
     assert [entry.words for entry in key_of(chart)] == list(CellResult)[1:]
 
 
+def test_steps_whose_names_begin_alike_are_beside_each_other_under_one_name() -> None:
+    rows = made_up_rows()["crash"]
+    rows += [{**rows[0], "failpoint": "", "fault": "closed cleanly"}, {**rows[0], "failpoint": "create.aaa"}]
+    chart = crash_chart(all_figures({"crash": rows})["crash"])
+    svg = panel_svg(chart, chart.filled()[0])
+    names = re.findall(r"rotate\(-40\)\">([^<]*)<", svg)
+    assert names == ["create", "direct", "indexed_batch", "task", "others"]
+
+
 def test_the_crash_matrix_has_a_panel_for_each_level() -> None:
     rows = [{**row, "durability": level} for row in made_up_rows()["crash"] for level in ("DISK", "CHANGELOG")]
     chart = crash_chart(all_figures({"crash": rows})["crash"])

@@ -188,7 +188,7 @@ def _body(figures: Figures, failures: Sequence[str]) -> list[str]:
 def crash_chart(figures: Sequence[Figure]) -> Chart:
     """Return the results of the trials of each level. Mutants are left out."""
     placed = [{**cell, "place": place_of(cell)} for cell in figures if cell["expected"] == "valid"]
-    places = sorted({str(cell["place"]) for cell in placed})
+    places = sorted({str(cell["place"]) for cell in placed}, key=lambda place: ("." not in place, place))
     names = sorted({cell["backend"] for cell in placed})
     levels = sorted({cell["durability"] for cell in placed}, key=level_order)
     panels = [

@@ -115,7 +115,9 @@ const charts = (() => {
     const [start, pitch, height] = [Number(svg.dataset.start ??= rows[0].transform.baseVal[0].matrix.f), 20, Number(svg.dataset.height ??= svg.viewBox.baseVal.height)];
     const left = rows.filter((row) => hasBackend(subjects.of(row)));
     left.forEach((row, place) => row.setAttribute("transform", `translate(0 ${start + place * pitch})`));
-    svg.setAttribute("viewBox", `0 0 360 ${height - (rows.length - left.length) * pitch}`);
+    const gone = (rows.length - left.length) * pitch;
+    svg.querySelector(".groups")?.setAttribute("transform", `translate(0 ${-gone})`);
+    svg.setAttribute("viewBox", `0 0 360 ${height - gone}`);
   };
   const plots = [...document.querySelectorAll(".plot")];
   const refills = plots.map(addTable);
@@ -126,7 +128,7 @@ const charts = (() => {
       const none = plot.querySelector(".none");
       for (const figure of plot.querySelectorAll("figure.panel")) {
         const svg = figure.querySelector("svg[data-kind]");
-        const groups = [...svg.querySelectorAll("g[class]")];
+        const groups = [...svg.querySelectorAll("g[class]:not(.groups)")];
         for (const group of groups) group.style.display = filters.hasBackend(subjects.of(group)) ? "" : "none";
         stack(svg, filters.hasBackend);
         figure.hidden = !filters.holds(figure.dataset) || !groups.some((group) => filters.hasBackend(subjects.of(group)));
