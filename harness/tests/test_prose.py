@@ -133,8 +133,3 @@ def test_an_offence_fails_and_is_printed_with_its_place(project: Path, capsys: p
 def test_a_document_with_one_offence_fails(project: Path) -> None:
     (project / "README.md").write_text("A seal.\n")
     assert main([], project) == 1
-
-
-@pytest.mark.long  # make lint says it, too.
-def test_the_project_keeps_its_style() -> None:
-    assert main([]) == 0
