@@ -100,8 +100,8 @@ def _answer(found: Sequence[Choice], names: Sequence[str]) -> str:
     width = len(picks_table.head) if any(row[-1] for row in rows) else len(picks_table.head) - 1
     table = text.table(picks_table.head[:width], [row[:width] for row in rows])
     return (
-        f'<div class="answer cards">{to_html(table, names)}</div>\n{to_html(_READING, names)}'
-        f"<h3>What a durability level means</h3>\n{to_html(MEANING, names)}"
+        f'<div class="answer cards">{to_html(table, names, "answer")}</div>\n{to_html(_READING, names)}'
+        f"<h3>What a durability level means</h3>\n{to_html(MEANING, names, 'levels')}"
     )
 
 
@@ -142,8 +142,8 @@ def _list(items: Sequence[str]) -> str:
 
 
 def _side_by_side(figures: Figures, backends: Mapping[str, Mapping[str, Any]], names: Sequence[str]) -> str:
-    tables = (summary_table(figures, backends, level) for level in LEVELS)
-    return "\n".join(to_html(table.markdown(), names) for table in tables if table.rows)
+    tables = [(level, summary_table(figures, backends, level)) for level in LEVELS]
+    return "\n".join(to_html(table.markdown(), names, level.lower()) for level, table in tables if table.rows)
 
 
 def _losses(figures: Figures, backends: Mapping[str, Mapping[str, Any]], names: Sequence[str]) -> str:
@@ -200,11 +200,11 @@ def _updates(history: Sequence[Line], environment: Mapping[str, Any]) -> str:
 
 
 def _machine(facts: Mapping[str, Any], environment: Mapping[str, Any]) -> str:
-    return to_html(machine_page(facts, environment).partition("\n")[2], ())
+    return to_html(machine_page(facts, environment).partition("\n")[2], (), "machine")
 
 
 def _ratios(figures: Figures, names: Sequence[str]) -> str:
-    return to_html(f"{ratio_sentence(figures)}\n\n{ratio_table(figures).folded(0)}", names)
+    return to_html(f"{ratio_sentence(figures)}\n\n{ratio_table(figures).folded(0)}", names, "ratios")
 
 
 def _tables(pages: Sequence[Page], names: Sequence[str]) -> str:

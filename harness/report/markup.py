@@ -48,7 +48,9 @@ def to_html(source: str, pages: Collection[str], name: str = "", deeper: int = 0
     def rendered(cell: Token) -> str:
         return str(parser.renderer.render([cell], parser.options, {}))
 
-    html: str = parser.renderer.render(_boxed(tokens, name, rendered), parser.options, {})
+    html: str = parser.renderer.render(
+        _boxed(tokens, name, f"{name}.md" if name in pages else FIRST_PAGE, rendered), parser.options, {}
+    )
     return html
 
 
@@ -87,8 +89,8 @@ def _relink(token: Token, pages: Collection[str], name: str) -> None:
         token.attrSet("href", f"#{identifier(own, link[2] or '') or 'top'}")
 
 
-def _boxed(tokens: Sequence[Token], name: str, rendered: Callable[[Token], str]) -> list[Token]:
-    """Return the tokens with each table as a block of HTML."""
+def _boxed(tokens: Sequence[Token], name: str, file: str, rendered: Callable[[Token], str]) -> list[Token]:
+    """Return the tokens with each table as a block of HTML. ``file`` is the page that has the tables as well."""
     boxed: list[Token] = []
     table: list[Token] | None = None
     number = 0
@@ -97,7 +99,7 @@ def _boxed(tokens: Sequence[Token], name: str, rendered: Callable[[Token], str])
             table = []
         elif token.type == "table_close" and table is not None:
             number += 1
-            boxed.append(_html(_table(table, identifier(name, f"table-{number}"), rendered)))
+            boxed.append(_html(_table(table, identifier(name, f"table-{number}"), file, rendered)))
             table = None
         elif table is None:
             boxed.append(token)
@@ -106,13 +108,13 @@ def _boxed(tokens: Sequence[Token], name: str, rendered: Callable[[Token], str])
     return boxed
 
 
-def _table(tokens: Sequence[Token], name: str, rendered: Callable[[Token], str]) -> str:
+def _table(tokens: Sequence[Token], name: str, file: str, rendered: Callable[[Token], str]) -> str:
     head, *rows = _lines(tokens)
     aligned = [token.attrGet("style") for token in tokens if token.type == "th_open"]
     right = " ".join(f"r{place}" for place, style in enumerate(aligned, 1) if style == "text-align:right")
     attributes = f'class="scroll {right}" id="{name}"'
     if len(rows) > ROWS_SHOWN:
-        return _long(_data([head, *rows]), len(rows), attributes, f"{name.rpartition('-table-')[0] or 'report'}.md")
+        return _long(_data([head, *rows]), len(rows), attributes, file)
     # End tags of cells and rows can be left out.
     titles = "".join(f'<th scope="col">{rendered(cell)}' for cell in head)
     body = "".join(f"<tr>{''.join(f'<td>{_apart(rendered(cell))}' for cell in row)}" for row in rows)

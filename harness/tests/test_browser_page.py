@@ -231,6 +231,13 @@ def test_tables_sort_by_quantity_in_both_directions_and_with_the_keyboard(browse
     assert quantities == pytest.approx([5e-6, 4.5e-3, 1000 * 2**20, 2 * 2**30, 2.5])
 
 
+def test_no_two_parts_have_one_address(browser: Browser) -> None:
+    browser.run(OPEN_ALL)
+    browser.run("return new Promise((done) => setTimeout(done, 50))")
+    names = browser.run("return [...document.querySelectorAll('[id]')].map((each) => each.id)")
+    assert [name for name in names if names.count(name) > 1] == []
+
+
 def test_headings_leave_out_no_level_and_tables_have_names(browser: Browser) -> None:
     browser.run(OPEN_ALL)
     browser.run("return new Promise((done) => setTimeout(done, 50))")
@@ -255,7 +262,7 @@ def test_without_scripts_all_plots_and_tables_can_be_read(started: Browser, page
     started.run(OPEN_ALL)
     assert len(started.texts("figure svg[role=img]")) == html.count("<figure")
     assert "78,300" not in html
-    assert len(started.texts("#crashes-table-1 td")) == 5 * (1 + len(SPEEDS))
+    assert len(started.texts("#changelog-table-1 tbody tr")) == len(SPEEDS)
     assert started.texts("label") == ["peak memory", "size on disk"]
     assert len(started.texts("figure.scape")) == len(LEVELS)
 
