@@ -52,7 +52,14 @@ FAILPOINTS = (CREATE_BUILDING, CREATE_BUILT, CREATE_SYNCED, CREATE_FINISHED)
 LOCK_FILE, _MARKER = "lock", "unfinished"
 _MARKER_TEXT = b"A store is being made or removed in this folder: nothing of it counts yet, or any more.\n"
 _NEW_MARKER = f"{_MARKER}.new"
-_FILES = (IDENTITY_FILE, "open", "commit", *(f"{name}.new" for name in (IDENTITY_FILE, "open", "commit", _MARKER)))
+DAMAGE_FILE = "damaged"
+_FILES = (
+    IDENTITY_FILE,
+    "open",
+    "commit",
+    DAMAGE_FILE,
+    *(f"{name}.new" for name in (IDENTITY_FILE, "open", "commit", _MARKER)),
+)
 _FOLDERS = ("data", "data.tmp", "data.flush", "data.tmp.flush")
 _PARTS = frozenset({*_FILES, *_FOLDERS, LOCK_FILE, _MARKER})
 """The names of the store's own files and folders in its folder."""

@@ -8,12 +8,14 @@
     data/        the engine's files
     data.tmp/    the staging store of a dual store; the spills of an indexed batch, while there are any
     commit       the commit marker of a dual store, while there is one
+    damaged      the damage that a reader has found, until the store is checked (``stores.tasks.stores.noted_damage``)
 
 Anything else in the folder is foreign, and is not touched.
 """
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Callable
 from contextlib import suppress
@@ -32,6 +34,7 @@ from stores.errors import (
 )
 from stores.failpoints import Part, declare, reach
 from stores.files.creation import (
+    DAMAGE_FILE,
     LOCK_FILE,
     check_parts,
     create,
@@ -60,8 +63,15 @@ from stores.files.identity import (
     write_mark,
 )
 from stores.files.locks import FileLock, take
-from stores.files.plain_files import replace_file, sync_folder, sync_tree, translated_system_errors
+from stores.files.plain_files import (
+    replace_file,
+    sync_folder,
+    sync_tree,
+    translated_system_errors,
+)
 from stores.interface import Durability
+
+_log = logging.getLogger(__name__)
 
 STEP_DONE = declare(
     "migration.step_done", "a store's files have the next format, its identity names the one before", part=Part.CHANGE
@@ -273,6 +283,17 @@ class StoreDirectory:
                         sync_folder(self.path)
         finally:
             self.release()
+
+    def note_damage(self, text: str) -> None:
+        """Note the damage that a reader has found, for the next opening by a task. For any thread.
+
+        The first note stays. A disk that takes no note is no error: the reader raises that of the damage.
+        """
+        file = self.path / DAMAGE_FILE
+        with suppress(OSError):
+            with open(file, "x", encoding="utf-8") as stream:
+                stream.write(f"{text}\n")
+            _log.warning("a reader has found damage, which the next opening of the task restores: %s (%s)", text, file)
 
     def release(self) -> None:
         """Close this process's handle of the lock and touch nothing else. May be called more than once."""

@@ -8,7 +8,7 @@ from time import time
 from weakref import WeakSet
 
 from stores.batch.merge import Pair
-from stores.errors import StoreClosedError, StoreUnavailableError
+from stores.errors import StoreClosedError, StoreCorruptedError, StoreUnavailableError
 from stores.interface import KeyValueIterator
 from stores.process import never_free
 
@@ -52,9 +52,11 @@ class Pin:
 class OpenIterators:
     """The iterators of a store that are in use: their pins."""
 
-    def __init__(self) -> None:
+    def __init__(self, note_damage: Callable[[str], None] = lambda _: None) -> None:
+        """``note_damage`` gets the damage that a reader of the store finds."""
         self._pins: WeakSet[Pin] = WeakSet()
         self._lock = Lock()
+        self.note_damage = note_damage
 
     def add(self, pin: Pin) -> None:
         """Add the pin of a new iterator. May be called on any thread."""
@@ -81,19 +83,19 @@ class OpenIterators:
 
 
 class StoreIterator(KeyValueIterator):
-    """The pairs of a scan, until its ``pin`` is closed."""
+    """The pairs of a scan, until its ``pin`` is closed. ``of_store`` has the iterators of its store."""
 
-    def __init__(self, chunks: Iterator[list[Pair]], pin: Pin) -> None:
-        self._pin = pin
+    def __init__(self, chunks: Iterator[list[Pair]], pin: Pin, of_store: OpenIterators) -> None:
+        self._pin, self._of_store = pin, of_store
         # The generator refers to the pin, not to the iterator: a loop keeps a reference to the generator only.
-        self._pairs = _guarded(chunks, pin)
+        self._pairs = _guarded(chunks, pin, of_store)
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__}, {'closed' if self._pin.closed else 'open'}>"
 
     def __iter__(self) -> Iterator[Pair]:
         # Return the generator itself: a loop over it costs half of a loop over __next__.
-        return _guarded(iter(()), self._pin) if self._pin.closed else self._pairs
+        return _guarded(iter(()), self._pin, self._of_store) if self._pin.closed else self._pairs
 
     def __next__(self) -> Pair:
         return next(iter(self))
@@ -102,7 +104,7 @@ class StoreIterator(KeyValueIterator):
         self._pin.close()
 
 
-def _guarded(chunks: Iterator[list[Pair]], pin: Pin) -> Iterator[Pair]:
+def _guarded(chunks: Iterator[list[Pair]], pin: Pin, of_store: OpenIterators) -> Iterator[Pair]:
     _check(pin)
     try:
         for chunk in chunks:
@@ -113,6 +115,9 @@ def _guarded(chunks: Iterator[list[Pair]], pin: Pin) -> Iterator[Pair]:
     except StoreUnavailableError:
         # Another thread may have closed the store meanwhile.
         _check(pin)
+        raise
+    except StoreCorruptedError as error:
+        of_store.note_damage(str(error))
         raise
     _check(pin)
     pin.let_go()

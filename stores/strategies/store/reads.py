@@ -47,7 +47,7 @@ class StoreReads(ScannedReads, KeyValueStore):
         self._directory = directory
         self._traits = traits
         self._counters = StoreCounters()
-        self._iterators = OpenIterators()
+        self._iterators = OpenIterators() if directory is None else OpenIterators(directory.note_damage)
         meta = staging.engine.meta()
         self._offsets = decode_offsets(OFFSET, meta)
         self._position = decode_offsets(POSITION, meta)
@@ -252,7 +252,7 @@ class StoreReads(ScannedReads, KeyValueStore):
         if not self._writer:
             # Another thread has closed the store meanwhile and may have missed this pin.
             pin.close()
-        return StoreIterator(pairs, pin)
+        return StoreIterator(pairs, pin, self._iterators)
 
 
 def _close_engine(engine: Engine, directory: StoreDirectory | None, *, clean: bool) -> None:

@@ -10,7 +10,7 @@ from stores.batch.merge import chunks_of
 from stores.contract.arguments import as_bytes, check_keys
 from stores.contract.reading import ForwardingView, ScannedReads, close_answer, of_one_moment
 from stores.engines.engine import EngineSnapshot
-from stores.errors import ConfigError, StoreClosedError, StoreUnavailableError
+from stores.errors import ConfigError, StoreClosedError, StoreCorruptedError, StoreUnavailableError
 from stores.interface import (
     IsolationLevel,
     KeyValueIterator,
@@ -113,13 +113,20 @@ class StoreReader(ScannedReads, KeyValueView):
             # The writer's thread may have closed the store meanwhile.
             self._store.access.check_open()
             raise
+        except StoreCorruptedError as error:
+            self._store._iterators.note_damage(str(error))
+            raise
 
     def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
         check_keys(keys)
         self._store.access.check_open()
         checked = [as_bytes("key", key) for key in keys]
-        with self._store.access:
-            return self._store.staging.get_many(self._level, checked)
+        try:
+            with self._store.access:
+                return self._store.staging.get_many(self._level, checked)
+        except StoreCorruptedError as error:
+            self._store._iterators.note_damage(str(error))
+            raise
 
     def _scan(self, bounds: ScanRange, *, reverse: bool) -> KeyValueIterator:
         return self._store._scan(bounds, reverse=reverse, level=self._level)
@@ -249,7 +256,7 @@ class StoreSnapshot(ScannedReads, KeyValueSnapshot):
             self._held.scans.add(pin)
             # Also there, so that it is given up in the child of a fork.
             self._scans.add(pin)
-            return StoreIterator(chunks_of(scan), pin)
+            return StoreIterator(chunks_of(scan), pin, self._scans)
 
         return self._answered(begin)
 
@@ -257,4 +264,8 @@ class StoreSnapshot(ScannedReads, KeyValueSnapshot):
         with self._held.lock:
             if self._pin.closed:
                 raise StoreClosedError(f"this snapshot of store {self._name!r}, or the store, is closed: take another")
-            return query()
+            try:
+                return query()
+            except StoreCorruptedError as error:
+                self._scans.note_damage(str(error))
+                raise

@@ -210,18 +210,5 @@ def keeps_apart(store: KeyValueStore) -> bool:
     return store.transactional and store.manages_offsets
 
 
-def is_damaged(store: KeyValueStore) -> bool:
-    """Return whether a verification or a scan of all data, staged writes included, finds damage."""
-    try:
-        store.verify()
-        with store.all() as pairs:
-            for _ in pairs:
-                pass
-    except (StoreCorruptedError, CommitFailedError):
-        # An engine that has aborted its transaction because of the damage can't be read.
-        return True
-    return False
-
-
 def _was_closed(store: KeyValueStore, origin: Origin | None) -> bool:
     return origin is Origin.CLEAN and store.recover().outcome is RecoveryOutcome.NOTHING_TO_DO

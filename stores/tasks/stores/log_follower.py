@@ -20,6 +20,7 @@ from stores.records.record_kind import check_untyped
 from stores.registry import backend_named
 from stores.tasks.stores.log_format import Conversion
 from stores.tasks.stores.log_start import needed_from
+from stores.tasks.stores.noted_damage import check_noted
 from stores.tasks.stores.replay_bound import ReplayBound
 
 BEFORE_WRITE = declare(
@@ -169,6 +170,7 @@ class LogFollower:
         self.wiped_because = None
         try:
             self._open()
+            check_noted(self.store, self.path)
             reason = self._misfit()
         except self._wiped_after as error:
             reason = str(error)

@@ -35,7 +35,6 @@ from stores.tasks.stores.earlier_store import (
     Trust,
     can_import_offsets,
     import_offsets,
-    is_damaged,
     keeps_apart,
 )
 from stores.tasks.stores.log_follower import (
@@ -50,6 +49,7 @@ from stores.tasks.stores.log_follower import (
 )
 from stores.tasks.stores.log_format import FOLLOWED, LOGGED, rewrite
 from stores.tasks.stores.log_start import CommittedStreamTime, LogStart, first_needed
+from stores.tasks.stores.noted_damage import check_noted, is_damaged
 from stores.tasks.stores.shown_store import ShownStore
 from stores.tasks.stores.store_format import StoreFormat
 from stores.tasks.stores.store_metrics import TaskStoreCounters
@@ -148,6 +148,7 @@ class TaskStore(LogFollower):
                 self._check_format()
             if self._verify:
                 self.store.verify()
+            check_noted(self.store, self.path)
             self.offset = (
                 self.store.committed_offset(self.partition) if self.store.manages_offsets else checkpointed_offset
             )
