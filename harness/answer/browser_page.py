@@ -10,7 +10,7 @@ from harness.answer import first_screen
 from harness.answer.choice import Choice, busy_notice, choices
 from harness.answer.frontier import landscapes
 from harness.answer.history import HISTORY_FILE, Line, others, timelines
-from harness.answer.losses import WORSE, loss_table, losses
+from harness.answer.lost_cells import WORSE, loss_table, lost_cells
 from harness.answer.results import HOW_PICKED, choice_table, left_out_of, problems_of, summary_table
 from harness.answer.updates import updates
 from harness.report import text
@@ -148,7 +148,7 @@ def _side_by_side(figures: Figures, backends: Mapping[str, Mapping[str, Any]], n
 
 def _losses(figures: Figures, backends: Mapping[str, Mapping[str, Any]], names: Sequence[str]) -> str:
     missed = [row for row in figures["ratio"] if row["met"] is False]
-    lost = losses(figures, backends)
+    lost = lost_cells(figures, backends)
     parts = [
         "Two tables: the thresholds on ratios that were missed, and the cells in which a backend is more than "
         f"{WORSE:g} times worse than the best one of its level.\n",

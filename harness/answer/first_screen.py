@@ -14,6 +14,7 @@ from harness.report.coverage_page import coverage_sentences
 from harness.report.decision import INDIFFERENCE, ROUNDS_MIN
 from harness.report.drawing import KeyEntry, backend_mark
 from harness.report.figures import Figures
+from harness.report.listing import sentence
 from harness.report.markup import inline
 from harness.report.page import Page
 from harness.report.text import LEVELS, PROMISES
@@ -45,14 +46,22 @@ def compared(figures: Figures, landscapes: Sequence[Landscape], environment: Map
     )
 
 
+_LOST = (
+    "{iif(sum(lost), '**', '')}{exact(sum(lost))} of {exact(sum(acknowledged))} acknowledged commits were lost"
+    "{iif(sum(lost), '**', '')}",
+    "crash_figure where expected = 'valid' and isolates having sum(acknowledged) > 0",
+)
+"""The losses of stores with isolation, in trials without a mutant."""
+
+
 def proven(figures: Figures, pages: Iterable[Page]) -> str:
-    """Return the sentence that says what was proven: what all runs have tried, and the first check of each page."""
+    """Return the sentence that says what was proven: what all runs tried, what was lost, and the first checks."""
     findings = [(page, page.findings[0]) for page in pages if page.body and page.findings]
     checks = [finding.sentence(page.file).strip("*.") for page, finding in findings if finding.number]
-    coverage = [words.rstrip(".") for words in coverage_sentences(figures)[:1]]
     wrong = sum(finding.number - finding.good for _, finding in findings)
     ending = "no promise was broken" if not wrong else f"**{text.exact(wrong)} checks found a broken promise**"
-    return f"**Proven:** {'; '.join([*coverage, *checks[: 3 - len(coverage)], ending])}."
+    coverage = [words.rstrip(".") for words in coverage_sentences(figures)[:1]]
+    return f"**Proven:** {'; '.join(filter(None, [*coverage, sentence(figures, *_LOST), *checks[:2], ending]))}."
 
 
 def to_take(picks: Sequence[Choice]) -> str:

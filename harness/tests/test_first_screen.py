@@ -13,7 +13,7 @@ from harness.answer.choice import Choice, choices
 from harness.answer.first_screen import compared, picker_data, picture, proven, to_take
 from harness.answer.frontier import HEAD, frontier_svg, landscapes
 from harness.answer.history import HistoryEntry, Line
-from harness.answer.losses import loss_table, losses
+from harness.answer.lost_cells import loss_table, lost_cells
 from harness.answer.results import all_figures, all_pages
 from harness.answer.updates import updates
 from harness.experiments.needs import MEASURES
@@ -107,6 +107,13 @@ def test_the_sentence_of_what_was_proven_says_if_a_promise_was_broken() -> None:
         "**Proven:** 5 of 5 [crash trials](crash.md) ended as expected; "
         "7 of 7 [fault trials](fault.md) ended as expected; no promise was broken."
     )
+    lost = [{"expected": "valid", "isolates": True, "acknowledged": 5, "lost": number} for number in (0, 1)]
+    control = {"expected": "valid", "isolates": False, "acknowledged": 7, "lost": 7}
+    assert (
+        "; 0 of 5 acknowledged commits were lost; 5 of 5 [crash"
+        in f"; {proven({'crash': [lost[0], control]}, good)[12:]}"
+    )
+    assert "**1 of 10 acknowledged commits were lost**" in proven({"crash": [*lost, control]}, good)
     assert "**2 checks found a broken promise**" in proven({}, [*good, checked("late", 9, 7)])
 
 
@@ -138,7 +145,7 @@ def test_the_picker_has_fit_backends_only_and_the_picks_of_needs_with_one_measur
 
 def test_a_cell_is_lost_if_the_best_is_more_than_twice_as_good_and_a_restore_is_its_reason() -> None:
     figures = all_figures(made_up_rows())
-    found = {(loss.backend, loss.level, loss.measure.name): loss for loss in losses(figures, BACKENDS)}
+    found = {(loss.backend, loss.level, loss.measure.name): loss for loss in lost_cells(figures, BACKENDS)}
     slow = found["rocksdb-dual-store", "DISK", "records_per_s"]
     assert (slow.lost, slow.cells) == (3, 3)
     assert slow.times == pytest.approx(1.3 / 0.5)
@@ -147,7 +154,7 @@ def test_a_cell_is_lost_if_the_best_is_more_than_twice_as_good_and_a_restore_is_
     late = found["rocksdb-direct", "CHANGELOG", "ready_s"]
     assert re.fullmatch(r"\d+% of it is the restore of 1,000 records from the changelog", late.reason)
     assert not any("memory" in name for name, _, _ in found)
-    table = loss_table(losses(figures, BACKENDS))
+    table = loss_table(lost_cells(figures, BACKENDS))
     assert [float(row[3].split()[0]) for row in table.rows] == sorted(
         (float(row[3].split()[0]) for row in table.rows), reverse=True
     )

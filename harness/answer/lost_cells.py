@@ -42,20 +42,20 @@ class LostCells:
         return f"{restore / ready:.0%} of it is the restore of {text.exact(replayed)} records from the changelog"
 
 
-def losses(figures: Figures, backends: Backends) -> list[LostCells]:
+def lost_cells(figures: Figures, backends: Backends) -> list[LostCells]:
     """Return what each backend loses, the largest loss first.
 
     Backends that keep nothing after a crash are left out: others pay for what those do not promise.
     """
     persistent = {name for name, facts in backends.items() if facts["persistent"]}
     rows = {measure: [row for row in figures[measure.kind] if row["backend"] in persistent] for measure in MEASURES}
-    all_losses = [
+    cells = [
         loss
         for measure in MEASURES
         for level in LEVELS
         for loss in _losses([row for row in rows[measure] if row["durability"] == level], level, measure)
     ]
-    return sorted(all_losses, key=lambda loss: (-loss.times, loss.backend, loss.measure.name))
+    return sorted(cells, key=lambda loss: (-loss.times, loss.backend, loss.measure.name))
 
 
 def _losses(rows: Sequence[Figure], level: str, measure: FigureColumn) -> list[LostCells]:
