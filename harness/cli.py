@@ -164,6 +164,9 @@ def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
     mutants.add_argument("--backends", metavar="NAMES", help="comma-separated backends (default: all)")
     mutants.add_argument("--seeds", type=int, default=10, help="the number of seeds (default 10)")
     mutants.add_argument("--seed", type=_seed, default=1, help="the first seed (default 1)")
+    mutants.add_argument(
+        "--by-classes", action="store_true", help="compare a point of each class with as many points at random"
+    )
     mutants.set_defaults(run=_mutants)
 
     readers = commands.add_parser(
@@ -346,7 +349,8 @@ def _many_stores(given: argparse.Namespace) -> int:
 def _mutants(given: argparse.Namespace) -> int:
     from harness.experiments.iofaults.detection import measure
 
-    return measure(_listed(given.mutants), _listed(given.backends), range(given.seed, given.seed + given.seeds))
+    seeds = range(given.seed, given.seed + given.seeds)
+    return measure(_listed(given.mutants), _listed(given.backends), seeds, by_classes=given.by_classes)
 
 
 def _list(given: argparse.Namespace) -> int:

@@ -13,18 +13,21 @@ from harness.experiment import Claim, Request
 from harness.experiments.iofaults.case import IoFaultCase
 from harness.experiments.iofaults.classes import PointClasses, Resolution, role
 from harness.experiments.iofaults.covered import seen_in
+from harness.experiments.iofaults.detection import Drawing, drawing
 from harness.experiments.iofaults.experiment import IoFaults
-from harness.experiments.iofaults.fault import IO_FAULTS
+from harness.experiments.iofaults.fault import IO_FAULTS, Guide
 from harness.experiments.iofaults.plan import (
     FURTHER,
     KNOWN,
     NEW,
     PlannedCase,
     PlannedMutant,
+    case_of,
     in_turn,
     planned_cases,
     resolution_of,
 )
+from harness.experiments.iofaults.report import DRAWINGS, drawings
 from harness.experiments.iofaults.subjects import CHECKPOINT, modules_of, subjects
 from harness.experiments.iofaults.subsets import Recorded, RecordedWriter, subsets_of
 from harness.experiments.iofaults.workshop import Workshop
@@ -166,3 +169,46 @@ def test_kills_count_by_call_site_everywhere_but_in_tasks_below_disk() -> None:
     )
     assert resolution_of(IoFaultCase("stream-task", "PROCESS", "kill")) is Resolution.KIND
     assert len(subjects()) > 50
+
+
+def test_points_drawn_by_classes_and_at_random_are_as_many_and_shared_ones_are_tried_once(
+    server: ForkServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tried: list[int] = []
+
+    def explore(shop: Workshop, points: Sequence[int], only: str = "") -> Iterator[dict[str, Any]]:
+        tried.extend(points)
+        return iter(())
+
+    monkeypatch.setattr(Workshop, "explore", explore)
+    assert drawing("unsynced-rename", CHECKPOINT, 1, server) == Drawing(by_classes=False, at_random=False)
+    with Workshop(case_of("unsynced-rename", CHECKPOINT), 1, server) as shop:
+        classes = len(set(PointClasses(shop.recording()).of_positions(Resolution.SITE)))
+    assert classes <= len(tried) == len(set(tried)) <= 2 * classes
+
+
+def test_a_mutant_is_detected_by_a_point_of_each_class(server: ForkServer) -> None:
+    assert drawing("write-per-key", "lmdb-native", 1, server).by_classes
+
+
+def test_of_few_points_each_fourth_is_of_a_class_that_was_tried_longest_ago() -> None:
+    coverage = covering([f"class {number}" for number in range(8)])
+    item = PlannedCase(CASE, 1, 8, coverage=coverage)
+    order = in_turn(item, range(100), [Guide(1, range(0, 100, 10))], CLASSES)
+    assert len(order) == 8
+    assert [CLASSES[point] for turn, point in order if turn.part == NEW] in (
+        ["class 8", "class 9"],
+        ["class 9", "class 8"],
+    )
+    assert sum(CLASSES[point] == "class 0" for _, point in order) == 6
+
+
+def test_the_page_compares_points_drawn_by_classes_with_points_drawn_at_random() -> None:
+    row = {"mutant": "no-sync", "backend": "lmdb-native", "fault": "power", "seed": 1}
+    rows = [
+        {**row, "by_classes": True, "at_random": False},
+        {**row, "seed": 2, "by_classes": True, "at_random": True},
+        {**row, "seed": 3, "by_classes": None, "at_random": None},
+    ]
+    [table] = DRAWINGS.tables({"drawing": drawings(rows)})
+    assert [list(line[2:]) for line in table.rows] == [["1", "2 of 2", "1 of 2"]]

@@ -104,6 +104,8 @@ def rows() -> dict[str, list[dict[str, Any]]]:
             "states": states,
             "wanted": wanted,
             "by_gate": by_gate,
+            "by_classes": True,
+            "at_random": False,
             "result": result,
             "description": "",
             "detail": "",

@@ -20,6 +20,7 @@ from harness.experiments.iofaults.classes import PointClasses
 from harness.experiments.iofaults.fault import IO_FAULTS, Row
 from harness.experiments.iofaults.plan import (
     LEVEL,
+    NEW,
     PlannedCase,
     PlannedMutant,
     case_of,
@@ -153,6 +154,45 @@ def detect(
     return _searched(cases, is_wrong, fork_server, deadline)
 
 
+class Drawing(NamedTuple):
+    """The result of a mutant with the same number of points drawn in two ways: True where one of them detects it."""
+
+    by_classes: bool
+    at_random: bool
+
+
+def drawing(
+    mutant: str, subject: str, seed: int, fork_server: ForkServer | None, deadline: Deadline = NEVER
+) -> Drawing:
+    """Try ``mutant`` at a point of each class, and at as many points that are drawn from all alike.
+
+    A point that both have is tried once. Raises: as ``Workshop``, and TimeOverError.
+    """
+    item = PlannedCase(case_of(mutant, subject), seed)
+    with TemporaryDirectory(prefix="drawing-", dir=quick_folder()) as folder:
+        case = replace(item.case, recording=str(Path(folder) / "recording"))
+        with Workshop(case, seed, fork_server) as shop:
+            shows: dict[int, bool] = {}
+
+            def detects(point: int) -> bool:
+                if deadline.passed:
+                    raise TimeOverError
+                if point not in shows:
+                    shows[point] = any(_shows(row) for row in shop.explore([point]))
+                return shows[point]
+
+            fault, recording = IO_FAULTS[case.fault], shop.recording()
+            classes = fault.classes(PointClasses(recording), case.variant, seed, resolution_of(case))
+            turns = in_turn(item, shop.points(), fault.guides(recording), classes)
+            by_classes = [point for turn, point in turns if turn.part == NEW]
+            at_random = [point for _, point in in_turn(item, sorted(classes))][: len(by_classes)]
+            return Drawing(*(any(detects(point) for point in order) for order in (by_classes, at_random)))
+
+
+def _shows(row: Row) -> bool:
+    return not row["expected"] and row["result"] != Found.HARNESS_ERROR
+
+
 def mutant_row(wanted: PlannedMutant, fork_server: ForkServer | None, deadline: Deadline = NEVER) -> Row:
     """Run the trials of a mutant, and return its row. An error becomes a row without a verdict.
 
@@ -189,6 +229,7 @@ def untried_row(wanted: PlannedMutant) -> Row:
         "meaning": MUTANTS[wanted.mutant].meaning,
         "wanted": "measured" if wanted.measured else "found" if wanted.found else "not seen",
         "by_gate": None,
+        **dict.fromkeys(Drawing._fields),
         "description": "",
         "repeat": repeat_command(case, None, wanted.seed),
         **case.columns,
@@ -205,6 +246,8 @@ def _tried(wanted: PlannedMutant, row: Row, fork_server: ForkServer | None, dead
         by_profile = detect(wanted.mutant, wanted.subject, wanted.seed, wanted.profile, fork_server, deadline)
         if by_profile.row is not None or not by_profile.trouble:
             row["by_gate"] = by_profile.row is not None
+        if wanted.measured:
+            row |= drawing(wanted.mutant, wanted.subject, wanted.seed, fork_server, deadline)._asdict()
         if by_profile.row is not None or wanted.measured:
             return by_profile
     return detect_fully(
@@ -212,8 +255,13 @@ def _tried(wanted: PlannedMutant, row: Row, fork_server: ForkServer | None, dead
     )
 
 
-def measure(mutants: Sequence[str] | None, backends: Sequence[str] | None, seeds: range) -> int:
+def measure(
+    mutants: Sequence[str] | None, backends: Sequence[str] | None, seeds: range, *, by_classes: bool = False
+) -> int:
     """Print how often the default profile's trials detect each mutant at ``seeds``. Return 1 if that is too rare.
+
+    With ``by_classes`` it prints instead how often a point of each class detects it, and how often as many points that
+    are drawn at random. It returns 1 if that is more often for all mutants together.
 
     ``mutants`` None means all, and ``backends`` None all that a mutant fits. Raises: ConfigError for an unknown name,
     and if there is nothing to measure.
@@ -231,6 +279,8 @@ def measure(mutants: Sequence[str] | None, backends: Sequence[str] | None, seeds
             "there is nothing to measure: name mutants and backends that fit each other, and at least one seed"
         )
     recorder_library()
+    if by_classes:
+        return _compare_drawings(pairs, seeds)
     outcomes: dict[str, list[bool]] = {}
     with fork_server(preload=True) as server:
         for mutant, subject in pairs:
@@ -249,3 +299,19 @@ def measure(mutants: Sequence[str] | None, backends: Sequence[str] | None, seeds
     enough = f"{len(outcomes) - len(weak)} of {len(outcomes)} mutants"
     print(f"The {DEFAULT} profile detects {enough} in {ENOUGH:.0%} of their runs or more.")
     return 1 if weak else 0
+
+
+def _compare_drawings(pairs: Sequence[tuple[str, str]], seeds: range) -> int:
+    runs: list[Drawing] = []
+    with fork_server(preload=True) as server:
+        for mutant, subject in pairs:
+            own = [drawing(mutant, subject, seed, server) for seed in seeds]
+            print(f"{mutant} in {subject}: {_compared(own)}", flush=True)
+            runs += own
+    print(f"All: {_compared(runs)}.")
+    return int(sum(run.by_classes for run in runs) < sum(run.at_random for run in runs))
+
+
+def _compared(runs: Sequence[Drawing]) -> str:
+    by_classes, at_random = (sum(run[place] for run in runs) for place in (0, 1))
+    return f"by classes {by_classes} of {len(runs)} seeds, at random {at_random} of {len(runs)}"

@@ -38,6 +38,7 @@ from harness.experiments.iofaults.report import (
     PROMISES,
     SKIPPED,
     detections,
+    drawings,
     in_words,
     left_out,
     mutants,
@@ -106,6 +107,8 @@ KINDS: Mapping[str, Mapping[str, type]] = MappingProxyType(
             "states": int,
             "wanted": str,
             "by_gate": bool,
+            "by_classes": bool,
+            "at_random": bool,
             "result": str,
             "description": str,
             "detail": str,
@@ -247,6 +250,7 @@ class IoFaults(Experiment[IoTrial]):
             "operation": operations(rows),
             "mutant": mutants(mutant_rows),
             "detection": detections(mutant_rows),
+            "drawing": drawings(mutant_rows),
         }
 
     def tables(self, figures: Figures, rows: Rows) -> list[TextTable]:

@@ -3,7 +3,7 @@
 Below it is the order in which points are drawn: first those where a broken promise of durability shows most. Power is
 cut just before a sync, when most is unsynced, and first where a commit was acknowledged before that sync. Other faults
 strike what a commit does between its attempt and its acknowledgement, and first what every commit does. Each fourth
-point is drawn from all points with equal probability, to find defects of unforeseen kinds.
+point is one of a class that was tried longest ago, to find defects of unforeseen kinds.
 """
 
 from __future__ import annotations
@@ -106,8 +106,13 @@ class InjectedFault(ABC):
         return dict(enumerate([*points.of_operations(resolution), END]))
 
 
-def drawn(points: Sequence[int], groups: Iterable[Guide], rng: Random) -> list[int]:
-    """Return all of ``points`` in the order in which they are drawn. The order depends on ``rng`` alone."""
+def drawn(
+    points: Sequence[int], groups: Iterable[Guide], rng: Random, others: Sequence[int] | None = None
+) -> list[int]:
+    """Return all of ``points`` in the order in which they are drawn, which depends on ``rng`` alone.
+
+    Each fourth is the next of the ``others``, which have all points too: by default they are drawn alike.
+    """
     there = set(points)
     ranked = []
     for weight, members in groups:
@@ -115,12 +120,12 @@ def drawn(points: Sequence[int], groups: Iterable[Guide], rng: Random) -> list[i
         for rank, point in enumerate(rng.sample(present, len(present)), 1):
             ranked.append((rank / weight, rng.random(), point))
     first = [point for _, _, point in sorted(ranked)]
-    alike = rng.sample(list(points), len(points))
+    alike = rng.sample(list(points), len(points)) if others is None else others
     order: dict[int, None] = {}
-    guided, others = iter(first), iter(alike)
+    guided, fourths = iter(first), iter(alike)
     while len(order) < len(there):
-        source = others if len(order) % ALIKE_EVERY == ALIKE_EVERY - 1 else guided
-        untaken = (each for each in chain(source, others) if each not in order)
+        source = fourths if len(order) % ALIKE_EVERY == ALIKE_EVERY - 1 else guided
+        untaken = (each for each in chain(source, fourths) if each not in order)
         order[next(untaken)] = None
     return list(order)
 

@@ -383,24 +383,33 @@ def in_turn(
     """Return the points to explore, in order, with their turns.
 
     The seed draws them. Then one point of each class comes first: of those that were not tried with this code, and of
-    those that were tried longest ago. Without ``classes`` the order is the drawn one. Points without a class are left
-    out.
+    those that were tried longest ago. Of a case with a bound, each fourth point is one of these, and the guides draw the
+    others: few points find more where a broken promise shows most. Without ``classes`` the order is the drawn one. Points without a class are left out.
     """
     case = item.case
     choose = random.Random(f"points {item.seed} {case.subject} {case.level} {case.fault} {case.variant}")
-    order = drawn(points, guides, choose)
     if classes is None:
-        return [(Turn(FURTHER), point) for point in order[: item.points_max]]
+        return [(Turn(FURTHER), point) for point in drawn(points, guides, choose)[: item.points_max]]
+    there = [point for point in points if point in classes]
+    turns = _turns(item, drawn(there, guides, choose), classes)
+    if item.points_max is not None and item.points_max < len(turns):
+        by_classes = sorted(turns, key=turns.__getitem__)
+        few = drawn(there, guides, choose, by_classes)[: item.points_max]
+        turns = {point: turns[point] for point in few}
+    return sorted(((turn, point) for point, turn in turns.items()), key=lambda each: each[0])
+
+
+def _turns(item: PlannedCase, order: Sequence[int], classes: Mapping[int, str]) -> dict[int, Turn]:
+    """Return the turn of each point, in order: a point of each class comes before second ones."""
     met: Counter[str] = Counter()
-    turns = []
+    turns = {}
     for point in order:
-        if point in classes:
-            name = classes[point]
-            last = item.last_tried(name)
-            part = FURTHER if met[name] else KNOWN if last else NEW
-            turns.append((Turn(part, last if part == KNOWN else met[name]), point))
-            met[name] += 1
-    return sorted(turns, key=lambda each: each[0])[: item.points_max]
+        name = classes[point]
+        last = item.last_tried(name)
+        part = FURTHER if met[name] else KNOWN if last else NEW
+        turns[point] = Turn(part, last if part == KNOWN else met[name])
+        met[name] += 1
+    return turns
 
 
 def in_rounds(order: Sequence[tuple[Turn, int]], width: int) -> list[tuple[Turn, list[int]]]:

@@ -104,6 +104,13 @@ def detections(rows: Iterable[Row]) -> list[Figure]:
     ]
 
 
+def drawings(rows: Iterable[Row]) -> list[Figure]:
+    """Return a figure for each run of a mutant with a point of each class, and as many points at random."""
+    names = ("mutant", "backend", "fault", "seed", "by_classes", "at_random")
+    tried = (row for row in rows if row["by_classes"] is not None and row["at_random"] is not None)
+    return [{"kind": "drawing", **{name: row[name] for name in names}} for row in tried]
+
+
 def fault_findings(figures: Figures) -> tuple[PageFinding, ...]:
     """Return how many states and trials kept their promise, and how many trials of mutants ended as expected."""
     promised = [figure for figure in figures["operation"] if is_promised(figure)]
@@ -293,6 +300,19 @@ DETECTIONS = Listing(
     notable=f"sum(found) < {ENOUGH} * sum(runs)",
 )
 
+DRAWINGS = Listing(
+    "Mutants detected by a point of each class, and by as many points at random, at level DISK",
+    "drawing_figure group by mutant order by mutant",
+    (
+        Column("mutant", "'`' || mutant || '`'"),
+        Column("fault", "min(fault)"),
+        Column("built into", "count(distinct backend)", text.exact),
+        Column("by classes", "exact(sum(by_classes)) || ' of ' || exact(count(*))", right=True),
+        Column("at random", "exact(sum(at_random)) || ' of ' || exact(count(*))", right=True),
+    ),
+    notable="sum(by_classes) < sum(at_random)",
+)
+
 
 def operation_tables(figures: Figures) -> list[TextTable]:
     """Return all tables that have rows."""
@@ -353,6 +373,10 @@ faults it draws some points by the seed, and few states at each. The table below
 mutant. They use the same points, states and variants as for sound code, of the mutant's own fault alone. A run is one
 seed in one backend or file. These rates are those of the whole plan: a run that its budget cuts short tries fewer
 points, and detects less. Few seeds fit into the time of a run; `python -m harness mutants --seeds 20` tries more.
+"""
+_DRAWING = """\
+Do classes lose anything? Here a mutant was tried at one point of each class of its fault, and at as many points that
+are drawn from all alike, at the same seeds. `python -m harness mutants --by-classes --seeds 20` tries more.
 """
 _NOT_SIMULATED = """\
 Not simulated:
@@ -415,4 +439,6 @@ def _body(figures: Figures, failures: Sequence[str]) -> list[str]:
         parts += [f"## {MUTANTS}\n", MUTANT_STATES.table(worded).folded()]
     if figures["detection"]:
         parts += [_DETECTION, DETECTIONS.table(worded).folded()]
+    if figures["drawing"]:
+        parts += [_DRAWING, DRAWINGS.table(worded).folded()]
     return parts
