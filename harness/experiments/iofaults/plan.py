@@ -383,8 +383,9 @@ def in_turn(
     """Return the points to explore, in order, with their turns.
 
     The seed draws them. Then one point of each class comes first: of those that were not tried with this code, and of
-    those that were tried longest ago. Of a case with a bound, each fourth point is one of these, and the guides draw the
-    others: few points find more where a broken promise shows most. Without ``classes`` the order is the drawn one. Points without a class are left out.
+    those that were tried longest ago. Of a case with a bound, each fourth point is one of these. The guides draw the
+    others, because few points find more where a broken promise shows most. Without ``classes`` the order is the drawn
+    one. Points without a class are left out.
     """
     case = item.case
     choose = random.Random(f"points {item.seed} {case.subject} {case.level} {case.fault} {case.variant}")
