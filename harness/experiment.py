@@ -371,6 +371,10 @@ class Experiment(ABC, Generic[T]):
         """Return what a progress line says about a finished trial; "" for nothing."""
         return ""
 
+    def is_wrong(self, row: Row) -> bool:
+        """Return True if a row that a trial has returned is not as promised: for progress, before all are there."""
+        return "result" in row and row["result"] != row.get("expected", "valid")
+
     def tidy(self, kept: Path, rows: Sequence[Row]) -> None:
         """Remove from ``kept`` what no row needs any more: by default nothing."""
 

@@ -6,6 +6,7 @@ removes it. It is recognised by its name, its owner, and a file that is locked a
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import fcntl
 import os
@@ -50,12 +51,16 @@ def temporary_folder(kind: str, within: Path | None = None) -> Iterator[Path]:
     """
     place = Path(tempfile.gettempdir()) if within is None else within
     remove_abandoned(place)
-    with tempfile.TemporaryDirectory(prefix=f"{PREFIX}{kind}-", dir=place, ignore_cleanup_errors=True) as name:
-        lock = hold(Path(name))
-        try:
-            yield Path(name)
-        finally:
-            os.close(lock)
+    folder = Path(tempfile.mkdtemp(prefix=f"{PREFIX}{kind}-", dir=place))
+    lock = hold(folder)
+    try:
+        yield folder
+    finally:
+        os.close(lock)
+        shutil.rmtree(folder, ignore_errors=True)
+        if folder.exists():
+            # After an interruption tasks of Spark may still write there. None does when this process ends.
+            atexit.register(shutil.rmtree, folder, ignore_errors=True)
 
 
 def hold(folder: Path) -> int:

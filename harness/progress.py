@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import shutil
 import sys
 import threading
 import time
@@ -14,22 +15,28 @@ from typing import Self, TextIO
 
 from harness.budget import NEVER, Deadline
 
-LINE_EVERY_S = 5.0
+LINE_EVERY_S = 20.0
+"""A stage has a line when it ends, and one after so many seconds: printing takes time from the measurements."""
+REDRAW_EVERY_S = 2.0
+"""On a terminal the line of a stage is drawn again after so many seconds."""
 
 
 class Progress:
-    """Prints lines to standard error, but rarely, because printing takes time from the measurements.
+    """Prints a line for each stage to standard error: the time so far, the time left, and what was found last.
 
-    If ``end`` is a moment, a line also says how much time remains until then.
+    On a terminal the line is drawn again while the stage runs; elsewhere further lines follow from time to time. The
+    time left is that until ``end``, if that is a moment.
     """
 
     def __init__(self, end: Deadline = NEVER, stream: TextIO | None = None) -> None:
         self._stream = stream or sys.stderr
+        self._redraws = self._stream.isatty()
         self._begun = time.monotonic()
         self._told = float("-inf")
         self._end = end
         self._step = ""
-        self._kept = ""
+        self._said = ""
+        self._is_open = False
 
     @property
     def seconds(self) -> float:
@@ -37,33 +44,41 @@ class Progress:
         return time.monotonic() - self._begun
 
     def stage(self, name: str) -> None:
-        """Begin the stage ``name``, which the next lines are about."""
-        self._begin(name)
-
-    def step(self, name: str) -> None:
-        """Begin something that is no stage, such as the start of Spark."""
-        self._begin(name)
+        """End the stage before, and begin ``name``: the next lines are about it."""
+        self.end_stage()
+        self._step, self._said, self._is_open = name, "", True
+        self._told = time.monotonic()
+        if self._redraws:
+            self._print("...")
 
     def say(self, line: str) -> None:
-        """Print ``line``. If another one was printed less than ``LINE_EVERY_S`` ago, it is kept for ``end_stage``."""
-        self._kept = line
-        if time.monotonic() - self._told >= LINE_EVERY_S:
+        """Take ``line`` for what the stage has found last, and print it if it is time to."""
+        self._said = line
+        if time.monotonic() - self._told >= (REDRAW_EVERY_S if self._redraws else LINE_EVERY_S):
             self._print(line)
 
     def end_stage(self) -> None:
-        """Print the last line that was given to ``say``, unless it was printed. The next stage does this, too."""
-        if self._kept:
-            self._print(self._kept)
-
-    def _begin(self, name: str) -> None:
-        self.end_stage()
-        self._step = name
-        self._print("begins")
+        """Print the last line of the stage. The next stage does this, too."""
+        if self._is_open and (self._said or self._redraws):
+            self._print(self._said or "done")
+        if self._is_open and self._redraws:
+            print(file=self._stream, flush=True)
+        self._is_open, self._said = False, ""
 
     def _print(self, line: str) -> None:
-        self._told, self._kept = time.monotonic(), ""
+        self._told = time.monotonic()
         time_left = f", {max(0.0, self._end.remaining_s):.0f} s left" if math.isfinite(self._end.at) else ""
-        print(f"{self.seconds:5.0f} s{time_left}  {self._step}: {line}", file=self._stream, flush=True)
+        text = f"{self.seconds:5.0f} s{time_left}  {self._step}: {line}"
+        if self._redraws:
+            width = shutil.get_terminal_size().columns - 1
+            print(f"\r{_CLEAR}{text[:width]}", end="", file=self._stream, flush=True)
+        else:
+            self._said = ""
+            print(text, file=self._stream, flush=True)
+
+
+_CLEAR = "\x1b[K"
+"""Clears the rest of a line of a terminal. Source: ECMA-48, "EL"."""
 
 
 POLL_S = 1.0

@@ -51,7 +51,7 @@ def _again(experiment: Experiment[Any], trial: Any, worker: TrialWorker) -> Agai
 
     find_java()
     progress = Progress()
-    progress.step(f"repeat {experiment.name}")
+    progress.stage(f"repeat {experiment.name}")
     # Spark's own messages are kept after a failure, so they are not for the trial's folder.
     with spark_session(experiment.name, local_master([experiment.slots([trial])]), None) as spark:
         outcome = Gangs(spark, trial.seed, None, progress.say).run([trial])

@@ -132,10 +132,10 @@ def bench(request: BenchRequest) -> int:
         "commit": commit_of(SOURCE),
         **{f"{stage}_skipped": reason for stage, reason in skipped.items()},
     }
+    ran_on = environment(Path(tempfile.gettempdir()))
     run_folder = new_run(request.runs, request.profile, facts, started)
     budgeted = f"budget {budget_text(request.budget_s)}"
     print(f"Profile {request.profile}, seed {request.seed}, {budgeted}. Rows go to {run_folder}.", flush=True)
-    ran_on = environment(Path(tempfile.gettempdir()))
     cover = request.ledger.add if request.ledger is not None else lambda seen: None
     parts = [
         ExperimentRun(each, trials, request, Claim(each.claim), run_folder, cover) for each, trials in plan.items()
@@ -147,6 +147,7 @@ def bench(request: BenchRequest) -> int:
             bench_run.run(lambda: spark_session("bench", _master(request, plan), run_folder))
         except KeyboardInterrupt:
             interrupted = interruption_status()
+        progress.end_stage()
         bench_run.close()
     if interrupted:
         if not any(run_folder.rglob("*.parquet")):
@@ -154,8 +155,8 @@ def bench(request: BenchRequest) -> int:
             shutil.rmtree(run_folder, ignore_errors=True)
             return interrupted
         facts |= {"whole": False, "interrupted": True}
-        print("\nInterrupted. The report of what was measured is written; interrupt again to leave it out.", flush=True)
-    progress.step("report")
+        print("\nInterrupted: writing the report of what was measured. Interrupt again to leave it out.", flush=True)
+    progress.stage("report")
     keep_rows(run_folder, coverage_rows(coverage.read()))
     facts[LEFT_OUT] = cut = left_out({part.experiment.name: part.extents() for part in parts})
     problems = [*(problem for part in parts for problem in part.outcome.problems), *bench_run.problems]
@@ -163,6 +164,7 @@ def bench(request: BenchRequest) -> int:
     write_facts(run_folder, {**facts, "seconds": round(progress.seconds), "environment": ran_on})
     name_latest(run_folder)
     report = publish(run_folder, request.results)
+    progress.end_stage()
     status = _conclude(request, read_all(run_folder, kinds()), ran_on["backends"], problems)
     for each in request.chosen():
         if each.stage in skipped:
@@ -297,6 +299,6 @@ def _session_for(
     if experiment.placement is TrialPlacement.LOCAL:
         yield None
         return
-    progress.step("starting Spark")
+    progress.stage("starting Spark")
     with spark_session(name, master or local_master([experiment.slots(trials)]), folder) as spark:
         yield spark

@@ -201,7 +201,7 @@ class BenchRun:
             if all(part.is_local for part in self.parts):
                 self._run(self.parts)
             else:
-                self._progress.step("starting Spark")
+                self._progress.stage("starting Spark")
                 with session() as self._spark:
                     self._run(self.parts)
         except SparkFailedError as error:
@@ -245,5 +245,6 @@ class BenchRun:
                 self._progress.stage(part.experiment.title)
                 part.run(trials, self._spark, self._progress.say, deadline)
         if ran:
+            self._progress.end_stage()
             self._show(by_kind([row for part in self.parts for row in part.rows], kinds()))
         return ran

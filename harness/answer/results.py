@@ -58,8 +58,11 @@ def finished_run(folder: Path) -> FinishedRun:
 
 
 def left_out_of(facts: Mapping[str, Any]) -> str:
-    """Return a sentence for the first page about all that a run left out, from its facts; "" for nothing."""
-    return summary_of(facts, {name: each.words or each.title for name, each in experiments().items()})
+    """Return sentences for the first page about all that a run left out, from its facts; "" for nothing."""
+    cut = summary_of(facts, {name: each.words or each.title for name, each in experiments().items()})
+    if not facts.get("interrupted"):
+        return cut
+    return f"**This run was interrupted** after {facts['seconds']:,} s. {cut}".rstrip()
 
 
 def problems_of(facts: Mapping[str, Any]) -> str:

@@ -240,12 +240,17 @@ class ForkServer:
 
 
 @contextmanager
-def fork_server(*, preload: bool, environment: Mapping[str, str] | None = None) -> Iterator[ForkServer | None]:
-    """Yield a fork server that lives as long as the block; None where it is not possible."""
+def fork_server(
+    *, preload: bool, within: Path | None = None, environment: Mapping[str, str] | None = None
+) -> Iterator[ForkServer | None]:
+    """Yield a fork server that lives as long as the block; None where it is not possible.
+
+    Its folder is below ``within``, or in memory if there is room.
+    """
     try:
         if not preload and sys.platform != "linux":
             raise ConfigError("processes are forked on Linux only")
-        server = ForkServer(preload=preload, within=quick_folder(), environment=environment)
+        server = ForkServer(preload=preload, within=within or quick_folder(), environment=environment)
     except ConfigError:
         yield None
         return

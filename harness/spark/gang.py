@@ -12,6 +12,7 @@ import json
 import operator
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,7 @@ from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 
 from harness import replay
-from harness.budget import NEVER, Budget, Deadline, TimeOverError, ended_by
+from harness.budget import NEVER, Deadline, TimeOverError, ended_by
 from harness.experiment import Failure, Outcome
 from harness.experiment import Row as Result
 from harness.experiments.throughput.experiment import process_server, run, throughput_row
@@ -85,16 +86,14 @@ class Gangs:
         deadline: Deadline = NEVER,
         interrupted: Callable[[list[Result]], None] = lambda _: None,
     ) -> Outcome:
-        """Make every measurement of the trials until ``deadline``, of which each trial gets a part by its cost.
+        """Make every measurement of the trials, one trial after the other, until ``deadline``.
 
         If the run is interrupted, ``interrupted`` gets the rows of a trial that was not finished.
         """
         outcome = Outcome()
-        budget = Budget(deadline, {number: trial.cost_s for number, trial in enumerate(trials)})
-        for number, trial in enumerate(trials):
-            until = budget.deadline(number)
-            if until.remaining_s <= TRIAL_S:
-                continue
+        for trial in trials:
+            if deadline.remaining_s <= TRIAL_S:
+                break
             source, verified = self._source(trial)
             outcome.add(
                 measure(
@@ -102,7 +101,7 @@ class Gangs:
                     trial,
                     source,
                     say=self._say,
-                    deadline=until,
+                    deadline=deadline,
                     verified=verified,
                     interrupted=interrupted,
                 )
@@ -272,13 +271,13 @@ def _measurer(
     trial: ThroughputTrial, site: SparkSite, deadline: Deadline, verified: frozenset[_State]
 ) -> Callable[[_Batches], _Batches]:
     def measure_partition(batches: _Batches) -> _Batches:
-        with (
-            temporary_folder("events", site.within()) as scratch,
-            process_server(workload(trial.workload), site.child_code(), scratch) as server,
-            meeting(BarrierTaskContext.get()) as met,
-            ended_by(deadline),
-        ):
-            partition = _Partition(trial, met, site, scratch, verified, server)
+        with ExitStack() as stack:
+            server = stack.enter_context(process_server(workload(trial.workload), site.child_code()))
+            # The folder of a fork server is removed even if this process is killed, when its children are gone.
+            folder = server.folder if server else stack.enter_context(temporary_folder("events", site.within()))
+            met = stack.enter_context(meeting(BarrierTaskContext.get()))
+            stack.enter_context(ended_by(deadline))
+            partition = _Partition(trial, met, site, folder, verified, server)
             partition.keep_events(batches)
             for place, configuration in enumerate(trial.configurations):
                 if partition.all_end(deadline):

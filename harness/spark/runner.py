@@ -269,12 +269,22 @@ class _Distributed:
 
 @contextlib.contextmanager
 def _counting(experiment: Experiment[Any], folder: Path, say: Callable[[str], None]) -> Iterator[None]:
-    """Say how many trials are finished, rarely, because counting takes time from the trials."""
+    """Say what the finished trials have found, rarely, because reading takes time from the trials."""
     end = threading.Event()
+    read: set[str] = set()
+    judged = wrong = 0
 
     def count() -> str:
+        nonlocal judged, wrong
         done, total = finished_trials(folder)
-        return f"{done}/{total} {experiment.unit}" if total else "recording"
+        for file in (folder / FINISHED).glob("*.json"):
+            if file.name not in read:
+                read.add(file.name)
+                rows = [row for row in json.loads(json.loads(file.read_text())["rows"]) if "result" in row]
+                judged += len(rows)
+                wrong += sum(map(experiment.is_wrong, rows))
+        found = f"{wrong:,} of {judged:,} results NOT AS PROMISED" if wrong else f"all {judged:,} results as promised"
+        return f"{done:,} of {total:,} {experiment.unit}, {found}" if total else "recording"
 
     def watch() -> None:
         while not end.wait(SAY_EVERY_S):

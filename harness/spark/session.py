@@ -25,6 +25,7 @@ from importlib.util import cache_from_source, find_spec
 from pathlib import Path
 from typing import IO
 
+import psutil
 from py4j.java_gateway import JavaGateway
 from py4j.protocol import Py4JError, Py4JNetworkError
 from pyspark import SparkConf, SparkContext
@@ -165,7 +166,7 @@ def _own_jvm(
     gateway = None
     try:
         try:
-            gateway = launch_gateway(conf, {"stdout": log, "stderr": log})  # type: ignore[no-untyped-call]
+            gateway = _launched(conf, log)
             context = SparkContext(conf=conf, gateway=gateway)
         except (PySparkException, Py4JError, OSError) as error:
             raise ConfigError(f"Spark does not start with master {master}") from error
@@ -176,6 +177,21 @@ def _own_jvm(
     finally:
         if gateway is not None:
             _end_jvm(gateway)
+
+
+def _launched(conf: SparkConf, log: IO[bytes]) -> JavaGateway:
+    """Start the JVM. If that fails or is interrupted, it is killed: PySpark would leave one that has begun."""
+    own = psutil.Process()
+    before = set(own.children())
+    try:
+        return launch_gateway(conf, {"stdout": log, "stderr": log})  # type: ignore[no-untyped-call]
+    except BaseException:
+        for child in set(own.children()) - before:
+            for process in (*child.children(recursive=True), child):
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    process.kill()
+            child.wait()
+        raise
 
 
 def _stop(running: SparkSession | SparkContext) -> None:

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
 import io
 import json
 import os
 import shlex
-import signal
 import subprocess
 import sys
-import time
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 
 import stores
@@ -301,58 +297,3 @@ def test_a_trial_of_throughput_is_repeated_by_a_command(
         assert (name, json.loads(text)) == ("throughput", json.loads(throughput()))
     else:
         assert (status, "end_state equal" in told.out) == (0, True), told.err
-
-
-@pytest.mark.spark
-@pytest.mark.parametrize("how", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.long)])
-def test_ctrl_c_and_termination_end_quietly_with_130_and_leave_nothing(tmp_path: Path, how: signal.Signals) -> None:
-    scratch = tmp_path / "scratch"
-    scratch.mkdir()
-    command = [sys.executable, "-m", "harness", "scenario", "kill_repeatedly", "--runs", "runs"]
-    with subprocess.Popen(
-        command,
-        cwd=tmp_path,
-        env=environment(TMPDIR=str(scratch)),
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    ) as process:
-        deadline = time.monotonic() + 120
-        while not list(scratch.glob("fork-server-*/*")) and time.monotonic() < deadline:
-            time.sleep(0.2)
-        if how is signal.SIGINT:
-            os.killpg(process.pid, how)  # As a terminal does: to every process of the foreground group.
-        else:
-            process.send_signal(how)
-        _, told = process.communicate(timeout=120)
-    assert process.returncode == 130, told
-    assert "Traceback" not in told
-    # The last to go is the warm parent of a trial, in a session of its own, that removes the folders of killed workers.
-    gone = time.monotonic() + 60
-    while (left := in_session(process.pid) + using(scratch)) and time.monotonic() < gone:
-        time.sleep(0.2)
-    assert left == []
-    assert list(scratch.iterdir()) == []
-
-
-def using(folder: Path) -> list[str]:
-    found = []
-    for other in psutil.process_iter():
-        with contextlib.suppress(psutil.Error):
-            words = " ".join(other.cmdline())
-            if str(folder) in words:
-                found.append(words)
-    return found
-
-
-def in_session(leader: int) -> list[str]:
-    found = []
-    for other in psutil.process_iter():
-        try:
-            if os.getsid(other.pid) == leader and other.status() != psutil.STATUS_ZOMBIE:
-                found.append(" ".join(other.cmdline()))
-        except (ProcessLookupError, psutil.Error):
-            continue
-    return found

@@ -21,7 +21,8 @@ from harness.cli import main
 from harness.folders import remove_abandoned
 from harness.report.rows import LATEST
 from harness.spark.session import check_master
-from harness.tests.test_cli import ROOT, environment, using
+from harness.tests.test_cli import ROOT, environment
+from harness.tests.test_interruption import using
 from harness.workloads.event_log import EventLog, EventLogError
 from stores.errors import ConfigError
 

@@ -210,6 +210,10 @@ class IoFaults(Experiment[IoTrial]):
         )
         return [{name: row.get(name) for name in ("kind", *KINDS[row["kind"]])} for row in ordered]
 
+    def is_wrong(self, row: Row) -> bool:
+        """Return True if a trial or a mutant does not end as it should."""
+        return "result" in row and is_wrong(row)
+
     def tidy(self, kept: Path, rows: Sequence[Row]) -> None:
         """Remove the recordings that no command of an unexpected trial needs."""
         commands = [row["repeat"] for row in rows if row.get("repeat")]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, replace
@@ -202,13 +203,14 @@ def run(
 
 
 @contextmanager
-def process_server(work: Workload, code: str | None, within: Path) -> Iterator[ForkServer | None]:
+def process_server(work: Workload, code: str | None) -> Iterator[ForkServer | None]:
     """Yield a fork server for processes that are measured with a workload, with ``code`` as their PYTHONPATH.
 
     It has imported what the processes of every backend import, and no engine: each process imports its own, so the
-    memory of a process is about that of one that was started. None where processes cannot be forked.
+    memory of processes can be compared. Its folder is on disk. None where processes cannot be forked.
     """
-    with fork_server(preload=False, environment=measured_environment(code, within)) as server:
+    place = Path(tempfile.gettempdir())
+    with fork_server(preload=False, within=place, environment=measured_environment(code, place)) as server:
         if server is not None:
             server.prepare(f"{measurement.__name__}:import_workload", {"module": type(work).__module__})
         yield server
