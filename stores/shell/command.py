@@ -1,4 +1,4 @@
-"""The shell tool: ``python -m stores inspect|dump|verify|offsets|backup|compact PATH``.
+"""The shell tool: ``python -m stores inspect|dump|verify|offsets|backup|compact|wipe PATH``.
 
 Exit status: 0 for success, 1 if ``verify`` finds damage, 2 for everything that can't be done, with the reason.
 """
@@ -18,12 +18,13 @@ from pathlib import Path
 
 from stores.engines.sqlite.tables import FILE
 from stores.errors import ConfigError, StoreCorruptedError, StoreError, nearest
+from stores.files.creation import is_store, is_unfinished
 from stores.files.plain_files import translated_system_errors
 from stores.files.store_directory import StoreDirectory
 from stores.interface import TopicPartition
 from stores.registry import open_store
 from stores.shell.decoding import SERDES, Decoder, Line, as_json, as_text
-from stores.shell.disk_store import DiskStore, Reading, back_up, held, reading, strongest
+from stores.shell.disk_store import DiskStore, Reading, back_up, held, reading, remove, stores_below, strongest
 from stores.shell.sqlite_files import facts_of, is_changelog, records_of, tables_of
 from stores.version import __version__
 
@@ -35,7 +36,7 @@ _SINGULAR = {"marks": "mark", "tables": "table", "schema": "schema"}
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command, and return its exit status."""
     arguments = sys.argv[1:] if argv is None else argv
-    parser = argparse.ArgumentParser(prog=_PROGRAM, description="Show, check, copy and compact stores on disk.")
+    parser = argparse.ArgumentParser(prog=_PROGRAM, description="Show, check, copy, compact and remove stores on disk.")
     parser.add_argument("--version", action="version", version=f"txstores {__version__}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     add_commands(commands)
@@ -60,7 +61,7 @@ def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
         "show what a store is, its offsets, its size and its marks, or the partitions of a changelog, changing nothing"
     )
     either = "the folder of a store, or the file of an embedded changelog"
-    inspect = command("inspect", _inspect, parts, either)
+    inspect = command("inspect", _inspect, parts, f"{either}, or a state directory for the stores below it")
     inspect.add_argument("--tables", action="store_true", help="add the tables of a SQLite file (extra inspection)")
     dump = command(
         "dump",
@@ -68,14 +69,17 @@ def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
         "print the committed records of a store in key order, or all of a changelog, changing nothing",
         either,
     )
-    dump.add_argument("--key", choices=SERDES, help="decode keys; without it they are shown as escaped bytes")
-    dump.add_argument("--value", choices=SERDES, help="decode values; without it they are shown as escaped bytes")
+    dump.add_argument("--key", choices=SERDES, help="decode keys; by default as the store describes them")
+    dump.add_argument("--value", choices=SERDES, help="decode values; by default as the store describes them")
+    dump.add_argument("--all", action="store_true", help="also print windows and sessions that have expired")
     dump.add_argument("--limit", type=_count, metavar="N", help="print at most N records")
     command("verify", _verify, "read a closed store whole and check it for damage; status 1 if there is any")
     command("offsets", _offsets, "print the committed changelog offsets and the input position of a store")
     backup = command("backup", _backup, "copy a store to an empty folder, at one commit, and verify the copy")
     backup.add_argument("target", type=Path, metavar="TARGET", help="the folder of the backup, missing or empty")
     command("compact", _compact, "recover a closed store and rewrite its files without unused space")
+    wipe = command("wipe", _wipe, "remove a closed store, which its task then restores from its changelog")
+    wipe.add_argument("--yes", action="store_true", help="do not ask for confirmation")
 
 
 def run_guarded(run: Callable[[], int], *, when_closed: int = 0) -> int:
@@ -112,6 +116,10 @@ def _sentence(error: BaseException) -> str:
 
 def _inspect(given: argparse.Namespace) -> int:
     is_log = is_changelog(given.path)
+    if not given.tables and (inner := _inner_stores(given.path)):
+        for store in inner:
+            print((as_json if given.json else as_text)(_summary(store)))
+        return 0
     facts = facts_of(given.path) if is_log else _facts(given.path)
     if given.tables:
         facts.update(tables_of(given.path if is_log else _sqlite_file(given.path, facts)))
@@ -130,6 +138,30 @@ def _inspect(given: argparse.Namespace) -> int:
     return 0
 
 
+def _inner_stores(path: Path) -> list[Path]:
+    """Return the stores below a folder that is no store itself."""
+    with translated_system_errors(path):
+        return stores_below(path) if path.is_dir() and not is_store(path) and not is_unfinished(path) else []
+
+
+def _summary(path: Path) -> Line:
+    """Return the line of one store of several: what is known without a look at its data."""
+    try:
+        with held(path) as store:
+            return {
+                "path": str(path),
+                "backend": store.identity.backend,
+                "state": _state(store),
+                "size_bytes": _size_bytes(path),
+            }
+    except StoreError as error:
+        return {"path": str(path), "problem": str(error)}
+
+
+def _state(store: DiskStore) -> str:
+    return "open in a process" if store.used_by else "closed" if store.is_clean else "not closed cleanly"
+
+
 def _sqlite_file(path: Path, facts: Line) -> Path:
     file = path / "data" / FILE
     if not file.exists():
@@ -144,7 +176,7 @@ def _facts(path: Path) -> Line:
             "path": str(store.path),
             "backend": store.identity.backend,
             "format_version": store.identity.format_version,
-            "state": "open in a process" if store.used_by else "closed" if store.is_clean else "not closed cleanly",
+            "state": _state(store),
             "approximate_num_entries": sum(contents.engine.approximate_num_entries(family) for family in families),
             "size_bytes": _size_bytes(store.path),
             "offsets": [_offset_line(*entry) for entry in contents.offsets.items()],
@@ -169,15 +201,17 @@ def _dump(given: argparse.Namespace) -> int:
         return 0
     with held(given.path) as store, reading(store) as contents:
         decoder = Decoder(store.path.name, contents.marks, given.key, given.value)
-        for line in islice(_records(contents, decoder), given.limit):
+        for line in islice(_records(contents, decoder, expired=given.all), given.limit):
             print(form(line))
     return 0
 
 
-def _records(found: Reading, decoder: Decoder) -> Iterator[Line]:
+def _records(found: Reading, decoder: Decoder, *, expired: bool) -> Iterator[Line]:
     for number, pairs in enumerate(found.pairs):
         plain = number < len(found.pairs) - 1
         for key, value in pairs:
+            if not expired and decoder.is_expired(key):
+                continue
             yield decoder.record(key, value, plain=plain)
 
 
@@ -226,6 +260,20 @@ def _compact(given: argparse.Namespace) -> int:
     after = _size_bytes(store.path)
     text = f"{given.path} had {before:,} bytes and has {after:,}."
     return _done(given, text, bytes_before=before, bytes_after=after)
+
+
+def _wipe(given: argparse.Namespace) -> int:
+    if not given.yes and not _confirmed(f"Remove the store in {given.path}? Its task restores it from its changelog."):
+        print("Nothing was removed.", file=sys.stderr)
+        return REFUSED
+    remove(given.path)
+    return _done(given, f"The store in {given.path} is removed.", removed=True)
+
+
+def _confirmed(question: str) -> bool:
+    if not sys.stdin.isatty():
+        raise ConfigError(f"{question} Nobody can be asked here: give --yes")
+    return input(f"{question} [y/N] ").strip().lower() in ("y", "yes")
 
 
 def _done(given: argparse.Namespace, text: str, **facts: object) -> int:

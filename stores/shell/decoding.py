@@ -1,4 +1,4 @@
-"""The records of a dump as text or JSON: decoded as asked, else in a form that shows every byte."""
+"""The records of a dump as text or JSON: decoded as the store describes them, or as asked; other bytes are escaped."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from stores.errors import ConfigError
+from stores.records.expiry import STREAM_TIME, stream_time_of
 from stores.records.record_kind import RECORDS, described
 from stores.records.segments import (
     SEGMENT_BYTES,
@@ -22,23 +23,37 @@ SERDES: Mapping[str, Callable[[bytes], Any]] = {
     "int64": INT64.deserialize,
     "float64": FLOAT64.deserialize,
     "json": JSON.deserialize,
+    "bytes": bytes,
 }
+_MSGSPEC_JSON = "msgspec-json:"
+"""The beginning of the names of serdes that write JSON."""
 Line = dict[str, object]
 
 
 class Decoder:
-    """Decodes the records of the store ``name``. ``key`` and ``value`` are in ``SERDES``, or None for plain bytes.
+    """Decodes the records of the store ``name``, which has these marks.
 
-    With one of them, a typed store's times are taken out of its records as the store's description says.
+    ``key`` and ``value`` are in ``SERDES``. None takes the serde that the store's description names; without one, or of
+    another name, they stay bytes. The times of a typed store are taken out of its records.
+
     Raises: StoreCorruptedError if the description can't be read.
     """
 
     def __init__(self, name: str, marks: Mapping[str, bytes], key: str | None, value: str | None) -> None:
-        self._key, self._value = key, value
-        decodes = key is not None or value is not None
-        kind = described(marks[RECORDS], name) if decodes and RECORDS in marks else {}
+        kind = described(marks[RECORDS], name) if RECORDS in marks else {}
+        self._key = _serde(kind.get("key")) if key is None else key
+        self._value = _serde(kind.get("value")) if value is None else value
         self._keys = keys_described(kind)
         self._timestamped = has_timestamps(kind)
+        retention_ms = kind.get("retention_ms")
+        self._expired_ms = -1
+        """The highest time that has expired; -1 for none. A description has no ``ttl_ms``."""
+        if isinstance(retention_ms, int):
+            self._expired_ms = stream_time_of(marks.get(STREAM_TIME)) - retention_ms
+
+    def is_expired(self, key: bytes) -> bool:
+        """Return True for the key of a window or session store that the store no longer shows."""
+        return self._keys is not None and self._keys.time(key) <= self._expired_ms
 
     def record(self, key: bytes, value: bytes, *, plain: bool = False) -> Line:
         """Return a record by the names of its parts; bytes are those that no serde was asked for.
@@ -59,6 +74,14 @@ class Decoder:
         }
 
 
+def _serde(described: object) -> str | None:
+    """Return the name in ``SERDES`` that decodes what the described serde has written; None if there is none."""
+    name = str(described)
+    if name.startswith(_MSGSPEC_JSON):
+        return "json"
+    return name if name in SERDES else None
+
+
 def _decoded(name: str | None, what: str, data: bytes, key: bytes) -> object:
     if name is None:
         return data
@@ -66,7 +89,7 @@ def _decoded(name: str | None, what: str, data: bytes, key: bytes) -> object:
         return SERDES[name](data)
     except Exception as error:
         raise ConfigError(
-            f"the {what} of the record with key {escaped(key)} is not of type {name}: leave --{what} out, or correct it"
+            f"the {what} of the record with key {escaped(key)} is not of type {name}: give --{what} bytes"
         ) from error
 
 

@@ -36,7 +36,7 @@ from stores.ordered import WHOLE
 from stores.registry import Backend, backend_named, open_store
 from stores.shell.sqlite_files import is_changelog
 
-_DEPTHS = ("*", "*/*", "*/*/*")
+_DEPTHS = ("*", "*/*", "*/*/*", "*/*/*/*")
 _STORES_SHOWN = 5
 ATTEMPTS_MAX = 20
 _PAUSE_S = 0.25
@@ -269,6 +269,22 @@ def _check_is_store(path: Path) -> None:
     if is_unfinished(path):
         raise StoreUnavailableError(f"the store in {path} was never complete, or is being removed: there is no data")
     if not is_store(path):
-        inner = sorted({file.parent for depth in _DEPTHS for file in path.glob(f"{depth}/{IDENTITY_FILE}")})
+        inner = stores_below(path)
         there = f". There are stores below it: {', '.join(map(str, inner[:_STORES_SHOWN]))}" if inner else ""
         raise StoreIncompatibleError(f"{path} is not a store's folder: name the folder of a store{there}")
+
+
+def stores_below(path: Path) -> list[Path]:
+    """Return the folders of stores below ``path``, in order, as deep as a state directory has them."""
+    return sorted({file.parent for depth in _DEPTHS for file in path.glob(f"{depth}/{IDENTITY_FILE}")})
+
+
+def remove(path: Path) -> None:
+    """Remove the store in the folder ``path``, damaged or not. Foreign files stay.
+
+    Raises: StoreUnavailableError, StoreIncompatibleError if there is none; StoreLockedError, which names the process
+    that has it open.
+    """
+    if not (path.is_dir() and is_unfinished(path)):
+        _check_is_store(path)
+    wipe(path)
