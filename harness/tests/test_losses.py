@@ -9,8 +9,11 @@ import pytest
 from harness.checkers.evidence import Acknowledged, Evidence, FoundStore, LaterProcess, Log, RestoredStore
 from harness.checkers.losses import Commits, commits_of
 from harness.experiments.crash.report import LOSSES, crash
+from harness.experiments.iofaults.report import LOSSES as OF_FAULTS
+from harness.experiments.iofaults.report import in_words, operations
 from harness.tests.made_up_rows import made_up_rows
 from harness.tests.test_checkers import FIRST, RECORDS, SECOND, evidence, found
+from harness.tests.test_iofaults_report import operation
 
 BOTH = (Acknowledged(1, {"left": 2}), Acknowledged(2, {"left": 5}))
 
@@ -56,3 +59,20 @@ def test_the_table_shows_the_controls_beside_the_sound_stores() -> None:
         acknowledged, kept, replayed, lost = (0 if cell == "-" else int(cell) for cell in row[2:6])
         assert (lost, acknowledged) == (0, kept + replayed)
     assert any(row[-1] not in ("-", "0") for row in table.rows)
+
+
+def test_acknowledged_commits_of_io_faults_are_kept_or_left_to_the_changelog_or_lost() -> None:
+    trials = [
+        operation(),
+        operation(acknowledged=5, state=2, durability="CHANGELOG"),
+        operation(acknowledged=5, state=None, result="detected"),
+        operation(acknowledged=5, state=4, result="lost", expected=False),
+        operation(acknowledged=5, state=1, backend="rocksdb-direct", durability="CHANGELOG"),
+    ]
+    subset = {"points": 1, "points_in_all": 1, "states": 1, "seconds": 1.0, "blind_spots": ""}
+    figures = operations({"operation": trials, "operation_slice": [{**trial, **subset} for trial in trials]})
+    [table] = OF_FAULTS.tables(in_words({"operation": figures, "mutant": [], "detection": []}))
+    assert {(row[0], *row[2:]) for row in table.rows} == {
+        ("DISK", "13", "7", "5", "1", "-", "-", "-", "-"),
+        ("CHANGELOG", "5", "2", "3", "0", "5", "1", "4", "0"),
+    }

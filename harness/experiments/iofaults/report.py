@@ -14,6 +14,7 @@ from harness.experiments.iofaults.case import (
     is_wrong,
 )
 from harness.experiments.iofaults.fault import IO_FAULTS, Loss
+from harness.experiments.iofaults.subjects import is_transactional
 from harness.report import text
 from harness.report.figures import Figure, Figures
 from harness.report.listing import Column, Listing
@@ -59,6 +60,7 @@ def operations(rows: Mapping[str, Sequence[Row]]) -> list[Figure]:
                     {row["digest"] or place for place, row in enumerate(own) if row["result"] != Found.HARNESS_ERROR}
                 ),
                 "lost_at_most": max((_lost(row) for row in own), default=0),
+                **_commits(own),
                 "restored": results[Found.DETECTED],
                 "torn": results[Found.TORN] + results[Found.PHANTOM],
                 "lost": results[Found.LOST],
@@ -145,6 +147,21 @@ def _lost(row: Row) -> int:
     return 0 if row["state"] is None else max(0, int(row["acknowledged"]) - int(row["state"]))
 
 
+def _commits(rows: Sequence[Row]) -> dict[str, int]:
+    """Return what became of the acknowledged commits of all trials: kept, left to the changelog, or lost.
+
+    Those of a state that was detected and restored, and those that a level does not keep, are the changelog's.
+    """
+    sums = dict.fromkeys(("acknowledged", "kept", "replayed", "lost_commits"), 0)
+    for row in rows:
+        acknowledged = int(row["acknowledged"] or 0)
+        kept = min(acknowledged, int(row["state"] or 0))
+        sums["acknowledged"] += acknowledged
+        sums["kept"] += kept
+        sums["replayed" if row["expected"] else "lost_commits"] += acknowledged - kept
+    return sums
+
+
 def _grouped(rows: Iterable[Row]) -> dict[tuple[str, ...], list[Row]]:
     groups: dict[tuple[str, ...], list[Row]] = {}
     for row in rows:
@@ -171,6 +188,7 @@ def in_words(figures: Figures) -> Figures:
             "loss": IO_FAULTS[one["fault"]].loss.value,
             "promise": _promise(one["durability"], IO_FAULTS[one["fault"]].promise),
             "promised": is_promised(one),
+            "isolates": is_transactional(one["backend"]),
         }
         for one in figures["operation"]
     ]
@@ -206,6 +224,25 @@ PROMISES = Listing(
         Column("distinct states", 'sum("distinct")', text.exact),
         Column("held", _HELD),
     ),
+)
+LOSSES = Listing(
+    "What became of acknowledged commits, over all trials",
+    "operation_figure where promised group by place, fault_place order by place, fault_place",
+    (
+        Column("level", "durability"),
+        Column("fault", "words"),
+        *(
+            Column(f"{name}{whose}", f"sum({column}) filter (where {condition})", text.exact)
+            for whose, condition in (("", "isolates"), (" without isolation", "not isolates"))
+            for name, column in (
+                ("acknowledged", "acknowledged"),
+                ("kept", "kept"),
+                ("replayed", "replayed"),
+                ("lost", "lost_commits"),
+            )
+        ),
+    ),
+    notable="sum(lost_commits) filter (where isolates) > 0",
 )
 POWER = Listing(
     "Power loss at level {durability}",
@@ -374,6 +411,11 @@ mutant. They use the same points, states and variants as for sound code, of the 
 seed in one backend or file. These rates are those of the whole plan: a run that its budget cuts short tries fewer
 points, and detects less. Few seeds fit into the time of a run; `python -m harness mutants --seeds 20` tries more.
 """
+_LOSSES = """\
+A trial acknowledges commits until the fault strikes. Afterwards the store has them (*kept*), or is behind or restored,
+as its level allows, and the changelog has them (*replayed*). What is missing elsewhere is *lost*, which must be 0.
+Stores without isolation stand beside the others as a control.
+"""
 _DRAWING = """\
 Do classes lose anything? Here a mutant was tried at one point of each class of its fault, and at as many points that
 are drawn from all alike, at the same seeds. `python -m harness mutants --by-classes --seeds 20` tries more.
@@ -429,7 +471,7 @@ def page(figures: Figures, failures: Sequence[str], skipped: str) -> Page:
 def _body(figures: Figures, failures: Sequence[str]) -> list[str]:
     worded, parts = in_words(figures), []
     if figures["operation"]:
-        parts.append(PROMISES.table(worded).markdown())
+        parts += [PROMISES.table(worded).markdown(), _LOSSES, LOSSES.table(worded).folded()]
     parts.append(text.failures("Trials that failed", failures) if failures else "Nothing broke a promise.\n")
     if figures["operation"]:
         parts += ["## Power loss\n", _MODELS, *(table.folded() for table in POWER.tables(worded))]
