@@ -37,12 +37,26 @@ MODULES = (
 
 def write_reference(folder: Path) -> None:
     """Write a page for each of the modules, and an index, into ``folder``."""
+    _show_inherited_members()
     for name in MODULES:
         _resolve_named_tuples(importlib.import_module(name))
     pdoc.render.configure(docformat="markdown", show_source=False, footer_text="txstores")
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         pdoc.pdoc(*MODULES, output_directory=folder)
+
+
+def _show_inherited_members() -> None:
+    """Show at each class what it inherits from a class of the library: pdoc leaves it out, as these have no pages."""
+    own_members = pdoc.doc.Class.own_members.func
+
+    def all_members(kind: pdoc.doc.Class) -> list[pdoc.doc.Doc]:
+        inherited = kind.inherited_members.items()
+        return own_members(kind) + [
+            member for (module, _), members in inherited if module.split(".")[0] == "stores" for member in members
+        ]
+
+    pdoc.doc.Class.own_members = property(all_members)
 
 
 def _resolve_named_tuples(module: ModuleType) -> None:

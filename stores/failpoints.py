@@ -15,6 +15,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from types import MappingProxyType
 
+__all__ = ["Failpoint", "Part", "arm", "declare", "declared", "disarm", "failpoint", "reach"]
+
 _declared: dict[str, Failpoint] = {}
 _armed: dict[str, Callable[[], None]] = {}
 

@@ -17,6 +17,20 @@ from time import perf_counter
 from types import TracebackType
 from typing import Any, Self
 
+__all__ = [
+    "LATENCY_BOUNDS_S",
+    "CommitMetrics",
+    "EarlyCommitCause",
+    "LatencyHistogram",
+    "Measure",
+    "MetricKind",
+    "StoreMetrics",
+    "TaskMetrics",
+    "TaskStoreMetrics",
+    "exported",
+    "measures",
+]
+
 _MEASURE = "measure"
 
 

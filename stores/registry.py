@@ -33,6 +33,8 @@ if TYPE_CHECKING:
     from stores.engines.engine import Engine
     from stores.strategies.staging import Staging
 
+__all__ = ["ENTRY_POINT_GROUP", "Backend", "StoreBackend", "backend_named", "backends", "engines", "open_store"]
+
 _ENGINES: Mapping[str, str] = {
     "rocksdb": "stores.engines.rocksdb:RocksDBEngine",
     "lmdb": "stores.engines.lmdb:LmdbEngine",

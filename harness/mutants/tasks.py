@@ -152,15 +152,15 @@ def _stream_time_forgotten(send_offsets: Act, producer: BufferedProducer, group:
 )
 @instead_of(TaskContext, "forward")
 def _punctuated_outside(forward: Act, context: TaskContext, topic: str, *given: Any, **named: Any) -> None:
-    producer = context.producer
+    producer = context._producer
     if context.partition == NO_PARTITION:
-        context.producer = context._changelog.producer()
+        context._producer = context._changelog.producer()
     try:
         forward(context, topic, *given, **named)
-        if context.producer is not producer:
-            context.producer.flush()
+        if context._producer is not producer:
+            context._producer.flush()
     finally:
-        context.producer = producer
+        context._producer = producer
 
 
 @mutant(

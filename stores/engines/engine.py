@@ -20,6 +20,21 @@ from stores.errors import ConfigError, StoreCorruptedError, StoreError
 from stores.interface import Durability
 from stores.ordered import WHOLE, Bounds, ScanRange
 
+__all__ = [
+    "FETCH_BYTES_MAX",
+    "Engine",
+    "EngineSnapshot",
+    "FilePart",
+    "IngestingEngine",
+    "Meta",
+    "Scan",
+    "Transaction",
+    "TransactionalEngine",
+    "Writes",
+    "converted",
+    "take",
+]
+
 Meta = Mapping[bytes, bytes | None]
 """Changes of meta entries; None removes one."""
 

@@ -291,13 +291,13 @@ class TypedStore(Closeable):
         """The metrics of ``StateStore.metrics``, with the number of dropped records."""
         return replace(self.store.metrics, late_total=self.late_total)
 
-    def before_commit(self) -> None:
+    def _before_commit(self) -> None:
         """Stage the expiry and the marks of the commit. Called by ``commit``, and by a task before each commit."""
 
     def commit(self, changelog_offsets: Mapping[TopicPartition, int | None] | None = None) -> None:
         """Commit, as ``StateStore.commit`` does."""
         if not self._staging.logs:
-            self.before_commit()
+            self._before_commit()
         self.store.commit(changelog_offsets)
 
     def rollback(self) -> None:

@@ -390,5 +390,5 @@ class SegmentedStore(SegmentReads[K, V], TypedStore):
             return self._writes.is_closed(time_ms, self._retention.retention_ms)
         return self._writes.is_closed(time_ms, open_ms + check_time_ms("grace_ms", grace_ms))
 
-    def before_commit(self) -> None:
+    def _before_commit(self) -> None:
         self._writes.drop_expired()

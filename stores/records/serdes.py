@@ -19,6 +19,22 @@ from typing import Any, Final, Generic, NoReturn, Protocol, TypeVar
 from stores.errors import ConfigError, SerdeMismatchError, StoreError
 from stores.extras import advice
 
+__all__ = [
+    "BYTES",
+    "FLOAT64",
+    "INT64",
+    "JSON",
+    "STR",
+    "BytesSerde",
+    "Float64Serde",
+    "Int64Serde",
+    "JsonSerde",
+    "MsgspecJson",
+    "MsgspecMessagePack",
+    "Serde",
+    "StrSerde",
+]
+
 K = TypeVar("K")
 V = TypeVar("V")
 T = TypeVar("T")

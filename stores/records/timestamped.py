@@ -303,7 +303,7 @@ class TimestampedKeyValueStore(TimestampedReads[K, V], TypedStore):
         """Stage the removal of all keys from ``start`` to ``end``, both included; None leaves an end open."""
         self._staging.delete_range(self._codec.encode_bound(start), self._codec.encode_bound(end))
 
-    def before_commit(self) -> None:
+    def _before_commit(self) -> None:
         if self._expiry is not None:
             self._expiry.step()
 

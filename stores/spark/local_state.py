@@ -129,7 +129,7 @@ class LocalState:
         """Return the changes of all stores since the last version, with those that a typed store makes at a commit."""
         for store in self.stores.values():
             if not isinstance(store, RecordingStore):
-                store.before_commit()
+                store._before_commit()
         for name, copy in self._opened.items():
             keep_ttl(copy.recorder, self._configs[name].records)
         changes = {name: copy.recorder.take() for name, copy in self._opened.items()}

@@ -40,6 +40,8 @@ try:
 except ImportError:  # Spark 4.1: with availableNow the last timers fire in the next run.
     SupportsTriggerAvailableNow = object  # type: ignore[assignment, misc]
 
+__all__ = ["SCHEMA", "StateTable"]
+
 
 SCHEMA = (
     "partition int, store string, key string, value string, timestamp timestamp, window_start timestamp, "

@@ -52,16 +52,17 @@ class TaskContext:
         self.partition = NO_PARTITION
         """The input partition of the current record."""
         self.record = NO_RECORD
-        self.active = False
+        """The current record, with its headers."""
+        self._active = False
         """True while a record is processed or a punctuator runs: only then may stores be written and outputs sent."""
-        self.commit_requested = False
-        self.written = WrittenBytes()
+        self._commit_requested = False
+        self._written = WrittenBytes()
         """The bytes that the current record has written to transactional stores."""
-        self.failure: BaseException | None = None
+        self._failure: BaseException | None = None
         """The error after which the open transaction must not be committed."""
-        self.undo: RecordUndo | None = None
+        self._undo: RecordUndo | None = None
         """The undo of the current record; None if an exception of the function rolls back the transaction."""
-        self.producer: Producer
+        self._producer: Producer
         self._stores = self._global_stores = StoreTable(f"task {task_id}", {}, {})
         """The task's stores, as its function sees them, and views of the global stores."""
         self._changelog = changelog
@@ -163,7 +164,7 @@ class TaskContext:
         ConfigError for an unknown partitioner; TypeError and ValueError for an invalid record. Source: Kafka,
         ``BuiltInPartitioner``, and ``StreamPartitioner`` of Kafka Streams.
         """
-        if not self.active:
+        if not self._active:
             raise not_processing(self.task_id)
         targets = self._outputs.get(topic) or self._output(topic)
         if partition is None:
@@ -173,20 +174,20 @@ class TaskContext:
         else:
             target = TopicPartition(topic, partition)
         time_ms = self.record.timestamp_ms if timestamp_ms == -1 else timestamp_ms
-        undo = self.undo
+        undo = self._undo
         if undo is not None and undo.active:
             # It is sent when the function has returned: a record that is refused must be refused here.
             headers = check_record(key, value, time_ms, headers)
-            undo.hold(partial(self.producer.send, target, key, value, time_ms, headers))
+            undo.hold(partial(self._producer.send, target, key, value, time_ms, headers))
             return
-        self.producer.send(target, key, value, time_ms, headers)
+        self._producer.send(target, key, value, time_ms, headers)
 
     def commit(self) -> None:
         """Request a commit after the current record, or after the punctuators that run.
 
         Source: Kafka Streams, ``ProcessingContext#commit``.
         """
-        self.commit_requested = True
+        self._commit_requested = True
 
     def _output(self, topic: str) -> tuple[TopicPartition, ...]:
         count = self._changelog.topics().get(topic)

@@ -129,19 +129,19 @@ class GuardedFunction:
         self._function, self._on_error, self._undo, self._counters = function, on_error, undo, counters
 
     def __call__(self, record: Record, context: TaskContext) -> None:
-        undo, requested = self._undo, context.commit_requested
+        undo, requested = self._undo, context._commit_requested
         undo.begin()
         try:
             self._function(record, context)
         except BaseException as error:
             fatal = not isinstance(error, Exception) or isinstance(error, StoreError)
             # After a failed write, or in a task that its function has closed, there is nothing to continue with.
-            if fatal or context.failure is not None or context.record is not record:
+            if fatal or context._failure is not None or context.record is not record:
                 undo.drop()
                 raise
             error.add_note(origin_note(context.task_id, context.partition, record))
             undo.undo()
-            context.commit_requested = requested
+            context._commit_requested = requested
             self._leave_out(record, context, error)
             return
         undo.keep()

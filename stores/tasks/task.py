@@ -139,7 +139,7 @@ class StreamTask:
         self._lifecycle = TaskLifecycle(task_id)
         self._counters = TaskCounters()
         if self._on_error is not OnError.RAISE:
-            self._context.undo = undo = RecordUndo()
+            self._context._undo = undo = RecordUndo()
             self._function = GuardedFunction(process, self._on_error, undo, self._counters)
         self._transaction = TaskTransaction(
             application_id,
@@ -245,23 +245,23 @@ class StreamTask:
         Raises: ValueError for a partition that is no input and for a record that was processed before; the exceptions
         of the function; as ``commit``.
         """
-        if self._context.active:
+        if self._context._active:
             raise still_processing(self.task_id, "process another one")
         if not self._lifecycle.ready:
             self._transaction.resume()
         if record.offset < self._next.get(partition, sys.maxsize):
             raise unexpected_record(self.task_id, self._next, partition, record)
         context = self._context
-        context.partition, context.record, context.active = partition, record, True
-        context.written.num_bytes = 0
+        context.partition, context.record, context._active = partition, record, True
+        context._written.num_bytes = 0
         timing = self._timing
         time = timing.stream_time
         try:
             if record.timestamp_ms > time.ms:
                 time.ms, time.partition = record.timestamp_ms, partition
             self._function(record, context)
-            if context.failure is not None:
-                raise context.failure
+            if context._failure is not None:
+                raise context._failure
             if time.ms >= timing.punctuation.stream_due_ms:
                 timing.punctuation.fire_stream(time.ms, self._punctuate)
             self._stores.advance(partition, record.offset)
@@ -272,11 +272,11 @@ class StreamTask:
             self._transaction.roll_back(error)
             raise
         finally:
-            context.active = False
+            context._active = False
         self._next[partition] = record.offset + 1
         transaction = self._transaction
         transaction.processed += 1
-        memory, stores, written_bytes = self._memory, self._stores, context.written.num_bytes
+        memory, stores, written_bytes = self._memory, self._stores, context._written.num_bytes
         memory.bytes_at_most += written_bytes
         stores.log_room -= written_bytes
         if memory.bytes_at_most > memory.check_above or written_bytes > memory.step_bytes:
@@ -285,7 +285,7 @@ class StreamTask:
             self._keep_to_replay_bound()
         if transaction.processed >= self._commit_every:
             self.commit()
-        elif context.commit_requested:
+        elif context._commit_requested:
             self._commit_early(EarlyCommitCause.REQUESTED)
         if timing.now_ns() >= timing.due_ns:
             self._keep_time()
@@ -302,28 +302,28 @@ class StreamTask:
         context.partition, context.record = NO_PARTITION, NO_RECORD._replace(timestamp_ms=timestamp_ms)
         self._transaction.punctuated = True
         punctuator(timestamp_ms)
-        if context.failure is not None:
-            raise context.failure
+        if context._failure is not None:
+            raise context._failure
         self._counters.punctuate_total += 1
 
     def _keep_time(self) -> None:
         """Call the punctuators that are due by wall clock, and commit if the interval is over."""
         context, timing = self._context, self._timing
         if timing.now_ns() >= timing.punctuation.wall_due_ns:
-            context.active = True
-            context.written.num_bytes = 0
+            context._active = True
+            context._written.num_bytes = 0
             try:
                 timing.punctuation.fire_wall(self._punctuate)
             except BaseException as error:
                 self._transaction.roll_back(error)
                 raise
             finally:
-                context.active = False
-            self._memory.bytes_at_most += context.written.num_bytes
-            self._stores.log_room -= context.written.num_bytes
-            self._memory.check(self._resources, context.written.num_bytes)
+                context._active = False
+            self._memory.bytes_at_most += context._written.num_bytes
+            self._stores.log_room -= context._written.num_bytes
+            self._memory.check(self._resources, context._written.num_bytes)
             self._keep_to_replay_bound()
-            if context.commit_requested:
+            if context._commit_requested:
                 self._commit_early(EarlyCommitCause.REQUESTED)
         if timing.interval.is_up():
             self.commit()
@@ -346,7 +346,7 @@ class StreamTask:
         if max_records is not None and not (type(max_records) is int and max_records >= 0):
             raise ValueError(f"max_records is 0 or more, or None, not {max_records!r}")
         check_seconds("wait_s", wait_s)
-        if self._context.active:
+        if self._context._active:
             raise still_processing(self.task_id, "run")
         return self._input_loop.run(
             max_records, int(wait_s * 1_000_000_000), self._settings.task_timeout_s, commit=commit
@@ -413,7 +413,7 @@ class StreamTask:
         ``input_offsets`` returns where to continue; ProducerFencedError if another instance owns the task now, and this
         one has closed; ChangelogError; a store's error if the store can't continue: close the task and open it again.
         """
-        if self._context.active:
+        if self._context._active:
             raise still_processing(self.task_id, "commit")
         if not self._lifecycle.ready:
             self._transaction.resume()
@@ -465,7 +465,7 @@ class StreamTask:
         A task that has failed is never closed cleanly; nor is a task that its own function closes. May be called more
         than once. Raises the first error, after everything is closed.
         """
-        clean = clean and self._lifecycle.commits_on_close and not self._context.active
+        clean = clean and self._lifecycle.commits_on_close and not self._context._active
         try:
             if clean:
                 self.commit()
@@ -477,7 +477,7 @@ class StreamTask:
 
     def _check_may_open(self) -> None:
         self._lifecycle.check(Call.OPEN)
-        if self._context.active:
+        if self._context._active:
             # Its function has closed it, and the current record would count as processed without its writes.
             raise still_processing(self.task_id, "be opened again")
 

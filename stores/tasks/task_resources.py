@@ -36,7 +36,7 @@ class TaskResources(BudgetedTask):
         return transaction.stores.uncommitted_memory_bytes() if transaction.lifecycle.ready else 0
 
     def commit_early(self, cause: EarlyCommitCause) -> None:
-        if not self._transaction.context.active:
+        if not self._transaction.context._active:
             self._commit(cause)
 
     def commit_beside(self, cause: EarlyCommitCause) -> None:

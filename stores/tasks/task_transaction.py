@@ -120,14 +120,14 @@ class TaskTransaction:
             self._open_own_producer()
 
     def _open_own_producer(self) -> None:
-        self.context.producer = self.changelog.producer(self.transactional_id if self._exactly_once else None)
+        self.context._producer = self.changelog.producer(self.transactional_id if self._exactly_once else None)
 
     def close_producer(self) -> None:
         """Release the producer, without a commit. Raises: as ``Producer.close``."""
         if self._shared is not None:
             self._shared.leave(self)
         elif hasattr(self.context, "producer"):
-            self.context.producer.close()
+            self.context._producer.close()
 
     def begin(self) -> None:
         """Begin at the last commit of the changelog: input offsets, stream time and schedules. Then the task runs."""
@@ -154,9 +154,9 @@ class TaskTransaction:
         if self._shared is not None:
             self._shared.begin(self)
         elif self._exactly_once:
-            self.context.producer.begin()
-        self.context.commit_requested = False
-        self.context.failure = None
+            self.context._producer.begin()
+        self.context._commit_requested = False
+        self.context._failure = None
         self.processed, self.punctuated, self.moved = 0, False, False
         self.timing.begin_interval()
 
@@ -170,7 +170,7 @@ class TaskTransaction:
         if self._shared is not None:
             self._shared.commit(self)
             return
-        producer = self.context.producer
+        producer = self.context._producer
         try:
             self.prepare()
             offsets = producer.commit() if self._exactly_once else producer.flush()
@@ -182,9 +182,9 @@ class TaskTransaction:
     def prepare(self) -> None:
         """Send all that belongs to the transaction. Under exactly once, its input offsets are in it, too."""
         context = self.context
-        context.active = True
+        context._active = True
         self.stores.before_commit()
-        context.active = False
+        context._active = False
         self.stores.finish_logs()
         reach(BEFORE_LOG_COMMIT)
         if self._exactly_once:
@@ -219,12 +219,12 @@ class TaskTransaction:
     def _send_offsets(self) -> None:
         # At least once these are two commits, in this order: after a crash a punctuator may run twice, but is never
         # skipped.
-        self.context.producer.send_offsets(self.group, self.next_offsets)
+        self.context._producer.send_offsets(self.group, self.next_offsets)
         stream_time = self.timing.stream_time
         times = stream_time.uncommitted()
         if times:
-            self.context.producer.send_offsets(stream_time.group, times)
-        self.stores.send_stream_times(self.context.producer)
+            self.context._producer.send_offsets(stream_time.group, times)
+        self.stores.send_stream_times(self.context._producer)
 
     def roll_back(self, error: BaseException, *, in_doubt: bool = False) -> None:
         """Roll back to the last commit after ``error``. ``in_doubt``: the changelog may have taken one more commit.
@@ -234,14 +234,14 @@ class TaskTransaction:
         if self._shared is None or not self.lifecycle.allows(TaskEvent.ROLL_BACK):
             self.return_to_commit(error, in_doubt=in_doubt)
         else:
-            self.context.active = False
+            self.context._active = False
             self._shared.roll_back(error, self)
 
     def return_to_commit(
         self, error: BaseException, *, in_doubt: bool = False, end_error: BaseException | None = None
     ) -> None:
         """Roll back this task alone. ``end_error`` is that of ending a shared transaction in the changelog before."""
-        self.context.active = False
+        self.context._active = False
         if not self.lifecycle.allows(TaskEvent.ROLL_BACK):
             return  # The function itself has closed the task, or has called a commit that failed.
         self.lifecycle.roll_back()
@@ -291,7 +291,7 @@ class TaskTransaction:
             # Opening a producer with the same ID decides it. The restore then writes what the changelog has.
             self._open_own_producer()
         else:
-            self.context.producer.abort()
+            self.context._producer.abort()
 
     def resume(self) -> None:
         """Try a pending rollback again; then raise the error of the task's state unless it is running."""
@@ -345,7 +345,7 @@ class ThreadTransaction:
             self._producer = self._changelog.shared_producer(self._id, self._timeout_s)
         self._producer.join(part.transactional_id, part.group, part.inputs, part.stores.partitions)
         self._parts[part.transactional_id] = part
-        part.context.producer = self._producer.of(part.transactional_id)
+        part.context._producer = self._producer.of(part.transactional_id)
 
     def leave(self, part: TaskTransaction) -> None:
         """Remove a task that is closed. If it has records that are not committed, all tasks roll back.
@@ -355,7 +355,7 @@ class ThreadTransaction:
         is_member = self._parts.get(part.transactional_id) is part
         if is_member:
             del self._parts[part.transactional_id]
-            uncommitted = part.in_log and (part.context.active or not part.is_empty)
+            uncommitted = part.in_log and (part.context._active or not part.is_empty)
             if uncommitted and not self._rolling_back and self._unsettled is None:
                 reason = f"task {part.task_id} was closed without a commit"
                 self.roll_back(TransactionAbortedError(f"the transaction is rolled back: {reason}"), None)
@@ -385,7 +385,7 @@ class ThreadTransaction:
         """
         parts = [part for part in self._parts.values() if part.is_running and not part.is_empty]
         for part in self._parts.values():
-            if part.context.active:
+            if part.context._active:
                 raise still_processing(part.task_id, "commit")
         if not parts:
             return
@@ -460,7 +460,7 @@ class ThreadTransaction:
         self._unsettled = None
         for transactional_id, part in self._parts.items():
             part.in_log = False
-            part.context.producer = self._producer.of(transactional_id)
+            part.context._producer = self._producer.of(transactional_id)
 
     def _is_fenced(self, part: TaskTransaction, error: BaseException) -> bool:
         assert isinstance(error, ProducerFencedError)

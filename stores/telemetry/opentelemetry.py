@@ -18,6 +18,8 @@ try:
 except ImportError as error:
     raise ImportError(f"OpenTelemetry's API is missing: {advice('opentelemetry')}") from error
 
+__all__ = ["export_metrics"]
+
 
 def export_metrics(registry: MetricsRegistry, meter_provider: MeterProvider | None = None) -> None:
     """Let OpenTelemetry collect what ``registry`` watches, now and later; once for each provider.

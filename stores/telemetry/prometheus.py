@@ -25,6 +25,8 @@ try:
 except ImportError as error:
     raise ImportError(f"prometheus-client is missing: {advice('prometheus')}") from error
 
+__all__ = ["CONTENT_TYPE", "PORT", "PrometheusCollector", "PrometheusEndpoint", "exposition", "metric_name"]
+
 _KINDS = {MetricKind.TOTAL: "counter", MetricKind.HISTOGRAM: "histogram"}
 PORT = 9464
 """As OpenTelemetry's exporters have it."""

@@ -7,11 +7,34 @@ from typing import Any
 
 import pytest
 
-from stores import ConfigError, Durability, IsolationLevel, KeyValueStore, PositionBound, open_store
+from stores import (
+    ConfigError,
+    Durability,
+    IsolationLevel,
+    KeyValueStore,
+    PositionBound,
+    TopicPartition,
+    open_store,
+)
 from stores.changelog import MemoryChangelog, SqliteChangelog
 from stores.interface import KeyValueSnapshot, KeyValueView
-from stores.records import BYTES, FLOAT64, INT64, JSON, STR, KeyValue
-from stores.tasks import MemoryBudget, ProcessingGuarantee, StoreConfig, StreamTask, TaskContext
+from stores.records import (
+    BYTES,
+    FLOAT64,
+    INT64,
+    JSON,
+    STR,
+    KeyValue,
+    RecordKind,
+    Session,
+    TimestampedKeyValue,
+    Window,
+)
+from stores.tasks import MemoryBudget, ProcessingGuarantee, StoreConfig, StreamTask, TaskContext, TaskId
+
+LOOKUPS = "all approximate_num_entries get get_many prefix_scan range reverse_all reverse_prefix_scan reverse_range"
+OF_EVERY_STORE = "close commit committed_offset is_open kind late_total metrics name position read_only rollback store"
+OF_EVERY_VIEW = "close isolation_level position snapshot"
 
 
 @pytest.mark.parametrize(
@@ -39,6 +62,54 @@ from stores.tasks import MemoryBudget, ProcessingGuarantee, StoreConfig, StreamT
 )
 def test_a_public_class_has_only_public_methods(kind: type, names: str) -> None:
     assert sorted(name for name in dir(kind) if not name.startswith("_")) == names.split()
+
+
+def test_a_context_shows_a_function_what_is_meant_for_it_alone(tmp_path: Path) -> None:
+    """Its own attributes included, which only an object has."""
+    contexts: list[TaskContext] = []
+    with MemoryChangelog() as log:
+        log.create_topic("input")
+        with StreamTask(
+            "app",
+            TaskId(0, 0),
+            state_dir=tmp_path,
+            changelog=log,
+            stores=["s"],
+            process=lambda record, context: None,
+            inputs=[TopicPartition("input", 0)],
+            init=contexts.append,
+        ):
+            assert _names_of(contexts[0]) == (
+                "commit forward global_store offset partition record schedule store stream_time_ms task_id timestamp_ms"
+            )
+
+
+@pytest.mark.parametrize(
+    ("kind", "names", "writes"),
+    [
+        (KeyValue(STR, INT64), LOOKUPS, "delete delete_range put put_all put_if_absent update"),
+        (TimestampedKeyValue(STR, INT64), LOOKUPS, "delete delete_range put put_all put_if_absent update"),
+        (
+            Window(STR, INT64, 1, 2),
+            "all backward_all backward_fetch backward_fetch_all backward_fetch_range fetch fetch_all fetch_one "
+            "fetch_range",
+            "put update",
+        ),
+        (
+            Session(STR, INT64, 2),
+            "backward_fetch backward_fetch_range backward_find_sessions backward_find_sessions_range fetch fetch_range "
+            "fetch_session find_sessions find_sessions_range",
+            "merge put remove",
+        ),
+    ],
+)
+def test_a_typed_store_shows_its_reads_and_writes_and_what_all_have(
+    tmp_path: Path, kind: RecordKind, names: str, writes: str
+) -> None:
+    with kind.over(open_store("memory", tmp_path / "s")) as store:
+        assert _names_of(store) == " ".join(sorted(f"{names} {writes} {OF_EVERY_STORE}".split()))
+        more = "plain" if kind.kind == "timestamped-key-value" else ""
+        assert _names_of(store.read_only()) == " ".join(sorted(f"{names} {more} {OF_EVERY_VIEW}".split()))
 
 
 @pytest.mark.parametrize("text", ["disk", "DISK", "Disk"])
@@ -112,6 +183,10 @@ def test_a_store_has_the_names_of_the_interface_and_no_others(tmp_path: Path, ba
             assert _public_names(type(snapshot)) == _public_names(KeyValueSnapshot)
         for view in (store.read_only(), store.read_only(bound=PositionBound())):
             assert _public_names(type(view)) == _public_names(KeyValueView)
+
+
+def _names_of(shown: object) -> str:
+    return " ".join(sorted(name for name in dir(shown) if not name.startswith("_")))
 
 
 def _public_names(kind: type) -> set[str]:

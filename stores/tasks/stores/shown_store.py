@@ -34,14 +34,14 @@ class RecordWrites:
         self._context = context
 
     def __enter__(self) -> None:
-        if not self._context.active:
+        if not self._context._active:
             raise not_processing(self._context.task_id)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if error is not None and not isinstance(error, _REFUSED):
-            self._context.failure = error
+            self._context._failure = error
 
 
 class ChangeloggingStore(LoggedStore):
@@ -64,10 +64,10 @@ class ChangeloggingStore(LoggedStore):
         self._context = context
         self._staging = RecordWrites(context)
         # Writes to a store that is not transactional must not cause an early commit (KIP-892).
-        self._written = context.written if inner.transactional else WrittenBytes()
-        self._log = log if context.undo is None else HeldLog(log, context.undo)
+        self._written = context._written if inner.transactional else WrittenBytes()
+        self._log = log if context._undo is None else HeldLog(log, context._undo)
         self._entry_bytes = PAIR_MEMORY_BYTES + log.entry_bytes
-        self._undo = None if context.undo is None else StoreUndo(inner, context.undo, self._written)
+        self._undo = None if context._undo is None else StoreUndo(inner, context._undo, self._written)
         self.follow(inner)
 
     def follow(self, inner: KeyValueStore) -> None:
@@ -80,7 +80,7 @@ class ChangeloggingStore(LoggedStore):
 
     def put(self, key: bytes, value: bytes | None) -> None:
         context = self._context
-        if not context.active:
+        if not context._active:
             raise not_processing(context.task_id)
         # Log after staging: a write that the store refuses is not logged. A write that is staged but not logged must
         # never be committed, even if the user's function catches the error.
@@ -89,12 +89,12 @@ class ChangeloggingStore(LoggedStore):
         except _REFUSED:
             raise
         except BaseException as error:
-            context.failure = error
+            context._failure = error
             raise
         try:
             self._log.send(key, value, context.record.timestamp_ms)
         except BaseException as error:
-            context.failure = error
+            context._failure = error
             raise
         self._written.num_bytes += self._entry_bytes + (len(key) if value is None else len(key) + len(value))
 
@@ -106,7 +106,7 @@ class ChangeloggingStore(LoggedStore):
                 log.send(key, value, timestamp_ms)
                 self._written.num_bytes += self._entry_bytes + (len(key) if value is None else len(key) + len(value))
         except BaseException as error:
-            context.failure = error
+            context._failure = error
             raise
 
     def delete_range(self, start: bytes | None, end: bytes | None) -> None:
@@ -146,7 +146,7 @@ class ChangeloggingStaging(RecordStaging):
         try:
             store._log.send(log_key, log_value, context.record.timestamp_ms if timestamp_ms is None else timestamp_ms)
         except BaseException as error:
-            context.failure = error
+            context._failure = error
             raise
         store._written.num_bytes += store._entry_bytes + (len(key) if kept is None else len(key) + len(kept))
 
@@ -167,7 +167,7 @@ class ChangeloggingStaging(RecordStaging):
                     entry_bytes = store._entry_bytes
                 store._written.num_bytes += entry_bytes + (len(key) if value is None else len(key) + len(value))
         except BaseException as error:
-            context.failure = error
+            context._failure = error
             raise
 
     def delete_range(self, start: bytes | None, end: bytes | None, *, logged: bool = True) -> None:
@@ -181,7 +181,7 @@ class ChangeloggingStaging(RecordStaging):
 
     @property
     def may_stage(self) -> bool:
-        return self._context.active
+        return self._context._active
 
     @property
     def timestamp_ms(self) -> int:
@@ -255,4 +255,4 @@ class ShownStore:
     def before_commit(self) -> None:
         """Let a typed store make a bounded step of expiry."""
         if self._typed is not None:
-            self._typed.before_commit()
+            self._typed._before_commit()

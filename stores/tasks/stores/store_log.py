@@ -33,7 +33,7 @@ class StoreLog:
 
     def send(self, key: bytes, value: bytes | None, timestamp_ms: int) -> None:
         """Log one write. Raises: as ``Producer.send``."""
-        self._context.producer.send(self._partition, key, value, timestamp_ms, self._headers)
+        self._context._producer.send(self._partition, key, value, timestamp_ms, self._headers)
         self.sent_bytes += len(key) if value is None else len(key) + len(value)
 
     def memory_bytes(self) -> int:
@@ -98,7 +98,7 @@ class CoalescingLog(StoreLog):
     def finish(self) -> None:
         buffered = self._buffered
         if buffered:
-            producer = self._context.producer
+            producer = self._context._producer
             if self._headers:
                 for key, value, timestamp_ms in buffered.values():
                     producer.send(self._partition, key, value, timestamp_ms, self._headers)

@@ -222,7 +222,7 @@ def test_a_removal_by_a_commit_is_part_of_that_commit(times: Times | None) -> No
     times.commit()
     times.put("b", "two", 100)
     times.put("c", "three", 100)
-    times.before_commit()
+    times._before_commit()
     assert times.store.get(b"a") is None
     times.rollback()
     assert times.get("a") == ("one", 0)

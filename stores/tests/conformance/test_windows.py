@@ -235,7 +235,7 @@ def test_a_rollback_brings_back_what_had_expired(windows: Store) -> None:
     windows.commit()
     for _ in range(2):
         windows.put(b"k", b"v", 1000)
-        windows.before_commit()
+        windows._before_commit()
         assert list(windows.store.range(None, b"\0" * 7 + b"\1")) == []
         assert [start for start, _ in windows.fetch(b"k", 0, 2000)] == [1000]
         windows.rollback()

@@ -130,7 +130,7 @@ def test_records_that_a_zombie_sends_do_not_hide_the_commits_of_its_successor(tm
         begun(zombie)
         with SharingWorker(tmp_path, broker.address, "successor") as successor:
             successor.open_all()
-            producer = zombie.tasks[0]._context.producer
+            producer = zombie.tasks[0]._context._producer
             assert isinstance(producer, KafkaProducer)
             producer._append(ends=False)
             while not written(successor, CHANGELOG):

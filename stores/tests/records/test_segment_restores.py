@@ -35,7 +35,7 @@ def test_a_restore_makes_the_same_of_the_changelog(
             windows.put("k", number, start, number)
             windows.put("\0", number, start)
         windows.put("k", None, 33)
-        windows.before_commit()
+        windows._before_commit()
         store.commit()
         expected, late = list(windows.all()), windows.late_total
     assert late == 2
@@ -137,7 +137,7 @@ def test_what_is_dropped_is_not_dropped_again(opened: Opened) -> None:
         windows.put("k", 1, 5)
         windows.put("k", 1, 100)
         windows.commit()
-        windows.before_commit()
+        windows._before_commit()
         assert windows.store.approximate_num_uncommitted_bytes() == 0
 
 

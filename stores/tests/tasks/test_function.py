@@ -135,7 +135,7 @@ def test_a_function_that_commits_or_runs_its_own_task_is_refused_and_nothing_cha
         for call in (task.commit, task.run, lambda: task.run(0), lambda: task.process(INPUT, following)):
             with pytest.raises(StoreError):
                 call()
-            assert (context.partition, context.record, context.active) == (INPUT, record, True)
+            assert (context.partition, context.record, context._active) == (INPUT, record, True)
         committed.append(dict(log.committed_offsets("app")))
         store.put(b"whole", b"%d" % record.offset)
         if record.offset == 1:
@@ -248,7 +248,7 @@ def test_a_write_that_could_not_be_logged_is_never_committed_even_if_the_functio
         def refuse(*_: object) -> None:
             raise ChangelogError("no space")
 
-        monkeypatch.setattr(context.producer, "send", refuse)
+        monkeypatch.setattr(context._producer, "send", refuse)
         with pytest.raises(ChangelogError):
             context.store("s").put(b"k", b"v")
 

@@ -342,7 +342,7 @@ def test_at_least_once_the_offsets_are_committed_before_the_stream_time(
     feed_times(log, [3])
     task = single(tmp_path, log, ignore, guarantee=AT_LEAST_ONCE)
     task.open()
-    producer = task._context.producer
+    producer = task._context._producer
     send, groups = producer.send_offsets, []
 
     def send_offsets(group: str, offsets: Any) -> None:

@@ -118,13 +118,13 @@ def begun() -> Begun:
 def test_a_commit_goes_to_the_changelog_first_and_then_to_the_stores(
     begun: Begun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    commit = begun.context.producer.commit
+    commit = begun.context._producer.commit
 
     def noted() -> Mapping[TopicPartition, int]:
         begun.stores.calls.append("LOG")
         return commit()
 
-    monkeypatch.setattr(begun.context.producer, "commit", noted)
+    monkeypatch.setattr(begun.context._producer, "commit", noted)
     begun.transaction.commit()
     assert begun.stores.calls == [*COMMITTED[:3], "LOG", *COMMITTED[3:], *AFTERWARDS]
     assert begun.log.committed_offsets("app") == {INPUT: 1}
@@ -149,14 +149,14 @@ def test_an_error_before_the_changelogs_commit_is_rolled_back(begun: Begun, step
 def test_a_changelog_whose_commit_is_in_doubt_decides_what_is_committed(
     begun: Begun, took: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    commit = begun.context.producer.commit
+    commit = begun.context._producer.commit
 
     def doubtful() -> None:
         if took:
             commit()
         raise ChangelogError("the connection broke")
 
-    monkeypatch.setattr(begun.context.producer, "commit", doubtful)
+    monkeypatch.setattr(begun.context._producer, "commit", doubtful)
     with pytest.raises(ChangelogError):
         begun.transaction.commit()
     assert begun.state() is TaskState.RUNNING
@@ -218,7 +218,7 @@ def test_a_producer_that_cannot_abort_leaves_no_staged_writes_to_readers(
     def fail(*_: object) -> None:
         raise failure
 
-    monkeypatch.setattr(begun.context.producer, "abort", fail)
+    monkeypatch.setattr(begun.context._producer, "abort", fail)
     begun.transaction.roll_back(ValueError("of the function"))
     assert begun.stores.calls == ["rollback"]
     assert begun.state() in (TaskState.FAILED, TaskState.FENCED)
@@ -235,9 +235,9 @@ def test_a_fenced_task_shows_no_staged_writes_and_closes_itself(
     if when == "before":
         begun.stores.errors["finish_logs"] = [ProducerFencedError("a newer one")]
     elif when == "commit":
-        monkeypatch.setattr(begun.context.producer, "commit", fenced)
+        monkeypatch.setattr(begun.context._producer, "commit", fenced)
     else:
-        monkeypatch.setattr(begun.context.producer, "abort", fenced)
+        monkeypatch.setattr(begun.context._producer, "abort", fenced)
         run = lambda: begun.transaction.roll_back(ValueError("of the function"))  # noqa: E731
     if when == "rollback":
         run()
@@ -258,7 +258,7 @@ def test_an_error_of_closing_a_fenced_task_is_noted_on_the_first_one(
     def failing() -> None:
         raise CommitFailedError("the disk is gone")
 
-    monkeypatch.setattr(begun.context.producer, "commit", fenced)
+    monkeypatch.setattr(begun.context._producer, "commit", fenced)
     monkeypatch.setattr(begun.transaction, "_close", failing)
     with pytest.raises(ProducerFencedError) as error:
         begun.transaction.commit()

@@ -68,7 +68,7 @@ def restored(records: Iterable[tuple[bytes, bytes | None, int, Headers]], kind: 
                 kind.prepare(store)
             restore(store, log, STORE, None, {}, None, ReplayBound(-1), Conversion(store, kind, None))
             if kind is not None:
-                kind.over(store).before_commit()
+                kind.over(store)._before_commit()
             with store.all() as pairs:
                 return len(list(pairs))
 
