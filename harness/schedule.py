@@ -203,6 +203,7 @@ class BenchRun:
             else:
                 self._progress.stage("starting Spark")
                 with session() as self._spark:
+                    self._progress.say("it runs")
                     self._run(self.parts)
         except SparkFailedError as error:
             self.problems.append(str(error))

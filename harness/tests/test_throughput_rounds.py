@@ -24,6 +24,7 @@ from harness.spark import gang
 from harness.spark.gang import Gangs
 from harness.spark.runner import SparkSite
 from harness.tests.clock import Clock
+from harness.workloads.event_log import EventLog
 from stores.interface import Durability
 from stores.registry import backends
 
@@ -249,3 +250,10 @@ def test_further_rounds_have_the_cells_whose_needs_are_undecided_until_all_are_d
     needs[1] = NeedSoFar("undecided", "DISK", True)
     assert Throughput().next_round(trials, rows, AN_HOUR) == []
     assert next_of(trials, rows, math.inf).laps == (4,) * len(rows)
+
+
+@pytest.mark.parametrize(("name", "answers"), [("smoke", False), ("default", True), ("night", True)])
+def test_picks_rest_on_a_users_own_events_but_in_a_glance(name: str, answers: bool) -> None:
+    trials = Throughput().plan(Request(name, log=EventLog("events.csv", "key")))
+    assert [trial.workload for trial in trials] == ["event_log"]
+    assert bool(Throughput().next_round(trials, [], AN_HOUR)) is answers

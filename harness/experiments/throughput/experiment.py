@@ -92,9 +92,7 @@ class Throughput(Experiment[ThroughputTrial]):
         """Return the measurements of a profile, or those over a user's events."""
         grids = plan.SIZES[request.profile]
         if request.log is not None:
-            repeats = plan.EVENT_LOG_REPEATS[request.profile]
-            sizes = (100, 1_000, 10_000)
-            grids = (ThroughputGrid(EVENT_LOG, records_per_commit=sizes, repeats=repeats, work_s=plan.WORK_S),)
+            grids = (plan.EVENT_LOG_SIZES[request.profile],)
         return plan.throughput_trials([replace(grid, backends=request.backends) for grid in grids], request.seed)
 
     def next_round(
