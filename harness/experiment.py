@@ -73,7 +73,7 @@ class TrialPlacement(StrEnum):
     """The place in which the trials of an experiment run."""
 
     LOCAL = "local"
-    """One after the other in processes of this machine, before Spark starts: nothing disturbs them."""
+    """One after the other in processes of this machine. Spark, if it runs, does nothing meanwhile."""
     SPREAD = "spread"
     """As independent tasks of a Spark job, in any order."""
     GANG = "gang"
@@ -428,7 +428,7 @@ class Experiment(ABC, Generic[T]):
 
 
 class StoresAlone(Experiment[T]):
-    """Measurements of stores by themselves, before Spark starts, as one stage of a bench.
+    """Measurements of stores by themselves, as one stage of a bench.
 
     Each trial is one process of ``program``, unless ``run`` does otherwise.
     """
