@@ -86,8 +86,8 @@ def interval(repeats: Sequence[float]) -> Interval | None:
     count = len(repeats)
     if count < REPEATS_MIN:
         return None
-    ordered, place = sorted(repeats), rank(count)
-    return Interval(ordered[place - 1], median(ordered), ordered[count - place], coverage(count, place))
+    ordered, rank = sorted(repeats), _rank(count)
+    return Interval(ordered[rank - 1], median(ordered), ordered[count - rank], coverage(count, rank))
 
 
 _STUDENT_T = {3: 4.303, 4: 3.182}
@@ -109,12 +109,8 @@ def ratio_ends(repeats: Sequence[float]) -> Interval | None:
     return Interval(exp(mean(logs) - half), median(repeats), exp(mean(logs) + half), CONFIDENCE)
 
 
-def rank(count: int, confidence: float = CONFIDENCE) -> int:
-    """Return the highest k whose interval, from the k-th lowest to the k-th highest of ``count``, has ``confidence``.
-
-    It is 1 if none has it.
-    """
-    return max([k for k in range(1, count // 2 + 1) if coverage(count, k) >= confidence], default=1)
+def _rank(count: int) -> int:
+    return max([k for k in range(1, count // 2 + 1) if coverage(count, k) >= CONFIDENCE], default=1)
 
 
 def ratio_interval(

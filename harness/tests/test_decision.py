@@ -39,8 +39,8 @@ def test_a_few_rounds_decide_a_difference_of_three_times(rounds: int) -> None:
 def test_one_round_decides_nothing() -> None:
     rivals = measured({"fast": 300.0, "slow": 100.0}, 1, 0.1)
     assert not decided(rivals).is_decided
-    assert not decide({"alone": {0: 1.0}}, Deviations(()), more_is_better=True).is_decided
-    assert decide({"alone": {0: 1.0, 1: 2.0}}, Deviations(()), more_is_better=True) == Ranking("alone", 2)
+    assert not decide({"alone": {0: 1.0}}, Deviations((), 0), more_is_better=True).is_decided
+    assert decide({"alone": {0: 1.0, 1: 2.0}}, Deviations((), 0), more_is_better=True) == Ranking("alone", 2)
 
 
 def test_rivals_within_a_tenth_are_as_good_when_rounds_are_alike() -> None:
@@ -51,7 +51,7 @@ def test_rivals_within_a_tenth_are_as_good_when_rounds_are_alike() -> None:
 def test_a_rival_that_may_be_a_tenth_better_is_open_and_one_that_may_only_be_worse_is_unclear() -> None:
     rivals = measured({"best": 101.0, "rival": 100.0, "slow": 30.0}, 3, 0.2)
     assert decided(rivals) == Ranking("best", 3, open=("rival",))
-    deviations = Deviations([0.01] * 50)
+    deviations = Deviations([0.01] * 50, 50)
     rivals = {"best": {0: 100.0, 1: 100.0}, "rival": {0: 93.0, 1: 93.0}}
     assert decide(rivals, deviations, more_is_better=True) == Ranking("best", 2, ties=("rival",))
     rivals = {"best": {0: 100.0, 1: 100.0}, "rival": {0: 88.0, 1: 101.0}}
@@ -62,13 +62,13 @@ def test_the_first_that_is_decided_is_the_best_one() -> None:
     """Medians of different rounds are not those of the rounds that rivals share: these decide."""
     best = dict.fromkeys(range(6), 100.0)
     once_lucky = {0: 60.0, 1: 60.0, 7: 110.0, 8: 110.0, 9: 110.0}
-    decision = decide({"once lucky": once_lucky, "best": best}, Deviations([0.01] * 20), more_is_better=True)
+    decision = decide({"once lucky": once_lucky, "best": best}, Deviations([0.01] * 20, 20), more_is_better=True)
     assert decision == Ranking("best", 6)
 
 
 def test_from_eleven_rounds_on_the_rounds_of_a_pair_decide_alone() -> None:
     rivals = measured({"best": 103.0, "rival": 100.0}, 11, 0.01)
-    disturbed = Deviations([2.0] * 50)
+    disturbed = Deviations([2.0] * 50, 50)
     assert decide(rivals, disturbed, more_is_better=True) == Ranking("best", 11, ties=("rival",))
     fewer = {name: {number: values[number] for number in range(7)} for name, values in rivals.items()}
     assert not decide(fewer, disturbed, more_is_better=True).is_decided
@@ -76,7 +76,7 @@ def test_from_eleven_rounds_on_the_rounds_of_a_pair_decide_alone() -> None:
 
 def test_a_rival_without_a_common_round_is_open() -> None:
     rivals = {"best": {0: 100.0, 1: 100.0}, "stranger": {2: 10.0, 3: 10.0}}
-    assert decide(rivals, Deviations([0.01]), more_is_better=True) == Ranking("best", 2, open=("stranger",))
+    assert decide(rivals, Deviations([0.01], 20), more_is_better=True) == Ranking("best", 2, open=("stranger",))
 
 
 def figures_by(rows: list[dict[str, Any]]) -> list[Figure]:
