@@ -55,12 +55,13 @@ def temporary_folder(kind: str, within: Path | None = None) -> Iterator[Path]:
     lock = hold(folder)
     try:
         yield folder
+    except KeyboardInterrupt:
+        # Spark, which ends later, may still write there, and makes the folder again for that.
+        atexit.register(shutil.rmtree, folder, ignore_errors=True)
+        raise
     finally:
         os.close(lock)
         shutil.rmtree(folder, ignore_errors=True)
-        if folder.exists():
-            # After an interruption tasks of Spark may still write there. None does when this process ends.
-            atexit.register(shutil.rmtree, folder, ignore_errors=True)
 
 
 def hold(folder: Path) -> int:

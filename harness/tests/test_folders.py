@@ -65,3 +65,20 @@ def test_what_only_looks_like_such_a_folder_stays(place: Path) -> None:
     with temporary_folder("test"):
         pass
     assert sorted(place.rglob("*")) == before
+
+
+def test_a_folder_that_is_made_again_after_an_interruption_is_gone_when_the_process_ends(tmp_path: Path) -> None:
+    """As Spark does it, which still writes when the block has ended."""
+    code = f"""
+from pathlib import Path
+from harness.folders import temporary_folder
+try:
+    with temporary_folder("test", Path({str(tmp_path)!r})) as folder:
+        raise KeyboardInterrupt
+except KeyboardInterrupt:
+    (folder / "yield").mkdir(parents=True)
+    print(folder.name)
+"""
+    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    assert done.stdout.startswith(PREFIX)
+    assert list(tmp_path.iterdir()) == []
