@@ -13,7 +13,7 @@ from urllib.request import Request, urlopen
 import pytest
 
 from stores.tests.worker.counting_app import app
-from stores.tests.worker.places import EmbeddedPlace
+from stores.tests.worker.places import EmbeddedPlace, Place
 from stores.tests.worker.worker_process import WorkerProcess
 from stores.tests.worker.worker_thread import running
 from stores.worker import Worker
@@ -61,10 +61,9 @@ def test_the_answer_to_a_probe_is_that_of_the_state(state: WorkerState, live: st
     assert asked("/stores", state) == ("", [b"another path"])
 
 
-def test_a_worker_starts_runs_and_ends(tmp_path: Path) -> None:
-    place = EmbeddedPlace(tmp_path)
+def test_a_worker_starts_runs_and_ends(place: Place) -> None:
     place.feed(WORDS)
-    states = [Worker(app, {**place.properties(), "state.dir": str(tmp_path)}).status().state]
+    states = [Worker(app, {**place.properties(), "state.dir": str(place.folder)}).status().state]
     with running(place, {}) as worker:
         states.append(worker.status().state)
         worker.stop()
