@@ -75,6 +75,19 @@ def test_recordings_of_other_seeds_have_the_same_classes(fault: str, server: For
     assert names[0] == names[1]
 
 
+def test_a_second_operation_of_a_call_site_within_a_commit_is_a_class_of_its_own(server: ForkServer) -> None:
+    names = recorded("sqlite-native", "DISK", 1, server).of_operations(Resolution.SITE)
+    again = {name for name in names if name.endswith(", again")}
+    assert again
+    assert all(name.startswith("commit: ") and name.removesuffix(", again") in names for name in again)
+
+
+def test_pending_changes_of_other_kinds_than_writes_are_apart(server: ForkServer) -> None:
+    names = recorded("sqlite-native", "DISK", 1, server).of_positions(Resolution.SITE)
+    assert any("truncate of " in name or "allocate of " in name for name in names)
+    assert any("pending" in name and " of " not in name for name in names)
+
+
 def test_coarser_resolutions_have_fewer_classes(server: ForkServer) -> None:
     points = recorded("sqlite-native", "DISK", 1, server)
     for of in (points.of_operations, points.of_positions):

@@ -55,7 +55,27 @@ class PointClasses:
     def of_operations(self, resolution: Resolution) -> list[str]:
         """Return the class of each counted operation."""
         pairs = zip(numbered(self.recording), self._steps, strict=True)
-        return [_of_operation(operation, step, resolution) for operation, step in pairs]
+        names = [_of_operation(operation, step, resolution) for operation, step in pairs]
+        return names if resolution is not Resolution.SITE else self._with_repeats(names)
+
+    def _with_repeats(self, names: Sequence[str]) -> list[str]:
+        """Return the classes, with one more for operations that are not the first of their class in a commit.
+
+        A defect may show between two operations of one call site.
+        """
+        repeated: list[str] = []
+        met: set[str] = set()
+        for place, (name, step) in enumerate(zip(names, self._steps, strict=True)):
+            if place in self._begins:
+                met.clear()
+            repeated.append(f"{name}, again" if step == _COMMIT and name in met else name)
+            met.add(name)
+        return repeated
+
+    @cached_property
+    def _begins(self) -> set[int]:
+        """The first operations of commits."""
+        return {each.index for each in self.recording if each.text.startswith("attempt")}
 
     def of_positions(self, resolution: Resolution) -> list[str]:
         """Return the class of each position at which power may be lost, with the last one."""
@@ -91,9 +111,13 @@ def _of_operation(operation: IoOperation, step: str, resolution: Resolution) -> 
 
 def _pending_on(disk: Disk, roles: Mapping[int, str]) -> tuple[frozenset[str], bool]:
     changes = disk.pending()
-    files = {change.file for change in changes if not isinstance(change, NameChange)}
+    data = {(change.file, change.operation.kind) for change in changes if not isinstance(change, NameChange)}
     names = any(isinstance(change, NameChange) for change in changes)
-    return frozenset(roles.get(file, "") for file in files), names
+    return frozenset(_of_data(roles.get(file, ""), kind) for file, kind in data), names
+
+
+def _of_data(name: str, kind: Kind) -> str:
+    return name if kind is Kind.WRITE else f"{kind} of {name}"
 
 
 def _of_position(step: str, files: frozenset[str], names: bool, resolution: Resolution) -> str:
