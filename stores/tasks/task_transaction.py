@@ -126,7 +126,7 @@ class TaskTransaction:
         """Release the producer, without a commit. Raises: as ``Producer.close``."""
         if self._shared is not None:
             self._shared.leave(self)
-        elif hasattr(self.context, "producer"):
+        elif hasattr(self.context, "_producer"):
             self.context._producer.close()
 
     def begin(self) -> None:

@@ -153,7 +153,7 @@ def test_a_task_id_is_written_and_read_as_two_numbers() -> None:
 
 def test_a_store_s_settings_are_a_configuration(tmp_path: Path, log: MemoryChangelog) -> None:
     with pytest.raises(TypeError):
-        single(tmp_path, log, count, stores={"s": "memory-indexed-batch"})
+        single(tmp_path, log, count, stores={"s": 1})
 
 
 def test_a_state_folder_that_can_t_be_made_is_reported(tmp_path: Path, log: MemoryChangelog) -> None:
