@@ -23,7 +23,7 @@ from stores.errors import ConfigError
 from stores.interface import Durability
 from stores.registry import backend_named, check_options
 
-WORK_S = 2.0
+WORK_S = 1.0
 """Seconds of work of the fastest backend in a measurement that picks rest on."""
 MEASUREMENT_S = 1.5
 """Seconds of a measurement beside its work: events are read, the store is opened again, and slower backends take longer
@@ -278,10 +278,13 @@ class Rounds:
     def next(self, open_cells: Collection[RivalCell], remaining_s: float) -> ThroughputTrial | None:
         """Return the next round, of the cells that are open or have no result yet; None if there are none.
 
-        Without an end (infinite ``remaining_s``) all planned rounds have all cells.
+        The first two rounds have all cells: as long as one of them has the short round alone, that round counts for its
+        rivals as well. Without an end (infinite ``remaining_s``) all planned rounds have all cells.
         """
         if math.isinf(remaining_s):
             return self.round(self.made) if self.made < self.planned else None
+        if self.made < _WHOLE_ROUNDS:
+            return self.round(self.made)
         unmeasured = [cell for cell in self.cells if not any(_is_of(row, cell) for row in self._rows)]
         cells = [cell for cell in self.cells if cell in unmeasured or _rival(cell) in open_cells]
         return self.round(self.made, cells) if cells else None
@@ -302,6 +305,7 @@ class Rounds:
         return math.ceil(self._trial.work_s / min(laps_s) + _WARM_UP) if laps_s and min(laps_s) > 0 else 1
 
 
+_WHOLE_ROUNDS = 2
 _WARM_UP = 0.1
 """The part of the first lap that is a warm-up, of a short log."""
 

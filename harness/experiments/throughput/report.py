@@ -148,7 +148,7 @@ def workload_order(workload: str) -> int:
 _METHOD = """\
 Spark partitions a workload's events by key and gives each partition to one task, with stores and a changelog of its
 own. Every measurement runs in a fresh process, in rounds whose order is shuffled by the seed. In the first round the
-log is processed once, in later ones again and again for at least two seconds. Rounds go on until every pick is decided,
+log is processed once, in later ones again and again for at least a second. Rounds go on until every pick is decided,
 as far as there is time. From five repeats on, medians have intervals (order statistics, 93.75 % for five). Records/s
 and the time per commit are without the time in which a task was ready to run and had no processor; *waited* is its
 share. A repeat is busy if other processes or the hypervisor took more than 10 % of the machine's CPU time. A commit is
