@@ -137,7 +137,8 @@ class Worker:
             return WorkerState.FAILED
         if self._stopped.is_set():
             return WorkerState.ENDING
-        if not self._joined or not ready:
+        # It may have its tasks before the call that joins the group returns.
+        if not (self._joined or tasks) or not ready:
             return WorkerState.STARTING
         return WorkerState.RUNNING if all(task.running for task in tasks) else WorkerState.RESTORING
 
