@@ -21,6 +21,8 @@ from harness.processes.fork_server import ForkServer
 from stores.errors import ConfigError
 
 SEED = 3
+SEEDS = {"marker-removed-early": 1}
+"""The seeds of mutants that show at another point in each run with ``SEED``, because the engine has threads."""
 
 
 def test_every_mutant_has_a_subject_and_a_fault_that_exists() -> None:
@@ -39,8 +41,7 @@ RESULTS: dict[str, set[Found]] = {
     "segments-one-by-one": {Found.TORN},
     "unsynced-marker": {Found.TORN, Found.DETECTED},
     "unsynced-marker-folder": {Found.TORN},
-    # The engine itself may refuse what was copied and not synced, which is no whole commit either.
-    "marker-removed-early": {Found.LOST, Found.TORN, Found.DETECTED},
+    "marker-removed-early": {Found.LOST, Found.TORN},
     "decided-before-record": {Found.DETECTED},
     "offsets-before-copy": {Found.TORN},
     "unsynced-spill": {Found.DETECTED},
@@ -114,12 +115,12 @@ def test_every_mutant_is_found_by_trials_that_the_default_profile_makes(mutant: 
     if mutant in SHOWN_BY:
         detection = detected_in(SHOWN_BY[mutant], mutant, subject, fork_server)
     else:
-        detection = detect(mutant, subject, SEED, fork_server=fork_server)
+        detection = detect(mutant, subject, SEEDS.get(mutant, SEED), fork_server=fork_server)
     assert detection.row is not None
     assert detection.row["result"] in RESULTS[mutant]
     assert detection.states >= 1
     asked = read_asked(detection.row["repeat"].removeprefix("python -m harness repeat iofaults ").strip("'"))
-    assert (asked.case.mutant, asked.point, asked.seed) == (mutant, detection.row["point"], SEED)
+    assert (asked.case.mutant, asked.point, asked.seed) == (mutant, detection.row["point"], SEEDS.get(mutant, SEED))
 
 
 @pytest.mark.parametrize("mutant", ["offsets-before", "offsets-after", "write-per-key", "segments-one-by-one"])

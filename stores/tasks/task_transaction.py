@@ -12,7 +12,7 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 
-from stores.changelog.interface import Changelog, SharedProducer
+from stores.changelog.interface import Changelog, Producer, SharedProducer
 from stores.errors import ChangelogTimeoutError, ProducerFencedError, TransactionAbortedError
 from stores.failpoints import Part, declare, reach
 from stores.interface import Position, TopicPartition
@@ -95,6 +95,7 @@ class TaskTransaction:
         self.stores, self.context, self.lifecycle, self.counters = stores, context, lifecycle, counters
         self.changelog, self.timing = changelog, timing
         self._exactly_once = exactly_once
+        self._own_producer: Producer | None = None
         self._make_schedules, self._close = make_schedules, close
 
     @property
@@ -120,14 +121,15 @@ class TaskTransaction:
             self._open_own_producer()
 
     def _open_own_producer(self) -> None:
-        self.context._producer = self.changelog.producer(self.transactional_id if self._exactly_once else None)
+        self._own_producer = self.changelog.producer(self.transactional_id if self._exactly_once else None)
+        self.context._producer = self._own_producer
 
     def close_producer(self) -> None:
         """Release the producer, without a commit. Raises: as ``Producer.close``."""
         if self._shared is not None:
             self._shared.leave(self)
-        elif hasattr(self.context, "_producer"):
-            self.context._producer.close()
+        elif self._own_producer is not None:
+            self._own_producer.close()
 
     def begin(self) -> None:
         """Begin at the last commit of the changelog: input offsets, stream time and schedules. Then the task runs."""
