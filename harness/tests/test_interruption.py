@@ -67,9 +67,10 @@ class Command:
         return False
 
     def has_measured(self) -> bool:
-        """Return True if a partition has finished a measurement of throughput."""
+        """Return True if every partition has finished a measurement of throughput: one has finished the next one."""
         files = self.scratch.glob("txstores-harness-throughput-*/progress")
-        return any('"figures"' in file.read_text() for file in files)
+        lines = [line for file in files for line in file.read_text().splitlines()]
+        return any('"figures"' in line and '"measurement": 1' in line for line in lines)
 
 
 @contextmanager
