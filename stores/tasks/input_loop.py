@@ -1,10 +1,16 @@
-"""The input of a task: the loop over its partitions, which also keeps its commit interval and its punctuators."""
+"""The input of a task: the loop over its partitions, which also keeps its commit interval and its punctuators.
+
+Of several inputs the earliest record is next: that with the lowest timestamp among the next ones of all inputs. So a
+task that has much to catch up with joins and counts by time as one that keeps up. An input without a record is not
+waited for. Source: KIP-353; KIP-695, ``max.task.idle.ms=0``.
+"""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from itertools import islice
+from typing import NamedTuple
 
 from stores.changelog.interface import Record
 from stores.errors import ChangelogTimeoutError, OffsetOutOfRangeError, TransactionAbortedError
@@ -18,8 +24,15 @@ _POLL_NS = 20_000_000
 _ATTEMPTS = 3
 """The number of reads of one input in a row: its first offset may be gone again before it is read."""
 _RUN_RECORDS = 10_000
-"""The most records of one read, after which the next input has its turn. A read that holds a snapshot of the changelog
-is ended before its records are processed."""
+"""The most records of one read. One that holds a snapshot of the changelog is ended before its records are
+processed."""
+
+
+class _Head(NamedTuple):
+    """The next record of an input, which was read when ``next_offset`` was to be processed."""
+
+    next_offset: int
+    record: Record
 
 
 class InputLoop:
@@ -36,7 +49,10 @@ class InputLoop:
         self._transaction = transaction
         self._process, self._commit, self._keep_time = process, commit, keep_time
         self._first = 0
-        """The input with which the next round begins."""
+        """The input that is first in the next round: of records with equal times its record comes first."""
+        self._heads: dict[TopicPartition, _Head] = {}
+        """Records that a read without a snapshot has given, and the last round did not come to. The next read begins
+        after them: a client that had to go back would drop what it has read ahead."""
 
     def run(self, max_records: int | None, wait_ns: int, timeout_s: float, *, commit: bool) -> int:
         """Process up to ``max_records`` records, and ``commit`` if asked to; return by how many the task has advanced.
@@ -80,32 +96,74 @@ class InputLoop:
                 timing.clock.sleep(max(0, min(_POLL_NS, ends_ns - now_ns, timing.due_ns - now_ns)) / 1_000_000_000)
 
     def _go_over_inputs(self, done_at_most: int) -> bool:
-        """Process some records of each input; return True if there were any."""
+        """Process some records of the inputs; return True if there were any."""
         transaction = self._transaction
-        got_on = False
         inputs, first = transaction.inputs, self._first
-        for number in (*range(first, len(inputs)), *range(first)):
-            partition = inputs[number]
-            limit = min(done_at_most - transaction.done, _RUN_RECORDS)
-            if not limit:
-                break
-            self._first = (number + 1) % len(inputs)
-            read = self._read(partition)
+        limit = min(done_at_most - transaction.done, _RUN_RECORDS)
+        got_on = False
+        if not limit:
+            return False
+        if len(inputs) == 1:
+            read = self._records(inputs[0], limit)
             try:
-                records: Iterable[Record] = islice(read, limit)
-                if transaction.changelog.reads_hold_snapshots:
-                    records = list(records)
-                    _end(read)
-                for record in records:
-                    self._process(partition, record)
+                for record in islice(read, limit):
+                    self._process(inputs[0], record)
                     got_on = True
             finally:
                 _end(read)
+            return got_on
+        self._first = (first + 1) % len(inputs)
+        earliest = self._earliest_first([*inputs[first:], *inputs[:first]], limit)
+        try:
+            for partition, record in islice(earliest, limit):
+                self._process(partition, record)
+                got_on = True
+        finally:
+            _end(earliest)
         return got_on
+
+    def _earliest_first(
+        self, inputs: Sequence[TopicPartition], limit: int
+    ) -> Generator[tuple[TopicPartition, Record], None, None]:
+        """Return the next records of all inputs, the earliest one first. Each is processed before the next is asked."""
+        next_offsets = self._transaction.next_offsets
+        reads = {partition: self._records(partition, limit) for partition in inputs}
+        heads: dict[TopicPartition, _Head] = {}
+        try:
+            for partition, read in reads.items():
+                for record in islice(read, 1):
+                    heads[partition] = _Head(next_offsets[partition], record)
+            while heads:
+                partition = min(heads, key=lambda each: heads[each].record.timestamp_ms)
+                yield partition, heads[partition].record
+                following = next(reads[partition], None)
+                if following is None:
+                    del heads[partition]
+                else:
+                    heads[partition] = _Head(next_offsets[partition], following)
+        finally:
+            for read in reads.values():
+                _end(read)
+            if not self._transaction.changelog.reads_hold_snapshots:
+                self._heads = heads
+
+    def _records(self, partition: TopicPartition, limit: int) -> Iterator[Record]:
+        """Return up to ``limit`` records of an input. A read that holds a snapshot has ended."""
+        read = self._read(partition)
+        if not self._transaction.changelog.reads_hold_snapshots:
+            return read
+        try:
+            return iter(list(islice(read, limit)))
+        finally:
+            _end(read)
 
     def _read(self, partition: TopicPartition) -> Iterator[Record]:
         """Return the records of an input from its next offset on, wherever that is after it was gone."""
         transaction = self._transaction
+        head = self._heads.pop(partition, None)
+        # After a rollback the records before it are next.
+        if head is not None and head.next_offset == transaction.next_offsets[partition]:
+            yield head.record
         for attempt in range(_ATTEMPTS):
             try:
                 yield from transaction.changelog.read(partition, transaction.next_offsets[partition])
@@ -116,7 +174,7 @@ class InputLoop:
                 transaction.move(partition)
 
 
-def _end(read: Iterator[Record]) -> None:
+def _end(read: Iterator[object]) -> None:
     """End a read now, and not when nothing refers to it any more: an error that is kept would."""
     if isinstance(read, Generator):
         read.close()

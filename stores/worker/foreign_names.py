@@ -17,7 +17,8 @@ _ANSWERS = {
         rocksdb.config.setter
     """,
     "choose the engine with store.backend": "default.dsl.store dsl.store.suppliers.class",
-    "drop it. A task takes the records of its inputs as they come, and does not wait for an input that is empty": """
+    "drop it. A task takes the earliest of the next records of its inputs, as with 0, and does not wait for an "
+    "input that is empty": """
         max.task.idle.ms buffered.records.per.partition
     """,
     "topics get the brokers' default.replication.factor: set that at the brokers, or create the topics before": """

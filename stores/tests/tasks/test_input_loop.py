@@ -10,7 +10,7 @@ import pytest
 
 from stores.changelog import MemoryChangelog, Record
 from stores.interface import TopicPartition
-from stores.tasks import TaskContext
+from stores.tasks import NO_INTERVAL, TaskContext
 from stores.tests.tasks.setup import (
     INPUT,
     Crash,
@@ -20,9 +20,26 @@ from stores.tests.tasks.setup import (
     feed,
     outputs,
     raising_at,
+    stream_task,
 )
 
 KEYS = [1, 2, 1, 3, 1]
+OTHER = TopicPartition("other", 0)
+TIMES_MS = {INPUT: [10, 30, 20, 70, 80], OTHER: [0, 40, 50, 60, 90, 100]}
+BY_TIME = [
+    (OTHER, 0),
+    (INPUT, 10),
+    (INPUT, 30),
+    (INPUT, 20),
+    (OTHER, 40),
+    (OTHER, 50),
+    (OTHER, 60),
+    (INPUT, 70),
+    (INPUT, 80),
+    (OTHER, 90),
+    (OTHER, 100),
+]
+"""The order in which both inputs are processed: the earliest of the next records of each."""
 
 
 class Reading(MemoryChangelog):
@@ -86,3 +103,102 @@ def test_a_read_ends_when_its_record_fails_even_if_the_error_is_kept(tmp_path: P
             poisoned.clear()
             assert task.run(commit=True) == len(KEYS)
         assert outputs(log) == expected_outputs(KEYS)
+
+
+class SeenTwice(Reading):
+    """A changelog that notes each record taken from a read, of all topics."""
+
+    def read(self, partition: TopicPartition, from_offset: int = 0) -> Iterator[Record]:
+        return self._noted(MemoryChangelog.read(self, partition, from_offset))
+
+
+class StreamingBoth(SeenTwice):
+    """The same without snapshots."""
+
+    reads_hold_snapshots: ClassVar[bool] = False
+
+
+def two_inputs(log: MemoryChangelog) -> None:
+    for partition, times_ms in TIMES_MS.items():
+        log.create_topic(partition.topic)
+        with log.producer() as producer:
+            producer.send_all(partition, [(b"key", b"value", time_ms) for time_ms in times_ms])
+            producer.flush()
+
+
+@pytest.mark.parametrize("slice_records", [1, 2, 3, 100])
+@pytest.mark.parametrize("kind", [SeenTwice, StreamingBoth])
+def test_the_earliest_of_the_next_records_of_all_inputs_is_processed_first(
+    tmp_path: Path, kind: type[Reading], slice_records: int
+) -> None:
+    seen: list[tuple[TopicPartition, int]] = []
+    with kind() as log:
+        two_inputs(log)
+        task = stream_task(
+            state_dir=tmp_path,
+            changelog=log,
+            stores={},
+            process=lambda record, context: seen.append((context.partition, record.timestamp_ms)),
+            inputs=[INPUT, OTHER],
+        )
+        with task:
+            while task.run(slice_records):
+                pass
+        assert seen == BY_TIME
+        assert not log.open_reads
+        if kind is StreamingBoth:
+            # The record that a slice has not come to is not read again by the next one.
+            assert len(log.taken) == len(BY_TIME)
+
+
+@pytest.mark.parametrize("failing", range(len(BY_TIME)))
+@pytest.mark.parametrize("kind", [SeenTwice, StreamingBoth])
+def test_after_a_rollback_the_records_since_the_commit_come_again_in_the_same_order(
+    tmp_path: Path, kind: type[Reading], failing: int
+) -> None:
+    seen: list[tuple[TopicPartition, int]] = []
+
+    def process(record: Record, context: TaskContext) -> None:
+        seen.append((context.partition, record.timestamp_ms))
+        if len(seen) == failing + 1:
+            raise Crash
+
+    with kind() as log:
+        two_inputs(log)
+        task = stream_task(
+            state_dir=tmp_path,
+            changelog=log,
+            stores={},
+            process=process,
+            inputs=[INPUT, OTHER],
+            commit_every_records=3,
+            commit_interval_ms=NO_INTERVAL,
+        )
+        with task:
+            with pytest.raises(Crash):
+                task.run()
+            task.run()
+        committed = failing // 3 * 3
+        assert seen == BY_TIME[: failing + 1] + BY_TIME[committed:]
+        assert not log.open_reads
+
+
+def test_inputs_with_equal_times_take_turns(tmp_path: Path) -> None:
+    seen: list[TopicPartition] = []
+    with MemoryChangelog() as log:
+        for partition in (INPUT, OTHER):
+            log.create_topic(partition.topic)
+            with log.producer() as producer:
+                producer.send_all(partition, [(b"key", b"value", -1)] * 4)
+                producer.flush()
+        task = stream_task(
+            state_dir=tmp_path,
+            changelog=log,
+            stores={},
+            process=lambda record, context: seen.append(context.partition),
+            inputs=[INPUT, OTHER],
+        )
+        with task:
+            for _ in range(4):
+                assert task.run(1) == 1
+        assert seen == [INPUT, OTHER] * 2
