@@ -26,6 +26,7 @@ MODULES = (
     "stores.telemetry",
     "stores.telemetry.opentelemetry",
     "stores.telemetry.prometheus",
+    "stores.testing",
     "stores.worker",
     "stores.metrics",
     "stores.registry",

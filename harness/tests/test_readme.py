@@ -44,7 +44,7 @@ PRINTED = {
         "b'1f'\n",
         "True\n",
     ],
-    "docs/worker.md": ["", "[]\n", ""],
+    "docs/worker.md": ["", "[]\n", "", ""],
     "docs/spark.md": ["[('be', '2'), ('not', '1'), ('or', '1'), ('to', '2')]\n", ""],
 }
 """The output of each block of Python, by document."""

@@ -40,6 +40,7 @@ LAYERS: Mapping[str, frozenset[str]] = {
         "declarations": "declarations",
         "tasks": "tasks telemetry",
         "tools": "relocate shell spark worker",
+        "tests of users": "testing",
         "commands": "__main__",
     }.items()
 }
