@@ -50,6 +50,13 @@ class SerdeMismatchError(StoreIncompatibleError):
     """
 
 
+class DeserializationError(StoreError):
+    """A record of a topic has bytes that the topic's serde can't read. The message has topic, part and offset.
+
+    Correct the serde, or choose by ``on_deserialization_error`` to leave such records out. Source: KIP-161.
+    """
+
+
 class StoreTooNewError(StoreIncompatibleError):
     """A newer release wrote the store, in a format that this one can't read. Nothing was changed.
 

@@ -10,23 +10,38 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from typing import ClassVar, NamedTuple, Protocol
+from typing import TYPE_CHECKING, ClassVar, Generic, NamedTuple, Protocol
 
 from stores.errors import ChangelogError
 from stores.failpoints import Part, declare
 from stores.interface import Closeable, TopicPartition
+
+if TYPE_CHECKING:
+    # Checkers of types know it without the package: ``Record`` alone is one of bytes.
+    from typing_extensions import TypeVar
+
+    K_co = TypeVar("K_co", covariant=True, default=bytes)
+    V_co = TypeVar("V_co", covariant=True, default=bytes)
+else:
+    from typing import TypeVar
+
+    K_co = TypeVar("K_co", covariant=True)
+    V_co = TypeVar("V_co", covariant=True)
 
 Headers = tuple[tuple[str, bytes], ...]
 IsExpired = Callable[[bytes], bool]
 """A function that returns True for a key that is older than the retention of its store."""
 
 
-class Record(NamedTuple):
-    """One committed record. ``value`` None is a tombstone; ``timestamp_ms`` is since the Unix epoch, -1 if unknown."""
+class Record(NamedTuple, Generic[K_co, V_co]):
+    """One committed record. ``value`` None is a tombstone; ``timestamp_ms`` is since the Unix epoch, -1 if unknown.
+
+    Key and value are bytes. A function gets those of a ``Topic`` as its serdes read them: ``Record[str, Order]``.
+    """
 
     offset: int
-    key: bytes | None
-    value: bytes | None
+    key: K_co | None
+    value: V_co | None
     timestamp_ms: int = -1
     headers: Headers = ()
 

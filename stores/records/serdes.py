@@ -231,14 +231,14 @@ JSON: Final = JsonSerde()
 
 
 class Codec(Generic[K, V]):
-    """A codec for the keys and values of one store.
+    """A codec for the keys and values of one store, or of a topic.
 
     Its functions are those of the serdes, or None for BYTES. If one of them raises, call the method of the same
     purpose, which raises the error for the caller.
     """
 
-    def __init__(self, store: str, key: Serde[K], value: Serde[V]) -> None:
-        self._store, self._key, self._value = store, key, value
+    def __init__(self, name: str, key: Serde[K], value: Serde[V], of: str = "store") -> None:
+        self._owner, self._key, self._value = f"{of} {name!r}", key, value
         plain_key, plain_value = isinstance(key, BytesSerde), isinstance(value, BytesSerde)
         self.serialize_key: Callable[[K], bytes] | None = None if plain_key else key.serialize
         self.serialize_value: Callable[[V], bytes] | None = None if plain_value else value.serialize
@@ -272,7 +272,7 @@ class Codec(Generic[K, V]):
         """Return the common first bytes of all keys with ``prefix``. Raises: ConfigError, TypeError, ValueError."""
         if not self._key.keeps_prefixes:
             raise ConfigError(
-                f"store {self._store!r}: the bytes of {self._key.name} keys do not begin with the bytes of a prefix: "
+                f"{self._owner}: the bytes of {self._key.name} keys do not begin with the bytes of a prefix: "
                 "use range() or another serde"
             )
         return self.encode_key(prefix)
@@ -298,7 +298,7 @@ class Codec(Generic[K, V]):
     def mismatch(self, key: bytes, part: str, serde: str) -> SerdeMismatchError:
         """Return the error for bytes that the serde can't read."""
         return SerdeMismatchError(
-            f"store {self._store!r}: the {part} under key {key!r} can't be read by serde {serde}: open the store "
+            f"{self._owner}: the {part} under key {key!r} can't be read by serde {serde}: open the store "
             "with the serde that wrote it"
         )
 
@@ -309,7 +309,7 @@ class Codec(Generic[K, V]):
         # The text of str.encode speaks of a descriptor.
         unfit = isinstance(serde, StrSerde) and not isinstance(given, str)
         reason = f"a str is expected, not {type(given).__name__}" if unfit else error
-        return kind(f"store {self._store!r}: serde {serde.name} refuses the {what}: {reason}")
+        return kind(f"{self._owner}: serde {serde.name} refuses the {what}: {reason}")
 
 
 class _MsgspecSerde(Generic[T]):

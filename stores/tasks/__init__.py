@@ -19,6 +19,7 @@ from stores.tasks.task import StreamTask
 from stores.tasks.task_transaction import ThreadTransaction
 from stores.tasks.timing import NO_INTERVAL, PunctuationType, Schedule
 from stores.tasks.topology import Subtopology, Topology
+from stores.topic import Topic
 
 __all__ = [
     "NO_INTERVAL",
@@ -46,6 +47,7 @@ __all__ = [
     "TaskId",
     "TaskSettings",
     "ThreadTransaction",
+    "Topic",
     "Topology",
     "Upgrade",
     "UpgradeMode",

@@ -26,6 +26,7 @@ from stores.tasks.settings import NOTHING_SHARED, SharedResources, TaskSettings
 from stores.tasks.stores.store_metrics import RecordingLevel
 from stores.tasks.task import StreamTask
 from stores.tasks.topology import Topology
+from stores.topic import Topic
 
 STATE_CLEANUP_DELAY_S = 600.0
 """Source: Kafka Streams, default of ``state.cleanup.delay.ms``."""
@@ -111,7 +112,7 @@ class TaskConfig(TaskSettings):
         changelog: Changelog,
         stores: Stores,
         process: ProcessFunction,
-        inputs: Sequence[TopicPartition],
+        inputs: Sequence[TopicPartition | Topic[Any, Any]],
         init: InitFunction | None = None,
         shared: SharedResources = NOTHING_SHARED,
         **settings: Any,

@@ -21,12 +21,15 @@ from stores.records.handles import Kinds, StoreHandle, StoreTable, ViewHandle
 from stores.tasks.identifier import TaskId
 from stores.tasks.memory_budget import WrittenBytes
 from stores.tasks.timing import Punctuation, PunctuationType, Punctuator, Schedule, StreamTime
+from stores.topic import Topic
 
+K = TypeVar("K")
+V = TypeVar("V")
 Store = TypeVar("Store")
 View = TypeVar("View")
 
 OutputPartitioner = Callable[[Any, int], int]
-"""Returns the partition of an output by its key, which may be None, among a number of partitions."""
+"""Returns the partition of an output by the bytes of its key, or None, among a number of partitions."""
 _BY_KEY: tuple[OutputPartitioner, ...] = tuple(PARTITIONERS.values())
 """Those that are not asked about outputs without a key."""
 NO_RECORD = Record(-1, None, None)
@@ -52,7 +55,7 @@ class TaskContext:
         self.partition = NO_PARTITION
         """The input partition of the current record."""
         self.record = NO_RECORD
-        """The current record, with its headers."""
+        """The current record as it is in its topic: with its bytes, whatever the serdes of a ``Topic`` read."""
         self._active = False
         """True while a record is processed or a punctuator runs: only then may stores be written and outputs sent."""
         self._commit_requested = False
@@ -140,6 +143,19 @@ class TaskContext:
         # A call less for each record.
         self.store = self._stores.__getitem__  # type: ignore[assignment, method-assign]
 
+    @overload
+    def forward(
+        self,
+        topic: Topic[K, V],
+        key: K | None,
+        value: V | None,
+        timestamp_ms: int = -1,
+        headers: Headers = (),
+        partition: int | None = None,
+        partitioner: OutputPartitioner | str | None = None,
+    ) -> None: ...
+
+    @overload
     def forward(
         self,
         topic: str,
@@ -149,23 +165,41 @@ class TaskContext:
         headers: Headers = (),
         partition: int | None = None,
         partitioner: OutputPartitioner | str | None = None,
+    ) -> None: ...
+
+    def forward(
+        self,
+        topic: Any,
+        key: Any,
+        value: Any,
+        timestamp_ms: int = -1,
+        headers: Headers = (),
+        partition: int | None = None,
+        partitioner: OutputPartitioner | str | None = None,
     ) -> None:
         """Send an output. Readers see it after the task's next commit.
 
-        Its partition is ``partition``; else that of its key, by ``partitioner`` or by the task's partitioner. So all
-        outputs of a key are in one partition, and topics with equal numbers of partitions have it in the same one. An
-        output without a key goes to the partition with the task's number, modulo the number of partitions of the topic.
+        ``topic`` is a name, for a key and a value of bytes, or a ``Topic``, whose serdes write them.
 
-        ``partitioner`` is a name of ``stores.changelog.partitioners``, or a function of the key and the number of
+        Its partition is ``partition``; else that of its key's bytes, by ``partitioner`` or by the task's partitioner.
+        So all outputs of a key are in one partition, and topics with equal numbers of partitions have it in the same
+        one. An output without a key goes to the partition with the task's number, modulo the number of partitions of
+        the topic.
+
+        ``partitioner`` is a name of ``stores.changelog.partitioners``, or a function of these bytes and the number of
         partitions, which is called for an output without a key as well. That number is read once for each topic. The
         default timestamp is that of the input record.
 
         Raises: StoreError outside the function; ChangelogError for a topic or partition that does not exist;
-        ConfigError for an unknown partitioner; TypeError and ValueError for an invalid record. Source: Kafka,
-        ``BuiltInPartitioner``, and ``StreamPartitioner`` of Kafka Streams.
+        ConfigError for an unknown partitioner; TypeError and ValueError for an invalid record, and for a key or value
+        that the topic's serde refuses: nothing is sent then. Source: Kafka, ``BuiltInPartitioner``, and
+        ``StreamPartitioner`` of Kafka Streams.
         """
         if not self._active:
             raise not_processing(self.task_id)
+        if isinstance(topic, Topic):
+            key, value = topic.encoded(key, value)
+            topic = topic.name
         targets = self._outputs.get(topic) or self._output(topic)
         if partition is None:
             target = targets[self._chosen(topic, len(targets), key, partitioner)]
@@ -354,6 +388,7 @@ class StoreUndo:
 InitFunction = Callable[[TaskContext], None]
 """Called when the task is opened, and again after each rollback, to make the schedules. It may read stores, but not
 write them. An error in it fails the opening, or closes the task."""
-ProcessFunction = Callable[[Record, TaskContext], None]
-"""A user's function. If it raises, everything since the task's last commit is rolled back, unless the task's
-``on_error`` says otherwise. The exception gets a note with the record's task, partition, offset and key."""
+ProcessFunction = Callable[[Record[Any, Any], TaskContext], None]
+"""A user's function. A record has bytes, or what the serdes of its ``Topic`` read. If the function raises, everything
+since the task's last commit is rolled back, unless the task's ``on_error`` says otherwise. The exception gets a note
+with the record's task, partition, offset and key."""

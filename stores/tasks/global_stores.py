@@ -39,6 +39,7 @@ from stores.tasks.first_error import FirstError
 from stores.tasks.identifier import check_stores, check_topic
 from stores.tasks.stores.log_follower import LogFollower, Piece
 from stores.tasks.stores.log_format import VERSION_HEADER, Conversion
+from stores.topic import Topic, topic_name
 
 View = TypeVar("View")
 _log = logging.getLogger(__name__)
@@ -54,9 +55,12 @@ PROCESSES_MAX = 64
 FOLDER, LOCK_FILE = "global", ".lock"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, init=False)
 class GlobalStore:
     """The description of a global store: its topic, and the declaration of the store, as for a task.
+
+    The store has the bytes of the topic. That of a ``Topic`` has its serdes: it is a KeyValue store if ``store`` is
+    None, else a description with the same serdes.
 
     The last record of a key in the order of its partition wins, and one without a value deletes the key. Records
     without a key are left out, and so are those with an empty key, with a warning. So all records of a key are to be in
@@ -67,11 +71,13 @@ class GlobalStore:
     """
 
     topic: str
-    store: StoreSetting = None
+    store: StoreSetting
 
-    def __post_init__(self) -> None:
+    def __init__(self, topic: str | Topic[Any, Any], store: StoreSetting = None) -> None:
+        check_setting("a global store", store)
+        object.__setattr__(self, "topic", topic_name(topic))
+        object.__setattr__(self, "store", _typed(topic, store) if isinstance(topic, Topic) else store)
         check_topic(self.topic)
-        check_setting("a global store", self.store)
         _check(self.config)
 
     @property
@@ -408,6 +414,20 @@ def check_apart(global_names: Collection[str], names: Collection[str]) -> None:
     check_stores(sorted({*global_names, *names}))
     for name in sorted(set(global_names).intersection(names)):
         raise ConfigError(f"{name!r} is the name of a global store and of a store of a task: rename one of them")
+
+
+def _typed(topic: Topic[Any, Any], store: StoreSetting) -> StoreSetting:
+    """Return the declaration of a store with the serdes of ``topic``. Raises: ConfigError if it has others."""
+    if store is None:
+        return KeyValue(key=topic.key, value=topic.value)
+    kind = store.records if isinstance(store, StoreConfig) else store
+    serdes = kind.description() if isinstance(kind, RecordKind) else {}
+    if (serdes.get("key"), serdes.get("value")) != (topic.key.name, topic.value.name):
+        raise ConfigError(
+            f"the global store of {topic} has other serdes than its topic, whose bytes it has: give it a description "
+            "with the same ones, or name the topic only"
+        )
+    return store
 
 
 def _check(config: StoreConfig) -> None:

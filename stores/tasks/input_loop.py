@@ -10,7 +10,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from itertools import islice
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from stores.changelog.interface import Record
 from stores.errors import ChangelogTimeoutError, OffsetOutOfRangeError, TransactionAbortedError
@@ -18,6 +18,7 @@ from stores.interface import TopicPartition
 from stores.tasks.identifier import TaskId, check_inputs
 from stores.tasks.task_transaction import TaskTransaction
 from stores.tasks.timing import TaskTimeout
+from stores.topic import Topic
 
 _POLL_NS = 20_000_000
 """The interval between two looks for new input while the loop waits."""
@@ -180,17 +181,25 @@ def _end(read: Iterator[object]) -> None:
         read.close()
 
 
-def checked_inputs(inputs: object) -> tuple[TopicPartition, ...]:
-    """Return the input partitions. Raises: TypeError; ConfigError for one that no task can have."""
+def checked_inputs(inputs: object, task_partition: int) -> dict[TopicPartition, Topic[Any, Any] | None]:
+    """Return the input partitions, each with its topic if that has serdes. A ``Topic`` is its ``task_partition``.
+
+    Raises: TypeError; ConfigError for one that no task can have.
+    """
     if isinstance(inputs, TopicPartition) or not isinstance(inputs, Sequence) or isinstance(inputs, str | bytes):
-        description = repr(inputs) if isinstance(inputs, str | TopicPartition) else type(inputs).__name__
+        description = repr(inputs) if isinstance(inputs, str | TopicPartition | Topic) else type(inputs).__name__
         raise TypeError(f"inputs is a list of TopicPartition, not {description}: write [TopicPartition('topic', 0)]")
+    partitions = []
     for each in inputs:
-        if not isinstance(each, tuple) or len(each) != len(TopicPartition._fields):
-            raise TypeError(f"an input is a TopicPartition, not {each!r}: write TopicPartition('topic', 0)")
-    partitions = tuple(TopicPartition(*each) for each in inputs)
+        if isinstance(each, Topic):
+            partitions.append(TopicPartition(each.name, task_partition))
+        elif isinstance(each, tuple) and len(each) == len(TopicPartition._fields):
+            partitions.append(TopicPartition(*each))
+        else:
+            raise TypeError(f"an input is a TopicPartition or a Topic, not {each!r}: write TopicPartition('topic', 0)")
     check_inputs(partitions)
-    return partitions
+    topics = (each if isinstance(each, Topic) else None for each in inputs)
+    return dict(zip(partitions, topics, strict=True))
 
 
 def unexpected_record(

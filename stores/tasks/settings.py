@@ -10,7 +10,7 @@ from stores.changelog.partitioners import partitioner_named
 from stores.config import StoreConfig
 from stores.contract.arguments import check_function, check_number, check_seconds, check_type
 from stores.errors import ConfigError
-from stores.interface import ProcessingGuarantee
+from stores.interface import ProcessingGuarantee, TopicPartition
 from stores.registry import member
 from stores.tasks.context import OutputPartitioner
 from stores.tasks.global_stores import GlobalStores, check_apart
@@ -45,9 +45,12 @@ class TaskSettings:
     advance. This costs a lookup for each key that a record writes, and memory for the record's old values, outputs and
     changelog records. Errors of the library, and exceptions of punctuators, are always raised.
     """
+    on_deserialization_error: OnError | DeadLetterTopic | str | None = None
+    """The effect of a record that the serdes of its ``Topic`` can't read, as ``on_error``, which None takes. The
+    function does not get such a record."""
     partitioner: OutputPartitioner | str = "murmur2"
-    """The partition of an output by its key, also that of a dead letter: a name of ``stores.changelog.partitioners``,
-    or a function of the key and the number of partitions (``TaskContext.forward``)."""
+    """The partition of an output by its key's bytes, also that of a dead letter: a name of
+    ``stores.changelog.partitioners``, or a function of these and the number of partitions (``TaskContext.forward``)."""
     auto_offset_reset: OffsetReset | str | None = None
     """The place at which an input begins that has no committed offset, or no longer has the next one: "earliest",
     "latest", or "none" for an error. With None it begins at its first offset, and an offset that is gone is an error.
@@ -74,7 +77,7 @@ class TaskSettings:
         if self.commit_every_records is not None:
             check_number("commit_every_records", self.commit_every_records, "1 or more, or None", 1)
         check_seconds("task_timeout_s", self.task_timeout_s, "0 (never try again) or more seconds")
-        checked_on_error(self.on_error, ())
+        self.checked_on_errors(())
         checked_partitioner(self.partitioner)
         checked_offset_reset(self.auto_offset_reset)
         check_type(self.topology, Topology | None, "a topology is a Topology")
@@ -83,6 +86,18 @@ class TaskSettings:
         if self.on_restore is not None:
             check_function("on_restore", self.on_restore, "the progress")
         member(RecordingLevel, "recording level", self.recording_level)
+
+    def checked_on_errors(
+        self, inputs: Iterable[TopicPartition]
+    ) -> tuple[OnError | DeadLetterTopic, OnError | DeadLetterTopic]:
+        """Return the choices for errors of the function, and for records that can't be read, of a task with ``inputs``.
+
+        Raises: TypeError, ConfigError.
+        """
+        of_function = checked_on_error(self.on_error, inputs)
+        if self.on_deserialization_error is None:
+            return of_function, of_function
+        return of_function, checked_on_error(self.on_deserialization_error, inputs, "on_deserialization_error")
 
     def guarantee_over(self, stores: Iterable[StoreConfig]) -> ProcessingGuarantee:
         """Return the guarantee of a task with these stores. Raises: ConfigError if theirs differ."""

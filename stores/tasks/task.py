@@ -23,7 +23,6 @@ from stores.tasks.context import (
     NO_RECORD,
     InitFunction,
     ProcessFunction,
-    RecordUndo,
     TaskContext,
     still_processing,
 )
@@ -34,7 +33,7 @@ from stores.tasks.identifier import TaskId, check_application, check_stores
 from stores.tasks.input_loop import InputLoop, checked_inputs, unexpected_record
 from stores.tasks.memory_budget import MemoryBudget
 from stores.tasks.offset_reset import InputStarts, checked_offset_reset
-from stores.tasks.on_error import GuardedFunction, OnError, check_dead_letter_topic, checked_on_error, origin_note
+from stores.tasks.on_error import check_dead_letter_topic, guarded, origin_note
 from stores.tasks.settings import (
     NOTHING_SHARED,
     SharedResources,
@@ -49,6 +48,7 @@ from stores.tasks.task_resources import StandbyTask, TaskResources
 from stores.tasks.task_state import Call, TaskCounters, TaskLifecycle
 from stores.tasks.task_transaction import TaskTransaction
 from stores.tasks.timing import Punctuator, SystemClock, Timing, checked_commit_interval_ms
+from stores.topic import Topic
 
 _DEFAULTS = TaskSettings()
 View = TypeVar("View")
@@ -67,8 +67,10 @@ class StreamTask:
     ``stores`` declares each store by its name: a description of ``stores.records``, a ``StoreConfig``, the name of a
     backend, or None for bytes. Descriptions that have names may also come as a list.
 
-    ``process`` gets each record of the inputs, and a context. ``init`` is called at ``open`` with the same context, and
-    creates the schedules of punctuators (``TaskContext.schedule``). Both may be methods of one object of yours.
+    ``inputs`` are partitions, whose records have bytes, and ``Topic``s, of which the task reads the partition
+    ``task_id.partition`` with their serdes. ``process`` gets each record of the inputs, and a context. ``init`` is
+    called at ``open`` with the same context, and creates the schedules of punctuators (``TaskContext.schedule``). Both
+    may be methods of one object of yours.
 
     A task commits after ``commit_every_records`` records, when ``commit_interval_ms`` is over, when the function asks
     for it, at ``commit``, and before its stores together exceed their limit on memory: see ``TaskSettings`` and
@@ -88,7 +90,7 @@ class StreamTask:
         changelog: Changelog,
         stores: Stores,
         process: ProcessFunction,
-        inputs: Sequence[TopicPartition],
+        inputs: Sequence[TopicPartition | Topic[Any, Any]],
         init: InitFunction | None = None,
         settings: TaskSettings = _DEFAULTS,
         shared: SharedResources = NOTHING_SHARED,
@@ -101,7 +103,8 @@ class StreamTask:
         check_function("process", process, "the record", "the context")
         if init is not None:
             check_function("init", init, "the context")
-        input_partitions = checked_inputs(inputs)
+        typed_inputs = checked_inputs(inputs, task_id.partition)
+        input_partitions = tuple(typed_inputs)
         check_application(application_id)
         check_stores(configs)
         if settings.topology is not None:
@@ -114,9 +117,8 @@ class StreamTask:
         self._kinds = {name: config.records for name, config in configs.items()}
         self._settings = settings
         self._shared = shared
-        self._on_error = checked_on_error(settings.on_error, input_partitions)
+        self._on_errors = settings.checked_on_errors(input_partitions)
         self._changelog = changelog
-        self._function: ProcessFunction = process
         self._init = init
         state = StateDirectory(checked_path(state_dir))
         layout = read_layout(state.path)
@@ -138,9 +140,7 @@ class StreamTask:
         self._memory = own_memory if shared.memory is None else shared.memory
         self._lifecycle = TaskLifecycle(task_id)
         self._counters = TaskCounters()
-        if self._on_error is not OnError.RAISE:
-            self._context._undo = undo = RecordUndo()
-            self._function = GuardedFunction(process, self._on_error, undo, self._counters)
+        self._function, self._context._undo = guarded(process, self._on_errors, typed_inputs, self._counters)
         self._transaction = TaskTransaction(
             application_id,
             task_id,
@@ -192,7 +192,8 @@ class StreamTask:
         self._check_may_open()
         self._lifecycle.open()
         try:
-            check_dead_letter_topic(self._on_error, self._changelog, self.task_id)
+            for on_error in self._on_errors:
+                check_dead_letter_topic(on_error, self._changelog, self.task_id)
             self._resources.open_stores(processes=True)
             self._transaction.open_producer()
             reports = self._stores.restore(self._transaction.committed_position())

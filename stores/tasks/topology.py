@@ -22,6 +22,7 @@ from stores.errors import ConfigError
 from stores.files.plain_files import translated_system_errors
 from stores.files.store_directory import checked_path
 from stores.tasks.identifier import check_stores, check_subtopology, check_topic
+from stores.topic import topic_name
 
 _MULTIPLIER, _SHIFT = 0xC6A4A7935BD1E995, 47
 _MASK = (1 << 64) - 1
@@ -59,7 +60,7 @@ class Subtopology:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "stores", _names("stores", self.stores))
-        object.__setattr__(self, "inputs", _names("inputs", self.inputs))
+        object.__setattr__(self, "inputs", tuple(map(topic_name, _names("inputs", self.inputs))))
         check_stores(self.stores)
         for topic in self.inputs:
             check_topic(topic)

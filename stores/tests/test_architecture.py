@@ -36,7 +36,7 @@ LAYERS: Mapping[str, frozenset[str]] = {
         "strategies": "strategies",
         "changelog and registry": "changelog records registry",
         "settings": "settings",
-        "configuration": "config",
+        "configuration": "config topic",
         "declarations": "declarations",
         "tasks": "tasks telemetry",
         "tools": "relocate shell spark worker",

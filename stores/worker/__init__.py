@@ -5,7 +5,8 @@
 or ``Application.run``. Over the embedded changelog or over Kafka: the configuration decides.
 """
 
+from stores.topic import Topic
 from stores.worker.definition import Processor
 from stores.worker.worker import Application, Worker
 
-__all__ = ["Application", "Processor", "Worker"]
+__all__ = ["Application", "Processor", "Topic", "Worker"]

@@ -2,42 +2,81 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields
 from hashlib import sha256
+from typing import Any, TypeVar, overload
 
-from stores.changelog.interface import Changelog
-from stores.declarations import Stores, declared
+from stores.changelog.interface import Changelog, Record
+from stores.declarations import Stores, StoreSetting, declared
 from stores.errors import ConfigError
-from stores.tasks.context import InitFunction, ProcessFunction
+from stores.tasks.context import InitFunction, ProcessFunction, TaskContext
 from stores.tasks.global_stores import GlobalStore, check_apart, check_descriptions
 from stores.tasks.identifier import check_application, check_topic
 from stores.tasks.on_error import DeadLetterTopic, OnError
 from stores.tasks.topology import Subtopology, Topology
+from stores.topic import Topic, TopicHandle, topic_name
+
+K = TypeVar("K")
+V = TypeVar("V")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, init=False)
 class Processor:
     """A sub-topology: a function over the records of some input topics, with stores. Checked when it is made.
 
-    Each partition of the inputs is a task; all inputs have the same number of partitions. ``process`` and ``init``
-    are those of ``StreamTask``, ``on_error`` is that of ``TaskSettings``. Tasks of several threads call the same
+    Each partition of the inputs is a task; all inputs have the same number of partitions. An input is a name, for
+    records of bytes, or a ``Topic``, whose serdes read them. ``process`` and ``init`` are those of ``StreamTask``,
+    ``on_error`` and ``on_deserialization_error`` those of ``TaskSettings``. Tasks of several threads call the same
     function at the same time. ``stores`` are declared as those of ``StreamTask``. What a declaration does not say comes
     from the worker's configuration.
 
     Raises: TypeError, ConfigError.
     """
 
-    inputs: Sequence[str]
+    inputs: Sequence[str | Topic[Any, Any]]
     process: ProcessFunction
-    stores: Stores = field(default_factory=dict)
-    init: InitFunction | None = None
-    on_error: OnError | DeadLetterTopic | str = OnError.RAISE
+    stores: Mapping[str, StoreSetting]
+    init: InitFunction | None
+    on_error: OnError | DeadLetterTopic | str
+    on_deserialization_error: OnError | DeadLetterTopic | str | None
 
-    def __post_init__(self) -> None:
-        if not callable(self.process):
-            raise TypeError(f"process is a function of a record and a context, not {type(self.process).__name__}")
-        object.__setattr__(self, "stores", declared(self.stores))
+    @overload
+    def __init__(
+        self,
+        inputs: Sequence[str],
+        process: Callable[[Record, TaskContext], None],
+        stores: Stores = ...,
+        init: InitFunction | None = ...,
+        on_error: OnError | DeadLetterTopic | str = ...,
+        on_deserialization_error: OnError | DeadLetterTopic | str | None = ...,
+    ) -> None: ...
+
+    @overload
+    def __init__(
+        self,
+        inputs: Sequence[TopicHandle[K, V]],
+        process: Callable[[Record[K, V], TaskContext], None],
+        stores: Stores = ...,
+        init: InitFunction | None = ...,
+        on_error: OnError | DeadLetterTopic | str = ...,
+        on_deserialization_error: OnError | DeadLetterTopic | str | None = ...,
+    ) -> None: ...
+
+    def __init__(
+        self,
+        inputs: Any,
+        process: Any,
+        stores: Stores = (),
+        init: InitFunction | None = None,
+        on_error: OnError | DeadLetterTopic | str = OnError.RAISE,
+        on_deserialization_error: OnError | DeadLetterTopic | str | None = None,
+    ) -> None:
+        if not callable(process):
+            raise TypeError(f"process is a function of a record and a context, not {type(process).__name__}")
+        values = (inputs, process, declared(stores), init, on_error, on_deserialization_error)
+        for attribute, value in zip(fields(self), values, strict=True):
+            object.__setattr__(self, attribute.name, value)
         if not self.subtopology.inputs:
             raise ConfigError("a Processor has at least one input topic: name it")
 
@@ -55,7 +94,7 @@ class Definition:
         name: str,
         topology: Processor | Iterable[Processor] | Mapping[int, Processor],
         *,
-        topics: Mapping[str, int] | None = None,
+        topics: Mapping[str | Topic[Any, Any], int] | Mapping[str, int] | None = None,
         global_stores: Mapping[str, GlobalStore] | None = None,
     ) -> None:
         check_application(name)
@@ -68,7 +107,7 @@ class Definition:
         self.global_stores = dict(global_stores or {})
         for each in self.processors.values():
             check_apart(self.global_stores, each.subtopology.stores)
-        self.topics = dict(topics or {})
+        self.topics: dict[str, int] = {topic_name(topic): partitions for topic, partitions in (topics or {}).items()}
         for topic, partitions in self.topics.items():
             check_topic(topic)
             if type(partitions) is not int or partitions < 1:

@@ -30,6 +30,7 @@ from stores.tasks.settings import SharedResources
 from stores.tasks.stores.log_follower import OnRestore
 from stores.tasks.task import StreamTask
 from stores.telemetry import MetricsRegistry
+from stores.topic import Topic
 from stores.worker.definition import Definition
 from stores.worker.local_copies import Cleaner, LocalCopies
 from stores.worker.log_format import LogFormat
@@ -383,10 +384,14 @@ class Worker:
                 changelog=changelog,
                 stores=self.settings.stores(processor.stores),
                 process=processor.process,
-                inputs=[TopicPartition(topic, task_id.partition) for topic in processor.subtopology.inputs],
+                inputs=[
+                    topic if isinstance(topic, Topic) else TopicPartition(topic, task_id.partition)
+                    for topic in processor.inputs
+                ],
                 init=processor.init,
                 shared=shared,
                 on_error=processor.on_error,
+                on_deserialization_error=processor.on_deserialization_error,
                 on_restore=on_restore,
             )
             self._metrics.add(task)

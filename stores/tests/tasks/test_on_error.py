@@ -294,7 +294,7 @@ def test_a_refused_write_or_output_is_an_error_of_the_record(tmp_path: Path, log
             lambda: None,
             lambda: context.store("s").put(b"", b"v"),
             lambda: context.store("s").put_all([(b"a", b"1"), ("b", b"2")]),
-            lambda: context.forward("output", "text", b""),  # type: ignore[arg-type]
+            lambda: context.forward("output", "text", b""),  # type: ignore[call-overload]
             lambda: context.forward("output", b"k", b"v", headers=(("h", "text"),)),  # type: ignore[arg-type]
             lambda: context.forward("output", b"k", b"v", -5),
         ]

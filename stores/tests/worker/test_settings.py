@@ -175,7 +175,7 @@ def test_an_application_that_can_not_work_is_refused(make: Any) -> None:
         lambda: Application("a", "topology"),  # type: ignore[arg-type]
         lambda: Application("a", [count]),  # type: ignore[list-item]
         lambda: Processor("topic", count),
-        lambda: Processor(["t"], "count"),  # type: ignore[arg-type]
+        lambda: Processor(["t"], "count"),  # type: ignore[call-overload]
         lambda: Processor(["t"], count, [3]),  # type: ignore[list-item]
         lambda: Processor(["t"], count, "s"),
         lambda: Processor(["t"], count, {"s": 3}),

@@ -71,9 +71,10 @@ class QueryEndpoint(Closeable):
         self._instances = Instances()
         self._local = LocalReads(tasks)
         stores = {
-            name: QueriedStore(name, number, processor.inputs, topics[processor.inputs[0]], configs[name])
+            name: QueriedStore(name, number, each.inputs, topics[each.inputs[0]], configs[name])
             for number, processor in application.processors.items()
-            for name in processor.subtopology.stores
+            for each in [processor.subtopology]
+            for name in each.stores
         }
         for name, described in application.global_stores.items():
             stores[name] = QueriedStore(name, -1, [described.topic], 1, configs[name], is_global=True)
