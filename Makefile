@@ -219,7 +219,7 @@ fresh-venv:
 	 show() { sed -un -e 's/^ *Downloading \(.*\/\)\{0,1\}\([^ ]*\) (\([0-9.]* MB\))$$/  \2, \3/p' -e 's/^ *Building wheel for \([^ ]*\).*: started$$/  building \1/p'; }; \
 	 log=.venv/install.log; \
 	 { $(VENV_PYTHON) -m pip install -c constraints.txt setuptools wheel pbr && \
-	   $(VENV_PYTHON) -m pip install -c constraints.txt --no-build-isolation --use-pep517 -e '.[harness,test,lint,docs]'; } 2>&1 | tee $$log | show || \
+	   $(VENV_PYTHON) -m pip install -c constraints.txt --no-build-isolation --use-pep517 -e '.[test,lint,docs]' -e ./txstores-harness; } 2>&1 | tee $$log | show || \
 	 { tail -n 15 $$log >&2; echo "Installing failed; all that pip said is in $$log." >&2; exit 1; }
 	@$(VENV_PYTHON) -m harness.spark.installation
 	@pwd > $(STAMP)

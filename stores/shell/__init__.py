@@ -1,1 +1,1 @@
-"""The shell tool for stores on disk: ``python -m stores``."""
+"""The commands of ``txstores`` for stores on disk."""

@@ -1,4 +1,4 @@
-"""The shell tool: ``python -m stores inspect|dump|verify|offsets|backup|compact|wipe PATH``.
+"""The commands for stores on disk: ``txstores inspect|dump|verify|offsets|backup|compact|wipe PATH``.
 
 Exit status: 0 for success, 1 if ``verify`` finds damage, 2 for everything that can't be done, with the reason.
 """
@@ -26,23 +26,9 @@ from stores.registry import open_store
 from stores.shell.decoding import SERDES, Decoder, Line, as_json, as_text
 from stores.shell.disk_store import DiskStore, Reading, back_up, held, reading, remove, stores_below, strongest
 from stores.shell.sqlite_files import facts_of, is_changelog, records_of, tables_of
-from stores.version import __version__
 
 DAMAGED, REFUSED, INTERRUPTED = 1, 2, 130
-_PROGRAM = "python -m stores"
 _SINGULAR = {"marks": "mark", "tables": "table", "schema": "schema"}
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command, and return its exit status."""
-    arguments = sys.argv[1:] if argv is None else argv
-    parser = argparse.ArgumentParser(prog=_PROGRAM, description="Show, check, copy, compact and remove stores on disk.")
-    parser.add_argument("--version", action="version", version=f"txstores {__version__}")
-    commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    add_commands(commands)
-    check_command(parser, commands.choices, arguments)
-    options = parser.parse_args(arguments)
-    return run_guarded(lambda: int(options.run(options)))
 
 
 def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -54,7 +40,7 @@ def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
         parser = commands.add_parser(name, help=text, description=f"{text[0].upper()}{text[1:]}.")
         parser.add_argument("path", type=Path, metavar="PATH", help=what)
         parser.add_argument("--json", action="store_true", help="print JSON, one object per line")
-        parser.set_defaults(run=lambda given: run_guarded(lambda: run(given)))
+        parser.set_defaults(run=run)
         return parser
 
     parts = (

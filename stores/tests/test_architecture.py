@@ -41,7 +41,8 @@ LAYERS: Mapping[str, frozenset[str]] = {
         "tasks": "tasks telemetry",
         "tools": "relocate shell spark worker",
         "tests of users": "testing",
-        "commands": "__main__",
+        "commands": "command",
+        "programs of Python": "__main__",
     }.items()
 }
 """The parts of ``stores`` from the bottom up: an import goes to a lower layer, or stays within its own part."""

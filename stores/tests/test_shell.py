@@ -15,11 +15,11 @@ import pytest
 
 from stores import Durability, TopicPartition, __version__, open_store
 from stores.changelog import SqliteChangelog
+from stores.command import main
 from stores.errors import ChangelogError
 from stores.records import FLOAT64, INT64, JSON, STR, Session, TimestampedKeyValue, ValueAndTimestamp, Window, Windowed
 from stores.records.record_kind import RECORDS
 from stores.registry import backends
-from stores.shell.command import main
 from stores.shell.decoding import Decoder
 from stores.shell.sqlite_files import records_of
 
@@ -415,7 +415,7 @@ import sys
 sys.modules["sqlite_utils"] = None
 from stores import open_store
 from stores.changelog.sqlite import SqliteChangelog
-from stores.shell.command import main
+from stores.command import main
 with open_store("sqlite", sys.argv[1] + "/store") as store:
     store.commit()
 SqliteChangelog(sys.argv[1] + "/log").close()

@@ -12,9 +12,9 @@ import msgspec
 import pytest
 
 from stores import open_store
+from stores.command import main
 from stores.records import INT64, STR, KeyValue, Session, TimestampedKeyValue, Window, Windowed
 from stores.records.serdes import MsgspecJson
-from stores.shell.command import main
 
 
 class Order(msgspec.Struct):

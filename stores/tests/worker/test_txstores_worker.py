@@ -9,7 +9,7 @@ from stores.tests.worker.places import EmbeddedPlace, expected_counts
 from stores.tests.worker.worker_process import IDLE, WorkerProcess
 
 WORDS = ["to", "be", "or", "not", "to", "be"]
-COMMAND = ("-c", "import sys; from harness.command import main; sys.exit(main())", "worker")
+COMMAND = ("-c", "import sys; from stores.command import main; sys.exit(main())", "worker")
 
 
 def test_the_command_runs_a_worker_until_sigterm(tmp_path: Path) -> None:

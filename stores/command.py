@@ -1,4 +1,4 @@
-"""The one command of the package: ``txstores``, with the commands of the library and of the harness.
+"""The command ``txstores``, which is also ``python -m stores``: look into stores on disk, run workers, move stores.
 
 Commands that need an extra say so in the help, and check for it before they do anything.
 """
@@ -9,11 +9,10 @@ import argparse
 import sys
 from collections.abc import Callable, Sequence
 
-import harness.cli
-from stores import __version__, relocate
+from stores import relocate
 from stores.extras import check_extra
-from stores.shell import command as shell
-from stores.shell.command import check_command
+from stores.shell.command import add_commands, check_command, run_guarded
+from stores.version import __version__
 
 Command = Callable[[Sequence[str]], int]
 PROGRAM = "txstores"
@@ -24,30 +23,26 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = sys.argv[1:] if argv is None else list(argv)
     if arguments[:1] == ["worker"]:
         return _worker(arguments[1:])  # Errors of the application's modules are its own, and so are the signals.
-    return harness.cli.guarded(lambda: _run(arguments))
+    return run_guarded(lambda: _run(arguments))
 
 
 def _run(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(
         prog=PROGRAM,
-        description="Run workers; look into state stores on disk; time and crash state stores, and report.",
+        description="Show, check, copy, compact, move and remove stores on disk; run workers.",
         epilog="Commands marked with an extra need more packages than the library: they say how to install them.",
     )
     parser.add_argument("--version", action="version", version=f"{PROGRAM} {__version__}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    shell.add_commands(commands)
+    add_commands(commands)
     for name, (_, text) in _OWN_PARSERS.items():
         commands.add_parser(name, help=text, add_help=False)
-    of_the_library = frozenset(commands.choices)
-    harness.cli.add_commands(commands)
     check_command(parser, commands.choices, arguments)
     name = arguments[0] if arguments else ""
     if name in _OWN_PARSERS:
         return _OWN_PARSERS[name][0](arguments[1:])
-    if name in commands.choices and name not in of_the_library:
-        return harness.cli.run_command(arguments, PROGRAM)
-    values = parser.parse_args(arguments)
-    return int(values.run(values))
+    options = parser.parse_args(arguments)
+    return int(options.run(options))
 
 
 def _relocate(arguments: Sequence[str]) -> int:
