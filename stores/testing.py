@@ -33,8 +33,11 @@ from stores.tasks.on_error import DeadLetterTopic
 from stores.tasks.settings import SharedResources
 from stores.tasks.task import StreamTask
 from stores.tasks.timing import NO_INTERVAL
+from stores.topic import Topic, topic_name
 from stores.worker.definition import Definition, Processor
 
+K = TypeVar("K")
+V = TypeVar("V")
 View = TypeVar("View")
 _DEFAULTS: Properties = {"store.backend": "memory"}
 
@@ -61,7 +64,7 @@ class AppDriver(Closeable):
         application: Definition | Processor | Iterable[Processor] | Mapping[int, Processor],
         properties: Properties = MappingProxyType({}),
         *,
-        topics: Iterable[str] = (),
+        topics: Iterable[str | Topic[Any, Any]] = (),
         partitions: int = 1,
         now_ms: int = 0,
     ) -> None:
@@ -73,7 +76,7 @@ class AppDriver(Closeable):
         self._properties = {**_DEFAULTS, **properties}
         self._log = MemoryChangelog()
         self._inputs = _inputs(self._application)
-        for topic in {*self._inputs, *_outputs(self._application), *topics}:
+        for topic in {*self._inputs, *_outputs(self._application), *map(topic_name, topics)}:
             self._log.create_topic(topic, partitions)
         self._next: dict[TopicPartition, int] = {}
         """The offset at which the next ``read`` of a partition begins."""
@@ -88,6 +91,18 @@ class AppDriver(Closeable):
         """The wall clock of the tasks, in milliseconds since the Unix epoch. It stands still except for ``advance``."""
         return self._clock.now_ms
 
+    @overload
+    def pipe(
+        self,
+        topic: Topic[K, V],
+        key: K | None,
+        value: V | None,
+        timestamp_ms: int | None = None,
+        headers: Headers = (),
+        partition: int | None = None,
+    ) -> None: ...
+
+    @overload
     def pipe(
         self,
         topic: str,
@@ -96,15 +111,29 @@ class AppDriver(Closeable):
         timestamp_ms: int | None = None,
         headers: Headers = (),
         partition: int | None = None,
+    ) -> None: ...
+
+    def pipe(
+        self,
+        topic: Any,
+        key: Any,
+        value: Any,
+        timestamp_ms: int | None = None,
+        headers: Headers = (),
+        partition: int | None = None,
     ) -> None:
         """Write a record to an input, or to the topic of a global store, and run all tasks to the end.
 
-        The default timestamp is ``now_ms``. The default partition is that of the key, as Kafka's producers choose it,
-        and 0 without a key.
+        ``topic`` is a name, for a key and a value of bytes, or a ``Topic``, whose serdes write them. The default
+        timestamp is ``now_ms``. The default partition is that of the key, as Kafka's producers choose it, and 0
+        without a key.
 
         Raises: ConfigError for another topic; as ``Producer.send``; the exceptions of the application.
         """
         self._check_open()
+        if isinstance(topic, Topic):
+            key, value = topic.encoded(key, value)
+            topic = topic.name
         if topic not in self._inputs:
             raise ConfigError(f"topic {topic!r} is no input; these are: {', '.join(sorted(self._inputs))}")
         time_ms = self.now_ms if timestamp_ms is None else timestamp_ms
@@ -116,12 +145,21 @@ class AppDriver(Closeable):
             producer.flush()
         self._run()
 
-    def read(self, topic: str) -> list[Record]:
+    @overload
+    def read(self, topic: Topic[K, V]) -> list[Record[K, V]]: ...
+
+    @overload
+    def read(self, topic: str) -> list[Record]: ...
+
+    def read(self, topic: Any) -> Any:
         """Return the committed records of a topic since the last ``read`` of it, by partition and offset.
 
-        Raises: ConfigError for an unknown topic.
+        They are those of bytes for the name of a topic, and as its serdes read them for a ``Topic``.
+
+        Raises: ConfigError for an unknown topic; DeserializationError.
         """
         self._check_open()
+        described, topic = topic, topic_name(topic)
         known = self._log.topics()
         if topic not in known:
             raise ConfigError(f"there is no topic {topic!r}; these are: {', '.join(sorted(known))}")
@@ -130,7 +168,7 @@ class AppDriver(Closeable):
             partition = TopicPartition(topic, number)
             records += self._log.read(partition, self._next.get(partition, 0))
             self._next[partition] = self._log.end_offset(partition)
-        return records
+        return [described.decoded(record) for record in records] if isinstance(described, Topic) else records
 
     @overload
     def store(self, store: ViewHandle[View], partition: int | None = None) -> View: ...
@@ -217,10 +255,11 @@ class AppDriver(Closeable):
                         changelog=self._log,
                         stores=processor.stores,
                         process=processor.process,
-                        inputs=[TopicPartition(topic, partition) for topic in processor.subtopology.inputs],
+                        inputs=processor.task_inputs(partition),
                         init=processor.init,
                         shared=shared,
                         on_error=processor.on_error,
+                        on_deserialization_error=processor.on_deserialization_error,
                         commit_interval_ms=NO_INTERVAL,
                     )
                     opened.callback(task.close, clean=False)
@@ -261,5 +300,7 @@ def _inputs(application: Definition) -> set[str]:
 
 
 def _outputs(application: Definition) -> set[str]:
-    rules = [each.on_error for each in application.processors.values()]
+    rules = [
+        rule for each in application.processors.values() for rule in (each.on_error, each.on_deserialization_error)
+    ]
     return {*application.topics, *(rule.topic for rule in rules if isinstance(rule, DeadLetterTopic))}

@@ -18,7 +18,7 @@ from stores.records import INT64, STR, KeyValue, RecordKind, Session, Timestampe
 from stores.registry import backends
 from stores.tasks import DeadLetterTopic, GlobalStore, PunctuationType, StreamTask, TaskContext, TaskId
 from stores.testing import AppDriver
-from stores.worker import Application, Processor
+from stores.worker import Application, Processor, Topic
 
 COUNTS = KeyValue(key=STR, value=INT64, name="counts")
 
@@ -256,3 +256,24 @@ def test_a_wrong_call_is_refused_and_changes_nothing(call: Callable[[AppDriver],
             call(driver)
         driver.pipe("lines", None, b"to")
         assert counted(driver) == [(b"to", b"1")]
+
+
+def test_topics_have_their_serdes_in_the_driver_as_in_a_worker() -> None:
+    lines, counted = Topic("lines", key=STR, value=STR), Topic("counted", key=STR, value=INT64)
+    failed = DeadLetterTopic("failed")
+
+    def count_line(record: Record[str, str], context: TaskContext) -> None:
+        for word in (record.value or "").split():
+            context.forward(counted, word, context.store(COUNTS).update(word, lambda number: number + 1, 0))
+
+    processor = Processor([lines], count_line, [COUNTS], on_deserialization_error=failed)
+    with AppDriver(processor, topics=[counted]) as driver:
+        driver.pipe(lines, "first", "to be")
+        driver.pipe("lines", b"second", b"\xff")
+        driver.pipe(lines, "third", None)
+        with pytest.raises(TypeError):
+            driver.pipe(lines, "fourth", 4)  # type: ignore[misc]
+        assert [(each.key, each.value) for each in driver.read(counted)] == [("to", 1), ("be", 1)]
+        assert [each.value for each in driver.read("failed")] == [b"\xff"]
+        driver.pipe(lines, None, "be")
+        assert [each.value for each in driver.read("counted")] == [INT64.serialize(2)]

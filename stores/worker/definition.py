@@ -10,6 +10,7 @@ from typing import Any, TypeVar, overload
 from stores.changelog.interface import Changelog, Record
 from stores.declarations import Stores, StoreSetting, declared
 from stores.errors import ConfigError
+from stores.interface import TopicPartition
 from stores.tasks.context import InitFunction, ProcessFunction, TaskContext
 from stores.tasks.global_stores import GlobalStore, check_apart, check_descriptions
 from stores.tasks.identifier import check_application, check_topic
@@ -84,6 +85,10 @@ class Processor:
     def subtopology(self) -> Subtopology:
         """The names of its stores and inputs."""
         return Subtopology(tuple(self.stores), self.inputs)  # type: ignore[arg-type]
+
+    def task_inputs(self, partition: int) -> list[TopicPartition | Topic[Any, Any]]:
+        """Return the inputs of the task of that partition, as ``StreamTask`` takes them."""
+        return [each if isinstance(each, Topic) else TopicPartition(each, partition) for each in self.inputs]
 
 
 class Definition:

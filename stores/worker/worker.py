@@ -30,7 +30,6 @@ from stores.tasks.settings import SharedResources
 from stores.tasks.stores.log_follower import OnRestore
 from stores.tasks.task import StreamTask
 from stores.telemetry import MetricsRegistry
-from stores.topic import Topic
 from stores.worker.definition import Definition
 from stores.worker.local_copies import Cleaner, LocalCopies
 from stores.worker.log_format import LogFormat
@@ -384,10 +383,7 @@ class Worker:
                 changelog=changelog,
                 stores=self.settings.stores(processor.stores),
                 process=processor.process,
-                inputs=[
-                    topic if isinstance(topic, Topic) else TopicPartition(topic, task_id.partition)
-                    for topic in processor.inputs
-                ],
+                inputs=processor.task_inputs(task_id.partition),
                 init=processor.init,
                 shared=shared,
                 on_error=processor.on_error,
