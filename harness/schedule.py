@@ -32,7 +32,7 @@ from harness.spark.session import Session, SparkFailedError
 PROBLEMS_MAX = 3
 """After so many trials have failed, no further one runs: they may all fail for the same reason."""
 ANSWER = "answer"
-ANSWER_SHARE = 200.0
+ANSWER_SHARE = 300.0
 """The part of a budget for what picks rest on, relative to the shares of the experiments that follow."""
 FIRST_ANSWER_S = 110.0
 """The seconds of the first round of all experiments that answer, which is short."""

@@ -221,7 +221,10 @@ class RivalCell(NamedTuple):
 
 @dataclass(frozen=True)
 class NeedSoFar:
-    """A need during a run. ``open_cells`` has the best backend so far, then those that may be more than 10 % better."""
+    """A need during a run. ``open_cells`` has the best backend so far, then those that may be more than 10 % better.
+
+    A need that was not measured is not decided, and has no open cells.
+    """
 
     words: str
     durability: str
@@ -229,17 +232,22 @@ class NeedSoFar:
     open_cells: tuple[RivalCell, ...] = ()
 
 
-def needs_so_far(figures: Sequence[Figure]) -> list[NeedSoFar]:
-    """Return each need on throughput, from the figures of kind "throughput" that a run has so far.
+def contests_so_far(kind: str, figures: Sequence[Figure]) -> list[Contest]:
+    """Return the contest for each need that figures of this kind decide, from those that a run has so far.
 
-    After one round all rivals are open. A need that was not measured is not decided, and has no open cells.
+    After one round all rivals are open. A need that was not measured has no rival.
     """
     facts = {
         name: {"transactional": each.transactional, "persistent": each.persistent}
         for name, each in registered().items()
     }
-    found = contests({"throughput": figures, "opening": (), "crash": ()}, facts)
-    return [_so_far(contest) for contest in found if contest.need.measure.kind == "throughput"]
+    found = contests({"throughput": (), "opening": (), "crash": (), kind: figures}, facts)
+    return [contest for contest in found if contest.need.measure.kind == kind]
+
+
+def needs_so_far(figures: Sequence[Figure]) -> list[NeedSoFar]:
+    """Return each need on throughput, from the figures of kind "throughput" that a run has so far."""
+    return [_so_far(contest) for contest in contests_so_far("throughput", figures)]
 
 
 def _so_far(contest: Contest) -> NeedSoFar:

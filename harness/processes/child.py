@@ -15,8 +15,8 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn, Self
@@ -24,7 +24,7 @@ from typing import Any, NamedTuple, NoReturn, Self
 import harness
 from harness.budget import check_time, seconds_for
 from harness.folders import temporary_folder
-from harness.processes.fork_server import ForkServer, ForkServerError
+from harness.processes.fork_server import ForkServer, ForkServerError, fork_server
 
 COMPLAINTS_FILE = "complaints"
 ORPHANED = 86
@@ -244,9 +244,24 @@ def _called(fork_server: ForkServer, name: str, folder: Path, deadline_s: float)
         raise MeasurementFailedError(f"{name}: {error}") from error
 
 
-def measured_environment(code: str | None, work: Path) -> dict[str, str]:
-    """Return the environment of a fork server whose children are measured. numpy starts no thread in it."""
-    return child_environment(code, work) | {"OPENBLAS_NUM_THREADS": "1"}
+@contextmanager
+def measured_processes(module: str, code: str | None) -> Iterator[ForkServer | None]:
+    """Yield a fork server for processes that are measured, with ``code`` as their PYTHONPATH; see ``figures_in``.
+
+    It has imported ``module``, which each of them needs, and no engine: each process imports its own, so the memory of
+    processes can be compared. Its folder is on disk. numpy starts no thread. None where processes cannot be forked.
+    """
+    place = Path(tempfile.gettempdir())
+    environment = child_environment(code, place) | {"OPENBLAS_NUM_THREADS": "1"}
+    with fork_server(preload=False, within=place, environment=environment) as server:
+        if server is not None:
+            server.prepare(f"{__name__}:import_for_children", {"module": module})
+        yield server
+
+
+def import_for_children(module: str) -> None:
+    """Import a module in a fork server, so that its children have it."""
+    import_module(module)
 
 
 def command_of(work: str, arguments: Mapping[str, Any], folder: Path, group: Path | None = None) -> list[str]:

@@ -26,11 +26,11 @@ from harness import replay
 from harness.budget import NEVER, Deadline, TimeOverError, ended_by
 from harness.experiment import Failure, Outcome
 from harness.experiment import Row as Result
-from harness.experiments.throughput.experiment import process_server, run, throughput_row
+from harness.experiments.throughput.experiment import run, throughput_row
 from harness.experiments.throughput.measurement import Configuration, PartitionWork, read_pairs, write_pairs
 from harness.experiments.throughput.plan import TRIAL_S, ThroughputTrial
 from harness.folders import temporary_folder
-from harness.processes.child import MeasurementFailedError
+from harness.processes.child import MeasurementFailedError, measured_processes
 from harness.processes.fork_server import ForkServer
 from harness.progress import ProgressFile, note_progress
 from harness.spark import events
@@ -272,7 +272,8 @@ def _measurer(
 ) -> Callable[[_Batches], _Batches]:
     def measure_partition(batches: _Batches) -> _Batches:
         with ExitStack() as stack:
-            server = stack.enter_context(process_server(workload(trial.workload), site.child_code()))
+            module = type(workload(trial.workload)).__module__
+            server = stack.enter_context(measured_processes(module, site.child_code()))
             # The folder of a fork server is removed even if this process is killed, when its children are gone.
             folder = server.folder if server else stack.enter_context(temporary_folder("events", site.within()))
             met = stack.enter_context(meeting(BarrierTaskContext.get()))

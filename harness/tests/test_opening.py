@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +12,7 @@ import lmdb
 import pytest
 
 from harness.budget import Deadline
-from harness.experiment import Request
+from harness.experiment import Outcome, Request
 from harness.experiments.opening import bare, steps
 from harness.experiments.opening import experiment as opening
 from harness.experiments.opening.bare import bare_seconds
@@ -305,3 +307,51 @@ def test_a_trial_of_openings_that_is_cut_counts_those_that_it_made() -> None:
     trial = OpeningTrial(("lmdb-indexed-batch", "sqlite-native"), Durability.CHANGELOG, 100, 5, 1)
     assert Opening().extent(trial) == ("openings", 10)
     assert [Opening().tried(trial, [{}] * made) for made in (0, 3, 10)] == [0, 3, 10]
+
+
+def opened_rows(ready_s: dict[str, float], repeats: int) -> list[dict[str, Any]]:
+    """Rows of openings of stores that are always ready after these seconds."""
+    shared = {"kind": "opening", "durability": "CHANGELOG", "records": 50_000, "seed": 1, "replayed": 1_000}
+    return [
+        {
+            **shared,
+            **opening.NOT_COMPARED,
+            "backend": name,
+            "repeat": repeat,
+            "open_s": seconds * noise,
+            "restore_s": 0.0,
+        }
+        for repeat in range(repeats)
+        for name, seconds in ready_s.items()
+        for noise in [1.5 if name == "lmdb-native" and repeat % 2 else 1.0]
+    ]
+
+
+def test_stores_that_may_be_ready_first_are_opened_until_it_is_decided() -> None:
+    recovering = tuple(name for name in PERSISTENT if backends()[name].transactional)
+    plan = [
+        OpeningTrial(recovering, Durability.CHANGELOG, 50_000, 5, 1),
+        OpeningTrial(recovering, Durability.CHANGELOG, 500_000, 5, 1),
+    ]
+    slow = dict.fromkeys(recovering, 1.0)
+    assert Opening().next_round(plan, [], 60.0) == [replace(plan[0], repeats=1)]
+    assert Opening().next_round(plan, opened_rows(slow, 1), 60.0) == [replace(plan[0], repeats=4, first=1)]
+    undecided = opened_rows({**slow, "lmdb-native": 0.1, "lmdb-indexed-batch": 0.12}, 5)
+    (more,) = Opening().next_round(plan, undecided, 60.0)
+    assert (set(more.backends), more.first, more.compared) == ({"lmdb-native", "lmdb-indexed-batch"}, 5, False)
+    assert Opening().next_round(plan, undecided, inf) == []
+    assert Opening().next_round(plan, opened_rows({**slow, "sqlite-native": 0.1}, 5), 60.0) == []
+
+
+def test_openings_beyond_the_plan_do_not_stand_for_those_that_it_lacks() -> None:
+    plan = [OpeningTrial(("sqlite-native",), Durability.CHANGELOG, records, 5, 1) for records in (50_000, 500_000)]
+    outcome = Outcome(opened_rows({"sqlite-native": 0.1}, 9))
+    assert Opening().extents(plan, outcome) == {"openings": (5, 10)}
+
+
+def test_a_store_that_is_not_compared_is_opened_with_its_task_alone() -> None:
+    trial = OpeningTrial(("lmdb-indexed-batch",), Durability.CHANGELOG, 3_000, 1, 1, first=7, compared=False)
+    (row,) = run_opening(trial)
+    assert (row["repeat"], row["alone_s"], row["bare_s"], row["mark_s"]) == (7, None, None, None)
+    assert row["open_s"] > 0
+    assert row["replayed"] == TAIL_COMMIT_RECORDS

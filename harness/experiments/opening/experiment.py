@@ -13,12 +13,15 @@ In each repeat, the killed store is first opened by itself, without a changelog,
 engine; each then looks one key up. Opening and recovering a store is compared with the latter. Some openings write a
 small file that must survive power loss, the mark that the store is open. These are also compared with the bare engine
 and such a file. The speed of the replay is compared with that of the restore that filled the store.
+
+As long as it is not decided which store is ready first, those that may be are opened again, with their tasks alone.
 """
 
 from __future__ import annotations
 
+import math
 import random
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -28,10 +31,11 @@ from typing import Any
 
 from harness.budget import DEFAULT, NEVER, NIGHT, SMOKE, Deadline, TimeOverError
 from harness.experiment import Experiment, Outcome, Request, Row, TrialPlacement, TrialWorker
+from harness.experiments.needs import contests_so_far
 from harness.experiments.opening import steps
 from harness.experiments.opening.report import QUERY, REPORT, ratios
 from harness.folders import temporary_folder
-from harness.processes.child import figures_in
+from harness.processes.child import figures_in, measured_processes
 from harness.processes.load import LoadWatch, load_columns
 from stores.config import StoreConfig
 from stores.errors import ConfigError
@@ -40,6 +44,10 @@ from stores.registry import backend_named, backends
 
 DEADLINE_S = 180
 DEADLINE_PER_RECORD_S = 0.0002
+MORE_REPEATS = 5
+"""The openings of each store in a round after those of the plan."""
+Process = Callable[..., dict[str, Any]]
+NOT_COMPARED: Row = dict.fromkeys(("alone_s", "alone_cpu_s", "bare_s", "bare_cpu_s", "mark_s", "mark_cpu_s"))
 RECORDS_PER_S = 50_000
 """The rate at which a slow machine writes a changelog and restores a store from it, in records per second."""
 
@@ -48,7 +56,7 @@ RECORDS_PER_S = 50_000
 class OpeningTrial:
     """Stores of the same size, one per backend, that are filled once, then killed and opened ``repeats`` times.
 
-    ``first`` is the number of the first repeat.
+    ``first`` is the number of the first repeat. ``compared`` is False if they are opened with their tasks only.
     """
 
     backends: tuple[str, ...]
@@ -57,6 +65,7 @@ class OpeningTrial:
     repeats: int
     seed: int
     first: int = 0
+    compared: bool = True
 
     def __post_init__(self) -> None:
         if not self.backends:
@@ -68,11 +77,20 @@ class OpeningTrial:
         if min(self.records, self.repeats) < 1 or self.first < 0:
             raise ConfigError("records and repeats count from 1, the first repeat from 0")
 
+    def has(self, row: Row) -> bool:
+        """Return True for a row of one of its stores."""
+        return bool(row["records"] == self.records and row["backend"] in self.backends)
+
     def after(self, rows: Sequence[Row]) -> list[OpeningTrial]:
         """Return the trial of the repeats that are not in ``rows``, in a list; none if all are there."""
-        of_size = [row["repeat"] for row in rows if row["records"] == self.records and row["backend"] in self.backends]
-        made = 1 + max(of_size, default=-1)
+        made = 1 + max((row["repeat"] for row in rows if self.has(row)), default=-1)
         return [] if made >= self.repeats else [replace(self, repeats=self.repeats - made, first=made)]
+
+    def of(self, names: Collection[str], rows: Sequence[Row]) -> list[OpeningTrial]:
+        """Return the trial of some of its backends with further repeats, in a list; none if it has none of them."""
+        among = tuple(name for name in self.backends if name in names)
+        made = 1 + max((row["repeat"] for row in rows if self.has(row)), default=-1)
+        return [replace(self, backends=among, repeats=MORE_REPEATS, first=made, compared=False)] if among else []
 
 
 @dataclass(frozen=True)
@@ -148,18 +166,28 @@ class Opening(Experiment[OpeningTrial]):
         return trials
 
     def next_round(self, trials: Sequence[OpeningTrial], rows: Sequence[Row], remaining_s: float) -> list[OpeningTrial]:
-        """Return one opening of each of the smallest stores, and then all others of these."""
+        """Return one opening of each of the smallest stores, then all others of these, then those that are open.
+
+        Open are the stores of which it is undecided whether another one is ready first.
+        """
         least = min((trial.records for trial in trials), default=0)
-        left = [more for trial in trials if trial.records == least for more in trial.after(rows)]
-        return left if rows else [replace(trial, repeats=1) for trial in left]
+        smallest = [trial for trial in trials if trial.records == least]
+        left = [more for trial in smallest for more in trial.after(rows)]
+        if left or math.isinf(remaining_s):
+            return left if rows else [replace(trial, repeats=1) for trial in left]
+        contests = contests_so_far("opening", self.figures({"opening": rows})["opening"])
+        undecided = {name for contest in contests for name in contest.open}
+        return [more for trial in smallest for more in trial.of(undecided, rows)]
 
     def rest(self, trials: Sequence[OpeningTrial], rows: Sequence[Row]) -> list[OpeningTrial]:
         """Return the openings that no round has made."""
         return [more for trial in trials for more in trial.after(rows)]
 
     def extents(self, trials: Sequence[OpeningTrial], outcome: Outcome) -> dict[str, tuple[int, int]]:
-        """Return the openings that were measured, of those of the plan."""
-        return {"openings": (len(outcome.rows), sum(self.extent(trial)[1] for trial in trials))}
+        """Return the openings that were measured, of those of the plan; rounds may have made more."""
+        planned = {trial: self.extent(trial)[1] for trial in trials}
+        made = (min(size, sum(map(trial.has, outcome.rows))) for trial, size in planned.items())
+        return {"openings": (sum(made), sum(planned.values()))}
 
     def cost_s(self, trial: OpeningTrial) -> float:
         """Return the time until the first store is filled. It is then measured before another one is filled."""
@@ -200,8 +228,13 @@ def run_opening(
     rows: list[dict[str, Any]] = []
     filled: dict[str, float] = {}
     # A process that the end of the time has killed measured nothing; the rows of those before it stay.
-    with temporary_folder("opening", within) as scratch, suppress(TimeOverError):
-        _step(trial, scratch, code, "log", {"backend": trial.backends[0], **shared})
+    with (
+        temporary_folder("opening", within) as scratch,
+        measured_processes(steps.__name__, code) as server,
+        suppress(TimeOverError),
+    ):
+        process: Process = partial(figures_in, code=code, fork_server=server)
+        _step(trial, scratch, process, "log", {"backend": trial.backends[0], **shared})
         for repeat in range(trial.first, trial.first + trial.repeats):
             turns = list(trial.backends)
             random.Random(f"opening {trial.seed} {repeat}").shuffle(turns)
@@ -209,14 +242,15 @@ def run_opening(
                 if deadline.passed:
                     return rows
                 order = {"backend": backend, **shared}
-                step = partial(_step, trial, scratch / backend, code)
+                step = partial(_step, trial, scratch / backend, process)
                 if backend not in filled:
                     # In its first round: a deadline that comes before the last store is filled leaves rows of others.
                     (scratch / backend).mkdir()
                     filled[backend] = step("fill", order)["restore_s"]
                 step("tail", order)
                 watch = LoadWatch()
-                figures = {**step("apart", {**order, "repeat": repeat}), **step("reopen", order)}
+                apart = step("apart", {**order, "repeat": repeat}) if trial.compared else NOT_COMPARED
+                figures = {**apart, **step("reopen", order)}
                 row = {"kind": "opening", "backend": backend, **shared, "repeat": repeat}
                 row["whole_restore_s"] = filled[backend]
                 rows.append({**row, **figures, **load_columns([watch.figures()])})
@@ -224,7 +258,7 @@ def run_opening(
 
 
 def _step(
-    trial: OpeningTrial, folder: Path, code: str | None, step: str, arguments: Mapping[str, Any]
+    trial: OpeningTrial, folder: Path, process: Process, step: str, arguments: Mapping[str, Any]
 ) -> dict[str, Any]:
     deadline_s = DEADLINE_S + DEADLINE_PER_RECORD_S * trial.records
-    return figures_in(folder, f"{steps.__name__}:{step}", arguments, deadline_s, code=code, killed=step == "tail")
+    return process(folder, f"{steps.__name__}:{step}", arguments, deadline_s, killed=step == "tail")

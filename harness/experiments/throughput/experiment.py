@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import tempfile
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
@@ -15,7 +13,7 @@ from hdrh.histogram import HdrHistogram
 from harness import replay
 from harness.experiment import Experiment, Figures, Outcome, Request, Row, Rows, TrialPlacement, TrialWorker
 from harness.experiments.needs import needs_so_far
-from harness.experiments.throughput import measurement, plan
+from harness.experiments.throughput import plan
 from harness.experiments.throughput.measurement import (
     DUMP_FILE,
     LATENCY_DIGITS,
@@ -28,15 +26,14 @@ from harness.experiments.throughput.measurement import (
 from harness.experiments.throughput.plan import Rounds, ThroughputGrid, ThroughputTrial, answering
 from harness.experiments.throughput.report import QUERY, REPORT, WRONG_ENDS, charts, end_state_finding, width_sentences
 from harness.folders import temporary_folder
-from harness.processes.child import figures_in, measured_environment
-from harness.processes.fork_server import ForkServer, fork_server
+from harness.processes.child import figures_in
+from harness.processes.fork_server import ForkServer
 from harness.processes.load import LOAD_COLUMNS, load_columns
 from harness.report import text
 from harness.report.page import Page
 from harness.workloads.event_log import EVENT_LOG
 from harness.workloads.new_york_flights import departures
 from harness.workloads.tasks import Departures, workload
-from harness.workloads.workload import Workload
 from stores.errors import ConfigError
 from stores.registry import backend_named, check_options, checked_durability
 
@@ -180,8 +177,8 @@ def run(
     ``keep_dump`` is called with the digest of the final state and the file of its dump (``pairs``), which it must read
     at once, unless the digest is ``known``. ``meet`` is called between the two processes, so that those of other
     partitions wait for each other. It is also called if the first one fails. The processes are children of
-    ``fork_server`` (see ``process_server``). Without one they are started, with ``code`` as their PYTHONPATH; None is
-    that of this process.
+    ``fork_server`` (see ``measured_processes``). Without one they are started, with ``code`` as their PYTHONPATH; None
+    is that of this process.
 
     Raises: MeasurementFailedError.
     """
@@ -198,20 +195,6 @@ def run(
         if keep_dump is not None and digest not in known:
             keep_dump(digest, folder / DUMP_FILE)
         return {**worked, **after_kill}
-
-
-@contextmanager
-def process_server(work: Workload, code: str | None) -> Iterator[ForkServer | None]:
-    """Yield a fork server for processes that are measured with a workload, with ``code`` as their PYTHONPATH.
-
-    It has imported what the processes of every backend import, and no engine: each process imports its own, so the
-    memory of processes can be compared. Its folder is on disk. None where processes cannot be forked.
-    """
-    place = Path(tempfile.gettempdir())
-    with fork_server(preload=False, within=place, environment=measured_environment(code, place)) as server:
-        if server is not None:
-            server.prepare(f"{measurement.__name__}:import_workload", {"module": type(work).__module__})
-        yield server
 
 
 _SUMMED = ("bytes_written", "bytes_on_disk", "peak_memory_bytes", "open_files", "replayed")

@@ -15,7 +15,6 @@ from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from importlib import import_module
 from itertools import islice
 from pathlib import Path
 from time import perf_counter, perf_counter_ns
@@ -248,11 +247,6 @@ class Stopwatch:
 
     def _note_log_committed(self) -> None:
         self._log_committed_ns = perf_counter_ns()
-
-
-def import_workload(module: str) -> None:
-    """Import what every measured process of a workload in ``module`` needs: this module has imported the rest."""
-    import_module(module)
 
 
 def measured(folder: Path) -> NoReturn:
