@@ -92,14 +92,14 @@ class LiveReader(ScanReader):
     def get(self, key: bytes) -> bytes | None:
         def read(mark: bytes | None) -> bytes | None:
             data = self._reader.get(key)
-            return None if _expired(data, stream_time_of(mark) - self._ttl_ms) else data
+            return None if has_expired(data, stream_time_of(mark) - self._ttl_ms) else data
 
         return self._source.with_mark(STREAM_TIME, read)
 
     def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
         def look(mark: bytes | None, reader: ReadOnlyKeyValueStore) -> list[bytes | None]:
             limit = stream_time_of(mark) - self._ttl_ms
-            return [None if _expired(data, limit) else data for data in reader.get_many(keys)]
+            return [None if has_expired(data, limit) else data for data in reader.get_many(keys)]
 
         def look_into(mark: bytes | None, view: KeyValueView) -> list[bytes | None]:
             if not isinstance(view, KeyValueSnapshot):
@@ -116,12 +116,12 @@ class LiveReader(ScanReader):
     def _shown(self, make: Callable[[], KeyValueIterator]) -> KeyValueIterator:
         def read(mark: bytes | None) -> KeyValueIterator:
             scan, limit = make(), stream_time_of(mark) - self._ttl_ms
-            return PlainIterator((pair for pair in scan if not _expired(pair[1], limit)), scan)
+            return PlainIterator((pair for pair in scan if not has_expired(pair[1], limit)), scan)
 
         return self._source.with_mark(STREAM_TIME, read)
 
 
-def _expired(data: bytes | None, limit_ms: int) -> bool:
+def has_expired(data: bytes | None, limit_ms: int) -> bool:
     """Return whether the record is at or below the limit. A time of -1 never expires.
 
     A value that is too short for a time does not expire either: it is an error for its reader, who names the key.
@@ -192,5 +192,5 @@ class Expiry:
         # A mark can't hold a longer key: then the next step begins before the last key of this one.
         store.set_mark(CURSOR, pairs[-1][0][:MARK_BYTES_MAX] if len(pairs) == examine else None)
         for key, data in pairs:
-            if _expired(data, limit):
+            if has_expired(data, limit):
                 self._staging.put(key, None, key, None, None)

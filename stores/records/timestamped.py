@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Generic, TypeVar, cast
+from typing import Any, ClassVar, Final, Generic, TypeVar, cast
 
 from stores.contract.arguments import check_pairs, check_time_ms
 from stores.contract.reading import PlainIterator
@@ -38,6 +38,7 @@ from stores.records.record_kind import (
     difference,
     encoded,
     is_empty,
+    unreadable,
     write_description,
 )
 from stores.records.serdes import BytesSerde, Codec, Serde, check_serde
@@ -56,6 +57,11 @@ from stores.records.values import (
     check_span_ms,
     lookup_of_bytes,
 )
+
+TTL: Final = "ttl_ms"
+"""The time to live in a description; missing without one."""
+_FREE: Final = dict.fromkeys(("kind", TTL))
+"""The properties that may differ from those of an existing store: a ``KeyValue`` may get times."""
 
 
 class SurrogateReader(ScanReader):
@@ -126,7 +132,8 @@ class TimestampedKeyValue(RecordKind, Generic[K, V]):
         return self.ttl_ms is not None
 
     def description(self) -> Description:
-        return {"key": self.key.name, "value": self.value.name}
+        serdes = {"key": self.key.name, "value": self.value.name}
+        return serdes if self.ttl_ms is None else {**serdes, TTL: self.ttl_ms}
 
     def over(self, store: KeyValueStore) -> TimestampedKeyValueStore[K, V]:
         return self.staged(self.taken(store))
@@ -148,11 +155,13 @@ class TimestampedKeyValue(RecordKind, Generic[K, V]):
             store.timestamps.split({RECORDS: encoded(self._whole_description())})
 
     def _prepare_other(self, store: KeyValueStore, kept: Description) -> None:
-        """Begin the lazy upgrade of a store that was opened as ``KeyValue`` with the same serdes."""
+        """Take a store with another time to live. Begin the lazy upgrade of one that was opened as ``KeyValue``."""
         own = self._whole_description()
-        if {**kept, "kind": self.kind} != own or kept["kind"] != KeyValue.kind:
+        if type(kept.get(TTL, 1)) is not int:
+            raise unreadable(store.name)
+        if kept["kind"] not in (self.kind, KeyValue.kind) or {**kept, **_FREE} != {**own, **_FREE}:
             raise difference(store, kept, own)
-        if is_empty(store):
+        if kept["kind"] == self.kind or is_empty(store):
             write_description(store, own)
         else:
             self._prepare_plain(store)

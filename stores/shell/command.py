@@ -57,7 +57,7 @@ def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
     )
     dump.add_argument("--key", choices=SERDES, help="decode keys; by default as the store describes them")
     dump.add_argument("--value", choices=SERDES, help="decode values; by default as the store describes them")
-    dump.add_argument("--all", action="store_true", help="also print windows and sessions that have expired")
+    dump.add_argument("--all", action="store_true", help="also print what has expired")
     dump.add_argument("--limit", type=_count, metavar="N", help="print at most N records")
     command("verify", _verify, "read a closed store whole and check it for damage; status 1 if there is any")
     command("offsets", _offsets, "print the committed changelog offsets and the input position of a store")
@@ -196,7 +196,7 @@ def _records(found: Reading, decoder: Decoder, *, expired: bool) -> Iterator[Lin
     for number, pairs in enumerate(found.pairs):
         plain = number < len(found.pairs) - 1
         for key, value in pairs:
-            if not expired and decoder.is_expired(key):
+            if not expired and decoder.is_expired(key, value, plain=plain):
                 continue
             yield decoder.record(key, value, plain=plain)
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from stores.errors import ConfigError
-from stores.records.expiry import STREAM_TIME, stream_time_of
+from stores.records.expiry import STREAM_TIME, has_expired, stream_time_of
 from stores.records.record_kind import RECORDS, described
 from stores.records.segments import (
     SEGMENT_BYTES,
@@ -16,6 +16,7 @@ from stores.records.segments import (
     keys_described,
 )
 from stores.records.serdes import FLOAT64, INT64, JSON, STR
+from stores.records.timestamped import TTL
 from stores.records.values import TIME_BYTES
 
 SERDES: Mapping[str, Callable[[bytes], Any]] = {
@@ -45,15 +46,17 @@ class Decoder:
         self._value = _serde(kind.get("value")) if value is None else value
         self._keys = keys_described(kind)
         self._timestamped = has_timestamps(kind)
-        retention_ms = kind.get("retention_ms")
+        lived_ms = kind.get("retention_ms", kind.get(TTL))
         self._expired_ms = -1
-        """The highest time that has expired; -1 for none. A description has no ``ttl_ms``."""
-        if isinstance(retention_ms, int):
-            self._expired_ms = stream_time_of(marks.get(STREAM_TIME)) - retention_ms
+        """The highest time that has expired; -1 for none."""
+        if isinstance(lived_ms, int):
+            self._expired_ms = stream_time_of(marks.get(STREAM_TIME)) - lived_ms
 
-    def is_expired(self, key: bytes) -> bool:
-        """Return True for the key of a window or session store that the store no longer shows."""
-        return self._keys is not None and self._keys.time(key) <= self._expired_ms
+    def is_expired(self, key: bytes, value: bytes, *, plain: bool = False) -> bool:
+        """Return True for a record that the store no longer shows; ``plain`` as in ``record``."""
+        if self._keys is not None:
+            return self._keys.time(key) <= self._expired_ms
+        return self._timestamped and not plain and has_expired(value, self._expired_ms)
 
     def record(self, key: bytes, value: bytes, *, plain: bool = False) -> Line:
         """Return a record by the names of its parts; bytes are those that no serde was asked for.

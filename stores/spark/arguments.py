@@ -13,6 +13,7 @@ from stores.contract.arguments import check_function, check_number, check_type
 from stores.declarations import Stores, configurations
 from stores.errors import ConfigError
 from stores.extras import install_command
+from stores.records.timestamped import TTL
 from stores.registry import backend_named
 from stores.spark.context import TIMES, TIMES_KIND
 from stores.spark.plan import PARTITION_COLUMN
@@ -135,7 +136,10 @@ def description_of(name: str, config: StoreConfig) -> dict[str, object]:
     if name == TIMES:
         return {"kind": TIMES_KIND}
     records = config.records
-    return {"kind": "bytes"} if records is None else {"kind": records.kind, **records.description()}
+    if records is None:
+        return {"kind": "bytes"}
+    # The time to live may change, and each version has its own: see stores.spark.local_state.
+    return {"kind": records.kind, **{key: value for key, value in records.description().items() if key != TTL}}
 
 
 def parsed_output(output: Any, *, records: bool) -> StructType:

@@ -43,7 +43,7 @@ COPIES_MAX = 256
 VERSION_ID = "version_id"
 """The mark of a local store with the ID of its version. The log does not have it."""
 TTL = "query_ttl_ms"
-"""The mark with the time to live of a store's records. It is no part of the description, because it may change."""
+"""The mark with the time to live of a store's records. It may change, so the log's description lacks it."""
 LOGGED_MARKS = "logged_marks"
 """The mark that lists the names of all marks that were ever set, as JSON: a snapshot has to find them."""
 

@@ -110,6 +110,22 @@ def test_a_dump_decodes_by_the_description_unless_bytes_are_asked_for(
     assert lines(capsys, "dump", tmp_path / "orders") == [{"key": "ann", "value": {"items": 3}, "timestamp_ms": 99}]
 
 
+def test_a_dump_hides_what_has_passed_its_time_to_live(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def dumped(*options: str) -> list[str]:
+        return [line["key"] for line in lines(capsys, "dump", tmp_path / "timed", *options)]
+
+    with open_store("sqlite", tmp_path / "timed") as store:
+        timed = TimestampedKeyValue(key=STR, value=INT64, ttl_ms=9_000).over(store)
+        timed.put_all([("c", 3, 1_500), ("a", 1, 500), ("b", 2, 1_000)])
+        timed.commit()
+    for ttl_ms, shown in ((1_000, ["b", "c"]), (500, ["c"]), (None, ["a", "b", "c"]), (501, ["b", "c"])):
+        with open_store("sqlite", tmp_path / "timed") as store:
+            timed = TimestampedKeyValue(key=STR, value=INT64, ttl_ms=ttl_ms).over(store)
+            assert [key for key, _ in timed.all()] == shown
+        assert dumped() == shown
+        assert dumped("--all") == ["a", "b", "c"]
+
+
 def test_a_dump_hides_windows_and_sessions_that_have_expired(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

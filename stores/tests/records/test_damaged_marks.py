@@ -115,6 +115,16 @@ def test_records_of_any_bytes_are_read_or_refused(name: str, data: st.DataObject
             use(kind, plain)
 
 
+def test_a_time_to_live_that_can_t_be_read_is_damage_and_not_another_setting() -> None:
+    with open_store("memory", "unused") as plain:
+        use(KINDS["expiring"], plain)
+        mark = plain.mark(RECORDS)
+        assert mark is not None
+        plain.restore([], {}, marks={RECORDS: mark.replace(b'"ttl_ms":1000', b'"ttl_ms":"1"')})
+        with pytest.raises(StoreCorruptedError):
+            KINDS["expiring"].over(plain)
+
+
 def test_a_value_without_its_time_is_named_and_does_not_stop_the_expiry_of_others() -> None:
     kind = TimestampedKeyValue(STR, INT64, ttl_ms=1_000)
     with open_store("memory", "unused") as plain:
