@@ -241,8 +241,8 @@ def contests_so_far(kind: str, figures: Sequence[Figure]) -> list[Contest]:
         name: {"transactional": each.transactional, "persistent": each.persistent}
         for name, each in registered().items()
     }
-    found = contests({"throughput": (), "opening": (), "crash": (), kind: figures}, facts)
-    return [contest for contest in found if contest.need.measure.kind == kind]
+    every = contests({"throughput": (), "opening": (), "crash": (), kind: figures}, facts)
+    return [contest for contest in every if contest.need.measure.kind == kind]
 
 
 def needs_so_far(figures: Sequence[Figure]) -> list[NeedSoFar]:

@@ -83,14 +83,17 @@ class OpeningTrial:
 
     def after(self, rows: Sequence[Row]) -> list[OpeningTrial]:
         """Return the trial of the repeats that are not in ``rows``, in a list; none if all are there."""
-        made = 1 + max((row["repeat"] for row in rows if self.has(row)), default=-1)
-        return [] if made >= self.repeats else [replace(self, repeats=self.repeats - made, first=made)]
+        first = self._first_after(rows)
+        return [] if first >= self.repeats else [replace(self, repeats=self.repeats - first, first=first)]
 
     def of(self, names: Collection[str], rows: Sequence[Row]) -> list[OpeningTrial]:
         """Return the trial of some of its backends with further repeats, in a list; none if it has none of them."""
         among = tuple(name for name in self.backends if name in names)
-        made = 1 + max((row["repeat"] for row in rows if self.has(row)), default=-1)
-        return [replace(self, backends=among, repeats=MORE_REPEATS, first=made, compared=False)] if among else []
+        first = self._first_after(rows)
+        return [replace(self, backends=among, repeats=MORE_REPEATS, first=first, compared=False)] if among else []
+
+    def _first_after(self, rows: Sequence[Row]) -> int:
+        return 1 + max((row["repeat"] for row in rows if self.has(row)), default=-1)
 
 
 @dataclass(frozen=True)
@@ -186,8 +189,8 @@ class Opening(Experiment[OpeningTrial]):
     def extents(self, trials: Sequence[OpeningTrial], outcome: Outcome) -> dict[str, tuple[int, int]]:
         """Return the openings that were measured, of those of the plan; rounds may have made more."""
         planned = {trial: self.extent(trial)[1] for trial in trials}
-        made = (min(size, sum(map(trial.has, outcome.rows))) for trial, size in planned.items())
-        return {"openings": (sum(made), sum(planned.values()))}
+        measured = (min(size, sum(map(trial.has, outcome.rows))) for trial, size in planned.items())
+        return {"openings": (sum(measured), sum(planned.values()))}
 
     def cost_s(self, trial: OpeningTrial) -> float:
         """Return the time until the first store is filled. It is then measured before another one is filled."""
