@@ -135,6 +135,10 @@ class ChangelogTimeoutError(ChangelogError):
     """
 
 
+class SchemaRegistryTimeoutError(ChangelogTimeoutError):
+    """The schema registry does not answer, or can't now. A task asks again, as it does with a changelog."""
+
+
 class CommitInDoubtError(ChangelogError):
     """It is unknown whether the changelog has a commit. Open another producer with the same ID, then read the log."""
 

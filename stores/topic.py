@@ -8,7 +8,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from stores.changelog.interface import K_co, Record, V_co
 from stores.errors import DeserializationError, StoreError
-from stores.records.serdes import Codec, Serde, check_serde
+from stores.records.serdes import Codec, Serde, check_serde, of_topic
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -32,12 +32,14 @@ class Topic(Generic[K, V]):
     def __post_init__(self) -> None:
         if not isinstance(self.name, str):
             raise TypeError(f"the name of a topic is a str, not {type(self.name).__name__}")
-        check_serde("key", self.key)
-        check_serde("value", self.value)
+        for part in ("key", "value"):
+            serde = getattr(self, part)
+            check_serde(part, serde)
+            object.__setattr__(self, part, of_topic(serde, self.name, part))
         object.__setattr__(self, "_codec", Codec(self.name, self.key, self.value, of="topic"))
 
     def __reduce__(self) -> tuple[Any, tuple[()]]:
-        # The functions of a serde may not be able to be pickled.
+        # The functions of a serde can't always be pickled.
         return partial(type(self), self.name, key=self.key, value=self.value), ()
 
     def encoded(self, key: K | None, value: V | None) -> tuple[bytes | None, bytes | None]:

@@ -45,7 +45,8 @@ class Serde(Protocol[T]):
 
     The same value always gives the same bytes, and different values different ones: a key is found by its bytes.
     ``serialize`` raises TypeError or ValueError for what it can't serialize, ``deserialize`` anything for bytes that
-    ``serialize`` never returns. Both are called from any thread.
+    ``serialize`` never returns. A StoreError is one of neither, such as of a service that does not answer. Both are
+    called from any thread. A serde may have ``of_topic(topic, part)``, which returns the one for a part of a topic.
     """
 
     @property
@@ -70,6 +71,12 @@ def check_serde(what: str, given: object) -> None:
     whole = callable(getattr(given, "serialize", None)) and callable(getattr(given, "deserialize", None))
     if not whole or not isinstance(getattr(given, "name", None), str):
         raise TypeError(f"{what} is a serde, such as STR or JSON, not {given!r}")
+
+
+def of_topic(serde: Serde[T], topic: str, part: str) -> Serde[T]:
+    """Return the serde for the key or the value of a topic: itself, unless it has a method for that."""
+    method: Callable[[str, str], Serde[T]] | None = getattr(serde, "of_topic", None)
+    return serde if method is None else method(topic, part)
 
 
 class _Named:

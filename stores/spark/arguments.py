@@ -58,12 +58,14 @@ def check_events(events: DataFrame, keys: tuple[str, ...], order_by: str | None,
         raise ConfigError(f"null_keys is {REFUSE!r} or {GROUP!r}, not {null_keys!r}")
 
 
-def check_functions(process: object, process_record: object, on_timer: object) -> None:
-    """Check the functions: there is one for rows, or one for records. Raises: TypeError, ConfigError."""
+def check_functions(process: object, process_record: object, on_timer: object, topics: object) -> None:
+    """Check the functions: there is one for rows, or one for records, of ``topics``. Raises: TypeError, ConfigError."""
     if (process is None) == (process_record is None):
         raise ConfigError("give a function of rows as process, or one of records as process_record")
     if process is not None:
         check_function("process", process, "the rows", "the context")
+        if topics:
+            raise ConfigError("a function of rows reads no topics: leave topics out, or give process_record")
     else:
         check_function("process_record", process_record, "the record", "the context")
     if on_timer is not None:

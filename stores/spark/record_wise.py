@@ -6,8 +6,8 @@ columns of Spark's Kafka sink.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, overload
 
 from stores.changelog.arguments import check_name, check_record
@@ -20,11 +20,14 @@ from stores.spark.rows import Rows
 from stores.tasks.context import NO_PARTITION, NO_RECORD, not_processing
 from stores.tasks.identifier import TaskId
 from stores.tasks.on_error import origin_note
+from stores.topic import Topic
 
 if TYPE_CHECKING:
     import pyarrow
     from pyspark.sql.types import StructType
 
+K = TypeVar("K")
+V = TypeVar("V")
 Store = TypeVar("Store")
 
 VALUE = "value"
@@ -98,6 +101,19 @@ class RecordContext:
         """Refuse a global store. Raises: StoreError."""
         raise StoreError("a stateful query has no global stores: join the DataFrame with that of the other topic")
 
+    @overload
+    def forward(
+        self,
+        topic: Topic[K, V],
+        key: K | None,
+        value: V | None,
+        timestamp_ms: int = -1,
+        headers: Headers = (),
+        partition: int | None = None,
+        partitioner: object = None,
+    ) -> None: ...
+
+    @overload
     def forward(
         self,
         topic: str,
@@ -107,14 +123,25 @@ class RecordContext:
         headers: Headers = (),
         partition: int | None = None,
         partitioner: object = None,
+    ) -> None: ...
+
+    def forward(
+        self,
+        topic: Any,
+        key: Any,
+        value: Any,
+        timestamp_ms: int = -1,
+        headers: Headers = (),
+        partition: int | None = None,
+        partitioner: object = None,
     ) -> None:
-        """Give out a row. The default timestamp is that of the input record.
+        """Give out a row, with the bytes of its key and its value. The default timestamp is that of the input record.
 
         The default partition is null: Spark's Kafka sink then chooses by the key, as a task does. A ``partitioner`` is
         refused, because nothing here knows how many partitions a topic has.
 
         Raises: StoreError outside of the function; ConfigError for a partitioner; TypeError and ValueError for an
-        invalid record.
+        invalid record, and for what a serde of the topic refuses.
         """
         if not self._active:
             raise not_processing(self.task_id)
@@ -123,6 +150,9 @@ class RecordContext:
                 "a stateful query does not know the number of partitions of a topic: give forward() a partition, or "
                 "the Kafka sink the option kafka.partitioner.class"
             )
+        if isinstance(topic, Topic):
+            key, value = topic.encoded(key, value)
+            topic = topic.name
         check_name("topic's name", topic)
         time_ms = self.record.timestamp_ms if timestamp_ms == -1 else timestamp_ms
         self._forwarded.append((topic, key, value, time_ms, check_record(key, value, time_ms, headers), partition))
@@ -139,11 +169,13 @@ class RecordContext:
 class RecordWise:
     """A function of a batch that calls ``function`` for each record, and ``timer`` for each timer that is due."""
 
-    function: Callable[[Record, Any], None]
+    function: Callable[[Record[Any, Any], Any], None]
     key: str
     columns: tuple[str, ...]
     """The columns that are given out, some of ``FORWARDED``."""
     timer: Callable[[Any, int, Any], Any] | None = None
+    topics: Mapping[str, Topic[Any, Any]] = field(default_factory=dict)
+    """The topics with serdes, by name, whose records the function gets as the serdes read them."""
 
     def __call__(self, rows: Rows, context: Context) -> Iterator[pyarrow.RecordBatch]:
         """Process the rows; yield what is forwarded. An exception gets a note with partition, offset and key."""
@@ -158,7 +190,8 @@ class RecordWise:
                 if record.timestamp_ms > record_context.stream_time_ms:
                     record_context.stream_time_ms = record.timestamp_ms
                 try:
-                    self.function(record, record_context)
+                    topic = self.topics.get(partition.topic)
+                    self.function(record if topic is None else topic.decoded(record), record_context)
                 except BaseException as error:
                     error.add_note(origin_note(record_context.task_id, partition, record))
                     raise
@@ -192,6 +225,27 @@ class RecordWise:
             [{"key": name, "value": content} for name, content in pairs] or None for pairs in columns["headers"]
         ]
         yield pa.record_batch([pa.array(columns[name], _types()[name]) for name in self.columns], names=self.columns)
+
+
+def topics_by_name(topics: Iterable[Topic[Any, Any]], columns: Iterable[str]) -> dict[str, Topic[Any, Any]]:
+    """Return the topics of a function's records. Rows without a column ``topic`` are all of one topic.
+
+    Raises: TypeError for what is no list of ``Topic``; ConfigError for a topic that comes twice, or among several that
+    the rows do not name.
+    """
+    if isinstance(topics, str) or not isinstance(topics, Iterable):
+        raise TypeError(f"topics is a list of Topic, not {type(topics).__name__}")
+    by_name: dict[str, Topic[Any, Any]] = {}
+    for topic in topics:
+        if not isinstance(topic, Topic):
+            raise TypeError(f"topics is a list of Topic, not of {type(topic).__name__}: leave out those of bytes")
+        if by_name.setdefault(topic.name, topic) is not topic:
+            raise ConfigError(f"topic {topic.name!r} is given twice: drop one of the two")
+    if not by_name or "topic" in columns:
+        return by_name
+    if len(by_name) > 1:
+        raise ConfigError("rows without a column 'topic' are of one topic: give one Topic, or add the column")
+    return dict.fromkeys([_UNNAMED], *by_name.values())
 
 
 def checked_output(output: StructType) -> tuple[str, ...]:

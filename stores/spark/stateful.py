@@ -28,7 +28,7 @@ from stores.spark.arguments import (
 )
 from stores.spark.context import TIMES
 from stores.spark.plan import PARTITION_COLUMN, Batch, Plan
-from stores.spark.record_wise import RecordWise, checked_output
+from stores.spark.record_wise import RecordWise, checked_output, topics_by_name
 from stores.spark.rows import REFUSE
 from stores.spark.watermark import absolute
 
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from stores.changelog.interface import Record
     from stores.spark.context import Context
     from stores.spark.rows import Rows
+    from stores.topic import Topic
 
 
 def stateful(
@@ -47,7 +48,8 @@ def stateful(
     *,
     key: str | Sequence[str],
     process: Callable[[Rows, Context], Iterable[Any] | None] | None = None,
-    process_record: Callable[[Record, Any], None] | None = None,
+    process_record: Callable[[Record[Any, Any], Any], None] | None = None,
+    topics: Sequence[Topic[Any, Any]] = (),
     output: str | StructType | None = None,
     stores: Stores,
     state: str | os.PathLike[str],
@@ -74,6 +76,8 @@ def stateful(
     ``stores.spark.record_wise``. The columns ``key`` and ``value`` are those of the record, and ``topic``,
     ``partition``, ``offset``, ``timestamp`` (or ``timestamp_ms``) and ``headers`` if they are there. The rows are what
     it forwards, with these columns. Within a batch they are in the order of ``offset`` if there is no ``order_by``.
+    Records of ``topics`` have what the serdes of the ``Topic`` read, and all others bytes. The exception about one that
+    they can't read fails the batch, as those of the function do.
 
     ``stores`` are declared as those of a ``StreamTask``. ``state`` is a folder that driver
     and executors share, a path or a URI of ``pyarrow.fs``; it holds the state, and ``put_if_absent`` is the conditional
@@ -105,11 +109,12 @@ def stateful(
     keys = (key,) if isinstance(key, str) else tuple(key)
     checkpoint = None if checkpoint is None else absolute(os.fspath(checkpoint))
     check_events(events, keys, order_by, null_keys)
-    check_functions(process, process_record, on_timer)
+    check_functions(process, process_record, on_timer, topics)
     schema = parsed_output(output, records=process_record is not None)
     if process_record is not None:
         check_records(events, keys)
-        record_wise = RecordWise(process_record, keys[0], checked_output(schema), on_timer)
+        by_name = topics_by_name(topics, events.columns)
+        record_wise = RecordWise(process_record, keys[0], checked_output(schema), on_timer, by_name)
         process, on_timer = record_wise, None if on_timer is None else record_wise.on_timer
         order_by = "offset" if order_by is None and "offset" in events.columns else order_by
     configs = configs_of(stores, times=on_timer is not None or process_record is not None)

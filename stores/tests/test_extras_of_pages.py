@@ -21,6 +21,7 @@ NEEDS = {
     "from stores.spark": "spark",
     "import pyspark": "spark",
     "Msgspec": "msgspec",
+    "schema_registry": "schema-registry",
 }
 """By a part of a block: the extra that the block needs."""
 BLOCK = re.compile(r"^```(?!text|mermaid)\w+\n(?s:.*?)^```|^    \S.*\n(?:    .*\n)*", re.MULTILINE)

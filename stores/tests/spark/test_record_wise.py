@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -16,14 +16,14 @@ import pytest
 from stores.changelog import MemoryChangelog
 from stores.changelog.interface import Record
 from stores.config import StoreConfig
-from stores.errors import ConfigError, StoreError
+from stores.errors import ConfigError, DeserializationError, StoreError
 from stores.interface import TopicPartition
 from stores.records import INT64, STR, KeyValue, TimestampedKeyValue, Window
 from stores.spark import task
 from stores.spark.context import TIMES
 from stores.spark.plan import PARTITION_COLUMN, Batch, Plan
-from stores.spark.record_wise import RecordContext, RecordWise, checked_output
-from stores.tasks import StreamTask, TaskContext, TaskId
+from stores.spark.record_wise import RecordContext, RecordWise, checked_output, topics_by_name
+from stores.tasks import StreamTask, TaskContext, TaskId, Topic
 from stores.tests.spark.counting import QUERY, close_all, plan
 from stores.tests.spark.test_timers import make_checkpoint
 
@@ -81,7 +81,7 @@ def records(seed: int = 5) -> list[Record]:
     return made
 
 
-def by_a_task() -> list[Record]:
+def by_a_task(function: Any = process, inputs: Sequence[Any] = (INPUT,)) -> list[Record]:
     """The outputs of a stream task over the same records."""
     with MemoryChangelog() as log:
         for topic in ("in", "out"):
@@ -91,7 +91,7 @@ def by_a_task() -> list[Record]:
                 producer.send(INPUT, record.key, record.value, record.timestamp_ms, record.headers)
             producer.flush()
         memory = {name: replace(config, backend="memory") for name, config in KINDS.items()}
-        settings: dict[str, Any] = {"stores": memory, "process": process, "inputs": [INPUT]}
+        settings: dict[str, Any] = {"stores": memory, "process": function, "inputs": inputs}
         with StreamTask("app", TaskId(0, 0), state_dir="unused", changelog=log, **settings) as made:
             made.run()
         return list(log.read(TopicPartition("out", 0)))
@@ -119,7 +119,8 @@ def record_plan(folder: Path, function: Any = process, **changed: Any) -> Plan:
     stores = {**KINDS, TIMES: StoreConfig("rocksdb")}
     columns = changed.pop("columns", COLUMNS)
     timer = changed.pop("timer", None)
-    wise = RecordWise(function, "key", columns, timer)
+    topics = topics_by_name(changed.pop("topics", ()), changed.pop("has", ["topic"]))
+    wise = RecordWise(function, "key", columns, timer, topics)
     settings = {"stores": stores, "key": ("key",), "output": pa.schema([OUTPUT.field(name) for name in columns])}
     return plan(folder, wise, **{**settings, "on_timer": wise.on_timer if timer else None, **changed})
 
@@ -212,6 +213,57 @@ def test_calls_that_a_query_can_not_carry_out_are_refused(tmp_path: Path) -> Non
     run(record_plan(tmp_path, calls), 0, records()[:1])
     with pytest.raises(StoreError):
         kept[0].forward("out", b"", b"")
+
+
+TEXTS = Topic("in", key=STR, value=STR)
+LENGTHS = Topic("out", key=STR, value=INT64)
+
+
+def typed(record: Record[str, str], context: Any) -> None:
+    context.forward(LENGTHS, record.key, None if record.value is None else len(record.value), headers=record.headers)
+    if record.offset == 0:
+        for key, value in ((b"a", 5), ("a", "5")):
+            with pytest.raises(TypeError):
+                context.forward(LENGTHS, key, value)
+
+
+@pytest.mark.parametrize("has", [["topic"], []])
+def test_topics_have_serdes_as_in_a_task(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has: list[str]) -> None:
+    monkeypatch.chdir(tmp_path)
+    some, topics = records(), TEXTS if has else Topic("named by no column", key=STR, value=STR)
+    query_plan = record_plan(tmp_path, typed, topics=[topics], has=has)
+    rows = [
+        row
+        for batch in arrow([*some, Record(len(some), b"N1", None)])
+        for row in task.run(query_plan, Batch(0, 0, QUERY), [batch if has else batch.drop_columns(["topic"])])
+        for row in row.to_pylist()
+    ]
+    assert [(row["key"], row["value"]) for row in rows[:-1]] == [
+        (record.key, record.value) for record in by_a_task(typed, [TEXTS])
+    ]
+    assert (rows[-1]["key"], rows[-1]["value"]) == (b"N1", None)
+
+
+def test_a_record_that_a_serde_cannot_read_fails_the_batch_with_its_place(tmp_path: Path) -> None:
+    query_plan = record_plan(tmp_path, typed, topics=[Topic("in", key=STR, value=INT64)])
+    with pytest.raises(DeserializationError) as error:
+        run(query_plan, 0, records()[:3])
+    assert "offset 0 of in-0" in " ".join(error.value.__notes__)
+
+
+@pytest.mark.parametrize(
+    ("topics", "error"),
+    [
+        ("in", TypeError),
+        (TEXTS, TypeError),
+        (["in"], TypeError),
+        ([TEXTS, Topic("in", key=STR, value=INT64)], ConfigError),
+        ([TEXTS, LENGTHS], ConfigError),
+    ],
+)
+def test_topics_that_do_not_fit_the_rows_are_refused(topics: Any, error: type[Exception]) -> None:
+    with pytest.raises(error):
+        topics_by_name(topics, ["key", "value"])
 
 
 def test_the_context_has_what_a_task_gives() -> None:
