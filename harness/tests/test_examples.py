@@ -3,11 +3,22 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
+from random import Random
 
 import pytest
+
+from harness.tests.example_runs import EXAMPLES as APPLICATIONS
+from harness.tests.example_runs import PARTITIONS, Example, Outcome, Sent
+from stores.changelog import SqliteChangelog
+from stores.changelog.partitioners import of_murmur2
+from stores.interface import TopicPartition
+from stores.tasks.stores.store_group import AFTER_LOG_COMMIT
+from stores.tests.worker.worker_process import DEADLINE_S, WorkerProcess
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "docs/examples"
@@ -28,6 +39,26 @@ txstores_store_commit_total{backend="sqlite-indexed-batch",shop="north",store="c
 txstores_store_rollback_total{backend="sqlite-indexed-batch",shop="north",store="counts"} 0.0
 txstores_store_uncommitted_bytes{backend="sqlite-indexed-batch",shop="north",store="counts"} 10.0
 """
+FRAUD = """\
+ann has spent 110000 cents by minute 9
+bob has spent 110000 cents by minute 7
+state is left of ['ann', 'eve']
+"""
+SESSIONS = """\
+ann Visit(start_ms=0, end_ms=0, pages=1)
+ann Visit(start_ms=1200000, end_ms=3000000, pages=4)
+ann Visit(start_ms=6000000, end_ms=6000000, pages=1)
+late: ['page at 47']
+"""
+ENRICHMENT = """\
+[('o1', Priced(product='tea', cents=900)), ('o3', Priced(product='cup', cents=2700))]
+failed: [b'o2']
+"""
+JOIN = """\
+joined: ['o1', 'o2']
+alone: [('o3', '1 in orders'), ('o3', 'late in payments')]
+"""
+TOP_TEN = "{0: [('home', 30), ('shop', 20), ('help', 10)], 60000: [('home', 30), ('shop', 20), ('help', 10)]}\n"
 OWN_ENGINE = "[(b'apples', b'3')] {b'offset': b'41'}\n"
 
 
@@ -51,12 +82,62 @@ def run(folder: Path, *command: str, path: Path = ROOT) -> subprocess.CompletedP
         ("web_readers.py", WEB_READERS),
         ("prometheus_metrics.py", METRICS),
         ("own_engine.py", OWN_ENGINE),
+        ("fraud.py", FRAUD),
+        ("sessions.py", SESSIONS),
+        ("enrichment.py", ENRICHMENT),
+        ("join.py", JOIN),
+        ("top_ten.py", TOP_TEN),
     ],
 )
 def test_an_example_runs_and_prints_what_it_promises(tmp_path: Path, program: str, printed: str) -> None:
     ended = run(tmp_path, str(EXAMPLES / program))
     assert (ended.returncode, ended.stdout, ended.stderr) == (0, printed, "")
     assert list(tmp_path.iterdir()) == []
+
+
+def write(log: SqliteChangelog, sent: list[Sent]) -> None:
+    """Write records to the partitions of their keys; create the topics."""
+    partitions = {each.topic: 1 if each.topic == "products" else PARTITIONS for each in sent}
+    for topic, number in partitions.items():
+        log.create_topic(topic, number)
+    with log.producer() as producer:
+        for topic, key, value, time_ms in sent:
+            number = of_murmur2(key.encode(), partitions[topic])
+            producer.send(TopicPartition(topic, number), key.encode(), value, time_ms)
+        producer.flush()
+
+
+def outcome(log: SqliteChangelog, example: Example) -> Outcome:
+    numbers = log.topics()
+    return {
+        topic: read(
+            [record for number in range(numbers.get(topic, 0)) for record in log.read(TopicPartition(topic, number))]
+        )
+        for topic, read in example.topics.items()
+    }
+
+
+@pytest.mark.parametrize("example", APPLICATIONS, ids=lambda example: example.program)
+def test_an_application_whose_worker_is_killed_has_each_output_once(
+    tmp_path: Path, example: Example, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(EXAMPLES)
+    sent = example.draw(Random(27))
+    expected = example.expected(sent)
+    assert all(len(outputs) > 5 for outputs in expected.values())
+    application, properties = f"{example.program}:app", {"changelog.file": "log.sqlite"}
+    with SqliteChangelog(tmp_path / "log.sqlite") as log:
+        write(log, sent)
+        with WorkerProcess(tmp_path, "killed", properties, application=application, dies_at=AFTER_LOG_COMMIT) as killed:
+            assert killed.ended() == -signal.SIGKILL, killed.report
+        assert outcome(log, example) != expected
+        with WorkerProcess(tmp_path, "whole", properties, application=application) as worker:
+            deadline = time.monotonic() + DEADLINE_S
+            while outcome(log, example) != expected and time.monotonic() < deadline and worker.runs:
+                time.sleep(0.2)
+            worker.await_line(rf"{example.tasks} tasks, .* lag 0")
+            assert worker.terminate() == 0, worker.report
+        assert outcome(log, example) == expected
 
 
 @pytest.mark.long

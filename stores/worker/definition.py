@@ -94,12 +94,33 @@ class Processor:
 class Definition:
     """All of an ``Application`` but its ``run``. Raises: as there."""
 
+    # Two signatures, as checkers of types infer a mapping with topics of several types from one type alone.
+    @overload
     def __init__(
         self,
         name: str,
         topology: Processor | Iterable[Processor] | Mapping[int, Processor],
         *,
-        topics: Mapping[str | Topic[Any, Any], int] | Mapping[str, int] | None = None,
+        topics: Mapping[str, int] | None = ...,
+        global_stores: Mapping[str, GlobalStore] | None = ...,
+    ) -> None: ...
+
+    @overload
+    def __init__(
+        self,
+        name: str,
+        topology: Processor | Iterable[Processor] | Mapping[int, Processor],
+        *,
+        topics: Mapping[str | Topic[Any, Any], int],
+        global_stores: Mapping[str, GlobalStore] | None = ...,
+    ) -> None: ...
+
+    def __init__(
+        self,
+        name: str,
+        topology: Processor | Iterable[Processor] | Mapping[int, Processor],
+        *,
+        topics: Mapping[Any, int] | None = None,
         global_stores: Mapping[str, GlobalStore] | None = None,
     ) -> None:
         check_application(name)

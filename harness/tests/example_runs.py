@@ -1,0 +1,232 @@
+"""Inputs of the applications among the examples, drawn by a seed, and their outputs as computed without them.
+
+Records come late, and out of order, by as much as an application allows. A last record for each partition, days later,
+ends what is open before it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from random import Random
+from typing import Any, NamedTuple
+
+from stores.changelog import Record
+from stores.changelog.partitioners import of_murmur2
+from stores.records import INT64
+
+PARTITIONS = 4
+MINUTE_MS = 60_000
+BEGIN_MS = 1_700_000_000_000 // MINUTE_MS * MINUTE_MS
+Outcome = dict[str, list[Any]]
+"""The outputs of each topic as keys and values, sorted."""
+Read = Callable[[Sequence[Record]], list[Any]]
+
+
+class Sent(NamedTuple):
+    """A record of an input."""
+
+    topic: str
+    key: str
+    value: bytes
+    time_ms: int
+
+
+class Example(NamedTuple):
+    """An application: its module, its number of tasks, and its input and outputs."""
+
+    program: str
+    tasks: int
+    draw: Callable[[Random], list[Sent]]
+    expected: Callable[[list[Sent]], Outcome]
+    topics: dict[str, Read]
+    """The outputs that are compared, each with the function that reads its records."""
+
+
+def arriving(drawn: Random, late_ms: int, records: Iterable[Sent]) -> list[Sent]:
+    """Return ``records`` in the order in which they arrive, each up to ``late_ms`` late."""
+    return sorted(records, key=lambda each: each.time_ms + drawn.randrange(late_ms))
+
+
+def last_ones(topic: str, value: bytes, time_ms: int) -> list[Sent]:
+    """Return a record with that time for each partition."""
+    keys: dict[int, str] = {}
+    for number in range(10_000):
+        keys.setdefault(of_murmur2(b"last-%d" % number, PARTITIONS), f"last-{number}")
+    return [Sent(topic, key, value, time_ms) for key in keys.values()]
+
+
+def is_last(each: Sent) -> bool:
+    return each.key.startswith("last-")
+
+
+def by_key(records: Iterable[Sent]) -> dict[str, list[Sent]]:
+    """Return the records of each key, in their order."""
+    found: dict[str, list[Sent]] = defaultdict(list)
+    for each in records:
+        found[each.key].append(each)
+    return found
+
+
+def draw_payments(drawn: Random) -> list[Sent]:
+    times = (BEGIN_MS + drawn.randrange(180 * MINUTE_MS) for _ in range(2_000))
+    payments = (
+        Sent("payments", f"card-{drawn.randrange(40)}", INT64.serialize(drawn.randrange(100, 40_000)), time_ms)
+        for time_ms in times
+    )
+    return arriving(drawn, 5 * MINUTE_MS, payments)
+
+
+def alarms(sent: list[Sent]) -> Outcome:
+    """Add up, at each payment, those of its card that have come, within the ten minutes up to its time."""
+    found = []
+    for card, payments in by_key(sent).items():
+        for number, payment in enumerate(payments):
+            spent = sum(
+                INT64.deserialize(each.value)
+                for each in payments[: number + 1]
+                if payment.time_ms - 10 * MINUTE_MS < each.time_ms <= payment.time_ms
+            )
+            if spent > 100_000:
+                found.append((card, spent))
+    return {"alarms": sorted(found, key=str)}
+
+
+def draw_clicks_of_users(drawn: Random) -> list[Sent]:
+    """Draw clicks, and some of users without another one, which come too late for any visit."""
+    clicks = [
+        Sent("clicks", f"user-{drawn.randrange(30)}", b"page", BEGIN_MS + drawn.randrange(720 * MINUTE_MS))
+        for _ in range(2_000)
+    ]
+    sent = arriving(drawn, 5 * MINUTE_MS, clicks)
+    for number in range(20):
+        place = drawn.randrange(len(sent) // 2, len(sent))
+        sent.insert(place, Sent("clicks", f"late-{number}", b"page", BEGIN_MS + number))
+    return sent + last_ones("clicks", b"page", BEGIN_MS + 2_000 * MINUTE_MS)
+
+
+def visits(sent: list[Sent]) -> Outcome:
+    """Divide the clicks of each user, in the order of their times, at gaps of more than half an hour."""
+    found, late = [], []
+    for user, clicks in by_key(sent).items():
+        if user.startswith("late-"):
+            late.append((user, "page"))
+            continue
+        times = sorted(each.time_ms for each in clicks)
+        begins = [0, *(number for number in range(1, len(times)) if times[number] - times[number - 1] > 30 * MINUTE_MS)]
+        if not is_last(clicks[0]):
+            for begin, end in zip(begins, [*begins[1:], len(times)], strict=True):
+                found.append((user, {"start_ms": times[begin], "end_ms": times[end - 1], "pages": end - begin}))
+    return {"visits": sorted(found, key=str), "late-clicks": sorted(late, key=str)}
+
+
+def draw_orders_of_products(drawn: Random) -> list[Sent]:
+    products = [
+        Sent("products", f"p{number}", json.dumps({"name": f"product {number}", "cents": 10 * number}).encode(), 0)
+        for number in range(30)
+    ]
+    orders = (
+        {"product": f"p{drawn.randrange(33)}", "quantity": drawn.randrange(1, 9)} for _ in range(1_000)
+    )  # Some products are not in the catalogue.
+    return products + [Sent("orders", f"o{number}", json.dumps(each).encode(), 0) for number, each in enumerate(orders)]
+
+
+def priced(sent: list[Sent]) -> Outcome:
+    found, failed = [], []
+    for each in sent:
+        if each.topic == "orders":
+            order = json.loads(each.value)
+            number = int(order["product"][1:])
+            if number < 30:
+                cents = 10 * number * order["quantity"]
+                found.append((each.key, {"product": f"product {number}", "cents": cents}))
+            else:
+                failed.append((each.key, order))
+    return {"priced": sorted(found, key=str), "orders-failed": sorted(failed, key=str)}
+
+
+def draw_orders_and_payments(drawn: Random) -> list[Sent]:
+    """Draw orders, of which some have one payment or two, before or after them; and some records that are too late."""
+    records = []
+    for number in range(600):
+        time_ms = BEGIN_MS + drawn.randrange(60, 600) * MINUTE_MS + drawn.randrange(MINUTE_MS)
+        records.append(Sent("orders", f"o{number}", INT64.serialize(drawn.randrange(1, 1_000)), time_ms))
+        for _ in range(drawn.randrange(3)):
+            paid_ms = time_ms + drawn.randrange(-20 * MINUTE_MS, 20 * MINUTE_MS)
+            records.append(Sent("payments", f"o{number}", INT64.serialize(drawn.randrange(1, 1_000)), paid_ms))
+    sent = arriving(drawn, 5 * MINUTE_MS, records)
+    for number in range(20):
+        place = drawn.randrange(len(sent) // 2, len(sent))
+        sent.insert(place, Sent(drawn.choice(["orders", "payments"]), f"late-{number}", INT64.serialize(1), BEGIN_MS))
+    return sent + last_ones("orders", INT64.serialize(1), BEGIN_MS + 2_000 * MINUTE_MS)
+
+
+def joined(sent: list[Sent]) -> Outcome:
+    """Compare each order with each payment of it, whatever their order."""
+    lacks, alone = [], Counter[tuple[str, str, int]]()
+    for key, records in by_key(sent).items():
+        sides = {topic: [each for each in records if each.topic == topic] for topic in ("orders", "payments")}
+        for topic, other in (("orders", "payments"), ("payments", "orders")):
+            for each in sides[topic]:
+                partners = [one for one in sides[other] if abs(one.time_ms - each.time_ms) <= 10 * MINUTE_MS]
+                if topic == "orders":
+                    cents = INT64.deserialize(each.value)
+                    lacks += [(key, cents - INT64.deserialize(one.value)) for one in partners]
+                if not partners and not is_last(each):
+                    alone[key, topic, each.time_ms] += 1
+    values = [
+        (key, f"late in {topic}" if key.startswith("late-") else f"{number} in {topic}")
+        for (key, topic, _), number in alone.items()
+    ]
+    return {"open": sorted(lacks, key=str), "alone": sorted(values, key=str)}
+
+
+def draw_clicks_on_pages(drawn: Random) -> list[Sent]:
+    clicks = (
+        Sent("clicks", f"page-{int(drawn.paretovariate(0.7))}"[:8], b"ann", BEGIN_MS + drawn.randrange(8 * MINUTE_MS))
+        for _ in range(3_000)
+    )
+    return arriving(drawn, 10_000, clicks) + last_ones("clicks", b"ann", BEGIN_MS + 5_000 * MINUTE_MS)
+
+
+def rankings(sent: list[Sent]) -> Outcome:
+    """Rank the pages of each minute, and count the rankings: one for each task with clicks in the minute."""
+    minutes: dict[int, Counter[str]] = defaultdict(Counter)
+    parts = set()
+    for each in sent:
+        if not is_last(each):
+            start_ms = each.time_ms // MINUTE_MS * MINUTE_MS
+            minutes[start_ms][each.key] += 1
+            parts.add((start_ms, of_murmur2(each.key.encode(), PARTITIONS)))
+    ranked = []
+    for start_ms, counted in sorted(minutes.items()):
+        order = sorted((-clicks, page) for page, clicks in counted.items())
+        ranked.append((start_ms, [[page, -clicks] for clicks, page in order[:10]]))
+    return {"top-ten": [len(parts), *ranked]}
+
+
+def values_by(deserialize: Callable[[bytes], Any]) -> Read:
+    """Return a function that reads the key and the value of each record."""
+
+    def read(records: Sequence[Record]) -> list[Any]:
+        pairs = [((each.key or b"").decode(), deserialize(each.value or b"")) for each in records]
+        return sorted(pairs, key=str)
+
+    return read
+
+
+def last_rankings(records: Sequence[Record]) -> list[Any]:
+    """Return the number of the records, and the last one of each minute."""
+    last = {INT64.deserialize(each.key or b""): json.loads(each.value or b"") for each in records}
+    return [len(records), *sorted(last.items())]
+
+
+as_number, as_json, as_text = values_by(INT64.deserialize), values_by(json.loads), values_by(bytes.decode)
+EXAMPLES = (
+    Example("fraud", 4, draw_payments, alarms, {"alarms": as_number}),
+    Example("sessions", 4, draw_clicks_of_users, visits, {"visits": as_json, "late-clicks": as_text}),
+    Example("enrichment", 4, draw_orders_of_products, priced, {"priced": as_json, "orders-failed": as_json}),
+    Example("join", 4, draw_orders_and_payments, joined, {"open": as_number, "alone": as_text}),
+    Example("top_ten", 8, draw_clicks_on_pages, rankings, {"top-ten": last_rankings}),
+)
