@@ -40,6 +40,7 @@ from stores.interface import (
     StateStore,
     TopicPartition,
 )
+from stores.read_only import ReadOnlyStore, open_read_only
 from stores.registry import open_store
 from stores.version import __version__
 
@@ -65,6 +66,7 @@ __all__ = [
     "PositionBound",
     "ProducerFencedError",
     "ReadOnlyKeyValueStore",
+    "ReadOnlyStore",
     "ReadOnlyViewError",
     "Recovery",
     "RecoveryOutcome",
@@ -82,5 +84,6 @@ __all__ = [
     "TopicPartition",
     "WrongThreadError",
     "__version__",
+    "open_read_only",
     "open_store",
 ]

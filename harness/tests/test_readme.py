@@ -31,6 +31,8 @@ PRINTED = {
         "",
         "b'3' b'4'\n[(b'apples', b'3')]\n9\n",
         "b'10' b'0' [(b'ann', b'10'), (b'bob', b'0')]\n",
+        "{'to': 1} {TopicPartition(topic='changelog', partition=0): 0}\n"
+        "{'be': 1, 'to': 1} 2 {TopicPartition(topic='words', partition=0): 2}\n",
         "{'page': 'home'} 1000 ['ann', 'anna']\n",
         "1\n{0: 3, 60000: 1} 0\n(Windowed(key='ann', start_ms=1000, end_ms=9000), 3)\n",
         "{'home': 5, 'shop': 1} 9000 4\n",

@@ -13,7 +13,13 @@ from secrets import token_hex
 
 from stores.errors import ChangelogError, StoreLockedError
 from stores.files.locks import is_lock_file, take_in_time
-from stores.files.plain_files import StrangeFileError, make_file, read_head, sync_folder
+from stores.files.plain_files import (
+    StrangeFileError,
+    make_file,
+    read_head,
+    sync_folder,
+    translated_system_errors,
+)
 from stores.files.sqlite_library import HEADER_BYTES, Connection, connect, missing_bytes, run_script, write_ahead
 from stores.interface import Durability
 
@@ -228,6 +234,12 @@ def _build(path: Path) -> None:
         connection.close()
 
 
+def is_changelog(path: Path) -> bool:
+    """Return whether ``path`` is the file of a changelog, by its first bytes. Raises: StoreUnavailableError."""
+    with translated_system_errors(path):
+        return path.is_file() and _is_changelogs(read_head(path, HEADER_BYTES))
+
+
 def _leftovers(path: Path) -> list[Path]:
     pattern = re.compile(rf"\.{re.escape(path.name)}\.txstores-[0-9a-f]{{16}}")
     return [entry for entry in path.parent.iterdir() if pattern.fullmatch(entry.name)]
@@ -239,8 +251,11 @@ def _is_ours(leftover: Path) -> bool:
         header = read_head(leftover, HEADER_BYTES)
     except StrangeFileError:
         return False
-    is_changelog = header.startswith(b"SQLite format 3\0") and header[68:72] == APPLICATION_ID.to_bytes(4, "big")
-    return is_changelog or not header.strip(b"\0")
+    return _is_changelogs(header) or not header.strip(b"\0")
+
+
+def _is_changelogs(header: bytes) -> bool:
+    return header.startswith(b"SQLite format 3\0") and header[68:72] == APPLICATION_ID.to_bytes(4, "big")
 
 
 def _is_sqlites(file: Path) -> bool:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import ClassVar, NamedTuple, Self
 
 from stores.contract.levels import AT_ONCE, Persistence
-from stores.errors import ConfigError, StoreCorruptedError, StoreError
+from stores.errors import ConfigError, StoreCorruptedError, StoreError, StoreUnavailableError
 from stores.interface import Durability
 from stores.ordered import WHOLE, Bounds, ScanRange
 
@@ -30,6 +30,7 @@ __all__ = [
     "Scan",
     "Transaction",
     "TransactionalEngine",
+    "UnwritableError",
     "Writes",
     "converted",
     "take",
@@ -120,6 +121,10 @@ class EngineSnapshot(ABC):
         """Release the snapshot. May be called more than once."""
 
 
+class UnwritableError(StoreUnavailableError):
+    """The reader of live files may not write to a file that it needs for that."""
+
+
 class Engine(ABC):
     """Committed bytes on disk. Reads may come from any thread; writes from one at a time.
 
@@ -145,6 +150,9 @@ class Engine(ABC):
     """True if the cost of a range delete does not depend on the number of keys that it removes."""
     reads_live: ClassVar[bool] = False
     """True if a process can read and copy the files, at one commit, while another one has the store open."""
+    reads_unguarded: bool = False
+    """True if the files are read in the belief that no process changes them: ``is_current`` is asked after each read.
+    """
     max_key_bytes: int
     max_value_bytes: int
     splits: ClassVar[bool] = False
@@ -197,10 +205,19 @@ class Engine(ABC):
     def open_read_only(cls, path: Path, *, live: bool) -> Self:
         """Open the files in ``path`` for reads, without a change to them; a folder that can't be written is enough.
 
-        ``live`` is True if another process has them open, which only an engine with ``reads_live`` takes. Otherwise no
-        process opens them meanwhile. Raises also: ConfigError if the engine does not offer it, as by default.
+        ``live`` is True if another process has them open or may open them, which only an engine with ``reads_live``
+        takes. Otherwise no process opens them meanwhile.
+
+        Raises also: ConfigError if the engine does not offer it, as by default; UnwritableError, only if ``live``.
         """
         raise ConfigError(f"the engine {cls.name!r} reads its files only while the store is open: open the store")
+
+    def refresh(self) -> None:
+        """Show the newest commit of the process that writes to the live files. By default each read does."""
+
+    def is_current(self) -> bool:
+        """Return whether the live files are still those that are open. If not, open them again. It costs little."""
+        return True
 
     def copy_to(self, folder: Path) -> None:
         """Copy the files to the existing, empty ``folder``, as they are after one commit. Only with ``reads_live``."""

@@ -40,6 +40,7 @@ class KeyValue(RecordKind, Generic[K, V]):
     """
 
     kind: ClassVar[str] = "key-value"
+    reads_plain: ClassVar[bool] = True
     __hash__ = RecordKind.__hash__
 
     key: Serde[K]

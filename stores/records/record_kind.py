@@ -54,6 +54,8 @@ class RecordKind(ABC):
 
     kind: ClassVar[str]
     """The kind's name, such as ``window``."""
+    reads_plain: ClassVar[bool] = False
+    """True if a store of plain keys and values can be read as this kind."""
     number_marks: ClassVar[Sequence[str]] = ()
     """The marks that are numbers of 8 bytes; their length is checked when the store is prepared."""
 
@@ -141,6 +143,23 @@ class RecordKind(ABC):
             if mark is not None and len(mark) != TIME_BYTES:
                 raise damaged(f"the mark {name!r} of store {store.name!r} can't be read")
 
+    def check_readable(self, name: str, mark: bytes | None) -> None:
+        """Check that the store ``name`` with this mark of its description can be read as this kind.
+
+        None is that of a store of plain bytes. Raises: StoreIncompatibleError; StoreCorruptedError.
+        """
+        if mark is not None:
+            kept, own = described(mark, name), self._whole_description()
+            if kept != own:
+                raise StoreIncompatibleError(
+                    f"store {name!r} was created with {_differences(kept, own)}: read it with the same values"
+                )
+        elif not self.reads_plain:
+            raise StoreIncompatibleError(
+                f"store {name!r} holds plain keys and values, and can't be read as a {self.kind} store: read it "
+                "without a description, or as KeyValue"
+            )
+
     def describes_same(self, other: RecordKind) -> bool:
         """Return whether both describe stores with the same bytes, retentions and sizes included."""
         return self is other or self._whole_description() == other._whole_description()
@@ -209,12 +228,15 @@ def encoded(description: Description) -> bytes:
 
 def difference(store: KeyValueStore, kept: Description, given: Description) -> StoreIncompatibleError:
     """Return the error that names all differences of two descriptions."""
+    return StoreIncompatibleError(
+        f"store {store.name!r} was created with {_differences(kept, given)}: open it with the same values. {REBUILDING}"
+    )
+
+
+def _differences(kept: Description, given: Description) -> str:
     names = sorted({*kept, *given}, key=lambda name: (name != "kind", name))
     different = [name for name in names if kept.get(name) != given.get(name)]
-    differences = ", ".join(f"{name} {kept.get(name)!r} (given: {given.get(name)!r})" for name in different)
-    return StoreIncompatibleError(
-        f"store {store.name!r} was created with {differences}: open it with the same values. {REBUILDING}"
-    )
+    return ", ".join(f"{name} {kept.get(name)!r} (given: {given.get(name)!r})" for name in different)
 
 
 def is_empty(store: KeyValueStore) -> bool:

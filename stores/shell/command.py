@@ -16,16 +16,18 @@ from contextlib import suppress
 from itertools import islice
 from pathlib import Path
 
+from stores.changelog.schema import is_changelog
 from stores.engines.sqlite.tables import FILE
 from stores.errors import ConfigError, StoreCorruptedError, StoreError, nearest
 from stores.files.creation import is_store, is_unfinished
 from stores.files.plain_files import translated_system_errors
 from stores.files.store_directory import StoreDirectory
 from stores.interface import TopicPartition
+from stores.read_only.held_store import DiskStore, held, stores_below
 from stores.registry import open_store
 from stores.shell.decoding import SERDES, Decoder, Line, as_json, as_text
-from stores.shell.disk_store import DiskStore, Reading, back_up, held, reading, remove, stores_below, strongest
-from stores.shell.sqlite_files import facts_of, is_changelog, records_of, tables_of
+from stores.shell.disk_store import Reading, back_up, reading, remove, strongest
+from stores.shell.sqlite_files import facts_of, records_of, tables_of
 
 DAMAGED, REFUSED, INTERRUPTED = 1, 2, 130
 _SINGULAR = {"marks": "mark", "tables": "table", "schema": "schema"}

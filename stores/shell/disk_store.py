@@ -14,71 +14,21 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from stores.contract.levels import Durability
-from stores.engines.engine import Engine, Scan
-from stores.errors import StoreError, StoreIncompatibleError, StoreLockedError, StoreUnavailableError
-from stores.files.creation import LOCK_FILE, check_parts, create, is_store, is_unfinished, is_unused, wipe
-from stores.files.identity import (
-    IDENTITY_FILE,
-    MARK_FILE,
-    Identity,
-    boot_id,
-    check_not_torn,
-    checked_identity,
-    read_identity,
-    read_mark,
-)
-from stores.files.locks import take, take_shared
-from stores.files.open_probe import probe_open
+from stores.engines.engine import Engine
+from stores.engines.families import NEW, OLD
+from stores.errors import StoreError, StoreIncompatibleError, StoreUnavailableError
+from stores.files.creation import LOCK_FILE, create, is_unfinished, is_unused, wipe
+from stores.files.identity import IDENTITY_FILE
+from stores.files.locks import take
 from stores.files.plain_files import translated_system_errors
 from stores.interface import Position, TopicPartition
 from stores.meta_entries import OFFSET, POSITION, decode_marks, decode_offsets
-from stores.ordered import WHOLE
-from stores.registry import Backend, backend_named, open_store
-from stores.shell.sqlite_files import is_changelog
-
-_DEPTHS = ("*", "*/*", "*/*/*", "*/*/*/*")
-_STORES_SHOWN = 5
-ATTEMPTS_MAX = 20
-_PAUSE_S = 0.25
-"""Between two attempts at a store whose process is in the middle of a large commit."""
-
+from stores.ordered import prefix_range
+from stores.read_only.held_store import DiskStore, check_is_store
+from stores.read_only.store_files import PAUSE_S, TRIES_MAX, files_of
+from stores.registry import open_store
 
 Pairs = Iterator[tuple[bytes, bytes]]
-
-
-@dataclass(frozen=True)
-class DiskStore:
-    """A store's folder, which no process opens or removes while it is held, unless one has it open already."""
-
-    path: Path
-    identity: Identity
-    backend: Backend
-    used_by: StoreLockedError | None
-    """The error that names the process which has the store open, if there is one."""
-
-    @property
-    def data(self) -> Path:
-        """The engine's folder."""
-        return self.path / "data"
-
-    @property
-    def is_clean(self) -> bool:
-        """True if the last process that had the store open has closed it."""
-        return not (self.path / MARK_FILE).exists()
-
-    def check_at_rest(self) -> None:
-        """Check that no process has the store open, and that power loss has not torn it.
-
-        Raises: StoreLockedError, which names the process; StoreCorruptedError.
-        """
-        if self.used_by is not None:
-            raise self.used_by
-        with translated_system_errors(self.path):
-            if self.is_clean:
-                self.backend.load_engine().check_closed(self.data)
-                return
-            if (mark := read_mark(self.path)) is not None:
-                check_not_torn(self.path, mark, boot_id())
 
 
 @dataclass(frozen=True)
@@ -94,81 +44,27 @@ class Reading:
 
 
 @contextmanager
-def held(path: Path) -> Iterator[DiskStore]:
-    """Hold the store in the folder ``path``.
-
-    Raises: StoreUnavailableError, StoreIncompatibleError if there is none; StoreCorruptedError; StoreTooNewError;
-    ConfigError for a backend of a package that is not installed.
-    """
-    with translated_system_errors(path):
-        _check_is_store(path)
-        check_parts(path)
-        identity = checked_identity(path, read_identity(path).backend)
-        backend = backend_named(identity.backend)
-        lock, used_by = None, None
-        try:
-            lock = take_shared(path / LOCK_FILE)
-        except FileNotFoundError:
-            pass
-        except StoreLockedError as error:
-            used_by = error
-    try:
-        yield DiskStore(path, identity, backend, used_by)
-    finally:
-        if lock is not None:
-            os.close(lock)
-
-
-@contextmanager
 def reading(store: DiskStore) -> Iterator[Reading]:
     """Read the committed data of ``store``.
 
     Raises: StoreLockedError if a process has it open and the engine's files can't be read meanwhile;
     StoreUnavailableError if a commit is incomplete; StoreCorruptedError.
     """
-    engine = store.backend.load_engine()
-    live = store.used_by is not None
-    if not live or not engine.reads_live:
-        store.check_at_rest()
-    if not live:
-        probe_open(engine, store.data, engine.options)
-    engine_reader = engine.open_read_only(store.data, live=live)
-    try:
-        # The entries before and after the scans began are the same, so they are those of the scans' commit.
-        meta = None
-        scans: list[Scan] = []
-        while (newest := engine_reader.meta()) != meta:
-            for scan in scans:
-                scan.close()
-            meta = newest
-            scans = engine_reader.scans([WHOLE._replace(family=family) for family in range(engine_reader.num_families)])
-        assert meta is not None
-        if store.backend.load_strategy().has_unfinished_commit(store.path, meta):
-            raise StoreUnavailableError(
-                f"{store.path} is in the middle of a large commit: "
-                + (
-                    "try again when it is done"
-                    if live
-                    else f"open it as {store.identity.backend!r}, which completes it"
-                )
-            )
+    with closing(files_of(store)) as files, closing(files.committed()) as snapshot:
+        meta = snapshot.meta()
 
-        def pairs(number: int) -> Pairs:
-            with closing(scans[number]) as scan:
+        def pairs(prefix: bytes) -> Pairs:
+            with closing(snapshot.scan(prefix_range(prefix))) as scan:
                 while chunk := scan.fetch():
-                    yield from chunk
+                    yield from [(key[len(prefix) :], value) for key, value in chunk] if prefix else chunk
 
         yield Reading(
-            engine_reader,
+            files.engine,
             decode_offsets(OFFSET, meta),
             decode_offsets(POSITION, meta),
             decode_marks(meta),
-            tuple(pairs(number) for number in range(len(scans))),
+            tuple(pairs(prefix) for prefix in ((OLD, NEW) if files.is_split else (b"",))),
         )
-        for scan in scans:
-            scan.close()
-    finally:
-        engine_reader.close()
 
 
 def back_up(store: DiskStore, target: Path) -> None:
@@ -230,8 +126,8 @@ def _copy(store: DiskStore, folder: Path) -> None:
     shutil.copyfile(store.path / IDENTITY_FILE, folder / IDENTITY_FILE)
     data = folder / "data"
     strategy, engine = store.backend.load_strategy(), store.backend.load_engine()
-    for attempt in range(ATTEMPTS_MAX):
-        time.sleep(_PAUSE_S if attempt else 0)
+    for attempt in range(TRIES_MAX):
+        time.sleep(PAUSE_S if attempt else 0)
         data.mkdir()
         with suppress(_UnfinishedError), reading(store) as source:
             source.engine.copy_to(data)
@@ -260,25 +156,6 @@ class _UnfinishedError(Exception):
     """The copy has a part of a commit."""
 
 
-def _check_is_store(path: Path) -> None:
-    if not path.exists():
-        raise StoreUnavailableError(f"{path} does not exist: name the folder of a store")
-    if not path.is_dir():
-        what = "the file of a changelog, which only inspect and dump read" if is_changelog(path) else "a file"
-        raise StoreIncompatibleError(f"{path} is {what}: name the folder of a store")
-    if is_unfinished(path):
-        raise StoreUnavailableError(f"the store in {path} was never complete, or is being removed: there is no data")
-    if not is_store(path):
-        inner = stores_below(path)
-        there = f". There are stores below it: {', '.join(map(str, inner[:_STORES_SHOWN]))}" if inner else ""
-        raise StoreIncompatibleError(f"{path} is not a store's folder: name the folder of a store{there}")
-
-
-def stores_below(path: Path) -> list[Path]:
-    """Return the folders of stores below ``path``, in order, as deep as a state directory has them."""
-    return sorted({file.parent for depth in _DEPTHS for file in path.glob(f"{depth}/{IDENTITY_FILE}")})
-
-
 def remove(path: Path) -> None:
     """Remove the store in the folder ``path``, damaged or not. Foreign files stay.
 
@@ -286,5 +163,5 @@ def remove(path: Path) -> None:
     that has it open.
     """
     if not (path.is_dir() and is_unfinished(path)):
-        _check_is_store(path)
+        check_is_store(path)
     wipe(path)

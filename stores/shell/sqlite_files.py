@@ -13,14 +13,12 @@ from contextlib import closing, suppress
 from itertools import islice
 from pathlib import Path
 
-from stores.changelog.schema import APPLICATION_ID
 from stores.errors import ChangelogError, ConfigError, StoreUnavailableError
 from stores.extras import advice
 from stores.files.plain_files import translated_system_errors
 from stores.files.sqlite_library import READ_ONLY, UNCHANGING, Connection, Error, connect
 from stores.shell.decoding import Line
 
-_MAGIC = b"SQLite format 3\0"
 _COLUMNS: Mapping[str, tuple[str, ...]] = {
     "partitions": ("topic", "partition", "start_offset", "next_offset", "last_stable_offset"),
     "transactions": ("transactional_id", "state", "topic", "partition", "first_offset", "last_offset"),
@@ -28,16 +26,6 @@ _COLUMNS: Mapping[str, tuple[str, ...]] = {
 }
 """The views of a changelog for people, and the columns that are shown."""
 _RECORD = ("topic", "partition", "offset", "state", "timestamp_ms", "key", "value")
-
-
-def is_changelog(path: Path) -> bool:
-    """Return whether ``path`` is the file of a changelog, by its first bytes. Raises: StoreUnavailableError."""
-    with translated_system_errors(path):
-        if not path.is_file():
-            return False
-        with path.open("rb") as stream:
-            header = stream.read(72)
-    return header.startswith(_MAGIC) and header[68:72] == APPLICATION_ID.to_bytes(4, "big")
 
 
 def facts_of(path: Path) -> Line:

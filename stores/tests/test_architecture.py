@@ -35,6 +35,7 @@ LAYERS: Mapping[str, frozenset[str]] = {
         "engines": "batch engines",
         "strategies": "strategies",
         "changelog and registry": "changelog records registry",
+        "readers of files": "read_only",
         "settings": "settings",
         "configuration": "config topic",
         "declarations": "declarations",

@@ -16,6 +16,7 @@ import pytest
 from stores import Durability, TopicPartition, __version__, open_store
 from stores.changelog import SqliteChangelog
 from stores.command import main
+from stores.engines.rocksdb.engine import RocksDBEngine
 from stores.errors import ChangelogError
 from stores.records import FLOAT64, INT64, JSON, STR, Session, TimestampedKeyValue, ValueAndTimestamp, Window, Windowed
 from stores.records.record_kind import RECORDS
@@ -26,13 +27,11 @@ from stores.shell.sqlite_files import records_of
 LOG = TopicPartition("log", 3)
 ON_DISK = [name for name, backend in backends().items() if backend.persistent]
 WITH_OFFSETS = [name for name in ON_DISK if backends()[name].manages_offsets]
-LIVE = [name for name in WITH_OFFSETS if backends()[name].load_engine().reads_live]
-CLOSED_ONLY = [name for name in WITH_OFFSETS if name not in LIVE]
 PAIRS = [(b"a\x00", b"1"), (b"b\\", b"\xff"), (b"c", b"")]
 WRITER = """
 import sys
 from stores import TopicPartition, open_store
-store = open_store(sys.argv[1], sys.argv[2])
+store = open_store(sys.argv[1], sys.argv[2], durability="PROCESS")
 store.put_all([(b"%05d" % number, b"x" * 100) for number in range(2000)])
 store.commit({TopicPartition("log", 3): 7})
 store.put(b"staged", b"never committed")
@@ -173,7 +172,7 @@ def writer(path: Path, request: pytest.FixtureRequest) -> Iterator[int]:
         process.kill()
 
 
-@pytest.mark.parametrize("writer", LIVE, indirect=True)
+@pytest.mark.parametrize("writer", WITH_OFFSETS, indirect=True)
 def test_a_store_in_use_is_backed_up_at_its_last_commit(
     writer: int, path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -207,10 +206,11 @@ def test_a_store_of_a_killed_process_is_shown_as_not_closed(
     assert {name for name in names if not name.endswith("-shm")} == set()
 
 
-@pytest.mark.parametrize("writer", CLOSED_ONLY, indirect=True)
+@pytest.mark.parametrize("writer", ["rocksdb-indexed-batch"], indirect=True)
 def test_a_store_in_use_whose_engine_reads_no_live_files_names_its_process(
-    writer: int, path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    writer: int, path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(RocksDBEngine, "reads_live", False)
     copy = tmp_path / "copy"
     for command in (["inspect"], ["dump"], ["offsets"], ["verify"], ["compact"], ["backup", str(copy)]):
         assert main([command[0], str(path), *command[1:]]) == 2

@@ -34,7 +34,7 @@ from stores.engines.lmdb.environment import (
     reading_error,
     writing_error,
 )
-from stores.engines.lmdb.file import check_structure
+from stores.engines.lmdb.file import DATA_FILE, check_structure
 from stores.engines.lmdb.meta_pages import check_closed_meta_pages
 from stores.engines.lmdb.transaction import LmdbScan, LmdbSnapshot, LmdbTransaction, ReadTransaction, delete_range
 from stores.engines.snapshots import Snapshot, Snapshots
@@ -91,6 +91,7 @@ class LmdbEngine(TransactionalEngine):
         self._reader: Snapshot[ReadTransaction] | None = None
         """The snapshot that single lookups share while nothing is written."""
         self._writing = False
+        self._inode = 0
         if self._second_name in environment.names:
             # The second data family was created once. The meta entry says whether it is in use.
             self._second = env.open_db(self._second_name)
@@ -114,8 +115,23 @@ class LmdbEngine(TransactionalEngine):
 
     @classmethod
     def open_read_only(cls, path: Path, *, live: bool) -> Self:
+        file = os.stat(path / DATA_FILE)
         with environment_to_read(path, live=live) as environment:
-            return cls(environment, Durability.CHANGELOG, scans_checked=True)
+            engine = cls(environment, Durability.CHANGELOG, scans_checked=True)
+        engine._inode = file.st_ino
+        if live:
+            # The other process may commit at any moment: no snapshot is shared, as during a commit of this one.
+            engine._begin_writing()
+        return engine
+
+    def is_current(self) -> bool:
+        file = self._file()
+        return file is not None and file.st_ino == self._inode and file.st_size <= int(self._env.info()["map_size"])
+
+    def _file(self) -> os.stat_result | None:
+        with suppress(FileNotFoundError):
+            return os.stat(Path(self._path) / DATA_FILE)
+        return None
 
     def copy_to(self, folder: Path) -> None:
         try:
@@ -138,7 +154,7 @@ class LmdbEngine(TransactionalEngine):
             finally:
                 engine.close()
             sync_tree(fresh)
-            os.replace(fresh / "data.mdb", path / "data.mdb")
+            os.replace(fresh / DATA_FILE, path / DATA_FILE)
             sync_folder(path)
         except OSError as error:
             raise StoreUnavailableError(f"{path} can't be compacted: {error.strerror}. Make room there") from error

@@ -18,7 +18,15 @@ from typing import Any, ClassVar, NamedTuple, cast
 
 import lmdb
 
-from stores.engines.lmdb.file import are_doubtful, check_length, check_structure, database_bytes, reserve_lock_file
+from stores.engines.engine import UnwritableError
+from stores.engines.lmdb.file import (
+    LOCK_FILE,
+    are_doubtful,
+    check_length,
+    check_structure,
+    database_bytes,
+    reserve_lock_file,
+)
 from stores.engines.lmdb.meta_pages import Checksums, check_meta_pages, keep_meta_pages
 from stores.errors import (
     CommitFailedError,
@@ -36,6 +44,8 @@ _NAMES = {True: (b"data.crc32", b"meta.crc32"), False: (b"data", b"meta")}
 _SECOND_NAMES = {True: b"records.crc32", False: b"records"}
 """The database of the second data family, once there is one."""
 _DATABASES_MAX = 3
+_GROWTH_BYTES = 4 << 30
+"""The bytes by which live files may grow until their reader must open them again: address space, and no memory."""
 _DAMAGES = (
     lmdb.InvalidError,
     lmdb.CorruptedError,
@@ -115,8 +125,13 @@ def environment_to_write(path: Path, durability: Durability, options: Mapping[st
 def environment_to_read(path: Path, *, live: bool) -> Iterator[Environment]:
     """Open the environment in the folder ``path``; ``live`` if a process may write to it. An error closes it again.
 
-    Raises: StoreError.
+    Raises: StoreError; UnwritableError.
     """
+    if live and not os.access(path / LOCK_FILE, os.W_OK, effective_ids=True):
+        raise UnwritableError(
+            f"{path / LOCK_FILE} can't be written, which each reader of LMDB does beside a process that writes: make "
+            "it writable for the reader, or read a backup"
+        )
     with _opening(path):
         num_bytes = database_bytes(path)
         if num_bytes is None:
@@ -124,8 +139,9 @@ def environment_to_read(path: Path, *, live: bool) -> Iterator[Environment]:
         if not live and check_meta_pages(path).check_structure:
             check_structure(path)
         # A lock file says which pages this process reads. It is not needed if no process writes.
+        room_bytes = max(num_bytes, _GROWTH_BYTES if live else 0)
         env = lmdb.open(
-            str(path), map_size=2 * num_bytes, max_dbs=_DATABASES_MAX, readonly=True, create=False, lock=live
+            str(path), map_size=num_bytes + room_bytes, max_dbs=_DATABASES_MAX, readonly=True, create=False, lock=live
         )
         try:
             check_length(env, path)

@@ -19,6 +19,7 @@ from stores.engines.lmdb.meta_pages import read_meta_pages
 from stores.errors import StoreUnavailableError, damaged
 from stores.files.plain_files import StrangeFileError, open_plain
 
+DATA_FILE, LOCK_FILE = "data.mdb", "lock.mdb"
 _READER_BYTES = 64
 _RESERVED_READERS_MAX = 256
 
@@ -28,12 +29,12 @@ def database_bytes(path: Path) -> int | None:
 
     LMDB would create an empty one there. A map of twice this size holds a copy of each page.
     """
-    file = path / "data.mdb"
+    file = path / DATA_FILE
     try:
         num_bytes = os.stat(file).st_size
     except FileNotFoundError:
         num_bytes = None
-    if not num_bytes and (path / "lock.mdb").exists():
+    if not num_bytes and (path / LOCK_FILE).exists():
         raise damaged(f"{file} is missing or empty")
     return num_bytes
 
@@ -46,7 +47,7 @@ def reserve_lock_file(path: Path, max_readers: int) -> None:
     than a file has its name.
     """
     try:
-        descriptor = open_plain(path / "lock.mdb", os.O_RDWR | os.O_CREAT)
+        descriptor = open_plain(path / LOCK_FILE, os.O_RDWR | os.O_CREAT)
     except StrangeFileError as error:
         raise damaged(str(error)) from error
     try:
@@ -69,7 +70,7 @@ def check_structure(path: Path) -> None:
 
 def check_length(env: Any, path: Path) -> None:
     """Refuse a truncated database: a read beyond the end of a mapped file kills the process."""
-    file = path / "data.mdb"
+    file = path / DATA_FILE
     if file.stat().st_size < (env.info()["last_pgno"] + 1) * env.stat()["psize"]:
         # Free pages at the end may never have been written. Only a check of all pages shows whether any is in use.
         check_structure(path)
@@ -97,7 +98,7 @@ def are_doubtful(path: Path, names: Collection[bytes]) -> bool:
 
     Files that LMDB refuses by itself, or of another version, are not doubtful. Raises: as ``read_meta_pages``.
     """
-    file = path / "data.mdb"
+    file = path / DATA_FILE
     pages = read_meta_pages(file)
     if pages is None or pages[0].fixed[0] != _VERSION:
         return False

@@ -14,14 +14,12 @@ from __future__ import annotations
 import errno
 import os
 import re
-import shutil
 import struct
 import time
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any, Final, cast
 
 from rocksdict import (
@@ -95,18 +93,30 @@ SECOND_FAMILY = "records"
 _IN_USE, _CLOSE_PAUSE_S = "Already borrowed", 0.001
 """The error of rocksdict for closing a handle during a call of it, and the pause before the next attempt."""
 _NAME_BYTES_MAX = 64
-_SETTINGS = "rocksdict-config.json"
-"""The settings that rocksdict keeps beside RocksDB's files."""
 
 
-def open_database(path: Path, options: Mapping[str, object], access: AccessType, *, second: bool) -> Any:
-    data, offsets = database_options(options), database_options(options)
+def open_database(
+    path: Path,
+    options: Mapping[str, object],
+    access: AccessType,
+    *,
+    second: bool,
+    also: Callable[[Options], None] = lambda _: None,
+) -> Any:
+    """Return a handle of the database. ``also`` sets more options. Raises: StoreError."""
+
+    def configured() -> Options:
+        family = database_options(options)
+        also(family)
+        return family
+
+    data, offsets = configured(), configured()
     offsets.set_write_buffer_size(cast(int, options["offsets_write_buffer_size_bytes"]))
     with converted(Exception, lambda error: opening_error(error, path)):
         # Pass the families on every opening: without them rocksdict opens the database with default options.
         families = {"default": data, OFFSETS_FAMILY: offsets}
         if second:
-            families[SECOND_FAMILY] = database_options(options)
+            families[SECOND_FAMILY] = configured()
         return Rdict(str(path), options=data, column_families=families, access_type=access)
 
 
@@ -149,17 +159,6 @@ def manifest_of(path: Path) -> Path | None:
     if not re.fullmatch(rb"MANIFEST-\d+\n", name):
         raise damaged(f"{current} names no manifest")
     return path / name.decode().strip()
-
-
-def mirrored(path: Path) -> TemporaryDirectory[str]:
-    """Return a temporary folder with links to the database's files, and a copy of rocksdict's. Raises: OSError."""
-    mirror = TemporaryDirectory(prefix="txstores-")
-    for file in path.iterdir():
-        if file.name == _SETTINGS:
-            shutil.copyfile(file, Path(mirror.name, file.name))
-        else:
-            Path(mirror.name, file.name).symlink_to(file.absolute())
-    return mirror
 
 
 def checkpoint_folder(path: Path) -> Path:

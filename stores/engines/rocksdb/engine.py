@@ -17,7 +17,6 @@ from collections import deque
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any, ClassVar, Self
 
 from rocksdict import AccessType, Checkpoint, Options, WriteBatch, WriteOptions
@@ -38,7 +37,6 @@ from stores.engines.rocksdb.database import (
     manifest_of,
     memory_of,
     meta_of,
-    mirrored,
     open_database,
     read_figures,
     reading_error,
@@ -48,6 +46,7 @@ from stores.engines.rocksdb.database import (
     writing_error,
 )
 from stores.engines.rocksdb.flushes import Flushes, SharedMemory
+from stores.engines.rocksdb.reader import CACHE_BYTES, DatabaseReader, copy_into, open_reader
 from stores.engines.rocksdb.scan import RocksDBScan, RocksDBSnapshot, check_end, shared_scans
 from stores.errors import StoreUnavailableError, damaged
 from stores.interface import Durability
@@ -79,6 +78,7 @@ class RocksDBEngine(IngestingEngine):
         "level_zero_file_num_compaction_trigger": range(1, 1 << 31),
     }
     splits: ClassVar[bool] = True
+    reads_live: ClassVar[bool] = True
     max_key_bytes = 8 << 20
     max_value_bytes = (1 << 32) - 1
 
@@ -115,8 +115,9 @@ class RocksDBEngine(IngestingEngine):
         """The data family that has the record of all meta entries; None if they are in their own family."""
         if second:
             self.select_families()
-        self._mirror: TemporaryDirectory[str] | None = None
-        """The folder in which files that are only read are open."""
+        self._reader: DatabaseReader | None = None
+        """The handle if it only reads."""
+        self._reads_live = False
         self._memory = memory
         if memory is not None:
             memory.join(self._flushes)
@@ -164,19 +165,23 @@ class RocksDBEngine(IngestingEngine):
     @classmethod
     def open_read_only(cls, path: Path, *, live: bool) -> Self:
         cls._refuse_after_fork(path)
-        if manifest_of(path) is None:
-            raise damaged(f"{path} has no database")
-        # rocksdict writes its own settings anew at each opening, so it gets a folder with links to the files.
-        mirror = mirrored(path)
-        try:
-            second = has_second_family(path)
-            db = open_database(Path(mirror.name), cls.options, AccessType.read_only(), second=second)
-        except BaseException:
-            mirror.cleanup()
-            raise
-        engine = cls(db, Durability.CHANGELOG, None, cls.options, second)
-        engine._mirror = mirror
+        options = {**cls.options, "block_cache_size_bytes": CACHE_BYTES} if live else cls.options
+        reader = open_reader(path, options, live=live)
+        engine = cls(reader.db, Durability.CHANGELOG, None, options, reader.second)
+        engine._reader, engine._reads_live = reader, live
         return engine
+
+    def refresh(self) -> None:
+        if self._reader is not None and self._reads_live:
+            self._reader.catch_up()
+            self._meta_record = self._find_meta_record()
+
+    def is_current(self) -> bool:
+        return self._reader is None or self._reader.is_current()
+
+    def copy_to(self, folder: Path) -> None:
+        with closing(self.open(folder, Durability.DISK, self.options)) as target:
+            copy_into(target, self)
 
     @classmethod
     def compact(cls, path: Path, options: Mapping[str, object]) -> None:
@@ -451,12 +456,12 @@ class RocksDBEngine(IngestingEngine):
         self._flushes.wait()
         try:
             # Closing a handle flushes its family alone: flush all of them atomically before.
-            if self._mirror is None:
+            if self._reader is None:
                 self.persist()
         finally:
             self._close_handles()
-            if self._mirror is not None:
-                self._mirror.cleanup()
+            if self._reader is not None:
+                self._reader.mirror.cleanup()
 
     def _close_handles(self) -> None:
         # Close all handles, even after errors: RocksDB holds its lock until then. The data first: if its flush fails,

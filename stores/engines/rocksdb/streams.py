@@ -22,11 +22,11 @@ from stores.engines.rocksdb.database import (
     column_families,
     database_options,
     manifest_of,
-    mirrored,
     opening_error,
     reading_error,
 )
 from stores.engines.rocksdb.engine import RocksDBEngine
+from stores.engines.rocksdb.reader import mirrored
 from stores.engines.rocksdb.scan import RocksDBScan
 from stores.errors import StoreCorruptedError
 from stores.ordered import WHOLE

@@ -11,7 +11,7 @@ also detects keys that are lost with their page; a lookup does not.
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from itertools import repeat
 from pathlib import Path
 from threading import Lock, RLock, get_ident
@@ -91,6 +91,7 @@ class SqliteEngine(TransactionalEngine):
         self._file, self._writer, self._durability = file, writer, durability
         self._codec = codec
         self._access = READ_ONLY
+        self._inode = 0
         self._owner = get_ident()
         # Held during reads on the writing connection, and while it is closed: closing a connection during a call of
         # another thread crashes the process.
@@ -131,7 +132,9 @@ class SqliteEngine(TransactionalEngine):
             except FileNotFoundError as error:
                 raise damaged(f"{file} is missing") from error
             # Without a WAL the file is all there is. Then SQLite need not make one, for which it would need the folder.
-            access = READ_ONLY if live or _size(_log_of(file)) else UNCHANGING
+            # A process that writes has one.
+            log = _log_of(file)
+            access = READ_ONLY if _size(log) or (live and log.exists()) else UNCHANGING
             with _connected(file, access) as reader:
                 engine, _ = cls._over(file, reader, Durability.CHANGELOG, scans_checked=True, access=access)
         return engine
@@ -150,10 +153,18 @@ class SqliteEngine(TransactionalEngine):
         tables = read_schema(connection)
         codec = codec_of(checksums=has_checksums(connection, tables, file), scans_checked=scans_checked)
         engine = cls(file, connection, durability, codec)
-        engine._access = access
+        engine._access, engine.reads_unguarded = access, access == UNCHANGING
+        engine._inode = file.stat().st_ino
         if has_table(tables, SECOND):
             engine.select_families()
         return engine, tables
+
+    def is_current(self) -> bool:
+        with suppress(FileNotFoundError):
+            return self._file.stat().st_ino == self._inode and not (
+                self.reads_unguarded and _log_of(self._file).exists()
+            )
+        return False
 
     def copy_to(self, folder: Path) -> None:
         try:

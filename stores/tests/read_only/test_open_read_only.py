@@ -1,0 +1,345 @@
+"""A reader of another process sees each commit of a store's writer, and neither of them can harm the other."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stores import (
+    IsolationLevel,
+    ReadOnlyStore,
+    StoreClosedError,
+    StoreCorruptedError,
+    StoreIncompatibleError,
+    StoreTooNewError,
+    StoreUnavailableError,
+    TopicPartition,
+    open_read_only,
+    open_store,
+)
+from stores.files.identity import IDENTITY_FILE, Identity
+from stores.records import INT64, STR, KeyValue, RecordKind, Session, TimestampedKeyValue, Window, Windowed
+from stores.registry import backends
+from stores.tests.damages import damages
+
+ON_DISK = [name for name, backend in backends().items() if backend.persistent]
+LOG, INPUT = TopicPartition("log", 0), TopicPartition("input", 0)
+KEYS = [b"%03d" % number for number in range(100)]
+COUNTS = KeyValue(key=STR, value=INT64)
+KINDS: list[RecordKind] = [
+    COUNTS,
+    TimestampedKeyValue(key=STR, value=INT64),
+    Window(key=STR, value=INT64, size_ms=10, retention_ms=1000),
+    Session(key=STR, value=INT64, retention_ms=1000),
+]
+WRITER = """
+import sys
+from stores import TopicPartition, open_store
+def opened():
+    return open_store(sys.argv[1], sys.argv[2], durability="PROCESS")
+store = None
+for line in sys.stdin:
+    word, _, number = line.strip().partition(" ")
+    if word == "open":
+        store = opened()
+    elif word == "close":
+        store.close()
+    else:
+        store.put_all([(b"%03d" % key, number.encode()) for key in range(100)])
+        store.advance_position(TopicPartition("input", 0), int(number))
+        store.commit({TopicPartition("log", 0): int(number)} if store.manages_offsets else {})
+        if store.transactional:
+            store.put(b"staged", b"")
+            store.rollback()
+            store.put(b"000", b"staged")
+    print("done", flush=True)
+"""
+READER = """
+import sys
+from stores import open_read_only
+store = open_read_only(sys.argv[1])
+snapshot, scan = store.snapshot(), store.all()
+next(scan)
+print("reading", flush=True)
+sys.stdin.read()
+"""
+
+
+class Writer:
+    """A process that opens, writes and closes one store when it is asked to."""
+
+    def __init__(self, backend: str, path: Path) -> None:
+        self._command = [sys.executable, "-c", WRITER, backend, str(path)]
+        self.start()
+
+    def start(self) -> None:
+        pipe = subprocess.PIPE
+        self.process = subprocess.Popen(self._command, stdin=pipe, stdout=pipe, text=True)
+        self.do("open")
+
+    def do(self, *words: object) -> None:
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        self.process.stdin.write(f"{' '.join(map(str, words))}\n")
+        self.process.stdin.flush()
+        assert self.process.stdout.readline() == "done\n"
+
+    def kill(self) -> None:
+        with self.process as process:
+            process.kill()
+
+
+@pytest.fixture(params=ON_DISK)
+def writer(path: Path, request: pytest.FixtureRequest) -> Iterator[Writer]:
+    process = Writer(request.param, path)
+    yield process
+    process.kill()
+
+
+def filled(path: Path, backend: str) -> None:
+    with open_store(backend, path) as store:
+        store.put(b"k", b"1")
+        store.commit({LOG: 1} if store.manages_offsets else {})
+
+
+def contents(folder: Path) -> dict[str, tuple[int, bytes]]:
+    """The time and content of every file, but for LMDB's lock file: its readers write into it what they read."""
+    files = [file for file in folder.rglob("*") if file.is_file() and file.name != "lock.mdb"]
+    return {str(file): (file.stat().st_mtime_ns, file.read_bytes()) for file in files}
+
+
+def names(folder: Path) -> set[str]:
+    return {str(file.relative_to(folder)) for file in folder.rglob("*")}
+
+
+def test_each_commit_is_seen_whole_whatever_the_writer_does(writer: Writer, path: Path) -> None:
+    writer.do("commit", 1)
+    with open_read_only(path) as store, open_read_only(path) as other:
+        keeps_offsets = bool(store.committed_offsets())
+
+        def shown(reader: ReadOnlyStore) -> set[bytes]:
+            with reader.all() as pairs:
+                return {value for key, value in pairs if key != b"000"}
+
+        def check(number: int) -> None:
+            for reader in (store, other):
+                assert shown(reader) == {b"%d" % number}
+                assert reader.get_many([b"001", b"absent", b"staged"]) == [b"%d" % number, None, None]
+                assert reader.get(b"099") == b"%d" % number
+                if keeps_offsets:
+                    assert reader.get(b"000") == b"%d" % number
+                    assert reader.committed_offsets() == {LOG: number}
+                    assert reader.position() == {INPUT: number}
+
+        check(1)
+        assert store.isolation_level is IsolationLevel.READ_COMMITTED
+        scan, snapshot = store.range(b"001", None), store.snapshot()
+        next(scan)
+        for number in (2, 3):
+            writer.do("commit", number)
+            check(number)
+        writer.do("close")
+        check(3)
+        writer.do("open")
+        writer.do("commit", 4)
+        check(4)
+        writer.kill()
+        check(4)
+        writer.start()
+        writer.do("commit", 5)
+        check(5)
+        # Those that are open show their own moment.
+        assert [value for _, value in scan] == [b"1"] * 98
+        assert (snapshot.get(b"050"), snapshot.position().get(INPUT, 1)) == (b"1", 1)
+        snapshot.close()
+        [first, last] = store.range_many([(b"001", b"002"), (b"099", None)], reverse=True)
+        assert [key for key, _ in (*first, *last)] == [b"002", b"001", b"099"]
+    with pytest.raises(StoreClosedError):
+        store.get(b"001")
+    with pytest.raises(StoreClosedError):
+        next(store.all())
+
+
+def test_a_killed_reader_leaves_nothing_and_holds_up_nobody(writer: Writer, path: Path) -> None:
+    writer.do("commit", 1)
+    before = names(path)
+    command = [sys.executable, "-c", READER, str(path)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as reader:
+        assert reader.stdout is not None
+        assert reader.stdout.readline() == b"reading\n"
+        assert {name for name in names(path) - before if "secondary" in name or "rocksdict" in name} == set()
+        writer.do("commit", 2)
+        writer.do("close")
+        writer.do("open")
+        os.kill(reader.pid, signal.SIGKILL)
+    writer.do("commit", 3)
+    writer.do("close")
+    with open_store(writer._command[3], path) as store:
+        assert store.get(b"099") == b"3"
+        store.verify()
+
+
+@pytest.mark.parametrize("backend", ON_DISK)
+def test_a_closed_store_is_read_without_a_change_of_its_files(backend: str, path: Path) -> None:
+    filled(path, backend)
+    before = contents(path)
+    with open_read_only(path) as reader:
+        assert list(reader.all()) == [(b"k", b"1")]
+    assert contents(path) == before
+
+
+@pytest.mark.parametrize("backend", ON_DISK)
+def test_a_reader_of_a_closed_store_is_in_no_writers_way(backend: str, path: Path) -> None:
+    filled(path, backend)
+    with open_read_only(path) as reader:
+        scan = reader.all()
+        writer = Writer(backend, path)
+        try:
+            writer.do("commit", 2)
+            assert reader.get(b"001") == b"2"
+            if backends()[backend].engine == "sqlite":
+                # It was read in the belief that no process changes it.
+                with pytest.raises(StoreUnavailableError):
+                    next(scan)
+            else:
+                assert list(scan) == [(b"k", b"1")]
+            writer.do("close")
+        finally:
+            writer.kill()
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.kind)
+@pytest.mark.parametrize("backend", ON_DISK)
+def test_a_typed_store_is_read_by_its_description_alone(backend: str, kind: RecordKind, path: Path) -> None:
+    writes: dict[str, Callable[[Any], object]] = {
+        "key-value": lambda store: store.put("a", 7),
+        "timestamped-key-value": lambda store: store.put("a", 7, 20),
+        "window": lambda store: store.put("a", 7, 20),
+        "session": lambda store: store.put(Windowed("a", 20, 30), 7),
+    }
+    with kind.over(open_store(backend, path)) as store:
+        writes[kind.kind](store)
+        store.commit()
+        keeps_marks = store.store.keeps_marks
+    with open_read_only(path, kind) as view:
+        found: dict[str, Callable[[Any], object]] = {
+            "key-value": lambda view: view.get("a"),
+            "timestamped-key-value": lambda view: tuple(view.get("a")),
+            "window": lambda view: list(view.fetch("a", 0, 100)),
+            "session": lambda view: list(view.fetch("a")),
+        }
+        expected = {
+            "key-value": 7,
+            "timestamped-key-value": (7, 20),
+            "window": [(20, 7)],
+            "session": [(Windowed("a", 20, 30), 7)],
+        }
+        assert found[kind.kind](view) == expected[kind.kind]
+        with view.snapshot() as snapshot:
+            assert found[kind.kind](snapshot) == expected[kind.kind]
+    for other in KINDS:
+        if keeps_marks and other.kind != kind.kind:
+            with pytest.raises(StoreIncompatibleError):
+                open_read_only(path, other)
+    if keeps_marks and kind is not COUNTS:
+        with open_read_only(path) as plain:
+            assert plain.approximate_num_entries() == 1
+
+
+def test_folders_without_a_store_are_refused_and_stay_as_they_are(tmp_path: Path) -> None:
+    with pytest.raises(StoreUnavailableError):
+        open_read_only(tmp_path / "missing")
+    assert not (tmp_path / "missing").exists()
+    (tmp_path / "file").write_text("text")
+    for foreign in (tmp_path, tmp_path / "file"):
+        with pytest.raises(StoreIncompatibleError):
+            open_read_only(foreign)
+    assert names(tmp_path) == {"file"}
+    with pytest.raises(TypeError):
+        open_read_only(tmp_path, STR)  # type: ignore[call-overload]
+
+
+@pytest.mark.parametrize("backend", ON_DISK)
+def test_a_store_that_is_being_made_is_too_new_or_was_removed_says_so(backend: str, path: Path) -> None:
+    filled(path, backend)
+    with open_read_only(path) as reader:
+        identity = (path / IDENTITY_FILE).read_text()
+        (path / IDENTITY_FILE).write_text(Identity(backend, 1000).text())
+        for read in (lambda: open_read_only(path), lambda: reader.get(b"k")):
+            with pytest.raises(StoreTooNewError):
+                read()
+        (path / IDENTITY_FILE).write_text(identity)
+        assert reader.get(b"k") == b"1"
+        backends()[backend].wipe(path)
+        for read in (lambda: open_read_only(path), lambda: reader.get(b"k")):
+            with pytest.raises(StoreUnavailableError):
+                read()
+        with open_store(backend, path) as store:
+            store.put(b"k", b"2")
+            store.commit()
+        assert reader.get(b"k") == b"2"
+
+
+@pytest.mark.parametrize("backend", ON_DISK)
+def test_damage_is_detected_or_the_answer_is_right(backend: str, path: Path, tmp_path: Path) -> None:
+    with open_store(backend, path) as store:
+        store.put_all([(key, key * 50) for key in KEYS])
+        store.commit()
+    detected = 0
+    for file in sorted(file for file in (path / "data").rglob("*") if file.is_file()):
+        content = file.read_bytes()
+        for _, damage in damages(len(content), seed=7):
+            damage(file)
+            try:
+                with open_read_only(path) as reader:
+                    found = dict(reader.all())
+                    assert found in ({key: key * 50 for key in KEYS}, {})
+            except (StoreCorruptedError, StoreUnavailableError):
+                detected += 1
+            file.write_bytes(content)
+    assert detected
+    with open_read_only(path) as reader:
+        assert reader.get(KEYS[0]) == KEYS[0] * 50
+
+
+WITHOUT_PERMISSION = """
+import os, pickle, sys  # rocksdict imports pickle when it opens a database
+from stores import StoreUnavailableError, open_read_only
+from stores.registry import backends
+for backend in backends().values():
+    if backend.persistent:
+        backend.load()
+if os.geteuid() == 0:
+    os.setresuid(65534, 65534, 65534)
+try:
+    with open_read_only(sys.argv[1]) as store:
+        print(store.get(b"k").decode())
+except StoreUnavailableError as error:
+    print(type(error).__name__)
+"""
+
+
+@pytest.mark.parametrize("backend", ["rocksdb-sst-ingest", "lmdb-native", "sqlite-native"])
+def test_a_reader_without_write_permission_reads_or_says_what_it_needs(backend: str, path: Path) -> None:
+    filled(path, backend)
+    path.parent.chmod(0o755)
+
+    def read() -> str:
+        for file in (path, *path.rglob("*")):
+            file.chmod(0o755 if file.is_dir() else 0o444)
+        command = [sys.executable, "-c", WITHOUT_PERMISSION, str(path)]
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+
+    assert read() == "1"
+    writer = Writer(backend, path)
+    try:
+        assert read() == ("UnwritableError" if backends()[backend].engine == "lmdb" else "1")
+    finally:
+        writer.kill()
