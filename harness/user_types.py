@@ -80,7 +80,7 @@ def _output(folder: Path, checker: str, *arguments: str | Path) -> str:
 
 def main() -> int:
     """Check, and print what differs. Return 1 if something does."""
-    files = [ROOT / WRONG, *sorted((ROOT / EXAMPLES).glob("*.py"))]
+    files = [ROOT / WRONG, *sorted((ROOT / EXAMPLES).rglob("*.py"))]
     lines = differences("mypy", files, mypy_errors(files)) + differences("pyright", files, pyright_errors(files))
     print("\n".join(lines) or f"Types of users: {len(files)} files are as they must be.")
     return 1 if lines else 0

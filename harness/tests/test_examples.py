@@ -87,6 +87,7 @@ def run(folder: Path, *command: str, path: Path = ROOT) -> subprocess.CompletedP
         ("enrichment.py", ENRICHMENT),
         ("join.py", JOIN),
         ("top_ten.py", TOP_TEN),
+        ("service/word_count.py", "[('to', 1), ('be', 1), ('or', 1), ('not', 1), ('to', 2), ('be', 2)]\n"),
     ],
 )
 def test_an_example_runs_and_prints_what_it_promises(tmp_path: Path, program: str, printed: str) -> None:
@@ -168,7 +169,7 @@ def test_the_example_of_an_engine_keeps_the_promises_of_every_backend(tmp_path: 
 
 def test_every_example_is_listed() -> None:
     listed = (EXAMPLES / "README.md").read_text()
-    programs = sorted(file.name for file in EXAMPLES.glob("*.py"))
+    programs = sorted(str(file.relative_to(EXAMPLES)) for file in EXAMPLES.rglob("*.py"))
     assert programs
     for program in programs:
         assert f"({program})" in listed
