@@ -22,7 +22,7 @@ from stores.tests.worker.worker_process import DEADLINE_S, WorkerProcess
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "docs/examples"
-WORD_COUNT = """\
+KILLED_TASK = """\
 starts at word 0, 0 counts restored
 ended by SIGKILL
 starts at word 700, 56 counts restored
@@ -78,7 +78,7 @@ def run(folder: Path, *command: str, path: Path = ROOT) -> subprocess.CompletedP
 @pytest.mark.parametrize(
     ("program", "printed"),
     [
-        ("word_count.py", WORD_COUNT),
+        ("killed_task.py", KILLED_TASK),
         ("web_readers.py", WEB_READERS),
         ("prometheus_metrics.py", METRICS),
         ("own_engine.py", OWN_ENGINE),

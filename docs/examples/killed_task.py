@@ -1,4 +1,4 @@
-"""Count words exactly once although the process is killed halfway: ``python word_count.py``.
+"""Count words exactly once although the process is killed halfway: ``python killed_task.py``.
 
 The first process is killed (SIGKILL) with a transaction open. The second one opens the same task, which restores what
 its store lacks from the changelog, and continues after the last commit.
