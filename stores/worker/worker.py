@@ -400,8 +400,8 @@ class Application(Definition):
     """A stream processor: a name and its sub-topologies, which are one Processor, a list, or a mapping by number.
 
     ``name`` is the ``application.id``: that of the consumer group, and the first part of the names of its changelog
-    topics. ``topics`` are created if they do not exist, with that number of partitions. ``global_stores`` are in each
-    worker, and all functions read them.
+    topics. ``topics``, names or ``Topic``s, are created if they do not exist, with that number of partitions.
+    ``global_stores`` are in each worker, and all functions read them.
 
     Raises: TypeError, ConfigError.
     """

@@ -38,10 +38,15 @@ def counting() -> Application:
 
 
 @contextmanager
-def running(place: Place, settings: Mapping[str, str], metrics: MetricsRegistry | None = None) -> Iterator[Worker]:
-    """Run a worker on a thread, and yield it when it runs all tasks."""
+def running(
+    place: Place,
+    settings: Mapping[str, str],
+    metrics: MetricsRegistry | None = None,
+    application: Application | None = None,
+) -> Iterator[Worker]:
+    """Run a worker on a thread, by default of the counting application, and yield it when it runs all tasks."""
     own = {"state.dir": str(place.folder / "state"), "status.interval.ms": "0"}
-    worker = Worker(counting(), {**place.properties(), **own, **settings}, metrics=metrics)
+    worker = Worker(application or counting(), {**place.properties(), **own, **settings}, metrics=metrics)
     thread = threading.Thread(target=worker.run)
     thread.start()
     try:
