@@ -18,6 +18,7 @@ MODULES = (
     "stores",
     "stores.changelog",
     "stores.records",
+    "stores.records.schema_registry",
     "stores.records.serdes",
     "stores.changelog.files",
     "stores.spark",

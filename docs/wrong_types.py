@@ -1,4 +1,4 @@
-"""Uses of stores that a checker of types must refuse: each line with the comment ``# error``, and no other line.
+"""Uses of stores and topics that a checker of types must refuse: the lines with the comment ``# error``, and no others.
 
 ``make lint`` compares them with what mypy and pyright report, both of them strict. Nothing here is run.
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import assert_type
 
 from stores import KeyValueStore, open_store
+from stores.changelog import Record
 from stores.records import (
     BYTES,
     FLOAT64,
@@ -28,6 +29,8 @@ from stores.records import (
 from stores.records.serdes import MsgspecJson
 from stores.spark import Context
 from stores.tasks import GlobalStores, StreamTask, TaskContext
+from stores.testing import AppDriver
+from stores.worker import Processor, Topic
 
 
 class Order:
@@ -135,3 +138,51 @@ def elsewhere(context: Context, store: KeyValueStore) -> None:
         assert_type(counts.get("a"), int | None)
         assert_type(counts.read_only().get("a"), int | None)
     assert_type(PER_MINUTE.over(store).read_only(), WindowView[str, int])
+
+
+LINES = Topic("lines", key=BYTES, value=STR)
+SALES = Topic("sales", key=STR, value=MsgspecJson(Order))
+TOTALS = Topic("totals", key=STR, value=INT64)
+
+
+def of_bytes(record: Record, context: TaskContext) -> None:
+    """Read records of bytes, and write outputs."""
+    assert_type(record.key, bytes | None)
+    context.forward("totals", record.key, b"1")
+    context.forward("totals", "ann", b"1")  # error
+    context.forward(TOTALS, "ann", 1, record.timestamp_ms)
+    context.forward(TOTALS, None, None)
+    context.forward(TOTALS, "ann", "1")  # error
+    context.forward(TOTALS, b"ann", 1)  # error
+    context.forward(SALES, "ann", 1)  # error
+    context.forward(3, b"ann", b"1")  # error
+
+
+def of_sales(record: Record[str, Order], context: TaskContext) -> None:
+    """Read records of a topic with serdes."""
+    assert_type(record.key, str | None)
+    assert_type(record.value, Order | None)
+    assert_type(context.record.value, bytes | None)
+    print(record.value.cents)  # error
+    if record.value is not None:
+        context.forward(TOTALS, record.key, record.value.cents)
+        context.forward(TOTALS, record.key, record.value.price)  # error
+
+
+def of_both(record: Record[bytes | str, Order | str], context: TaskContext) -> None:
+    """Read records of two topics."""
+
+
+def processors(driver: AppDriver) -> None:
+    """Give functions the topics that they read."""
+    Processor(["lines"], of_bytes, [COUNTS])
+    Processor([SALES], of_sales, on_deserialization_error="skip")
+    Processor([SALES, LINES], of_both)
+    Processor([SALES], of_bytes)  # error
+    Processor(["sales"], of_sales)  # error
+    Processor([LINES], of_sales)  # error
+    Processor([SALES, LINES], of_sales)  # error
+    assert_type(SALES.decoded(Record(0, b"ann", b"")), Record[str, Order])
+    assert_type(driver.read(TOTALS)[0].value, int | None)
+    Topic("sales", key=STR, value=str)  # error
+    Topic("sales", value=STR)  # error

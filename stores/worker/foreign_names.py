@@ -8,8 +8,8 @@ from difflib import get_close_matches
 from stores.errors import ConfigError, nearest
 
 _ANSWERS = {
-    "give each store its serdes in the application, as in KeyValue(key=STR, value=INT64) of stores.records. Keys and "
-    "values of topics are bytes, which your function decodes": """
+    "give each topic and each store its serdes in the application, as in Topic('orders', key=STR, value=JSON) of "
+    "stores.worker and KeyValue(key=STR, value=INT64) of stores.records": """
         default.key.serde default.value.serde default.list.key.serde.inner default.list.key.serde.type
         default.list.value.serde.inner default.list.value.serde.type windowed.inner.class.serde
     """,
@@ -29,7 +29,10 @@ _ANSWERS = {
         cache.max.bytes.buffering statestore.cache.max.bytes
     """,
     "give a Processor on_error='skip' or a DeadLetterTopic for records that its function can't process": """
-        default.deserialization.exception.handler deserialization.exception.handler processing.exception.handler
+        processing.exception.handler
+    """,
+    "give a Processor on_deserialization_error='skip' or a DeadLetterTopic for records that a serde can't read": """
+        default.deserialization.exception.handler deserialization.exception.handler
     """,
     "drop it. An output that the brokers refuse ends the worker, and nothing of its transaction is kept": """
         default.production.exception.handler production.exception.handler
