@@ -11,6 +11,7 @@ import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql.streaming.query import StreamingQuery
 
 from harness.spark.session import session
 from stores.changelog.files import Retention, VersionLog
@@ -97,18 +98,47 @@ def as_table(spark: SparkSession, folder: Path, **options: Any) -> dict[str, int
     return {row["key"]: int(row["value"]) for row in rows}
 
 
-def to_files(frame: DataFrame, folder: Path) -> None:
-    """Run the query until it has read all files."""
+def to_files(frame: DataFrame, folder: Path) -> list[dict[str, int]]:
+    """Run the query until it has read all files; return the figures of each batch as its progress shows them."""
     writer = frame.writeStream.format("parquet").option("checkpointLocation", f"{folder}/checkpoint")
     query = writer.option("path", f"{folder}/sink").trigger(availableNow=True).start()
     try:
         query.awaitTermination()
+        return figures_in(query, folder)
     finally:
         query.stop()
 
 
+def figures_in(query: StreamingQuery, folder: Path) -> list[dict[str, int]]:
+    return [progress.observedMetrics[f"txstores:{folder}/state"].asDict() for progress in query.recentProgress]
+
+
+def expected_figures(spark: SparkSession, events: Path, batch: int) -> dict[str, int]:
+    """The count of Spark SQL: the planes of a batch, and of it and all before, whose keys and values are kept."""
+    own = spark.read.schema(SCHEMA).parquet(f"{events}/{batch}").select("plane").distinct()
+    paths = [f"{events}/{number}" for number in range(batch + 1)]
+    names = [row["plane"] for row in spark.read.schema(SCHEMA).parquet(*paths).select("plane").distinct().collect()]
+    return {
+        "partitions": 3,
+        "rows_updated": own.count(),
+        "rows_removed": 0,
+        "keys": len(names),
+        # A value is the count and its timestamp, of 8 bytes each.
+        "state_bytes": sum(len(name) + 16 for name in names),
+    }
+
+
+def without_times(figures: dict[str, int]) -> dict[str, int]:
+    return {name: value for name, value in figures.items() if name not in ("restored_versions", "commit_ms")}
+
+
 def test_a_query_with_a_file_sink_equals_spark_sql(spark: SparkSession, events: Path, tmp_path: Path) -> None:
-    to_files(counted(stream(spark, events), tmp_path), tmp_path)
+    figures = to_files(counted(stream(spark, events), tmp_path), tmp_path)
+    assert [without_times(each) for each in figures] == [expected_figures(spark, events, n) for n in range(FILES)]
+    log = VersionLog.open(tmp_path / "state")
+    restored = [sum(log.partition(number).header(version).restored for number in range(3)) for version in range(FILES)]
+    assert [each["restored_versions"] for each in figures] == restored
+    assert all(each["commit_ms"] > 0 for each in figures)
     assert latest(spark, tmp_path / "sink") == by_sql(spark, events)
     assert VersionLog.open(tmp_path / "state").newest_complete() == FILES - 1
     assert as_table(spark, tmp_path) == by_sql(spark, events)
@@ -126,8 +156,12 @@ def test_each_action_of_foreach_batch_sees_the_same_rows_and_counts_once(
         seen.append((frame.count(), frame.count()))
         frame.write.mode("append").parquet(f"{tmp_path}/sink")
 
-    query = counted(stream(spark, events), tmp_path).writeStream.foreachBatch(both).trigger(availableNow=True)
-    query.option("checkpointLocation", f"{tmp_path}/checkpoint").start().awaitTermination()
+    query: Any = counted(stream(spark, events), tmp_path).writeStream.foreachBatch(both).trigger(availableNow=True)
+    query = query.option("checkpointLocation", f"{tmp_path}/checkpoint").start()
+    query.awaitTermination()
+    assert [without_times(each) for each in figures_in(query, tmp_path)] == [
+        expected_figures(spark, events, number) for number in range(FILES)
+    ]
     assert len(seen) == FILES
     assert all(one == other for one, other in seen)
     assert latest(spark, tmp_path / "sink") == by_sql(spark, events)
@@ -185,7 +219,9 @@ def test_a_restarted_query_gives_the_batch_again_that_its_sink_lacks(
     log = tmp_path / "sink" / "_spark_metadata"
     for name in (f"{FILES - 1}", f".{FILES - 1}.crc"):
         (log / name).unlink(missing_ok=True)
-    to_files(counted(stream(spark, events), tmp_path), tmp_path)
+    [figures] = to_files(counted(stream(spark, events), tmp_path), tmp_path)
+    assert without_times(figures) == expected_figures(spark, events, FILES - 1)
+    assert figures["commit_ms"] == 0
     assert latest(spark, tmp_path / "sink") == by_sql(spark, events)
 
 
@@ -199,8 +235,9 @@ def test_a_failed_task_is_tried_again_and_counts_once(spark: SparkSession, event
             failed.touch()
             raise ZeroDivisionError
 
-    to_files(counted(stream(spark, events), tmp_path, process=fails_once), tmp_path)
+    figures = to_files(counted(stream(spark, events), tmp_path, process=fails_once), tmp_path)
     assert failed.exists()
+    assert [without_times(each) for each in figures] == [expected_figures(spark, events, n) for n in range(FILES)]
     assert latest(spark, tmp_path / "sink") == by_sql(spark, events)
 
 

@@ -16,6 +16,9 @@ from contextlib import suppress
 from itertools import islice
 from pathlib import Path
 
+from stores.changelog.files import VersionLog
+from stores.changelog.files.inspection import DESCRIPTION_FILE, lines_of
+from stores.changelog.files.inspection import facts_of as facts_of_versions
 from stores.changelog.schema import is_changelog
 from stores.engines.sqlite.tables import FILE
 from stores.errors import ConfigError, StoreCorruptedError, StoreError, nearest
@@ -49,7 +52,8 @@ def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
         "show what a store is, its offsets, its size and its marks, or the partitions of a changelog, changing nothing"
     )
     either = "the folder of a store, or the file of an embedded changelog"
-    inspect = command("inspect", _inspect, parts, f"{either}, or a state directory for the stores below it")
+    others = "a state directory for the stores below it, or the state of a stateful query on Spark"
+    inspect = command("inspect", _inspect, parts, f"{either}, or {others}")
     inspect.add_argument("--tables", action="store_true", help="add the tables of a SQLite file (extra inspection)")
     dump = command(
         "dump",
@@ -103,6 +107,8 @@ def _sentence(error: BaseException) -> str:
 
 
 def _inspect(given: argparse.Namespace) -> int:
+    if (given.path / DESCRIPTION_FILE).is_file():
+        return _inspect_versions(given)
     is_log = is_changelog(given.path)
     if not given.tables and (inner := _inner_stores(given.path)):
         for store in inner:
@@ -123,6 +129,15 @@ def _inspect(given: argparse.Namespace) -> int:
                 print(f"{_SINGULAR[name] + ' ' + entry_name:24} {text}")
         else:
             print(f"{name:24} {fact}")
+    return 0
+
+
+def _inspect_versions(given: argparse.Namespace) -> int:
+    """Print the state of a stateful query on Spark."""
+    if given.tables:
+        raise ConfigError(f"{given.path} is the state of a query and has no tables: leave --tables out")
+    facts = facts_of_versions(VersionLog.open(given.path))
+    print(json.dumps(facts) if given.json else "\n".join(lines_of(facts)))
     return 0
 
 

@@ -34,6 +34,7 @@ from stores.records import TimestampedKeyValue
 from stores.records.record_kind import RecordKind, is_empty
 from stores.records.segments import packed
 from stores.spark.context import RecordTime, TimedStaging
+from stores.spark.figures import store_figures
 from stores.tasks.stores.log_follower import LogFollower
 
 RESTORED = declare("spark.restored", "a version of the log is in the stores", part=Part.CHANGE)
@@ -88,6 +89,8 @@ class LocalState:
         self._opened: dict[str, LocalCopy] = {}
         self.stores: dict[str, Any] = {}
         """The stores as a function sees them, by name."""
+        self.commit_ms: int | None = None
+        """The time that the last commit here took, with that in the log; None before the first."""
         self.record_time = RecordTime()
         """The time that a typed store takes if it is given none."""
         for number in range(COPIES_MAX):
@@ -134,6 +137,15 @@ class LocalState:
             keep_ttl(copy.recorder, self._configs[name].records)
         changes = {name: copy.recorder.take() for name, copy in self._opened.items()}
         return {name: change for name, change in changes.items() if change.pairs or change.marks}
+
+    def figures(
+        self, changes: Mapping[str, StoreChanges], before: Mapping[str, Mapping[str, int]]
+    ) -> dict[str, dict[str, int]]:
+        """Return the figures of each store with staged ``changes``, before the commit. Raises: StoreError."""
+        return {
+            name: store_figures(copy.store, changes.get(name, StoreChanges()), before.get(name, {}))
+            for name, copy in self._opened.items()
+        }
 
     def commit(self, version: int, version_id: str | None = None) -> None:
         """Commit what is staged as ``version``, which the log has with that ID. Raises: as ``StateStore.commit``."""

@@ -27,6 +27,7 @@ from stores.spark.arguments import (
     prepare_python,
 )
 from stores.spark.context import TIMES
+from stores.spark.figures import figures_of, observed, with_column, with_figures
 from stores.spark.plan import PARTITION_COLUMN, Batch, Plan
 from stores.spark.record_wise import RecordWise, checked_output, topics_by_name
 from stores.spark.rows import REFUSE
@@ -160,10 +161,14 @@ def stateful(
         checkpoint=checkpoint,
     )
 
+    shown = with_column(schema)
+    given_out = to_arrow_schema(shown, timezone="UTC")
+
     def compute(batches: Iterator[pyarrow.RecordBatch]) -> Iterator[pyarrow.RecordBatch]:
         from stores.spark.task import run
 
-        return iter(run(plan, this_batch(plan), batches))
+        result = run(plan, this_batch(plan), batches)
+        return with_figures(result.rows, given_out, figures_of(result.version, result.commit_ms))
 
     if query is None:
         events.sparkSession.dataSource.register(StateTable)
@@ -171,7 +176,8 @@ def stateful(
         events = with_idle_batches(events, checkpoint)  # type: ignore[arg-type]
     columns = [F.col(_quoted(name)) for name in keys]
     belongs = F.pmod(F.hash(*columns), F.lit(partitions)).alias(PARTITION_COLUMN)
-    return events.select("*", belongs).repartition(partitions, *columns).mapInArrow(compute, schema)
+    computed = events.select("*", belongs).repartition(partitions, *columns).mapInArrow(compute, shown)
+    return observed(computed, f"txstores:{log.location}")
 
 
 def this_batch(plan: Plan) -> Batch:

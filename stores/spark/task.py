@@ -15,8 +15,9 @@ from another state than that of the version before.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator
-from dataclasses import replace
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from functools import cache, partial
 from itertools import chain
 from secrets import token_hex
@@ -43,7 +44,24 @@ _open: dict[tuple[str, int], tuple[Plan, LocalState]] = {}
 _log = logging.getLogger(__name__)
 
 
-def run(plan: Plan, batch: Batch, batches: Iterable[pyarrow.RecordBatch]) -> Iterator[pyarrow.RecordBatch]:
+@dataclass(frozen=True)
+class BatchResult:
+    """The rows of one partition of one batch: iterate over them, once."""
+
+    rows: Iterator[pyarrow.RecordBatch]
+    version: Header
+    """The header of the version that the batch has in the log."""
+    commit_ms: int = 0
+    """The time that this attempt's commit took, in the log and in the stores.
+
+    It is 0 if the log had the version already, or the local copy could not commit it.
+    """
+
+    def __iter__(self) -> Iterator[pyarrow.RecordBatch]:
+        return self.rows
+
+
+def run(plan: Plan, batch: Batch, batches: Iterable[pyarrow.RecordBatch]) -> BatchResult:
     """Return the rows of one partition of one batch. Everything is done before the first one is given out.
 
     Raises: exceptions of the function, with a note about the row; as ``PartitionLog``; StoreIncompatibleError for
@@ -74,7 +92,7 @@ def run(plan: Plan, batch: Batch, batches: Iterable[pyarrow.RecordBatch]) -> Ite
                 f"{'some rows' if before.has_input else 'no rows'}, and now there are "
                 f"{'none' if before.has_input else 'some'}: the query has changed between two attempts at a batch"
             )
-        return _again(partition, before, plan)
+        return BatchResult(_again(partition, before, plan), before)
     if before is not None and before.has_times and TIMES not in plan.stores:
         raise StoreIncompatibleError(
             f"version {before.version} of partition {batch.partition} in {log.location} has the store of timers, and "
@@ -94,7 +112,7 @@ def run(plan: Plan, batch: Batch, batches: Iterable[pyarrow.RecordBatch]) -> Ite
         has_times=TIMES in plan.stores,
     )
     rows = Rows(checked if first is None else chain([first], checked), plan.order_by)
-    return _compute(plan, batch, log, partition, header, rows)
+    return _compute(plan, batch, log, partition, header, {} if before is None else before.figures, rows)
 
 
 def version_of(plan: Plan, batch: Batch, newest: Header | None, location: str) -> tuple[int, int]:
@@ -140,14 +158,21 @@ def _check_job(plan: Plan, in_log: Header, location: str) -> None:
 
 
 def _compute(
-    plan: Plan, batch: Batch, log: VersionLog, partition: PartitionLog, header: Header, rows: Rows
-) -> Iterator[pyarrow.RecordBatch]:
+    plan: Plan,
+    batch: Batch,
+    log: VersionLog,
+    partition: PartitionLog,
+    header: Header,
+    figures: Mapping[str, Mapping[str, int]],
+    rows: Rows,
+) -> BatchResult:
+    """Compute a batch and commit it as the version of ``header``, after a version with ``figures``."""
     state = _state_of(plan, batch.partition)
     row_file = partition.write_rows(replace(header, kind="rows"), plan.output)
     in_memory: list[pyarrow.RecordBatch] | None = []
     kept_bytes = 0
     try:
-        state.bring_to(partition, header.previous, header.previous_id)
+        restored = state.bring_to(partition, header.previous, header.previous_id)
         context = _context(plan, batch, header, state)
         for output in _results(plan, context, rows):
             row_file.write(output)
@@ -157,25 +182,35 @@ def _compute(
             if in_memory is not None:
                 in_memory.append(output)
         changes = state.take_changes()
-        header = replace(header, rows=row_file.finish(), num_rows=row_file.num_rows)
+        header = replace(
+            header,
+            rows=row_file.finish(),
+            num_rows=row_file.num_rows,
+            figures=state.figures(changes, figures),
+            restored=restored,
+            previous_commit_ms=state.commit_ms,
+        )
+        began_s = time.perf_counter()
         in_log = partition.append(header, changes)
         if in_log.id != header.id:
             _log.warning("another attempt has written version %d of partition %d", header.version, batch.partition)
             _forget(plan, batch.partition)
             _check_job(plan, in_log, log.location)
-            return _again(partition, in_log, plan)
+            return BatchResult(_again(partition, in_log, plan), in_log)
     except BaseException as error:
         _forget(plan, batch.partition)
         row_file.discard(error)
         raise
+    commit_ms = 0
     try:
         state.commit(header.version, header.id)
+        commit_ms = state.commit_ms = round((time.perf_counter() - began_s) * 1000)
         _maintain(partition, header, state)
     except StoreError as error:
         # The log has the version, so the batch is done. The local copy is brought up from there.
         _log.warning("after version %d of partition %d: %s", header.version, batch.partition, error)
         _forget(plan, batch.partition)
-    return partition.read_rows(header) if in_memory is None else iter(in_memory)
+    return BatchResult(partition.read_rows(header) if in_memory is None else iter(in_memory), header, commit_ms)
 
 
 def _context(plan: Plan, batch: Batch, header: Header, state: LocalState) -> Context:

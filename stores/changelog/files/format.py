@@ -66,6 +66,12 @@ class Header:
     """Of a version: the name of the file with the rows that the batch gave out; None if it gave out none."""
     num_rows: int = 0
     """Of a version: how many rows those are."""
+    figures: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    """Of a version: what it changed in each store, and what the store then holds; by store, then by figure."""
+    restored: int = 0
+    """Of a version: how many versions were read from the log, to bring a local copy to the version before."""
+    previous_commit_ms: int | None = None
+    """Of a version: how long the commit of the version before it took, None if another process made that."""
     format: int = FORMAT
 
 
@@ -89,6 +95,10 @@ def _is_text(value: object) -> bool:
     return value is None or isinstance(value, str)
 
 
+def _are_numbers(value: object) -> bool:
+    return isinstance(value, dict) and all(map(_is_number, value.values()))
+
+
 _ROWS = re.compile(r"v[0-9]{12}-[0-9a-f]{16}\.rows\.arrows")
 _FIELDS: Mapping[str, Callable[[object], bool]] = {
     "kind": lambda value: value in ("version", "snapshot", "rows"),
@@ -104,6 +114,9 @@ _FIELDS: Mapping[str, Callable[[object], bool]] = {
     "has_times": lambda value: isinstance(value, bool),
     "rows": lambda value: value is None or (isinstance(value, str) and _ROWS.fullmatch(value) is not None),
     "num_rows": _is_number,
+    "figures": lambda value: isinstance(value, dict) and all(map(_are_numbers, value.values())),
+    "restored": _is_number,
+    "previous_commit_ms": lambda value: value is None or _is_number(value),
     "format": _is_number,
 }
 """The check of each field of a header: IDs and ``rows`` become names of files."""

@@ -35,7 +35,7 @@ def count(rows: Rows, context: Context) -> Iterator[tuple[str, int]]:
 def plan(folder: Path, process: Any = count, *, backend: str = "rocksdb", **changed: Any) -> Plan:
     """A plan of a state in ``folder``/state with local copies in ``folder``/local."""
     stores = changed.pop("stores", {"counts": StoreConfig(backend, records=COUNTS)})
-    log = VersionLog.open_or_create(folder / "state", {"partitions": 2})
+    log = VersionLog.open_or_create(folder / "state", changed.pop("description", {"partitions": 2}))
     settings = {
         "location": log.location,
         "log_id": log.id,
