@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from zlib import crc32
 
 from stores import Durability, KeyValueStore, open_store
 from stores.batch.buffer import PAIR_MEMORY_BYTES
@@ -51,6 +52,18 @@ def cases(names: list[str], durabilities: frozenset[Durability], tight: Mapping[
         if options:
             all_cases.append(Case(backend, levels[0], options))
     return all_cases
+
+
+def in_turn(selection: list[Case], test: str) -> list[Case]:
+    """Of the two cases of each backend, with its limits as they are and tiny, the one whose turn it is in ``test``.
+
+    A typed store calls the byte store below, whose promises all have both. A suite of one backend leaves none out.
+    """
+    by_backend: dict[str, list[Case]] = {}
+    for case in selection:
+        by_backend.setdefault(case.backend.name, []).append(case)
+    turn = crc32(test.encode())
+    return [several[(turn + at) % len(several)] for at, several in enumerate(by_backend.values())]
 
 
 def tightened(case: Case) -> Case:

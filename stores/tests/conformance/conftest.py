@@ -9,7 +9,16 @@ import pytest
 
 from stores import Durability, KeyValueStore
 from stores.failpoints import Part, declared
-from stores.tests.conformance.cases import AT_THE_END, TIGHT, Case, cases, crash_cases, spread_crashes, tightened
+from stores.tests.conformance.cases import (
+    AT_THE_END,
+    TIGHT,
+    Case,
+    cases,
+    crash_cases,
+    in_turn,
+    spread_crashes,
+    tightened,
+)
 from stores.tests.conformance.gaps import HeldInstead
 from stores.tests.store_process import StoreProcess
 
@@ -43,7 +52,10 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         metafunc.parametrize("case", crash_cases(names), ids=str)
     else:
         levels = frozenset(Durability) if marked("every_durability") else frozenset({Durability.CHANGELOG})
-        metafunc.parametrize("case", cases(names, levels, {} if marked("as_is") else TIGHT), ids=str)
+        selection = cases(names, levels, {} if marked("as_is") else TIGHT)
+        if marked("typed") and not names:
+            selection = in_turn(selection, metafunc.definition.name)
+        metafunc.parametrize("case", selection, ids=str)
 
 
 @pytest.hookimpl(wrapper=True)
