@@ -158,7 +158,7 @@ def test_a_snapshot_beside_commits_is_always_one_commit(store: KeyValueStore) ->
     with ThreadPoolExecutor(2) as pool:
         readers = [pool.submit(read) for _ in range(2)]
         try:
-            for number in range(1, 120):
+            for number in range(1, 50):
                 write(store, number)
                 if number % 7 == 0:
                     store.rollback()
