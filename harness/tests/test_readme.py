@@ -44,6 +44,7 @@ PRINTED: Mapping[str, list[str | None]] = {
         "",
         "[(0, 2), (60000, 1)]\n",
         "[('ann', 30), ('ann', 42)]\n",
+        "[(b'home', b'2')]\n",
         "",
         "b'1f'\n",
         "True\n",

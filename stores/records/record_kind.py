@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import ClassVar, Final, NoReturn, Protocol, Self, TypeVar, cast
 
 from stores.contract.arguments import OnlyReads, check_type
-from stores.errors import StoreClosedError, StoreCorruptedError, StoreIncompatibleError, damaged
+from stores.errors import ConfigError, StoreClosedError, StoreCorruptedError, StoreIncompatibleError, damaged
 from stores.files.plain_files import parsed_json
 from stores.interface import (
     Closeable,
@@ -37,6 +37,10 @@ REBUILDING: Final = (
 )
 """The advice for a store that can't be opened with another description."""
 
+_PIECE_BYTES: Final = 1 << 20
+"""The keys and values of one write of ``restore_in_pieces``."""
+Pairs = list[tuple[bytes, bytes | None]]
+"""Keys and values to write; None deletes."""
 Description = Mapping[str, object]
 """The properties of a kind that determine its bytes in the store: text, numbers, bools or None, by name."""
 
@@ -88,6 +92,15 @@ class RecordKind(ABC):
         """True if a task must commit the stream time with the changelog, because not every record contains it."""
         return False
 
+    def marks_at(self, store: KeyValueStore, stream_time_ms: int) -> Mapping[str, bytes | None]:
+        """Return the marks of ``store`` after a restore that ends at a committed stream time above its own."""
+        return {}
+
+    @property
+    def needs_task(self) -> bool:
+        """True if the store calls a function of its description, which gets the context of a task."""
+        return False
+
     def expired_records(self, store: KeyValueStore) -> Callable[[bytes], bool] | None:
         """Return a function that returns True for a changelog key older than the present retention of ``store``.
 
@@ -108,10 +121,18 @@ class RecordKind(ABC):
         return self.staged(self.taken(store))
 
     def taken(self, store: KeyValueStore) -> StoreStaging:
-        """Prepare ``store`` and return its staging, for use without a task. Raises: as ``prepare``."""
+        """Prepare ``store`` and return its staging, for use without a task.
+
+        Raises: ConfigError if the description calls a function; as ``prepare``.
+        """
         if not isinstance(store, KeyValueStore):
             raise TypeError(
                 f"a typed store needs a store of bytes, such as one of open_store, not {type(store).__name__}"
+            )
+        if self.needs_task:
+            raise ConfigError(
+                f"the function of {self} gets the context of a task: give the description to a task, or leave the "
+                "function out"
             )
         try:
             self.prepare(store)
@@ -219,6 +240,19 @@ def write_description(
 ) -> None:
     """Write ``description`` and ``marks`` into ``store`` immediately. Nothing may be staged."""
     store.restore([], {}, marks={**(marks or {}), RECORDS: encoded(description)})
+
+
+def restore_in_pieces(store: KeyValueStore, steps: Iterable[Pairs]) -> None:
+    """Write pairs as restores of a bounded size. A kill between two of them keeps the first. No step is cut."""
+    piece: Pairs = []
+    piece_bytes = 0
+    for step in steps:
+        piece += step
+        piece_bytes += sum(len(key) + len(value or b"") for key, value in step)
+        if piece_bytes >= _PIECE_BYTES:
+            store.restore(piece, {})
+            piece, piece_bytes = [], 0
+    store.restore(piece, {})
 
 
 def encoded(description: Description) -> bytes:

@@ -8,23 +8,26 @@ from __future__ import annotations
 
 import logging
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any, ClassVar, Final, Generic, TypeVar
 
-from stores.contract.arguments import TIME_BOUND_MS, check_time_ms, check_type
+from stores.contract.arguments import TIME_BOUND_MS, check_function, check_time_ms, check_type
 from stores.errors import StoreIncompatibleError
 from stores.interface import KeyValueStore, KeyValueView
+from stores.records.closing import CLOSED, Closing, ClosingIndex, make_or_remove_index
 from stores.records.expiry import STREAM_TIME, stream_time_ms, stream_time_of
 from stores.records.record_kind import (
     REBUILDING,
     Description,
     LoggedRecord,
+    Pairs,
     RecordConverter,
     RecordKind,
     TypedStore,
     TypedView,
     UnfitRecordError,
+    restore_in_pieces,
     unreadable,
     write_description,
 )
@@ -47,7 +50,7 @@ from stores.records.segment_values import (
 )
 from stores.records.segments import SEGMENT_BYTES, RecordRetention, SegmentKeys, default_segment_ms, escaped, packed
 from stores.records.serdes import Codec, Serde, check_serde
-from stores.records.values import RecordStaging, StagedWrite, check_span_ms
+from stores.records.values import RecordStaging, StagedWrite, Windowed, check_span_ms
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -57,10 +60,10 @@ _TOLD_EVERY = 10_000
 _STEP_RECORDS = 1_000
 """The number of expired records that a commit drops, or twice its number of writes if that is more. So a commit takes
 little longer, and expired records do not pile up."""
-_FREE: Final = dict.fromkeys(("retention_ms", "size_ms", "segment_ms", "timestamped"))
+_CLOSES: Final = "closes"
+"""The property of a store with an index of its open windows."""
+_FREE: Final = dict.fromkeys(("retention_ms", "size_ms", "segment_ms", "timestamped", _CLOSES))
 """The properties that may differ from those of an existing store. A store without timestamps may get them."""
-_PIECE_BYTES: Final = 1 << 20
-"""The keys and values of one write while records are moved to other segments."""
 
 
 class SegmentedKind(RecordKind):
@@ -71,7 +74,9 @@ class SegmentedKind(RecordKind):
     retention_ms: int
     segment_ms: int | None
     timestamped: bool
-    number_marks: ClassVar[Sequence[str]] = (STREAM_TIME, DROPPED, SEQUENCE)
+    grace_ms: int | None
+    on_close: Callable[[Windowed[Any], Any, Any], None] | None
+    number_marks: ClassVar[Sequence[str]] = (STREAM_TIME, DROPPED, SEQUENCE, CLOSED)
 
     @property
     @abstractmethod
@@ -79,9 +84,34 @@ class SegmentedKind(RecordKind):
         """The codec of the store's keys."""
 
     @property
+    @abstractmethod
+    def open_ms(self) -> int:
+        """The distance of a record's time to the stream time at which it closes, with ``on_close``."""
+
+    @property
+    def needs_task(self) -> bool:
+        return self.on_close is not None
+
+    @property
+    def index(self) -> ClosingIndex | None:
+        """The index of open windows; None without ``on_close``."""
+        return None if self.on_close is None else ClosingIndex(self.keys, self.open_ms)
+
+    @property
     def retention(self) -> RecordRetention:
         """The retention, with the given or the default length of segments."""
         return RecordRetention(self.retention_ms, self.segment_ms or default_segment_ms(self.retention_ms))
+
+    @property
+    def commits_stream_time(self) -> bool:
+        # The changelog may lose the record with the highest time, if its window was removed.
+        return self.on_close is not None
+
+    def marks_at(self, store: KeyValueStore, stream_time_ms: int) -> Mapping[str, bytes | None]:
+        marks = {STREAM_TIME: packed(stream_time_ms)}
+        if self.index is not None:
+            marks[CLOSED] = packed(self.index.first_open_ms(stream_time_ms, number(marks_of(store), CLOSED)))
+        return marks
 
     def codec(self, name: str) -> Codec[Any, Any]:
         """Return the serdes for a store of that name."""
@@ -95,7 +125,7 @@ class SegmentedKind(RecordKind):
 
     def converter(self, store: KeyValueStore) -> RecordConverter:
         values = self.values(self.codec(store.name), store)
-        return SegmentConverter(store, self.retention, self.keys, values)
+        return SegmentConverter(store, self.retention, self.keys, values, self.index)
 
     def expired_records(self, store: KeyValueStore) -> Callable[[bytes], bool]:
         mark, keys, retention = marks_of(store).mark, self.keys, self.retention
@@ -112,6 +142,7 @@ class SegmentedKind(RecordKind):
             "retention_ms": self.retention_ms,
             "segment_ms": self.retention.segment_ms,
             "timestamped": self.timestamped,
+            **({} if self.on_close is None else {_CLOSES: True}),
         }
 
     def prepare(self, store: KeyValueStore) -> None:
@@ -122,7 +153,7 @@ class SegmentedKind(RecordKind):
         own = self._whole_description()
         if {**kept, **_FREE} != {**own, **_FREE}:
             super()._prepare_other(store, kept)
-        if not all(type(kept.get(name)) is type(own[name]) for name in own):
+        if not all(type(kept.get(name)) is type(own[name]) for name in own if name != _CLOSES):
             raise unreadable(store.name)
         if kept["timestamped"] and not self.timestamped:
             raise StoreIncompatibleError(
@@ -137,6 +168,8 @@ class SegmentedKind(RecordKind):
             # Existing segments do not change; new segments have timestamps. Source: KIP-258, "Upgrading window and
             # session stores".
             marks[OLD_SEGMENTS] = mark_of(runs_from(existing_segments(store, 0, TIME_BOUND_MS)))
+        if kept.get(_CLOSES) != own.get(_CLOSES):
+            marks[CLOSED] = make_or_remove_index(store, self.index, self.keys)
         write_description(store, own, marks)
 
     def _move_to_segments(self, store: KeyValueStore, kept: Description) -> None:
@@ -154,19 +187,16 @@ class SegmentedKind(RecordKind):
         # No configuration has this length: one with the former length continues the move, too.
         write_description(store, {**kept, "segment_ms": 0})
         retention, time = self.retention, self.keys.time
-        piece: list[tuple[bytes, bytes | None]] = []
-        piece_bytes = 0
-        with store.range(packed(0), packed(TIME_BOUND_MS)) as pairs:
-            for key, value in pairs:
-                logged = key[SEGMENT_BYTES:]
-                new_key = packed(retention.segment(time(logged))) + logged
-                if new_key != key:
-                    piece += (new_key, value), (key, None)
-                    piece_bytes += len(key) + len(new_key) + len(value)
-                if piece_bytes >= _PIECE_BYTES:
-                    store.restore(piece, {})
-                    piece, piece_bytes = [], 0
-        store.restore(piece, {})
+
+        def moves() -> Iterator[Pairs]:
+            with store.range(packed(0), packed(TIME_BOUND_MS)) as pairs:
+                for key, value in pairs:
+                    logged = key[SEGMENT_BYTES:]
+                    new_key = packed(retention.segment(time(logged))) + logged
+                    if new_key != key:
+                        yield [(new_key, value), (key, None)]
+
+        restore_in_pieces(store, moves())
 
 
 def check_segmented(kind: SegmentedKind) -> None:
@@ -177,6 +207,18 @@ def check_segmented(kind: SegmentedKind) -> None:
     if kind.segment_ms is not None:
         check_span_ms("segment_ms", kind.segment_ms)
     check_type(kind.timestamped, bool, "timestamped is a bool")
+    if kind.grace_ms is not None:
+        check_time_ms("grace_ms", kind.grace_ms)
+    if kind.on_close is None:
+        if kind.grace_ms is not None:
+            raise ValueError("grace_ms is for on_close: give both, or give the grace to update() or merge()")
+        return
+    check_function("on_close", kind.on_close, "the window", "the value", "the context")
+    if kind.retention_ms < kind.open_ms:
+        raise ValueError(
+            f"retention_ms {kind.retention_ms} is below the {kind.open_ms} ms after which on_close is called: keep "
+            "windows at least until they close"
+        )
 
 
 class SegmentConverter(RecordConverter):
@@ -188,12 +230,18 @@ class SegmentConverter(RecordConverter):
     """
 
     def __init__(
-        self, store: KeyValueStore, retention: RecordRetention, keys: SegmentKeys, values: SegmentValues
+        self,
+        store: KeyValueStore,
+        retention: RecordRetention,
+        keys: SegmentKeys,
+        values: SegmentValues,
+        index: ClosingIndex | None,
     ) -> None:
         self._name, self._keeps_marks = store.name, store.keeps_marks
         marks = marks_of(store)
         self._retention, self._keys, self._values = retention, keys, values
         self._stream_time, self._next = stream_time_ms(marks.mark), number(marks, SEQUENCE)
+        self._index, self._closed_ms = index, number(marks, CLOSED)
 
     def convert(self, record: LoggedRecord) -> Iterable[tuple[bytes, bytes | None]]:
         key, data, keys = record.key, record.value, self._keys
@@ -211,8 +259,14 @@ class SegmentConverter(RecordConverter):
         self._next = max(self._next, keys.sequence(key) + 1)
         segment = self._retention.segment(time_ms)
         value = None if data is None else self._values.kept(data, record.timestamp_ms, segment)
-        pair = packed(segment) + key, value
-        return (pair,) if self._keeps_marks else (pair, *pairs_of(self.marks()))
+        pairs = [(packed(segment) + key, value)]
+        if self._index is not None:
+            is_open = value is not None and time_ms >= self._first_open_ms()
+            pairs.append((self._index.entry(key), b"" if is_open else None))
+        return pairs if self._keeps_marks else [*pairs, *pairs_of(self.marks())]
+
+    def _first_open_ms(self) -> int:
+        return 0 if self._index is None else self._index.first_open_ms(self._stream_time, self._closed_ms)
 
     def marks(self) -> Mapping[str, bytes | None]:
         marks: dict[str, bytes | None] = {}
@@ -220,13 +274,23 @@ class SegmentConverter(RecordConverter):
             marks[STREAM_TIME] = packed(self._stream_time)
         if self._keys.sequenced:
             marks[SEQUENCE] = packed(self._next)
+        if self._index is not None:
+            # All that the committed stream time has closed was reported in its transaction.
+            marks[CLOSED] = packed(self._first_open_ms())
         return marks
 
 
 class SegmentWrites:
     """The writer of one store."""
 
-    def __init__(self, staging: RecordStaging, retention: RecordRetention, values: SegmentValues) -> None:
+    def __init__(
+        self,
+        staging: RecordStaging,
+        retention: RecordRetention,
+        values: SegmentValues,
+        closing: Closing | None,
+    ) -> None:
+        self._closing = closing
         self._staging, self._store = staging, staging.store
         self._marks, self._set_mark = marks_of(staging.store), mark_setter(staging)
         self._retention, self._values = retention, values
@@ -246,9 +310,14 @@ class SegmentWrites:
         mark = self._mark(STREAM_TIME)
         if mark is not self._stream_mark:
             self._stream_mark, self._stream_time = mark, stream_time_of(mark)
-        stream_time = self._stream_time
+            if self._closing is not None:
+                self._closing.forget()
+        stream_time, closing = self._stream_time, self._closing
         if time_ms <= stream_time - self._retention_ms:
             self._tell_late(time_ms, stream_time, self._retention_ms)
+            return False
+        if closing is not None and data is not None and closing.has_closed(time_ms, stream_time):
+            self._tell_late(time_ms, stream_time, closing.open_ms)
             return False
         segment = time_ms // self._segment_ms
         if segment != self._segment:
@@ -257,23 +326,31 @@ class SegmentWrites:
         if data is not None and self._values.takes_timestamps:
             value = self._values.kept(data, staging.timestamp_ms if timestamp_ms is None else timestamp_ms, segment)
         try:
-            if time_ms > stream_time:
-                self._put_with_time(StagedWrite(self._prefix + logged, value, logged, data, timestamp_ms), time_ms)
+            if time_ms > stream_time or closing is not None:
+                writes = [StagedWrite(self._prefix + logged, value, logged, data, timestamp_ms)]
+                if closing is not None:
+                    writes += closing.writes(logged, time_ms, removed=data is None)
+                self._put_all(writes, time_ms if time_ms > stream_time else None)
             else:
                 staging.put(self._prefix + logged, value, logged, data, timestamp_ms)
         except BaseException as error:
             self._check_length(logged, error)
             raise
         self._writes += 1
+        if closing is not None and time_ms > stream_time:
+            # It is what the store returns from now on, unless it is rolled back or restored.
+            self._stream_mark, self._stream_time = self._mark(STREAM_TIME), time_ms
+            closing.moved(time_ms)
         return True
 
-    def _put_with_time(self, write: StagedWrite, stream_time_ms: int) -> None:
-        """Stage a write that moves the stream time. Records above the stream time are hidden, so both are one step."""
-        mark = packed(stream_time_ms)
-        if self._store.keeps_marks:
-            self._staging.put_all([write], {STREAM_TIME: mark})
+    def _put_all(self, writes: list[StagedWrite], stream_time_ms: int | None) -> None:
+        """Stage writes and the stream time, unless it is None. Records above it are hidden, so both are one step."""
+        if stream_time_ms is None:
+            self._staging.put_all(writes)
+        elif self._store.keeps_marks:
+            self._staging.put_all(writes, {STREAM_TIME: packed(stream_time_ms)})
         else:
-            self._staging.put_all([StagedWrite(pair_key(STREAM_TIME), mark), write])
+            self._staging.put_all([StagedWrite(pair_key(STREAM_TIME), packed(stream_time_ms)), *writes])
 
     def _check_length(self, logged: bytes, error: BaseException) -> None:
         """Explain that a key is too long with its times and segment. Raises: ValueError."""
@@ -288,10 +365,16 @@ class SegmentWrites:
         """Return True for a time that is ``open_ms`` or more, or the retention, behind the stream time; count it."""
         stream_time = stream_time_ms(self._mark)
         kept_ms = min(open_ms, self._retention_ms)
-        closed = time_ms <= stream_time - kept_ms
+        closed = time_ms <= stream_time - kept_ms or self.has_reported(time_ms, stream_time)
         if closed:
             self._tell_late(time_ms, stream_time, kept_ms)
         return closed
+
+    def has_reported(self, time_ms: int, stream_time: int | None = None) -> bool:
+        """Return True if a window or session of that time was reported as closed, or is about to be."""
+        if self._closing is None:
+            return False
+        return self._closing.has_closed(time_ms, stream_time_ms(self._mark) if stream_time is None else stream_time)
 
     def next_number(self) -> int:
         """Return the number for a duplicate, above all numbers so far."""
@@ -378,7 +461,14 @@ class SegmentedStore(SegmentReads[K, V], TypedStore):
     def __init__(self, kind: SegmentedKind, staging: RecordStaging) -> None:
         TypedStore.__init__(self, kind, staging)
         SegmentReads.__init__(self, kind, staging.store, kind.codec(staging.store.name))
-        self._writes = SegmentWrites(staging, kind.retention, self._values)
+        closing = None
+        if kind.index is not None and kind.on_close is not None:
+            closing = Closing(staging, kind.index, kind.retention, self._values, self._windowed, kind.on_close)
+        self._writes = SegmentWrites(staging, kind.retention, self._values, closing)
+
+    @abstractmethod
+    def _windowed(self, logged: bytes) -> Windowed[K]:
+        """Return the window or session of a key in the changelog."""
 
     @property
     def late_total(self) -> int:

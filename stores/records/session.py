@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypeVar, cast, overload
 
 from stores.contract.arguments import TIME_BOUND_MS, check_time_ms
@@ -31,8 +31,12 @@ class Session(SegmentedKind, Generic[K, V]):
     Sessions lie in segments of ``segment_ms`` by their end, and are dropped by segments; by default it is half the
     retention, and a minute at least. With ``timestamped`` each value has a timestamp.
 
-    ``retention_ms`` and ``segment_ms`` may differ each time the store is opened. Sessions that were dropped do not come
-    back. With another ``segment_ms``, its default included, opening moves all sessions once.
+    ``retention_ms``, ``segment_ms``, ``gap_ms`` and ``grace_ms`` may differ each time the store is opened. Sessions
+    that were dropped do not come back. With another ``segment_ms``, its default included, opening moves all sessions
+    once.
+
+    With ``on_close`` a session closes once the stream time is more than ``gap_ms`` and ``grace_ms`` (0 by default)
+    after its end. Then it is reported as a window is: see ``Window``. ``gap_ms`` is that of ``merge``.
 
     For checkers of types, ``V`` is the type of the values that are read: ``ValueAndTimestamp`` of the serde's type with
     ``timestamped``.
@@ -48,6 +52,9 @@ class Session(SegmentedKind, Generic[K, V]):
     retention_ms: int
     segment_ms: int | None = None
     timestamped: bool = False
+    gap_ms: int | None = field(default=None, kw_only=True)
+    grace_ms: int | None = field(default=None, kw_only=True)
+    on_close: Callable[[Windowed[Any], Any, Any], None] | None = field(default=None, kw_only=True, repr=False)
 
     if TYPE_CHECKING:
 
@@ -61,6 +68,9 @@ class Session(SegmentedKind, Generic[K, V]):
             timestamped: Literal[False] = False,
             *,
             name: str | None = None,
+            gap_ms: int | None = None,
+            grace_ms: int | None = None,
+            on_close: Callable[[Windowed[K], X, Any], None] | None = None,
         ) -> None: ...
 
         @overload
@@ -73,6 +83,9 @@ class Session(SegmentedKind, Generic[K, V]):
             *,
             timestamped: Literal[True],
             name: str | None = None,
+            gap_ms: int | None = None,
+            grace_ms: int | None = None,
+            on_close: Callable[[Windowed[K], ValueAndTimestamp[X], Any], None] | None = None,
         ) -> None: ...
 
         @overload
@@ -85,13 +98,25 @@ class Session(SegmentedKind, Generic[K, V]):
             timestamped: bool = False,
             *,
             name: str | None = None,
+            gap_ms: int | None = None,
+            grace_ms: int | None = None,
+            on_close: Callable[[Windowed[K], Any, Any], None] | None = None,
         ) -> None: ...
 
         def __init__(self, *_: Any, **__: Any) -> None: ...
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.gap_ms is not None:
+            check_time_ms("gap_ms", self.gap_ms)
+        if (self.gap_ms is None) != (self.on_close is None):
+            raise ValueError("a session needs its gap_ms to close, and on_close is what closes it: give both or none")
         check_segmented(self)
+
+    @property
+    def open_ms(self) -> int:
+        # As in ``merge``: a record at the end of the gap still belongs to the session.
+        return (self.gap_ms or 0) + 1 + (self.grace_ms or 0)
 
     @property
     def keys(self) -> SessionKeys:
@@ -275,7 +300,8 @@ class SessionStore(SessionReads[K, V], SegmentedStore[K, V]):
         sessions that are merged, in the order of their ends, and returns that of the merged one. The list is empty for
         a new session. In a timestamped store the value's time is the latest one, and ``fn`` gets the values alone.
 
-        With ``grace_ms`` a session is closed once its end is more than ``gap_ms + grace_ms`` behind the stream time. If
+        A session that ``on_close`` has reported stays as it is. With
+        ``grace_ms`` a session is closed once its end is more than ``gap_ms + grace_ms`` behind the stream time. If
         the record only fits a closed one, or is older than the retention, nothing is called or staged. Such a record is
         counted as one that ``put`` drops, and None is returned.
 
@@ -285,7 +311,9 @@ class SessionStore(SessionReads[K, V], SegmentedStore[K, V]):
         check_time_ms("timestamp_ms", timestamp_ms)
         check_time_ms("gap_ms", gap_ms)
         with self.find_sessions(key, timestamp_ms - gap_ms, min(timestamp_ms + gap_ms, TIME_BOUND_MS - 1)) as pairs:
-            parts: list[tuple[Windowed[K], Any]] = list(pairs)
+            parts: list[tuple[Windowed[K], Any]] = [
+                pair for pair in pairs if not self._writes.has_reported(pair[0].end_ms)
+            ]
         merged = Windowed(
             key,
             min([timestamp_ms, *(part.start_ms for part, _ in parts)]),
@@ -305,6 +333,10 @@ class SessionStore(SessionReads[K, V], SegmentedStore[K, V]):
             if part != merged and self._scans.lives(part.end_ms):
                 self.remove(part)
         return merged, aggregate
+
+    def _windowed(self, logged: bytes) -> Windowed[K]:
+        keys = self._keys
+        return Windowed(self._codec.decode_key(keys.key(logged)), keys.start(logged), keys.time(logged))
 
     def read_only(
         self, isolation_level: IsolationLevel | None = None, bound: PositionBound | None = None

@@ -131,6 +131,9 @@ class TimestampedKeyValue(RecordKind, Generic[K, V]):
     def commits_stream_time(self) -> bool:
         return self.ttl_ms is not None
 
+    def marks_at(self, store: KeyValueStore, stream_time_ms: int) -> Mapping[str, bytes | None]:
+        return {STREAM_TIME: TIME.pack(stream_time_ms)}
+
     def description(self) -> Description:
         serdes = {"key": self.key.name, "value": self.value.name}
         return serdes if self.ttl_ms is None else {**serdes, TTL: self.ttl_ms}

@@ -80,6 +80,10 @@ class Windowed(NamedTuple, Generic[K]):
     end_ms: int
 
 
+Report = tuple[int, Callable[[Any], None]]
+"""A time, and the call of a user's function with the context of its task."""
+
+
 def check_bound_ms(what: str, given: object) -> None:
     """Check a bound of a query: an int below 2**62, in ms, which may be negative. Raises: TypeError, ValueError."""
     check_time_ms(what, max(0, given) if type(given) is int else given)
@@ -233,6 +237,12 @@ class RecordStaging(ABC):
         """True if writes may be staged now. If not, a lookup does not move its record to the present format."""
         return True
 
+    def report(self, reports: Callable[[], Iterator[Report]]) -> None:
+        """Let the task make the calls that ``reports`` yields, once the current record is done, in its transaction.
+
+        Without a task there are none: ``RecordKind.needs_task``.
+        """
+
     @abstractmethod
     def put(
         self, key: bytes, kept: bytes | None, log_key: bytes, log_value: bytes | None, timestamp_ms: int | None
@@ -275,6 +285,9 @@ class StagingOver(RecordStaging):
     @property
     def may_stage(self) -> bool:
         return self._inner.may_stage
+
+    def report(self, reports: Callable[[], Iterator[Report]]) -> None:
+        self._inner.report(reports)
 
 
 class StoreStaging(RecordStaging):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from struct import Struct
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypeVar, cast, overload
 
@@ -39,13 +39,21 @@ class Window(SegmentedKind, Generic[K, V]):
     window starts; the default is half of the retention, and at least a minute. With ``timestamped`` each value has a
     timestamp. With ``retain_duplicates`` a key and start can have several values.
 
-    ``size_ms``, ``retention_ms`` and ``segment_ms`` may differ each time the store is opened. Records that were dropped
-    do not come back. With another ``segment_ms``, its default included, opening moves all records once.
+    ``size_ms``, ``retention_ms``, ``segment_ms`` and ``grace_ms`` may differ each time the store is opened. Records
+    that were dropped do not come back. With another ``segment_ms``, its default included, opening moves all records
+    once.
+
+    With ``on_close`` a window closes once the stream time is at its end plus ``grace_ms``, 0 by default, or later. It
+    takes no more records then, and ``on_close`` is called with the window (``Windowed``), its value and the context of
+    the task, once for each window that has a value. Writes and outputs of ``on_close`` are in the transaction of the
+    record that closed the window, and an exception in it rolls back that transaction. It needs a task under exactly
+    once. A window that was closed when a store got its ``on_close`` is not reported.
 
     For checkers of types, ``V`` is the type of the values that are read: ``ValueAndTimestamp`` of the serde's type with
     ``timestamped``.
 
-    Raises: TypeError, ValueError for an invalid argument.
+    Raises: TypeError, ValueError for an invalid argument. Source: Kafka Streams, ``EmitStrategy.onWindowClose``
+    (KIP-825).
     """
 
     kind: ClassVar[str] = "window"
@@ -58,6 +66,8 @@ class Window(SegmentedKind, Generic[K, V]):
     segment_ms: int | None = None
     timestamped: bool = False
     retain_duplicates: bool = False
+    grace_ms: int | None = field(default=None, kw_only=True)
+    on_close: Callable[[Windowed[Any], Any, Any], None] | None = field(default=None, kw_only=True, repr=False)
 
     if TYPE_CHECKING:
 
@@ -73,6 +83,8 @@ class Window(SegmentedKind, Generic[K, V]):
             retain_duplicates: bool = False,
             *,
             name: str | None = None,
+            grace_ms: int | None = None,
+            on_close: Callable[[Windowed[K], X, Any], None] | None = None,
         ) -> None: ...
 
         @overload
@@ -87,6 +99,8 @@ class Window(SegmentedKind, Generic[K, V]):
             timestamped: Literal[True],
             retain_duplicates: bool = False,
             name: str | None = None,
+            grace_ms: int | None = None,
+            on_close: Callable[[Windowed[K], ValueAndTimestamp[X], Any], None] | None = None,
         ) -> None: ...
 
         @overload
@@ -101,20 +115,28 @@ class Window(SegmentedKind, Generic[K, V]):
             retain_duplicates: bool = False,
             *,
             name: str | None = None,
+            grace_ms: int | None = None,
+            on_close: Callable[[Windowed[K], Any, Any], None] | None = None,
         ) -> None: ...
 
         def __init__(self, *_: Any, **__: Any) -> None: ...
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_segmented(self)
         check_span_ms("size_ms", self.size_ms)
+        check_segmented(self)
         check_type(self.retain_duplicates, bool, "retain_duplicates is a bool")
         if self.retention_ms < self.size_ms:
             raise ValueError(
                 f"retention_ms {self.retention_ms} is below size_ms {self.size_ms}: keep windows at least for their "
                 "size"
             )
+        if self.retain_duplicates and self.on_close is not None:
+            raise ValueError("a window with several values has no final one for on_close: drop retain_duplicates")
+
+    @property
+    def open_ms(self) -> int:
+        return self.size_ms + (self.grace_ms or 0)
 
     @property
     def keys(self) -> WindowKeys:
@@ -321,8 +343,8 @@ class WindowStore(WindowReads[K, V], SegmentedStore[K, V]):
         alone.
 
         With ``grace_ms`` a window is closed once the stream time is that far behind its end, or further. Then, and
-        for a window older than the retention, nothing is called or staged. Such a record is counted as one that
-        ``put`` drops, and None is returned.
+        for a window that ``on_close`` has reported or that is older than the retention, nothing is called or staged.
+        Such a record is counted as one that ``put`` drops, and None is returned.
 
         Raises: ConfigError if duplicates are retained; as ``put``; the exceptions of ``fn``. Source: Kafka Streams,
         ``TimeWindows.ofSizeAndGrace``; KIP-258, times of aggregates.
@@ -341,6 +363,11 @@ class WindowStore(WindowReads[K, V], SegmentedStore[K, V]):
         value = fn(present)
         self.put(key, value, start_ms, timestamp_ms)
         return value
+
+    def _windowed(self, logged: bytes) -> Windowed[K]:
+        start_ms = self._keys.time(logged)
+        end_ms = min(start_ms + self._description.size_ms, TIME_BOUND_MS - 1)
+        return Windowed(self._codec.decode_key(self._keys.key(logged)), start_ms, end_ms)
 
     def read_only(
         self, isolation_level: IsolationLevel | None = None, bound: PositionBound | None = None

@@ -213,7 +213,7 @@ def _records(found: Reading, decoder: Decoder, *, expired: bool) -> Iterator[Lin
     for number, pairs in enumerate(found.pairs):
         plain = number < len(found.pairs) - 1
         for key, value in pairs:
-            if not expired and decoder.is_expired(key, value, plain=plain):
+            if decoder.is_of_index(key) or (not expired and decoder.is_expired(key, value, plain=plain)):
                 continue
             yield decoder.record(key, value, plain=plain)
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from stores.errors import ConfigError
+from stores.records.closing import INDEX
 from stores.records.expiry import STREAM_TIME, has_expired, stream_time_of
 from stores.records.record_kind import RECORDS, described
 from stores.records.segments import (
@@ -57,6 +58,10 @@ class Decoder:
         if self._keys is not None:
             return self._keys.time(key) <= self._expired_ms
         return self._timestamped and not plain and has_expired(value, self._expired_ms)
+
+    def is_of_index(self, key: bytes) -> bool:
+        """Return True for a key of the index of open windows, which stands for no record of its own."""
+        return self._keys is not None and key.startswith(INDEX)
 
     def record(self, key: bytes, value: bytes, *, plain: bool = False) -> Line:
         """Return a record by the names of its parts; bytes are those that no serde was asked for.

@@ -123,6 +123,8 @@ def configs_of(stores: Stores, *, times: bool) -> dict[str, StoreConfig]:
         if not isinstance(name, str) or not _NAME.fullmatch(name) or name == TIMES:
             raise ConfigError(f"{name!r} is no name of a store: use letters, digits, '_', '-' and '.', not {TIMES!r}")
     for name, config in configs.items():
+        if config.records is not None and config.records.needs_task:
+            raise ConfigError(f"store {name!r} calls a function of its description, which needs a task: leave it out")
         if not backend_named(config.backend).transactional:
             raise ConfigError(
                 f"store {name!r} has the backend {config.backend}, which can't take back what a failed batch has "

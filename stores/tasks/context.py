@@ -7,7 +7,7 @@ changelog records can't be taken back from a producer. They are held until the f
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, TypeVar, overload
 
@@ -18,6 +18,7 @@ from stores.changelog.partitioners import PARTITIONERS, of_murmur2, partitioner_
 from stores.errors import ChangelogError, StoreError
 from stores.interface import KeyValueStore, TopicPartition
 from stores.records.handles import Kinds, StoreHandle, StoreTable, ViewHandle
+from stores.records.values import Report
 from stores.tasks.identifier import TaskId
 from stores.tasks.memory_budget import WrittenBytes
 from stores.tasks.timing import Punctuation, PunctuationType, Punctuator, Schedule, StreamTime
@@ -61,6 +62,8 @@ class TaskContext:
         self._commit_requested = False
         self._written = WrittenBytes()
         """The bytes that the current record has written to transactional stores."""
+        self._reports: list[Callable[[], Iterator[Report]]] = []
+        """The calls that stores ask for: each yields those that are due when the current record is done."""
         self._failure: BaseException | None = None
         """The error after which the open transaction must not be committed."""
         self._undo: RecordUndo | None = None
@@ -222,6 +225,19 @@ class TaskContext:
         Source: Kafka Streams, ``ProcessingContext#commit``.
         """
         self._commit_requested = True
+
+    def _call(self, timestamp_ms: int, call: Callable[[], None]) -> None:
+        """Call a function of the user without a current record."""
+        self.partition, self.record = NO_PARTITION, NO_RECORD._replace(timestamp_ms=timestamp_ms)
+        call()
+        if self._failure is not None:
+            raise self._failure
+
+    def _call_reports(self) -> None:
+        """Make the calls that stores have asked for, until none is left: one may lead to others."""
+        while self._reports:
+            for timestamp_ms, call in self._reports.pop(0)():
+                self._call(timestamp_ms, partial(call, self))
 
     def _output(self, topic: str) -> tuple[TopicPartition, ...]:
         count = self._changelog.topics().get(topic)

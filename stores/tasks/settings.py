@@ -2,7 +2,7 @@
 
 # Without postponed annotations: a subclass in another module, which lacks their names, inherits the types of fields.
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import cast
 
@@ -110,6 +110,19 @@ class TaskSettings:
                 "processing_guarantee"
             )
         return ProcessingGuarantee(next(iter(guarantees), ProcessingGuarantee.EXACTLY_ONCE))
+
+
+def check_functions(stores: Mapping[str, StoreConfig], guarantee: ProcessingGuarantee) -> None:
+    """Check that a task under ``guarantee`` calls each function of its stores' descriptions once. Raises: ConfigError.
+
+    A changelog under at least once may have the stream time that has closed a window, and not the window's output.
+    """
+    calling = [name for name, config in stores.items() if config.records is not None and config.records.needs_task]
+    if calling and guarantee is not ProcessingGuarantee.EXACTLY_ONCE:
+        raise ConfigError(
+            f"the functions of store {calling[0]!r} are called exactly once, and the task is at-least-once: drop "
+            "processing.guarantee, or the functions"
+        )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from os import PathLike
 from types import TracebackType
 from typing import Any, Self, TypeVar, overload
@@ -38,6 +39,7 @@ from stores.tasks.settings import (
     NOTHING_SHARED,
     SharedResources,
     TaskSettings,
+    check_functions,
     checked_partitioner,
 )
 from stores.tasks.stores.log_follower import RestoreReport
@@ -114,6 +116,7 @@ class StreamTask:
         self.guarantee = settings.guarantee_over(configs.values())
         exactly_once = self.guarantee is ProcessingGuarantee.EXACTLY_ONCE
         shared.check_task(configs, self.guarantee)
+        check_functions(configs, self.guarantee)
         self._kinds = {name: config.records for name, config in configs.items()}
         self._settings = settings
         self._shared = shared
@@ -263,6 +266,8 @@ class StreamTask:
             self._function(record, context)
             if context._failure is not None:
                 raise context._failure
+            if context._reports:
+                context._call_reports()
             if time.ms >= timing.punctuation.stream_due_ms:
                 timing.punctuation.fire_stream(time.ms, self._punctuate)
             self._stores.advance(partition, record.offset)
@@ -299,13 +304,10 @@ class StreamTask:
             self._commit_early(EarlyCommitCause.REPLAY)
 
     def _punctuate(self, punctuator: Punctuator, timestamp_ms: int) -> None:
-        context = self._context
-        context.partition, context.record = NO_PARTITION, NO_RECORD._replace(timestamp_ms=timestamp_ms)
         self._transaction.punctuated = True
-        punctuator(timestamp_ms)
-        if context._failure is not None:
-            raise context._failure
+        self._context._call(timestamp_ms, partial(punctuator, timestamp_ms))
         self._counters.punctuate_total += 1
+        self._context._call_reports()
 
     def _keep_time(self) -> None:
         """Call the punctuators that are due by wall clock, and commit if the interval is over."""

@@ -244,6 +244,7 @@ class TaskTransaction:
     ) -> None:
         """Roll back this task alone. ``end_error`` is that of ending a shared transaction in the changelog before."""
         self.context._active = False
+        self.context._reports.clear()
         if not self.lifecycle.allows(TaskEvent.ROLL_BACK):
             return  # The function itself has closed the task, or has called a commit that failed.
         self.lifecycle.roll_back()

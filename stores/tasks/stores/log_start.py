@@ -27,9 +27,8 @@ from stores.contract.levels import Persistence
 from stores.interface import KeyValueStore, TopicPartition
 from stores.records.expiry import STREAM_TIME, stream_time_ms, stream_time_of
 from stores.records.record_kind import RecordKind
-from stores.records.segment_values import marks_of
+from stores.records.segment_values import marks_of, preparable
 from stores.records.segments import RecordRetention
-from stores.records.values import TIME
 
 _log = logging.getLogger(__name__)
 
@@ -187,7 +186,7 @@ class CommittedStreamTime:
     def send(self, store: KeyValueStore, records: RecordKind | None, producer: Producer) -> None:
         """Add the stream time of ``store`` to the open transaction. Raises: as ``Producer.send_offsets``."""
         if records is not None and records.commits_stream_time:
-            time_ms = stream_time_ms(store.mark)
+            time_ms = stream_time_ms(marks_of(store).mark)
             if time_ms >= 0:
                 producer.send_offsets(self._group, {self._partition: time_ms})
 
@@ -195,5 +194,5 @@ class CommittedStreamTime:
         """Give a restored store its stream time, unless it has a later one."""
         if records is not None and records.commits_stream_time:
             time_ms = self._changelog.committed_offsets(self._group, [self._partition]).get(self._partition, -1)
-            if time_ms > stream_time_ms(store.mark):
-                store.restore([], {}, marks={STREAM_TIME: TIME.pack(time_ms)})
+            if time_ms > stream_time_ms(marks_of(store).mark):
+                preparable(store).restore([], {}, marks=records.marks_at(store, time_ms))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Any, ClassVar, NoReturn, cast
 
@@ -11,7 +11,7 @@ from stores.changelog.interface import IsExpired
 from stores.forwarding import LoggedStore
 from stores.interface import KeyValueStore, TopicPartition
 from stores.records.record_kind import TypedStore
-from stores.records.values import RecordStaging, StagedWrite
+from stores.records.values import RecordStaging, Report, StagedWrite
 from stores.tasks.context import StoreUndo, TaskContext, not_processing
 from stores.tasks.directory.task_files import StorePlan
 from stores.tasks.memory_budget import WrittenBytes
@@ -178,6 +178,9 @@ class ChangeloggingStaging(RecordStaging):
         with store._staging:
             store._target.delete_range(start, end)
         store._written.num_bytes += RANGE_MEMORY_BYTES + len(start or b"") + len(end or b"")
+
+    def report(self, reports: Callable[[], Iterator[Report]]) -> None:
+        self._context._reports.append(reports)
 
     @property
     def may_stage(self) -> bool:

@@ -12,7 +12,7 @@ import pytest
 
 from stores import KeyValueStore, StoreIncompatibleError
 from stores.contract.arguments import TIME_BOUND_MS
-from stores.records import BYTES, Session, ValueAndTimestamp, Window, Windowed, segmented
+from stores.records import BYTES, Session, ValueAndTimestamp, Window, Windowed, record_kind
 from stores.records.segment_values import OLD_SEGMENTS, preparable
 from stores.records.segments import packed
 from stores.registry import open_store
@@ -195,7 +195,7 @@ def reopen_and_die(path: str, backend: str, number: int) -> None:
         restore(*arguments, **named)
 
     type(store).restore = counted  # type: ignore[method-assign]
-    segmented._PIECE_BYTES = 100  # type: ignore[misc]
+    record_kind._PIECE_BYTES = 100  # type: ignore[misc]
     replace(KINDS["timestamped window"], segment_ms=7).over(store).close()
 
 
