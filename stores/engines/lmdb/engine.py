@@ -17,6 +17,7 @@ from contextlib import suppress
 from itertools import repeat
 from pathlib import Path
 from threading import RLock
+from time import monotonic
 from typing import Any, ClassVar, Self
 from weakref import WeakSet
 
@@ -43,6 +44,7 @@ from stores.files.plain_files import sync_folder, sync_tree
 from stores.interface import Durability
 from stores.ordered import ScanRange
 
+_READER_CHECK_S = 1.0
 _SPARE_READERS_MAX = 16
 """The number of reader slots that scans leave to lookups."""
 
@@ -91,6 +93,8 @@ class LmdbEngine(TransactionalEngine):
         self._reader: Snapshot[ReadTransaction] | None = None
         """The snapshot that single lookups share while nothing is written."""
         self._writing = False
+        self._readers_due = 0.0
+        """The time of the next look for readers that were killed."""
         self._inode = 0
         if self._second_name in environment.names:
             # The second data family was created once. The meta entry says whether it is in use.
@@ -372,7 +376,11 @@ class LmdbEngine(TransactionalEngine):
     # Two methods and no context manager: each commit calls them, and a generator would cost more than their work.
 
     def _begin_writing(self) -> None:
-        """Begin a commit: until ``_end_writing`` no reader shares an earlier snapshot."""
+        """Begin a commit: until ``_end_writing`` no reader shares an earlier snapshot. Raises: lmdb.Error."""
+        if (now := monotonic()) >= self._readers_due:
+            # A reader of another process that was killed would pin its pages for ever, and the file would grow.
+            self._env.reader_check()
+            self._readers_due = now + _READER_CHECK_S
         with self._map:
             self._drop_reader()
             self._writing = True

@@ -186,6 +186,27 @@ def test_a_killed_reader_leaves_nothing_and_holds_up_nobody(writer: Writer, path
         store.verify()
 
 
+@pytest.mark.parametrize("backend", ["lmdb-indexed-batch", "lmdb-native"])
+def test_a_killed_reader_pins_no_pages(backend: str, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("stores.engines.lmdb.engine._READER_CHECK_S", 0)
+    with open_store(backend, path) as store:
+
+        def commits() -> int:
+            for number in range(30):
+                store.put_all([(key, b"%d" % number * 1000) for key in KEYS])
+                store.commit()
+            return (path / "data" / "data.mdb").stat().st_blocks
+
+        before = commits()
+        command = [sys.executable, "-c", READER, str(path)]
+        with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as reader:
+            assert reader.stdout is not None
+            assert reader.stdout.readline() == b"reading\n"
+            reader.kill()
+        # What the reader's last commit pinned is used again.
+        assert commits() < 2 * before
+
+
 @pytest.mark.parametrize("backend", ON_DISK)
 def test_a_closed_store_is_read_without_a_change_of_its_files(backend: str, path: Path) -> None:
     filled(path, backend)
