@@ -49,6 +49,8 @@ class Note(NamedTuple):
     held: frozenset[TopicPartition]
     progress: Mapping[TopicPartition, int]
     """The progress of each local copy, its own partitions included (``Copies.progress``)."""
+    server: str = ""
+    """The address at which it answers queries; empty if it does not."""
 
 
 class CopyNotes:
@@ -59,8 +61,8 @@ class CopyNotes:
     instances"; KIP-892, "Offsets for Consumer Rebalances".
     """
 
-    def __init__(self, folder: Path, own: str, copies: Copies) -> None:
-        self._folder, self._own, self._copies = folder / _FOLDER, own, copies
+    def __init__(self, folder: Path, own: str, copies: Copies, server: str) -> None:
+        self._folder, self._own, self._copies, self._server = folder / _FOLDER, own, copies, server
         self._written: Note | None = None
         with suppress(FileExistsError):
             make_folder(self._folder, 0o700)
@@ -78,7 +80,7 @@ class CopyNotes:
             if name != self._own:
                 with suppress(FileNotFoundError, ValueError, OverflowError, TypeError, KeyError, AttributeError):
                     notes[name] = _parsed(read_json(self._folder / name, _BYTES_MAX))
-        notes[self._own] = Note(self._copies.directory, held, self._copies.progress())
+        notes[self._own] = self._note(held)
         return notes
 
     def write(self, held: frozenset[TopicPartition]) -> Note:
@@ -86,12 +88,15 @@ class CopyNotes:
 
         A full disk does not end the member: the others use its last note.
         """
-        own = Note(self._copies.directory, held, self._copies.progress())
+        own = self._note(held)
         if own != self._written:
             with suppress(OSError):
                 replace_file(self._folder / self._own, json.dumps(_content(own)), durable=False)
                 self._written = own
         return own
+
+    def _note(self, held: frozenset[TopicPartition]) -> Note:
+        return Note(self._copies.directory, held, self._copies.progress(), self._server)
 
 
 def is_better_elsewhere(partition: TopicPartition, own: str, notes: Mapping[str, Note], due: Mapping[str, int]) -> bool:
@@ -137,6 +142,7 @@ def _content(note: Note) -> dict[str, object]:
         "directory": note.directory,
         "held": [list(partition) for partition in sorted(note.held)],
         "progress": [[*partition, progress] for partition, progress in sorted(note.progress.items())],
+        "server": note.server,
     }
 
 
@@ -149,6 +155,7 @@ def _parsed(content: Any) -> Note:
         str(content["directory"]),
         frozenset(TopicPartition(str(topic), int(number)) for topic, number in content["held"]),
         {TopicPartition(str(topic), int(number)): int(progress) for topic, number, progress in content["progress"]},
+        str(content["server"]),
     )
 
 
@@ -235,7 +242,7 @@ class FileGroupMember(GroupMember):
             self._own = self._folder / name
             if copies is not None:
                 # Before it is a member: what the others release then depends on its copies.
-                self._notes = CopyNotes(self._folder, name, copies)
+                self._notes = CopyNotes(self._folder, name, copies, self._server)
                 self._notes.write(frozenset())
             try:
                 self._descriptor = take(self._own)
@@ -321,7 +328,7 @@ class FileGroupMember(GroupMember):
 def _peer(name: str, note: Note | None, is_self: bool) -> Peer:
     if note is None:
         return Peer(name, None, frozenset(), is_self)
-    return Peer(name, note.directory, note.held, is_self)
+    return Peer(name, note.directory, note.held, is_self, note.server)
 
 
 def check_members(path: Path, group: str, fingerprint: str) -> None:

@@ -384,6 +384,8 @@ class Peer(NamedTuple):
     partitions: frozenset[TopicPartition]
     """The partitions that it has."""
     is_self: bool
+    address: str = ""
+    """The address at which it answers queries; empty if it does not."""
 
 
 class GroupMember(Closeable):

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from typing import Any
 
 from stores.errors import ChangelogError
-from stores.interface import TopicPartition
+from stores.interface import Position, TopicPartition
 from stores.metrics import EarlyCommitCause
 from stores.tasks.context import NO_RECORD
 from stores.tasks.directory.entry_files import CheckpointFile, Origin, SplitCheckpoint
@@ -132,7 +133,8 @@ class StandbyTask:
     """
 
     def __init__(self, transaction: TaskTransaction, resources: TaskResources) -> None:
-        self._lifecycle, self._stores, self._resources = transaction.lifecycle, transaction.stores, resources
+        self._transaction, self._resources = transaction, resources
+        self._lifecycle, self._stores = transaction.lifecycle, transaction.stores
         self._open = False
 
     def open(self) -> None:
@@ -157,6 +159,20 @@ class StandbyTask:
         again; after other errors close the copy; ChangelogLostError if a changelog is empty and the store is not.
         """
         return self._stores.follow(max_records)
+
+    def committed_position(self) -> Position:
+        """Return a position that the changelogs reflect now, and the stores once they are at their ends.
+
+        Raises: as ``Changelog.committed_offsets``.
+        """
+        return self._transaction.committed_position()
+
+    def snapshots(self) -> dict[str, Any]:
+        """Return a snapshot of each persistent store by name, typed and for any thread. Close them.
+
+        They show commits whole if the last ``follow`` has returned 0. Raises: as ``KeyValueView.snapshot``.
+        """
+        return self._stores.snapshots()
 
     def offsets(self) -> dict[TopicPartition, int | None]:
         """Return the changelog offset that each store has, None if unknown. No file is read. For any thread."""

@@ -18,8 +18,9 @@ from heapq import nlargest
 
 from stores.changelog.interface import GroupMember, Peer
 from stores.errors import ChangelogTimeoutError, StoreError, StoreLockedError
-from stores.interface import TopicPartition
+from stores.interface import Position, TopicPartition
 from stores.tasks.identifier import TaskId
+from stores.worker.copy_moment import CopyMoment
 from stores.worker.running_task import MakeTask
 
 _log = logging.getLogger(__name__)
@@ -33,6 +34,8 @@ STEP_RECORDS = 10_000
 """The most records that a step writes into each store: a copy is released after about one step."""
 FOLLOW_S = 0.25
 """The time between two looks for new records, once a copy is at the end."""
+POSITION_S = 1.0
+"""The time between two looks at the committed offsets of the inputs, which are the position of a queried copy."""
 RETRY_S = 5.0
 """The time after which a copy that has failed is opened again."""
 
@@ -40,7 +43,8 @@ RETRY_S = 5.0
 class Standbys:
     """The standby copies of one worker. Methods are for the worker's own thread; ``status`` for any.
 
-    ``make`` makes a task, and ``tasks_of`` returns the tasks of partitions, as far as they have files to keep.
+    ``make`` makes a task, and ``tasks_of`` returns the tasks of partitions, as far as they have files to keep. Queries
+    read the copies if they are ``queried``.
     """
 
     def __init__(
@@ -48,10 +52,12 @@ class Standbys:
         replicas: int,
         make: MakeTask,
         tasks_of: Callable[[Iterable[TopicPartition]], Collection[TaskId]],
+        *,
+        queried: bool = False,
     ) -> None:
         self.failure: BaseException | None = None
         """An error that ended the thread: a defect, for errors of stores and changelogs do not."""
-        self._replicas, self._make, self._tasks_of = replicas, make, tasks_of
+        self._replicas, self._make, self._tasks_of, self._queried = replicas, make, tasks_of, queried
         self._change = threading.Condition()
         self._copies: dict[TaskId, StandbyCopy] = {}
         self._claimed: set[TaskId] = set()
@@ -105,6 +111,20 @@ class Standbys:
         with self._change:
             return {*self._copies, *self._claimed, *self._tasks_of(self._partitions)}
 
+    def moment(self, task_id: TaskId) -> CopyMoment | None:
+        """Return what queries read of the copy of a task, to be closed; None if there is none. For any thread."""
+        with self._change:
+            copy = self._copies.get(task_id)
+        return None if copy is None else copy.moment()
+
+    def addresses(self, partition: TopicPartition) -> list[str]:
+        """Return the addresses of the other members that keep a copy of ``partition``, as of the last look at them.
+
+        Those that answer no queries are left out, and there are none while it has no owner. For any thread.
+        """
+        holders = standby_holders(self._peers, partition, self._replicas)
+        return [peer.address for peer in holders if peer.address and not peer.is_self]
+
     def changelog_offsets(self) -> dict[TaskId, Mapping[TopicPartition, int | None]]:
         """Return the changelog offsets of the copies that are open."""
         with self._change:
@@ -157,7 +177,7 @@ class Standbys:
         with self._change:
             due -= self._claimed
             for task_id in sorted(due - self._copies.keys()):
-                self._copies[task_id] = StandbyCopy(task_id, self._make)
+                self._copies[task_id] = StandbyCopy(task_id, self._make, queried=self._queried)
             others = sorted(self._copies.keys() - due)
         for task_id in others:
             self._close(task_id)
@@ -190,9 +210,9 @@ class StandbyStatus:
 
 
 class StandbyCopy:
-    """The copy of one task. For the thread that owns it; ``status`` and ``changelog_offsets`` for any."""
+    """The copy of one task. For the thread that owns it; ``status``, ``changelog_offsets`` and ``moment`` for any."""
 
-    def __init__(self, task_id: TaskId, make: MakeTask) -> None:
+    def __init__(self, task_id: TaskId, make: MakeTask, *, queried: bool = False) -> None:
         self.task_id = task_id
         self.status = StandbyStatus(task_id, None)
         # The registry of metrics does not keep the task alive.
@@ -201,6 +221,10 @@ class StandbyCopy:
         self._open = False
         self._due = 0.0
         self._told = ""
+        self._queried = queried
+        self._moment: CopyMoment | None = None
+        self._position: Position = {}
+        self._position_due = 0.0
 
     def step(self) -> bool:
         """Open the copy, or write some new records of the changelogs; return True if there are more.
@@ -213,7 +237,10 @@ class StandbyCopy:
             if not self._open:
                 self._copy.open()
                 self._open = True
+            # Before the step: what is committed now is in the changelogs that it reads to their ends.
+            self._look_at_position()
             lag = self._copy.follow(STEP_RECORDS)
+            self._show(lag)
         except ChangelogTimeoutError as error:
             self._try_later(error, FOLLOW_S)
             return False
@@ -236,12 +263,51 @@ class StandbyCopy:
         """Close the copy: if ``clean``, with a checkpoint. A later ``step`` opens it again."""
         self._open = False
         self.status = StandbyStatus(self.task_id, None)
+        self._hide()
         try:
             self._copy.close(clean=clean)
         except StoreError as error:
             _log.warning("the standby copy of task %s could not be closed in order: %s", self.task_id, error)
 
+    def moment(self) -> CopyMoment | None:
+        """Return what queries read, to be closed; None before the copy was at the end, and while it is closed."""
+        moment = self._moment
+        return None if moment is None else moment.shared()
+
+    def _look_at_position(self) -> None:
+        if self._queried and time.monotonic() >= self._position_due:
+            self._position = self._copy.committed_position()
+            self._position_due = time.monotonic() + POSITION_S
+
+    def _show(self, lag: int) -> None:
+        """Let queries read what the copy has, after a step that leaves ``lag``."""
+        if not self._queried:
+            return
+        offsets, moment = self._copy.offsets(), self._moment
+        if lag:
+            # The step may have ended within a commit of the task: the former moment stays.
+            if moment is not None:
+                moment.lacks(offsets, lag)
+            return
+        if moment is not None and moment.offsets == offsets and moment.is_open:
+            moment.position, moment.lag = self._position, 0
+            return
+        self._hide()
+        try:
+            self._moment = CopyMoment(self._copy.snapshots(), offsets, self._position)
+        except StoreError as error:
+            # A store of another package may have no snapshots.
+            self._queried = False
+            _log.warning("the standby copy of task %s answers no queries: %s", self.task_id, error)
+
+    def _hide(self) -> None:
+        moment, self._moment = self._moment, None
+        if moment is not None:
+            moment.close()
+
     def _try_later(self, error: StoreError, pause_s: float) -> None:
+        if self._moment is not None:
+            self._moment.lag = None
         self._due = time.monotonic() + pause_s
         if str(error) != self._told:
             self._told = str(error)
@@ -272,6 +338,16 @@ def standby_partitions(
         others = [directory for directory in directories if directory != owner.directory]
         due.update(each for each in owner.partitions if own.directory in _chosen(others, each, replicas))
     return frozenset(due)
+
+
+def standby_holders(peers: Collection[Peer], partition: TopicPartition, replicas: int) -> list[Peer]:
+    """Return the members that keep copies of ``partition`` while it has its owner: see ``standby_partitions``."""
+    owner = next((peer for peer in peers if partition in peer.partitions), None)
+    if owner is None:
+        return []
+    first = {peer.directory: peer for peer in sorted(peers, key=lambda peer: peer.name, reverse=True)}
+    directories = {peer.directory for peer in peers if peer.directory is not None} - {owner.directory}
+    return [first[directory] for directory in _chosen(sorted(directories), partition, replicas)]
 
 
 def _chosen(directories: Collection[str], partition: TopicPartition, number: int) -> list[str]:

@@ -30,6 +30,7 @@ from stores.tasks.settings import SharedResources
 from stores.tasks.stores.log_follower import OnRestore
 from stores.tasks.task import StreamTask
 from stores.telemetry import MetricsRegistry
+from stores.worker.copy_moment import CopyMoment
 from stores.worker.definition import Definition
 from stores.worker.local_copies import Cleaner, LocalCopies
 from stores.worker.log_format import LogFormat
@@ -154,6 +155,17 @@ class Worker:
             if running is not None:
                 return running.task
         return None
+
+    def standby(self, task_id: TaskId) -> CopyMoment | None:
+        """Return the standby copy of a task as queries read it, to be closed; None if there is none here.
+
+        For any thread. Only a worker with ``application.server`` has one.
+        """
+        return None if self._standbys is None else self._standbys.moment(task_id)
+
+    def standby_addresses(self, partition: TopicPartition) -> list[str]:
+        """Return the addresses of the other workers that keep a copy of an input partition's task. For any thread."""
+        return [] if self._standbys is None else self._standbys.addresses(partition)
 
     def global_view(self, name: str, bound: PositionBound | None = None) -> Any:
         """Return a view of a global store of the application, as ``GlobalStores.view``. For any thread.
@@ -320,6 +332,7 @@ class Worker:
             self.settings.standby_replicas,
             make,
             lambda partitions: [task_id for task_id in self._tasks_of(partitions) if task_id.subtopology in persistent],
+            queried=self.settings.server is not None,
         )
         offsets = [self._standbys.changelog_offsets, *(thread.changelog_offsets for thread in self._threads)]
         return LocalCopies(self.application, self.settings.tasks, offsets)

@@ -105,8 +105,7 @@ class GroupMembers:
             raise self._cluster.failure(error_of(exception), doing) from None
         addresses: dict[TopicPartition, str] = {}
         for member in members:
-            _, marked, server = member.client_id.rpartition(f"{self._mark}@")
-            if marked:
+            if server := self._server_of(member):
                 addresses.update(dict.fromkeys(_partitions_of(member), server))
         return addresses
 
@@ -134,7 +133,13 @@ class GroupMembers:
     def _peer(self, member: Any, own: str | None) -> Peer:
         match = self._directory.search(member.client_id)
         directory = None if match is None else match[1]
-        return Peer(member.member_id, directory, frozenset(_partitions_of(member)), member.member_id == own)
+        is_self = member.member_id == own
+        return Peer(member.member_id, directory, frozenset(_partitions_of(member)), is_self, self._server_of(member))
+
+    def _server_of(self, member: Any) -> str:
+        """Return the address of a member, empty if it gave none."""
+        _, marked, server = member.client_id.rpartition(f"{self._mark}@")
+        return str(server) if marked else ""
 
 
 def _partitions_of(member: Any) -> list[TopicPartition]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import sys
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from typing import Any
 
 from stores.changelog.interface import Changelog, Producer
@@ -18,7 +18,7 @@ from stores.tasks.directory.entry_files import CheckpointFile, Origin, OriginFil
 from stores.tasks.first_error import FirstError
 from stores.tasks.stores.log_follower import OnRestore, RestoreReport
 from stores.tasks.stores.task_store import TaskStore
-from stores.tasks.stores.view import viewed
+from stores.tasks.stores.view import snapshot_of, viewed
 
 _log = logging.getLogger(__name__)
 
@@ -193,6 +193,15 @@ class StoreGroup:
     def view(self, name: str, level: IsolationLevel | None, bound: PositionBound | None) -> Any:
         """Return a view of the store ``name`` for other threads, typed by its configuration. Raises: KeyError."""
         return viewed({store.name: store for store in self._stores}[name], level, bound)
+
+    def snapshots(self) -> dict[str, Any]:
+        """Return a snapshot of each persistent store by name, as of its last restored record: see ``snapshot_of``."""
+        with ExitStack() as opened:
+            snapshots = {
+                store.name: opened.enter_context(snapshot_of(store)) for store in self._stores if store.store.persistent
+            }
+            opened.pop_all()
+        return snapshots
 
     def commit(self, offsets: Mapping[TopicPartition, int], position: Position) -> None:
         """Commit each store with its offset in the changelog's commit, which reflects ``position``.

@@ -29,6 +29,13 @@ def viewed(store: TaskStore, level: IsolationLevel | None, bound: PositionBound 
     return StoreProxy(present)
 
 
+def snapshot_of(store: TaskStore) -> Any:
+    """Return a snapshot of the store of a standby copy, typed by its format. Raises: as ``KeyValueView.snapshot``."""
+    snapshot = store.store.read_only(IsolationLevel.READ_COMMITTED).snapshot()
+    records = store.format.records
+    return store.format.shown(snapshot if records is None else records.view(snapshot))
+
+
 def _viewed(store: TaskStore, level: IsolationLevel | None, bound: PositionBound | None) -> Any:
     view = TaskView(store, level, bound)
     records = store.format.records

@@ -182,7 +182,7 @@ class _Copies:
 
 
 def _copies(folder: Path) -> None:
-    CopyNotes(folder, "own", _Copies()).read(["other"], frozenset())
+    CopyNotes(folder, "own", _Copies(), "").read(["other"], frozenset())
 
 
 READERS = {
@@ -228,7 +228,7 @@ READERS = {
     ),
     "the note of standby copies": Reader(
         "copies/other",
-        lambda: {"directory": "d", "held": [["t", 1]], "progress": [["t", 2, 3]]},
+        lambda: {"directory": "d", "held": [["t", 1]], "progress": [["t", 2, 3]], "server": "host:1"},
         _copies,
         prepare=lambda folder: (folder / "copies").mkdir(),
     ),

@@ -214,7 +214,10 @@ def test_a_new_member_gets_the_partitions_of_which_it_lacks_the_least(log: Sqlit
 
 def test_members_with_copies_see_each_other_and_leave_no_notes(log: SqliteChangelog, tmp_path: Path) -> None:
     listeners = [Listener() for _ in range(3)]
-    members = [joined(log, each, copies=LocalCopies(name, {})) for name, each in zip("ab", listeners, strict=False)]
+    members = [
+        joined(log, each, server=f"{name}:1", copies=LocalCopies(name, {}))
+        for name, each in zip("ab", listeners, strict=False)
+    ]
     members.append(joined(log, listeners[2]))
     settle(*members)
     assert members[2].peers() is None
@@ -222,6 +225,7 @@ def test_members_with_copies_see_each_other_and_leave_no_notes(log: SqliteChange
         peers = member.peers()
         assert peers is not None
         assert [peer.directory for peer in peers] == ["a", "b", None]
+        assert [peer.address for peer in peers] == ["a:1", "b:1", ""]
         assert [peer.partitions for peer in peers] == [listeners[0].held, listeners[1].held, set()]
         assert [peer.is_self for peer in peers] == [number == 0, number == 1, False]
     for member in members:

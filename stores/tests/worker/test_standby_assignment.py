@@ -8,7 +8,7 @@ import pytest
 
 from stores.changelog.interface import Peer
 from stores.interface import TopicPartition
-from stores.worker.standbys import standby_partitions
+from stores.worker.standbys import standby_holders, standby_partitions
 
 ALL = [TopicPartition("words", number) for number in range(60)]
 Copies = dict[str, frozenset[TopicPartition]]
@@ -44,6 +44,16 @@ def test_each_partition_has_its_number_of_copies_and_none_is_that_of_its_owner(d
     if replicas < len(directories) - 1:
         # No worker has all of them.
         assert max(map(len, by_member.values())) < 2 * len(ALL) * replicas / len(directories)
+
+
+@pytest.mark.parametrize("directories", ["ab", "abc", "aabcd", "ab."])
+def test_all_members_know_who_keeps_the_copies(directories: str) -> None:
+    members = peers([None if each == "." else each for each in directories])
+    by_member = copies(members, 2)
+    for partition in ALL:
+        holders = [peer.name for peer in standby_holders(members, partition, 2)]
+        assert sorted(holders) == [name for name, each in by_member.items() if partition in each]
+    assert standby_holders(members, TopicPartition("words", len(ALL)), 2) == []
 
 
 def test_fewer_directories_than_copies_have_one_each() -> None:

@@ -28,7 +28,7 @@ from stores.worker.queries.parameters import (
 PARTITIONER = "query.partitioner"
 """The property with the partitioner of the producers that write the inputs."""
 WAIT_MAX_MS = 30_000
-_COMMON = ("partition", "isolation_level", "bound", "wait_ms", KEY_ENCODING, VALUE_ENCODING)
+_COMMON = ("partition", "isolation_level", "bound", "wait_ms", "stale", "max_lag", KEY_ENCODING, VALUE_ENCODING)
 
 
 @dataclass(frozen=True)
@@ -61,13 +61,19 @@ class QueriedStore:
 
 @dataclass(frozen=True)
 class QueryRequest:
-    """The common part of all queries of data. ``wait_s`` is the time in which the bound may still be reached."""
+    """The common part of all queries of data. ``wait_s`` is the time in which the bound may still be reached.
+
+    If ``stale``, a standby copy may answer that has reached the bound and lacks ``lag_max`` offsets of its changelogs
+    at most, any number if that is None.
+    """
 
     store: QueriedStore
     partition: int
     level: IsolationLevel
     bound: PositionBound
     wait_s: float
+    stale: bool = False
+    lag_max: int | None = None
 
     def answer(self, position: Position, **fields: Any) -> dict[str, Any]:
         """Return an answer from the state at that position."""
@@ -98,7 +104,24 @@ def request_of(
     # Sorted, so that of several bounds on one input the highest counts.
     own = {each: offset for each, offset in sorted(bounds) if store.is_global or each.partition == partition}
     bound = PositionBound(own)
-    return QueryRequest(store, partition, level, bound, wait_s)
+    stale, lag_max = _staleness(parameters, bounded=bool(own))
+    return QueryRequest(store, partition, level, bound, wait_s, stale, lag_max)
+
+
+def _staleness(parameters: Parameters, *, bounded: bool) -> tuple[bool, int | None]:
+    """Return whether a standby copy may answer, and the most offsets that it may lack. Raises: Refused."""
+    text, lag_max = parameters.text("stale"), parameters.text("max_lag")
+    if text not in (None, "true", "false"):
+        raise bad_request(f"the parameter 'stale' is true or false, not {shortened(str(text))}")
+    stale = text == "true"
+    if lag_max is not None and not stale:
+        raise bad_request("the parameter 'max_lag' is for standby copies: give stale=true with it")
+    if stale and lag_max is None and not bounded:
+        raise bad_request(
+            "say how stale an answer may be: give max_lag, the offsets of the changelogs that it may lack, or bound, "
+            "a position that it must reflect"
+        )
+    return stale, None if lag_max is None else number("max_lag", lag_max)
 
 
 def shown_position(position: Position) -> Mapping[str, int]:

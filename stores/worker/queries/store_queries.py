@@ -8,15 +8,17 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, closing, nullcontext, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from hashlib import sha256
-from typing import Any, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 from stores.changelog.partitioners import Partitioner
 from stores.errors import NotUpToBoundError, StoreClosedError, StoreError, nearest
-from stores.interface import IsolationLevel, Position, PositionBound
+from stores.interface import IsolationLevel, Position, PositionBound, TopicPartition
+from stores.meta_entries import merge_positions
 from stores.tasks.identifier import TaskId
 from stores.tasks.task import StreamTask
+from stores.worker.copy_moment import CopyMoment
 from stores.worker.queries.access import Instances
 from stores.worker.queries.parameters import (
     JsonForms,
@@ -40,6 +42,9 @@ from stores.worker.queries.query_request import (
 from stores.worker.running_task import TaskStatus
 
 Answer = TypeVar("Answer")
+Looked = TypeVar("Looked")
+TOO_OLD = 409
+"""The status of a state that has not reached what the query asks."""
 LIMIT, LIMIT_MAX = 100, 10_000
 """The records of a page: the default, and the most."""
 PAGE_BYTES_MAX = 4 << 20
@@ -99,8 +104,10 @@ class StoreQueries:
         if not data:
             raise bad_request("a key has 1 byte or more")
         request = request_of(store, parameters, data, self._partitioner)
-        value, position = self._read(request, lambda view: reads.get(view, key, parameters))
-        return json_text(request.answer(position, key=forms.shown_key(key), **forms.fields(value)))
+        found = self._read(request, lambda view: reads.get(view, key, parameters))
+        return json_text(
+            request.answer(found.position, **found.copy, key=forms.shown_key(key), **forms.fields(found.data))
+        )
 
     def range(self, name: str, query: str) -> str:
         """Answer with a page of the records from one key to another one, both included."""
@@ -143,20 +150,30 @@ class StoreQueries:
         name, *own = operation
         query = json_text([store.name, request.partition, name, *(parameters.text(each) for each in own)])
         after = place_of(query, parameters.text("cursor"), store.reads)
-        page, position = self._read(request, lambda view: page_of(scanned(view, after), after, limit))
-        head = json_text(request.answer(position, cursor=cursor_of(query, page.last)))
+        found = self._read(request, lambda view: page_of(scanned(view, after), after, limit))
+        page = found.data
+        head = json_text(request.answer(found.position, **found.copy, cursor=cursor_of(query, page.last)))
         return f'{head[:-1]}, "records": [{", ".join(page.records)}]}}'
 
-    def _read(self, request: QueryRequest, read: Callable[[Any], Answer]) -> tuple[Answer, Position]:
-        """Read here, or refuse with the worker that has the partition."""
+    def _read(self, request: QueryRequest, read: Callable[[Any], Answer]) -> ReadResult[Answer]:
+        """Read here, or refuse with the worker that has the partition, or a copy of it if that may answer."""
         store, partition = request.store, request.partition
         if store.is_global:
             return self._local.read_global(request, read)
-        status = self._local.tasks.task_status(store.task_id(partition))
+        tasks = self._local.tasks
+        status = tasks.task_status(store.task_id(partition))
+        if status is not None and (status.running or not request.stale):
+            return self._local.read(request, status, read)
+        found = self._local.read_standby(request, read) if request.stale else None
+        if found is not None:
+            return found
+        standbys = tasks.standby_addresses(store.leading(partition)) if request.stale else []
+        address = None if status is not None else self._instances.addresses().get(store.leading(partition))
+        where = f"partition {partition} of store {store.name!r}"
+        if standbys and address in (None, self._address):
+            raise Refused(307, f"a copy of {where} is at {standbys[0]}", partition=partition, instance=standbys[0])
         if status is not None:
             return self._local.read(request, status, read)
-        address = self._instances.addresses().get(store.leading(partition))
-        where = f"partition {partition} of store {store.name!r}"
         if address is None or address == self._address:
             raise unavailable(
                 f"no worker that answers queries has {where} now: it is moving, or its worker has no "
@@ -166,12 +183,22 @@ class StoreQueries:
         raise Refused(307, f"{where} is at {address}", partition=partition, instance=address)
 
     def _place(self, store: QueriedStore, partition: int) -> dict[str, Any]:
-        status = self._local.tasks.task_status(store.task_id(partition))
+        tasks, task_id = self._local.tasks, store.task_id(partition)
+        status, copies = tasks.task_status(task_id), self._copies(store, partition)
         if status is None:
             address = self._instances.addresses().get(store.leading(partition))
-            return {"partition": partition, "instance": None if address == self._address else address}
+            return {"partition": partition, "instance": None if address == self._address else address, **copies}
         state = "running" if status.running else "restoring"
-        return {"partition": partition, "instance": self._address, "state": state}
+        return {"partition": partition, "instance": self._address, "state": state, **copies}
+
+    def _copies(self, store: QueriedStore, partition: int) -> dict[str, Any]:
+        """Return the workers that keep a standby copy of a partition, and the lag of the one here; nothing for none."""
+        addresses = self._local.tasks.standby_addresses(store.leading(partition))
+        moment = self._local.tasks.standby(store.task_id(partition))
+        if moment is None:
+            return {"standbys": addresses} if addresses else {}
+        with moment:
+            return {"standbys": sorted([*addresses, self._address]), "standby_lag": moment.lag}
 
     def _store(self, name: str) -> QueriedStore:
         store = self._stores.get(name)
@@ -256,8 +283,23 @@ class LocalTasks(Protocol):
     def open_task(self, task_id: TaskId) -> StreamTask | None:
         """Return a task that a thread of this worker works on, None if there is none yet or no more."""
 
+    def standby(self, task_id: TaskId) -> CopyMoment | None:
+        """Return the standby copy of a task, to be closed; None if there is none here that can be read."""
+
+    def standby_addresses(self, partition: TopicPartition) -> list[str]:
+        """Return the addresses of the other workers that keep a standby copy of an input partition's task."""
+
     def global_view(self, name: str, bound: PositionBound) -> Any:
         """Return a view of a global store. Raises: StoreClosedError if it is not open yet, or no more."""
+
+
+@dataclass(frozen=True)
+class ReadResult(Generic[Answer]):
+    """The result of a read, the position that it reflects, and the fields that name its copy, if that was asked for."""
+
+    data: Answer
+    position: Position
+    copy: Mapping[str, Any] = field(default_factory=dict)
 
 
 class LocalReads:
@@ -276,7 +318,7 @@ class LocalReads:
         """Refuse the queries that wait for a position."""
         self._ending.set()
 
-    def read(self, request: QueryRequest, status: TaskStatus, read: Callable[[Any], Answer]) -> tuple[Answer, Position]:
+    def read(self, request: QueryRequest, status: TaskStatus, read: Callable[[Any], Answer]) -> ReadResult[Answer]:
         """Return the result of ``read``, called with a view of the store, and the position that it reflects.
 
         The task is here, in the state ``status``. At READ_COMMITTED both are of one commit. At READ_UNCOMMITTED the
@@ -289,9 +331,32 @@ class LocalReads:
                 "again later",
                 partition=request.partition,
             )
-        return self._read(request, task.store(request.store.name, request.level, request.bound), read)
+        found = self._read(request, task.store(request.store.name, request.level, request.bound), read)
+        return replace(found, copy={"copy": "active"}) if request.stale else found
 
-    def read_global(self, request: QueryRequest, read: Callable[[Any], Answer]) -> tuple[Answer, Position]:
+    def read_standby(self, request: QueryRequest, read: Callable[[Any], Answer]) -> ReadResult[Answer] | None:
+        """Return the result of ``read`` for the standby copy here, and its lag; None if there is no copy to read.
+
+        A copy has committed data only, at either level. Source: KIP-535; KIP-892, "Interactive Queries".
+        """
+        name, task_id = request.store.name, request.store.task_id(request.partition)
+
+        def look() -> ReadResult[Answer] | None:
+            moment = self.tasks.standby(task_id)
+            if moment is None:
+                return None
+            with moment:
+                if name not in moment.snapshots:
+                    return None
+                # Of the same moment: the thread of the copies may note a later step meanwhile.
+                lag, snapshot = moment.lag, moment.snapshots[name]
+                position = merge_positions(snapshot.position(), moment.position)
+                _check_staleness(request, position, lag)
+                return ReadResult(read(snapshot), position, {"copy": "standby", "lag": lag})
+
+        return self._waiting_for(request, look)
+
+    def read_global(self, request: QueryRequest, read: Callable[[Any], Answer]) -> ReadResult[Answer]:
         """Return the result of ``read``, called with a view of a global store, and the position that it reflects."""
         try:
             view = self.tasks.global_view(request.store.name, request.bound)
@@ -299,38 +364,63 @@ class LocalReads:
             raise unavailable(f"global store {request.store.name!r} is being opened: ask again later") from None
         return self._read(request, view, read)
 
-    def _read(self, request: QueryRequest, view: Any, read: Callable[[Any], Answer]) -> tuple[Answer, Position]:
-        try:
-            return _at_one_moment(view, request.level, read)
-        except NotUpToBoundError as error:
-            if not request.wait_s:
-                raise _behind(request, view, error) from None
-        if not self._waiting.acquire(blocking=False):
-            raise unavailable(f"{WAITING_MAX} queries wait for a position already: ask again later")
-        try:
-            return self._when_reached(request, view, read)
-        finally:
-            self._waiting.release()
-
-    def _when_reached(self, request: QueryRequest, view: Any, read: Callable[[Any], Answer]) -> tuple[Answer, Position]:
-        deadline = time.monotonic() + request.wait_s
-        while not self._ending.wait(_POLL_S):
+    def _read(self, request: QueryRequest, view: Any, read: Callable[[Any], Answer]) -> ReadResult[Answer]:
+        def look() -> ReadResult[Answer]:
             try:
                 return _at_one_moment(view, request.level, read)
             except NotUpToBoundError as error:
-                if time.monotonic() >= deadline:
-                    raise _behind(request, view, error) from None
-        raise unavailable("this worker is ending: ask again later")
+                raise _behind(request, view, error) from None
+
+        return self._waiting_for(request, look)
+
+    def _waiting_for(self, request: QueryRequest, look: Callable[[], Looked]) -> Looked:
+        """Return the result of ``look``, tried again while it is refused as too old and the query may wait."""
+        try:
+            return look()
+        except Refused as refused:
+            if refused.status != TOO_OLD or not request.wait_s:
+                raise
+        if not self._waiting.acquire(blocking=False):
+            raise unavailable(f"{WAITING_MAX} queries wait for a position already: ask again later")
+        try:
+            deadline = time.monotonic() + request.wait_s
+            while not self._ending.wait(_POLL_S):
+                try:
+                    return look()
+                except Refused as refused:
+                    if refused.status != TOO_OLD or time.monotonic() >= deadline:
+                        raise
+            raise unavailable("this worker is ending: ask again later")
+        finally:
+            self._waiting.release()
 
 
-def _at_one_moment(view: Any, level: IsolationLevel, read: Callable[[Any], Answer]) -> tuple[Answer, Position]:
+def _check_staleness(request: QueryRequest, position: Position, lag: int | None) -> None:
+    """Check that a standby copy is as fresh as the query asks. Raises: Refused."""
+    behind = request.bound.behind(position)
+    too_far = request.lag_max is not None and (lag is None or lag > request.lag_max)
+    if behind or too_far:
+        raise Refused(
+            TOO_OLD,
+            f"the standby copy of partition {request.partition} of store {request.store.name!r} here is not as fresh "
+            "as 'max_lag' or 'bound' ask: ask again later, or with wait_ms, or ask the worker that has the partition",
+            partition=request.partition,
+            copy="standby",
+            lag=lag,
+            position=shown_position(position),
+            bound=shown_position(request.bound.position),
+            behind=shown_position(behind),
+        )
+
+
+def _at_one_moment(view: Any, level: IsolationLevel, read: Callable[[Any], Answer]) -> ReadResult[Answer]:
     if level is IsolationLevel.READ_COMMITTED:
         with _snapshot(view) as snapshot:
             # Before the read: a view without snapshots may then show more than the position.
             position = snapshot.position()
-            return read(snapshot), position
+            return ReadResult(read(snapshot), position)
     position = view.position()
-    return read(view), position
+    return ReadResult(read(view), position)
 
 
 def _snapshot(view: Any) -> AbstractContextManager[Any]:
@@ -347,7 +437,7 @@ def _snapshot(view: Any) -> AbstractContextManager[Any]:
 def _behind(request: QueryRequest, view: Any, error: NotUpToBoundError) -> Refused:
     part = "" if request.store.is_global else f"partition {request.partition} of "
     return Refused(
-        409,
+        TOO_OLD,
         f"{part}store {request.store.name!r} has not reached the position of 'bound' at "
         f"{request.level}: ask again later, or with wait_ms",
         position=shown_position(view.position()),

@@ -17,6 +17,7 @@ from stores.interface import PositionBound, TopicPartition
 from stores.records import BYTES, FLOAT64, INT64, JSON, STR, KeyValue, RecordKind, Session, TimestampedKeyValue, Window
 from stores.tasks import NO_INTERVAL, StreamTask, TaskContext, TaskId, TaskSettings
 from stores.tests.worker.queries.asking import Reply, call
+from stores.worker.copy_moment import CopyMoment
 from stores.worker.queries.access import Instances, ServerAddress
 from stores.worker.queries.endpoint import routes_of
 from stores.worker.queries.query_request import QueriedStore
@@ -76,6 +77,10 @@ class Stage:
             settings=TaskSettings(commit_interval_ms=NO_INTERVAL),
         )
         self.offset = -1
+        self.moment: CopyMoment | None = None
+        """The standby copy of the partitions 0 and THERE."""
+        self.copied = -1
+        """The partition of which another worker has a standby copy."""
         self._write: Write = _nothing
         self.member, self.instances = Member(), Instances()
         self.instances.joined(self.member)
@@ -101,6 +106,12 @@ class Stage:
 
     def open_task(self, task_id: TaskId) -> Any:
         return self.task
+
+    def standby(self, task_id: TaskId) -> CopyMoment | None:
+        return self.moment.shared() if task_id.partition in (0, THERE) and self.moment is not None else None
+
+    def standby_addresses(self, partition: TopicPartition) -> list[str]:
+        return [OTHER] if partition.partition == self.copied else []
 
     def global_view(self, name: str, bound: PositionBound) -> Any:
         raise StoreClosedError(f"there is no global store {name!r} here")

@@ -36,7 +36,10 @@ class Worker:
     def task_status(self, task_id: object) -> Any:
         raise AssertionError("a global store belongs to no task")
 
-    open_task = task_status
+    open_task = standby = task_status
+
+    def standby_addresses(self, partition: object) -> list[str]:
+        raise AssertionError("a global store has no standby copies")
 
     def global_view(self, name: str, bound: PositionBound) -> Any:
         return self.stores.view(name, bound)

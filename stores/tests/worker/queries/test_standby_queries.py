@@ -1,0 +1,215 @@
+"""Queries that allow staleness are answered by standby copies, also while the worker of the task hangs or is killed.
+
+Source: KIP-535, "Allow state stores to serve stale reads during rebalance".
+"""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stores.changelog import MemoryChangelog, Record
+from stores.changelog.partitioners import PARTITIONERS
+from stores.config import StoreConfig
+from stores.errors import StoreClosedError
+from stores.interface import TopicPartition
+from stores.records import INT64, STR, RecordKind, Session, TimestampedKeyValue, Window, Windowed
+from stores.registry import backends
+from stores.tasks import StreamTask, TaskContext, TaskId
+from stores.tests.worker.places import Place
+from stores.tests.worker.queried_app import PARTITIONS
+from stores.tests.worker.queries.asking import Reply, ask
+from stores.tests.worker.queries.stage import ADDRESS, HERE, LINES, MOVING, OTHER, THERE, Stage
+from stores.tests.worker.queries.test_queried_workers import GET, KEYS, QUERIES, RANGE, address_of, eventually, feed
+from stores.tests.worker.queries.test_queried_workers import worker as queried_worker
+from stores.tests.worker.worker_process import IDLE, WorkerProcess
+from stores.worker import standbys
+from stores.worker.copy_moment import CopyMoment
+from stores.worker.standbys import StandbyCopy
+
+STALE = {"stale": "true", "max_lag": 0}
+FOLLOWING = r"2 tasks, [\d,]+ records/s, lag 0; 2 standby copies, lag 0$"
+
+
+def worker(place: Place, name: str) -> WorkerProcess:
+    own = {"state.dir": str(place.folder / f"state-{name}"), "num.standby.replicas": "1"}
+    return queried_worker(place, name, {**QUERIES, **own})
+
+
+def answered(reply: Reply) -> tuple[int, Any, Any]:
+    return reply.status, reply.body.get("copy"), reply.body.get("value")
+
+
+def test_a_standby_copy_answers_while_the_worker_of_the_task_hangs_or_is_killed(place: Place) -> None:
+    feed(place, KEYS.items())
+    with worker(place, "first") as first:
+        first.await_line(f"4 {IDLE}")
+        with worker(place, "second") as second:
+            first.await_line(FOLLOWING)
+            second.await_line(FOLLOWING)
+            there, here = address_of(first), address_of(second)
+            partitions = ask(here, "/stores/numbers").body["partitions"]
+            theirs = next(each["partition"] for each in partitions if each["instance"] == there)
+            assert partitions[theirs].get("standbys") == [here], (partitions, second.errors)
+            assert partitions[theirs]["standby_lag"] == 0
+            keys = [key for key in KEYS if PARTITIONERS["murmur2"](key.encode(), PARTITIONS) == theirs]
+            key = keys[0]
+            # By default the task alone answers.
+            assert ask(here, GET, key=key).status == 307
+            asking = partial(ask, here, GET, key=key)
+            reply = eventually(lambda: asking(**STALE), lambda reply: reply.status == 200 and "value" in reply.body)
+            assert (answered(reply), reply.body["lag"]) == ((200, "standby", KEYS[key]), 0)
+            assert answered(ask(there, GET, key=key, **STALE)) == (200, "active", KEYS[key])
+            [(partition, offset)] = ask(there, GET, key=key).body["position"].items()
+            bound = f"{partition}:{offset}"
+            reply = asking(stale="true", bound=bound, wait_ms=30_000)
+            assert (answered(reply), reply.body["position"]) == ((200, "standby", KEYS[key]), {partition: offset})
+            first.send(signal.SIGSTOP)
+            page = ask(here, RANGE, partition=theirs, **STALE)
+            assert (page.status, page.body["copy"], sorted(page.keys)) == (200, "standby", sorted(keys))
+            assert answered(asking(**STALE)) == (200, "standby", KEYS[key])
+            behind = asking(stale="true", bound=f"{partition}:{offset + 1}")
+            assert (behind.status, behind.body["copy"], behind.body["behind"]) == (409, "standby", {partition: 1})
+            first.send(signal.SIGKILL)
+            while (reply := asking(**STALE)).body.get("copy") != "active":
+                # For a moment it is neither: the copy is closed, and the task is opened.
+                assert answered(reply)[:2] in [(200, "standby"), (503, None), (307, None)]
+                assert reply.status != 200 or reply.body["value"] == KEYS[key]
+            assert answered(reply) == (200, "active", KEYS[key])
+            assert second.terminate() == 0, second.errors
+            assert "Traceback" not in second.errors
+
+
+@pytest.fixture
+def copied(stage: Stage) -> Stage:
+    """A task, and a copy of the store ``counts`` that lacks its last commit."""
+    stage.put("counts", ("a", 1))
+    stage.moment = CopyMoment({"counts": stage.task.store("counts").snapshot()}, {}, {})
+    stage.put("counts", ("a", 2))
+    return stage
+
+
+@pytest.mark.parametrize(
+    "parameters",
+    [
+        {"stale": "yes", "max_lag": "1"},
+        {"stale": "true"},
+        {"max_lag": "1"},
+        {"stale": "false", "max_lag": "1"},
+        {"stale": "true", "max_lag": "-1"},
+        {"stale": "true", "bound": f"lines-{THERE}:1"},
+    ],
+)
+def test_a_query_says_how_stale_its_answer_may_be(stage: Stage, parameters: Mapping[str, str]) -> None:
+    assert stage.ask("counts/get", key="a", **parameters).status == 400
+
+
+def test_a_copy_answers_within_the_lag_and_the_position_that_the_query_allows(copied: Stage) -> None:
+    ask = partial(copied.ask, "counts/get", key="a", partition=THERE, stale="true")
+    assert copied.moment is not None
+    copied.moment.lacks({LINES: 3}, 1)
+    assert answered(ask(max_lag=5)) == (200, "standby", 1)
+    assert (ask(max_lag=4).status, ask(max_lag=4).body["lag"]) == (409, 5)
+    copied.moment.lag = None
+    assert ask(max_lag=1 << 40).status == 409
+    copied.moment.position = {TopicPartition("lines", THERE): 7}
+    assert answered(ask(bound=f"lines-{THERE}:7")) == (200, "standby", 1)
+    reply = ask(bound=f"lines-{THERE}:8")
+    assert (reply.status, reply.body["behind"]) == (409, {f"lines-{THERE}": 1})
+    # At either level: a copy has committed data only.
+    assert answered(ask(bound=f"lines-{THERE}:7", isolation_level="read_uncommitted")) == (200, "standby", 1)
+    # A store that is not in the copy, such as one in memory, is at the worker of the task.
+    assert copied.ask("visits/get", key="a", partition=THERE, stale="true", max_lag=9).headers["Location"]
+
+
+def test_the_task_answers_before_its_copy_and_the_copy_before_its_restore(copied: Stage) -> None:
+    ask = partial(copied.ask, "counts/get", key="a", stale="true", max_lag=9)
+    assert answered(ask(partition=HERE)) == (200, "active", 2)
+    assert answered(ask(partition=0)) == (200, "standby", 1)
+    assert copied.ask("counts/get", key="a", partition=0).status == 503
+    copied.moment = None
+    assert ask(partition=0).status == 503
+    for copied.copied in (0, MOVING):
+        reply = ask(partition=copied.copied)
+        assert (reply.status, reply.body["instance"]) == (307, OTHER)
+    assert str(ADDRESS) not in reply.headers["Location"]
+    assert copied.ask("counts/get", key="a", partition=MOVING).status == 503
+
+
+ON_DISK = [name for name, backend in backends().items() if backend.persistent and backend.transactional]
+KINDS: Mapping[str, RecordKind | None] = {
+    "bytes": None,
+    "times": TimestampedKeyValue(key=STR, value=INT64),
+    "windows": Window(key=STR, value=INT64, size_ms=10, retention_ms=1_000_000),
+    "sessions": Session(key=STR, value=INT64, retention_ms=1_000_000),
+}
+
+
+def rewrite(record: Record, context: TaskContext) -> None:
+    """Give each of some keys the record's number, in each store."""
+    number = int(record.value or b"0")
+    for key in "abcde":
+        context.store("bytes").put(key.encode(), b"%d" % number)
+        context.store("times").put(key, number, 1)
+        context.store("windows").put(key, number, 10)
+        context.store("sessions").put(Windowed(key, 10, 20), number)
+
+
+@pytest.mark.parametrize("backend", ON_DISK)
+def test_a_copy_shows_commits_whole_at_each_step(tmp_path: Path, backend: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A step may end within a commit: the changelog of each store has five records for it."""
+    monkeypatch.setattr(standbys, "STEP_RECORDS", 3)
+    monkeypatch.setattr(standbys, "FOLLOW_S", 0.0)
+    monkeypatch.setattr(standbys, "POSITION_S", 0.0)
+    log = MemoryChangelog()
+    log.create_topic("lines", 1)
+    lines = TopicPartition("lines", 0)
+
+    def made(folder: str) -> StreamTask:
+        stores = {name: StoreConfig(backend, records=kind) for name, kind in KINDS.items()}
+        directory = tmp_path / folder
+        return StreamTask(
+            "app", TaskId(0, 0), state_dir=directory, changelog=log, stores=stores, process=rewrite, inputs=[lines]
+        )
+
+    copy = StandbyCopy(TaskId(0, 0), lambda task_id, on_restore: made("copy"), queried=True)
+
+    def numbers(snapshots: Mapping[str, Any]) -> set[int]:
+        found = [int(value) for _, value in snapshots["bytes"].all()]
+        found += [value.value for _, value in snapshots["times"].all()]
+        found += [value for _, value in snapshots["windows"].all()]
+        found += [value for key in "abcde" for _, value in snapshots["sessions"].fetch(key)]
+        assert len(found) in (0, 20)
+        return {*found}
+
+    with made("task") as task:
+        lags = set()
+        for number in range(1, 4):
+            with log.producer() as producer:
+                producer.send(lines, b"k", b"%d" % number)
+                producer.flush()
+            task.run(commit=True)
+            more = True
+            while more:
+                more = copy.step()
+                moment = copy.moment()
+                if moment is not None:
+                    with moment:
+                        shown = numbers(moment.snapshots)
+                        assert len(shown) <= 1
+                        lags.add(moment.lag)
+                        assert moment.lag == 0 if shown == {number} else moment.lag
+                        assert moment.position.get(lines) == max(shown, default=0) - 1
+        held = copy.moment()
+        assert held is not None
+        assert len(lags) > 1
+        copy.close()
+        assert copy.moment() is None
+        with pytest.raises(StoreClosedError):
+            held.snapshots["bytes"].get(b"a")
+        held.close()
