@@ -217,9 +217,11 @@ class TaskMetrics(CommitMetrics):
     process_total: int = _total("input records whose effects were committed", "{record}")
     rollback_records_total: int = _total("input records whose effects were undone, to be processed again", "{record}")
     punctuate_total: int = _total("calls of punctuators, also those whose effects were undone", "{call}")
-    skipped_total: int = _total("input records that were left out since the function raised", "{record}")
-    """Of a task with ``on_error``; those too whose transaction was rolled back, and which are processed again. Source:
-    KIP-1033, ``dropped-records-total``."""
+    skipped_total: int = _total(
+        "input records that were left out since the function raised, or a serde could not read them", "{record}"
+    )
+    """Of a task with ``on_error`` or ``on_deserialization_error``; those too whose transaction was rolled back, which
+    are processed again. Source: KIP-1033, ``dropped-records-total``."""
     dead_letter_total: int = _total("those of them that were sent to the dead-letter topic", "{record}")
     early_commit_total: Mapping[str, int] = field(
         default_factory=none_early,

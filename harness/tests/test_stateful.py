@@ -14,12 +14,15 @@ from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 
 from harness.spark.session import session
+from stores.changelog import Record
 from stores.changelog.files import Retention, VersionLog
 from stores.config import StoreConfig
 from stores.errors import ConfigError, StoreError, StoreIncompatibleError
-from stores.records import INT64, STR, TimestampedKeyValue
+from stores.records import INT64, STR, KeyValue, TimestampedKeyValue
+from stores.records.serdes import MsgspecJson
 from stores.spark import Context, Rows, stateful
 from stores.spark.sources import StateTable
+from stores.tasks import TaskContext, Topic
 
 COUNTS = StoreConfig("rocksdb", records=TimestampedKeyValue(key=STR, value=INT64))
 SCHEMA = "plane string, at timestamp"
@@ -195,6 +198,29 @@ def test_batch_jobs_make_versions_that_a_query_continues(spark: SparkSession, ev
     assert VersionLog.open(tmp_path / "state").newest_complete() == 2
 
 
+def test_a_function_of_records_reads_and_writes_topics_with_serdes(spark: SparkSession, tmp_path: Path) -> None:
+    """Their serdes go to the executors with the function."""
+    orders, totals = Topic("orders", key=STR, value=MsgspecJson(list[int])), Topic("totals", key=STR, value=INT64)
+
+    def add_up(record: Record[str, list[int]], context: TaskContext) -> None:
+        before = context.store("sums").get(record.key) or 0
+        context.store("sums").put(record.key, before + sum(record.value or ()))
+        context.forward(totals, record.key, before + sum(record.value or ()))
+
+    rows = [("orders", "a", b"[1, 2]", 0), ("orders", "b", None, 1), ("orders", "a", b"[4]", 2)]
+    frame = spark.createDataFrame(rows, "topic string, key string, value binary, offset long")
+    given: dict[str, Any] = {"key": "key", "stores": {"sums": KeyValue(key=STR, value=INT64)}, "partitions": 1}
+    output = "topic string not null, key binary, value binary"
+    made = stateful(
+        frame, process_record=add_up, topics=[orders], output=output, state=tmp_path / "state", **given
+    ).collect()
+    assert [(row.topic, totals.decoded(Record(0, bytes(row.key), bytes(row.value)))[1:3]) for row in made] == [
+        ("totals", ("a", 3)),
+        ("totals", ("b", 0)),
+        ("totals", ("a", 7)),
+    ]
+
+
 def test_a_job_that_reached_some_partitions_only_must_be_repeated(
     spark: SparkSession, events: Path, tmp_path: Path
 ) -> None:
@@ -268,6 +294,7 @@ def test_a_state_is_used_only_as_it_was_created(spark: SparkSession, events: Pat
         {"stores": {"_times": "rocksdb"}},
         {"process": None},
         {"process_record": count},
+        {"topics": [Topic("orders", key=STR, value=STR)]},
         {"process": None, "process_record": count, "output": None},
         {"null_keys": "drop"},
         {"version": 3},

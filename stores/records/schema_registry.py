@@ -210,15 +210,8 @@ def _make_protobuf(
     message: Any, write: Options | None, read: Options | None, registry: SchemaRegistry
 ) -> tuple[Any, Any]:
     library = _library("schema_registry.protobuf")
-    serializer = library.ProtobufSerializer(message, registry.client, conf=_by_topic(write))
-
-    def checked(value: Any, context: Any) -> Any:
-        if not isinstance(value, message):
-            raise TypeError(f"a {message.__name__} is expected, not {type(value).__name__}")
-        return serializer(value, context)
-
     return (
-        checked,
+        library.ProtobufSerializer(message, registry.client, conf=_by_topic(write)),
         library.ProtobufDeserializer(message, schema_registry_client=registry.client, conf=_by_topic(read)),
     )
 

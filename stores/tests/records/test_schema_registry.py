@@ -165,6 +165,15 @@ def test_a_registry_that_is_away_is_asked_again_and_leaves_no_record_out(
     assert seen == [{"cents": cents} for cents in range(3)]
 
 
+def test_a_registry_that_never_answers_is_not_waited_for() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        url = f"http://127.0.0.1:{server.getsockname()[1]}"
+        value = avro(client(url, timeout=0.05), json.dumps(AVRO))
+        with pytest.raises(SchemaRegistryTimeoutError):
+            Topic("input", key=STR, value=value).encoded("ann", {"cents": 5})
+    assert client(url).client.config()["timeout"] > 0  # The client alone has none.
+
+
 def test_a_task_reads_and_writes_values_of_a_type_through_the_registry(
     tmp_path: Path, log: MemoryChangelog, loopback: LoopbackRegistry
 ) -> None:
