@@ -34,6 +34,11 @@ the last answer: 20000
 every answer was a whole commit
 no answer was older than the one before
 """
+DASHBOARD = """\
+the last look: 20000 clicks
+each look was at a whole commit: True
+none was older than the one before: True
+"""
 METRICS = """\
 txstores_store_commit_total{backend="sqlite-indexed-batch",shop="north",store="counts"} 3.0
 txstores_store_rollback_total{backend="sqlite-indexed-batch",shop="north",store="counts"} 0.0
@@ -80,6 +85,7 @@ def run(folder: Path, *command: str, path: Path = ROOT) -> subprocess.CompletedP
     [
         ("killed_task.py", KILLED_TASK),
         ("web_readers.py", WEB_READERS),
+        ("dashboard.py", DASHBOARD),
         ("prometheus_metrics.py", METRICS),
         ("own_engine.py", OWN_ENGINE),
         ("fraud.py", FRAUD),
