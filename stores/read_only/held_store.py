@@ -10,7 +10,7 @@ from pathlib import Path
 
 from stores.changelog.schema import is_changelog
 from stores.errors import StoreIncompatibleError, StoreLockedError, StoreUnavailableError
-from stores.files.creation import LOCK_FILE, check_parts, is_store, is_unfinished
+from stores.files.creation import LOCK_FILE, check_parts, is_store, is_unfinished, is_unused
 from stores.files.identity import (
     IDENTITY_FILE,
     MARK_FILE,
@@ -99,6 +99,10 @@ def check_is_store(path: Path) -> None:
     if is_unfinished(path):
         raise StoreUnavailableError(f"the store in {path} was never complete, or is being removed: there is no data")
     if not is_store(path):
+        if is_unused(path):
+            raise StoreUnavailableError(f"{path} is empty: no store was made in it yet")
+        if is_store(path):
+            return  # A process has made it meanwhile.
         inner = stores_below(path)
         there = f". There are stores below it: {', '.join(map(str, inner[:_STORES_SHOWN]))}" if inner else ""
         raise StoreIncompatibleError(f"{path} is not a store's folder: name the folder of a store{there}")

@@ -24,6 +24,7 @@ from stores import (
     open_read_only,
     open_store,
 )
+from stores.files.creation import LOCK_FILE
 from stores.files.identity import IDENTITY_FILE, Identity
 from stores.records import INT64, STR, KeyValue, RecordKind, Session, TimestampedKeyValue, Window, Windowed
 from stores.registry import backends
@@ -283,6 +284,13 @@ def test_folders_without_a_store_are_refused_and_stay_as_they_are(tmp_path: Path
         with pytest.raises(StoreIncompatibleError):
             open_read_only(foreign)
     assert names(tmp_path) == {"file"}
+    # A store that is being made has an empty folder first, then one with a lock.
+    (tmp_path / "new").mkdir()
+    for _ in range(2):
+        with pytest.raises(StoreUnavailableError):
+            open_read_only(tmp_path / "new")
+        (tmp_path / "new" / LOCK_FILE).touch()
+    assert names(tmp_path / "new") == {LOCK_FILE}
     with pytest.raises(TypeError):
         open_read_only(tmp_path, STR)  # type: ignore[call-overload]
 
