@@ -9,9 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from stores.changelog import Record
-from stores.records import INT64, STR, Session
+from stores.records import INT64, STR, Session, Windowed
 from stores.records.serdes import MsgspecJson
-from stores.tasks import PunctuationType, TaskContext
+from stores.tasks import TaskContext
 from stores.testing import AppDriver
 from stores.worker import Application, Processor, Topic
 
@@ -33,36 +33,26 @@ CLICKS = Topic("clicks", key=STR, value=STR)
 VISITS = Topic("visits", key=STR, value=MsgspecJson(Visit))
 LATE = Topic("late-clicks", key=STR, value=STR)
 """Clicks that came after their visit was reported."""
-OPEN = Session(key=STR, value=INT64, retention_ms=365 * 1_440 * MINUTE_MS, name="open")
-"""Visits are removed when they are reported. Only after a year without any click they would be lost before."""
+
+
+def report(session: Windowed[str], pages: int, context: TaskContext) -> None:
+    """Forward a visit that is over."""
+    context.forward(VISITS, session.key, Visit(session.start_ms, session.end_ms, pages))
+
+
+KEPT_MS = 120 * MINUTE_MS
+OPEN = Session(STR, INT64, KEPT_MS, gap_ms=GAP_MS, grace_ms=GRACE_MS, on_close=report, name="open")
 
 
 def click(record: Record[str, str], context: TaskContext) -> None:
-    """Add a click to the visit that it belongs to."""
+    """Add a click to the visit that it belongs to, unless that is over."""
     if record.key is None:
         return
-    visit = context.store(OPEN).merge(
-        record.key, record.timestamp_ms, GAP_MS, lambda pages: sum(pages) + 1, grace_ms=GRACE_MS
-    )
-    if visit is None:
+    if context.store(OPEN).merge(record.key, record.timestamp_ms, GAP_MS, lambda pages: sum(pages) + 1) is None:
         context.forward(LATE, record.key, record.value)
 
 
-def init(context: TaskContext) -> None:
-    """Report the visits that are over, each minute of the clicks."""
-
-    def report(now_ms: int) -> None:
-        visits = context.store(OPEN)
-        with visits.find_sessions_range(None, None, 0, now_ms) as sessions:
-            for session, pages in sessions:
-                if session.end_ms + GAP_MS + GRACE_MS < now_ms:
-                    context.forward(VISITS, session.key, Visit(session.start_ms, session.end_ms, pages), now_ms)
-                    visits.remove(session)
-
-    context.schedule(MINUTE_MS, PunctuationType.STREAM_TIME, report)
-
-
-app = Application("visits", Processor([CLICKS], click, [OPEN], init), topics={CLICKS: 4, VISITS: 4, LATE: 1})
+app = Application("visits", Processor([CLICKS], click, [OPEN]), topics={CLICKS: 4, VISITS: 4, LATE: 1})
 
 
 if __name__ == "__main__":

@@ -1,77 +1,73 @@
 """Rank the ten pages with the most clicks of each minute: ``txstores worker top_ten:app --config worker.properties``.
 
-Each task counts its pages, and forwards its own ten when the minute is over. A second sub-topology ranks them all.
+Each task counts its pages, and forwards the clicks of each when the minute is over. A second sub-topology ranks them.
 ``python top_ten.py`` shows it with a few clicks. Needs the extra ``msgspec``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from heapq import nsmallest
-from itertools import groupby
+from typing import NamedTuple
 
 from stores.changelog import Record
-from stores.records import INT64, STR, TimestampedKeyValue, Window
+from stores.records import INT64, STR, TimestampedKeyValue, Window, Windowed
 from stores.records.serdes import MsgspecJson
-from stores.tasks import PunctuationType, TaskContext
+from stores.tasks import TaskContext
 from stores.testing import AppDriver
 from stores.worker import Application, Processor, Topic
 
 MINUTE_MS, GRACE_MS, DAY_MS = 60_000, 10_000, 86_400_000
-Ranks = list[tuple[str, int]]
-"""Pages with their clicks, the most clicks first."""
+
+
+class Rank(NamedTuple):
+    """A page with its clicks in a minute."""
+
+    page: str
+    clicks: int
+
+
 CLICKS = Topic("clicks", key=STR, value=STR)
 """The user of each click, by page."""
-PARTS = Topic("parts", key=INT64, value=MsgspecJson(Ranks))
-"""The ten pages of each task, by the start of the minute."""
-TOP_TEN = Topic("top-ten", key=INT64, value=MsgspecJson(Ranks))
-"""The ten pages of all tasks, by the start of the minute: the last record of a minute is the ranking."""
-HITS = Window(key=STR, value=INT64, size_ms=MINUTE_MS, retention_ms=365 * DAY_MS, name="hits")
-"""Minutes are removed when they are forwarded. Only after a year without any click they would be lost before."""
-RANKS = TimestampedKeyValue(key=INT64, value=MsgspecJson(Ranks), ttl_ms=DAY_MS, name="ranks")
+COUNTED = Topic("counted", key=INT64, value=MsgspecJson(Rank))
+"""The clicks of each page, by the start of the minute."""
+TOP_TEN = Topic("top-ten", key=INT64, value=MsgspecJson(list[Rank]))
+"""The ten pages, by the start of the minute: the last record of a minute is the ranking."""
 
 
-def ten(ranks: Iterable[tuple[str, int]]) -> Ranks:
-    """Return the ten with the most clicks, in that order."""
-    return nsmallest(10, ranks, key=lambda rank: (-rank[1], rank[0]))
+def over(window: Windowed[str], clicks: int, context: TaskContext) -> None:
+    """Forward the clicks of a page in a minute that is over."""
+    context.forward(COUNTED, window.start_ms, Rank(window.key, clicks))
+
+
+HITS = Window(STR, INT64, MINUTE_MS, retention_ms=DAY_MS, grace_ms=GRACE_MS, on_close=over, name="hits")
+RANKS = TimestampedKeyValue(key=INT64, value=MsgspecJson(list[Rank]), ttl_ms=DAY_MS, name="ranks")
 
 
 def count(record: Record[str, str], context: TaskContext) -> None:
     """Count a click on a page in its minute, unless that is over."""
     if record.key is not None:
-        context.store(HITS).update(record.key, record.timestamp_ms, lambda hits: (hits or 0) + 1, grace_ms=GRACE_MS)
+        context.store(HITS).update(record.key, record.timestamp_ms, lambda clicks: (clicks or 0) + 1)
 
 
-def init(context: TaskContext) -> None:
-    """Forward the ten pages of each minute that is over, each minute of the clicks."""
-
-    def report(now_ms: int) -> None:
-        hits = context.store(HITS)
-        with hits.fetch_all(0, now_ms // MINUTE_MS * MINUTE_MS - MINUTE_MS - GRACE_MS) as over:
-            for start_ms, windows in groupby(over, key=lambda each: each[0].start_ms):
-                counted = [(window.key, clicks) for window, clicks in windows]
-                context.forward(PARTS, start_ms, ten(counted), start_ms)
-                for page, _ in counted:
-                    hits.put(page, None, start_ms)
-
-    context.schedule(MINUTE_MS, PunctuationType.STREAM_TIME, report)
-
-
-def rank(record: Record[int, Ranks], context: TaskContext) -> None:
-    """Rank the ten pages of a task among those of the others."""
+def rank(record: Record[int, Rank], context: TaskContext) -> None:
+    """Rank a page among the ten of its minute."""
     if record.key is None or record.value is None:
         return
-    part = record.value
-    ranking = context.store(RANKS).update(record.key, lambda ranks: ten([*ranks, *part]), [], record.key)
-    context.forward(TOP_TEN, record.key, ranking)
+    known = context.store(RANKS).get(record.key)
+    before = [] if known is None else known.value
+    ranking = nsmallest(10, [*before, record.value], key=lambda rank: (-rank.clicks, rank.page))
+    if ranking != before:
+        context.store(RANKS).put(record.key, ranking, record.key)
+        context.forward(TOP_TEN, record.key, ranking)
 
 
-processors = [Processor([CLICKS], count, [HITS], init), Processor([PARTS], rank, [RANKS])]
-app = Application("top-ten", processors, topics={CLICKS: 4, PARTS: 4, TOP_TEN: 4})
+processors = [Processor([CLICKS], count, [HITS]), Processor([COUNTED], rank, [RANKS])]
+app = Application("top-ten", processors, topics={CLICKS: 4, COUNTED: 4, TOP_TEN: 4})
 
 if __name__ == "__main__":
     pages = ["home", "shop", "home", "help", "home", "shop"] * 20
     with AppDriver(app, partitions=2) as driver:
         for second, page in [*enumerate(pages), (200, "home"), (200, "shop")]:
             driver.pipe(CLICKS, page, "ann", second * 1_000)
-        print({each.key: each.value for each in driver.read(TOP_TEN)})
+        last = {each.key: each.value for each in driver.read(TOP_TEN)}
+    print(last[0])

@@ -63,7 +63,7 @@ JOIN = """\
 joined: ['o1', 'o2']
 alone: [('o3', '1 in orders'), ('o3', 'late in payments')]
 """
-TOP_TEN = "{0: [('home', 30), ('shop', 20), ('help', 10)], 60000: [('home', 30), ('shop', 20), ('help', 10)]}\n"
+TOP_TEN = "[Rank(page='home', clicks=30), Rank(page='shop', clicks=20), Rank(page='help', clicks=10)]\n"
 OWN_ENGINE = "[(b'apples', b'3')] {b'offset': b'41'}\n"
 
 
