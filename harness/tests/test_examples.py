@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from importlib import import_module
 from pathlib import Path
 from random import Random
 
@@ -18,6 +19,7 @@ from stores.changelog import SqliteChangelog
 from stores.changelog.partitioners import of_murmur2
 from stores.interface import TopicPartition
 from stores.tasks.stores.store_group import AFTER_LOG_COMMIT
+from stores.testing import AppDriver
 from stores.tests.worker.worker_process import DEADLINE_S, WorkerProcess
 
 ROOT = Path(__file__).parents[2]
@@ -145,6 +147,21 @@ def test_an_application_whose_worker_is_killed_has_each_output_once(
             worker.await_line(rf"{example.tasks} tasks, .* lag 0")
             assert worker.terminate() == 0, worker.report
         assert outcome(log, example) == expected
+
+
+def test_a_card_is_remembered_although_its_machine_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A test of an application, as a user writes it."""
+    monkeypatch.syspath_prepend(EXAMPLES)
+    fraud = import_module("fraud")
+    with AppDriver(fraud.app) as driver:
+        driver.pipe(fraud.PAYMENTS, "ann", 60_000, 0)
+        driver.restart()
+        driver.pipe(fraud.PAYMENTS, "ann", 50_000, 599_999)
+        assert [(alarm.key, alarm.value) for alarm in driver.read(fraud.ALARMS)] == [("ann", 110_000)]
+        driver.pipe(fraud.PAYMENTS, "ann", 50_001, 600_000)
+        assert [alarm.value for alarm in driver.read(fraud.ALARMS)] == [100_001]
+        driver.pipe("payments", b"ann", b"no number")
+        assert [letter.value for letter in driver.read(fraud.FAILED.topic)] == [b"no number"]
 
 
 @pytest.mark.long
