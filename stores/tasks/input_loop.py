@@ -36,6 +36,15 @@ class _Head(NamedTuple):
     record: Record
 
 
+def _earliest(times_ms: Mapping[TopicPartition, int]) -> TopicPartition:
+    """Return the input with the lowest time, the first of equals. An unknown time (-1) is equal to the lowest one.
+
+    Otherwise an input without times would keep all others waiting.
+    """
+    lowest_ms = min((time_ms for time_ms in times_ms.values() if time_ms >= 0), default=0)
+    return next(partition for partition, time_ms in times_ms.items() if time_ms <= lowest_ms)
+
+
 class InputLoop:
     """The loop of one task. It gives each record to ``process``, and calls ``keep_time`` when the timing is due."""
 
@@ -135,7 +144,7 @@ class InputLoop:
                 for record in islice(read, 1):
                     heads[partition] = _Head(next_offsets[partition], record)
             while heads:
-                partition = min(heads, key=lambda each: heads[each].record.timestamp_ms)
+                partition = _earliest({each: head.record.timestamp_ms for each, head in heads.items()})
                 yield partition, heads[partition].record
                 following = next(reads[partition], None)
                 if following is None:
