@@ -79,13 +79,29 @@ class StoreFiles:
         for attempt in range(TRIES_MAX if is_used else 1):
             time.sleep(PAUSE_S if attempt else 0)
             snapshot = self._newest()
-            if not self.store.backend.load_strategy().has_unfinished_commit(self.store.path, snapshot.meta()):
-                return snapshot
+            try:
+                if self._is_whole(snapshot):
+                    return snapshot
+            except BaseException:
+                snapshot.close()
+                raise
             snapshot.close()
         advice = (
             "try again when it is done" if is_used else f"open it as {self.store.identity.backend!r}, which ends it"
         )
         raise StoreUnavailableError(f"{self.store.path} is in the middle of a large commit: {advice}")
+
+    def _is_whole(self, snapshot: EngineSnapshot) -> bool:
+        """Return whether a snapshot has no part of a commit."""
+        strategy, meta = self.store.backend.load_strategy(), snapshot.meta()
+        if strategy.has_unfinished_commit(self.store.path, meta):
+            return False
+        if (key := strategy.large_commit_key) is None:
+            return True
+        # One whose file is gone may have been in the middle when the snapshot was taken.
+        with self._refreshing:
+            self.engine.refresh()
+            return self.engine.meta().get(key) == meta.get(key)
 
     def _newest(self) -> EngineSnapshot:
         with self._refreshing:

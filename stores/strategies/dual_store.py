@@ -93,6 +93,8 @@ _SEQUENCE = b"s"
 """Meta entry: number of the store's last commit; in the staging store, the commit record."""
 
 
+_LARGE = b"l"
+"""Meta entry: number of the last commit that was copied in parts."""
 _MARKER = "commit"
 """The name of the marker in the store's folder."""
 
@@ -125,10 +127,16 @@ class DualStoreStaging(BatchStaging):
         RESTORE_AFTER_WRITE,
     )
     mid_copy: ClassVar[str] = MID_COPY
+    large_commit_key: ClassVar[bytes | None] = _LARGE
 
     @classmethod
     def has_unfinished_commit(cls, folder: Path, meta: Mapping[bytes, bytes]) -> bool:
-        return (folder / _MARKER).exists()
+        try:
+            marker = Marker.read(folder / _MARKER)
+        except DamagedMarkerError:
+            return True
+        # Any other commit is one write.
+        return marker is not None and marker.in_parts and marker.sequence == _number(meta.get(_SEQUENCE)) + 1
 
     @classmethod
     def folders(cls, directory: StoreDirectory) -> Sequence[Path]:
@@ -297,7 +305,8 @@ class DualStoreStaging(BatchStaging):
 
 
 def _final(marker: Marker) -> dict[bytes, bytes | None]:
-    return {**marker.meta, _SEQUENCE: marker.sequence.to_bytes(8, "big")}
+    sequence = marker.sequence.to_bytes(8, "big")
+    return {**marker.meta, _SEQUENCE: sequence, **({_LARGE: sequence} if marker.in_parts else {})}
 
 
 def _number(entry: bytes | None) -> int:

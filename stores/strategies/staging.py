@@ -108,6 +108,12 @@ class Staging(ABC):
         """Fill the folder of a new store."""
         build_engine(engine, folder / "data", durability, options)
 
+    large_commit_key: ClassVar[bytes | None] = None
+    """The meta entry that changes with each commit that ``has_unfinished_commit`` knows from a file.
+
+    A reader in another process does not find the file if the commit ends between the reader's two looks.
+    """
+
     @classmethod
     def has_unfinished_commit(cls, folder: Path, meta: Mapping[bytes, bytes]) -> bool:
         """Return whether data in the store's ``folder`` may be a part of a commit: opening the store completes it.

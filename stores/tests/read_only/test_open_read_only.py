@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -24,10 +25,14 @@ from stores import (
     open_read_only,
     open_store,
 )
+from stores.engines.engine import EngineSnapshot
+from stores.failpoints import arm, disarm
 from stores.files.creation import LOCK_FILE
 from stores.files.identity import IDENTITY_FILE, Identity
 from stores.records import INT64, STR, KeyValue, RecordKind, Session, TimestampedKeyValue, Window, Windowed
 from stores.registry import backends
+from stores.strategies.dual_store import MID_COPY
+from stores.strategies.spilled import MARKER_SYNCED
 from stores.tests.damages import damages
 
 ON_DISK = [name for name, backend in backends().items() if backend.persistent]
@@ -185,6 +190,59 @@ def test_a_killed_reader_leaves_nothing_and_holds_up_nobody(writer: Writer, path
     with open_store(writer._command[3], path) as store:
         assert store.get(b"099") == b"3"
         store.verify()
+
+
+def test_a_large_commit_of_a_dual_store_is_shown_whole_or_not_at_all(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its copy has a marker, which may be gone when a reader looks, and its parts are in the files one by one."""
+    monkeypatch.setattr("stores.read_only.store_files.TRIES_MAX", 2)
+    monkeypatch.setattr("stores.read_only.store_files.PAUSE_S", 0)
+    options = {"staging_buffer_bytes": 10_000, "copy_part_bytes": 10_000}
+    with open_store("rocksdb-dual-store", path, durability="PROCESS", options=options) as store:
+
+        def commit(number: int, size: int) -> None:
+            store.put_all([(key, b"%d" % number * size) for key in KEYS])
+            store.commit()
+
+        def shown(snapshot: EngineSnapshot) -> set[bytes | None]:
+            with closing(snapshot):
+                return {None if value is None else value[:1] for value in map(snapshot.get, KEYS)}
+
+        commit(1, 1000)
+        with open_read_only(path) as reader:
+            files, taken, refused = reader._files, [], []
+            assert files is not None
+
+            def look() -> None:
+                taken.append(files._newest())
+                with pytest.raises(StoreUnavailableError):
+                    reader.get(KEYS[0])
+                refused.append(True)
+
+            arm(MID_COPY, look)
+            try:
+                commit(2, 1000)
+            finally:
+                disarm(MID_COPY)
+            assert refused
+            first, second, *others = taken
+            for snapshot in others:
+                snapshot.close()
+            assert shown(first) == {b"1", b"2"}
+            # As if the commit had ended between the snapshot and the look for its marker.
+            newest, torn = files._newest, [second]
+            monkeypatch.setattr(files, "_newest", lambda: torn.pop() if torn else newest())
+            assert shown(files.committed()) == {b"2"}
+            assert torn == []
+            # A small commit is one write, whether or not its marker is there.
+            arm(MARKER_SYNCED, lambda: refused.append(reader.get(KEYS[0]) != b"2" * 1000))
+            try:
+                commit(3, 1)
+            finally:
+                disarm(MARKER_SYNCED)
+            assert refused[-1] is False
+            assert reader.get(KEYS[0]) == b"3"
 
 
 @pytest.mark.parametrize("backend", ["lmdb-indexed-batch", "lmdb-native"])
