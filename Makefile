@@ -36,6 +36,10 @@ PROFILES := smoke default night
 BIN := .venv/bin
 VENV_PYTHON := $(BIN)/python
 STAMP := .venv/.complete
+LINT_PYTHON := .venv-lint/bin/python
+LINT_STAMP := .venv-lint/.complete
+LONG_STAMP := .venv-long/.complete
+RELEASE_STAMP := .venv-release/.complete
 # How many files are tested at a time, as an expression of $(WORKERS), which may also be a word of pytest-xdist.
 at_a_time = -n $(if $(filter-out auto logical,$(WORKERS)),$$(($(1))),$(WORKERS))
 PYTEST = $(VENV_PYTHON) -m pytest --durations 15 --durations-min 1 -n $(WORKERS) --dist loadfile --no-loadscope-reorder
@@ -57,7 +61,7 @@ option = $(if $(strip $(2)),$(1) $(call quoted,$(2)))
 SOME = $(call option,--seed,$(SEED)) $(call option,--backends,$(BACKENDS))
 OWN_EVENTS = $(call option,--events,$(EVENTS)) $(call option,--key,$(KEY)) $(call option,--time,$(TIME)) $(if $(filter-out 0,$(DROP_BAD)),--drop-bad)
 
-.PHONY: help setup java test test-long test-kafka test-spark kafka kafka-stop kafka-jars bench-kafka soak bench bench-stateful explore report history compare scenario many-stores mutate size lint docs clean clean-runs
+.PHONY: help setup java test test-long test-kafka test-spark kafka kafka-stop kafka-jars bench-kafka soak bench bench-stateful explore report history compare scenario many-stores mutate size lint release docs clean clean-runs
 
 help: ## list these targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1	/p' Makefile | while IFS=$$'\t' read -r name text; do printf '  make %-14s %s\n' "$$name" "$$text"; done
@@ -71,7 +75,7 @@ test: $(STAMP) java ## test stores and harness, three files at a time; ARGS="-k 
 	@$(PYTEST) $(call at_a_time,3 * $(WORKERS) / 2) -m "not long and not kafka and not spark" $(ARGS)
 
 # Few files have most of these tests, so the processes take single tests from each other.
-test-long: $(STAMP) java ## run the tests that make test leaves out: a cluster, real file systems, whole suites of packages
+test-long: $(STAMP) $(LINT_STAMP) $(LONG_STAMP) java ## run the tests that make test leaves out: a cluster, real file systems, whole suites of packages
 	@$(PYTEST) --dist worksteal -m long $(ARGS)
 
 # The file that takes longest is in the harness: begun last, it would keep one of two processors idle. These tests wait
@@ -122,20 +126,23 @@ soak: minutes $(STAMP) ## read every store while it is written to, and judge eve
 many-stores: $(STAMP) ## open 5,000 stores of each backend in one process (half an hour); BACKENDS=names, ARGS="--stores 500"
 	@$(VENV_PYTHON) -m harness many-stores $(call option,--backends,$(BACKENDS)) $(ARGS)
 
-mutate: files $(STAMP) ## try small changes of the code, drawn by a seed, and list those that no test detects; FILES="stores/worker stores/records/*.py", COUNT=20, SEED=1, ARGS="--all --slow"
+mutate: files $(STAMP) $(LINT_STAMP) ## try small changes of the code, drawn by a seed, and list those that no test detects; FILES="stores/worker stores/records/*.py", COUNT=20, SEED=1, ARGS="--all --slow"
 	@$(VENV_PYTHON) -m harness.mutation $(FILES) --count $(COUNT) $(call option,--seed,$(SEED)) $(ARGS)
 
 size: $(STAMP) ## count lines and modules of code and tests, a line for each folder; RANGE=A..B says what these commits changed
 	@$(VENV_PYTHON) -m harness.size $(call option,--range,$(RANGE))
 
-lint: $(STAMP) ## ruff, mypy, the check of prose (docs/style.md), and mypy and pyright over code of users
+lint: $(STAMP) $(LINT_STAMP) ## ruff, mypy, the check of prose (docs/style.md), and mypy and pyright over code of users
 	@status=0; \
-	 $(VENV_PYTHON) -m ruff check . || status=1; \
-	 $(VENV_PYTHON) -m ruff format --check --quiet stores harness scenarios docs || \
-	   { echo "Not formatted: run .venv/bin/ruff format stores harness scenarios docs" >&2; status=1; }; \
+	 $(LINT_PYTHON) -m ruff check . || status=1; \
+	 $(LINT_PYTHON) -m ruff format --check --quiet stores harness scenarios docs || \
+	   { echo "Not formatted: run .venv-lint/bin/ruff format stores harness scenarios docs" >&2; status=1; }; \
 	 $(VENV_PYTHON) -m harness.prose || status=1; \
-	 $(VENV_PYTHON) -m mypy || status=1; \
+	 $(LINT_PYTHON) -m mypy --python-executable $(VENV_PYTHON) || status=1; \
 	 $(VENV_PYTHON) -m harness.user_types || status=1; exit $$status
+
+release: $(STAMP) $(RELEASE_STAMP) ## build sdist and wheel of both packages into dist/, check them, and try them on each Python from 3.11 to 3.13 here; uploads nothing
+	@$(VENV_PYTHON) -m harness.release dist
 
 docs: $(STAMP) ## the API reference, from the docstrings, in build/docs/; no warning is tolerated
 	@$(VENV_PYTHON) docs/reference.py build/docs
@@ -143,7 +150,7 @@ docs: $(STAMP) ## the API reference, from the docstrings, in build/docs/; no war
 clean: ## remove .venv, caches, .kafka and whatever else was built; nothing that is tracked, and not runs/
 	@if [ -e .kafka/running ] && [ -x $(VENV_PYTHON) ]; then $(VENV_PYTHON) -m stores.changelog.kafka.testing stop --folder .kafka; fi
 	@rm -rf .kafka
-	@rm -rf .venv .venv.lock build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .benchmarks
+	@rm -rf .venv .venv-lint .venv-long .venv-release .venv.lock .spark-classes.jsa build txstores-harness/build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .benchmarks
 	@rm -rf spark-warehouse metastore_db derby.log artifacts
 	@find . -name .git -prune -o -name __pycache__ -type d -prune -exec rm -rf {} +
 
@@ -209,18 +216,34 @@ $(STAMP): pyproject.toml constraints.txt
 	 if [ "$$(cat $@ 2>/dev/null)" = "$$PWD" ] && [ ! pyproject.toml -nt $@ ] && [ ! constraints.txt -nt $@ ]; then exit 0; fi; \
 	 CHOSEN="$$chosen" $(SELF) --no-print-directory fresh-venv
 
+# The last retry of a request was lost: what pip says next, that there is no version of the package, is misleading.
+define why_pip_failed
+if grep -q 'Retrying (Retry(total=0' $(1); then \
+     echo "The package index is not reachable from here: connect to the network, or set PIP_INDEX_URL to an index that is. Then run make again." >&2; \
+   else tail -n 15 $(1) >&2; fi; \
+   echo "Installing failed; all that pip said is in $(1)." >&2; exit 1
+endef
+
+# What "make test" does not need has an environment of its own, with the requirements of the extra of this name. Where those
+# are installed already, pip asks for nothing, and no network is needed.
+.venv-%/.complete: pyproject.toml constraints.txt | $(STAMP)
+	@folder=.venv-$*; log=$$folder/install.log; export PIP_DISABLE_PIP_VERSION_CHECK=1; \
+	 $$folder/bin/python -c '' 2>/dev/null || { echo "Setting up $$folder, once."; $(VENV_PYTHON) -m venv --clear $$folder; }; \
+	 $(VENV_PYTHON) -c 'import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]["$*"], sep="\n")' > $$folder/requirements.txt; \
+	 $$folder/bin/python -m pip install --no-compile -c constraints.txt -r $$folder/requirements.txt > $$log 2>&1 || { $(call why_pip_failed,$$log); }; \
+	 touch $@
+
 .PHONY: fresh-venv
 fresh-venv:
 	@command -v java >/dev/null || [ -x "$${JAVA_HOME:-}/bin/java" ] || \
 	   echo "Note: there is no Java here; all that runs on Spark will ask for version 17 or newer." >&2; \
 	 echo "Setting up .venv with $$("$$CHOSEN" -V); about two minutes, once."; \
-	 rm -rf .venv; "$$CHOSEN" -m venv .venv
+	 rm -rf .venv .spark-classes.jsa; "$$CHOSEN" -m venv .venv
 	@export PIP_DISABLE_PIP_VERSION_CHECK=1; \
 	 show() { sed -un -e 's/^ *Downloading \(.*\/\)\{0,1\}\([^ ]*\) (\([0-9.]* MB\))$$/  \2, \3/p' -e 's/^ *Building wheel for \([^ ]*\).*: started$$/  building \1/p'; }; \
 	 log=.venv/install.log; \
-	 { $(VENV_PYTHON) -m pip install -c constraints.txt setuptools wheel pbr && \
-	   $(VENV_PYTHON) -m pip install -c constraints.txt --no-build-isolation --use-pep517 -e '.[test,lint,docs]' -e ./txstores-harness; } 2>&1 | tee $$log | show || \
-	 { tail -n 15 $$log >&2; echo "Installing failed; all that pip said is in $$log." >&2; exit 1; }
+	 { $(VENV_PYTHON) -m pip install --no-compile -c constraints.txt setuptools wheel pbr && \
+	   $(VENV_PYTHON) -m pip install --no-compile -c constraints.txt --no-build-isolation --use-pep517 -e '.[test,docs]' -e ./txstores-harness; } 2>&1 | tee $$log | show || { $(call why_pip_failed,$$log); }
 	@$(VENV_PYTHON) -m harness.spark.installation
 	@pwd > $(STAMP)
 	@echo "Ready: $$($(VENV_PYTHON) -V) in .venv"

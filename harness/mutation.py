@@ -36,6 +36,7 @@ from types import FrameType
 from typing import Any
 
 from harness.folders import ROOT, RUNS
+from harness.user_types import LINT_PYTHON
 
 DETECTED, UNDETECTED, UNDECIDED = "detected", "not detected", "not decided"
 _TESTS = ("stores/tests", "harness/tests")
@@ -187,7 +188,8 @@ class Copy:
             for markers, files in stages:
                 if decided := self._by_tests(file, source, change, files, markers, deadline):
                     return decided
-            if self._run(["-m", "mypy"], max(deadline - time.monotonic(), 300)) == 1:
+            mypy = ["-m", "mypy", "--python-executable", str(self._python)]
+            if self._run(mypy, max(deadline - time.monotonic(), 300), python=LINT_PYTHON) == 1:
                 return DETECTED, "mypy"
             if whole and (decided := self._by_tests(file, source, change, _TESTS, _FAST, deadline + 1800)):
                 return decided
@@ -219,12 +221,14 @@ class Copy:
             _SOUND[test] = self._run(["-m", "pytest", "-q", "-n0", "-m", "", test], self._seconds) == 0
         return _SOUND[test]
 
-    def _run(self, arguments: Sequence[str], seconds: float, log: Path | None = None) -> int | None:
+    def _run(
+        self, arguments: Sequence[str], seconds: float, log: Path | None = None, python: Path | None = None
+    ) -> int | None:
         """Return the exit status of Python with these arguments, None if it was killed: it takes longer, or all end."""
         ends = time.monotonic() + max(seconds, 1)
         with (log or Path(os.devnull)).open("wb") as output:
             process = subprocess.Popen(
-                [self._python, *arguments], cwd=self._folder, stdout=output, stderr=subprocess.STDOUT,
+                [python or self._python, *arguments], cwd=self._folder, stdout=output, stderr=subprocess.STDOUT,
                 stdin=subprocess.DEVNULL, start_new_session=True,
             )  # fmt: skip
             try:

@@ -18,6 +18,8 @@ from typing import NamedTuple
 
 from harness.folders import PREFIX, ROOT
 
+LINT_PYTHON = ROOT / ".venv-lint" / "bin" / "python"
+"""The Python with the checkers, which ``make lint`` sets up. They read the packages of the Python that runs this."""
 EXAMPLES = Path("docs/examples")
 WRONG = Path("docs/wrong_types.py")
 _MARK = re.compile(r"# error$")
@@ -49,7 +51,17 @@ def differences(checker: str, files: Iterable[Path], errors: Iterable[TypeErrorA
 
 def mypy_errors(files: Sequence[Path]) -> list[TypeErrorAt]:
     """Return the errors of mypy. Raises: RuntimeError if it can't check."""
-    output = _output(ROOT, "mypy", "--strict", "--cache-dir", ".mypy_cache/users", "--no-error-summary", *files)
+    output = _output(
+        ROOT,
+        "mypy",
+        "--strict",
+        "--python-executable",
+        sys.executable,
+        "--cache-dir",
+        ".mypy_cache/users",
+        "--no-error-summary",
+        *files,
+    )
     return [TypeErrorAt(ROOT / file, int(line), what) for file, line, what in _MYPY_ERROR.findall(output)]
 
 
@@ -71,7 +83,9 @@ def pyright_errors(files: Sequence[Path]) -> list[TypeErrorAt]:
 
 def _output(folder: Path, checker: str, *arguments: str | Path) -> str:
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYRIGHT_PYTHON_IGNORE_WARNINGS": "1"}
-    command = [sys.executable, "-m", checker, *map(str, arguments)]
+    if not LINT_PYTHON.exists():
+        raise RuntimeError(f"there is no {LINT_PYTHON}: run make lint, which sets it up")
+    command = [str(LINT_PYTHON), "-m", checker, *map(str, arguments)]
     ended = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
     if ended.returncode not in (0, 1) or (not ended.stdout and ended.stderr):
         raise RuntimeError(f"{checker} ended with status {ended.returncode}: {ended.stderr or ended.stdout}")

@@ -30,12 +30,12 @@ from stores.java import find_java
 HOST = "127.0.0.1"
 LOG4J2 = Path(__file__).parents[1] / "spark" / "log4j2.properties"
 QUICK_JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:-UsePerfData"
-CLASS_ARCHIVE = Path(sys.prefix, "spark-classes.jsa")
+CLASS_ARCHIVE = Path(sys.prefix).with_name(".spark-classes.jsa")
 """Spark's classes, parsed and verified, as ``make setup`` writes them: a JVM starts in half the processor time."""
 SHARING = f'"-XX:SharedArchiveFile={CLASS_ARCHIVE}" -Xlog:cds=off -Xlog:cds+dynamic=off'
 """Options for a JVM that takes its classes from the archive. One of another Java, or with other jars, ignores it."""
 QUICK_SPARK = f"{QUICK_JVM} {SHARING}" if CLASS_ARCHIVE.exists() else QUICK_JVM
-WITHOUT_CONF = {"SPARK_CONF_DIR": str(CLASS_ARCHIVE.with_name("no-conf"))}
+WITHOUT_CONF = {"SPARK_CONF_DIR": str(Path(sys.prefix, "no-conf"))}
 """No settings: Spark's scripts put their folder on the class path, where a JVM with an archive allows no folder."""
 SPARK_ENVIRONMENT = WITHOUT_CONF if CLASS_ARCHIVE.exists() else {}
 """Variables of a process that starts a JVM of Spark with ``QUICK_SPARK``."""

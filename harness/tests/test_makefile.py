@@ -21,6 +21,7 @@ import pytest
 from harness.folders import ROOT
 
 DEADLINE_S = 60.0
+CLEAN = {name: value for name, value in os.environ.items() if not name.startswith(("MAKE", "MFLAGS"))}
 
 
 def make(*arguments: str, dry: bool = True) -> subprocess.CompletedProcess[str]:
@@ -103,7 +104,8 @@ def test_clean_leaves_the_rows_of_runs() -> None:
 
 FAKE_PYTHON = f"""#!/usr/bin/env bash
 case "$1 $2" in
-  "-m venv") mkdir -p .venv/bin; cp "$0" .venv/bin/python; echo venv >> steps;;
+  "-m venv") if [ "$3" = --clear ]; then mkdir -p "$4/bin"; cp "$0" "$4/bin/python"; echo tools >> steps; exit; fi
+    mkdir -p .venv/bin; cp "$0" .venv/bin/python; echo venv >> steps;;
   "-m pip") echo "pip $$" >> steps; while [ -e hold ]; do sleep 0.02; done; [ -x .venv/bin/python ];;
   "-m harness.spark.installation") ;;
   *) exec {sys.executable} "$@";;
@@ -145,7 +147,7 @@ class Clone:
         process = subprocess.Popen(
             ["make", "setup", f"PYTHON={self.python}"],
             cwd=self.folder,
-            env={name: value for name, value in os.environ.items() if not name.startswith(("MAKE", "MFLAGS"))},
+            env=CLEAN,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -259,6 +261,48 @@ def test_several_makes_after_a_change_of_the_constraints_set_up_once(clone: Clon
         ended(each)
     assert clone.set_ups == 2
     clone.check_whole()
+
+
+UNREACHABLE = """\
+WARNING: Retrying (Retry(total=0, connect=None)) after connection broken by 'NewConnectionError': /simple/setuptools/
+ERROR: Could not find a version that satisfies the requirement setuptools (from versions: none)
+"""
+
+
+@pytest.mark.parametrize(
+    ("pip_says", "named", "not_named"),
+    [(UNREACHABLE, "PIP_INDEX_URL", "from versions"), ("ERROR: No space left", "No space left", "PIP_INDEX_URL")],
+)
+def test_a_set_up_without_a_network_says_that_the_index_is_not_reachable(
+    clone: Clone, pip_says: str, named: str, not_named: str
+) -> None:
+    (clone.folder / "said").write_text(pip_says)
+    clone.python.write_text(FAKE_PYTHON.replace("[ -x .venv/bin/python ];;", "cat said >&2; exit 1;;"))
+    process = clone.begin()
+    _, errors = process.communicate(timeout=DEADLINE_S)
+    assert process.returncode == 2
+    assert named in errors
+    assert not_named not in errors
+
+
+def test_an_environment_of_tools_is_made_once_and_completed_in_place_after_a_change(clone: Clone) -> None:
+    ended(clone.begin())
+    steps = clone.steps
+    lint = ["make", "-s", ".venv-lint/.complete"]
+    for _ in range(2):
+        subprocess.run(lint, cwd=clone.folder, check=True, env=CLEAN, stdout=subprocess.DEVNULL)
+    assert [step.split()[0] for step in clone.steps] == [*(step.split()[0] for step in steps), "tools", "pip"]
+    os.utime(clone.folder / ".venv-lint/.complete", (1, 1))
+    subprocess.run(lint, cwd=clone.folder, check=True, env=CLEAN, stdout=subprocess.DEVNULL)
+    assert [step.split()[0] for step in clone.steps][-3:] == ["tools", "pip", "pip"]
+    assert (clone.folder / ".venv-lint/requirements.txt").read_text().startswith("ruff")
+
+
+@pytest.mark.long
+def test_the_environment_of_the_tests_needs_less_than_a_gigabyte() -> None:
+    """Without ziglang, which ``.ci/run`` adds, and as it is after tests, which write compiled modules."""
+    files = [file for file in (ROOT / ".venv").rglob("*") if not file.is_symlink() and "ziglang" not in file.parts]
+    assert sum(file.stat().st_blocks * 512 for file in files) < 10**9
 
 
 def test_a_set_up_that_fails_leaves_nothing_that_counts_as_one(clone: Clone) -> None:

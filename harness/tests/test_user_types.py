@@ -42,6 +42,7 @@ def test_both_checkers_report_a_wrong_use_of_a_store(tmp_path: Path) -> None:
     assert sorted({error.line for error in pyright_errors([file])}) == ERRORS
 
 
+@pytest.mark.long
 def test_a_file_that_is_missing_is_no_file_without_errors(tmp_path: Path) -> None:
     with pytest.raises(RuntimeError):
         pyright_errors([tmp_path / "missing.py"])

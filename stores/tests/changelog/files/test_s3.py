@@ -1,11 +1,13 @@
-"""A state on S3, through a real server of S3 on loopback, with the conditional put of the documentation."""
+"""A state on S3, through a real server of S3 on loopback, with the conditional put of the documentation.
+
+The server has an environment of its own, which ``make test-long`` sets up.
+"""
 
 from __future__ import annotations
 
 import os
 import re
 import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -21,7 +23,11 @@ from stores.tests.changelog.files import s3_server
 from stores.tests.changelog.files.log_model import DESCRIPTION, append, changes, header, restored, state_at
 from stores.tests.spark.counting import close_all, compute, expected, expected_rows, plan
 
-DOCUMENT = Path(__file__).parents[4] / "docs/spark.md"
+pytestmark = pytest.mark.long
+
+ROOT = Path(__file__).parents[4]
+DOCUMENT = ROOT / "docs/spark.md"
+SERVER_PYTHON = ROOT / ".venv-long/bin/python"
 STATE = "s3://states/counts"
 PutIfAbsent = Callable[[str, bytes], bool]
 
@@ -31,7 +37,7 @@ def server() -> Iterator[dict[str, str]]:
     """A server with an empty bucket: the variables by which it is found."""
     credentials = {"AWS_ACCESS_KEY_ID": "any", "AWS_SECRET_ACCESS_KEY": "any", "AWS_EC2_METADATA_DISABLED": "true"}
     credentials |= {"AWS_REGION": "us-east-1", "AWS_DEFAULT_REGION": "us-east-1"}
-    command = [sys.executable, s3_server.__file__]
+    command = [SERVER_PYTHON, s3_server.__file__]
     with subprocess.Popen(
         command, env=os.environ | credentials, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
     ) as process:
