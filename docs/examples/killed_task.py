@@ -73,7 +73,9 @@ def main() -> None:
                 producer.flush()
         for mode in ("killed", "whole"):
             process = subprocess.run([sys.executable, __file__, mode, folder], check=False)
-            print("ended by", signal.Signals(-process.returncode).name if process.returncode < 0 else "itself")
+            print(
+                "ended by", signal.Signals(-process.returncode).name if process.returncode < 0 else "itself", flush=True
+            )
         with SqliteChangelog(f"{folder}/log.sqlite") as log:
             counts: dict[Any, int] = {}
             outputs = 0

@@ -67,6 +67,20 @@ alone: [('o3', '1 in orders'), ('o3', 'late in payments')]
 """
 TOP_TEN = "[Rank(page='home', clicks=30), Rank(page='shop', clicks=20), Rank(page='help', clicks=10)]\n"
 OWN_ENGINE = "[(b'apples', b'3')] {b'offset': b'41'}\n"
+PRINTED_BY_EXAMPLES = {
+    "killed_task.py": KILLED_TASK,
+    "web_readers.py": WEB_READERS,
+    "dashboard.py": DASHBOARD,
+    "prometheus_metrics.py": METRICS,
+    "own_engine.py": OWN_ENGINE,
+    "fraud.py": FRAUD,
+    "sessions.py": SESSIONS,
+    "enrichment.py": ENRICHMENT,
+    "join.py": JOIN,
+    "top_ten.py": TOP_TEN,
+    "service/word_count.py": "[('to', 1), ('be', 1), ('or', 1), ('not', 1), ('to', 2), ('be', 2)]\n",
+}
+"""The output of each example that runs by itself."""
 
 
 def run(folder: Path, *command: str, path: Path = ROOT) -> subprocess.CompletedProcess[str]:
@@ -82,22 +96,7 @@ def run(folder: Path, *command: str, path: Path = ROOT) -> subprocess.CompletedP
     )
 
 
-@pytest.mark.parametrize(
-    ("program", "printed"),
-    [
-        ("killed_task.py", KILLED_TASK),
-        ("web_readers.py", WEB_READERS),
-        ("dashboard.py", DASHBOARD),
-        ("prometheus_metrics.py", METRICS),
-        ("own_engine.py", OWN_ENGINE),
-        ("fraud.py", FRAUD),
-        ("sessions.py", SESSIONS),
-        ("enrichment.py", ENRICHMENT),
-        ("join.py", JOIN),
-        ("top_ten.py", TOP_TEN),
-        ("service/word_count.py", "[('to', 1), ('be', 1), ('or', 1), ('not', 1), ('to', 2), ('be', 2)]\n"),
-    ],
-)
+@pytest.mark.parametrize(("program", "printed"), PRINTED_BY_EXAMPLES.items())
 def test_an_example_runs_and_prints_what_it_promises(tmp_path: Path, program: str, printed: str) -> None:
     ended = run(tmp_path, str(EXAMPLES / program))
     assert (ended.returncode, ended.stdout, ended.stderr) == (0, printed, "")

@@ -302,7 +302,7 @@ def test_an_environment_of_tools_is_made_once_and_completed_in_place_after_a_cha
 def test_the_environment_of_the_tests_needs_less_than_a_gigabyte() -> None:
     """Without ziglang, which ``.ci/run`` adds, and as it is after tests, which write compiled modules."""
     files = [file for file in (ROOT / ".venv").rglob("*") if not file.is_symlink() and "ziglang" not in file.parts]
-    assert sum(file.stat().st_blocks * 512 for file in files) < 10**9
+    assert sum(file.stat().st_blocks * 512 for file in files) < 1 << 30
 
 
 def test_a_set_up_that_fails_leaves_nothing_that_counts_as_one(clone: Clone) -> None:

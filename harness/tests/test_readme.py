@@ -134,27 +134,6 @@ def test_the_program_on_spark_has_fifteen_lines_and_runs_on_a_cluster(tmp_path: 
     assert {path.name for path in (tmp_path / "state").iterdir()} > {"log.json"}
 
 
-@pytest.mark.long
-@pytest.mark.timeout(1200)
-def test_the_program_on_spark_runs_with_the_extra_alone(tmp_path: Path) -> None:
-    subprocess.run([sys.executable, "-m", "venv", tmp_path / "venv"], check=True)
-    python = tmp_path / "venv" / "bin" / "python"
-    install = [str(python), "-m", "pip", "install", "-q", "-c", str(ROOT / "constraints.txt"), f"{ROOT}[spark]"]
-    subprocess.run(install, check=True)
-    (tmp_path / "count.py").write_text(blocks_of(ON_SPARK)[0])
-    spark_input(tmp_path)
-    run = subprocess.run(
-        [python, "count.py"],
-        cwd=tmp_path,
-        env=SPARK_VARIABLES,
-        capture_output=True,
-        text=True,
-        timeout=480,
-        check=False,
-    )
-    assert (run.returncode, run.stdout) == (0, PRINTED[ON_SPARK][0]), run.stderr
-
-
 @pytest.mark.parametrize("document", ["docs/operations.md", "docs/stores.md", "docs/tasks.md"])
 def test_the_contents_of_a_page_list_each_heading(document: str) -> None:
     text = re.sub(r"^```.*?^```", "", (ROOT / document).read_text(), flags=re.DOTALL | re.MULTILINE)

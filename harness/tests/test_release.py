@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from harness import release
+from harness.folders import ROOT
 from harness.release import ReleaseError, blocks, find_python, next_steps
 from stores.version import __version__
 
@@ -25,7 +26,7 @@ def program(file: Path, code: str) -> Path:
 def test_a_block_of_a_page_comes_with_the_lines_that_it_says_it_prints() -> None:
     page = "```python\nx = 1  # one\nprint(x)  # 1\n    print(x, 2)  # 1 2\n```\n\n```text\nprint()  # 3\n```\n"
     assert list(blocks(page)) == [("x = 1  # one\nprint(x)  # 1\n    print(x, 2)  # 1 2\n", ["1", "1 2"])]
-    readme = list(blocks((release.ROOT / "README.md").read_text()))
+    readme = list(blocks((ROOT / "README.md").read_text()))
     assert readme
     assert any(printed for _, printed in readme)
 

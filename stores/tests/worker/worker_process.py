@@ -28,7 +28,7 @@ class WorkerProcess:
     """``python -m stores.worker`` in the folder ``place/NAME``, or a ``command`` of Python. A ``with`` block ends it.
 
     ``dies_at`` is a failpoint at which it kills itself, from its next rebalance on if ``in_rebalance``. If ``verbose``
-    it logs its restores.
+    it logs its restores. ``python`` is that of another environment, which has the library installed.
     """
 
     _in_folder: ClassVar[dict[Path, list[WorkerProcess]]] = {}
@@ -44,6 +44,7 @@ class WorkerProcess:
         in_rebalance: bool = False,
         verbose: bool = False,
         command: Sequence[str] = ("-m", "stores.worker"),
+        python: Path | None = None,
     ) -> None:
         config = folder / f"{name}.properties"
         all_properties = {
@@ -57,9 +58,9 @@ class WorkerProcess:
         start = ["-m", __name__, dies_at, str(int(in_rebalance))] if dies_at else command
         with self._errors.open("wb") as errors:
             self._process = subprocess.Popen(
-                [sys.executable, *start, application, "--config", str(config), *["--verbose"][: int(verbose)]],
+                [python or sys.executable, *start, application, "--config", config, *["--verbose"][: int(verbose)]],
                 cwd=folder,
-                env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+                env={**os.environ, "PYTHONPATH": "" if python else os.pathsep.join(filter(None, sys.path))},
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=errors,

@@ -37,7 +37,7 @@ def server() -> Iterator[dict[str, str]]:
     """A server with an empty bucket: the variables by which it is found."""
     credentials = {"AWS_ACCESS_KEY_ID": "any", "AWS_SECRET_ACCESS_KEY": "any", "AWS_EC2_METADATA_DISABLED": "true"}
     credentials |= {"AWS_REGION": "us-east-1", "AWS_DEFAULT_REGION": "us-east-1"}
-    command = [SERVER_PYTHON, s3_server.__file__]
+    command = [str(SERVER_PYTHON), s3_server.__file__]
     with subprocess.Popen(
         command, env=os.environ | credentials, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
     ) as process:
