@@ -23,18 +23,14 @@ from stores.records.expiry import stream_time_ms
 from stores.records.record_kind import Pairs, restore_in_pieces
 from stores.records.segment_values import SegmentValues, mark_setter, marks_of, number
 from stores.records.segments import SEGMENT_BYTES, RecordRetention, SegmentKeys, packed, unpacked
+from stores.records.time_index import TimeIndex, removed
 from stores.records.values import TIME_BYTES, RecordStaging, Report, StagedWrite, Windowed
 
 CLOSED: Final = "closed"
 """The mark with the first time that was open when a window was last reported."""
 INDEX: Final = packed(1 << 63)
 """The beginning of the keys of the index, in place of a segment's number, which is lower."""
-BEHIND_INDEX: Final = packed((1 << 63) + 1)
-"""Above all keys of the index."""
 _TIME_AT = slice(SEGMENT_BYTES, SEGMENT_BYTES + TIME_BYTES)
-_CHUNK = 1_000
-"""The windows that are in memory at a time while they are reported."""
-_NEVER_MS = 1 << 63
 
 
 class ClosingIndex:
@@ -81,60 +77,41 @@ class Closing:
         self._index, self._retention, self._values = index, retention, values
         self._windowed, self._on_close = windowed, on_close
         self.open_ms = index.open_ms
-        self._start, self._next_ms = INDEX, 0
-        """The key with which the next look begins, and a time that is at most that of the next open window."""
+        self._open = TimeIndex(staging, INDEX)
 
     def forget(self) -> None:
         """Forget what is known of the store: it was rolled back or restored."""
-        self._start, self._next_ms = INDEX, 0
+        self._open.forget()
 
     def has_closed(self, time_ms: int, stream_time: int) -> bool:
         """Return True if a window of that time takes no more records."""
         return time_ms < self._index.first_open_ms(stream_time, number(self._marks, CLOSED))
 
-    def writes(self, logged: bytes, time_ms: int, *, removed: bool) -> list[StagedWrite]:
+    def writes(self, logged: bytes, time_ms: int, *, is_removal: bool) -> list[StagedWrite]:
         """Return the writes of the index for a put of a record that is open, or for its removal."""
         entry = self._index.entry(logged)
-        if removed:
+        if is_removal:
             return [StagedWrite(entry, None)]
         if self._store.get(entry) is not None:
             return []
-        self._next_ms = min(self._next_ms, time_ms)
+        self._open.added(time_ms)
         return [StagedWrite(entry, b"")]
 
     def moved(self, stream_time: int) -> None:
         """Have windows reported if some may have closed, once the record that moved the stream time is done."""
-        if stream_time - self.open_ms >= self._next_ms:
+        if self._open.has_up_to(stream_time - self.open_ms):
             self._staging.report(self._reports)
 
     def _reports(self) -> Iterator[Report]:
         """Close the windows that are due, and yield the report of each, in the order of their times and keys."""
         closed_ms = number(self._marks, CLOSED)
         first_open_ms = self._index.first_open_ms(stream_time_ms(self._marks.mark), closed_ms)
-        while True:
-            due, self._next_ms = self._due(first_open_ms)
-            if due:
-                # Before the function is called: it may write to this store.
-                self._start = INDEX + packed(first_open_ms)
-                self._staging.put_all([StagedWrite(entry, None) for entry in due])
-                self._set_mark(CLOSED, packed(first_open_ms))
-            for entry in due:
-                if unpacked(entry[_TIME_AT]) >= closed_ms:
+        for entries in self._open.taken(first_open_ms):
+            # Before the function is called: it may write to this store.
+            self._set_mark(CLOSED, packed(first_open_ms))
+            for entry in entries:
+                if self._open.time(entry) >= closed_ms:
                     yield from self._report(self._index.logged(entry))
-            if len(due) < _CHUNK:
-                return
-            self._start = due[-1]
-
-    def _due(self, first_open_ms: int) -> tuple[list[bytes], int]:
-        """Return some keys of the index that have closed, and the time of the one that follows."""
-        due: list[bytes] = []
-        with self._store.range(self._start, BEHIND_INDEX) as pairs:
-            for entry, _ in pairs:
-                time_ms = unpacked(entry[_TIME_AT])
-                if time_ms >= first_open_ms or len(due) == _CHUNK:
-                    return due, time_ms
-                due.append(entry)
-        return due, _NEVER_MS
 
     def _report(self, logged: bytes) -> Iterator[Report]:
         window = self._windowed(logged)
@@ -153,7 +130,7 @@ def make_or_remove_index(store: KeyValueStore, index: ClosingIndex | None, keys:
     Windows that have closed are not in it. A kill leaves the rest to the next opening.
     """
     if index is None:
-        restore_in_pieces(store, _removals(store))
+        restore_in_pieces(store, removed(store, INDEX))
         return None
     first_open_ms = index.first_open_ms(stream_time_ms(marks_of(store).mark), 0)
     restore_in_pieces(store, _entries(store, index, keys, first_open_ms))
@@ -165,9 +142,3 @@ def _entries(store: KeyValueStore, index: ClosingIndex, keys: SegmentKeys, first
         for key, _ in pairs:
             if keys.time(key) >= first_open_ms:
                 yield [(index.entry(key[SEGMENT_BYTES:]), b"")]
-
-
-def _removals(store: KeyValueStore) -> Iterator[Pairs]:
-    with store.range(INDEX, BEHIND_INDEX) as pairs:
-        for key, _ in pairs:
-            yield [(key, None)]

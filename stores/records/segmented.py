@@ -329,7 +329,7 @@ class SegmentWrites:
             if time_ms > stream_time or closing is not None:
                 writes = [StagedWrite(self._prefix + logged, value, logged, data, timestamp_ms)]
                 if closing is not None:
-                    writes += closing.writes(logged, time_ms, removed=data is None)
+                    writes += closing.writes(logged, time_ms, is_removal=data is None)
                 self._put_all(writes, time_ms if time_ms > stream_time else None)
             else:
                 staging.put(self._prefix + logged, value, logged, data, timestamp_ms)

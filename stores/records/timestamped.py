@@ -10,12 +10,12 @@ reads add the time -1, writes drop the time. Source: KIP-258, "custom byte store
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, Final, Generic, TypeVar, cast
 
-from stores.contract.arguments import check_pairs, check_time_ms
+from stores.contract.arguments import check_function, check_pairs, check_time_ms
 from stores.contract.reading import PlainIterator
-from stores.errors import ConfigError
+from stores.errors import ConfigError, StoreIncompatibleError
 from stores.interface import (
     IsolationLevel,
     KeyValueIterator,
@@ -24,6 +24,7 @@ from stores.interface import (
     PositionBound,
     ReadOnlyKeyValueStore,
 )
+from stores.records.expiring import ReportedExpiry, ReportingConverter, UserKeys, UserKeysStaging, make_or_remove_index
 from stores.records.expiry import STREAM_TIME, ExpiringConverter, Expiry, LiveReader, ScanReader, stream_time_ms
 from stores.records.key_value import KeyValue, KeyValueReads, TypedKeyValueView
 from stores.records.record_kind import (
@@ -60,7 +61,9 @@ from stores.records.values import (
 
 TTL: Final = "ttl_ms"
 """The time to live in a description; missing without one."""
-_FREE: Final = dict.fromkeys(("kind", TTL))
+_EXPIRES: Final = "expires"
+"""The property of a store with an index of its records by time."""
+_FREE: Final = dict.fromkeys(("kind", TTL, _EXPIRES))
 """The properties that may differ from those of an existing store: a ``KeyValue`` may get times."""
 
 
@@ -109,7 +112,14 @@ class TimestampedKeyValue(RecordKind, Generic[K, V]):
     With ``ttl_ms``, 1 or more, a record expires when its time is at least that far behind the highest time ever put. It
     is then hidden, and a later commit removes it. The number of records that a commit examines is proportional to its
     writes. A record with an unknown time (-1) stays. ``ttl_ms`` may differ each time the store is opened.
-    Raises: TypeError, ValueError for an invalid ``ttl_ms``; TypeError for an invalid serde.
+
+    With ``on_expiry`` a record is removed as soon as it expires, and ``on_expiry`` is called with its key, its value
+    (``ValueAndTimestamp``) and the context of the task, once for each record. Its writes and outputs are in the
+    transaction of the record that has moved the stream time, and an exception in it rolls back that transaction. A
+    record that has expired when it is put is reported, too; one that is replaced or deleted is not. It needs a task
+    under exactly once. Keys must not begin with eight bytes ff, and may be 16 bytes shorter than without.
+
+    Raises: TypeError, ValueError for an invalid ``ttl_ms`` or ``on_expiry``; TypeError for an invalid serde.
     """
 
     kind: ClassVar[str] = "timestamped-key-value"
@@ -119,6 +129,7 @@ class TimestampedKeyValue(RecordKind, Generic[K, V]):
     key: Serde[K]
     value: Serde[V]
     ttl_ms: int | None = None
+    on_expiry: Callable[[K, ValueAndTimestamp[V], Any], None] | None = field(default=None, kw_only=True, repr=False)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -126,6 +137,14 @@ class TimestampedKeyValue(RecordKind, Generic[K, V]):
         check_serde("value", self.value)
         if self.ttl_ms is not None:
             check_span_ms("ttl_ms", self.ttl_ms)
+        if self.on_expiry is not None:
+            check_function("on_expiry", self.on_expiry, "the key", "the value", "the context")
+            if self.ttl_ms is None:
+                raise ValueError("on_expiry is called when the ttl_ms of a record is over: give both")
+
+    @property
+    def needs_task(self) -> bool:
+        return self.on_expiry is not None
 
     @property
     def commits_stream_time(self) -> bool:
@@ -136,7 +155,8 @@ class TimestampedKeyValue(RecordKind, Generic[K, V]):
 
     def description(self) -> Description:
         serdes = {"key": self.key.name, "value": self.value.name}
-        return serdes if self.ttl_ms is None else {**serdes, TTL: self.ttl_ms}
+        expiry = {} if self.ttl_ms is None else {TTL: self.ttl_ms}
+        return {**serdes, **expiry, **({} if self.on_expiry is None else {_EXPIRES: True})}
 
     def over(self, store: KeyValueStore) -> TimestampedKeyValueStore[K, V]:
         return self.staged(self.taken(store))
@@ -148,12 +168,22 @@ class TimestampedKeyValue(RecordKind, Generic[K, V]):
                 f"store {store.name!r} of {store.backend} can't expire records, because it keeps no marks or no "
                 "timestamps: leave ttl_ms out, or choose another backend"
             )
+        if self.on_expiry is not None and store.timestamps.is_split:
+            raise self._needs_times(store)
         super().prepare(store)
+
+    def _needs_times(self, store: KeyValueStore) -> StoreIncompatibleError:
+        return StoreIncompatibleError(
+            f"store {store.name!r} has records from before it had times, which on_expiry can't report: wipe it "
+            "and restore it from its changelog, or leave on_expiry out"
+        )
 
     def _prepare_plain(self, store: KeyValueStore) -> None:
         """Begin the lazy upgrade of the plain records of ``store``. None is read or written now: each moves when its
         key is next used. Source: KIP-258, lazy upgrade.
         """
+        if self.on_expiry is not None:
+            raise self._needs_times(store)
         if store.timestamps.are_kept:
             store.timestamps.split({RECORDS: encoded(self._whole_description())})
 
@@ -165,6 +195,8 @@ class TimestampedKeyValue(RecordKind, Generic[K, V]):
         if kept["kind"] not in (self.kind, KeyValue.kind) or {**kept, **_FREE} != {**own, **_FREE}:
             raise difference(store, kept, own)
         if kept["kind"] == self.kind or is_empty(store):
+            if kept.get(_EXPIRES) != own.get(_EXPIRES):
+                make_or_remove_index(store, wanted=self.on_expiry is not None)
             write_description(store, own)
         else:
             self._prepare_plain(store)
@@ -179,6 +211,8 @@ class TimestampedKeyValue(RecordKind, Generic[K, V]):
         timestamps = store.timestamps
         if not timestamps.are_kept:
             return PlainConverter()
+        if self.on_expiry is not None:
+            return ReportingConverter(stream_time_ms(store.mark))
         timed = TimestampedConverter() if self.ttl_ms is None else ExpiringConverter(stream_time_ms(store.mark))
         return SplitConverter(timed, store) if timestamps.is_split else timed
 
@@ -186,9 +220,10 @@ class TimestampedKeyValue(RecordKind, Generic[K, V]):
         """Return a reader of the records of ``reader`` that have not expired by the stream time of ``source``."""
         return reader if self.ttl_ms is None else LiveReader(reader, source, self.ttl_ms, self.reader_of)
 
-    @staticmethod
-    def reader_of(view: KeyValueView) -> ReadOnlyKeyValueStore:
+    def reader_of(self, view: KeyValueView) -> ReadOnlyKeyValueStore:
         """Return a reader of the records of ``view`` in the present format."""
+        if self.on_expiry is not None:
+            return UserKeys(view)
         timestamps = view.timestamps
         if not timestamps.are_kept:
             return SurrogateReader(view)
@@ -231,13 +266,15 @@ class TimestampedKeyValueStore(TimestampedReads[K, V], TypedStore):
     """
 
     def __init__(self, kind: TimestampedKeyValue[K, V], staging: RecordStaging) -> None:
-        store, timestamps = staging.store, staging.store.timestamps
+        store, timestamps, whole = staging.store, staging.store.timestamps, staging
         records: ReadOnlyKeyValueStore = store
         reader = records
         is_whole = True
         if not timestamps.are_kept:
             staging, records = StrippingStaging(staging), SurrogateReader(store)
             reader, is_whole = records, False
+        elif kind.on_expiry is not None:
+            staging, reader, is_whole = UserKeysStaging(staging), UserKeys(store), False
         elif timestamps.is_split:
             staging, records = SplitStaging(staging), SplitReader(store, lambda: timestamps.is_split)
             reader, is_whole = UpgradingReader(staging), False
@@ -245,7 +282,11 @@ class TimestampedKeyValueStore(TimestampedReads[K, V], TypedStore):
         TimestampedReads.__init__(self, kind.live(reader, store), store.name, kind.key, kind.value)
         self._values = Codec(store.name, kind.key, kind.value)
         self._serialize_value = self._values.serialize_value
-        self._expiry = None if kind.ttl_ms is None else Expiry(staging, records, kind.ttl_ms)
+        self._expiry: Expiry | ReportedExpiry | None = None
+        if kind.on_expiry is not None and kind.ttl_ms is not None:
+            self._expiry = ReportedExpiry(whole, self._codec, kind.ttl_ms, kind.on_expiry)
+        elif kind.ttl_ms is not None:
+            self._expiry = Expiry(staging, records, kind.ttl_ms)
         self._direct: Callable[[bytes, bytes, int], None] | None = None
         """The ``Timestamps.put`` of the store, where nothing else is to be done."""
         if self._expiry is None and is_whole and not staging.logs:

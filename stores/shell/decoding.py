@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from stores.errors import ConfigError
-from stores.records.closing import INDEX
+from stores.records import closing, expiring
 from stores.records.expiry import STREAM_TIME, has_expired, stream_time_of
 from stores.records.record_kind import RECORDS, described
 from stores.records.segments import (
@@ -47,6 +47,7 @@ class Decoder:
         self._value = _serde(kind.get("value")) if value is None else value
         self._keys = keys_described(kind)
         self._timestamped = has_timestamps(kind)
+        self._index = expiring.INDEX if kind.get("expires") else closing.INDEX if kind.get("closes") else None
         lived_ms = kind.get("retention_ms", kind.get(TTL))
         self._expired_ms = -1
         """The highest time that has expired; -1 for none."""
@@ -60,8 +61,8 @@ class Decoder:
         return self._timestamped and not plain and has_expired(value, self._expired_ms)
 
     def is_of_index(self, key: bytes) -> bool:
-        """Return True for a key of the index of open windows, which stands for no record of its own."""
-        return self._keys is not None and key.startswith(INDEX)
+        """Return True for a key of an index by time, which stands for no record of its own."""
+        return self._index is not None and key.startswith(self._index)
 
     def record(self, key: bytes, value: bytes, *, plain: bool = False) -> Line:
         """Return a record by the names of its parts; bytes are those that no serde was asked for.

@@ -20,13 +20,14 @@ from stores.command import main
 from stores.interface import TopicPartition
 from stores.records import BYTES, INT64, STR, RecordKind, Session, ValueAndTimestamp, Window, Windowed
 from stores.records.closing import INDEX
-from stores.registry import backends, open_store
+from stores.registry import open_store
 from stores.spark.arguments import configs_of
-from stores.tasks import DeadLetterTopic, StoreConfig, StreamTask, TaskContext
+from stores.tasks import DeadLetterTopic, StoreConfig, TaskContext
 from stores.tasks.stores.shown_store import ChangeloggingStore
 from stores.testing import AppDriver
 from stores.tests.forked_call import kill_at, was_killed
-from stores.tests.tasks.setup import AT_LEAST_ONCE, INPUT, OUTPUT, Crash, over_each_changelog, single
+from stores.tests.tasks.setup import AT_LEAST_ONCE, INPUT, Crash, over_each_changelog, single
+from stores.tests.tasks.stores.reports import Output, end, feed, outputs, over_each_backend
 from stores.tests.tasks.typed import kept_in
 from stores.worker import Processor
 
@@ -46,8 +47,6 @@ KINDS: Mapping[str, RecordKind] = {
     "session": Session(gap_ms=GAP_MS, **SHARED, **CLOSING),
     "timestamped-session": Session(gap_ms=GAP_MS, timestamped=True, **SHARED, **CLOSING),
 }
-QUICK = ("lmdb-native", "memory-indexed-batch", "rocksdb-indexed-batch", "sqlite-indexed-batch")
-Output = tuple[bytes | None, bytes | None]
 
 
 def count(record: Record, context: TaskContext) -> None:
@@ -105,39 +104,13 @@ def _sessions(pairs: list[tuple[bytes, int]]) -> Iterator[Output]:
             yield each[1], b"%d-%d:%d" % (each[2], each[0], each[3])
 
 
-def feed(log: Changelog, pairs: list[tuple[bytes, int]]) -> None:
-    log.create_topic("input")
-    log.create_topic("output")
-    with log.producer() as producer:
-        for key, time_ms in pairs:
-            producer.send(INPUT, key, b"", time_ms)
-        producer.flush()
-
-
-def outputs(log: Changelog, partition: TopicPartition = OUTPUT) -> list[Output]:
-    return [(record.key, record.value) for record in log.read(partition)]
-
-
 def closing_task(folder: Path, log: Changelog, kind: RecordKind | str, backend: str = "memory", **more: Any) -> Any:
     records = KINDS[kind] if isinstance(kind, str) else kind
     return single(folder, log, **{"process": count, "stores": {"s": StoreConfig(backend, records=records)}, **more})
 
 
-def end(task: StreamTask, folder: Path, how: int) -> None:
-    """End the task: in order or by a crash, on this machine or on one that another one replaces."""
-    crashes, moves = how % 2 == 1, how % 4 >= 2
-    if crashes:
-        task.run(2)
-    task.close(clean=not crashes)
-    if moves:
-        rmtree(folder / "state")
-
-
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize(
-    "backend",
-    [backend if backend in QUICK else pytest.param(backend, marks=pytest.mark.long) for backend in sorted(backends())],
-)
+@over_each_backend
 @over_each_changelog
 def test_each_window_is_reported_once_with_its_final_value(
     tmp_path: Path, log: Changelog, kind: str, backend: str
@@ -423,7 +396,7 @@ def test_the_cost_is_that_of_the_windows_that_close_and_not_of_those_that_are_op
 def test_many_windows_close_at_once_in_parts_that_fit_into_memory(
     tmp_path: Path, log: Changelog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("stores.records.closing._CHUNK", 10)
+    monkeypatch.setattr("stores.records.time_index.CHUNK", 10)
     feed(log, [(b"%02d" % number, 0) for number in range(35)] + [(b"last", 50)])
     with closing_task(tmp_path, log, "window") as task:
         task.run()

@@ -1,0 +1,188 @@
+"""Records with a time to live that are reported when they expire: an index by time, behind all keys of the user.
+
+A store with ``on_expiry`` has a pair for each record with a time: ``<INDEX><time><key>``, with an empty value. Once the
+stream time has expired a record, the record is removed, and the function of ``on_expiry`` is called with it, in the
+transaction that has moved the stream time. The removal is in the changelog, so the function is called once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any, Final
+
+from stores.interface import KeyValueIterator, KeyValueStore, ReadOnlyKeyValueStore
+from stores.records.expiry import STREAM_TIME, ExpiringConverter, stream_time_of
+from stores.records.record_kind import LoggedRecord, Pairs, restore_in_pieces
+from stores.records.segments import packed
+from stores.records.serdes import Codec
+from stores.records.time_index import TimeIndex, removed
+from stores.records.values import TIME, TIME_BYTES, RecordStaging, Report, StagedWrite, StagingOver, time_of
+
+INDEX: Final = b"\xff" * 8
+"""The beginning of the keys of the index. No key of the user begins with it."""
+_NOTHING: Final = (b"\x01", b"\x00")
+"""A range without a key."""
+
+
+def _entry(time_ms: int, key: bytes) -> bytes:
+    return INDEX + packed(time_ms) + key
+
+
+class UserKeys(ReadOnlyKeyValueStore):
+    """A reader of the pairs of ``reader`` that are not of the index."""
+
+    def __init__(self, reader: ReadOnlyKeyValueStore) -> None:
+        self._reader = reader
+
+    def get(self, key: bytes) -> bytes | None:
+        return None if key.startswith(INDEX) else self._reader.get(key)
+
+    def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
+        values = self._reader.get_many(keys)
+        return [None if key.startswith(INDEX) else value for key, value in zip(keys, values, strict=True)]
+
+    def range(self, start: bytes | None, end: bytes | None) -> KeyValueIterator:
+        return self._reader.range(start, _end(end))
+
+    def reverse_range(self, start: bytes | None, end: bytes | None) -> KeyValueIterator:
+        return self._reader.reverse_range(start, _end(end))
+
+    def prefix_scan(self, prefix: bytes) -> KeyValueIterator:
+        bounds = _bounds(prefix)
+        return self._reader.prefix_scan(prefix) if bounds is None else self._reader.range(*bounds)
+
+    def reverse_prefix_scan(self, prefix: bytes) -> KeyValueIterator:
+        bounds = _bounds(prefix)
+        return self._reader.reverse_prefix_scan(prefix) if bounds is None else self._reader.reverse_range(*bounds)
+
+    def approximate_num_entries(self) -> int:
+        return self._reader.approximate_num_entries()
+
+
+def _end(end: bytes | None) -> bytes:
+    """Return an inclusive bound below the index, whose keys are all longer than its beginning."""
+    return INDEX if end is None or end > INDEX else end
+
+
+def _bounds(prefix: bytes) -> tuple[bytes | None, bytes] | None:
+    """Return the bounds of the keys with a prefix that keys of the index have as well; None for another prefix."""
+    if prefix.startswith(INDEX):
+        return _NOTHING
+    return (prefix or None, INDEX) if INDEX.startswith(prefix) else None
+
+
+class UserKeysStaging(StagingOver):
+    """A staging that leaves the index alone, and refuses keys that begin as it does."""
+
+    def put(
+        self, key: bytes, kept: bytes | None, log_key: bytes, log_value: bytes | None, timestamp_ms: int | None
+    ) -> None:
+        _check(key)
+        self._inner.put(key, kept, log_key, log_value, timestamp_ms)
+
+    def put_all(self, writes: Sequence[StagedWrite], marks: Mapping[str, bytes | None] | None = None) -> None:
+        for write in writes:
+            _check(write.key)
+        self._inner.put_all(writes, marks)
+
+    def delete_range(self, start: bytes | None, end: bytes | None, *, logged: bool = True) -> None:
+        self._inner.delete_range(start, _end(end), logged=logged)
+
+
+def _check(key: bytes) -> None:
+    if key.startswith(INDEX):
+        raise ValueError("a key of a store with on_expiry can't begin with eight bytes ff: use another key")
+
+
+class ReportingConverter(ExpiringConverter):
+    """A converter that also makes the index. It leaves the keys of records that are replaced or removed later."""
+
+    def convert(self, record: LoggedRecord) -> Iterable[tuple[bytes, bytes | None]]:
+        pairs = [*super().convert(record)]
+        if record.key is not None and record.value is not None and record.timestamp_ms >= 0:
+            pairs.append((_entry(record.timestamp_ms, record.key), b""))
+        return pairs
+
+
+class ReportedExpiry:
+    """The expiry of a store's writer, which reports each record that has expired, and removes it."""
+
+    def __init__(
+        self,
+        staging: RecordStaging,
+        codec: Codec[Any, Any],
+        ttl_ms: int,
+        on_expiry: Callable[[Any, Any, Any], None],
+    ) -> None:
+        """``staging`` and its store are those of the index and the records. ``codec`` reads values with their times."""
+        self._staging, self._store, self._codec = staging, staging.store, codec
+        self._ttl_ms, self._on_expiry = ttl_ms, on_expiry
+        self._index = TimeIndex(staging, INDEX)
+        self._seen: bytes | None = None
+        """The mark of the stream time after the last put. A rollback or a restore makes a different object."""
+
+    def put_all(self, writes: Iterable[StagedWrite]) -> None:
+        """Stage writes with the stream time and the index that they lead to, or nothing.
+
+        A record that has expired when it is put is reported as well.
+        """
+        mark = self._store.mark(STREAM_TIME)
+        if mark is not self._seen:
+            self._index.forget()
+        before = highest = stream_time_of(mark)
+        staged: list[StagedWrite] = []
+        times: dict[bytes, int | None] = {}
+        for write in writes:
+            key = write.key
+            _check(key)
+            time_ms = None if write.kept is None else write.timestamp_ms
+            former = times[key] if key in times else self._time(key)
+            staged.append(write)
+            if former is not None and former != time_ms:
+                staged.append(StagedWrite(_entry(former, key), None))
+            if time_ms is not None and former != time_ms:
+                staged.append(StagedWrite(_entry(time_ms, key), b""))
+            times[key] = time_ms
+            highest = highest if time_ms is None else max(highest, time_ms)
+        self._staging.put_all(staged, None if highest == before else {STREAM_TIME: TIME.pack(highest)})
+        for time_ms in times.values():
+            if time_ms is not None:
+                self._index.added(time_ms)
+        self._seen = self._store.mark(STREAM_TIME)
+        if self._index.has_up_to(highest - self._ttl_ms):
+            self._staging.report(self._reports)
+
+    def step(self) -> None:
+        """Do nothing: what has expired was removed when it was reported."""
+
+    def _time(self, key: bytes) -> int | None:
+        """Return the time of the present record of ``key``, None if it has none that is known."""
+        data = self._store.get(key)
+        if data is None or len(data) < TIME_BYTES or time_of(data) < 0:
+            return None
+        return time_of(data)
+
+    def _reports(self) -> Iterator[Report]:
+        """Remove the records that are due, and yield the report of each, in the order of their times and keys."""
+        for entries in self._index.taken(stream_time_of(self._store.mark(STREAM_TIME)) - self._ttl_ms + 1):
+            for entry in entries:
+                time_ms, key = self._index.time(entry), entry[len(INDEX) + TIME_BYTES :]
+                data = self._store.get(key)
+                if data is None or self._time(key) != time_ms:
+                    continue  # A later put, or the restore, has left it.
+                value = self._codec.decode_value(key, data)
+                self._staging.put(key, None, key, None, None)
+                yield time_ms, partial(self._on_expiry, self._codec.decode_key(key), value)
+
+
+def make_or_remove_index(store: KeyValueStore, *, wanted: bool) -> None:
+    """Make the index of a store that has none, or remove it. A kill leaves the rest to the next opening."""
+    restore_in_pieces(store, _entries(store) if wanted else removed(store, INDEX))
+
+
+def _entries(store: KeyValueStore) -> Iterator[Pairs]:
+    with store.range(None, INDEX) as pairs:
+        for key, data in pairs:
+            if len(data) >= TIME_BYTES and time_of(data) >= 0:
+                yield [(_entry(time_of(data), key), b"")]
