@@ -39,8 +39,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_collection_finish() -> None:
     """Leave the collected tests out of garbage collections, each of which takes a quarter of a second with them."""
-    gc.collect()
-    gc.freeze()
+    gc.freeze()  # With what little garbage there is: to find it would take a second of each process.
     gc.enable()
 
 
