@@ -42,6 +42,8 @@ LONG_STAMP := .venv-long/.complete
 RELEASE_STAMP := .venv-release/.complete
 # How many files are tested at a time, as an expression of $(WORKERS), which may also be a word of pytest-xdist.
 at_a_time = -n $(if $(filter-out auto logical,$(WORKERS)),$$(($(1))),$(WORKERS))
+# Two fifths of all tests. None of them is of these three targets, whose processes need not collect them.
+WITHOUT_CONFORMANCE = --ignore stores/tests/conformance
 PYTEST = $(VENV_PYTHON) -m pytest --durations 15 --durations-min 1 -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 # A venv is tied to its folder and to the interpreter that it was made with: where either has gone, it is made anew.
@@ -76,16 +78,16 @@ test: $(STAMP) java ## test stores and harness, three files at a time; ARGS="-k 
 
 # Few files have most of these tests, so the processes take single tests from each other.
 test-long: $(STAMP) $(LINT_STAMP) $(LONG_STAMP) java ## run the tests that make test leaves out: a cluster, real file systems, whole suites of packages
-	@$(PYTEST) --dist worksteal -m long $(ARGS)
+	@$(PYTEST) --dist worksteal $(WITHOUT_CONFORMANCE) -m long $(ARGS)
 
 # The file that takes longest is in the harness: begun last, it would keep one of two processors idle. These tests wait
 # for brokers more than they compute, so twice as many files as elsewhere run at a time.
 test-kafka: $(STAMP) ## run the tests that need a Kafka broker, four files at a time, on brokers that they start; needs Java and Maven; ARGS as above
 	@$(VENV_PYTHON) -m stores.changelog.kafka.testing classes --folder .kafka || true # The tests that need it say so.
-	@$(PYTEST) $(call at_a_time,2 * $(WORKERS)) -o testpaths="harness/tests stores/tests" -m kafka $(ARGS)
+	@$(PYTEST) $(call at_a_time,2 * $(WORKERS)) -o testpaths="harness/tests stores/tests" $(WITHOUT_CONFORMANCE) -m kafka $(ARGS)
 
 test-spark: $(STAMP) java ## run the tests in sessions of Spark; ARGS as above
-	@$(PYTEST) -m "spark and not long" $(ARGS)
+	@$(PYTEST) $(WITHOUT_CONFORMANCE) -m "spark and not long" $(ARGS)
 
 kafka: $(STAMP) ## start a Kafka broker on loopback, with jars by Maven in .kafka/ (54 MB, once), and print its address
 	@$(VENV_PYTHON) -m stores.changelog.kafka.testing start --folder .kafka

@@ -51,7 +51,10 @@ def make(*arguments: str, dry: bool = True) -> subprocess.CompletedProcess[str]:
         (("explore", "HOURS=0.5", "BACKENDS=lmdb"), "explore --hours 0.5 --backends 'lmdb'"),
         (("soak", "MINUTES=2", "SEED=4"), "readers --seconds $(( 60 * 2 )) --seed '4'"),
         (("test", "ARGS=-k 'rolls_back'"), """-m "not long and not kafka and not spark" -k 'rolls_back'"""),
-        (("test-long", "WORKERS=1"), "-n 1 --dist loadfile --no-loadscope-reorder --dist worksteal -m long"),
+        (
+            ("test-long", "WORKERS=1"),
+            "-n 1 --dist loadfile --no-loadscope-reorder --dist worksteal --ignore stores/tests/conformance -m long",
+        ),
         (("many-stores", "BACKENDS=lmdb"), "many-stores --backends 'lmdb'"),
     ],
 )
