@@ -41,7 +41,9 @@ def _earliest(times_ms: Mapping[TopicPartition, int]) -> TopicPartition:
 
     Otherwise an input without times would keep all others waiting.
     """
-    lowest_ms = min((time_ms for time_ms in times_ms.values() if time_ms >= 0), default=0)
+    lowest_ms = min(times_ms.values())
+    if lowest_ms < 0:
+        lowest_ms = min((time_ms for time_ms in times_ms.values() if time_ms >= 0), default=0)
     return next(partition for partition, time_ms in times_ms.items() if time_ms <= lowest_ms)
 
 
@@ -137,35 +139,46 @@ class InputLoop:
     ) -> Generator[tuple[TopicPartition, Record], None, None]:
         """Return the next records of all inputs, the earliest one first. Each is processed before the next is asked."""
         next_offsets = self._transaction.next_offsets
-        reads = {partition: self._records(partition, limit) for partition in inputs}
+        # Together they have no more records in memory than one input alone.
+        share = -(-limit // len(inputs))
+        reads = {partition: self._records(partition, share) for partition in inputs}
         heads: dict[TopicPartition, _Head] = {}
         try:
             for partition, read in reads.items():
                 for record in islice(read, 1):
                     heads[partition] = _Head(next_offsets[partition], record)
+            times_ms = {partition: head.record.timestamp_ms for partition, head in heads.items()}
             while heads:
-                partition = _earliest({each: head.record.timestamp_ms for each, head in heads.items()})
+                partition = _earliest(times_ms)
                 yield partition, heads[partition].record
                 following = next(reads[partition], None)
                 if following is None:
-                    del heads[partition]
+                    del heads[partition], times_ms[partition]
                 else:
                     heads[partition] = _Head(next_offsets[partition], following)
+                    times_ms[partition] = following.timestamp_ms
         finally:
             for read in reads.values():
                 _end(read)
             if not self._transaction.changelog.reads_hold_snapshots:
                 self._heads = heads
 
-    def _records(self, partition: TopicPartition, limit: int) -> Iterator[Record]:
-        """Return up to ``limit`` records of an input. A read that holds a snapshot has ended."""
-        read = self._read(partition)
+    def _records(self, partition: TopicPartition, most: int) -> Iterator[Record]:
+        """Return the records of an input. Reads that hold a snapshot have ended, and have up to ``most`` records."""
         if not self._transaction.changelog.reads_hold_snapshots:
-            return read
-        try:
-            return iter(list(islice(read, limit)))
-        finally:
-            _end(read)
+            return self._read(partition)
+        return self._pages(partition, most)
+
+    def _pages(self, partition: TopicPartition, most: int) -> Iterator[Record]:
+        while True:
+            read = self._read(partition)
+            try:
+                page = list(islice(read, most))
+            finally:
+                _end(read)
+            yield from page
+            if len(page) < most:
+                return
 
     def _read(self, partition: TopicPartition) -> Iterator[Record]:
         """Return the records of an input from its next offset on, wherever that is after it was gone."""

@@ -10,7 +10,7 @@ import pytest
 
 from stores.changelog import MemoryChangelog, Record
 from stores.interface import TopicPartition
-from stores.tasks import NO_INTERVAL, TaskContext
+from stores.tasks import NO_INTERVAL, TaskContext, input_loop
 from stores.tests.tasks.setup import (
     INPUT,
     Crash,
@@ -181,6 +181,30 @@ def test_after_a_rollback_the_records_since_the_commit_come_again_in_the_same_or
         committed = failing // 3 * 3
         assert seen == BY_TIME[: failing + 1] + BY_TIME[committed:]
         assert not log.open_reads
+
+
+def test_many_inputs_are_read_at_most_twice_in_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Were each read as far as one alone, most of what is in memory would be read for nothing in every round."""
+    monkeypatch.setattr(input_loop, "_RUN_RECORDS", 10)
+    inputs = [TopicPartition(f"input-{number}", 0) for number in range(5)]
+    seen: list[int] = []
+    with SeenTwice() as log:
+        for number, partition in enumerate(inputs):
+            log.create_topic(partition.topic)
+            with log.producer() as producer:
+                producer.send_all(partition, [(b"key", b"value", 5 * step + number) for step in range(20)])
+                producer.flush()
+        task = stream_task(
+            state_dir=tmp_path,
+            changelog=log,
+            stores={},
+            process=lambda record, context: seen.append(record.timestamp_ms),
+            inputs=inputs,
+        )
+        with task:
+            assert task.run() == 100
+        assert seen == list(range(100))
+        assert len(log.taken) <= 2 * 100
 
 
 def test_inputs_with_equal_times_take_turns(tmp_path: Path) -> None:
