@@ -67,9 +67,10 @@ def browser_page(
         Section("machine", "The machine", _machine(facts, environment), folded=True),
         Section("correct", "How to correct us", to_html(_CORRECT_US, ())),
     ]
-    sentences = (first_screen.compared(figures, points, environment), first_screen.proven(figures, pages))
+    answer = (first_screen.to_take(picks), first_screen.default_advice(picks))
+    sentences = (*answer, first_screen.compared(figures, points, environment), first_screen.proven(figures, pages))
     first = (
-        f"{first_screen.lead((*sentences, first_screen.to_take(picks)), names)}"
+        f"{first_screen.lead(sentences, names)}"
         f'<div class="first">{first_screen.picture(points)}{first_screen.picker(points)}</div>{_matrix(pages)}'
     )
     data = {

@@ -19,7 +19,9 @@ from harness.report.markup import inline
 from harness.report.page import Page
 from harness.report.text import LEVELS, PROMISES
 from harness.report.web_page import key_html
+from stores.config import StoreConfig
 
+DEFAULT = StoreConfig().backend
 _WISHES: Mapping[str, tuple[str, str]] = {
     "speed": ("Speed", "records_per_s"),
     "recovery": ("Recovery", "ready_s"),
@@ -74,6 +76,14 @@ def to_take(picks: Sequence[Choice]) -> str:
     waiting = sum(not pick.decided for pick in picks)
     rest = f" {waiting} of {len(picks)} needs are not decided." if waiting else ""
     return f"**Take:** {advice}.{rest}" if advice else "**Take:** this run decides none of the needs yet."
+
+
+def default_advice(picks: Sequence[Choice]) -> str:
+    """Return the sentence for a reader who has no need in particular: the default, and what the picks say about it."""
+    decided = [pick for pick in picks if pick.decided]
+    good = sum(DEFAULT in (pick.backend, *pick.ties) for pick in decided)
+    figures = f" It is the pick, or as good, for {good} of {len(decided)} decided needs of this run." if decided else ""
+    return f"**If you do not care:** {DEFAULT}, the default of `StoreConfig`.{figures}"
 
 
 def _decided(picks: Iterable[Choice]) -> dict[tuple[str, str, tuple[str, ...]], list[str]]:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from harness.answer.choice import Choice, busy_notice, choices
+from harness.answer.first_screen import default_advice, to_take
 from harness.experiment import RATIO, Failure, Rows
 from harness.experiments.crash.report import crash_count
 from harness.experiments.opening.report import READY_AFTER_A_KILL, largest_state
@@ -130,7 +131,10 @@ def first_page(
     picks = choices(figures, backends)
     notice = busy_notice(figures)
     sections = {
-        "What was proven": ["".join(f"* {sentence}\n" for sentence in proven(figures, pages, facts))],
+        "What was proven": [
+            "".join(f"* {sentence}\n" for sentence in proven(figures, pages)),
+            _folded(unproven(pages, facts)),
+        ],
         "All backends side by side": [summary_table(figures, backends).markdown()],
         _RATIOS: [
             f"{ratio_sentence(figures)}\n",
@@ -146,6 +150,8 @@ def first_page(
         [
             "# Which backend, and why\n",
             *([f"**{notice}**\n"] if notice else []),
+            f"{to_take(picks)}\n",
+            f"{default_advice(picks)}\n",
             f"{origin(facts, environment)}\n",
             *(f"{note}\n" for note in [problems_of(facts)] if note),
             f"The same with plots that show values, filters and the history of runs: [index.html]({BROWSER_PAGE}).\n",
@@ -158,14 +164,29 @@ def first_page(
     )
 
 
-def proven(figures: Figures, pages: Sequence[Page], facts: Mapping[str, Any]) -> list[str]:
+def proven(figures: Figures, pages: Sequence[Page]) -> list[str]:
     """Return what all runs have tried together, and a sentence for each kind of check, with a link to its rows.
 
-    Failed checks are bold. The last sentence says what the run left out.
+    Failed checks are bold.
     """
-    checked = [finding.sentence(page.file) for page in pages for finding in page.findings]
-    sentences = [*coverage_sentences(figures), *checked, ratio_sentence(figures, _RATIOS), left_out_of(facts)]
+    checked = [finding.sentence(page.file) for page in pages for finding in page.findings if finding.number]
+    sentences = [*coverage_sentences(figures), *checked, ratio_sentence(figures, _RATIOS)]
     return [sentence for sentence in sentences if sentence]
+
+
+def unproven(pages: Sequence[Page], facts: Mapping[str, Any]) -> list[str]:
+    """Return a sentence for each kind of check that the run has not made, and one about all that it left out."""
+    absent = [finding.sentence(page.file) for page in pages for finding in page.findings if not finding.number]
+    return [sentence for sentence in (*absent, left_out_of(facts)) if sentence]
+
+
+def _folded(sentences: Sequence[str]) -> str:
+    """Return one line for what was left out, with the sentences folded below it; "" if there are none."""
+    if not sentences:
+        return ""
+    summary = f"Left out of this run, or not in it: {len(sentences)} kinds of checks and measurements"
+    whole = "".join(f"* {sentence}\n" for sentence in sentences)
+    return f"<details>\n<summary>{summary}</summary>\n\n{whole}\n</details>\n"
 
 
 def _plots(page: Page, drawn: Collection[str]) -> list[str]:

@@ -308,11 +308,11 @@ def _usable(events: DataFrame, counts: _Counts, log: EventLog, say: Callable[[st
     no_times = _no_times(events) if counts.timeless else ()
     examples = "".join(f"; {row}" for row in islice(bad_rows(log, no_times), EXAMPLES_SHOWN))
     if not log.drop_bad:
-        count, problem, advice, error = wrong[0]
-        raise error(
-            f"{count:,} of {counts.rows:,} rows of {log.path} {problem}: {advice}, or leave such rows out with "
-            f"--drop-bad (make: DROP_BAD=1){examples}"
+        causes = "; ".join(
+            f"{count:,}{f' of {counts.rows:,} rows of {log.path}' * (not number)} {problem}: {advice}"
+            for number, (count, problem, advice, _) in enumerate(wrong)
         )
+        raise wrong[0][-1](f"{causes}. Or leave such rows out with --drop-bad (make: DROP_BAD=1){examples}")
     good = ~F.col(_CORRUPT) & ~_keyless() & ~_timeless()
     if garbled:
         good &= ~_garbled()

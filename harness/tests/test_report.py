@@ -13,7 +13,8 @@ import pytest
 from harness.answer import write
 from harness.answer.browser_page import browser_page
 from harness.answer.choice import busy_notice, choices
-from harness.answer.results import all_figures, all_pages, first_page, proven, summary_table
+from harness.answer.first_screen import to_take
+from harness.answer.results import all_figures, all_pages, first_page, proven, summary_table, unproven
 from harness.answer.write import TABLE_BEGIN, TABLE_END, publish, with_table, write_report
 from harness.experiments.crash.report import crash_tables, crash_trials
 from harness.experiments.microbench.experiment import BENCHMARKS, ycsb_tables
@@ -126,19 +127,14 @@ def test_a_backend_that_fails_is_named_on_the_page_with_the_command_that_repeats
 
 def proven_by(rows: Rows) -> list[str]:
     figures = all_figures(rows)
-    return proven(figures, all_pages(figures, rows, {}), {})
+    return proven(figures, all_pages(figures, rows, {}))
 
 
 def test_the_proven_checks_are_counted_and_bold_where_one_failed() -> None:
     found = proven_by(made_up_rows())
-    crashes, operations, _, states, limits, steps, timed, large, brokers, queries, readers, ratios = found
-    assert brokers == "No trials over a broker in this run."
-    assert queries.startswith("No ")
-    assert readers.startswith("No ")
+    crashes, states, limits, steps, large, ratios = found
     assert large == "5 of 5 [stores of many records](scale.md) showed every record, in the memory that they may use."
     assert crashes == "**46 of 47 [crash trials](crashes.md) ended as expected.**"
-    assert timed == "No states of stateful queries in this run."
-    assert operations.startswith("No ")
     assert states.startswith("36 of 36 [measured configurations](throughput.md)")
     assert limits.startswith("1 of 1 [limits on the memory of uncommitted writes](memory.md#")
     assert steps.startswith("6 of 6 [steps larger than the limit](memory.md#")
@@ -193,6 +189,33 @@ def scaled(rows: Rows, backend: str, *factors: float) -> Rows:
         if row["backend"] == backend:
             row["records_per_s"] *= factors[min(row["repeat"], len(factors) - 1)]
     return rows
+
+
+def test_what_a_run_left_out_is_one_line_with_the_rest_folded_below_it() -> None:
+    rows = made_up_rows()
+    figures = all_figures(rows)
+    pages = all_pages(figures, rows, {})
+    absent = unproven(pages, {})
+    assert "No trials over a broker in this run." in absent
+    assert all(sentence.startswith("No ") for sentence in absent)
+    page = first_page(figures, pages, FACTS, ENVIRONMENT, [])
+    before, _, folded = page.partition("<details>\n<summary>Left out of this run")
+    assert not any(sentence in before for sentence in absent)
+    assert all(f"* {sentence}\n" in folded.partition("</details>")[0] for sentence in absent)
+
+
+def test_both_first_pages_begin_with_the_answer_and_the_default() -> None:
+    rows = made_up_rows()
+    figures = all_figures(rows)
+    picks = choices(figures, ENVIRONMENT["backends"])
+    _, take, default, *_ = first_page(figures, [], FACTS, ENVIRONMENT, []).split("\n\n")
+    assert take == to_take(picks)
+    good = sum("rocksdb-indexed-batch" in (pick.backend, *pick.ties) for pick in picks)
+    assert 0 < good < sum(pick.decided for pick in picks)
+    assert default.startswith("**If you do not care:** rocksdb-indexed-batch")
+    assert f" {good} of {sum(pick.decided for pick in picks)} " in default
+    page = browser_page(figures, [], FACTS, ENVIRONMENT, [])
+    assert page.index("Take:") < page.index("If you do not care:") < page.index("Compared:")
 
 
 def test_a_backend_within_a_tenth_of_the_pick_is_named_beside_it() -> None:
