@@ -184,6 +184,8 @@ class Outcome:
     rows: list[Row] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
     extent: dict[str, tuple[int, int]] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+    """Sentences about the user's own events, each once."""
 
     def count(self, unit: str, tried: int, planned: int) -> None:
         """Add to the extent."""
@@ -191,11 +193,12 @@ class Outcome:
         self.extent[unit] = (before[0] + tried, before[1] + planned)
 
     def add(self, more: Outcome) -> None:
-        """Add the rows, the problems and the extent of further trials."""
+        """Add the rows, the problems, the extent and the notes of further trials."""
         self.rows.extend(more.rows)
         self.problems.extend(more.problems)
         for unit, (tried, planned) in more.extent.items():
             self.count(unit, tried, planned)
+        self.notes.extend(note for note in more.notes if note not in self.notes)
 
 
 Each = Callable[[Callable[[Any, "ForkServer | None"], Any], Sequence[Any]], list[Any]]

@@ -160,6 +160,7 @@ def bench(request: BenchRequest) -> int:
     keep_rows(run_folder, coverage_rows(coverage.read()))
     facts[LEFT_OUT] = cut = left_out({part.experiment.name: part.extents() for part in parts})
     problems = [*(problem for part in parts for problem in part.outcome.problems), *bench_run.problems]
+    facts["events"] = list(dict.fromkeys(note for part in parts for note in part.outcome.notes))
     facts["problems"] = [shortened(problem) for problem in problems]
     write_facts(run_folder, {**facts, "seconds": round(progress.seconds), "environment": ran_on})
     name_latest(run_folder)

@@ -11,7 +11,7 @@ from harness.answer.choice import Choice, busy_notice, choices
 from harness.answer.frontier import landscapes
 from harness.answer.history import HISTORY_FILE, Line, others, timelines
 from harness.answer.lost_cells import WORSE, loss_table, lost_cells
-from harness.answer.results import HOW_PICKED, choice_table, left_out_of, problems_of, summary_table
+from harness.answer.results import HOW_PICKED, choice_table, events_of, left_out_of, problems_of, summary_table
 from harness.answer.updates import updates
 from harness.report import text
 from harness.report.charts import LOOKS
@@ -83,7 +83,7 @@ def browser_page(
 
 
 def _head(figures: Figures, facts: Mapping[str, Any], environment: Mapping[str, Any]) -> str:
-    sentences = (busy_notice(figures), problems_of(facts))
+    sentences = (busy_notice(figures), events_of(facts), problems_of(facts))
     notes = [note for note in sentences if note]
     parts = [f'<p class="origin">{inline(origin(facts, environment))}</p>']
     return "\n".join([*parts, *(f'<p class="note">{inline(note)}</p>' for note in notes)])

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from math import nan
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -48,21 +49,30 @@ class Compared:
     b: float
     ratio: Interval
     busy: bool
+    repeats: int = REPEATS_MIN
+    """The number of repeats in the run that has fewer."""
     drift: float = 1.0
     """The speed of B's machine over that of A's while this cell was measured."""
 
     @property
+    def is_repeated(self) -> bool:
+        """True if both runs have enough repeats for an interval."""
+        return self.repeats >= REPEATS_MIN
+
+    @property
     def differs(self) -> bool:
-        """True if the interval of the ratio excludes 1."""
-        return not self.ratio.low <= 1 <= self.ratio.high
+        """True if the interval of the ratio excludes 1. A few repeats have none, so nothing differs."""
+        return self.is_repeated and not self.ratio.low <= 1 <= self.ratio.high
 
     def is_worse(self, share: float) -> bool:
         """Return True if B is worse by more than ``share``: the whole interval is beyond it."""
-        return self.ratio.high < 1 - share
+        return self.is_repeated and self.ratio.high < 1 - share
 
     @property
     def verdict(self) -> str:
-        """The cell of a table: better, worse, or no difference."""
+        """The cell of a table: better, worse, no difference, or how few repeats there are."""
+        if not self.is_repeated:
+            return "measured once" if self.repeats == 1 else f"measured {self.repeats} times only"
         if not self.differs:
             return "no difference"
         return "better" if self.ratio.median > 1 else "**worse**"
@@ -88,7 +98,11 @@ def compare(a: Path, b: Path, runs: Path, *, fail: float | None = None, busy: bo
     differ = [each for each in quiet_figures if each.differs]
     if drifts := [each.drift for each in quiet_figures if each.drift != 1]:
         print(f"\nThe machine of B was {median(drifts):.2f} times as fast as that of A; the intervals contain that.")
-    print(f"\n{len(differ)} of {len(quiet_figures)} figures differ." if differ else "\nNo difference.")
+    judged = sum(each.is_repeated for each in quiet_figures)
+    if judged:
+        print(f"\n{len(differ)} of {judged} figures differ." if differ else "\nNo difference.")
+    if judged < len(quiet_figures):
+        print(f"\nNot judged: {len(quiet_figures) - judged} figures with fewer than {REPEATS_MIN} repeats in a run.")
     if len(quiet_figures) < len(figures):
         print(f"Left out: {len(figures) - len(quiet_figures)} figures of a busy machine. --busy compares them as well.")
     if fail is None:
@@ -99,41 +113,45 @@ def compare(a: Path, b: Path, runs: Path, *, fail: float | None = None, busy: bo
 
 
 def compared(a: Mapping[str, Sequence[Row]], b: Mapping[str, Sequence[Row]], seed: int) -> list[Compared]:
-    """Return every measure of every cell that has at least five repeats in both runs, given their rows by kind."""
+    """Return every measure of every cell that both runs have, given their rows by kind.
+
+    Of those with fewer than five repeats in one of them only the medians are compared.
+    """
     pairs = []
     for kind, names in _KEYS.items():
         of_a, of_b = (_cells(rows.get(kind, ()), names) for rows in (a, b))
         for cell in (cell for cell in of_a if cell in of_b):
             for measure in (each for each in MEASURES if each.kind == kind):
                 before, after = values(of_a[cell], measure.name), values(of_b[cell], measure.name)
-                if min(len(before), len(after)) < REPEATS_MIN or not min(*before, *after) > 0:
+                if not before or not after or not min(*before, *after) > 0:
                     continue
                 if measure.same_work and _records(of_a[cell]) != _records(of_b[cell]):
                     continue
                 busy = _busy(of_a[cell]) or _busy(of_b[cell])
                 drift = _drift(of_a[cell], of_b[cell]) if measure.is_time else 1.0
                 pairs.append((measure, cell, before, after, busy, drift))
-    confidence = 1 - (1 - CONFIDENCE) / max(1, len(pairs))
+    repeated = [pair for pair in pairs if min(len(pair[2]), len(pair[3])) >= REPEATS_MIN]
+    confidence = 1 - (1 - CONFIDENCE) / max(1, len(repeated))
     deviations = {
-        measure: log_deviations(group for each, _, *groups, _, _ in pairs if each is measure for group in groups)
+        measure: log_deviations(group for each, _, *groups, _, _ in repeated if each is measure for group in groups)
         for measure in MEASURES
     }
+
+    def ratio(measure: FigureColumn, before: list[float], after: list[float], drift: float) -> Interval:
+        above, below = (after, before) if measure.more_is_better else (before, after)
+        if min(len(before), len(after)) < REPEATS_MIN:
+            return Interval(nan, median(above) / median(below), nan, 0.0)
+        return _widened(ratio_interval(above, below, seed, confidence, deviations[measure]), drift)
+
     return [
         Compared(
             measure,
             cell,
             median(before),
             median(after),
-            _widened(
-                ratio_interval(
-                    *((after, before) if measure.more_is_better else (before, after)),
-                    seed,
-                    confidence,
-                    deviations[measure],
-                ),
-                drift,
-            ),
+            ratio(measure, before, after, drift),
             busy,
+            min(len(before), len(after)),
             drift,
         )
         for measure, cell, before, after, busy, drift in pairs
@@ -161,7 +179,7 @@ def comparison_table(found: Sequence[Compared], a: str, b: str) -> TextTable:
             each.measure.shown(each.a),
             each.measure.shown(each.b),
             text.ratio(each.ratio.median),
-            f"{text.ratio(each.ratio.low)} to {text.ratio(each.ratio.high)}",
+            f"{text.ratio(each.ratio.low)} to {text.ratio(each.ratio.high)}" if each.is_repeated else text.NONE,
             each.verdict + (", busy" if each.busy else ""),
         ]
         for each in ordered
@@ -231,6 +249,6 @@ def _nothing(found: Sequence[Compared]) -> str:
             "compare them with --busy (make: ARGS=--busy)"
         )
     return (
-        f"the runs have no cell in common with {REPEATS_MIN} repeats in both: compare two runs of profile default, "
-        "such as those of `make bench ARGS='--only throughput'`"
+        "the runs have no cell in common: compare two runs of one profile, such as those of "
+        "`make bench ARGS='--only throughput'`"
     )

@@ -72,6 +72,12 @@ def problems_of(facts: Mapping[str, Any]) -> str:
     return f"**{len(problems):,} of its measurements failed:** {'; '.join(problems)}." if problems else ""
 
 
+def events_of(facts: Mapping[str, Any]) -> str:
+    """Return a sentence for the first page about the user's own events: the file, its rows, and those left out."""
+    notes = facts.get("events") or ()
+    return f"Your own events: {'; '.join(notes)}." if notes else ""
+
+
 def all_figures(rows: Rows) -> dict[str, list[Figure]]:
     """Return the figures of every kind, by kind; an empty list for a kind that was not measured."""
     own = {kind: figures for each in experiments().values() for kind, figures in each.figures(rows).items()}
@@ -145,7 +151,8 @@ def first_page(
     }
     filled = {title: parts for title, parts in sections.items() if parts}
     contents = ", ".join(f"[{title}](#{anchor(title)})" for title in filled)
-    measured = ", ".join(f"[{page.title}]({page.file})" for page in pages if page.body)
+    links = [(page.title, page.file) for page in pages if page.body] + [("the machine", MACHINE_FILE)]
+    measured = ", ".join(f"[{title}]({file})" for title, file in links)
     return "\n".join(
         [
             "# Which backend, and why\n",
@@ -153,9 +160,9 @@ def first_page(
             f"{to_take(picks)}\n",
             f"{default_advice(picks)}\n",
             f"{origin(facts, environment)}\n",
-            *(f"{note}\n" for note in [problems_of(facts)] if note),
+            *(f"{note}\n" for note in [events_of(facts), problems_of(facts)] if note),
             f"The same with plots that show values, filters and the history of runs: [index.html]({BROWSER_PAGE}).\n",
-            f"Contents: {contents}. One page each: {measured}, [the machine]({MACHINE_FILE}).\n",
+            f"Contents: {contents}. One page each: {measured}.\n",
             choice_table(picks).markdown(),
             f"{HOW_PICKED} What the levels mean:\n",
             MEANING,

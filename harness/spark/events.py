@@ -107,7 +107,7 @@ def event_log(
     """Return a user's event log. An event's value is its row as a JSON object, with the file's columns.
 
     Values of CSV and JSON lines stay the texts of the file. The log is read once to check it. ``say`` gets a sentence
-    about the rows that ``log.drop_bad`` leaves out.
+    about its rows, and those that ``log.drop_bad`` leaves out, by cause.
 
     Raises: EventLogNotFoundError, EventLogFormatError, EventLogEmptyError, EventLogColumnError for a column that does
     not exist or cannot be used, EventLogValueError for rows without a key or a readable time.
@@ -268,9 +268,10 @@ class _Counts(NamedTuple):
 
 
 def _counts(events: DataFrame) -> _Counts:
-    row = events.agg(
-        F.count("*"), *(F.count_if(wrong) for wrong in (F.col(_CORRUPT), _keyless(), _timeless(), _garbled()))
-    ).head()
+    # A row counts by the first thing that is wrong with it, so that the numbers add up to what is left out.
+    readable = ~F.col(_CORRUPT)
+    causes = (~readable, readable & _keyless(), readable & ~_keyless() & _timeless(), readable & _garbled())
+    row = events.agg(F.count("*"), *map(F.count_if, causes)).head()
     return _Counts() if row is None else _Counts(*row)
 
 
@@ -304,6 +305,7 @@ def _usable(events: DataFrame, counts: _Counts, log: EventLog, say: Callable[[st
     ]
     wrong = [each for each in problems if each[0]]
     if not wrong:
+        say(f"all {counts.rows:,} rows of {log.path} are events")
         return events
     no_times = _no_times(events) if counts.timeless else ()
     examples = "".join(f"; {row}" for row in islice(bad_rows(log, no_times), EXAMPLES_SHOWN))

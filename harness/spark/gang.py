@@ -79,6 +79,8 @@ class Gangs:
     def __init__(self, spark: SparkSession, seed: int, log: EventLog | None, say: Callable[[str], None]) -> None:
         self._spark, self._seed, self._log, self._say = spark, seed, log, say
         self._events: dict[tuple[str, int | None, int], tuple[DataFrame, Verified]] = {}
+        self._notes: list[str] = []
+        """The sentences that were said about the user's events."""
 
     def run(
         self,
@@ -106,13 +108,18 @@ class Gangs:
                     interrupted=interrupted,
                 )
             )
+        outcome.add(Outcome(notes=self._notes))
         return outcome
+
+    def _note(self, sentence: str) -> None:
+        self._say(sentence)
+        self._notes.append(sentence)
 
     def _source(self, trial: ThroughputTrial) -> tuple[DataFrame, Verified]:
         key = (trial.workload, trial.events, trial.partitions)
         if key not in self._events:
             if trial.workload == EVENT_LOG and self._log is not None:
-                source = events.event_log(self._spark, self._log, trial.partitions, self._say)
+                source = events.event_log(self._spark, self._log, trial.partitions, self._note)
             else:
                 source = trial_events(self._spark, trial, self._seed)
             if trial.events is not None and trial.events <= CACHED_EVENTS_MAX:

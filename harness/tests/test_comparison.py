@@ -74,14 +74,17 @@ def _with_ready(rows: Rows) -> Rows:
     return rows | {"opening": [{**row, "ready_s": row["open_s"] + row["restore_s"]} for row in rows["opening"]]}
 
 
-def test_fewer_than_five_repeats_and_other_work_are_not_compared() -> None:
+def test_fewer_than_five_repeats_decide_nothing_and_other_work_is_not_compared() -> None:
     before, after = noisy_rows(1), noisy_rows(2)
     for row in after["throughput"]:
         row["records"] += 1
     names = {each.measure.name for each in compared(before, after, seed=1)}
     assert names == {"records_per_s", "commit_p99_us"}
     after["throughput"] = [row for row in after["throughput"] if row["repeat"] < 4]
-    assert compared(before, after, seed=1) == []
+    few = compared(before, after, seed=1)
+    assert {each.measure.name for each in few} == names
+    assert not any(each.differs or each.is_worse(0.0) for each in few)
+    assert {each.verdict for each in few} == {"measured 4 times only"}
 
 
 def at_speed(rows: Rows, speed: float) -> Rows:
@@ -161,6 +164,23 @@ def test_the_command_fails_only_where_b_is_worse_by_more_than_asked(
     assert f"{SLEEPING}, CHANGELOG" in capsys.readouterr().out.splitlines()[2]
     assert main(["compare", a.name, b.name, *runs]) == 0
     assert main(["compare", b.name, a.name, "--fail=5", *runs]) == 0
+
+
+def test_runs_of_smoke_show_their_figures_with_measured_once_beside_each(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def once(seed: int, sleep_s: float = 0.0) -> Rows:
+        rows = noisy_rows(seed, sleep_s=sleep_s)
+        return {kind: [row for row in some if row["repeat"] == 0] for kind, some in rows.items()}
+
+    a, b = run_of(tmp_path, once(1)), run_of(tmp_path, once(2, sleep_s=1.0))
+    assert main(["compare", str(a), str(b), "--fail=5%"]) == 0
+    table, _, rest = capsys.readouterr().out.partition("\n\n")
+    lines = table.partition("B is\n")[2].splitlines()
+    assert len(lines) > 20
+    assert all(line.rstrip().endswith("measured once") for line in lines)
+    assert "No difference" not in rest
+    assert f"Not judged: {len(lines)} figures" in rest
 
 
 def test_figures_of_a_busy_machine_count_only_if_asked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -228,6 +228,11 @@ def test_bad_rows_are_named_by_their_lines_and_left_out_on_request(
         event_log(spark, log, 1)
     assert all(sentence in str(refusal.value) for sentence in said), refusal.value
     assert "--drop-bad" in str(refusal.value)
+    causes, _, lines = str(refusal.value).partition("--drop-bad")
+    assert causes.count("1 have no") == 2
+    assert all(cause in causes for cause in ("have no 'user'", "have no readable time in 'at'", "can't be read as"))
+    assert not any(sentence in causes for sentence in said)
+    assert all(sentence in lines for sentence in said)
     told: list[str] = []
     kept = event_log(spark, replace(log, drop_bad=True), 1, told.append)
     assert sorted((bytes(row.key), row.timestamp_ms) for row in kept.collect()) == [(b"a", 1), (b"e", 5)]

@@ -287,6 +287,20 @@ def test_measurements_that_failed_are_on_the_first_page_and_on_that_for_a_browse
     assert "measurements failed" not in first_page(figures, pages, {**FACTS, "problems": []}, ENVIRONMENT, [])
 
 
+def test_own_events_are_named_with_their_rows_on_both_first_pages() -> None:
+    rows = made_up_rows()
+    figures = all_figures(rows)
+    note = "left out 3 of 90 rows of a.csv: 2 have no 'k', 1 can't be read as CSV"
+    for facts, there in (({**FACTS, "events": [note]}, True), (FACTS, False)):
+        pages = all_pages(figures, rows, facts)
+        page, browser = (
+            first_page(figures, pages, facts, ENVIRONMENT, []),
+            browser_page(figures, pages, facts, ENVIRONMENT, []),
+        )
+        assert (f"Your own events: {note}." in page) is there
+        assert ("left out 3 of 90 rows of a.csv" in browser) is there
+
+
 def test_a_report_from_a_busy_machine_says_so_first_and_has_the_same_picks() -> None:
     rows = made_up_rows()
     quiet = answers(rows)
