@@ -27,7 +27,9 @@ Options = Mapping[str, Any]
 TIMEOUT_S = 10.0
 """The time for one request. The default of the client is to wait for ever."""
 _NOT_FOUND, _CONFLICT, _FORBIDDEN, _TOO_MANY, _OUTAGE = 404, 409, (401, 403), 429, 500
-"""Statuses of HTTP; the last one is the first of its kind."""
+"""Statuses of HTTP; the last one is the first of its kind. A registry says with 404xx what it does not have."""
+_REQUESTS = ("get_schema", "lookup_schema", "register_schema_full_response")
+"""The methods of a client that serializers and deserializers call."""
 
 
 class SchemaRegistry:
@@ -48,6 +50,8 @@ class SchemaRegistry:
         # The client has one of two HTTP libraries, which differ in their names only.
         self._unreachable: type[Exception] = _home_of(library.SchemaRegistryClient).httpx.TransportError
         self._refusal: type[Exception] = library.SchemaRegistryError
+        for name in _REQUESTS:
+            setattr(self.client, name, partial(self._answered, getattr(self.client, name)))
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.url}>"
@@ -60,7 +64,8 @@ class SchemaRegistry:
         """Let a serializer or deserializer ask in the block for the schemas of ``subject``.
 
         Raises: SchemaRegistryTimeoutError if the registry does not answer, or can't now; ConfigError if it refuses the
-        schema or the caller. All else is about a record, such as one that ``reads`` an ID that the registry lacks.
+        schema or the caller, or is none. All else is about a record, such as one that ``reads`` an ID that the registry
+        lacks.
         """
         try:
             yield
@@ -70,10 +75,24 @@ class SchemaRegistry:
                 f"{type(error).__name__}: {error}"
             ) from error
         except self._refusal as error:
-            status = vars(error)["http_status_code"]
+            status, code = vars(error)["http_status_code"], vars(error)["error_code"]
+            if status == _NOT_FOUND and code // 100 != _NOT_FOUND:
+                raise self._stranger(error) from error
             if status == _NOT_FOUND and reads:
                 raise
             raise self._explained(subject, error, status) from error
+
+    def _answered(self, ask: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
+        """Call a method of the client. An answer that it can't read is not about a record, which may be left out."""
+        try:
+            return ask(*arguments, **options)
+        except (self._unreachable, self._refusal):
+            raise
+        except Exception as error:
+            raise self._stranger(error) from error
+
+    def _stranger(self, error: Exception) -> ConfigError:
+        return ConfigError(f"what answers at {self.url} is no schema registry: correct the URL. {error}")
 
     def _explained(self, subject: str, error: Exception, status: int) -> StoreError:
         if status >= _OUTAGE or status == _TOO_MANY:

@@ -15,7 +15,7 @@ from importlib import import_module
 from typing import Any
 from wsgiref.simple_server import WSGIRequestHandler, make_server
 
-from bottle import Bottle, request, response
+from bottle import Bottle, HTTPResponse, request, response
 
 _AVRO = "AVRO"
 _COMPATIBILITY: Any = import_module("avro.compatibility")
@@ -33,8 +33,8 @@ class LoopbackRegistry:
         self.subjects: dict[str, list[int]] = {}
         """The IDs of the versions of each subject."""
         self.requests: list[str] = []
-        self.answers: Iterator[int] = iter(())
-        """The statuses with which it refuses the next requests."""
+        self.answers: Iterator[int | HTTPResponse] = iter(())
+        """The statuses with which it refuses the next requests, or what another server answers."""
         self.app = Bottle()
         self.app.install(self._noted)
         self.app.post("/subjects/<subject>/versions", callback=self.register)
@@ -76,6 +76,8 @@ class LoopbackRegistry:
         def answer(*arguments: Any, **named: Any) -> Any:
             self.requests.append(f"{request.method} {request.path}")
             status = next(self.answers, None)
+            if isinstance(status, HTTPResponse):
+                return status
             return route(*arguments, **named) if status is None else self._refused(status, 0, "as the test says")
 
         return answer

@@ -6,11 +6,13 @@ import json
 import pickle
 import socket
 from collections.abc import Iterator, Mapping
+from itertools import repeat
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
+from bottle import HTTPResponse
 from google.rpc.http_pb2 import HttpHeader, HttpRequest
 
 from stores import open_store
@@ -123,6 +125,31 @@ def test_each_refusal_of_the_registry_is_an_error_of_the_library(loopback: Loopb
             with pytest.raises(error):
                 call()
     assert topic.decoded(written).value == {"cents": 5}
+
+
+@pytest.mark.parametrize(
+    ("status", "content"),
+    [
+        (404, b"<html>Not found</html>"),
+        (404, b'{"error_code": 404, "message": "HTTP 404 Not Found"}'),
+        (200, b"<html>Log in</html>"),
+        (200, b""),
+        (200, b"[]"),
+    ],
+)
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_is_no_registry_leaves_no_record_out(
+    loopback: LoopbackRegistry, kind: str, status: int, content: bytes
+) -> None:
+    make, value, _ = KINDS[kind]
+    written: Topic[str, Any] = Topic("input", key=STR, value=make(client(loopback.url)))
+    record = record_of(written, value)
+    loopback.answers = repeat(HTTPResponse(content, status))
+    topic: Topic[str, Any] = Topic("input", key=STR, value=make(client(loopback.url)))
+    with pytest.raises(ConfigError):
+        topic.encoded("ann", value)
+    with pytest.raises(ConfigError):
+        topic.decoded(record)
 
 
 def test_a_schema_that_nobody_may_register_is_not_written_with(loopback: LoopbackRegistry) -> None:
