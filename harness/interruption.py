@@ -19,7 +19,10 @@ def interruption_status() -> int:
 
 @contextmanager
 def termination_interrupts() -> Iterator[None]:
-    """Handle SIGTERM like Ctrl-C in a ``with`` block, by the handler that is then set for it: Spark has its own."""
+    """Handle SIGTERM like Ctrl-C in a ``with`` block, by the handler that is then set for it: Spark has its own.
+
+    Where Ctrl-C is ignored, as in what a shell starts in the background, it raises KeyboardInterrupt.
+    """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -33,4 +36,6 @@ def termination_interrupts() -> Iterator[None]:
 
 def _terminate(number: int, frame: FrameType | None) -> None:
     _terminated.set()
+    if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+        raise KeyboardInterrupt
     signal.raise_signal(signal.SIGINT)

@@ -17,6 +17,7 @@ import psutil
 import pytest
 
 from harness.experiments.registry import kinds
+from harness.interruption import termination_interrupts
 from harness.report.rows import read_rows
 from harness.tests.test_cli import environment
 
@@ -89,6 +90,16 @@ def wait_until(condition: Callable[[], object]) -> None:
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.1)
+
+
+def test_sigterm_ends_a_command_that_ignores_ctrl_c_as_one_in_the_background_does() -> None:
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        with termination_interrupts(), pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGTERM)
+            pytest.fail("SIGTERM was lost")
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def test_an_interruption_before_anything_was_measured_leaves_no_run(tmp_path: Path) -> None:
