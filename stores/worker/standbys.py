@@ -296,6 +296,8 @@ class StandbyCopy:
         try:
             self._moment = CopyMoment(self._copy.snapshots(), offsets, self._position)
         except StoreError as error:
+            if type(error) is not StoreError:
+                raise
             # A store of another package may have no snapshots.
             self._queried = False
             _log.warning("the standby copy of task %s answers no queries: %s", self.task_id, error)

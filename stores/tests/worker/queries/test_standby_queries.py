@@ -9,18 +9,19 @@ import signal
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn, cast
 
 import pytest
 
 from stores.changelog import MemoryChangelog, Record
 from stores.changelog.partitioners import PARTITIONERS
 from stores.config import StoreConfig
-from stores.errors import StoreClosedError
+from stores.errors import StoreClosedError, StoreUnavailableError
 from stores.interface import TopicPartition
 from stores.records import INT64, STR, RecordKind, Session, TimestampedKeyValue, Window, Windowed
 from stores.registry import backends
 from stores.tasks import StreamTask, TaskContext, TaskId
+from stores.tasks.task_resources import StandbyTask
 from stores.tests.worker.places import Place
 from stores.tests.worker.queried_app import PARTITIONS
 from stores.tests.worker.queries.asking import Reply, ask
@@ -213,3 +214,30 @@ def test_a_copy_shows_commits_whole_at_each_step(tmp_path: Path, backend: str, m
         with pytest.raises(StoreClosedError):
             held.snapshots["bytes"].get(b"a")
         held.close()
+
+
+def test_a_copy_that_could_not_be_read_once_answers_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(standbys, "RETRY_S", 0.0)
+    log = MemoryChangelog()
+    log.create_topic("lines", 1)
+
+    def made(task_id: TaskId) -> StreamTask:
+        stores, inputs = {"bytes": StoreConfig("lmdb")}, [TopicPartition("lines", 0)]
+        return StreamTask(
+            "app", task_id, state_dir=tmp_path, changelog=log, stores=stores, process=rewrite, inputs=inputs
+        )
+
+    def failing(task: StandbyTask) -> NoReturn:
+        raise StoreUnavailableError("too few descriptors")
+
+    with made(TaskId(0, 0)):  # This makes the changelog.
+        pass
+    copy = StandbyCopy(TaskId(0, 0), lambda task_id, on_restore: made(task_id), queried=True)
+    with monkeypatch.context() as patched:
+        patched.setattr(StandbyTask, "snapshots", failing)
+        copy.step()
+        assert copy.moment() is None
+    copy.step()
+    with cast(CopyMoment, copy.moment()) as moment:
+        assert moment.snapshots["bytes"].get(b"a") is None
+    copy.close()
