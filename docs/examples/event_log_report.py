@@ -1,4 +1,4 @@
-"""From your own event log to a report: ``python event_log_report.py``. Needs the extra ``harness``, and Java.
+"""From your own event log to a report: ``python event_log_report.py``. Needs ``txstores-harness``, and Java.
 
 Writes a small CSV file of purchases, measures two backends with it, and prints the first table of the report. With
 your own file this is ``make bench EVENTS=path/to/events.csv KEY=customer_id``.

@@ -23,6 +23,7 @@ from stores.files.locks import take_shared
 from stores.files.open_probe import probe_open
 from stores.files.plain_files import translated_system_errors
 from stores.ordered import ScanRange
+from stores.process import never_free, watch
 from stores.read_only.held_store import DiskStore, check_is_store, held
 
 TRIES_MAX = 20
@@ -43,6 +44,7 @@ class StoreFiles:
         self._refreshing = Lock()
         self._users = 0
         """The number of snapshots and readers that use the files, if they are shared."""
+        watch(self, StoreFiles._disown)
 
     @property
     def is_split(self) -> bool:
@@ -121,18 +123,18 @@ class StoreFiles:
 
     def shared(self) -> StoreFiles:
         """Return these files for one more user, who gives them back once."""
-        with _sharing:
+        with _shared.lock:
             self._users += 1
             return self
 
     def give_back(self) -> None:
         """Close the files if this was their last user."""
-        with _sharing:
+        with _shared.lock:
             self._users -= 1
             if self._users:
                 return
-            if _shared.get(self.store.path) is self:
-                del _shared[self.store.path]
+            if _shared.files.get(self.store.path) is self:
+                del _shared.files[self.store.path]
             self.close()
 
     def close(self) -> None:
@@ -143,22 +145,39 @@ class StoreFiles:
             if self._file_lock is not None:
                 os.close(self._file_lock)
 
+    def _disown(self) -> None:
+        """Give up the files in the child of a fork: they belong to the parent, which continues to read them."""
+        never_free(self)
+        if self._file_lock is not None:
+            # Otherwise the child would hold the parent's lock for as long as it lives.
+            os.close(self._file_lock)
 
-_shared: dict[Path, StoreFiles] = {}
-"""The files that readers of this process have open: LMDB opens an environment once in a process."""
-_sharing = RLock()
+
+class _Shared:
+    """The files that readers of this process have open, by path: LMDB opens an environment once in a process."""
+
+    files: dict[Path, StoreFiles]
+
+    def __init__(self) -> None:
+        """Begin with none: also in the child of a fork, where another thread of the parent may have held the lock."""
+        self.files, self.lock = {}, RLock()
+
+
+_shared = _Shared()
+os.register_at_fork(after_in_child=_shared.__init__)  # type: ignore[misc]
 
 
 def shared_files(path: Path) -> StoreFiles:
     """Return the files of the store in the folder ``path``, opened if no reader has them open. Give them back once.
 
+    The path is without symbolic links, so that a store has one path.
+
     Raises: as ``open_files``.
     """
-    with _sharing:
-        files = _shared.get(path)
+    with _shared.lock:
+        files = _shared.files.get(path)
         if files is None or files.is_replaced():
-            files = open_files(path)
-            _shared[path] = files
+            files = _shared.files[path] = open_files(path)
         return files.shared()
 
 

@@ -27,6 +27,7 @@ from stores.interface import (
 )
 from stores.meta_entries import MARK, OFFSET, POSITION, check_mark_name, decode_marks, decode_offsets
 from stores.ordered import WHOLE, ScanRange
+from stores.process import watch
 from stores.read_only.store_files import StoreFiles, shared_files
 from stores.records.handles import ViewHandle
 from stores.records.record_kind import RECORDS, RecordKind
@@ -53,13 +54,14 @@ class ReadOnlyStore(ScannedReads, KeyValueView, Closeable):
     """
 
     def __init__(self, path: Path, kind: RecordKind | None = None) -> None:
-        self._path, self._kind, self._pid = path, kind, os.getpid()
+        self._path, self._kind = path, kind
         self._lock = RLock()
         self._files: StoreFiles | None = None
         self._accepted: Mapping[bytes, bytes] | None = None
         """The meta entries of the store's description when it was last checked."""
         self._scans = OpenIterators()
         self._is_open = True
+        watch(self, ReadOnlyStore._disown)
         try:
             # This opens the files, and checks the description.
             self._answered(lambda data: None)
@@ -143,9 +145,15 @@ class ReadOnlyStore(ScannedReads, KeyValueView, Closeable):
         """Close the files, and all scans and snapshots. May be called more than once."""
         with self._lock:
             self._is_open = False
-            if self._pid == os.getpid():
-                self._scans.close()
-                self._leave()
+            self._scans.close()
+            self._leave()
+
+    def _disown(self) -> None:
+        """Close the reader in the child of a fork. Its files belong to the parent, and so do its scans."""
+        self._is_open, self._files = False, None
+        # Another thread of the parent may have held it.
+        self._lock = RLock()
+        self._scans.abandon()
 
     def _pin(self, files: StoreFiles, data: EngineSnapshot, *, before: Callable[[], None]) -> Pin:
         def release() -> None:
@@ -190,12 +198,13 @@ class ReadOnlyStore(ScannedReads, KeyValueView, Closeable):
     def _current(self) -> StoreFiles:
         """Return the files, opened again if they were replaced. They are given back once."""
         with self._lock:
-            if not self._is_open or self._pid != os.getpid():
+            if not self._is_open:
                 raise StoreClosedError(f"this reader of {self._path} is closed, or belongs to another process: open it")
-            files = self._files
-            if files is None or not files.is_current():
+            # At each call, because a symbolic link may lead to another store later.
+            path, files = Path(os.path.realpath(self._path)), self._files
+            if files is None or files.store.path != path or not files.is_current():
                 self._leave()
-                files = self._files = shared_files(self._path)
+                files = self._files = shared_files(path)
             return files.shared()
 
     def _leave(self) -> None:

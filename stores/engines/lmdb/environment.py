@@ -171,6 +171,11 @@ def _opening(path: Path) -> Iterator[None]:
 def _opening_error(error: Exception, path: Path) -> StoreError:
     if isinstance(error, _DAMAGES):
         return damage(error, path)
+    if "already open in this process" in str(error):
+        return StoreUnavailableError(
+            f"{path} is open in this process, or was when it was forked: read by read_only() of the store that is "
+            "open, or in a process that is started with multiprocessing's 'spawn'"
+        )
     advice = descriptors_lacking(str(error)) or "Correct the cause and open the store again"
     return StoreUnavailableError(f"LMDB can't open {path}: {error}. {advice}")
 

@@ -8,12 +8,14 @@ instances".
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Callable, Collection, Mapping
 from contextlib import closing
 from pathlib import Path
-from tempfile import TemporaryDirectory
+from tempfile import mkdtemp
 from typing import Any, NamedTuple
+from weakref import finalize
 
 from rocksdict import AccessType, DBPath, Options
 
@@ -28,6 +30,28 @@ CACHE_BYTES = 8 << 20
 """The cache of a reader of live files. The memory that stores share has write buffers, which it could not flush."""
 
 
+class Mirror:
+    """A temporary folder. It is removed with the object, or at the process's end, but never by a forked process."""
+
+    def __init__(self) -> None:
+        self.name = mkdtemp(prefix="txstores-")
+        self._remove = finalize(self, _remove_own, self.name, os.getpid())
+
+    @property
+    def is_whole(self) -> bool:
+        """False if the folder was emptied: systems remove what is old in their folder for temporary files."""
+        return os.path.exists(f"{self.name}/CURRENT")
+
+    def cleanup(self) -> None:
+        """Remove the folder."""
+        self._remove()
+
+
+def _remove_own(folder: str, process: int) -> None:
+    if process == os.getpid():
+        shutil.rmtree(folder, ignore_errors=True)
+
+
 class DatabaseReader(NamedTuple):
     """A handle that only reads."""
 
@@ -35,12 +59,15 @@ class DatabaseReader(NamedTuple):
     second: bool
     """True if the database has a second data family."""
     manifest: Path
-    mirror: TemporaryDirectory[str]
+    mirror: Mirror
     """The folder that is open in place of the database's. It is removed after ``db`` is closed."""
 
     def is_current(self) -> bool:
-        """Return whether no other process has opened the database for writes since: each makes a manifest."""
-        return manifest_of(self.manifest.parent) == self.manifest
+        """Return whether no other process has opened the database for writes since: each makes a manifest.
+
+        Without the file ``CURRENT`` RocksDB would show no later commit, and raise nothing.
+        """
+        return manifest_of(self.manifest.parent) == self.manifest and self.mirror.is_whole
 
     def catch_up(self) -> None:
         """Show what is in live files now.
@@ -92,12 +119,12 @@ def copy_into(target: Engine, source: Engine) -> None:
         target.sync()
 
 
-def mirrored(path: Path, only: Collection[Path] | None = None) -> TemporaryDirectory[str]:
+def mirrored(path: Path, only: Collection[Path] | None = None) -> Mirror:
     """Return a temporary folder with links to the database's files, and copies of those that may be replaced.
 
     ``only`` are the files that have a link, if they are not all: live files come and go. Raises: OSError.
     """
-    mirror = TemporaryDirectory(prefix="txstores-")
+    mirror = Mirror()
     for file in path.iterdir():
         if file.name in (_SETTINGS, "CURRENT"):
             shutil.copyfile(file, Path(mirror.name, file.name))

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 from rocksdict import AccessType, Rdict
@@ -26,7 +25,7 @@ from stores.engines.rocksdb.database import (
     reading_error,
 )
 from stores.engines.rocksdb.engine import RocksDBEngine
-from stores.engines.rocksdb.reader import mirrored
+from stores.engines.rocksdb.reader import Mirror, mirrored
 from stores.engines.rocksdb.scan import RocksDBScan
 from stores.errors import StoreCorruptedError
 from stores.ordered import WHOLE
@@ -49,7 +48,7 @@ class StreamsDatabase:
         self.families = column_families(path)
         """The names of all column families."""
         # rocksdict writes its own settings at each opening, so it gets a folder with links to the files.
-        self._mirror: TemporaryDirectory[str] | None = mirrored(path)
+        self._mirror: Mirror | None = mirrored(path)
         self._handles: dict[str, Any] = {}
         try:
             self._open(path)

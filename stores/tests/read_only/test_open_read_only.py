@@ -77,6 +77,27 @@ print("reading", flush=True)
 sys.stdin.read()
 """
 
+FORKED = """
+import os, sys
+from stores import StoreClosedError, open_read_only
+store = open_read_only(sys.argv[1])
+scan, snapshot = store.all(), store.snapshot()
+next(scan)
+child = os.fork()
+if not child:
+    for read in (lambda: store.get(b"k"), lambda: next(scan), lambda: snapshot.get(b"k")):
+        try:
+            read()
+        except StoreClosedError:
+            continue
+        sys.exit("it reads")
+    store.close()
+    sys.exit()
+print(os.waitpid(child, 0)[1], flush=True)
+sys.stdin.readline()
+print(store.get(b"k"), snapshot.get(b"k"), next(scan, None), flush=True)
+"""
+
 
 class Writer:
     """A process that opens, writes and closes one store when it is asked to."""
@@ -264,6 +285,51 @@ def test_a_killed_reader_pins_no_pages(backend: str, path: Path, monkeypatch: py
             reader.kill()
         # What the reader's last commit pinned is used again.
         assert commits() < 2 * before
+
+
+@pytest.mark.parametrize("backend", ON_DISK)
+def test_a_forked_process_neither_uses_nor_disturbs_the_readers_of_its_parent(backend: str, path: Path) -> None:
+    with open_store(backend, path, durability="PROCESS") as store:
+        store.put(b"k", b"1")
+        store.commit()
+        pipe = subprocess.PIPE
+        with subprocess.Popen([sys.executable, "-c", FORKED, str(path)], stdin=pipe, stdout=pipe, text=True) as reader:
+            assert reader.stdout is not None
+            assert reader.stdout.readline() == "0\n"
+            store.put(b"k", b"2")
+            store.commit()
+            assert reader.communicate("read\n")[0] == "b'2' b'1' None\n"
+
+
+@pytest.mark.parametrize("backend", ON_DISK)
+def test_a_store_of_two_names_is_one_store_and_a_name_may_get_another_store(backend: str, path: Path) -> None:
+    filled(path, backend)
+    link = path.with_name("link")
+    link.symlink_to(path)
+    with open_read_only(path) as store, open_read_only(link) as linked:
+        assert (store.get(b"k"), linked.get(b"k")) == (b"1", b"1")
+        with open_store(backend, path.with_name("other")) as other:
+            other.put(b"k", b"2")
+            other.commit()
+        link.unlink()
+        link.symlink_to("other")
+        assert (store.get(b"k"), linked.get(b"k")) == (b"1", b"2")
+
+
+def test_a_reader_continues_when_the_system_has_removed_its_temporary_files(
+    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(temporary))
+    with open_store("rocksdb", path, durability="PROCESS") as store, open_read_only(path) as reader:
+        for file in temporary.rglob("*"):
+            if not file.is_dir():
+                file.unlink()
+        store.put(b"k", b"1")
+        store.commit()
+        assert reader.get(b"k") == b"1"
+    assert not any(file for file in temporary.rglob("*") if not file.is_dir())
 
 
 @pytest.mark.parametrize("backend", ON_DISK)
