@@ -144,7 +144,7 @@ lint: $(STAMP) $(LINT_STAMP) ## ruff, mypy, the check of prose (docs/style.md), 
 	 $(VENV_PYTHON) -m harness.user_types || status=1; exit $$status
 
 release: $(STAMP) $(RELEASE_STAMP) ## build sdist and wheel of both packages into dist/, check them, and try them on each Python from 3.11 to 3.13 here; uploads nothing
-	@$(VENV_PYTHON) -m harness.release dist
+	@$(VENV_PYTHON) -m harness.release
 
 docs: $(STAMP) ## the API reference, from the docstrings, in build/docs/; no warning is tolerated
 	@$(VENV_PYTHON) docs/reference.py build/docs

@@ -6,14 +6,13 @@ the Python of README runs, and the commands say their version.
 
 from __future__ import annotations
 
-import argparse
 import os
 import re
 import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
 from harness.folders import PREFIX, ROOT
@@ -30,11 +29,9 @@ class ReleaseError(Exception):
     """A step of the release has failed; the text says which, and what it printed."""
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Build, check and try. Return 0 if all of it passed, else 1."""
-    parser = argparse.ArgumentParser(prog="make release", description="Build and check both packages; upload nothing.")
-    parser.add_argument("folder", type=Path, help="the folder for sdists and wheels; what it has is removed")
-    folder = parser.parse_args(argv).folder.absolute()
+def main() -> int:
+    """Build into ``dist/``, check and try. Return 0 if all of it passed, else 1."""
+    folder = ROOT / "dist"
     try:
         files = build(folder)
         print(f"Built from the last commit: {', '.join(file.name for file in files)}", flush=True)
@@ -56,7 +53,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def build(folder: Path) -> list[Path]:
-    """Build sdists and wheels of the last commit into ``folder``, each wheel from its sdist. Return them."""
+    """Build sdists and wheels of the last commit into ``folder``, each wheel from its sdist. Return them.
+
+    What the folder had is removed.
+    """
     shutil.rmtree(folder, ignore_errors=True)
     with tempfile.TemporaryDirectory(prefix=f"{PREFIX}release-") as tree:
         _run("git", "archive", "--output", f"{tree}/tree.tar", "HEAD", folder=ROOT)

@@ -1,4 +1,7 @@
-"""``make release``: what it reads from pages and asks of machines, and that a failed step ends it. CI runs it whole."""
+"""``make release``: what it reads from pages and asks of machines, and that a failed step ends it.
+
+A release runs it whole.
+"""
 
 from __future__ import annotations
 
@@ -55,11 +58,11 @@ def test_pythons_that_are_not_here_are_named_and_a_failed_step_ends_with_its_out
     monkeypatch.setattr(release, "TOOLS", program(tmp_path / "python", "exit 0"))
     monkeypatch.setattr(release, "ROOT", tmp_path)
     (tmp_path / "CHANGELOG.md").write_text("")
-    assert release.main([str(tmp_path / "dist")]) == 0
+    assert release.main() == 0
     printed = capsys.readouterr().out
     assert all(f"Python {version}: NOT TRIED" in printed for version in release.PYTHONS)
     monkeypatch.setattr(release, "TOOLS", program(tmp_path / "python", "echo a wrong README; exit 1"))
-    assert release.main([str(tmp_path / "dist")]) == 1
+    assert release.main() == 1
     ended = capsys.readouterr()
     assert "a wrong README" in ended.err
     assert "upload" not in ended.out
