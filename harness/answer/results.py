@@ -59,17 +59,18 @@ def finished_run(folder: Path) -> FinishedRun:
 
 
 def left_out_of(facts: Mapping[str, Any]) -> str:
-    """Return sentences for the first page about all that a run left out, from its facts; "" for nothing."""
-    cut = summary_of(facts, {name: each.words or each.title for name, each in experiments().items()})
-    if not facts.get("interrupted"):
-        return cut
-    return f"**This run was interrupted** after {facts['seconds']:,} s. {cut}".rstrip()
+    """Return a sentence for the first page about all that a run left out, from its facts; "" for nothing."""
+    return summary_of(facts, {name: each.words or each.title for name, each in experiments().items()})
 
 
 def problems_of(facts: Mapping[str, Any]) -> str:
-    """Return a sentence for the first page about what a run could not measure, from its facts; "" for nothing."""
+    """Return sentences for the first page about an interruption, and what a run could not measure; "" for neither."""
     problems = facts.get("problems") or ()
-    return f"**{len(problems):,} of its measurements failed:** {'; '.join(problems)}." if problems else ""
+    sentences = [
+        f"**This run was interrupted** after {facts['seconds']:,} s." if facts.get("interrupted") else "",
+        f"**{len(problems):,} of its measurements failed:** {'; '.join(problems)}." if problems else "",
+    ]
+    return " ".join(filter(None, sentences))
 
 
 def events_of(facts: Mapping[str, Any]) -> str:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from harness.answer.coverage_file import CoverageFile, RunCoverage
-from harness.answer.results import all_figures, all_pages, proven
+from harness.answer.results import all_figures, all_pages, proven, unproven
 from harness.experiment import Request
 from harness.experiments.broker_faults.experiment import BrokerFaults
 from harness.experiments.crash.experiment import Crash, class_of, group_of
@@ -165,7 +165,7 @@ def test_the_first_sentences_about_what_was_proven_and_a_page_say_what_all_runs_
     coverage = added(file, [seen("a", 1_200, kills=3, failure="repeat it"), seen("b")])
     figures = all_figures(by_kind(coverage_rows(coverage), coverage_module.COVERAGE_KINDS))
     pages = all_pages(figures, {}, {})
-    first, second, failure, *_ = proven(figures, pages, {})
+    first, second, failure, *_ = proven(figures, pages)
     assert "1 of 2 [classes" in first
     assert "1,200 points" in first
     assert "2026-01-05" in second
@@ -174,8 +174,8 @@ def test_the_first_sentences_about_what_was_proven_and_a_page_say_what_all_runs_
     assert any("`a-store`" in part for part in page.body)
 
 
-def test_a_run_says_what_it_left_out_after_all_that_it_proved() -> None:
+def test_a_run_says_what_it_left_out_after_all_that_it_lacks() -> None:
     facts = {"left_out": {"crash": {"trials": [4, 68]}}}
     figures = all_figures({})
-    assert "4 of 68" in proven(figures, all_pages(figures, {}, facts), facts)[-1]
-    assert not any("classes" in sentence for sentence in proven(figures, [], {}))
+    assert "4 of 68" in unproven(all_pages(figures, {}, facts), facts)[-1]
+    assert not any("classes" in sentence for sentence in proven(figures, []))
