@@ -50,6 +50,15 @@ def memory_limit(num_bytes: int, root: Path = _ROOT) -> Iterator[Path]:
             group.rmdir()
 
 
+def memory_kills(group: Path) -> int:
+    """Return how many processes of a cgroup of ``memory_limit`` the kernel has killed for want of memory."""
+    for name in ("memory.events", "memory.oom_control"):
+        if (group / name).exists():
+            counts = dict(line.split() for line in (group / name).read_text().splitlines())
+            return int(counts.get("oom_kill", 0))
+    return 0
+
+
 def _place(root: Path) -> tuple[Path, str, str]:
     """Return the folder for new cgroups, and the names of the files of their limits: of memory, and of swap."""
     try:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +17,9 @@ from harness.experiments.registry import grid_of
 from harness.experiments.scale import experiment as scale_module
 from harness.experiments.scale import steps
 from harness.experiments.scale.experiment import Scale, ScaleGrid, ScaleTrial, run_scale
-from harness.experiments.scale.report import REPORT
+from harness.experiments.scale.report import REPORT, findings
 from harness.experiments.store_of_records import STORE, StoreOfRecords
-from harness.processes.apart import NoMemoryLimitError, memory_limit
+from harness.processes.apart import NoMemoryLimitError, memory_kills, memory_limit
 from harness.processes.child import MeasurementFailedError, figures_in
 from harness.run import prove
 from harness.scenario import read_scenario, scenario_file
@@ -159,6 +160,33 @@ def test_where_no_memory_can_be_limited_the_row_says_why_and_nothing_fails(
     found = {"scale": [row]}
     assert Scale().failures(Scale().figures(found), found) == []
     assert any("no cgroup can be made" in cell for cell in REPORT.tables(Scale().figures(found))[1].rows[0])
+
+
+def test_a_store_that_its_limit_on_memory_has_killed_is_a_finding_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without cgroups: the group is a folder, with the file that the kernel would write."""
+
+    @contextlib.contextmanager
+    def group(num_bytes: int) -> Iterator[Path]:
+        (tmp_path / "memory.events").write_text("low 0\noom 1\noom_kill 1\n")
+        yield tmp_path
+
+    def killed(*arguments: object, **options: object) -> None:
+        raise MeasurementFailedError("the step was killed by signal 9")
+
+    monkeypatch.setattr(scale_module, "memory_limit", group)
+    monkeypatch.setattr(scale_module, "figures_in", killed)
+    trials = [ScaleTrial("lmdb", 1_000_000, 1, memory_max_bytes=limit) for limit in (10 << 20, 0)]
+    rows = [row for each in trials for row in Scale().run(each, TrialWorker(tmp_path / f"{each.memory_max_bytes}"))]
+    showed, limits = findings(rows)
+    assert (showed.number, showed.good) == (1, 0)
+    assert (limits.number, limits.good) == (1, 0)
+    assert "lmdb" in limits.verdict
+    assert "10 MiB" in limits.verdict
+    (tmp_path / "memory.events").unlink()
+    (tmp_path / "memory.oom_control").write_text("oom_kill_disable 0\nunder_oom 0\noom_kill 3\n")
+    assert memory_kills(tmp_path) == 3
 
 
 def proc(root: Path, own: str, mounts: str) -> None:

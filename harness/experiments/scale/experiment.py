@@ -23,10 +23,10 @@ from harness.experiment import (
     check_counts,
 )
 from harness.experiments.scale import steps
-from harness.experiments.scale.report import QUERY, REPORT, finding, is_cut
+from harness.experiments.scale.report import OUTGREW, QUERY, REPORT, findings, is_cut
 from harness.experiments.scale.steps import LEVEL
 from harness.experiments.store_of_records import STORE
-from harness.processes.apart import NoMemoryLimitError, memory_limit
+from harness.processes.apart import NoMemoryLimitError, memory_kills, memory_limit
 from harness.processes.child import MeasurementFailedError, figures_in
 from harness.progress import ProgressFile
 from harness.report import text
@@ -231,7 +231,7 @@ class Scale(Experiment[ScaleTrial]):
 
     def page(self, figures: Figures, rows: Rows, facts: Mapping[str, Any]) -> Page:
         """Return the page about stores of many records."""
-        return REPORT.page(figures, findings=[finding(figures["scale"])])
+        return REPORT.page(figures, findings=findings(figures["scale"]))
 
 
 def run_scale(
@@ -251,9 +251,14 @@ def run_scale(
         _check_room(trial, folder)
         with contextlib.ExitStack() as stack:
             group = stack.enter_context(memory_limit(trial.memory_max_bytes)) if trial.memory_max_bytes else None
-            for figures in _steps(trial, folder, group, say, code, deadline):
-                parts += figures.pop("parts", [])
-                row |= figures
+            try:
+                for figures in _steps(trial, folder, group, say, code, deadline):
+                    parts += figures.pop("parts", [])
+                    row |= figures
+            except MeasurementFailedError as error:
+                if group is None or not memory_kills(group):
+                    raise
+                raise MeasurementFailedError(f"{OUTGREW}: {error}") from error
     except NoMemoryLimitError as error:
         row["unlimited"] = str(error)
     except (MeasurementFailedError, TimeOverError) as error:

@@ -36,18 +36,38 @@ QUERY = f"""select *, {busy("scale")} as busy, 1.0 * bytes_on_disk / nullif(stat
 """The stores, with ``disk_times``, the bytes on disk over those of the keys and values."""
 
 
+OUTGREW = "it needs more memory than its limit"
+"""The beginning of the problem of a store whose process the kernel killed for that."""
+
+
 def is_cut(row: Mapping[str, Any]) -> bool:
     """Return True if the time was over before all of a row was measured. That is no failure."""
     return str(row["problem"]).startswith(TIME_OVER)
 
 
-def finding(figures: Sequence[Figure]) -> PageFinding:
-    """Return how many stores showed what was put. Those whose time was over, or that had no limit, do not count."""
+def findings(figures: Sequence[Figure]) -> list[PageFinding]:
+    """Return how many stores showed what was put, and a finding about those that their limit on memory has killed.
+
+    These say nothing about records. Stores whose time was over, or that could not have a limit, do not count.
+    """
     measured = [figure for figure in figures if not is_cut(figure) and not figure["unlimited"]]
-    good = sum(not figure["problem"] for figure in measured)
-    return PageFinding(
-        "stores of many records", len(measured), good, "showed every record, in the memory that they may use"
-    )
+    outgrown = [figure for figure in measured if str(figure["problem"]).startswith(OUTGREW)]
+    whole = [figure for figure in measured if figure not in outgrown]
+    good = sum(not figure["problem"] for figure in whole)
+    verdict = "showed every record, in the memory that they may use"
+    results = [PageFinding("stores of many records", len(whole), good, verdict)]
+    if outgrown:
+        needs = "; ".join(map(_need, outgrown))
+        limited = sum(bool(figure["memory_max_bytes"]) for figure in measured)
+        results.append(
+            PageFinding("limits on the memory of a store", limited, limited - len(outgrown), f"were enough: {needs}")
+        )
+    return results
+
+
+def _need(figure: Figure) -> str:
+    state, limit = text.size(figure["state_bytes"]), text.size(figure["memory_max_bytes"])
+    return f"{figure['backend']} with {state} of keys and values needs more than {limit}"
 
 
 _STORE = (
