@@ -70,6 +70,8 @@ class AppDriver(Closeable):
     ) -> None:
         check_number("partitions", partitions, "1 or more", 1)
         check_number("now_ms", now_ms, "0 or more milliseconds since the Unix epoch", 0)
+        if isinstance(topics, str | bytes | Topic) or not isinstance(topics, Iterable):
+            raise TypeError(f"topics is a list of names or Topics, not {topics!r}: write topics=['output']")
         self._application = application if isinstance(application, Definition) else Definition("driven", application)
         self._partitions = partitions
         self._clock = _Clock(now_ms)
@@ -156,7 +158,7 @@ class AppDriver(Closeable):
 
         They are those of bytes for the name of a topic, and as its serdes read them for a ``Topic``.
 
-        Raises: ConfigError for an unknown topic; DeserializationError.
+        Raises: ConfigError for an unknown topic; DeserializationError, after which the records are still to be read.
         """
         self._check_open()
         described, topic = topic, topic_name(topic)
@@ -164,11 +166,14 @@ class AppDriver(Closeable):
         if topic not in known:
             raise ConfigError(f"there is no topic {topic!r}; these are: {', '.join(sorted(known))}")
         records: list[Record] = []
+        ends = {}
         for number in range(known[topic]):
             partition = TopicPartition(topic, number)
             records += self._log.read(partition, self._next.get(partition, 0))
-            self._next[partition] = self._log.end_offset(partition)
-        return [described.decoded(record) for record in records] if isinstance(described, Topic) else records
+            ends[partition] = self._log.end_offset(partition)
+        shown = [described.decoded(record) for record in records] if isinstance(described, Topic) else records
+        self._next.update(ends)
+        return shown
 
     @overload
     def store(self, store: ViewHandle[View], partition: int | None = None) -> View: ...

@@ -68,6 +68,9 @@ class Serde(Protocol[T]):
 
 def check_serde(what: str, given: object) -> None:
     """Check that ``given`` has what a serde has. Raises: TypeError."""
+    if isinstance(given, type):
+        # Its methods would take a value for ``self``: each record would be one that can't be read.
+        raise TypeError(f"{what} is a serde, such as STR or JSON, not the class {given.__name__}: give an object of it")
     whole = callable(getattr(given, "serialize", None)) and callable(getattr(given, "deserialize", None))
     if not whole or not isinstance(getattr(given, "name", None), str):
         raise TypeError(f"{what} is a serde, such as STR or JSON, not {given!r}")

@@ -14,6 +14,7 @@ import pytest
 from stores import ConfigError, StoreClosedError
 from stores.changelog import Record
 from stores.config import StoreConfig
+from stores.errors import DeserializationError
 from stores.records import INT64, STR, KeyValue, RecordKind, Session, TimestampedKeyValue, Window
 from stores.registry import backends
 from stores.tasks import DeadLetterTopic, GlobalStore, PunctuationType, StreamTask, TaskContext, TaskId
@@ -258,6 +259,12 @@ def test_a_wrong_call_is_refused_and_changes_nothing(call: Callable[[AppDriver],
         assert counted(driver) == [(b"to", b"1")]
 
 
+@pytest.mark.parametrize("topics", ["counted", Topic("counted", key=STR, value=STR), None, 5])
+def test_further_topics_are_a_list(topics: Any) -> None:
+    with pytest.raises(TypeError):
+        AppDriver(COUNTING, topics=topics)
+
+
 def test_topics_have_their_serdes_in_the_driver_as_in_a_worker() -> None:
     lines, counted = Topic("lines", key=STR, value=STR), Topic("counted", key=STR, value=INT64)
     failed = DeadLetterTopic("failed")
@@ -276,4 +283,6 @@ def test_topics_have_their_serdes_in_the_driver_as_in_a_worker() -> None:
         assert [(each.key, each.value) for each in driver.read(counted)] == [("to", 1), ("be", 1)]
         assert [each.value for each in driver.read("failed")] == [b"\xff"]
         driver.pipe(lines, None, "be")
+        with pytest.raises(DeserializationError):
+            driver.read(Topic("counted", key=INT64, value=INT64))
         assert [each.value for each in driver.read("counted")] == [INT64.serialize(2)]

@@ -320,6 +320,7 @@ def test_a_choice_that_there_is_not_is_refused(wrong: Any, error: type[Exception
         lambda: Topic(5, key=STR, value=STR),  # type: ignore[arg-type]
         lambda: Topic("t", key=str, value=STR),  # type: ignore[arg-type]
         lambda: Topic("t", key=STR, value="str"),  # type: ignore[arg-type]
+        lambda: Topic("t", key=STR, value=Unreachable),  # type: ignore[arg-type]
         lambda: Topic("t", STR, STR),  # type: ignore[call-arg]
     ],
 )
