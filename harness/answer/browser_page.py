@@ -11,7 +11,15 @@ from harness.answer.choice import Choice, busy_notice, choices
 from harness.answer.frontier import landscapes
 from harness.answer.history import HISTORY_FILE, Line, others, timelines
 from harness.answer.lost_cells import WORSE, loss_table, lost_cells
-from harness.answer.results import HOW_PICKED, choice_table, events_of, left_out_of, problems_of, summary_table
+from harness.answer.results import (
+    HOW_PICKED,
+    choice_table,
+    events_of,
+    left_out_of,
+    level_sentence,
+    problems_of,
+    summary_table,
+)
 from harness.answer.updates import updates
 from harness.report import text
 from harness.report.charts import LOOKS
@@ -55,7 +63,7 @@ def browser_page(
     names = [page.name for page in pages if page.body]
     points = landscapes(figures, backends)
     sections = [
-        Section("answer", "The answer", _answer(picks, names)),
+        Section("answer", "The answer", _answer(picks, names, level_sentence(figures, environment))),
         Section("losses", "Where it loses", _losses(figures, backends, names)),
         Section("proven", "What was proven", _proven(figures, pages, names)),
         Section("not-proven", "What was not proven", _not_proven(picks, figures, pages, facts, names)),
@@ -94,7 +102,7 @@ def _short_origin(facts: Mapping[str, Any], environment: Mapping[str, Any]) -> s
     return f"{f'Commit {commit[:7]}, ' if commit else ''}{facts['started']}, {machine_kind(environment)}"
 
 
-def _answer(found: Sequence[Choice], names: Sequence[str]) -> str:
+def _answer(found: Sequence[Choice], names: Sequence[str], levels: str) -> str:
     picks_table = choice_table(found)
     # Backends without a difference have a line each; a column of notes without a note is left out.
     rows = [[*row[:3], *(cell.replace("; ", "<br>") for cell in row[3:])] for row in picks_table.rows]
@@ -103,6 +111,7 @@ def _answer(found: Sequence[Choice], names: Sequence[str]) -> str:
     return (
         f'<div class="answer cards">{to_html(table, names, "answer")}</div>\n{to_html(_READING, names)}'
         f"<h3>What a durability level means</h3>\n{to_html(MEANING, names, 'levels')}"
+        f"{to_html(levels, names)}"
     )
 
 

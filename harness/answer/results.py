@@ -17,6 +17,7 @@ from harness.experiments.throughput.report import reference
 from harness.report import text
 from harness.report.coverage import COVERAGE_KINDS, sentence_of, summary_of
 from harness.report.coverage_page import coverage_page, coverage_sentences
+from harness.report.decision import INDIFFERENCE
 from harness.report.environment import MACHINE_FILE, origin
 from harness.report.figures import REPEATS_MIN, Figure, Figures, with_interval
 from harness.report.page import BROWSER_PAGE, Page, TextTable, anchor, images
@@ -167,8 +168,30 @@ def first_page(
             choice_table(picks).markdown(),
             f"{HOW_PICKED} What the levels mean:\n",
             MEANING,
+            *(f"{sentence}\n" for sentence in [level_sentence(figures, environment)] if sentence),
             *(part for title, parts in filled.items() for part in (f"## {title}\n", *parts)),
         ]
+    )
+
+
+def level_sentence(figures: Figures, environment: Mapping[str, Any]) -> str:
+    """Return what one fsync takes, and for which backends DISK is as fast as CHANGELOG; "" without such a figure."""
+    sync_s = environment.get("fsync_s")
+    if sync_s is None:
+        return ""
+    rates = {}
+    for level in ("CHANGELOG", "DISK"):
+        at = reference(figures["throughput"], level)
+        of_level = [figure for figure in figures["throughput"] if at is not None and at.holds(figure)]
+        rates[level] = {figure["backend"]: figure["records_per_s"] for figure in of_level}
+    low, high = rates["CHANGELOG"], rates["DISK"]
+    alike = [name for name in sorted(low.keys() & high.keys()) if high[name] > (1 - INDIFFERENCE) * low[name]]
+    cost = f"One fsync takes {text.duration(sync_s)} on the disk of this run (median)."
+    if not alike:
+        return cost
+    return (
+        f"{cost} The levels CHANGELOG and DISK cannot be told apart by speed here for {', '.join(alike)}: DISK is less "
+        "than 10 % slower."
     )
 
 

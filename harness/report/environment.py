@@ -13,6 +13,8 @@ import tempfile
 from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from statistics import median
+from time import perf_counter
 from typing import Any
 
 import psutil
@@ -38,6 +40,8 @@ PACKAGES = (
     "psutil",
 )
 
+_SYNCS, _PAGE_BYTES = 25, 4_096
+
 
 def environment(work: Path) -> dict[str, Any]:
     """Return the machine, the software and every backend's default options. ``work`` is the folder of the stores."""
@@ -45,6 +49,7 @@ def environment(work: Path) -> dict[str, Any]:
         "cpu": {"model": _cpu_model(), "cores": _cores(), "architecture": platform.machine()},
         "memory_bytes": psutil.virtual_memory().total,
         "disk": _disk(work),
+        "fsync_s": sync_seconds(work),
         "kernel": f"{platform.system()} {platform.release()}",
         "python": f"{platform.python_implementation()} {platform.python_version()}",
         "java": _java(),
@@ -90,6 +95,19 @@ def _disk(work: Path) -> dict[str, str]:
     mount = max(enumerate(mounts), key=lambda each: (len(Path(each[1].mountpoint).parts), each[0]))[1]
     options = ",".join(option for option in mount.opts.split(",") if "/" not in option and "=" not in option)
     return {"file_system": mount.fstype, "kind": _disk_kind(mount.device), "mount_options": options}
+
+
+def sync_seconds(folder: Path) -> float:
+    """Return the median time of an fsync of a file in ``folder`` to which a page was appended."""
+    seconds = []
+    with tempfile.TemporaryFile(dir=folder) as file:
+        for _ in range(_SYNCS):
+            file.write(bytes(_PAGE_BYTES))
+            file.flush()
+            began = perf_counter()
+            os.fsync(file.fileno())
+            seconds.append(perf_counter() - began)
+    return median(seconds)
 
 
 def _disk_kind(device: str) -> str:
@@ -201,6 +219,7 @@ def machine_page(facts: Mapping[str, Any], environment: Mapping[str, Any]) -> st
             ("processor", f"{cpu['model']}, {cpu['cores']} cores, {cpu['architecture']}"),
             ("memory", text.size(environment["memory_bytes"])),
             ("disk", f"{disk['kind']}, {disk['file_system']} ({disk['mount_options']})"),
+            ("one fsync after a page was appended, median", text.duration(environment.get("fsync_s"))),
             ("kernel", environment["kernel"]),
             ("Python, Java", f"{environment['python']}, {environment['java']}"),
             ("engines", libraries),
