@@ -227,8 +227,9 @@ if grep -q 'Retrying (Retry(total=0' $(1); then \
 endef
 
 # What "make test" does not need has an environment of its own, with the requirements of the extra of this name. Where those
-# are installed already, pip asks for nothing, and no network is needed.
-.venv-%/.complete: pyproject.toml constraints.txt | $(STAMP)
+# are installed already, pip asks for nothing, and no network is needed. Where .venv is made anew, the interpreter of this
+# environment may have gone, too.
+.venv-%/.complete: $(STAMP)
 	@folder=.venv-$*; log=$$folder/install.log; export PIP_DISABLE_PIP_VERSION_CHECK=1; \
 	 $$folder/bin/python -c '' 2>/dev/null || { echo "Setting up $$folder, once."; $(VENV_PYTHON) -m venv --clear $$folder; }; \
 	 $(VENV_PYTHON) -c 'import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]["$*"], sep="\n")' > $$folder/requirements.txt; \

@@ -299,6 +299,11 @@ def test_an_environment_of_tools_is_made_once_and_completed_in_place_after_a_cha
     subprocess.run(lint, cwd=clone.folder, check=True, env=CLEAN, stdout=subprocess.DEVNULL)
     assert [step.split()[0] for step in clone.steps][-3:] == ["tools", "pip", "pip"]
     assert (clone.folder / ".venv-lint/requirements.txt").read_text().startswith("ruff")
+    # A new .venv may be of another Python than the one that has gone.
+    (clone.folder / ".venv-lint/bin/python").unlink()
+    os.utime(clone.folder / ".venv/.complete", (later := time.time() + 60, later))
+    subprocess.run(lint, cwd=clone.folder, check=True, env=CLEAN, stdout=subprocess.DEVNULL)
+    assert [step.split()[0] for step in clone.steps][-3:] == ["pip", "tools", "pip"]
 
 
 @pytest.mark.long
