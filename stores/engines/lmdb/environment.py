@@ -176,6 +176,11 @@ def _opening_error(error: Exception, path: Path) -> StoreError:
             f"{path} is open in this process, or was when it was forked: read by read_only() of the store that is "
             "open, or in a process that is started with multiprocessing's 'spawn'"
         )
+    if os.strerror(errno.EAGAIN) in str(error):
+        return StoreUnavailableError(
+            f"LMDB can't open {path}: {error}. It knows processes by their PID: another one with the PID of this one may "
+            "have it open in another container. Let them share a PID namespace (shareProcessNamespace in Kubernetes)"
+        )
     advice = descriptors_lacking(str(error)) or "Correct the cause and open the store again"
     return StoreUnavailableError(f"LMDB can't open {path}: {error}. {advice}")
 
