@@ -1,7 +1,8 @@
 """A moment of a standby copy that queries read: its stores after whole commits, with their position and their lag.
 
 A copy is written in steps, which may end within a commit of the task. So a moment is taken after a step that has
-reached the ends of the changelogs, and it is shown until the next such step, whatever is written meanwhile.
+reached the ends of the changelogs, and it is shown until the next such step, whatever is written meanwhile. Each store
+is read to its end in turn, so a later one may have a commit more.
 """
 
 from __future__ import annotations

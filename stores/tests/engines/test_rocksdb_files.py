@@ -13,12 +13,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from random import Random
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from rocksdict import AccessType, Options, Rdict
 
 from stores import Durability, IsolationLevel, TopicPartition, open_store
 from stores.engines.rocksdb import engine
+from stores.engines.rocksdb.reader import DatabaseReader, Mirror
 from stores.engines.rocksdb.scan import RocksDBScan, RocksDBSnapshot
 from stores.ordered import ScanRange
 from stores.strategies.indexed_batch import AFTER_WRITE, BEFORE_WRITE
@@ -214,3 +216,13 @@ def test_scans_of_many_ranges_share_the_iterators_of_one_snapshot(path: Path, mo
         for scan in found:
             scan.close()
     assert len(made) < 10
+
+
+def test_a_reader_looks_again_if_a_wal_is_removed_while_it_looks(tmp_path: Path) -> None:
+    """The WAL's commits may be in no table yet when the manifest is read, and in no WAL when the WALs are."""
+    wal = tmp_path / "000004.log"
+    wal.touch()
+    database = Mock()
+    database.try_catch_up_with_primary.side_effect = lambda: wal.unlink(missing_ok=True)
+    DatabaseReader(database, False, tmp_path / "MANIFEST-000005", Mirror()).catch_up()
+    assert database.try_catch_up_with_primary.call_count == 2

@@ -6,17 +6,19 @@ Source: KIP-535, "Allow state stores to serve stale reads during rebalance".
 from __future__ import annotations
 
 import signal
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn, cast
+from unittest.mock import create_autospec
 
 import pytest
 
 from stores.changelog import MemoryChangelog, Record
+from stores.changelog.interface import GroupMember, Peer
 from stores.changelog.partitioners import PARTITIONERS
 from stores.config import StoreConfig
-from stores.errors import StoreClosedError, StoreUnavailableError
+from stores.errors import ChangelogTimeoutError, StoreClosedError, StoreUnavailableError
 from stores.interface import TopicPartition
 from stores.records import INT64, STR, RecordKind, Session, TimestampedKeyValue, Window, Windowed
 from stores.registry import backends
@@ -31,7 +33,7 @@ from stores.tests.worker.queries.test_queried_workers import worker as queried_w
 from stores.tests.worker.worker_process import IDLE, WorkerProcess
 from stores.worker import standbys
 from stores.worker.copy_moment import CopyMoment
-from stores.worker.standbys import StandbyCopy
+from stores.worker.standbys import StandbyCopy, Standbys
 
 STALE = {"stale": "true", "max_lag": 0}
 FOLLOWING = r"2 tasks, [\d,]+ records/s, lag 0; 2 standby copies, lag 0$"
@@ -122,6 +124,8 @@ def test_a_copy_answers_within_the_lag_and_the_position_that_the_query_allows(co
     assert answered(ask(bound=f"lines-{THERE}:7")) == (200, "standby", 1)
     reply = ask(bound=f"lines-{THERE}:8")
     assert (reply.status, reply.body["behind"]) == (409, {f"lines-{THERE}": 1})
+    # That of the store itself, and the committed one.
+    assert reply.body["position"] == {f"lines-{HERE}": 0, f"lines-{THERE}": 7}
     # At either level: a copy has committed data only.
     assert answered(ask(bound=f"lines-{THERE}:7", isolation_level="read_uncommitted")) == (200, "standby", 1)
     # A store that is not in the copy, such as one in memory, is at the worker of the task.
@@ -216,28 +220,114 @@ def test_a_copy_shows_commits_whole_at_each_step(tmp_path: Path, backend: str, m
         held.close()
 
 
-def test_a_copy_that_could_not_be_read_once_answers_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(standbys, "RETRY_S", 0.0)
-    log = MemoryChangelog()
-    log.create_topic("lines", 1)
+class FollowedTask:
+    """A task whose records with a value write it, and its copy, which is looked at after each step."""
 
-    def made(task_id: TaskId) -> StreamTask:
-        stores, inputs = {"bytes": StoreConfig("lmdb")}, [TopicPartition("lines", 0)]
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.log = folder, MemoryChangelog()
+        self.log.create_topic("lines", 1)
+        self.task = self.made("task")
+        self.task.open()
+        self.copy = StandbyCopy(TaskId(0, 0), lambda task_id, on_restore: self.made("copy"), queried=True)
+
+    def made(self, name: str) -> StreamTask:
         return StreamTask(
-            "app", task_id, state_dir=tmp_path, changelog=log, stores=stores, process=rewrite, inputs=inputs
+            "app",
+            TaskId(0, 0),
+            state_dir=self.folder / name,
+            changelog=self.log,
+            stores={"values": StoreConfig("lmdb"), "passing": StoreConfig("memory")},
+            process=lambda record, context: context.store("values").put(b"k", record.value) if record.value else None,
+            inputs=[TopicPartition("lines", 0)],
         )
 
+    def commit(self, value: bytes) -> None:
+        """Let the task process one more record, and commit."""
+        with self.log.producer() as producer:
+            producer.send(TopicPartition("lines", 0), None, value)
+            producer.flush()
+        self.task.run(commit=True)
+
+    def step(self) -> tuple[bytes | None, int | None, int | None] | None:
+        """Make a step of the copy; return the value that it shows, its position and its lag."""
+        self.copy.step()
+        if (moment := self.copy.moment()) is None:
+            return None
+        with moment:
+            assert set(moment.snapshots) == {"values"}, "a copy has no stores in memory"
+            position = moment.position.get(TopicPartition("lines", 0))
+            return moment.snapshots["values"].get(b"k"), position, moment.lag
+
+
+@pytest.fixture
+def followed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FollowedTask]:
+    for pause in ("RETRY_S", "FOLLOW_S", "POSITION_S"):
+        monkeypatch.setattr(standbys, pause, 0.0)
+    followed = FollowedTask(tmp_path)
+    yield followed
+    followed.copy.close()
+    followed.task.close()
+
+
+def test_a_copy_says_the_position_and_the_lag_of_its_last_step(
+    followed: FollowedTask, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    followed.commit(b"1")
+    assert followed.step() == (b"1", 0, 0)
+    first = cast(CopyMoment, followed.copy.moment())
+    first.close()
+    followed.commit(b"")
+    assert followed.step() == (b"1", 1, 0)
+    follow = StandbyTask.follow
+
+    def failing(task: StandbyTask, max_records: int) -> NoReturn:
+        raise ChangelogTimeoutError("no answer")
+
+    def overtaken(task: StandbyTask, max_records: int) -> int:
+        lag = follow(task, max_records)
+        followed.commit(b"2")
+        return lag
+
+    with monkeypatch.context() as patched:
+        patched.setattr(StandbyTask, "follow", failing)
+        assert followed.step() == (b"1", 1, None)
+        patched.setattr(StandbyTask, "follow", overtaken)
+        assert followed.step() == (b"1", 1, 0)
+    assert followed.step() == (b"2", 2, 0)
+    assert first.shared() is None
+
+
+def test_a_copy_that_could_not_be_read_once_answers_later(
+    followed: FollowedTask, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def failing(task: StandbyTask) -> NoReturn:
         raise StoreUnavailableError("too few descriptors")
 
-    with made(TaskId(0, 0)):  # This makes the changelog.
-        pass
-    copy = StandbyCopy(TaskId(0, 0), lambda task_id, on_restore: made(task_id), queried=True)
+    followed.commit(b"1")
     with monkeypatch.context() as patched:
         patched.setattr(StandbyTask, "snapshots", failing)
-        copy.step()
-        assert copy.moment() is None
-    copy.step()
-    with cast(CopyMoment, copy.moment()) as moment:
-        assert moment.snapshots["bytes"].get(b"a") is None
-    copy.close()
+        assert followed.step() is None
+    assert followed.step() == (b"1", 0, 0)
+
+
+def test_a_copy_whose_store_was_closed_is_read_anew(copied: Stage) -> None:
+    moment = cast(CopyMoment, copied.moment)
+    assert moment.is_open
+    copied.task.close()
+    assert not moment.is_open
+    copied.task.open()
+
+
+def test_workers_with_copies_are_named_if_they_answer_queries_and_are_others() -> None:
+    partition = TopicPartition("lines", 0)
+    members = [
+        Peer("owner", "a", frozenset({partition}), False, "127.0.0.1:1"),
+        Peer("silent", "b", frozenset(), False),
+        Peer("self", "c", frozenset(), True, "127.0.0.1:3"),
+        Peer("other", "d", frozenset(), False, "127.0.0.1:4"),
+    ]
+    member = create_autospec(GroupMember, instance=True)
+    member.peers.return_value = members
+    copies = Standbys(3, lambda task_id, on_restore: None, lambda partitions: ())  # type: ignore[arg-type,return-value]
+    copies._look(member)
+    assert copies.addresses(partition) == ["127.0.0.1:4"]
