@@ -178,8 +178,8 @@ def _opening_error(error: Exception, path: Path) -> StoreError:
         )
     if os.strerror(errno.EAGAIN) in str(error):
         return StoreUnavailableError(
-            f"LMDB can't open {path}: {error}. It knows processes by their PID: another one with the PID of this one may "
-            "have it open in another container. Let them share a PID namespace (shareProcessNamespace in Kubernetes)"
+            f"LMDB can't open {path}: {error}. It knows processes by their PID: another one with this PID may have "
+            "it open in another container. Let them share a PID namespace (shareProcessNamespace in Kubernetes)"
         )
     advice = descriptors_lacking(str(error)) or "Correct the cause and open the store again"
     return StoreUnavailableError(f"LMDB can't open {path}: {error}. {advice}")
