@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml  # type: ignore[import-untyped]  # The extra "test" has it through moto[s3].
+import yaml  # type: ignore[import-untyped]
 
 import stores
 from stores.changelog import SqliteChangelog
