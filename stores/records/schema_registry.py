@@ -150,7 +150,8 @@ class RegistrySerde(Generic[T]):
 
     def converted(self, write: Callable[[U], Any], read: Callable[[Any], U]) -> RegistrySerde[U]:
         """Return a serde for values of another type: ``write`` returns what this serde writes, ``read`` takes it."""
-        return RegistrySerde(self._registry, self._form, partial(_converted, self._make, write, read))
+        make = partial(_converted, self._make, write, read)
+        return RegistrySerde(self._registry, self._form, make, self._topic, self._part)
 
     def serialize(self, value: T, /) -> bytes:
         with self._registry.asked(self._subject):

@@ -232,9 +232,21 @@ def test_a_serde_without_a_topic_asks_for_one(loopback: LoopbackRegistry) -> Non
     serde = avro(client(loopback.url), json.dumps(AVRO))
     with KeyValue(key=STR, value=serde).over(open_store("memory", "a")) as store, pytest.raises(ConfigError):
         store.put("a", {"cents": 5})
-    with KeyValue(key=STR, value=serde.of_topic("orders", "value")).over(open_store("memory", "b")) as store:
-        store.put("a", {"cents": 5})
-        assert store.get("a") == {"cents": 5}
+    of_orders = serde.of_topic("orders", "value")
+    in_cents = of_orders.converted(lambda cents: {"cents": cents}, lambda order: order["cents"])
+    for each, value in ((of_orders, {"cents": 5}), (in_cents, 5)):
+        with KeyValue(key=STR, value=each).over(open_store("memory", "b")) as store:
+            store.put("a", value)
+            assert store.get("a") == value
+    assert list(loopback.subjects) == ["orders-value"]
+
+
+def test_keys_and_values_of_a_topic_have_a_subject_each(loopback: LoopbackRegistry) -> None:
+    serde = avro(client(loopback.url), json.dumps(AVRO))
+    topic = Topic("orders", key=serde, value=serde)
+    record = Record(0, *topic.encoded({"cents": 1}, {"cents": 2}))
+    assert sorted(loopback.subjects) == ["orders-key", "orders-value"]
+    assert topic.decoded(record)[1:3] == ({"cents": 1}, {"cents": 2})
 
 
 @pytest.mark.parametrize(

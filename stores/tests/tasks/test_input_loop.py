@@ -175,8 +175,10 @@ def test_after_a_rollback_the_records_since_the_commit_come_again_in_the_same_or
             commit_interval_ms=NO_INTERVAL,
         )
         with task:
-            with pytest.raises(Crash):
+            with pytest.raises(Crash) as error:
                 task.run()
+            assert error.value.__traceback__ is not None
+            assert not log.open_reads
             task.run()
         committed = failing // 3 * 3
         assert seen == BY_TIME[: failing + 1] + BY_TIME[committed:]
@@ -207,13 +209,14 @@ def test_many_inputs_are_read_at_most_twice_in_all(tmp_path: Path, monkeypatch: 
         assert len(log.taken) <= 2 * 100
 
 
-def test_inputs_with_equal_times_take_turns(tmp_path: Path) -> None:
+@pytest.mark.parametrize("times_ms", [(-1, -1), (7, 7), (7, -1)])
+def test_inputs_with_equal_or_unknown_times_take_turns(tmp_path: Path, times_ms: tuple[int, int]) -> None:
     seen: list[TopicPartition] = []
     with MemoryChangelog() as log:
-        for partition in (INPUT, OTHER):
+        for partition, time_ms in zip((INPUT, OTHER), times_ms, strict=True):
             log.create_topic(partition.topic)
             with log.producer() as producer:
-                producer.send_all(partition, [(b"key", b"value", -1)] * 4)
+                producer.send_all(partition, [(b"key", b"value", time_ms)] * 4)
                 producer.flush()
         task = stream_task(
             state_dir=tmp_path,

@@ -265,6 +265,7 @@ def test_unreadable_records_and_those_whose_function_fails_have_a_choice_each(
         assert (letter.key, letter.value, letter.timestamp_ms, letter.headers[0]) == (b"ann", value, 7, headers[0])
     exceptions = [dict(letter.headers)["__streams.errors.exception"] for letter in (unreadable, failed)]
     assert exceptions[0] == b"stores.errors.DeserializationError"
+    assert b"offset 0 of input-0" in dict(unreadable.headers)["__streams.errors.stacktrace"]
     assert exceptions[1].endswith(b".Crash")
     assert outputs(log) == [(b"ann", INT64.serialize(2))]
 
