@@ -7,7 +7,15 @@ from typing import Any, TypeVar
 
 from stores.contract.reading import ForwardingView, close_answer
 from stores.errors import StoreClosedError, StoreError, StoreRestoringError
-from stores.interface import IsolationLevel, KeyValueSnapshot, KeyValueView, Position, PositionBound, ShownTimestamps
+from stores.interface import (
+    Closeable,
+    IsolationLevel,
+    KeyValueSnapshot,
+    KeyValueView,
+    Position,
+    PositionBound,
+    ShownTimestamps,
+)
 from stores.tasks.stores.shown_store import StoreProxy
 from stores.tasks.stores.task_store import TaskStore
 
@@ -31,9 +39,29 @@ def viewed(store: TaskStore, level: IsolationLevel | None, bound: PositionBound 
 
 def snapshot_of(store: TaskStore) -> Any:
     """Return a snapshot of the store of a standby copy, typed by its format. Raises: as ``KeyValueView.snapshot``."""
-    snapshot = store.store.read_only(IsolationLevel.READ_COMMITTED).snapshot()
-    records = store.format.records
-    return store.format.shown(snapshot if records is None else records.view(snapshot))
+    snapshot: Any = store.store.read_only(IsolationLevel.READ_COMMITTED).snapshot()
+    if store.format.records is not None:
+        snapshot = store.format.records.view(snapshot)
+    shown = store.format.shown(snapshot)
+    return snapshot if shown is snapshot else _ProxiedSnapshot(snapshot, shown)
+
+
+class _ProxiedSnapshot(Closeable):
+    """A snapshot as the proxy of an online upgrade shows it. The proxy may have nothing but reads."""
+
+    def __init__(self, snapshot: Any, shown: Any) -> None:
+        self._snapshot, self._shown = snapshot, shown
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._shown, name)
+
+    def position(self) -> Position:
+        """Return the position of the snapshot."""
+        position: Position = self._snapshot.position()
+        return position
+
+    def close(self) -> None:
+        self._snapshot.close()
 
 
 def _viewed(store: TaskStore, level: IsolationLevel | None, bound: PositionBound | None) -> Any:

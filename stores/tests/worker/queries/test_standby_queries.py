@@ -22,7 +22,7 @@ from stores.errors import ChangelogTimeoutError, StoreClosedError, StoreUnavaila
 from stores.interface import TopicPartition
 from stores.records import INT64, STR, RecordKind, Session, TimestampedKeyValue, Window, Windowed
 from stores.registry import backends
-from stores.tasks import StreamTask, TaskContext, TaskId
+from stores.tasks import StreamTask, TaskContext, TaskId, Upgrade, UpgradeMode
 from stores.tasks.task_resources import StandbyTask
 from stores.tests.worker.places import Place
 from stores.tests.worker.queried_app import PARTITIONS
@@ -223,8 +223,8 @@ def test_a_copy_shows_commits_whole_at_each_step(tmp_path: Path, backend: str, m
 class FollowedTask:
     """A task whose records with a value write it, and its copy, which is looked at after each step."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder, self.log = folder, MemoryChangelog()
+    def __init__(self, folder: Path, upgrade: Upgrade | None = None) -> None:
+        self.folder, self.log, self.upgrade = folder, MemoryChangelog(), upgrade
         self.log.create_topic("lines", 1)
         self.task = self.made("task")
         self.task.open()
@@ -236,7 +236,12 @@ class FollowedTask:
             TaskId(0, 0),
             state_dir=self.folder / name,
             changelog=self.log,
-            stores={"values": StoreConfig("lmdb"), "passing": StoreConfig("memory")},
+            stores={
+                "values": StoreConfig(
+                    "lmdb", upgrade=self.upgrade, upgrade_mode=UpgradeMode.IN_PLACE if self.upgrade else None
+                ),
+                "passing": StoreConfig("memory"),
+            },
             process=lambda record, context: context.store("values").put(b"k", record.value) if record.value else None,
             inputs=[TopicPartition("lines", 0)],
         )
@@ -308,6 +313,32 @@ def test_a_copy_that_could_not_be_read_once_answers_later(
         patched.setattr(StandbyTask, "snapshots", failing)
         assert followed.step() is None
     assert followed.step() == (b"1", 0, 0)
+
+
+class InBrackets:
+    """The store in another format, for a function or a reader: it has nothing but what they call."""
+
+    def __init__(self, store: Any) -> None:
+        self.store = store
+
+    def put(self, key: bytes, value: bytes) -> None:
+        self.store.put(key, value)
+
+    def get(self, key: bytes) -> bytes:
+        return b"(%b)" % self.store.get(key)
+
+
+@pytest.mark.usefixtures("followed")
+def test_a_copy_is_shown_by_the_proxy_of_an_online_upgrade(tmp_path: Path) -> None:
+    upgrade = Upgrade(
+        1, lambda record, version: [(cast(bytes, record.key), record.value)], online=True, proxy=InBrackets
+    )
+    proxied = FollowedTask(tmp_path / "proxied", upgrade)
+    for number in range(2):
+        proxied.commit(b"1")
+        assert proxied.step() == (b"(1)", number, 0)
+    proxied.copy.close()
+    proxied.task.close()
 
 
 def test_a_copy_whose_store_was_closed_is_read_anew(copied: Stage) -> None:
