@@ -92,6 +92,8 @@ class SqliteEngine(TransactionalEngine):
         self._codec = codec
         self._access = READ_ONLY
         self._inode = 0
+        self._state: tuple[int, int] | None = None
+        """The state of a file that is read alone: each process that has written to the store changes it in the end."""
         self._owner = get_ident()
         # Held during reads on the writing connection, and while it is closed: closing a connection during a call of
         # another thread crashes the process.
@@ -133,10 +135,11 @@ class SqliteEngine(TransactionalEngine):
                 raise damaged(f"{file} is missing") from error
             # Without a WAL the file is all there is. Then SQLite need not make one, for which it would need the folder.
             # A process that writes has one.
-            log = _log_of(file)
+            state, log = _state_of(file), _log_of(file)
             access = READ_ONLY if _size(log) or (live and log.exists()) else UNCHANGING
             with _connected(file, access) as reader:
                 engine, _ = cls._over(file, reader, Durability.CHANGELOG, scans_checked=True, access=access)
+            engine._state = state if access == UNCHANGING else None
         return engine
 
     @classmethod
@@ -161,9 +164,10 @@ class SqliteEngine(TransactionalEngine):
 
     def is_current(self) -> bool:
         with suppress(FileNotFoundError):
-            return self._file.stat().st_ino == self._inode and not (
-                self.reads_unguarded and _log_of(self._file).exists()
-            )
+            # The log first: it is removed after the file has all of it.
+            if self.reads_unguarded and (_log_of(self._file).exists() or _state_of(self._file) != self._state):
+                return False
+            return self._file.stat().st_ino == self._inode
         return False
 
     def copy_to(self, folder: Path) -> None:
@@ -404,6 +408,12 @@ def _size(file: Path) -> int:
         return 0
     except OSError as error:
         raise StoreUnavailableError(f"{file} can't be examined: {error.strerror}. Make it readable") from error
+
+
+def _state_of(file: Path) -> tuple[int, int]:
+    """Return the time of the last change and the size. Raises: OSError."""
+    status = file.stat()
+    return status.st_mtime_ns, status.st_size
 
 
 def _log_of(file: Path) -> Path:
