@@ -225,6 +225,14 @@ def test_nothing_is_left_behind_and_no_thread_is_started(tmp_path: Path, monkeyp
     driver.close()
 
 
+def test_the_folder_of_a_workers_properties_is_not_touched(tmp_path: Path) -> None:
+    properties = {"state.dir": str(tmp_path), "application.id": "other", "store.backend": "rocksdb"}
+    with AppDriver(APP, properties) as driver:
+        driver.pipe("lines", None, b"to")
+        assert list(tmp_path.iterdir()) == []
+        assert {task.application_id for task in driver.tasks.values()} == {"word-count"}
+
+
 def test_the_tasks_are_those_of_a_worker() -> None:
     with AppDriver(APP) as driver:
         assert {task_id: type(task) for task_id, task in driver.tasks.items()} == {
