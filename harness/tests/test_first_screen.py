@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,9 +15,11 @@ from harness.answer.first_screen import compared, picker_data, picture, proven, 
 from harness.answer.frontier import HEAD, frontier_svg, landscapes
 from harness.answer.history import HistoryEntry, Line
 from harness.answer.lost_cells import loss_table, lost_cells
-from harness.answer.results import all_figures, all_pages
+from harness.answer.results import all_figures, all_pages, first_page, level_sentence
 from harness.answer.updates import updates
 from harness.experiments.needs import MEASURES
+from harness.experiments.throughput.report import reference
+from harness.report.environment import sync_seconds
 from harness.report.page import Page, PageFinding
 from harness.tests.made_up_rows import ENVIRONMENT, FACTS, LEVELS, SPEEDS, Rows, made_up_rows
 from stores.registry import backends
@@ -228,3 +231,40 @@ def test_the_page_of_a_run_that_leaves_nothing_out_is_below_400_kb() -> None:
     assert page.count('class="scape"') == 3
     assert len(page.encode()) < 400_000
     assert {measure.name for measure in MEASURES} >= {"records_per_s", "ready_s"}
+
+
+def test_a_disk_whose_syncs_cost_nothing_is_named_with_the_levels_that_it_makes_alike() -> None:
+    figures = all_figures(made_up_rows())
+    at = reference(figures["throughput"], "CHANGELOG")
+    assert at is not None
+    low = [figure for figure in figures["throughput"] if at.holds(figure)]
+    factors = {figure["backend"]: 0.95 if figure["backend"].startswith("lmdb") else 0.5 for figure in low}
+    high = [
+        {**figure, "durability": "DISK", "records_per_s": figure["records_per_s"] * factors[figure["backend"]]}
+        for figure in low
+    ]
+    sentence = level_sentence({**figures, "throughput": [*low, *high]}, {"fsync_s": 0.000084})
+    assert "84 us" in sentence
+    named = {figure["backend"] for figure in low if figure["backend"] in sentence}
+    assert named == {figure["backend"] for figure in low if figure["backend"].startswith("lmdb")} != set()
+    assert level_sentence({**figures, "throughput": low}, {"fsync_s": 0.01}).count("levels") == 0
+    assert level_sentence(figures, {}) == ""
+
+
+def test_an_fsync_is_measured_in_the_folder_of_the_stores_and_leaves_nothing(tmp_path: Path) -> None:
+    assert 0 < sync_seconds(tmp_path) < 60
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_both_first_pages_begin_with_the_answer_and_the_default() -> None:
+    rows = made_up_rows()
+    figures = all_figures(rows)
+    picks = choices(figures, ENVIRONMENT["backends"])
+    _, take, default, *_ = first_page(figures, [], FACTS, ENVIRONMENT, []).split("\n\n")
+    assert take == to_take(picks)
+    good = sum("rocksdb-indexed-batch" in (pick.backend, *pick.ties) for pick in picks)
+    assert 0 < good < sum(pick.decided for pick in picks)
+    assert default.startswith("**If you do not care:** rocksdb-indexed-batch")
+    assert f" {good} of {sum(pick.decided for pick in picks)} " in default
+    page = browser_page(figures, [], FACTS, ENVIRONMENT, [])
+    assert page.index("Take:") < page.index("If you do not care:") < page.index("Compared:")

@@ -13,14 +13,12 @@ import pytest
 from harness.answer import write
 from harness.answer.browser_page import browser_page
 from harness.answer.choice import busy_notice, choices
-from harness.answer.first_screen import to_take
-from harness.answer.results import all_figures, all_pages, first_page, level_sentence, proven, summary_table, unproven
+from harness.answer.results import all_figures, all_pages, first_page, proven, summary_table, unproven
 from harness.answer.write import TABLE_BEGIN, TABLE_END, publish, with_table, write_report
 from harness.experiments.crash.report import crash_tables, crash_trials
 from harness.experiments.microbench.experiment import BENCHMARKS, ycsb_tables
 from harness.experiments.opening.report import OPENED, largest_state
-from harness.experiments.throughput.report import THROUGHPUT, reference
-from harness.report.environment import sync_seconds
+from harness.experiments.throughput.report import THROUGHPUT
 from harness.report.figures import Figure
 from harness.report.page import HOW, anchor
 from harness.report.ratios import ratio_sentence, ratio_table, undecided_sentence
@@ -184,29 +182,6 @@ def answers(rows: Rows) -> dict[str, str]:
 RATE = "Most records per second, commits kept by the changelog alone CHANGELOG"
 
 
-def test_a_disk_whose_syncs_cost_nothing_is_named_with_the_levels_that_it_makes_alike() -> None:
-    figures = all_figures(made_up_rows())
-    at = reference(figures["throughput"], "CHANGELOG")
-    assert at is not None
-    low = [figure for figure in figures["throughput"] if at.holds(figure)]
-    factors = {figure["backend"]: 0.95 if figure["backend"].startswith("lmdb") else 0.5 for figure in low}
-    high = [
-        {**figure, "durability": "DISK", "records_per_s": figure["records_per_s"] * factors[figure["backend"]]}
-        for figure in low
-    ]
-    sentence = level_sentence({**figures, "throughput": [*low, *high]}, {"fsync_s": 0.000084})
-    assert "84 us" in sentence
-    named = {figure["backend"] for figure in low if figure["backend"] in sentence}
-    assert named == {figure["backend"] for figure in low if figure["backend"].startswith("lmdb")} != set()
-    assert level_sentence({**figures, "throughput": low}, {"fsync_s": 0.01}).count("levels") == 0
-    assert level_sentence(figures, {}) == ""
-
-
-def test_an_fsync_is_measured_in_the_folder_of_the_stores_and_leaves_nothing(tmp_path: Path) -> None:
-    assert 0 < sync_seconds(tmp_path) < 60
-    assert list(tmp_path.iterdir()) == []
-
-
 def scaled(rows: Rows, backend: str, *factors: float) -> Rows:
     """Multiply the records per second of a backend by a factor for each round, the last one for all that follow."""
     for row in rows["throughput"]:
@@ -226,20 +201,6 @@ def test_what_a_run_left_out_is_one_line_with_the_rest_folded_below_it() -> None
     before, _, folded = page.partition("<details>\n<summary>Left out of this run")
     assert not any(sentence in before for sentence in absent)
     assert all(f"* {sentence}\n" in folded.partition("</details>")[0] for sentence in absent)
-
-
-def test_both_first_pages_begin_with_the_answer_and_the_default() -> None:
-    rows = made_up_rows()
-    figures = all_figures(rows)
-    picks = choices(figures, ENVIRONMENT["backends"])
-    _, take, default, *_ = first_page(figures, [], FACTS, ENVIRONMENT, []).split("\n\n")
-    assert take == to_take(picks)
-    good = sum("rocksdb-indexed-batch" in (pick.backend, *pick.ties) for pick in picks)
-    assert 0 < good < sum(pick.decided for pick in picks)
-    assert default.startswith("**If you do not care:** rocksdb-indexed-batch")
-    assert f" {good} of {sum(pick.decided for pick in picks)} " in default
-    page = browser_page(figures, [], FACTS, ENVIRONMENT, [])
-    assert page.index("Take:") < page.index("If you do not care:") < page.index("Compared:")
 
 
 def test_a_backend_within_a_tenth_of_the_pick_is_named_beside_it() -> None:
