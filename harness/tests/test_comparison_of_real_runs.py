@@ -37,6 +37,8 @@ Make = Callable[[Configuration], dict[str, Any]]
 @pytest.fixture(autouse=True)
 def _clock_of_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(measurement, "perf_counter_ns", lambda: time.process_time_ns() + round(SLEPT_S[0] * 1e9))
+    # CPU time has no waits for a processor.
+    monkeypatch.setattr(measurement, "waited_ns", lambda: 0)
 
 
 def row_of(configuration: Configuration) -> dict[str, Any]:
