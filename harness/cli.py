@@ -152,7 +152,6 @@ def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
     for name, which in (("a", "the run before"), ("b", "the run after")):
         compare.add_argument(name, type=Path, metavar=name.upper(), help=f"{which}: a folder, or its name in runs/")
     compare.add_argument("--fail", type=_share, metavar="PERCENT", help="status 1 if B is worse by more, such as 5%%")
-    compare.add_argument("--busy", action="store_true", help="compare what was measured on a busy machine as well")
     compare.add_argument("--runs", type=Path, default=RUNS, metavar="FOLDER", help="where rows are kept")
     compare.set_defaults(run=_compare)
 
@@ -304,7 +303,7 @@ def _history(given: argparse.Namespace) -> int:
 def _compare(given: argparse.Namespace) -> int:
     from harness.answer.comparison import compare
 
-    return compare(given.a, given.b, given.runs, fail=given.fail, busy=given.busy)
+    return compare(given.a, given.b, given.runs, fail=given.fail)
 
 
 def _named_scenario(given: argparse.Namespace) -> int:

@@ -33,6 +33,10 @@ from stores.errors import ConfigError
 
 _MACHINE = ("cpu", "memory_bytes", "disk")
 """The parts of an environment that make a machine; software may differ, because it may be what is compared."""
+_NOTHING = (
+    "the runs have no cell in common: compare two runs of one profile, such as those of "
+    "`make bench ARGS='--only throughput'`"
+)
 Cell = tuple[Any, ...]
 
 
@@ -78,10 +82,10 @@ class Compared:
         return "better" if self.ratio.median > 1 else "**worse**"
 
 
-def compare(a: Path, b: Path, runs: Path, *, fail: float | None = None, busy: bool = False) -> int:
+def compare(a: Path, b: Path, runs: Path, *, fail: float | None = None) -> int:
     """Print how run ``b`` differs from run ``a``. Return 1 if a figure is worse by more than ``fail``, a share, else 0.
 
-    A run is a folder, or a name in ``runs``. Cells that were measured on a busy machine count only if ``busy`` is True.
+    A run is a folder, or a name in ``runs``. Figures that were measured on a busy machine count, and are named.
 
     Raises: ConfigError for a folder that is not that of a finished run, runs of other versions of the harness or of
     different machines, and runs that have nothing in common that can be compared.
@@ -91,23 +95,24 @@ def compare(a: Path, b: Path, runs: Path, *, fail: float | None = None, busy: bo
     _check_machines(*(each["environment"] for each in facts))
     rows_a, rows_b = (_rows(folder) for folder in folders)
     figures = compared(rows_a, rows_b, seed=int(facts[1]["seed"]))
-    quiet_figures = [each for each in figures if busy or not each.busy]
-    if not quiet_figures:
-        raise ConfigError(_nothing(figures))
-    print(comparison_table(quiet_figures, folders[0].name, folders[1].name).plain())
-    differ = [each for each in quiet_figures if each.differs]
-    if drifts := [each.drift for each in quiet_figures if each.drift != 1]:
+    if not figures:
+        raise ConfigError(_NOTHING)
+    print(comparison_table(figures, folders[0].name, folders[1].name).plain())
+    differ = [each for each in figures if each.differs]
+    if drifts := [each.drift for each in figures if each.drift != 1]:
         print(f"\nThe machine of B was {median(drifts):.2f} times as fast as that of A; the intervals contain that.")
-    judged = sum(each.is_repeated for each in quiet_figures)
+    judged = sum(each.is_repeated for each in figures)
     if judged:
         print(f"\n{len(differ)} of {judged} figures differ." if differ else "\nNo difference.")
-    if judged < len(quiet_figures):
-        print(f"\nNot judged: {len(quiet_figures) - judged} figures with fewer than {REPEATS_MIN} repeats in a run.")
-    if len(quiet_figures) < len(figures):
-        print(f"Left out: {len(figures) - len(quiet_figures)} figures of a busy machine. --busy compares them as well.")
+    if judged < len(figures):
+        print(f"\nNot judged: {len(figures) - judged} figures with fewer than {REPEATS_MIN} repeats in a run.")
+    if busy := sum(each.busy for each in figures):
+        print(
+            f"\nThe machine was busy with other work during {busy} of {len(figures)} figures. Run both again, alternately."
+        )
     if fail is None:
         return 0
-    worse = [each for each in quiet_figures if each.is_worse(fail)]
+    worse = [each for each in figures if each.is_worse(fail)]
     print(f"Worse by more than {100 * fail:g} %: {len(worse)}.")
     return 1 if worse else 0
 
@@ -240,15 +245,3 @@ def _check_machines(a: Mapping[str, Any], b: Mapping[str, Any]) -> None:
     if different:
         differences = "; ".join(f"{name.removesuffix('_bytes')}: {a[name]} against {b[name]}" for name in different)
         raise ConfigError(f"the runs are of different machines, so their figures do not compare ({differences})")
-
-
-def _nothing(found: Sequence[Compared]) -> str:
-    if found:
-        return (
-            f"the machine was busy in all {len(found)} figures that both runs have: run them again on a quiet one, or "
-            "compare them with --busy (make: ARGS=--busy)"
-        )
-    return (
-        "the runs have no cell in common: compare two runs of one profile, such as those of "
-        "`make bench ARGS='--only throughput'`"
-    )

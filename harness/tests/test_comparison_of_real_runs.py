@@ -92,9 +92,9 @@ def test_a_store_that_sleeps_20_microseconds_in_put_is_found(
             return row_of(configuration)
 
     before, after = two_runs(tmp_path, row_of, sleeping)
-    assert main(["compare", before, after, "--busy", "--fail=5%"]) == 1
+    assert main(["compare", before, after, "--fail=5%"]) == 1
     assert _records_per_s(capsys.readouterr().out, "worse") == set(BACKENDS)
-    main(["compare", after, before, "--busy"])
+    main(["compare", after, before])
     assert _records_per_s(capsys.readouterr().out, "better") == set(BACKENDS)
 
 
@@ -102,7 +102,7 @@ def test_two_runs_of_the_same_store_do_not_differ(tmp_path: Path, capsys: pytest
     # Of 100 comparisons of equal runs 95 show no difference. Three others in a row are a defect.
     for _ in range(3):
         before, after = two_runs(tmp_path, row_of, row_of)
-        assert main(["compare", before, after, "--busy"]) == 0
+        assert main(["compare", before, after]) == 0
         said = capsys.readouterr().out
         if "No difference." in said:
             return
