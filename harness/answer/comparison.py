@@ -107,9 +107,7 @@ def compare(a: Path, b: Path, runs: Path, *, fail: float | None = None) -> int:
     if judged < len(figures):
         print(f"\nNot judged: {len(figures) - judged} figures with fewer than {REPEATS_MIN} repeats in a run.")
     if busy := sum(each.busy for each in figures):
-        print(
-            f"\nThe machine was busy with other work during {busy} of {len(figures)} figures. Run both again, alternately."
-        )
+        print(f"\nThe machine was busy with other work during {busy} of {len(figures)} figures.")
     if fail is None:
         return 0
     worse = [each for each in figures if each.is_worse(fail)]
