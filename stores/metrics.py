@@ -170,6 +170,7 @@ class StoreMetrics(CommitMetrics):
     restore_latency_seconds_total: float = _seconds_total("time spent writing restored records into the store")
     late_total: int = _total("records that were dropped, since they were older than the store's retention", "{record}")
     """Of a window or session store. Source: Kafka, ``dropped-records-total``."""
+    skipped_total: int = _total("records of its topic that a global store left out", "{record}")
     uncommitted_bytes: int = _current("keys and values staged in the open transaction", "By")
     uncommitted_memory_bytes: int = _current("what the open transaction takes of memory, with each entry's share", "By")
     num_open_iterators: int = _current("iterators that still pin what they show", "{iterator}")

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from contextlib import ExitStack
+from dataclasses import replace
 from tempfile import TemporaryDirectory
 from types import MappingProxyType
 from typing import Any, TypeVar, overload
@@ -27,7 +28,7 @@ from stores.records.handles import ViewHandle
 from stores.records.record_kind import RecordKind
 from stores.settings import Properties
 from stores.tasks.config import TaskConfig
-from stores.tasks.global_stores import GlobalStore, GlobalStores
+from stores.tasks.global_stores import GlobalStores
 from stores.tasks.identifier import TaskId
 from stores.tasks.on_error import DeadLetterTopic
 from stores.tasks.settings import SharedResources
@@ -247,7 +248,7 @@ class AppDriver(Closeable):
             config = TaskConfig.from_properties({**self._properties, **own}, application.topology)
             if application.global_stores:
                 described = {
-                    name: GlobalStore(each.topic, configured(each.store, config.store))
+                    name: replace(each, store=configured(each.store, config.store))
                     for name, each in application.global_stores.items()
                 }
                 self._global = opened.enter_context(GlobalStores(config.state_dir, self._log, described))

@@ -9,7 +9,8 @@ from stores.tasks.directory.placement import stored_offsets
 from stores.tasks.directory.relocation import Relocation, change_layout, relocate
 from stores.tasks.directory.state_directory import StateDirectory, most_caught_up_first, offset_sum
 from stores.tasks.directory.store_places import DirectoryLayout
-from stores.tasks.global_stores import GlobalStore, GlobalStores
+from stores.tasks.global_copy import GlobalStore
+from stores.tasks.global_stores import GlobalStores
 from stores.tasks.identifier import StorePartition, TaskId
 from stores.tasks.memory_budget import BudgetShare, MemoryBudget
 from stores.tasks.on_error import DeadLetterTopic, OnError

@@ -12,7 +12,8 @@ from stores.declarations import Stores, StoreSetting, declared
 from stores.errors import ConfigError
 from stores.interface import TopicPartition
 from stores.tasks.context import InitFunction, ProcessFunction, TaskContext
-from stores.tasks.global_stores import GlobalStore, check_apart, check_descriptions
+from stores.tasks.global_copy import GlobalStore
+from stores.tasks.global_stores import check_apart, check_descriptions
 from stores.tasks.identifier import check_application, check_topic
 from stores.tasks.on_error import DeadLetterTopic, OnError
 from stores.tasks.topology import Subtopology, Topology

@@ -31,7 +31,8 @@ _ANSWERS = {
     "give a Processor on_error='skip' or a DeadLetterTopic for records that its function can't process": """
         processing.exception.handler
     """,
-    "give a Processor on_deserialization_error='skip' or a DeadLetterTopic for records that a serde can't read": """
+    "give a Processor on_deserialization_error='skip' or a DeadLetterTopic for records that a serde can't read, and "
+    "a GlobalStore 'skip'": """
         default.deserialization.exception.handler deserialization.exception.handler
     """,
     "drop it. An output that the brokers refuse ends the worker, and nothing of its transaction is kept": """

@@ -25,7 +25,7 @@ from stores.interface import ProcessingGuarantee
 from stores.registry import backend_named
 from stores.settings import Properties, parsed_as
 from stores.tasks.config import TASK_PROPERTIES, TaskConfig
-from stores.tasks.global_stores import GlobalStore
+from stores.tasks.global_copy import GlobalStore
 from stores.telemetry import MetricsRegistry
 from stores.telemetry.otlp import INTERVAL_S, OtlpExporter
 from stores.worker.definition import Definition

@@ -275,8 +275,8 @@ class GlobalThread:
                 self._try_later(error)
         self.lag, self._told = 0, ""
         if self._metrics is not None:
-            for path, store in self._stores.opened().items():
-                self._metrics.add(store, {"path": str(path)})
+            for copy in self._stores.opened():  # Another process may have copies of its own.
+                self._metrics.add(copy, {"path": str(copy.path)})
 
     def _progress(self, left: int) -> None:
         self.lag = left

@@ -16,7 +16,7 @@ from stores.errors import ChangelogError, StoreIncompatibleError, StoreUnavailab
 from stores.interface import TopicPartition
 from stores.records import BYTES, STR, KeyValue, RecordKind, TimestampedKeyValue
 from stores.tasks import GlobalStore, GlobalStores
-from stores.tasks.global_stores import GlobalCopy
+from stores.tasks.global_copy import GlobalCopy
 from stores.tests.forked_call import call_until_killed
 from stores.tests.tasks.global_topic import (
     PRICES,

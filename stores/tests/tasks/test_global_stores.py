@@ -12,7 +12,9 @@ from stores.changelog import MemoryChangelog, Record, SqliteChangelog
 from stores.config import StoreConfig
 from stores.errors import (
     ChangelogError,
+    ChangelogTimeoutError,
     ConfigError,
+    DeserializationError,
     OffsetOutOfRangeError,
     ReadOnlyViewError,
     StoreClosedError,
@@ -24,7 +26,8 @@ from stores.errors import (
 from stores.interface import PositionBound
 from stores.records import BYTES, INT64, STR, KeyValue, TimestampedKeyValue, ValueAndTimestamp, Window
 from stores.settings import Upgrade
-from stores.tasks import GlobalStore, GlobalStores, TaskContext, global_stores
+from stores.tasks import DeadLetterTopic, GlobalStore, GlobalStores, TaskContext, global_copy, global_stores
+from stores.tasks.stores.log_format import version_headers
 from stores.tests.forked_call import call_until_killed
 from stores.tests.tasks.global_topic import (
     PARTITIONS,
@@ -39,6 +42,7 @@ from stores.tests.tasks.global_topic import (
     stores_over,
 )
 from stores.tests.tasks.setup import count, feed, outputs, single
+from stores.topic import Topic
 
 BACKENDS = ["rocksdb-indexed-batch", "rocksdb-dual-store", "lmdb-native", "sqlite-indexed-batch"]
 
@@ -272,7 +276,7 @@ def test_what_was_read_before_an_error_is_in_no_later_commit(log: MemoryChangelo
 def test_a_commit_has_few_records_if_they_are_large(
     log: MemoryChangelog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(global_stores, "COMMIT_BYTES_MAX", 100)
+    monkeypatch.setattr(global_copy, "COMMIT_BYTES_MAX", 100)
     say(log, [])
     with stores_over(log, tmp_path) as stores:
         messages = [(number % 2, b"%d" % number, b"x" * 60) for number in range(8)]
@@ -336,6 +340,8 @@ def test_an_exception_of_the_progress_ends_the_opening(log: MemoryChangelog, tmp
         lambda: GlobalStore(TOPIC, TimestampedKeyValue(key=STR, value=INT64, ttl_ms=10)),
         lambda: GlobalStore(TOPIC, StoreConfig(upgrade=Upgrade(1, lambda record, version: []))),
         lambda: GlobalStore("a b"),
+        lambda: GlobalStore(TOPIC, on_deserialization_error="ignore"),
+        lambda: GlobalStore(TOPIC, on_deserialization_error=cast("Any", DeadLetterTopic("dead"))),
         lambda: GlobalStores("state", MemoryChangelog(), {"a/b": GlobalStore(TOPIC)}),
     ],
 )
@@ -348,6 +354,7 @@ def test_a_description_that_cannot_be_kept_is_refused(refused: Any) -> None:
     "refused",
     [
         lambda log: GlobalStore(TOPIC, cast("Any", 3)),
+        lambda log: GlobalStore(TOPIC, on_deserialization_error=cast("Any", None)),
         lambda log: GlobalStores("state", log, cast("Any", [GlobalStore(TOPIC)])),
         lambda log: GlobalStores("state", log, cast("Any", {"a": TOPIC})),
         lambda log: GlobalStores("state", cast("Any", None), {}),
@@ -394,3 +401,84 @@ def test_records_with_an_empty_key_are_left_out_with_a_warning(
     warnings = [record.getMessage() for record in caplog.records if "is empty" in record.getMessage()]
     assert len(warnings) == 1
     assert f"offset 1 of {TOPIC}-1" in warnings[0]
+
+
+POISON = [(b"a", b"not eight bytes"), (b"\xff", INT64.serialize(2)), (b"\xff", None), (b"k" * 3000, INT64.serialize(3))]
+"""A value and keys that no serde reads, and a key that is too long for LMDB alone."""
+
+
+@pytest.mark.parametrize("kind", [KeyValue, TimestampedKeyValue])
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_record_that_the_store_cannot_have_is_raised_or_left_out(
+    tmp_path: Path, log: MemoryChangelog, caplog: pytest.LogCaptureFixture, backend: str, kind: Any
+) -> None:
+    def described(choice: str) -> dict[str, GlobalStore]:
+        return {
+            "prices": GlobalStore(
+                TOPIC, StoreConfig(backend, records=kind(key=STR, value=INT64)), on_deserialization_error=choice
+            )
+        }
+
+    def send(*pairs: tuple[bytes, bytes | None]) -> None:
+        with log.producer() as producer:
+            for key, value in pairs:
+                producer.send(partition(1), key, value, 5)
+            producer.flush()
+
+    def values(stores: GlobalStores) -> dict[str, int]:
+        with stores.view("prices").all() as pairs:
+            return {key: getattr(value, "value", value) for key, value in pairs}
+
+    too_long = POISON if backend.startswith("lmdb") else POISON[:-1]
+    log.create_topic(TOPIC, PARTITIONS)
+    send((b"a", INT64.serialize(1)))
+    with GlobalStores(tmp_path, log, described("raise")) as stores:
+        send(too_long[-1], (b"b", INT64.serialize(4)))
+        kinds = ChangelogError if backend.startswith("lmdb") else DeserializationError
+        with pytest.raises(kinds, match=f"offset 1 of {TOPIC}-1.*on_deserialization_error"):
+            stores.follow()
+        assert values(stores) == {"a": 1}
+    with caplog.at_level(logging.WARNING), GlobalStores(tmp_path, log, described("skip")) as stores:
+        send(*too_long, (b"c", INT64.serialize(5)))
+        stores.follow()
+        assert values(stores) == {"a": 1, "b": 4, "c": 5}
+        [copy] = stores.opened()
+        assert copy.metrics.skipped_total == 1 + len(too_long)
+    [warning] = [record.getMessage() for record in caplog.records if "leaves out" in record.getMessage()]
+    assert f"offset 1 of {TOPIC}-1" in warning
+    with GlobalStores(tmp_path, log, described("raise")) as stores:
+        assert (stores.restored, values(stores)["c"]) == (0, 5)
+
+
+class _Broken:
+    """A serde of text that reports an error of the library, as one does whose registry does not answer."""
+
+    name, keeps_order, keeps_prefixes = "broken", False, False
+
+    def serialize(self, value: str, /) -> bytes:
+        return value.encode()
+
+    def deserialize(self, data: bytes, /) -> str:
+        raise ChangelogTimeoutError("the registry does not answer")
+
+
+def test_an_error_of_the_library_in_a_serde_is_never_left_out(tmp_path: Path, log: MemoryChangelog) -> None:
+    described = GlobalStore(Topic(TOPIC, key=STR, value=_Broken()), on_deserialization_error="skip")
+    say(log, [])
+    with GlobalStores(tmp_path, log, {"prices": described}) as stores:
+        say(log, [(0, b"1", b"new")])
+        with pytest.raises(ChangelogTimeoutError):
+            stores.follow()
+        assert stores.lag() == 1
+
+
+@pytest.mark.parametrize("choice", ["raise", "skip"])
+def test_the_changelog_of_an_upgraded_store_is_no_topic_of_a_global_store(
+    tmp_path: Path, log: MemoryChangelog, choice: str
+) -> None:
+    log.create_topic(TOPIC)
+    with log.producer() as producer:
+        producer.send(partition(0), b"a", b"1", headers=version_headers(1))
+        producer.flush()
+    with pytest.raises(ChangelogError, match="Name another topic"):
+        GlobalStores(tmp_path, log, {"prices": GlobalStore(TOPIC, on_deserialization_error=choice)}).open()

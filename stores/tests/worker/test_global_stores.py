@@ -17,7 +17,7 @@ from stores.changelog import MemoryChangelog, SqliteChangelog
 from stores.errors import ChangelogError, ChangelogTimeoutError, ConfigError, StoreUnavailableError
 from stores.interface import TopicPartition
 from stores.tasks import GlobalStore, GlobalStores
-from stores.tasks.global_stores import GlobalCopy
+from stores.tasks.global_copy import GlobalCopy
 from stores.telemetry import MetricsRegistry
 from stores.tests.worker import counting_app
 from stores.tests.worker.places import EmbeddedPlace, Place

@@ -13,6 +13,7 @@ from stores.errors import ConfigError, DeserializationError
 from stores.interface import TopicPartition
 from stores.records import INT64, JSON, STR, KeyValue
 from stores.tasks import DeadLetterTopic, GlobalStore, TaskContext
+from stores.telemetry import INSTRUMENTS, STORE
 from stores.tests.worker.counting_app import NAME, PARTITIONS, count
 from stores.tests.worker.places import EmbeddedPlace, Place, expected_counts
 from stores.tests.worker.worker_thread import await_counted, await_true, running
@@ -20,6 +21,7 @@ from stores.worker import Application, Processor, Topic, Worker
 
 WORDS, COUNTED = Topic("words", key=STR, value=STR), Topic("counted", key=STR, value=JSON)
 WEIGHTS = Topic("weights", key=STR, value=INT64)
+SKIPPED = next(each for each in INSTRUMENTS if (each.scope, each.name) == (STORE, "skipped_total"))
 COUNTS = KeyValue(key=STR, value=INT64, name="counts")
 
 
@@ -35,7 +37,7 @@ def typed(**processor: Any) -> Application:
         os.environ.get("APPLICATION_NAME", NAME),
         Processor([WORDS], count_typed, [COUNTS], **processor),
         topics={WORDS: PARTITIONS, COUNTED: PARTITIONS, WEIGHTS: 1, "unreadable": 1},
-        global_stores={"weights": GlobalStore(WEIGHTS)},
+        global_stores={"weights": GlobalStore(WEIGHTS, on_deserialization_error="skip")},
     )
 
 
@@ -43,6 +45,8 @@ def test_a_worker_reads_and_writes_by_the_serdes_and_sets_unreadable_records_asi
     words = ["to", "be", "or", "not", "to", "be"]
     place.feed(words)
     with place.open() as log, log.producer() as producer:
+        log.create_topic(WEIGHTS.name)
+        producer.send(TopicPartition(WEIGHTS.name, 0), b"be", b"heavy")
         producer.send(TopicPartition("words", 2), b"\xff", b"to", headers=(("own", b"1"),))
         producer.send(TopicPartition("words", 1), None, None)
         producer.flush()
@@ -50,7 +54,10 @@ def test_a_worker_reads_and_writes_by_the_serdes_and_sets_unreadable_records_asi
     with running(place, {}, application=application) as worker:
         await_counted(place, len(words))
         await_true(lambda: sum(status.process_total for status in worker.status().tasks) == len(words) + 2)
+        metrics = worker._metrics.collect_all()
     assert sorted(place.counted()) == sorted(expected_counts(words).elements())
+    skipped = {labels["store"]: number for labels, number in metrics[SKIPPED] if "path" in labels}
+    assert skipped == {"weights": 1}
     with place.open() as log:
         [letter] = log.read(TopicPartition("unreadable", 0))
     assert (letter.key, letter.value, letter.headers[0]) == (b"\xff", b"to", ("own", b"1"))
