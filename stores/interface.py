@@ -12,7 +12,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Protocol
 
-from stores.contract.arguments import check_keys, check_pair, check_pairs, check_time_ms
+from stores.contract.arguments import as_pairs, check_keys, check_pair, check_pairs, check_time_ms
 from stores.contract.levels import Durability, ProcessingGuarantee
 from stores.contract.reading import (
     Closeable,
@@ -177,6 +177,15 @@ class KeyValueStore(StateStore, ReadOnlyKeyValueStore):
                 raise ValueError(f"a key has 1 to {self.max_key_bytes} bytes, not {len(key)}")
         for key, value in checked:
             self.put(key, value)
+
+    def put_many(self, pairs: Mapping[bytes, bytes | None] | Iterable[tuple[bytes, bytes | None]]) -> None:
+        """Stage every pair of a mapping, or of pairs, like ``put_all``."""
+        self.put_all(as_pairs(pairs))
+
+    def delete_many(self, keys: Iterable[bytes]) -> None:
+        """Stage the removal of every key, or none if one of them is refused. Old values are not looked up."""
+        check_keys(keys, "delete_many")
+        self.put_all([(key, None) for key in keys])
 
     def put_with_marks(self, pairs: Iterable[tuple[bytes, bytes | None]], marks: Mapping[str, bytes | None]) -> None:
         """Stage every pair and every mark, or nothing if one of them is refused.

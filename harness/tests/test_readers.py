@@ -63,8 +63,10 @@ def test_a_bound_of_windows_or_sessions_that_is_off_by_one_is_found(
 ) -> None:
     made, decoded = SegmentScans._made, SessionReads._decoded
 
-    def early_end(self: Any, source: Any, low: int, high: int, first: Any, last: Any, *, reverse: bool) -> Any:
-        return made(self, source, low, high - (first is not None and first == last), first, last, reverse=reverse)
+    def early_end(self: Any, source: Any, ranges: Any, spans: Any, *, reverse: bool) -> Any:
+        ends = [each.first is not None and each.first == each.last for each in ranges]
+        early = [(low, high - sooner) for (low, high), sooner in zip(spans, ends, strict=True)]
+        return made(self, source, ranges, early, reverse=reverse)
 
     def late_start(self: Any, pairs: Any, values: Any, latest_start_ms: int | None) -> Any:
         return decoded(self, pairs, values, latest_start_ms and latest_start_ms + 1)

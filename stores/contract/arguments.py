@@ -6,13 +6,17 @@ import inspect
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from types import UnionType
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from stores.errors import ConfigError, ReadOnlyViewError
 
+Key = TypeVar("Key")
+Value = TypeVar("Value")
+
 WRITES = frozenset(
-    {"put", "put_all", "put_if_absent", "put_with_marks", "update", "merge", "delete", "delete_range", "remove"}
-    | {"set_mark", "commit", "rollback", "restore", "flush", "advance_position"}
+    {"put", "put_all", "put_many", "put_if_absent", "put_with_marks", "update", "merge", "remove"}
+    | {"delete", "delete_many", "delete_range", "set_mark", "commit", "rollback", "restore", "flush"}
+    | {"advance_position"}
 )
 """The names of the methods of a store that a view does not have."""
 TIME_BOUND_MS = 1 << 62
@@ -52,23 +56,44 @@ def as_bytes(what: str, given: object) -> bytes:
 def check_pairs(pairs: object) -> None:
     """Check the argument of a ``put_all``: a mapping yields its keys alone. Raises: TypeError."""
     if isinstance(pairs, Mapping):
-        raise TypeError(f"put_all takes pairs of a key and a value, not a {type(pairs).__name__}: pass its items()")
-    if not isinstance(pairs, Iterable) or isinstance(pairs, str | bytes):
         raise TypeError(
-            f"put_all takes pairs of a key and a value, not {type(pairs).__name__}: write put_all([(key, value)])"
+            f"put_all takes pairs of a key and a value, not a {type(pairs).__name__}: pass its items(), or call "
+            "put_many"
         )
+    if not isinstance(pairs, Iterable) or isinstance(pairs, str | bytes):
+        raise TypeError(f"writes are pairs of a key and a value, not {type(pairs).__name__}: write [(key, value)]")
 
 
 def check_pair(pair: object) -> None:
     """Check one element of the argument of a ``put_all``. Raises: TypeError."""
     if not isinstance(pair, Sequence) or isinstance(pair, str | bytes) or len(pair) != 2:
-        raise TypeError(f"put_all takes pairs of a key and a value, not {type(pair).__name__}: write [(key, value)]")
+        raise TypeError(f"writes are pairs of a key and a value, not {type(pair).__name__}: write [(key, value)]")
 
 
-def check_keys(keys: object) -> None:
-    """Check the argument of a ``get_many``: bytes or text would be taken for its elements. Raises: TypeError."""
+def as_pairs(pairs: Mapping[Key, Value] | Iterable[tuple[Key, Value]]) -> Iterable[tuple[Key, Value]]:
+    """Return the pairs of the argument of a ``put_many``: a mapping's, or themselves."""
+    return pairs.items() if isinstance(pairs, Mapping) else pairs
+
+
+def check_keys(keys: object, call: str = "get_many", form: str = "key") -> None:
+    """Check the argument of ``call``: bytes or text would be taken for its elements. Raises: TypeError."""
     if isinstance(keys, str | bytes) or not isinstance(keys, Iterable):
-        raise TypeError(f"get_many takes a list of keys, not {type(keys).__name__}: write get_many([key])")
+        raise TypeError(f"{call} takes a list, not {type(keys).__name__}: write {call}([{form}])")
+
+
+def check_parts(parts: object, call: str, form: str) -> None:
+    """Check an element of the argument of ``call``: a tuple like ``form``. Raises: TypeError."""
+    if not isinstance(parts, tuple) or len(parts) != form.count(",") + 1:
+        raise TypeError(f"{call} takes a list of {form}, not of {type(parts).__name__} {parts!r}")
+
+
+def check_lengths(keys: Sequence[object], **columns: Sequence[object]) -> None:
+    """Check that there is one element of each column for each key. Raises: TypeError, ValueError."""
+    for name, column in {"keys": keys, **columns}.items():
+        if not isinstance(column, Sequence) or isinstance(column, str | bytes):
+            raise TypeError(f"{name} is a list, not {type(column).__name__}")
+        if len(column) != len(keys):
+            raise ValueError(f"{name} has {len(column):,} elements for {len(keys):,} keys")
 
 
 def check_offsets(offsets: object) -> None:

@@ -87,12 +87,17 @@ class Closing:
         """Return True if a window of that time takes no more records."""
         return time_ms < self._index.first_open_ms(stream_time, number(self._marks, CLOSED))
 
-    def writes(self, logged: bytes, time_ms: int, *, is_removal: bool) -> list[StagedWrite]:
-        """Return the writes of the index for a put of a record that is open, or for its removal."""
+    def writes(self, logged: bytes, time_ms: int, entries: dict[bytes, bool], *, is_removal: bool) -> list[StagedWrite]:
+        """Return the writes of the index for a put of a record that is open, or for its removal.
+
+        ``entries`` has the keys of the index that earlier writes of the same list add (True) or remove.
+        """
         entry = self._index.entry(logged)
+        is_there = entries.get(entry)
+        entries[entry] = not is_removal
         if is_removal:
             return [StagedWrite(entry, None)]
-        if self._store.get(entry) is not None:
+        if self._store.get(entry) is not None if is_there is None else is_there:
             return []
         self._open.added(time_ms)
         return [StagedWrite(entry, b"")]

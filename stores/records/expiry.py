@@ -27,7 +27,7 @@ EXAMINED_PER_WRITE: Final = 2
 EXAMINED_MAX: Final = 10_000
 """Records that one commit examines at most."""
 
-_LOOKUPS_MAX: Final = 1_000
+LOOKUPS_MAX: Final = 1_000
 """The most lookups that are repeated if the stream time has moved meanwhile."""
 
 Marks = Callable[[str], bytes | None]
@@ -108,7 +108,7 @@ class LiveReader(ScanReader):
                 return look(mark, self._reader_of(view))
 
         source = self._source
-        if len(keys) > _LOOKUPS_MAX and isinstance(source, KeyValueView) and not isinstance(source, KeyValueSnapshot):
+        if len(keys) > LOOKUPS_MAX and isinstance(source, KeyValueView) and not isinstance(source, KeyValueSnapshot):
             # They take a while: not again and again beside a busy writer.
             return source.at_one_moment(STREAM_TIME, look_into)
         return source.with_mark(STREAM_TIME, lambda mark: look(mark, self._reader))

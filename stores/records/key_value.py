@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, TypeVar, cast
 
-from stores.contract.arguments import check_keys, check_pairs
+from stores.contract.arguments import as_pairs, check_keys, check_pairs
 from stores.errors import StoreIncompatibleError
 from stores.interface import (
     IsolationLevel,
@@ -211,6 +211,15 @@ class TypedKeyValueStore(KeyValueReads[K, V], TypedStore):
         check_pairs(pairs)
         encoded = [self._encode(key, value) for key, value in pairs]
         self._staging.put_all([StagedWrite(key, data, key, data, None) for key, data in encoded])
+
+    def put_many(self, pairs: Mapping[K, V | None] | Iterable[tuple[K, V | None]]) -> None:
+        """Stage all pairs of a mapping, or of pairs, like ``put_all``."""
+        self.put_all(as_pairs(pairs))
+
+    def delete_many(self, keys: Iterable[K]) -> None:
+        """Stage the removal of all ``keys``, or of none if one of them is refused. Old values are not looked up."""
+        check_keys(keys, "delete_many")
+        self.put_all([(key, None) for key in keys])
 
     def put_if_absent(self, key: K, value: V | None) -> V | None:
         """Stage ``value`` unless ``key`` has one. Return the existing value, or None if ``value`` was staged."""

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from heapq import merge
 from itertools import chain, groupby
 from operator import itemgetter
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
-from stores.contract.reading import close_answer
+from stores.contract.reading import Answer, close_answer
 from stores.interface import Closeable, KeyValueIterator, KeyValueSnapshot, KeyValueStore, KeyValueView
 from stores.ordered import Bounds
-from stores.records.expiry import STREAM_TIME, stream_time_ms, stream_time_of
+from stores.records.expiry import LOOKUPS_MAX, STREAM_TIME, stream_time_ms, stream_time_of
 from stores.records.segment_values import marks_of
 from stores.records.segments import SEGMENT_BYTES, RecordRetention, packed, unpacked
+from stores.records.values import TIME_BYTES
 
 _SEEKS_FROM = 32
 """If a scan covers more segments than this, it first looks up which of them exist. Fewer are all scanned."""
@@ -22,6 +23,8 @@ _SEEKS_FROM = 32
 
 _NOTHING: Bounds = (b"\x01", b"\x00")
 """A range without a key."""
+_BEHIND: Final = b"\xff" * TIME_BYTES
+"""Above every number of a duplicate."""
 
 Pair = tuple[bytes, bytes]
 SegmentScan = tuple[int, KeyValueIterator]
@@ -34,6 +37,15 @@ class SegmentPair(NamedTuple):
     logged: bytes
     value: bytes
     segment: int
+
+
+class SegmentRange(NamedTuple):
+    """The keys from ``first`` to ``last``, which are escaped, at these times; None leaves an end open."""
+
+    earliest_ms: int
+    latest_ms: int | None
+    first: bytes | None
+    last: bytes | None
 
 
 @dataclass(slots=True)
@@ -122,20 +134,56 @@ class SegmentScans:
 
         The keys are those from ``first`` to ``last``, which are escaped; None leaves an end open.
         """
+        return self.open_many([SegmentRange(earliest_ms, latest_ms, first, last)], reverse=reverse)[0]
 
-        def made(mark: bytes | None, source: KeyValueStore | KeyValueView) -> LiveScans:
-            low, high = self._living(mark, earliest_ms, latest_ms)
-            return self._made(source, low, high, first, last, reverse=reverse)
+    def open_many(self, ranges: Sequence[SegmentRange], *, reverse: bool = False) -> list[LiveScans]:
+        """Return what ``open`` returns for each of ``ranges``, all of one snapshot. The last one to be used holds it.
 
+        Of several ranges, an empty one has no scan.
+        """
+
+        def made(mark: bytes | None, source: KeyValueStore | KeyValueView) -> list[LiveScans]:
+            return self._made(source, ranges, [self._living(mark, *each[:2]) for each in ranges], reverse=reverse)
+
+        spans = (
+            [] if self._view_marks is None else [self._living(self._mark(STREAM_TIME), *each[:2]) for each in ranges]
+        )
+        # To find many segments takes a while: not again and again beside a busy writer.
+        return self._at_one_moment(made, is_long=any(self._are_many(*span) for span in spans))
+
+    def get_many(self, records: Sequence[tuple[bytes, int]], *, is_last_of: bool = False) -> list[bytes | None]:
+        """Return the values of living records by their keys in the changelog and times, all of one moment.
+
+        With ``is_last_of`` the keys are those of the first duplicates, and the values those of the last ones.
+        """
+
+        def look(mark: bytes | None, source: KeyValueStore | KeyValueView) -> list[bytes | None]:
+            first_ms = self._retention.first_live_ms(stream_time_of(mark))
+            # No record has an empty key.
+            keys = [self.kept_key(*record) if record[1] >= first_ms else b"" for record in records]
+            values = _last_values(source, keys) if is_last_of else source.get_many(keys)
+            snapshot = _snapshot_of(source, self._source)
+            if snapshot is not None:
+                snapshot.close()
+            return values
+
+        return self._at_one_moment(look, is_long=len(records) > LOOKUPS_MAX)
+
+    def kept_key(self, logged: bytes, time_ms: int) -> bytes:
+        """Return the key in the store of a record with that key in the changelog."""
+        return packed(self._retention.segment(time_ms)) + logged
+
+    def _at_one_moment(
+        self, read: Callable[[bytes | None, KeyValueStore | KeyValueView], Answer], *, is_long: bool
+    ) -> Answer:
+        """Return the result of ``read``, called with the mark of the stream time, and with the data of that moment."""
         marks, source = self._view_marks, self._source
         if marks is None:
-            # Nothing changes while the writer makes a scan.
-            return made(self._mark(STREAM_TIME), source)
-        low, high = self._living(self._mark(STREAM_TIME), earliest_ms, latest_ms)
-        if self._are_many(low, high):
-            # To find the segments takes a while: not again and again beside a busy writer.
-            return marks.at_one_moment(STREAM_TIME, made)
-        return marks.with_mark(STREAM_TIME, lambda mark: made(mark, source))
+            # Nothing changes while the writer reads.
+            return read(self._mark(STREAM_TIME), source)
+        if is_long:
+            return marks.at_one_moment(STREAM_TIME, read)
+        return marks.with_mark(STREAM_TIME, lambda mark: read(mark, source))
 
     def open_all(self, earliest_ms: int, latest_ms: int | None, *, reverse: bool) -> LiveScans:
         """Scan the living records of all keys from ``earliest_ms`` to ``latest_ms``, None for any, by time."""
@@ -167,46 +215,47 @@ class SegmentScans:
     def _made(
         self,
         source: KeyValueStore | KeyValueView,
-        low: int,
-        high: int,
-        first: bytes | None,
-        last: bytes | None,
+        ranges: Sequence[SegmentRange],
+        spans: Sequence[tuple[int, int]],
         *,
         reverse: bool,
-    ) -> LiveScans:
-        if low > high:
-            return self._empty(source, reverse=reverse)
-        start = b"" if first is None else first + packed(low)
-        end = None if last is None else last + packed(high) + self._behind
+    ) -> list[LiveScans]:
+        """Return the scans of ``ranges`` in ``source``, of the times that live and are in ``spans``."""
+        if len(spans) == 1 and spans[0][0] > spans[0][1]:
+            return [self._empty(source, reverse=reverse)]
         changes = source is self._source and self._view_marks is not None
         while True:
-            segments = self._between(source, low, high)
+            segments = [self._between(source, *span) for span in spans]
             bounds: list[Bounds] = []
-            for segment in segments:
-                number = packed(segment)
-                # The next segment's number alone is not a key, so that an inclusive bound is correct.
-                bounds.append((number + start, packed(segment + 1) if end is None else number + end))
-            if reverse:
-                bounds.reverse()
+            for each, span, numbers in zip(ranges, spans, segments, strict=True):
+                bounds += self._bounds(each, span, reversed(numbers) if reverse else numbers)
             if len(bounds) == 1:
                 # This is faster than a list of one scan.
                 scans = [source.reverse_range(*bounds[0]) if reverse else source.range(*bounds[0])]
             else:
                 scans = source.range_many(bounds, reverse=reverse)
             # The scans themselves are of one snapshot. But a late record may have begun a new segment before them.
-            if not changes or self._between(source, low, high) == segments:
+            if not changes or [self._between(source, *span) for span in spans] == segments:
                 break
             close_answer(scans)
-        ordered = reversed(segments) if reverse else segments
-        return LiveScans(
-            [*zip(ordered, scans, strict=True)],
-            low,
-            high,
-            self._time_part,
-            reverse,
-            one_key=first is not None and first == last,
-            held=_snapshot_of(source, self._source),
-        )
+        left, live = iter(scans), []
+        for each, (low, high), numbers in zip(ranges, spans, segments, strict=True):
+            ordered = reversed(numbers) if reverse else numbers
+            own = [(number, next(left)) for number in ordered]
+            one_key = each.first is not None and each.first == each.last
+            live.append(LiveScans(own, low, high, self._time_part, reverse, one_key=one_key))
+        if live:
+            live[-1].held = _snapshot_of(source, self._source)
+        return live
+
+    def _bounds(self, keys: SegmentRange, span: tuple[int, int], segments: Iterable[int]) -> Iterator[Bounds]:
+        """Yield the bounds of a range in each of ``segments``."""
+        start = b"" if keys.first is None else keys.first + packed(span[0])
+        end = None if keys.last is None else keys.last + packed(span[1]) + self._behind
+        for segment in segments:
+            number = packed(segment)
+            # The next segment's number alone is not a key, so that an inclusive bound is correct.
+            yield number + start, packed(segment + 1) if end is None else number + end
 
     def lives(self, time_ms: int) -> bool:
         """Return whether records of that time live now."""
@@ -217,10 +266,21 @@ class SegmentScans:
 
     def _between(self, source: KeyValueStore | KeyValueView, low_ms: int, high_ms: int) -> Sequence[int]:
         """Return the segments of these times; if they are many, only those that have records."""
+        if low_ms > high_ms:
+            return ()
         first, last = self._retention.segment(low_ms), self._retention.segment(high_ms)
         if not self._are_many(low_ms, high_ms):
             return range(first, last + 1)
         return list(existing_segments(source, first, last))
+
+
+def _last_values(source: KeyValueStore | KeyValueView, keys: Sequence[bytes]) -> list[bytes | None]:
+    """Return the value of the last duplicate for each key of a first one; None for an empty key."""
+    scans = source.range_many([(key, key[:-TIME_BYTES] + _BEHIND) if key else _NOTHING for key in keys], reverse=True)
+    try:
+        return [next((value for _, value in pairs), None) for pairs in scans]
+    finally:
+        close_answer(scans)
 
 
 def _snapshot_of(source: object, own: object) -> Closeable | None:

@@ -6,17 +6,25 @@ dropped segments.
 
 from __future__ import annotations
 
-import logging
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import islice
-from typing import Any, ClassVar, Final, Generic, TypeVar
+from typing import Any, ClassVar, Final, Generic, TypeVar, overload
 
-from stores.contract.arguments import TIME_BOUND_MS, check_function, check_time_ms, check_type
+from stores.contract.arguments import (
+    TIME_BOUND_MS,
+    as_pairs,
+    check_function,
+    check_keys,
+    check_lengths,
+    check_pair,
+    check_pairs,
+    check_time_ms,
+    check_type,
+)
 from stores.errors import StoreIncompatibleError
 from stores.interface import KeyValueStore, KeyValueView
 from stores.records.closing import CLOSED, Closing, ClosingIndex, make_or_remove_index
-from stores.records.expiry import STREAM_TIME, stream_time_ms, stream_time_of
+from stores.records.expiry import STREAM_TIME, stream_time_ms
 from stores.records.record_kind import (
     REBUILDING,
     Description,
@@ -38,28 +46,21 @@ from stores.records.segment_values import (
     SEQUENCE,
     SegmentValues,
     mark_of,
-    mark_setter,
     marks_of,
     number,
-    pair_key,
     pairs_of,
     preparable,
     runs_from,
-    runs_of,
-    runs_without,
 )
+from stores.records.segment_writes import SegmentRecord, SegmentWrites
 from stores.records.segments import SEGMENT_BYTES, RecordRetention, SegmentKeys, default_segment_ms, escaped, packed
 from stores.records.serdes import Codec, Serde, check_serde
-from stores.records.values import RecordStaging, StagedWrite, Windowed, check_span_ms
+from stores.records.values import RecordStaging, ValueAndTimestamp, Windowed, check_span_ms
 
 K = TypeVar("K")
 V = TypeVar("V")
-_LOG = logging.getLogger(__name__)
-_TOLD_EVERY = 10_000
-"""One of this number of late records causes a warning, always the first one."""
-_STEP_RECORDS = 1_000
-"""The number of expired records that a commit drops, or twice its number of writes if that is more. So a commit takes
-little longer, and expired records do not pile up."""
+W = TypeVar("W")
+X = TypeVar("X")
 _CLOSES: Final = "closes"
 """The property of a store with an index of its open windows."""
 _FREE: Final = dict.fromkeys(("retention_ms", "size_ms", "segment_ms", "timestamped", _CLOSES))
@@ -280,150 +281,8 @@ class SegmentConverter(RecordConverter):
         return marks
 
 
-class SegmentWrites:
-    """The writer of one store."""
-
-    def __init__(
-        self,
-        staging: RecordStaging,
-        retention: RecordRetention,
-        values: SegmentValues,
-        closing: Closing | None,
-    ) -> None:
-        self._closing = closing
-        self._staging, self._store = staging, staging.store
-        self._marks, self._set_mark = marks_of(staging.store), mark_setter(staging)
-        self._retention, self._values = retention, values
-        self._retention_ms, self._segment_ms = retention.retention_ms, retention.segment_ms
-        self._mark, self._stream_time = self._marks.mark, -1
-        self._stream_mark: bytes | None = None
-        """The mark from which ``_stream_time`` was read. A change or a rollback makes a different object."""
-        self._segment, self._prefix = -1, b""
-        """The segment of the last write, and the prefix of its keys."""
-        self._writes = 0
-        """The number of writes since the last commit."""
-        self.late_total = 0
-        """The number of records that were older than the retention when they were put."""
-
-    def put(self, logged: bytes, time_ms: int, data: bytes | None, timestamp_ms: int | None) -> bool:
-        """Stage ``data`` under the key ``logged``, None to delete it; return False if it is too old and was dropped."""
-        mark = self._mark(STREAM_TIME)
-        if mark is not self._stream_mark:
-            self._stream_mark, self._stream_time = mark, stream_time_of(mark)
-            if self._closing is not None:
-                self._closing.forget()
-        stream_time, closing = self._stream_time, self._closing
-        if time_ms <= stream_time - self._retention_ms:
-            self._tell_late(time_ms, stream_time, self._retention_ms)
-            return False
-        if closing is not None and data is not None and closing.has_closed(time_ms, stream_time):
-            self._tell_late(time_ms, stream_time, closing.open_ms)
-            return False
-        segment = time_ms // self._segment_ms
-        if segment != self._segment:
-            self._segment, self._prefix = segment, packed(segment)
-        staging, value = self._staging, data
-        if data is not None and self._values.takes_timestamps:
-            value = self._values.kept(data, staging.timestamp_ms if timestamp_ms is None else timestamp_ms, segment)
-        try:
-            if time_ms > stream_time or closing is not None:
-                writes = [StagedWrite(self._prefix + logged, value, logged, data, timestamp_ms)]
-                if closing is not None:
-                    writes += closing.writes(logged, time_ms, is_removal=data is None)
-                self._put_all(writes, time_ms if time_ms > stream_time else None)
-            else:
-                staging.put(self._prefix + logged, value, logged, data, timestamp_ms)
-        except BaseException as error:
-            self._check_length(logged, error)
-            raise
-        self._writes += 1
-        if closing is not None and time_ms > stream_time:
-            # It is what the store returns from now on, unless it is rolled back or restored.
-            self._stream_mark, self._stream_time = self._mark(STREAM_TIME), time_ms
-            closing.moved(time_ms)
-        return True
-
-    def _put_all(self, writes: list[StagedWrite], stream_time_ms: int | None) -> None:
-        """Stage writes and the stream time, unless it is None. Records above it are hidden, so both are one step."""
-        if stream_time_ms is None:
-            self._staging.put_all(writes)
-        elif self._store.keeps_marks:
-            self._staging.put_all(writes, {STREAM_TIME: packed(stream_time_ms)})
-        else:
-            self._staging.put_all([StagedWrite(pair_key(STREAM_TIME), packed(stream_time_ms)), *writes])
-
-    def _check_length(self, logged: bytes, error: BaseException) -> None:
-        """Explain that a key is too long with its times and segment. Raises: ValueError."""
-        num_bytes, most = len(self._prefix) + len(logged), self._store.max_key_bytes
-        if isinstance(error, ValueError) and num_bytes > most:
-            raise ValueError(
-                f"store {self._store.name!r}: with its times and segment the key has {num_bytes} bytes, and "
-                f"{self._store.backend} accepts up to {most}: use a shorter key"
-            ) from error
-
-    def is_closed(self, time_ms: int, open_ms: int) -> bool:
-        """Return True for a time that is ``open_ms`` or more, or the retention, behind the stream time; count it."""
-        stream_time = stream_time_ms(self._mark)
-        kept_ms = min(open_ms, self._retention_ms)
-        closed = time_ms <= stream_time - kept_ms or self.has_reported(time_ms, stream_time)
-        if closed:
-            self._tell_late(time_ms, stream_time, kept_ms)
-        return closed
-
-    def has_reported(self, time_ms: int, stream_time: int | None = None) -> bool:
-        """Return True if a window or session of that time was reported as closed, or is about to be."""
-        if self._closing is None:
-            return False
-        return self._closing.has_closed(time_ms, stream_time_ms(self._mark) if stream_time is None else stream_time)
-
-    def next_number(self) -> int:
-        """Return the number for a duplicate, above all numbers so far."""
-        return number(self._marks, SEQUENCE)
-
-    def took_number(self, sequence: int) -> None:
-        """Stage that the number is used."""
-        self._set_mark(SEQUENCE, packed(sequence + 1))
-
-    def drop_expired(self) -> None:
-        """Stage the removal of the segments without living records.
-
-        All are removed if the cost of a range delete is constant, otherwise a bounded number of records. The rest is
-        not visible to readers.
-        """
-        most, self._writes = max(_STEP_RECORDS, 2 * self._writes), 0
-        store = self._store
-        first = self._retention.first_live_segment(stream_time_ms(self._marks.mark))
-        if first == number(self._marks, DROPPED):
-            return
-        start, end = packed(number(self._marks, DROPPED)), packed(first)
-        if not store.deletes_ranges_whole:
-            with store.range(start, end) as pairs:
-                expired = [key for key, _ in islice(pairs, most)]
-            if len(expired) == most:
-                self._staging.delete_range(expired[0], expired[-1], logged=False)
-                return
-        self._staging.delete_range(start, end, logged=False)
-        self._set_mark(DROPPED, packed(first))
-        old = self._marks.mark(OLD_SEGMENTS)
-        if old is not None:
-            self._set_mark(OLD_SEGMENTS, mark_of(runs_without(runs_of(old), first)))
-
-    def _tell_late(self, time_ms: int, stream_time: int, kept_ms: int) -> None:
-        self.late_total += 1
-        if self.late_total % _TOLD_EVERY == 1:
-            _LOG.warning(
-                "store %r dropped a record of time %d, which is %d ms or more behind the stream time %d; "
-                "%d were dropped since it was opened",
-                self._store.name,
-                time_ms,
-                kept_ms,
-                stream_time,
-                self.late_total,
-            )
-
-
-class SegmentReads(Generic[K, V]):
-    """The parts that read a window or session store, for its writer and for views."""
+class SegmentReads(Generic[K, V, W]):
+    """The parts that read a window or session store, for its writer and for views. ``W`` is one window or session."""
 
     def __init__(self, kind: SegmentedKind, source: KeyValueStore | KeyValueView, codec: Codec[K, Any]) -> None:
         self._source, self._codec = source, codec
@@ -432,6 +291,29 @@ class SegmentReads(Generic[K, V]):
         self._keys: Any = kind.keys
         self._values = kind.values(codec, source)
         self._scans = SegmentScans(source, kind.retention, self._keys.time_part)
+
+    def get_many(self, windows: Sequence[W]) -> list[V | None]:
+        """Return the values of windows or sessions, in their order, all of one moment; None for a missing one."""
+        check_keys(windows, form=self._form)
+        places = [self._place(window) for window in windows]
+        values = self._values.now()
+        stored = self._scans.get_many(places, is_last_of=self._keys.sequenced)
+        return [
+            None if data is None else self._decode_at(values, logged, time_ms, data)
+            for (logged, time_ms), data in zip(places, stored, strict=True)
+        ]
+
+    @property
+    @abstractmethod
+    def _form(self) -> str:
+        """The parts of a window or session, as errors name them."""
+
+    @abstractmethod
+    def _place(self, window: W) -> tuple[bytes, int]:
+        """Return the key in the changelog of a window or session, and its time. Raises: TypeError, ValueError."""
+
+    def _decode_at(self, values: SegmentValues, logged: bytes, time_ms: int, data: bytes) -> Any:
+        return values.decode(self._scans.kept_key(logged, time_ms), data, self._retention.segment(time_ms))
 
     def _opened(
         self, key_from: K | None, key_to: K | None, earliest_ms: int, latest_ms: int | None, *, reverse: bool
@@ -447,7 +329,7 @@ class SegmentReads(Generic[K, V]):
         )
 
 
-class SegmentedView(SegmentReads[K, V], TypedView):
+class SegmentedView(SegmentReads[K, V, W], TypedView):
     """A read-only view of a window or session store, for any thread."""
 
     def __init__(self, kind: SegmentedKind, view: KeyValueView) -> None:
@@ -455,7 +337,7 @@ class SegmentedView(SegmentReads[K, V], TypedView):
         SegmentReads.__init__(self, kind, view, kind.codec("of a view"))
 
 
-class SegmentedStore(SegmentReads[K, V], TypedStore):
+class SegmentedStore(SegmentReads[K, V, W], TypedStore):
     """A window or session store for its writing thread, which reads its own uncommitted writes."""
 
     def __init__(self, kind: SegmentedKind, staging: RecordStaging) -> None:
@@ -464,11 +346,55 @@ class SegmentedStore(SegmentReads[K, V], TypedStore):
         closing = None
         if kind.index is not None and kind.on_close is not None:
             closing = Closing(staging, kind.index, kind.retention, self._values, self._windowed, kind.on_close)
-        self._writes = SegmentWrites(staging, kind.retention, self._values, closing)
+        self._writes = SegmentWrites(staging, self._keys, kind.retention, self._values, closing)
 
     @abstractmethod
     def _windowed(self, logged: bytes) -> Windowed[K]:
         """Return the window or session of a key in the changelog."""
+
+    @overload
+    def put_many(
+        self: SegmentedStore[K, ValueAndTimestamp[X], W],
+        pairs: Mapping[W, X | None] | Iterable[tuple[W, X | None]],
+        timestamps_ms: Sequence[int] | None = None,
+    ) -> None: ...
+
+    @overload
+    def put_many(
+        self,
+        pairs: Mapping[W, V | None] | Iterable[tuple[W, V | None]],
+        timestamps_ms: Sequence[int] | None = None,
+    ) -> None: ...
+
+    def put_many(
+        self, pairs: Mapping[W, Any] | Iterable[tuple[W, Any]], timestamps_ms: Sequence[int] | None = None
+    ) -> None:
+        """Stage all pairs of a window or session and its value, or none if one of them is refused.
+
+        It has the effect of a ``put`` of each, in their order, and readers of staged data see it in one step. The times
+        of the values are in the order of ``pairs``; by default all have that of the current record.
+        """
+        pairs = as_pairs(pairs)
+        check_pairs(pairs)
+        records = []
+        for pair in pairs:
+            check_pair(pair)
+            records.append(self._record(*pair))
+        if timestamps_ms is not None:
+            check_lengths(records, timestamps_ms=timestamps_ms)
+            for each in timestamps_ms:
+                check_time_ms("a timestamp", each)
+            records = [record._replace(timestamp_ms=at) for record, at in zip(records, timestamps_ms, strict=True)]
+        self._writes.put_all(records)
+
+    def delete_many(self, windows: Iterable[W]) -> None:
+        """Stage the removal of all windows or sessions, or of none if one of them is refused."""
+        check_keys(windows, "delete_many", self._form)
+        self._writes.put_all([self._record(window, None) for window in windows])
+
+    @abstractmethod
+    def _record(self, window: W, value: Any, timestamp_ms: int | None = None) -> SegmentRecord:
+        """Return the record to write for a window or session; None deletes. Raises: TypeError, ValueError."""
 
     @property
     def late_total(self) -> int:

@@ -3,15 +3,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypeVar, cast, overload
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, Literal, TypeVar, cast, overload
 
-from stores.contract.arguments import TIME_BOUND_MS, check_time_ms
+from stores.contract.arguments import TIME_BOUND_MS, check_keys, check_parts, check_time_ms
+from stores.contract.reading import close_answer
 from stores.interface import IsolationLevel, KeyValueStore, KeyValueView, PositionBound
 from stores.records.record_kind import RecordIterator
-from stores.records.segment_scans import SegmentPair
+from stores.records.segment_scans import SegmentPair, SegmentRange
 from stores.records.segment_values import SegmentValues
+from stores.records.segment_writes import SegmentRecord
 from stores.records.segmented import SegmentedKind, SegmentedStore, SegmentedView, SegmentReads, check_segmented
 from stores.records.segments import SessionKeys, check_interval, check_span, escaped, packed
 from stores.records.serdes import Serde
@@ -20,6 +22,7 @@ from stores.records.values import RecordStaging, ValueAndTimestamp, Windowed, ch
 K = TypeVar("K")
 V = TypeVar("V")
 X = TypeVar("X")
+_SEARCH: Final = "(key, earliest_end_ms, latest_start_ms)"
 Sessions = RecordIterator[tuple[Windowed[K], V]]
 
 
@@ -132,7 +135,7 @@ class Session(SegmentedKind, Generic[K, V]):
         return SessionView(self, view)
 
 
-class SessionReads(SegmentReads[K, V]):
+class SessionReads(SegmentReads[K, V, Windowed[K]]):
     """Lookups and scans of the visible sessions, whose end is above the stream time minus the retention.
 
     Times are in milliseconds, from 0; bounds are included, and may be below 0. Scans return
@@ -176,6 +179,22 @@ class SessionReads(SegmentReads[K, V]):
         """Return an iterator like ``find_sessions``, descending."""
         return self._of_key(key, *_checked(earliest_end_ms, latest_start_ms), reverse=True)
 
+    def fetch_many(self, keys: Sequence[K]) -> list[list[tuple[Windowed[K], V]]]:
+        """Return what ``fetch`` yields for each of ``keys``, in their order, all of one snapshot."""
+        check_keys(keys, "fetch_many")
+        return self._of_keys([(key, 0, None) for key in keys])
+
+    def find_sessions_many(self, searches: Sequence[tuple[K, int, int]]) -> list[list[tuple[Windowed[K], V]]]:
+        """Return what ``find_sessions`` yields for each ``(key, earliest_end_ms, latest_start_ms)``, in their order.
+
+        All are of one snapshot.
+        """
+        check_keys(searches, "find_sessions_many", _SEARCH)
+        for search in searches:
+            check_parts(search, "find_sessions_many", _SEARCH)
+            _checked(*search[1:])
+        return self._of_keys(searches)
+
     def fetch_range(self, key_from: K | None, key_to: K | None) -> Sessions[K, V]:
         """Return an iterator over all sessions of the keys from ``key_from`` to ``key_to``; None leaves an end open."""
         return self._of_range(key_from, key_to, 0, None, reverse=False)
@@ -205,6 +224,35 @@ class SessionReads(SegmentReads[K, V]):
         live = self._scans.open(earliest_end_ms, None, part, part, reverse=reverse)
         return RecordIterator(self._decoded(live.in_key_order(), values, latest_start_ms), live)
 
+    def _of_keys(self, searches: Sequence[tuple[K, int, int | None]]) -> list[list[tuple[Windowed[K], V]]]:
+        parts = [escaped(self._codec.encode_key(key)) for key, _, _ in searches]
+        values = self._values.now()
+        scans = self._scans.open_many(
+            [
+                SegmentRange(earliest_end_ms, None, part, part)
+                for part, (_, earliest_end_ms, _) in zip(parts, searches, strict=True)
+            ]
+        )
+        try:
+            return [
+                list(self._decoded(live.in_key_order(), values, latest_start_ms))
+                for live, (_, _, latest_start_ms) in zip(scans, searches, strict=True)
+            ]
+        finally:
+            close_answer(scans)
+
+    @property
+    def _form(self) -> str:
+        return "Windowed(key, start_ms, end_ms)"
+
+    def _place(self, window: Windowed[K]) -> tuple[bytes, int]:
+        _check_session(window)
+        key, start_ms, end_ms = window
+        check_interval("a session", start_ms, end_ms)
+        # Nothing lives below 0.
+        logged = self._keys.logged(self._codec.encode_key(key), max(0, start_ms), max(0, end_ms))
+        return logged, min(start_ms, end_ms) if start_ms < 0 else end_ms
+
     def _of_range(
         self, key_from: K | None, key_to: K | None, earliest_end_ms: int, latest_start_ms: int | None, *, reverse: bool
     ) -> Sessions[K, V]:
@@ -226,6 +274,11 @@ class SessionReads(SegmentReads[K, V]):
                 )
 
 
+def _check_session(session: object) -> None:
+    if not isinstance(session, Windowed):
+        raise TypeError(f"a session is a Windowed, not {type(session).__name__}")
+
+
 def _checked(earliest_end_ms: int, latest_start_ms: int) -> tuple[int, int]:
     # Either may be larger: a session may be between the two times, or contain them.
     check_bound_ms("the earliest end", earliest_end_ms)
@@ -233,11 +286,11 @@ def _checked(earliest_end_ms: int, latest_start_ms: int) -> tuple[int, int]:
     return earliest_end_ms, latest_start_ms
 
 
-class SessionView(SessionReads[K, V], SegmentedView[K, V]):
+class SessionView(SessionReads[K, V], SegmentedView[K, V, Windowed[K]]):
     """A read-only view of a session store, for any thread."""
 
 
-class SessionStore(SessionReads[K, V], SegmentedStore[K, V]):
+class SessionStore(SessionReads[K, V], SegmentedStore[K, V, Windowed[K]]):
     """A session store for its writing thread, which reads its own uncommitted writes.
 
     Raises, all writes: TypeError and ValueError for an invalid session, and for a key or value that a serde or the
@@ -261,15 +314,17 @@ class SessionStore(SessionReads[K, V], SegmentedStore[K, V]):
         The default time is that of the current record, or -1 outside of a task. A session older than the retention is
         dropped and counted (``late_total``); some of them are logged as warnings.
         """
-        if not isinstance(session, Windowed):
-            raise TypeError(f"a session is a Windowed, not {type(session).__name__}")
-        key, start_ms, end_ms = session
+        self._writes.put(*self._record(session, aggregate, timestamp_ms))
+
+    def _record(self, window: Windowed[K], value: Any, timestamp_ms: int | None = None) -> SegmentRecord:
+        _check_session(window)
+        key, start_ms, end_ms = window
         check_span("a session", start_ms, end_ms)
         if timestamp_ms is not None:
             check_time_ms("a timestamp", timestamp_ms)
         encoded = self._codec.encode_key(key)
-        data = None if aggregate is None else self._codec.encode_value(key, aggregate)
-        self._writes.put(self._keys.logged(encoded, start_ms, end_ms), end_ms, data, timestamp_ms)
+        data = None if value is None else self._codec.encode_value(key, value)
+        return SegmentRecord(self._keys.logged(encoded, start_ms, end_ms), end_ms, data, timestamp_ms)
 
     def remove(self, session: Windowed[K]) -> None:
         """Stage the removal of ``session``."""

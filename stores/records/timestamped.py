@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Final, Generic, TypeVar, cast
 
-from stores.contract.arguments import check_function, check_pairs, check_time_ms
+from stores.contract.arguments import check_function, check_keys, check_lengths, check_pairs, check_time_ms
 from stores.contract.reading import PlainIterator
 from stores.errors import ConfigError, StoreIncompatibleError
 from stores.interface import (
@@ -320,6 +320,17 @@ class TimestampedKeyValueStore(TimestampedReads[K, V], TypedStore):
             self._staging.put_all(writes)
         else:
             self._expiry.put_all(writes)
+
+    def put_many(self, keys: Sequence[K], values: Sequence[V | None], timestamps_ms: Sequence[int]) -> None:
+        """Stage all ``values`` and their times under ``keys``, which are in the same order, like ``put_all``."""
+        check_lengths(keys, values=values, timestamps_ms=timestamps_ms)
+        self.put_all(zip(keys, values, timestamps_ms, strict=True))
+
+    def delete_many(self, keys: Iterable[K]) -> None:
+        """Stage the removal of all ``keys``, or of none if one of them is refused. Old values are not looked up."""
+        check_keys(keys, "delete_many")
+        encoded = [self._codec.encode_key(key) for key in keys]
+        self._staging.put_all([StagedWrite(key, None, key) for key in encoded])
 
     def put_if_absent(self, key: K, value: V | None, timestamp_ms: int) -> ValueAndTimestamp[V] | None:
         """Stage ``value`` and its time unless ``key`` has a value. Return the existing value, else None."""

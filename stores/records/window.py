@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from struct import Struct
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypeVar, cast, overload
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, Literal, TypeVar, cast, overload
 
-from stores.contract.arguments import TIME_BOUND_MS, check_time_ms, check_type
+from stores.contract.arguments import TIME_BOUND_MS, check_keys, check_parts, check_time_ms, check_type
+from stores.contract.reading import close_answer
 from stores.errors import ConfigError
 from stores.interface import IsolationLevel, KeyValueStore, KeyValueView, PositionBound
 from stores.records.record_kind import Description, RecordIterator
-from stores.records.segment_scans import LiveScans, SegmentPair
+from stores.records.segment_scans import LiveScans, SegmentPair, SegmentRange
 from stores.records.segment_values import SegmentValues
+from stores.records.segment_writes import SegmentRecord
 from stores.records.segmented import (
     SegmentedKind,
     SegmentedStore,
@@ -28,6 +30,8 @@ K = TypeVar("K")
 V = TypeVar("V")
 X = TypeVar("X")
 _unpack_from = Struct(">Q").unpack_from
+_FORM: Final = "(key, window_start_ms)"
+_RANGE: Final = "(key, start_ms, end_ms)"
 
 
 @dataclass(frozen=True)
@@ -155,7 +159,7 @@ class Window(SegmentedKind, Generic[K, V]):
         return WindowView(self, view)
 
 
-class WindowReads(SegmentReads[K, V]):
+class WindowReads(SegmentReads[K, V, tuple[K, int]]):
     """Lookups and scans of the visible records, whose window start is above the stream time minus the retention.
 
     Times are in milliseconds, from 0; both ends of each range are included. An end below 0 is as far as 0, and a range
@@ -231,6 +235,37 @@ class WindowReads(SegmentReads[K, V]):
         """Return an iterator like ``all``, descending."""
         return self._in_time_order(0, None, reverse=True)
 
+    def fetch_many(self, ranges: Sequence[tuple[K, int, int]]) -> list[list[tuple[int, V]]]:
+        """Return what ``fetch`` yields for each ``(key, start_ms, end_ms)``, in their order, all of one snapshot."""
+        check_keys(ranges, "fetch_many", _RANGE)
+        spans = []
+        for each in ranges:
+            check_parts(each, "fetch_many", _RANGE)
+            key, start_ms, end_ms = each
+            check_interval("a range of window starts", start_ms, end_ms)
+            part = escaped(self._codec.encode_key(key))
+            spans.append(SegmentRange(start_ms, end_ms, part, part))
+        values = self._values.now()
+        scans = self._scans.open_many(spans)
+        try:
+            return [
+                list(self._windows(live, values, SEGMENT_BYTES + len(span.first or b"")))
+                for live, span in zip(scans, spans, strict=True)
+            ]
+        finally:
+            close_answer(scans)
+
+    @property
+    def _form(self) -> str:
+        return _FORM
+
+    def _place(self, window: tuple[K, int]) -> tuple[bytes, int]:
+        check_parts(window, "get_many", _FORM)
+        key, start_ms = window
+        check_bound_ms("a window start", start_ms)
+        # Nothing lives below 0.
+        return self._keys.logged(self._codec.encode_key(key), max(0, start_ms)), start_ms
+
     def _fetched(self, key: K, start_ms: int, end_ms: int, *, reverse: bool) -> RecordIterator[tuple[int, V]]:
         check_interval("a range of window starts", start_ms, end_ms)
         encoded = self._codec.encode_key(key)
@@ -277,11 +312,11 @@ class WindowReads(SegmentReads[K, V]):
             yield Windowed(key, start_ms, end_ms), values.decode(packed(segment) + logged, data, segment)
 
 
-class WindowView(WindowReads[K, V], SegmentedView[K, V]):
+class WindowView(WindowReads[K, V], SegmentedView[K, V, tuple[K, int]]):
     """A read-only view of a window store, for any thread."""
 
 
-class WindowStore(WindowReads[K, V], SegmentedStore[K, V]):
+class WindowStore(WindowReads[K, V], SegmentedStore[K, V, tuple[K, int]]):
     """A window store for its writing thread, which reads its own uncommitted writes.
 
     Raises, all writes: TypeError and ValueError for an invalid time, and for a key or value that a serde or the store
@@ -307,18 +342,17 @@ class WindowStore(WindowReads[K, V], SegmentedStore[K, V]):
         -1 outside of a task. A record older than the retention is dropped and counted (``late_total``); some of them
         are logged as warnings.
         """
-        check_time_ms("a window start", window_start_ms)
+        self._writes.put(*self._record((key, window_start_ms), value, timestamp_ms))
+
+    def _record(self, window: tuple[K, int], value: Any, timestamp_ms: int | None = None) -> SegmentRecord:
+        check_parts(window, "put_many", _FORM)
+        key, start_ms = window
+        check_time_ms("a window start", start_ms)
         if timestamp_ms is not None:
             check_time_ms("a timestamp", timestamp_ms)
         encoded = self._codec.encode_key(key)
         data = None if value is None else self._codec.encode_value(key, value)
-        if not self._keys.sequenced:
-            self._writes.put(self._keys.logged(encoded, window_start_ms), window_start_ms, data, timestamp_ms)
-        elif data is not None:
-            sequence = self._writes.next_number()
-            logged = self._keys.logged(encoded, window_start_ms, sequence)
-            if self._writes.put(logged, window_start_ms, data, timestamp_ms):
-                self._writes.took_number(sequence)
+        return SegmentRecord(self._keys.logged(encoded, start_ms), start_ms, data, timestamp_ms)
 
     @overload
     def update(

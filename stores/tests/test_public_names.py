@@ -87,19 +87,23 @@ def test_a_context_shows_a_function_what_is_meant_for_it_alone(tmp_path: Path) -
 @pytest.mark.parametrize(
     ("kind", "names", "writes"),
     [
-        (KeyValue(STR, INT64), LOOKUPS, "delete delete_range put put_all put_if_absent update"),
-        (TimestampedKeyValue(STR, INT64), LOOKUPS, "delete delete_range put put_all put_if_absent update"),
+        (KeyValue(STR, INT64), LOOKUPS, "delete delete_many delete_range put put_all put_if_absent put_many update"),
+        (
+            TimestampedKeyValue(STR, INT64),
+            LOOKUPS,
+            "delete delete_many delete_range put put_all put_if_absent put_many update",
+        ),
         (
             Window(STR, INT64, 1, 2),
-            "all backward_all backward_fetch backward_fetch_all backward_fetch_range fetch fetch_all fetch_one "
-            "fetch_range",
-            "put update",
+            "all backward_all backward_fetch backward_fetch_all backward_fetch_range fetch fetch_all fetch_many "
+            "fetch_one fetch_range get_many",
+            "delete_many put put_many update",
         ),
         (
             Session(STR, INT64, 2),
-            "backward_fetch backward_fetch_range backward_find_sessions backward_find_sessions_range fetch fetch_range "
-            "fetch_session find_sessions find_sessions_range",
-            "merge put remove",
+            "backward_fetch backward_fetch_range backward_find_sessions backward_find_sessions_range fetch fetch_many "
+            "fetch_range fetch_session find_sessions find_sessions_many find_sessions_range get_many",
+            "delete_many merge put put_many remove",
         ),
     ],
 )

@@ -96,8 +96,8 @@ class TaskStoreCounters:
 
 GET, PUT, SCAN, COMMIT = "get", "put", "scan", "commit"
 _CALLS: Mapping[str, str] = {
-    GET: "get get_many fetch_one fetch_session",
-    PUT: "put put_all put_if_absent update merge delete delete_range remove",
+    GET: "get get_many fetch_one fetch_session fetch_many find_sessions_many",
+    PUT: "put put_all put_many put_if_absent update merge delete delete_many delete_range remove",
     SCAN: (
         "range reverse_range range_many all reverse_all prefix_scan reverse_prefix_scan fetch fetch_range fetch_all "
         "find_sessions backward_fetch backward_fetch_range backward_fetch_all backward_all backward_find_sessions"

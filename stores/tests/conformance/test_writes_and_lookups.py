@@ -251,7 +251,7 @@ def test_offsets_that_are_no_mapping_are_refused_and_change_nothing(store: KeyVa
 def test_put_all_refuses_a_mapping_and_what_is_no_pair(store: KeyValueStore) -> None:
     wrong: list[Any] = [{b"ab": b"v"}, {b"k": b"v"}, b"ab", "ab", 5, [b"ab"], [(b"k", b"v", 1)], [5]]
     for pairs in wrong:
-        with pytest.raises(TypeError, match=r"items\(\)|put_all takes pairs"):
+        with pytest.raises(TypeError, match=r"items\(\)|writes are pairs"):
             store.put_all(pairs)
     assert list(store.all()) == []
 
