@@ -12,7 +12,8 @@ from stores.forwarding import ForwardingStore
 from stores.interface import KeyValueStore
 
 OF_THE_SUBCLASS = {
-    *("put", "put_all", "put_if_absent", "put_with_marks", "update", "delete", "delete_range", "set_mark"),
+    *("put", "put_all", "put_many", "put_if_absent", "put_with_marks", "update"),
+    *("delete", "delete_many", "delete_range", "set_mark"),
     *("commit", "flush", "rollback", "restore", "advance_position", "persist", "persistence", "close"),
     "with_mark",
 }
