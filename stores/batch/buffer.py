@@ -224,20 +224,22 @@ class IndexedBatch:
         if old is MISSING and self.deep:
             old = self._get_older(key)
         self.room_bytes -= len(key) + len(value or b"")
-        if not isinstance(old, Missing):
-            self.granted_bytes -= len(key) + len(old or b"")
+        self._discount(key, old)
         # A single expression: a reader may freeze the layer between two expressions.
         self.writes[key] = value
 
     def put_all(self, writes: dict[bytes, bytes | None]) -> None:
         """Stage all of ``writes`` atomically for readers. The batch takes ownership of the dict."""
-        for key, value in writes.items():
-            old = self.writes.get(key, MISSING)
-            if old is MISSING and self.deep:
-                old = self._get_older(key)
-            self.room_bytes -= len(key) + len(value or b"")
-            if not isinstance(old, Missing):
-                self.granted_bytes -= len(key) + len(old or b"")
+        if self.deep:
+            for key in writes:
+                old = self.writes.get(key, MISSING)
+                self._discount(key, self._get_older(key) if old is MISSING else old)
+        else:
+            own = self.writes
+            if not own.keys().isdisjoint(writes):
+                for key in own.keys() & writes.keys():
+                    self._discount(key, own[key])
+        self.room_bytes -= bytes_of(writes)
         if len(writes) <= _MERGED_AT_ONCE:
             with self.lock:
                 # This is atomic for readers without the lock as well: comparing bytes runs no Python code.
@@ -250,6 +252,11 @@ class IndexedBatch:
                 self._frozen = (*self._frozen, self._active)
             self._start_layer(layer)
             self._merge()
+
+    def _discount(self, key: bytes, old: bytes | Missing | None) -> None:
+        """Subtract the bytes of a staged pair that is replaced, unless ``old`` is MISSING."""
+        if not isinstance(old, Missing):
+            self.granted_bytes -= len(key) + len(old or b"")
 
     def delete_range(self, start: bytes | None, end: bytes | None) -> None:
         """Stage the removal of all keys from ``start`` to ``end``, both included."""
@@ -475,6 +482,11 @@ class IndexedBatch:
     def _hold_nothing(self) -> None:
         """Set the room of an empty batch."""
         self.granted_bytes = self.room_bytes = self._room_in(self._capacity_bytes)
+
+
+def bytes_of(writes: Mapping[bytes, bytes | None]) -> int:
+    """Return the number of bytes of all keys and values, without bytecode for each."""
+    return sum(map(len, writes)) + sum(map(len, filter(None, writes.values())))
 
 
 def lookup(layers: tuple[Layer, ...], key: bytes) -> bytes | Missing | None:

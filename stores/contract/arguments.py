@@ -12,6 +12,7 @@ from stores.errors import ConfigError, ReadOnlyViewError
 
 Key = TypeVar("Key")
 Value = TypeVar("Value")
+_BYTES = frozenset({bytes})
 
 WRITES = frozenset(
     {"put", "put_all", "put_many", "put_if_absent", "put_with_marks", "update", "merge", "remove"}
@@ -79,6 +80,13 @@ def check_keys(keys: object, call: str = "get_many", form: str = "key") -> None:
     """Check the argument of ``call``: bytes or text would be taken for its elements. Raises: TypeError."""
     if isinstance(keys, str | bytes) or not isinstance(keys, Iterable):
         raise TypeError(f"{call} takes a list, not {type(keys).__name__}: write {call}([{form}])")
+
+
+def as_key_list(keys: Iterable[bytes]) -> list[bytes]:
+    """Return ``keys`` if each is bytes. Raises: TypeError."""
+    listed = list(keys)
+    # Without bytecode for each key; a subclass of bytes takes the longer way.
+    return listed if _BYTES.issuperset(map(type, listed)) else [as_bytes("key", key) for key in listed]
 
 
 def check_parts(parts: object, call: str, form: str) -> None:

@@ -10,7 +10,7 @@ from threading import RLock
 from typing import TypeVar, overload
 
 from stores.batch.merge import chunks_of
-from stores.contract.arguments import as_bytes, check_keys
+from stores.contract.arguments import as_bytes, as_key_list, check_keys
 from stores.contract.reading import ScannedReads
 from stores.engines.engine import EngineSnapshot
 from stores.errors import StoreClosedError, StoreError
@@ -105,7 +105,7 @@ class ReadOnlyStore(ScannedReads, KeyValueView, Closeable):
 
     def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
         check_keys(keys)
-        checked = [as_bytes("key", key) for key in keys]
+        checked = as_key_list(keys)
         return self._answered(lambda data: [data.get(key) if key else None for key in checked])
 
     def approximate_num_entries(self) -> int:

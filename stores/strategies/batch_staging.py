@@ -16,7 +16,17 @@ from contextlib import contextmanager, suppress
 from threading import Lock
 from typing import ClassVar, TypeVar, TypeVarTuple, cast
 
-from stores.batch.buffer import MISSING, PAIR_MEMORY_BYTES, RANGE_MEMORY_BYTES, IndexedBatch, Layer, Missing, lookup
+from stores.batch.buffer import (
+    MISSING,
+    PAIR_MEMORY_BYTES,
+    RANGE_MEMORY_BYTES,
+    IndexedBatch,
+    Layer,
+    Missing,
+    bytes_of,
+    lookup,
+)
+from stores.batch.lookups import Found, filled, looked_up
 from stores.batch.merge import chunks_of
 from stores.engines.engine import Engine, EngineSnapshot, Writes
 from stores.errors import CommitFailedError, StoreUnavailableError, must_reopen
@@ -142,7 +152,7 @@ class BatchStaging(Staging):
         self._spill_what_is_too_large()
 
     def stage_all(self, writes: dict[bytes, bytes | None]) -> None:
-        num_bytes = sum([len(key) + len(value or b"") for key, value in writes.items()])
+        num_bytes = bytes_of(writes)
         batch = self.batch
         if num_bytes > batch.room_bytes and not batch.make_room(num_bytes, PAIR_MEMORY_BYTES * len(writes)):
             # Even if nothing is staged: if a list too large for memory can't be spilled, it is refused here.
@@ -253,6 +263,14 @@ class BatchStaging(Staging):
             value = self.batch.recent.get(key, MISSING)
         return self.engine.get(key) if value is MISSING else value  # type: ignore[return-value]
 
+    def look_up_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
+        batch = self.batch
+        # In this order, as in ``Store.get``: a reader that freezes the layer meanwhile sets ``deep``.
+        writes = batch.writes
+        values = [self._get_staged(key) for key in keys] if batch.deep else looked_up(writes, keys)
+        values = filled(keys, values, lambda left: looked_up(batch.recent, left))
+        return cast(list[bytes | None], filled(keys, values, self.engine.get_many))
+
     def _get_staged(self, key: bytes) -> bytes | Missing | None:
         """Return the staged value of ``key``, from memory or the spill; MISSING if there is none."""
         value = self.batch.get(key)
@@ -304,13 +322,10 @@ class BatchStaging(Staging):
 
     def _get_many_below(self, layers: tuple[Layer, ...], keys: Sequence[bytes]) -> list[bytes | None]:
         """Return the values of ``keys`` from frozen layers, spill and engine. The caller holds the batch's lock."""
-        staged = [lookup(layers, key) for key in keys]
+        values: list[Found] = [lookup(layers, key) for key in keys]
         if (spill := self.spill) is not None:
-            staged = [spill.lookup(key) if value is MISSING else value for key, value in zip(keys, staged, strict=True)]
-        committed = iter(
-            self.engine.get_many([key for key, value in zip(keys, staged, strict=True) if value is MISSING])
-        )
-        return [next(committed) if isinstance(value, Missing) else value for value in staged]
+            values = filled(keys, values, lambda left: list(map(spill.lookup, left)))
+        return cast(list[bytes | None], filled(keys, values, self.engine.get_many))
 
     def snapshot(self) -> EngineSnapshot:
         copying = self._copying

@@ -193,6 +193,10 @@ class Staging(ABC):
         """Return the value of ``key`` for the writer."""
         return self.get(IsolationLevel.READ_UNCOMMITTED, key)
 
+    def look_up_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
+        """Return the values of ``keys`` for the writer."""
+        return self.get_many(IsolationLevel.READ_UNCOMMITTED, keys)
+
     @abstractmethod
     def get_many(self, level: IsolationLevel, keys: Sequence[bytes]) -> list[bytes | None]:
         """Return the values of ``keys`` at ``level``, all of one snapshot. May be called on any thread."""

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from threading import Lock
 
-from stores.contract.arguments import as_bytes, check_keys
+from stores.contract.arguments import as_bytes, as_key_list, check_keys
 from stores.contract.reading import ScannedReads
 from stores.engines.engine import Engine
 from stores.errors import StoreClosedError, StoreUnavailableError
@@ -202,13 +202,10 @@ class StoreReads(ScannedReads, KeyValueStore):
 
     def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
         check_keys(keys)
-        keys = list(keys)
-        staging = self.staging
-        if self._batch is not None and staging.is_clean() and all(type(key) is bytes for key in keys):
-            with self.access:
-                return staging.engine.get_many(keys)
         self.access.check_open()
-        return [self.get(key) for key in keys]
+        listed = as_key_list(keys)
+        with self.access:
+            return self.staging.look_up_many(listed)
 
     def range_many(
         self, bounds: Sequence[tuple[bytes | None, bytes | None]], *, reverse: bool = False

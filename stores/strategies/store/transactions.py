@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, ItemsView, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from threading import get_ident
 
@@ -30,6 +30,9 @@ from stores.meta_entries import (
 from stores.strategies.access import OFFSET_BOUND, check_bounds, check_offset, check_partition, while_open
 from stores.strategies.staging import RESTORE_AFTER_WRITE, RESTORE_BEFORE_WRITE
 from stores.strategies.store.reads import StoreReads
+
+_BYTES = frozenset({bytes})
+_BYTES_OR_NONE = frozenset({bytes, type(None)})
 
 
 class StoreTransactions(StoreReads):
@@ -71,18 +74,40 @@ class StoreTransactions(StoreReads):
 
     def put_all(self, pairs: Iterable[tuple[bytes, bytes | None]]) -> None:
         check_pairs(pairs)
-        check_write = self.access.check_write
-        writes: dict[bytes, bytes | None] = {}
         # Read all pairs before any is staged: they may come from a scan of this store.
-        for pair in pairs:
-            if type(pair) is not tuple or len(pair) != 2:
-                check_pair(pair)
-            key, value = pair
-            check_write(key, value)
-            writes[key] = value
+        listed = pairs if isinstance(pairs, ItemsView) else list(pairs)
+        writes = self._plain_writes(listed)
+        if writes is None:
+            writes = self._checked_writes(listed)
         self.access.check_writer()
         if writes:
             self._stage_list(writes)
+
+    def _plain_writes(self, pairs: Collection[tuple[bytes, bytes | None]]) -> dict[bytes, bytes | None] | None:
+        """Return ``pairs`` if each key is there once and all are valid, without bytecode for each; otherwise None."""
+        try:
+            writes = dict(pairs)
+        except (TypeError, ValueError):
+            return None
+        values = writes.values()
+        if len(writes) != len(pairs) or not (_BYTES.issuperset(map(type, writes)) and b"" not in writes):
+            return None
+        if not _BYTES_OR_NONE.issuperset(map(type, values)):
+            return None
+        access = self.access
+        fits = max(map(len, writes), default=0) <= access.max_key_bytes
+        return writes if fits and max(map(len, filter(None, values)), default=0) <= access.max_value_bytes else None
+
+    def _checked_writes(self, pairs: Iterable[tuple[bytes, bytes | None]]) -> dict[bytes, bytes | None]:
+        """Return ``pairs``, of which the last one of a key wins. Raises: as ``put`` for the first invalid one."""
+        check_write = self.access.check_write
+        writes: dict[bytes, bytes | None] = {}
+        for pair in pairs:
+            check_pair(pair)
+            key, value = pair
+            check_write(key, value)
+            writes[key] = value
+        return writes
 
     def put_if_absent(self, key: bytes, value: bytes | None) -> bytes | None:
         self.access.check_write(key, value)

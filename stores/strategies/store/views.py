@@ -7,7 +7,7 @@ from threading import RLock
 from typing import TYPE_CHECKING, TypeVar
 
 from stores.batch.merge import chunks_of
-from stores.contract.arguments import as_bytes, check_keys
+from stores.contract.arguments import as_bytes, as_key_list, check_keys
 from stores.contract.reading import ForwardingView, ScannedReads, close_answer, of_one_moment
 from stores.engines.engine import EngineSnapshot
 from stores.errors import ConfigError, StoreClosedError, StoreCorruptedError, StoreUnavailableError
@@ -120,7 +120,7 @@ class StoreReader(ScannedReads, KeyValueView):
     def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
         check_keys(keys)
         self._store.access.check_open()
-        checked = [as_bytes("key", key) for key in keys]
+        checked = as_key_list(keys)
         try:
             with self._store.access:
                 return self._store.staging.get_many(self._level, checked)
@@ -238,7 +238,7 @@ class StoreSnapshot(ScannedReads, KeyValueSnapshot):
 
     def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
         check_keys(keys)
-        checked = [as_bytes("key", key) for key in keys]
+        checked = as_key_list(keys)
         return self._answered(lambda: [self._held.data.get(key) if key else None for key in checked])
 
     def approximate_num_entries(self) -> int:
