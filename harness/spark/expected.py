@@ -12,6 +12,7 @@ from typing import Any
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
+from harness.spark import expected_nexmark
 from stores.errors import ConfigError
 
 _COUNT = """
@@ -147,13 +148,19 @@ _SESSION_ROWS = """
 sessions in the rows of this join (Spark 4.3.0)."""
 
 
-_VIEWS = {"departures": _FLIGHT_FIELDS, "by_hour": _BY_HOUR, "by_session": _BY_SESSION}
+_VIEWS = {
+    "departures": _FLIGHT_FIELDS,
+    "by_hour": _BY_HOUR,
+    "by_session": _BY_SESSION,
+    **expected_nexmark.VIEWS,
+}
 _STATES = {
     "count": (_COUNT,),
     "event_log": (_EVENT_LOG,),
     "flights": (_AIRCRAFT, _ROUTES),
     "flights_by_hour": (_HOURS, _RECENT, _LATE),
     "aircraft_sessions": (_SESSIONS, _RECENT_SESSIONS),
+    **expected_nexmark.STATES,
 }
 """The queries for the stores of each workload."""
 _ROWS = {"count": _COUNT_ROWS, "flights_by_hour": _HOUR_ROWS, "aircraft_sessions": _SESSION_ROWS}

@@ -12,6 +12,7 @@ import pytest
 from harness.tests.fake_task import FakeTask, run
 from harness.workloads.event_log import EventLogWorkload
 from harness.workloads.new_york_flights import DEPARTURES, NO_TAILNUM, DatasetMissingError, arrivals, departures
+from harness.workloads.nexmark_queries import QUERIES
 from harness.workloads.tasks import (
     GAP_MS,
     RECENT_SESSIONS_MS,
@@ -184,10 +185,11 @@ def test_a_record_without_key_or_value_is_refused_and_changes_nothing(known: Wor
 
 
 def test_every_workload_is_found_by_its_name() -> None:
-    assert sorted(workloads()) == ["aircraft_sessions", "count", "event_log", "flights", "flights_by_hour"]
+    nexmark = [query.name for query in QUERIES]
+    assert list(workloads()) == ["count", "event_log", "flights", "flights_by_hour", "aircraft_sessions", *nexmark]
     assert all(workload(name).name == name for name in workloads())
     sources = [name for name, known in workloads().items() if isinstance(known, EventSource)]
-    assert sources == ["count", "flights", "flights_by_hour", "aircraft_sessions"]
+    assert sources == ["count", "flights", "flights_by_hour", "aircraft_sessions", *nexmark]
 
 
 def test_an_unknown_workload_is_refused_with_the_nearest_name() -> None:

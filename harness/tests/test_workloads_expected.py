@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from harness.spark.session import session
 from harness.tests.fake_task import run
 from harness.tests.shared_jvm import SharedJvm
 from harness.workloads.event_log import EventLog
+from harness.workloads.nexmark_queries import QUERIES
 from harness.workloads.tasks import AircraftSessions, Count, FlightsByHour, workload
 from harness.workloads.workload import Event
 from stores.errors import ConfigError
@@ -58,19 +60,25 @@ def write_log(path: Path) -> None:
         "aircraft_sessions",
         "count",
         "event_log",
+        *(
+            query.name if query.name == "nexmark_q5" else pytest.param(query.name, marks=pytest.mark.long)
+            for query in QUERIES
+        ),
     ],
 )
 def test_processing_leaves_what_sql_computes_from_the_same_events(
     spark: SparkSession, tmp_path: Path, name: str
 ) -> None:
     write_log(tmp_path / "log.csv")
-    events = {
+    makers: dict[str, Callable[[], DataFrame]] = {
         "flights": lambda: flights(spark, 3, 3_000),
         "flights_by_hour": lambda: flights(spark, 3, 5_000, late_ms=FlightsByHour.late_ms, seed=7),
         "aircraft_sessions": lambda: flights(spark, 3, 5_000, late_ms=AircraftSessions.late_ms, seed=7),
         "count": lambda: generated(spark, Count(keys=200), 1, 5_000, 3),
         "event_log": lambda: event_log(spark, EventLog(str(tmp_path / "log.csv"), "user", "at"), 3),
-    }[name]()
+        **{query.name: partial(generated, spark, type(query)(events_per_s=100), 3, 4_000, 3) for query in QUERIES},
+    }
+    events = makers[name]()
     rows = processed(name, events)
     assert {store for _, store, _, _ in rows} == set(workload(name).store_names)
     assert differences(state(spark, rows), expected_state(name, events)).collect() == []

@@ -1,6 +1,6 @@
-"""The workloads of tasks, by name: counts of generated events, and departures from New York in 2013.
+"""The workloads of tasks, by name: counts of generated events, departures from New York in 2013, and Nexmark.
 
-A user's own events are in ``event_log``.
+A user's own events are in ``event_log``, the queries of Nexmark in ``nexmark_queries``.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from types import MappingProxyType
 from typing import Any, ClassVar
 
 from harness.workloads.event_log import EventLogWorkload
+from harness.workloads.nexmark_queries import QUERIES
 from harness.workloads.workload import Event, Workload, WorkloadContext, keyed
 from harness.workloads.ycsb import (
     KEY_BYTES,
@@ -32,7 +33,14 @@ class UnknownWorkloadError(ConfigError):
 
 def workloads() -> Mapping[str, Workload]:
     """Return every workload in its default shape, by name."""
-    all_workloads: tuple[Workload, ...] = (Count(), EventLogWorkload(), Flights(), FlightsByHour(), AircraftSessions())
+    all_workloads: tuple[Workload, ...] = (
+        Count(),
+        EventLogWorkload(),
+        Flights(),
+        FlightsByHour(),
+        AircraftSessions(),
+        *QUERIES,
+    )
     return MappingProxyType({workload.name: workload for workload in all_workloads})
 
 

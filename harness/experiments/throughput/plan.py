@@ -17,6 +17,7 @@ from harness.experiments.throughput.measurement import Configuration, Options
 from harness.report.rows import Row
 from harness.scenario import AtLeast, Grid, cut_to, full_names, raised_to, set_to, times
 from harness.workloads.event_log import EVENT_LOG, EventLog
+from harness.workloads.nexmark_queries import QUERIES
 from harness.workloads.tasks import Departures, workload
 from harness.workloads.workload import EventSource
 from stores.errors import ConfigError
@@ -220,6 +221,7 @@ SIZES: Mapping[str, tuple[ThroughputGrid, ...]] = MappingProxyType(
             ThroughputGrid("flights_by_hour", 20_000),
             ThroughputGrid("aircraft_sessions", 20_000),
             ThroughputGrid("count", 60_000, records_per_commit=(100,)),
+            ThroughputGrid("nexmark_q4", 30_000),
         ),
         NIGHT: (
             *_PICKS,
@@ -229,6 +231,7 @@ SIZES: Mapping[str, tuple[ThroughputGrid, ...]] = MappingProxyType(
             ThroughputGrid("flights", partitions=(1, 4), repeats=5),
             ThroughputGrid("count", 1_000_000, durabilities=_EACH, records_per_commit=(100, 100_000), repeats=5),
             ThroughputGrid("count", 1_000_000, durabilities=_EACH[1:], records_per_commit=(10_000,), repeats=5),
+            *(ThroughputGrid(query.name, 60_000, repeats=3) for query in QUERIES),
         ),
     }
 )

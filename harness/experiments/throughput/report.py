@@ -13,6 +13,7 @@ from harness.report.database import busy, by_round, interval_ends, medians, quer
 from harness.report.figures import Figure, Figures, columns
 from harness.report.listing import Column, Listing, Report, panels
 from harness.report.page import PageFinding
+from harness.workloads.nexmark_queries import QUERIES
 
 CELL = ("workload", "durability", "partitions", "records_per_commit")
 """The columns whose values the rivals of a cell have in common."""
@@ -155,6 +156,11 @@ share. A repeat is busy if other processes or the hypervisor took more than 10 %
 the whole of it: changelog, then stores. After the last record the process is killed with a transaction open, and a
 fresh one opens the task. Its state is compared, key by key, with the state that Spark SQL computes from the same
 events.
+
+Events of Nexmark that a query does not read are left out at the source. Its events per second and core are those of the
+task's process, with its changelog, and count the events that were left out as well. Flink's figures are published by
+[nexmark-flink](https://github.com/nexmark/nexmark#benchmark-results): Flink 1.13, 100,000,000 events, three machines
+with eight cores, CPU time of the cluster and its source. They say in which range an engine on the JVM is, no more.
 """
 
 
@@ -186,6 +192,32 @@ THROUGHPUT = Listing(
 )
 
 
+_NEXMARK_SHARES = ", ".join(f"('{query.name}', {query.share})" for query in QUERIES)
+FLINK_PER_CORE = """('nexmark_q3', 152120), ('nexmark_q4', 34330), ('nexmark_q5', 22140), ('nexmark_q7', 12330),
+    ('nexmark_q8', 146140), ('nexmark_q11', 39700), ('nexmark_q17', 116800), ('nexmark_q18', 53700),
+    ('nexmark_q19', 44040)"""
+"""Events per second and core. Source: nexmark-flink, README, "Benchmark Results"."""
+
+
+NEXMARK = Listing(
+    "Nexmark: events per second and core, level {durability}; Flink's are published figures of other machines",
+    f"""throughput_figure join (select column1 as workload, column2 as share from (values {_NEXMARK_SHARES}))
+        using (workload) join (select column1 as workload, column2 as flink from (values {FLINK_PER_CORE}))
+        using (workload) order by level_place(durability), cast(substr(workload, 10) as integer), backend""",
+    (
+        Column("query", "substr(workload, 9)"),
+        Column("backend"),
+        Column("records per commit", "records_per_commit", text.exact),
+        Column("n", "repeats", text.exact),
+        Column("read events/s", "records_per_s", text.count),
+        Column("CPU per read event", "cpu_us_per_record", text.latency),
+        Column("all events/s and core", "1e6 / cpu_us_per_record / share", text.count),
+        Column("Flink 1.13", "flink", text.count),
+    ),
+    shown_once=(2, 3),
+)
+
+
 REPORT = Report(
     ("throughput",),
     "throughput",
@@ -194,7 +226,7 @@ REPORT = Report(
         "Tasks with a changelog process the events of a workload, with each backend and several sizes of a commit.",
         "The tables show records per second, the time per commit, memory, disk, and the time to open after a kill.",
     ),
-    (THROUGHPUT,),
+    (THROUGHPUT, NEXMARK),
     _METHOD,
 )
 
