@@ -158,9 +158,9 @@ fresh one opens the task. Its state is compared, key by key, with the state that
 events.
 
 Events of Nexmark that a query does not read are left out at the source. Its events per second and core are those of the
-task's process, with its changelog, and count the events that were left out as well. Flink's figures are published by
-[nexmark-flink](https://github.com/nexmark/nexmark#benchmark-results): Flink 1.13, 100,000,000 events, three machines
-with eight cores, CPU time of the cluster and its source. They say in which range an engine on the JVM is, no more.
+task's process, with its changelog, and count the events that were left out as well. Flink's figures are published in
+the README of `nexmark/nexmark` on GitHub: Flink 1.13, 100,000,000 events, three machines with eight cores, CPU time of
+the cluster and its source. They say in which range an engine on the JVM is, no more.
 """
 
 
