@@ -108,6 +108,11 @@ class EngineSnapshot(ABC):
     def get(self, key: bytes, family: int = 0) -> bytes | None:
         """Return the value of ``key``."""
 
+    def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
+        """Return the values of ``keys`` of the first data family, None for an empty key. By default they are looked up
+        one by one."""
+        return [self.get(key) if key else None for key in keys]
+
     @abstractmethod
     def scan(self, bounds: ScanRange, *, reverse: bool = False) -> Scan:
         """Return a scan of a range. It is closed before the snapshot."""
@@ -370,6 +375,10 @@ class Transaction(ABC):
     @abstractmethod
     def get(self, key: bytes, family: int = 0) -> bytes | None:
         """Return the value of ``key``, with the transaction's own writes."""
+
+    def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
+        """Return the values of ``keys`` of the first data family. By default they are looked up one by one."""
+        return list(map(self.get, keys))
 
     @abstractmethod
     def fetch(self, bounds: ScanRange, most: int, *, reverse: bool) -> tuple[list[tuple[bytes, bytes]], bool]:

@@ -106,7 +106,7 @@ class ReadOnlyStore(ScannedReads, KeyValueView, Closeable):
     def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
         check_keys(keys)
         checked = as_key_list(keys)
-        return self._answered(lambda data: [data.get(key) if key else None for key in checked])
+        return self._answered(lambda data: data.get_many(checked))
 
     def approximate_num_entries(self) -> int:
         return self._using(lambda files, data: files.approximate_num_entries())

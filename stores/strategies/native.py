@@ -334,7 +334,7 @@ class NativeStaging(Staging):
             # The lock makes this a snapshot: nothing is staged or committed while it is held.
             with self._lock:
                 if self._transaction is not None:
-                    return list(map(self._transaction.get, keys))
+                    return self._transaction.get_many(keys)
         return self.engine.get_many(keys)
 
     def scan(self, level: IsolationLevel, bounds: ScanRange, *, reverse: bool) -> Scanned:

@@ -10,9 +10,8 @@ also detects keys that are lost with their page; a lookup does not.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
-from itertools import repeat
 from pathlib import Path
 from threading import Lock, RLock, get_ident
 from typing import ClassVar, Self, TypeVar, cast
@@ -40,6 +39,7 @@ from stores.engines.sqlite.tables import (
     read_schema,
     reading_error,
     schema,
+    stored_values,
     writing_error,
 )
 from stores.engines.sqlite.transaction import SqliteScan, SqliteSnapshot, SqliteTransaction
@@ -217,25 +217,26 @@ class SqliteEngine(TransactionalEngine):
         return None if row is None else self._codec.decode(key, row[0])
 
     def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
-        return self._get_all(keys, repeat(self._tables[0].lookup))
+        return self._get_all([keys])[0]
 
     def get_each(self, keys: Sequence[tuple[int, bytes]]) -> list[bytes | None]:
-        tables = self._tables
-        return self._get_all([key for _, key in keys], (tables[family].lookup for family, _ in keys))
+        values = list(map(iter, self._get_all([[key for of, key in keys if of == family] for family in (0, 1)])))
+        return [next(values[family]) for family, _ in keys]
 
-    def _get_all(self, keys: Sequence[bytes], statements: Iterable[str]) -> list[bytes | None]:
-        """Return the values of ``keys``, each by its statement, all of one snapshot."""
+    def _get_all(self, keys: Sequence[Sequence[bytes]]) -> list[list[bytes | None]]:
+        """Return the values of the keys of each family, all of one snapshot."""
 
-        def look(reader: Connection) -> list[bytes | None]:
+        def look(reader: Connection) -> list[list[bytes | None]]:
             reader.execute("begin")
             try:
-                lookups = zip(keys, statements, strict=False)
-                rows = [reader.execute(statement, (key,)).fetchone() for key, statement in lookups]
+                return [
+                    stored_values(reader, table, of_family, self._codec)
+                    for table, of_family in zip(self._tables, keys, strict=False)
+                ]
             finally:
                 reader.execute("rollback")
-            return [None if row is None else row[0] for row in rows]
 
-        return self._codec.decode_many(keys, self._query(look))
+        return self._query(look)
 
     def scans(self, ranges: Sequence[ScanRange], *, reverse: bool = False) -> list[Scan]:
         try:

@@ -37,6 +37,17 @@ _VERSIONS = {True: 2, False: 1}
 """``user_version`` with and without checksums. A single flipped bit does not turn one into the other."""
 
 
+_KEYS_MAX = 256
+"""The most keys of one statement: a power of two, below the limit of parameters of every SQLite (999)."""
+
+
+@cache
+def _lookup_many(table: str, count: int) -> str:
+    """Return the statement that selects the pairs of ``count`` keys: one lookup each, in their order."""
+    keys = ", ".join(["(?)"] * count)
+    return f"select t.key, t.value from (values {keys}) k cross join {table} t on t.key = k.column1"
+
+
 class Table:
     """A table and its statements, which are built once: a new string would cost a large part of a lookup."""
 
@@ -54,6 +65,21 @@ def create(writer: Connection, *, checksums: bool) -> None:
     for statement in _TABLES.values():
         writer.execute(statement)
     writer.execute(f"pragma user_version={_VERSIONS[checksums]}")
+
+
+def stored_values(connection: Connection, table: Table, keys: Sequence[bytes], codec: ValueCodec) -> list[bytes | None]:
+    """Return the values of ``keys``, by one statement for some hundred.
+
+    Raises: SQLite's errors; StoreCorruptedError.
+    """
+    pairs: list[tuple[bytes, bytes]] = []
+    for at in range(0, len(keys), _KEYS_MAX):
+        part = keys[at : at + _KEYS_MAX]
+        # Few different statements, which stay prepared: the rest is filled up to a power of two with its last key.
+        count = 1 << (len(part) - 1).bit_length()
+        padded = [*part, *[part[-1]] * (count - len(part))]
+        pairs += connection.execute(_lookup_many(table.name, count), padded).fetchall()
+    return list(map(dict(codec.decode_pairs(pairs)).get, keys))
 
 
 def read_schema(reader: Connection) -> Schema:

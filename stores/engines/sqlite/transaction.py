@@ -18,6 +18,7 @@ from stores.engines.sqlite.tables import (
     delete_range,
     reading_error,
     selection,
+    stored_values,
     writing_error,
 )
 from stores.errors import CommitFailedError, StoreError
@@ -124,6 +125,14 @@ class SqliteSnapshot(EngineSnapshot):
             raise reading_error(error, self._file) from error
         return None if row is None else self._codec.decode(key, row[0])
 
+    def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
+        snapshot = self._open()
+        try:
+            with snapshot.lock:
+                return stored_values(snapshot.reading, self._tables[0], keys, self._codec)
+        except Error as error:
+            raise reading_error(error, self._file) from error
+
     def scan(self, bounds: ScanRange, *, reverse: bool = False) -> Scan:
         transactions = self._transactions
         shared = transactions.share(self._open())
@@ -164,6 +173,13 @@ class SqliteTransaction(Transaction):
         except Error as error:
             raise self._failed(error) from error
         return None if row is None else self._codec.decode(key, row[0])
+
+    def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
+        self._check_open()
+        try:
+            return stored_values(self._writer, self._tables[0], keys, self._codec)
+        except Error as error:
+            raise self._failed(error) from error
 
     def fetch(self, bounds: ScanRange, most: int, *, reverse: bool) -> tuple[list[tuple[bytes, bytes]], bool]:
         self._check_open()

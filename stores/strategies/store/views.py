@@ -239,7 +239,7 @@ class StoreSnapshot(ScannedReads, KeyValueSnapshot):
     def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
         check_keys(keys)
         checked = as_key_list(keys)
-        return self._answered(lambda: [self._held.data.get(key) if key else None for key in checked])
+        return self._answered(lambda: self._held.data.get_many(checked))
 
     def approximate_num_entries(self) -> int:
         return self._answered(lambda: self._num_entries)
