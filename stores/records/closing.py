@@ -8,6 +8,7 @@ reported, and no changelog record has the index: a restore makes it from the rec
 
 The mark ``closed`` is the first time that was open when a window was last reported: a longer grace later opens none of
 the windows before it again. A restore may leave pairs of closed windows before the mark. The next look removes them.
+The changelog does not have the mark. So the restore of a whole store goes by the present grace alone.
 
 Source: Kafka Streams, ``EmitStrategy.onWindowClose`` (KIP-825).
 """

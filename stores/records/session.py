@@ -39,7 +39,7 @@ class Session(SegmentedKind, Generic[K, V]):
     once.
 
     With ``on_close`` a session closes once the stream time is more than ``gap_ms`` and ``grace_ms`` (0 by default)
-    after its end. Then it is reported as a window is: see ``Window``. ``gap_ms`` is that of ``merge``.
+    after its end. Then it is reported as a window is: see ``Window``. ``merge`` refuses another ``gap_ms``.
 
     For checkers of types, ``V`` is the type of the values that are read: ``ValueAndTimestamp`` of the serde's type with
     ``timestamped``.
@@ -355,16 +355,22 @@ class SessionStore(SessionReads[K, V], SegmentedStore[K, V, Windowed[K]]):
         sessions that are merged, in the order of their ends, and returns that of the merged one. The list is empty for
         a new session. In a timestamped store the value's time is the latest one, and ``fn`` gets the values alone.
 
-        A session that ``on_close`` has reported stays as it is. With
-        ``grace_ms`` a session is closed once its end is more than ``gap_ms + grace_ms`` behind the stream time. If
-        the record only fits a closed one, or is older than the retention, nothing is called or staged. Such a record is
-        counted as one that ``put`` drops, and None is returned.
+        A store with ``on_close`` has a gap of its own, and takes no other one. A session that it has reported stays as
+        it is. With ``grace_ms`` a session is closed once its end is more than ``gap_ms + grace_ms`` behind the stream
+        time. If the record only fits a closed one, or is older than the retention, nothing is called or staged. Such a
+        record is counted as one that ``put`` drops, and None is returned.
 
         Raises: as ``put``; the exceptions of ``fn``. Source: Kafka Streams, ``SessionWindows`` and
         ``KStreamSessionWindowAggregate``.
         """
         check_time_ms("timestamp_ms", timestamp_ms)
         check_time_ms("gap_ms", gap_ms)
+        declared_ms = self._description.gap_ms
+        if declared_ms not in (None, gap_ms):
+            raise ValueError(
+                f"store {self.name!r} closes sessions by its gap_ms of {declared_ms}, and merge was called with gap_ms "
+                f"{gap_ms}: give both the same"
+            )
         with self.find_sessions(key, timestamp_ms - gap_ms, min(timestamp_ms + gap_ms, TIME_BOUND_MS - 1)) as pairs:
             parts: list[tuple[Windowed[K], Any]] = [
                 pair for pair in pairs if not self._writes.has_reported(pair[0].end_ms)

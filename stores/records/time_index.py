@@ -51,22 +51,28 @@ class TimeIndex:
         return unpacked(entry[self._time_at])
 
     def taken(self, end_ms: int) -> Iterator[list[bytes]]:
-        """Yield the keys before the time ``end_ms`` in parts, in their order, and stage the removal of each part."""
-        while True:
-            part, self._next_ms = self._read(end_ms)
-            if not part:
-                return
-            # From its beginning on a log-structured engine would go over all that was removed, again and again.
-            self._start = self._prefix + packed(end_ms) if len(part) < CHUNK else part[-1]
-            self._staging.put_all([StagedWrite(entry, None) for entry in part])
-            yield part
-            if len(part) < CHUNK:
-                return
+        """Yield the keys before the time ``end_ms`` in parts, in their order, and stage the removal of each part.
 
-    def _read(self, end_ms: int) -> tuple[list[bytes], int]:
-        """Return some keys before ``end_ms``, and the time of the one that follows."""
+        Keys that are added to earlier parts meanwhile are left to a later call, so that it ends.
+        """
+        start, added_ms, is_last = self._start, _NEVER_MS, False
+        while not is_last:
+            part, next_ms = self._read(start, end_ms)
+            is_last = len(part) < CHUNK
+            # From its beginning on a log-structured engine would go over all that was removed, again and again.
+            start = self._prefix + packed(end_ms) if is_last else part[-1] + b"\0"
+            self._next_ms = min(added_ms, next_ms)
+            if part:
+                self._staging.put_all([StagedWrite(entry, None) for entry in part])
+                yield part
+            if self._next_ms < next_ms:
+                added_ms = self._next_ms
+        self._start = min(start, self._prefix + packed(self._next_ms))
+
+    def _read(self, start: bytes, end_ms: int) -> tuple[list[bytes], int]:
+        """Return some keys from ``start`` to before ``end_ms``, and the time of the one that follows."""
         part: list[bytes] = []
-        with self._store.range(self._start, behind(self._prefix)) as pairs:
+        with self._store.range(start, behind(self._prefix)) as pairs:
             for entry, _ in pairs:
                 time_ms = self.time(entry)
                 if time_ms >= end_ms or len(part) == CHUNK:

@@ -37,6 +37,10 @@ NO_RECORD = Record(-1, None, None)
 NO_PARTITION = TopicPartition("", -1)
 
 
+REPORT_ROUNDS_MAX = 1_000
+"""The most times in a row that reports of closed windows and expired records may lead to others."""
+
+
 class TaskContext:
     """The task's stores and outputs, and the origin of the current record. Valid while the function runs.
 
@@ -62,7 +66,8 @@ class TaskContext:
         self._commit_requested = False
         self._written = WrittenBytes()
         """The bytes that the current record has written to transactional stores."""
-        self._reports: list[Callable[[], Iterator[Report]]] = []
+        self._reports: dict[str, Callable[[], Iterator[Report]]] = {}
+        """The calls that stores have asked for, by the names of the stores."""
         """The calls that stores ask for: each yields those that are due when the current record is done."""
         self._failure: BaseException | None = None
         """The error after which the open transaction must not be committed."""
@@ -234,10 +239,19 @@ class TaskContext:
             raise self._failure
 
     def _call_reports(self) -> None:
-        """Make the calls that stores have asked for, until none is left: one may lead to others."""
+        """Make the calls that stores have asked for, until none is left: one may lead to others.
+
+        Raises: StoreError if each of many rounds has led to another one.
+        """
+        rounds = 0
         while self._reports:
-            for timestamp_ms, call in self._reports.pop(0)():
-                self._call(timestamp_ms, partial(call, self))
+            if rounds == REPORT_ROUNDS_MAX:
+                raise _endless_reports(self.task_id, next(iter(self._reports)))
+            asked, self._reports = self._reports, {}
+            for reports in asked.values():
+                for timestamp_ms, call in reports():
+                    self._call(timestamp_ms, partial(call, self))
+            rounds += 1
 
     def _output(self, topic: str) -> tuple[TopicPartition, ...]:
         count = self._changelog.topics().get(topic)
@@ -260,6 +274,14 @@ class TaskContext:
                 f"the partitioner returned {number!r} for topic {topic!r}: it has the partitions 0 to {count - 1}"
             )
         return number
+
+
+def _endless_reports(task_id: TaskId, store: str) -> StoreError:
+    return StoreError(
+        f"task {task_id}: on_close or on_expiry has closed windows or expired records of store {store!r} by its own "
+        f"writes {REPORT_ROUNDS_MAX:,} times in a row, and was called for these again. Nothing is committed. Let the "
+        "function write no times after the store's stream time, which they move, and none that have expired"
+    )
 
 
 def not_processing(task_id: TaskId) -> StoreError:

@@ -180,7 +180,7 @@ class ChangeloggingStaging(RecordStaging):
         store._written.num_bytes += RANGE_MEMORY_BYTES + len(start or b"") + len(end or b"")
 
     def report(self, reports: Callable[[], Iterator[Report]]) -> None:
-        self._context._reports.append(reports)
+        self._context._reports[self.store.name] = reports
 
     @property
     def may_stage(self) -> bool:

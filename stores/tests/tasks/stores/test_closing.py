@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 from shutil import rmtree
@@ -14,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from stores import ConfigError
+from stores import ConfigError, StoreError
 from stores.changelog import Changelog, MemoryChangelog, Record, SqliteChangelog
 from stores.command import main
 from stores.interface import TopicPartition
@@ -32,6 +33,7 @@ from stores.tests.tasks.typed import kept_in
 from stores.worker import Processor
 
 SIZE_MS, GAP_MS, GRACE_MS, RETENTION_MS = 10, 5, 7, 60
+ROUNDS = 6
 
 
 def emit(window: Windowed[bytes], value: Any, context: TaskContext) -> None:
@@ -344,6 +346,60 @@ def test_another_grace_repeats_no_report(tmp_path: Path, log: Changelog) -> None
             task.run(commit=True)
             assert task.store("s").fetch_one(b"a", 0) == 1
     assert outputs(log) == [(b"a", b"0-10:1"), (b"a", b"10-20:3")]
+
+
+def test_a_longer_grace_opens_windows_again_in_a_store_that_is_restored_whole(tmp_path: Path, log: Changelog) -> None:
+    for grace_ms, times in ((0, (0, 10, 20)), (5, (12, 30))):
+        feed(log, [(b"a", time_ms) for time_ms in times])
+        with closing_task(tmp_path, log, Window(size_ms=SIZE_MS, grace_ms=grace_ms, on_close=emit, **SHARED)) as task:
+            task.run()
+    assert outputs(log) == [(b"a", b"0-10:1"), (b"a", b"10-20:1"), (b"a", b"10-20:2")]
+
+
+@pytest.mark.parametrize("kind", ["window", "session"])
+@pytest.mark.parametrize("calls", [ROUNDS, ROUNDS + 1])
+def test_writes_of_on_close_that_close_windows_again_and_again_are_an_error(
+    tmp_path: Path, log: Changelog, monkeypatch: pytest.MonkeyPatch, kind: str, calls: int
+) -> None:
+    monkeypatch.setattr("stores.tasks.context.REPORT_ROUNDS_MAX", ROUNDS)
+    seen: list[int] = []
+
+    def go_on(window: Windowed[bytes], value: Any, context: TaskContext) -> None:
+        seen.append(window.start_ms)
+        emit(window, value, context)
+        later_ms = 100 * (1 + len(seen))
+        if len(seen) < calls and kind == "window":
+            context.store("s").put(window.key, 1, later_ms)
+        elif len(seen) < calls:
+            context.store("s").put(Windowed(window.key, later_ms, later_ms), 1)
+
+    described: Any = KINDS[kind]
+    feed(log, [(b"a", 0), (b"a", 50)])
+    with closing_task(tmp_path, log, replace(described, retention_ms=1_000_000, on_close=go_on)) as task:
+        if calls > ROUNDS:
+            with pytest.raises(StoreError, match="store 's'"):
+                task.run(commit=True)
+        else:
+            task.run(commit=True)
+    assert seen == [0, 50, 200, 300, 400, 500][:ROUNDS]
+    assert len(outputs(log)) == (ROUNDS if calls == ROUNDS else 0)
+
+
+def test_a_merge_by_another_gap_than_the_one_that_closes_is_refused() -> None:
+    def ignore(window: Windowed[str], value: int, context: TaskContext) -> None:
+        """Nothing closes here."""
+
+    kind = Session(key=STR, value=INT64, retention_ms=100, gap_ms=GAP_MS, on_close=ignore, name="s")
+
+    def merge(record: Record, context: TaskContext) -> None:
+        context.store(kind).merge("a", record.timestamp_ms, int(record.value or b""), lambda values: sum(values) + 1)
+
+    with AppDriver(Processor(["in"], merge, [kind], on_error="skip")) as driver:
+        for gap_ms in (b"5", b"4", b"6", b"5"):
+            driver.pipe("in", b"", gap_ms, 1)
+        assert list(driver.store(kind).fetch("a")) == [(Windowed("a", 1, 1), 2)]
+    with AppDriver(Processor(["in"], merge, [kind])) as driver, pytest.raises(ValueError, match=r"of 5,.* gap_ms 7:"):
+        driver.pipe("in", b"", b"7", 1)
 
 
 @pytest.mark.parametrize("backend", ["memory", "rocksdb", "lmdb-native"])

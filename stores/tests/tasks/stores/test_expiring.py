@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from stores import ConfigError, StoreIncompatibleError, open_store
+from stores import ConfigError, StoreError, StoreIncompatibleError, open_store
 from stores.changelog import Changelog, Record, SqliteChangelog
 from stores.command import main
 from stores.records import BYTES, STR, KeyValue, TimestampedKeyValue, ValueAndTimestamp
@@ -161,6 +161,35 @@ def test_on_expiry_may_put_the_record_again_and_its_exception_rolls_back(tmp_pat
         task.run(commit=True)
         assert calls == [b"a", b"a", b"a"]
         assert dict(task.store("s").all()) == {b"a": (b"again", 21), b"b": (b"1", 25)}
+
+
+@pytest.mark.parametrize("later_ms", [0, TTL_MS])
+def test_records_that_on_expiry_expires_again_and_again_are_an_error(
+    tmp_path: Path, log: Changelog, monkeypatch: pytest.MonkeyPatch, later_ms: int
+) -> None:
+    """Put with their own time they have expired. Put with a later one they expire each other."""
+    monkeypatch.setattr("stores.records.time_index.CHUNK", 2)
+    monkeypatch.setattr("stores.tasks.context.REPORT_ROUNDS_MAX", 5)
+    calls: list[bytes] = []
+
+    def renew(key: bytes, value: ValueAndTimestamp[bytes], context: TaskContext) -> None:
+        calls.append(key)
+        store = context.store("s")
+        store.put(key, b"again", value.timestamp_ms)
+        if later_ms:
+            store.put(b"later", b"", 100 + later_ms * len(calls))
+
+    records = TimestampedKeyValue(key=BYTES, value=BYTES, ttl_ms=TTL_MS, on_expiry=renew)
+    keys = [b"%d" % number for number in range(5)]
+    feed(log, [(key, 0) for key in keys] + [(b"last", TTL_MS)])
+    with expiring_task(tmp_path, log, process=put, records=records) as task, pytest.raises(StoreError, match="'s'"):
+        task.run()
+    assert calls[: len(keys)] == keys
+    assert calls.count(b"0") == 5
+
+
+def put(record: Record, context: TaskContext) -> None:
+    context.store("s").put(record.key, b"", record.timestamp_ms)
 
 
 def user_keys() -> list[bytes]:
