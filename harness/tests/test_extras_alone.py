@@ -14,13 +14,14 @@ import subprocess
 import sys
 import tomllib
 from collections import defaultdict
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 from harness.tests.test_examples import EXAMPLES, PRINTED_BY_EXAMPLES
-from harness.tests.test_packaging import wheels  # noqa: F401
+from harness.tests.test_packaging import HARNESS, wheels  # noqa: F401
 from harness.tests.test_readme import ON_SPARK, PRINTED, ROOT, SPARK_VARIABLES, blocks_of, spark_input
 from stores.changelog.kafka.testing.broker import Broker
 from stores.tests.kafka.shared_broker import broker  # noqa: F401
@@ -65,8 +66,12 @@ COMMANDS = {
     "conformance": "conformance --backend lmdb-native -q -k test_scans",
 }
 """Commands of ``txstores`` that need an extra; ``{store}`` is a SQLite store."""
-ON_THEIR_OWN = {"http", "kafka", "schema-registry", "spark"}
-"""Extras with a test of their own below: they need a process beside, or more time."""
+KILLED_AT_EACH_OPERATION = """
+{"case": {"subject": "sqlite-native", "level": "DISK", "fault": "kill", "commits": 1}}
+"""
+"""A writer that is killed at each of its I/O operations, which needs the recorder."""
+ON_THEIR_OWN = {"http", "kafka", "recorder", "schema-registry", "spark"}
+"""Extras with a test of their own below: they need a process beside, more time, or the wheel of the harness."""
 NOT_OF_USERS = {"test", "long", "lint", "release", "docs"}
 
 
@@ -99,8 +104,9 @@ def cases() -> list[Extras]:
 
 
 def all_extras() -> set[str]:
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    return {*project["optional-dependencies"]} - NOT_OF_USERS
+    """Return the extras of both distributions."""
+    projects = (tomllib.loads((ROOT / folder / "pyproject.toml").read_text())["project"] for folder in (".", HARNESS))
+    return {extra for project in projects for extra in project["optional-dependencies"]} - NOT_OF_USERS
 
 
 @dataclass(frozen=True)
@@ -124,10 +130,11 @@ class Environment:
         install = [str(self.python), "-m", "pip", "install", "-q", "--no-compile", "-c", str(ROOT / "constraints.txt")]
         subprocess.run([*install, *requirements], check=True)
 
-    def run(self, *arguments: str | Path, is_spark: bool = False) -> str:
+    def run(self, *arguments: str | Path, is_spark: bool = False, variables: Mapping[str, str] | None = None) -> str:
         """Return what its Python prints; of standard error there is nothing, unless Spark runs."""
         names = ("PATH", "HOME", "JAVA_HOME")
-        own = SPARK_VARIABLES if is_spark else {name: os.environ[name] for name in names if name in os.environ}
+        here = SPARK_VARIABLES if is_spark else {name: os.environ[name] for name in names if name in os.environ}
+        own = here if variables is None else variables
         ended = subprocess.run(
             [self.python, *arguments],
             cwd=self.folder, env=own, capture_output=True, text=True, timeout=480, check=False,
@@ -238,3 +245,19 @@ def test_the_pages_about_spark_and_the_harness_need_the_extra_spark_and_its_whee
     environment.install("--find-links", str(library.parent), str(harness_wheel))
     listed = environment.run("-m", "harness", "list")
     assert {"rocksdb-dual-store", "kill_during_commit"} <= set(listed.split())
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1200)
+def test_io_faults_need_no_c_compiler_with_the_extra_recorder_alone(
+    tmp_path: Path,
+    wheels: tuple[Path, Path],  # noqa: F811
+) -> None:
+    library, harness_wheel = wheels
+    environment = Environment.make(tmp_path, library, frozenset())
+    environment.install("--find-links", str(library.parent), f"{harness_wheel}[recorder]")
+    no_compiler = {"PATH": "/nowhere", "HOME": str(environment.folder)}
+    printed = environment.run("-m", "harness", "repeat", "iofaults", KILLED_AT_EACH_OPERATION, variables=no_compiler)
+    trials, wrong = map(int, re.findall(r"\d+", printed.splitlines()[-1]))
+    assert (trials > 50, wrong) == (True, 0), printed
+    assert len(list(environment.folder.rglob("recorder-*.so"))) == 1
