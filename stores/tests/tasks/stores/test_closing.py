@@ -245,6 +245,24 @@ def test_a_record_that_is_undone_closes_nothing(tmp_path: Path, log: Changelog) 
     assert outputs(log) == [(b"a", b"0-10:2")]
 
 
+@pytest.mark.parametrize("kind", ["window", "session"])
+@pytest.mark.parametrize("reported", [True, False])
+def test_a_record_far_ahead_hides_all_other_windows_and_only_on_close_reports_them(kind: str, reported: bool) -> None:
+    described: Any = replace(KINDS[kind], name="s")
+    if not reported:
+        described = replace(described, on_close=None, grace_ms=None, **({"gap_ms": None} if kind == "session" else {}))
+    with AppDriver(Processor(["in"], count, [described]), topics=["output"]) as driver:
+        for key, time_ms in ((b"a", 10), (b"a", 11), (b"b", 12), (b"c", 10**9), (b"b", 13)):
+            driver.pipe("in", key, b"", time_ms)
+        view = driver.store(described)
+        bounds = (0, 10**10) if kind == "window" else ()
+        assert [len(list(view.fetch(key, *bounds))) for key in (b"a", b"b", b"c")] == [0, 0, 1]
+        counts = [record.value.rpartition(b":")[2] for record in driver.read("output") if record.value]
+        assert counts == ([b"2", b"1"] if reported else [])
+        [metrics] = [task.metrics.stores["s"] for task in driver.tasks.values()]
+        assert metrics.late_total == 1
+
+
 def test_on_close_may_write_to_a_store_that_reports_as_well() -> None:
     def per_hour(window: Windowed[str], value: int, context: TaskContext) -> None:
         context.store("hours").update(window.key, window.start_ms, lambda number: (number or 0) + value)
