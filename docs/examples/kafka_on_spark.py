@@ -2,10 +2,11 @@
 
     spark-submit --packages org.apache.spark:spark-sql-kafka-0-10_2.13:4.2.0 kafka_on_spark.py BROKERS FOLDER
 
-FOLDER has the state and the checkpoint of the query. After a kill Spark's sink for Kafka may repeat rows of a batch,
-but never others: the last total of a card is right, and a total that comes twice is the same one. ``total`` is the
-function of a task: a worker would run it as it is. Needs the extra ``spark``, and Java. The number 4.2.0 is that of
-your Spark, or the newest one before it.
+The topics ``payments`` and ``totals`` exist. A payment has the card as its key, and its value is the cents, as eight
+bytes (``INT64``). FOLDER has the state and the checkpoint of the query. After a kill Spark's sink for Kafka may repeat
+rows of a batch, but never others: the last total of a card is right, and a total that comes twice is the same one.
+``total`` is the function of a task: a worker would run it as it is. Needs the extra ``spark``, and Java. The number
+4.2.0 is that of your Spark, or the newest one before it.
 """
 
 from __future__ import annotations
