@@ -66,7 +66,7 @@ def browser_page(
         Section("answer", "The answer", _answer(picks, names, level_sentence(figures, environment))),
         Section("losses", "Where it loses", _losses(figures, backends, names)),
         Section("proven", "What was proven", _proven(figures, pages, names)),
-        Section("not-proven", "What was not proven", _not_proven(picks, figures, pages, facts, names)),
+        Section("not-proven", "What was not proven", _not_proven(picks, figures, pages, facts, names), folded=True),
         Section("side-by-side", "All backends side by side", _side_by_side(figures, backends, names)),
         Section("plots", "Plots", _plots(pages, backends), folded=True),
         *([Section("history", "What changed", _updates(history, environment), folded=True)] if history else []),

@@ -61,7 +61,8 @@ def proven(figures: Figures, pages: Iterable[Page]) -> str:
     findings = [(page, page.findings[0]) for page in pages if page.body and page.findings]
     checks = [finding.sentence(page.file).strip("*.") for page, finding in findings if finding.number]
     wrong = sum(finding.number - finding.good for _, finding in findings)
-    ending = "no promise was broken" if not wrong else f"**{text.exact(wrong)} checks found a broken promise**"
+    checked = f"{text.exact(wrong)} check{'s' * (wrong != 1)}"
+    ending = f"**{checked} found a broken promise**" if wrong else "no promise was broken"
     coverage = [words.rstrip(".") for words in coverage_sentences(figures)[:1]]
     return f"**Proven:** {'; '.join(filter(None, [*coverage, sentence(figures, *_LOST), *checks[:2], ending]))}."
 
@@ -96,7 +97,7 @@ def _decided(picks: Iterable[Choice]) -> dict[tuple[str, str, tuple[str, ...]], 
 
 
 def _short(need: str) -> str:
-    """Return the words of a need without what follows a comma, as part of a sentence."""
+    """Return the words of a need as part of a sentence, without what follows a comma: the level's promise."""
     words = need.partition(",")[0].partition(" (")[0]
     article = "the " if words.partition(" ")[0].endswith("st") else ""
     return f"{article}{words[0].lower()}{words[1:]}"

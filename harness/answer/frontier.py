@@ -19,6 +19,7 @@ from harness.report.scales import AxisScale, scale_of
 from harness.report.text import LEVELS
 
 _HEIGHT, _LEFT, _TOP, _BOTTOM, _GUTTER = 290, 44, 30, 42, 84
+_CHARACTER, _NOT_MEASURED = 5.9, "not measured"
 _MIB = 2.0**20
 HEAD = ("records/s", "from", "to", "ready, s", "from", "to", "peak memory, MiB", "on disk, MiB")
 """The names of the numbers of a point."""
@@ -153,16 +154,25 @@ def _frame(landscape: Landscape) -> _Frame:
 def _axes(landscape: Landscape, frame: _Frame) -> str:
     bottom = _HEIGHT - _BOTTOM
     grid = "".join(f"M{frame.x.at(tick):.0f} {_TOP - 8}V{bottom + 4}" for tick in frame.x.ticks())
-    names = [(frame.x.at(tick), text.duration(tick)) for tick in frame.x.ticks()]
-    if frame.gutter:
-        names.append((frame.x.end + _GUTTER / 2, "not measured"))
-    words = "".join(f'<text class="s c" x="{x:.0f}" y="{bottom + 18}">{name}</text>' for x, name in names)
+    words = "".join(
+        f'<text class="s c" x="{x:.0f}" y="{bottom + 18}">{name}</text>' for x, name in _names_of_times(frame)
+    )
     y_scale, x_scale = (", log scale" if scale.log else "" for scale in (frame.y, frame.x))
     return (
         f'{values_axis(frame.y, _LEFT)}<path class="g" d="{grid}"/>{words}'
         f'<text class="s" y="10">\N{UPWARDS ARROW} records/s{y_scale}</text>'
         f'<text class="s" x="{_LEFT}" y="{_HEIGHT - 6}">\N{LEFTWARDS ARROW} {escape(landscape.opened)}{x_scale}</text>'
     )
+
+
+def _names_of_times(frame: _Frame) -> list[tuple[float, str]]:
+    """Return the names below the picture with their places, without those of ticks that "not measured" would cover."""
+    names = [(frame.x.at(tick), text.duration(tick)) for tick in frame.x.ticks()]
+    if not frame.gutter:
+        return names
+    middle = frame.x.end + _GUTTER / 2
+    free = middle - _CHARACTER * (len(_NOT_MEASURED) + 4) / 2
+    return [*((x, name) for x, name in names if x + _CHARACTER * len(name) / 2 < free), (middle, _NOT_MEASURED)]
 
 
 def _line(landscape: Landscape, frame: _Frame) -> str:
@@ -217,7 +227,7 @@ def _three(value: Value | None) -> list[str]:
 
 def _name(point: Point, x: float, y: float, boxes: list[tuple[float, float, float]]) -> str:
     """Return the name beside a point, where it covers none of the ``boxes`` of names and points; "" without room."""
-    width = 5.9 * len(point.backend)
+    width = _CHARACTER * len(point.backend)
     sides = [(x + 11, y + 4), (x - 11 - width, y + 4), (x - width / 2, y - 12), (x - width / 2, y + 20)]
     corners = [(start, base) for start in (x + 9, x - 9 - width) for base in (y - 8, y + 16)]
     for start, base in (*sides, *corners):

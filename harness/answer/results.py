@@ -266,7 +266,8 @@ def summary_table(
     at = reference(figures["throughput"], durability)
     rates = {figure["backend"]: figure for figure in figures["throughput"] if at is not None and at.holds(figure)}
     openings = {figure["backend"]: figure for figure in largest_state(figures["opening"], durability)}
-    names = sorted({*rates, *(figure["backend"] for figure in figures["crash"] if figure["durability"] == durability)})
+    crashed = {figure["backend"] for figure in figures["crash"] if figure["durability"] == durability}
+    names = sorted({*rates, *openings, *crashed})
     with_unit = with_interval if intervals else _median
     rows = []
     for name in sorted(names, key=lambda name: -(rates.get(name, {}).get("records_per_s") or 0)):

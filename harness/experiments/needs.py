@@ -108,7 +108,7 @@ NEEDS = (
     Need("Most records per second, commits kept by the changelog alone", "CHANGELOG", _RATE),
     Need("Most records per second, a commit survives a killed process", "PROCESS", _RATE),
     Need("Most records per second, a commit survives power loss (as the level promises)", "DISK", _RATE),
-    Need("Most records per second, state rebuilt after every crash", _LOW, _RATE, rebuilt=True),
+    Need("Most records per second with the state rebuilt after every crash", _LOW, _RATE, rebuilt=True),
     Need("Shortest commits (99th percentile)", _LOW, _LATENCY),
     Need(
         "Long transactions in little memory",

@@ -19,7 +19,7 @@ from harness.report.scales import AxisScale, scale_of, tick_text
 
 WIDTH = 360
 _ROW, _TOP, _MATRIX_TOP, _CHARACTER = 20, 34, 18, 6.2
-_NAMES_MAX, _VALUES = 200, 62
+_NAMES_MAX, _VALUES_MIN = 200, 62
 _LINES_HEIGHT, _LINES_LEFT, _LINES_TOP, _LINES_BOTTOM = 250, 48, 26, 36
 _KEY_ROW, _CAPTION, _GAP = 20, 24, 24
 _OTHER_STEPS, _APART = "others", 17
@@ -164,9 +164,10 @@ def _placed_key(entries: Sequence[KeyEntry], width: float, y: float) -> tuple[st
 def _dots(chart: Chart, panel: Panel) -> tuple[float, str]:
     names = [*panel.subjects, *panel.absent]
     left = min(_NAMES_MAX, max(len(name) for name in names) * _CHARACTER + 10)
-    scale = scale_of(panel.ends, left + 4, WIDTH - _VALUES - 6, log=chart.is_log(panel))
-    height = _TOP + _ROW * len(names)
     by_name = {name: [mark for mark in panel.marks if mark.name == name] for name in names}
+    right = max(_VALUES_MIN, max(len(_values(marks)) for marks in by_name.values()) * _CHARACTER) + 6
+    scale = scale_of(panel.ends, left + 4, WIDTH - right, log=chart.is_log(panel))
+    height = _TOP + _ROW * len(names)
     rows = [_row(marks, name, scale, place) for place, (name, marks) in enumerate(by_name.items())]
     unit = f'<text class="s" x="{left + 4:g}" y="10">{_label(chart, panel)}</text>'
     return height, unit + _across(scale, _TOP - 10, height) + "".join(rows)
@@ -180,12 +181,15 @@ def _row(marks: Sequence[Mark], name: str, scale: AxisScale, place: int) -> str:
         words += f'<text class="s" x="{scale.start:.0f}" y="4">not measured</text>'
         return f'<g class="row {backend_class(name)}"{subject_of(name)} {moved}>{words}</g>'
     backend = marks[0].backend
-    values = " \N{MIDDLE DOT} ".join(short(mark.value) for mark in marks)
     return (
         f'<g class="row {backend_class(backend)}"{subject_of(backend)} {moved}>'
         f'<text y="4">{escape(_shortened(name))}</text>{"".join(_dot(mark, scale) for mark in marks)}'
-        f'<text class="e" x="{WIDTH}" y="4">{values}</text></g>'
+        f'<text class="e" x="{WIDTH}" y="4">{_values(marks)}</text></g>'
     )
+
+
+def _values(marks: Sequence[Mark]) -> str:
+    return " \N{MIDDLE DOT} ".join(short(mark.value) for mark in marks)
 
 
 def _dot(mark: Mark, scale: AxisScale) -> str:

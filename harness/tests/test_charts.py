@@ -105,6 +105,16 @@ def test_a_median_without_an_interval_is_hollow_and_one_with_it_has_a_line() -> 
     assert {entry.words for entry in key_of(chart)} == {chart.spread, chart.hollow}
 
 
+def test_the_values_of_a_row_are_beside_its_marks_and_never_below_them() -> None:
+    several = [Mark("a", 0.0769, measure="median"), Mark("a", 0.231, measure="p99", shape=BAR)]
+    for marks in (several, several[1:], [Mark("a", 123_456_000.0)]):
+        chart = chart_of([Panel("one", marks)])
+        svg = panel_svg(chart, *chart.filled())
+        [values] = re.findall(r'<text class="e" x="360" y="4">([^<]*)<', svg)
+        last = max(int(x) for x in re.findall(r'<use [^>]*x="(\d+)"', svg))
+        assert last + 5 < 360 - 6.2 * len(values), values
+
+
 def test_what_was_not_measured_in_a_panel_has_a_row_that_says_so() -> None:
     both = Panel("both", [Mark("a", 1.0), Mark("b", 2.0)], "DISK", "count")
     one = Panel("one", [Mark("a", 1.0)], "DISK", "count")

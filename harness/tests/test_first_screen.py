@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
 from dataclasses import replace
+from itertools import chain, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -12,14 +14,15 @@ import pytest
 from harness.answer.browser_page import browser_page
 from harness.answer.choice import Choice, choices
 from harness.answer.first_screen import compared, picker_data, picture, proven, to_take
-from harness.answer.frontier import HEAD, frontier_svg, landscapes
+from harness.answer.frontier import HEAD, Value, frontier_svg, landscapes
 from harness.answer.history import HistoryEntry, Line
 from harness.answer.lost_cells import loss_table, lost_cells
 from harness.answer.results import all_figures, all_pages, first_page, level_sentence
 from harness.answer.updates import updates
-from harness.experiments.needs import MEASURES
+from harness.experiments.needs import MEASURES, NEEDS
 from harness.experiments.throughput.report import reference
-from harness.report.environment import sync_seconds
+from harness.report import environment
+from harness.report.environment import machine_page, sync_seconds
 from harness.report.page import Page, PageFinding
 from harness.tests.made_up_rows import ENVIRONMENT, FACTS, LEVELS, SPEEDS, Rows, made_up_rows
 from stores.registry import backends
@@ -63,6 +66,19 @@ def test_a_point_has_its_numbers_and_one_without_recovery_is_at_the_side_as_not_
     assert "records/s, log scale" in svg
     left_out = replace(low, points=[point for point in low.points if point.ready])
     assert ">not measured<" not in frontier_svg(left_out)
+
+
+@pytest.mark.parametrize("longest_s", [0.4, 0.5, 0.55, 5.0])
+def test_no_name_of_a_time_is_below_not_measured(longest_s: float) -> None:
+    low = landscapes(all_figures(made_up_rows()), BACKENDS)[0]
+    [slowest] = [point for point in low.points if point.backend == "rocksdb-direct"]
+    others = [point for point in low.points if point is not slowest]
+    svg = frontier_svg(replace(low, points=[*others, replace(slowest, ready=Value(longest_s))]))
+    names = re.findall(r'<text class="s c" x="(\d+)" y="266">([^<]+)<', svg)
+    assert "not measured" in dict(map(reversed, names))
+    ends = sorted((int(x) - 2.9 * len(name), int(x) + 2.9 * len(name)) for x, name in names)
+    assert len(ends) > 2
+    assert all(end + 6 < start for (_, end), (start, _) in pairwise(ends))
 
 
 def test_a_few_openings_are_no_time_until_ready_for_all() -> None:
@@ -117,6 +133,12 @@ def test_the_sentence_of_what_was_proven_says_if_a_promise_was_broken() -> None:
     )
     assert "**1 of 10 acknowledged commits were lost**" in proven({"crash": [*lost, control]}, good)
     assert "**2 checks found a broken promise**" in proven({}, [*good, checked("late", 9, 7)])
+    assert "**1 check found a broken promise**" in proven({}, [*good, checked("late", 9, 8)])
+
+
+def test_no_two_needs_are_the_same_words_in_the_sentence_of_what_to_take() -> None:
+    sentences = [to_take([Choice(need.words, need.durability, "x")]) for need in NEEDS]
+    assert len(set(sentences)) == len(NEEDS)
 
 
 def test_the_sentence_of_what_to_take_joins_levels_and_names_those_that_are_as_good() -> None:
@@ -256,6 +278,29 @@ def test_an_fsync_is_measured_in_the_folder_of_the_stores_and_leaves_nothing(tmp
     assert list(tmp_path.iterdir()) == []
 
 
+def test_the_time_of_an_fsync_is_the_median_of_syncs_of_a_page_each(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced = []
+
+    def sync(file: int) -> None:
+        synced.append((Path(os.readlink(f"/proc/self/fd/{file}")).parent, os.fstat(file).st_size))
+
+    monkeypatch.setattr(os, "fsync", sync)
+    took = [*range(0, 25, 2), *range(1, 25, 2)]
+    monkeypatch.setattr(environment, "perf_counter", chain.from_iterable((0, seconds) for seconds in took).__next__)
+    assert sync_seconds(tmp_path) == 12
+    assert synced == [(tmp_path, 4_096 * pages) for pages in range(1, 26)]
+
+
+def test_one_fsync_is_on_both_first_pages_and_on_that_of_the_machine() -> None:
+    figures = all_figures(made_up_rows())
+    machine = {**ENVIRONMENT, "fsync_s": 0.000084}
+    for page in (first_page(figures, [], FACTS, machine, []), browser_page(figures, [], FACTS, machine, [])):
+        assert "One fsync takes 84 us" in page
+    assert re.search(r"\| one fsync .*\| 84 us \|", machine_page(FACTS, machine))
+
+
 def test_both_first_pages_begin_with_the_answer_and_the_default() -> None:
     rows = made_up_rows()
     figures = all_figures(rows)
@@ -268,3 +313,4 @@ def test_both_first_pages_begin_with_the_answer_and_the_default() -> None:
     assert f" {good} of {sum(pick.decided for pick in picks)} " in default
     page = browser_page(figures, [], FACTS, ENVIRONMENT, [])
     assert page.index("Take:") < page.index("If you do not care:") < page.index("Compared:")
+    assert re.search(r'<section id="not-proven"[^>]*>\s*<details>', page)

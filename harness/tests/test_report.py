@@ -322,6 +322,12 @@ def test_ready_after_a_kill_is_the_same_figure_in_every_table() -> None:
     assert not any("ready after a kill" in head for each in THROUGHPUT.tables(figures) for head in each.head)
 
 
+def test_a_backend_that_was_only_opened_has_a_line() -> None:
+    openings = made_up_rows()["opening"]
+    table = summary_table(all_figures({"opening": openings}), ENVIRONMENT["backends"])
+    assert {row[0] for row in table.rows} == {row["backend"] for row in openings}
+
+
 def test_a_backend_that_broke_a_promise_is_never_picked_at_that_level() -> None:
     rows = made_up_rows()
     for row in rows["throughput"]:
@@ -413,7 +419,7 @@ def test_the_readme_gets_its_table_between_the_markers_and_nothing_else(tmp_path
     assert with_table("no markers", "table") == "no markers"
 
 
-def test_nothing_written_names_this_machine_or_a_path(tmp_path: Path) -> None:
+def test_what_is_written_has_the_time_of_one_fsync_and_names_neither_this_machine_nor_a_path(tmp_path: Path) -> None:
     import platform
 
     from harness.report.environment import environment
@@ -421,6 +427,7 @@ def test_nothing_written_names_this_machine_or_a_path(tmp_path: Path) -> None:
     run = new_run(tmp_path / "runs", "smoke", FACTS)
     write_facts(run, {**FACTS, "environment": environment(tmp_path)})
     write_report(run, tmp_path / "results")
+    assert re.search(r"\| one fsync .*\| [\d.,]+ (us|ms|s) \|", (tmp_path / "results/machine.md").read_text())
     for file in (tmp_path / "results").iterdir():
         content = file.read_text()
         assert str(tmp_path) not in content
