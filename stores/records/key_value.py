@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, TypeVar, cast
 
-from stores.contract.arguments import as_pairs, check_keys, check_pairs
+from stores.contract.arguments import check_keys, check_pairs
 from stores.errors import StoreIncompatibleError
 from stores.interface import (
     IsolationLevel,
@@ -113,12 +113,8 @@ class KeyValueReads(Generic[K, V]):
     def get_many(self, keys: Sequence[K]) -> list[V | None]:
         """Return the values of ``keys``, in their order; None for a missing one."""
         check_keys(keys)
-        codec = self._codec
-        encoded = [codec.encode_key(key) for key in keys]
-        values = self._reader.get_many(encoded)
-        return [
-            None if data is None else codec.decode_value(key, data) for key, data in zip(encoded, values, strict=True)
-        ]
+        encoded = self._codec.encode_keys(list(keys))
+        return self._codec.decode_values(encoded, self._reader.get_many(encoded))
 
     def range(self, start: K | None, end: K | None) -> RecordIterator[tuple[K, V]]:
         """Return an iterator over the pairs from ``start`` to ``end``, ascending."""
@@ -209,17 +205,28 @@ class TypedKeyValueStore(KeyValueReads[K, V], TypedStore):
     def put_all(self, pairs: Iterable[tuple[K, V | None]]) -> None:
         """Stage all pairs, or none if one of them is refused. The last pair of a key wins."""
         check_pairs(pairs)
-        encoded = [self._encode(key, value) for key, value in pairs]
-        self._staging.put_all([StagedWrite(key, data, key, data, None) for key, data in encoded])
+        listed = list(pairs)
+        self._put_columns([key for key, _ in listed], [value for _, value in listed])
 
     def put_many(self, pairs: Mapping[K, V | None] | Iterable[tuple[K, V | None]]) -> None:
         """Stage all pairs of a mapping, or of pairs, like ``put_all``."""
-        self.put_all(as_pairs(pairs))
+        if isinstance(pairs, Mapping):
+            self._put_columns(list(pairs), list(pairs.values()))
+        else:
+            self.put_all(pairs)
 
     def delete_many(self, keys: Iterable[K]) -> None:
         """Stage the removal of all ``keys``, or of none if one of them is refused. Old values are not looked up."""
         check_keys(keys, "delete_many")
-        self.put_all([(key, None) for key in keys])
+        listed = list(keys)
+        self._put_columns(listed, [None] * len(listed))
+
+    def _put_columns(self, keys: Sequence[K], values: Sequence[V | None]) -> None:
+        encoded, data = self._codec.encode_keys(keys), self._codec.encode_values(keys, values)
+        if self._staging.logs:
+            self._staging.put_all(list(map(StagedWrite, encoded, data, encoded, data)))
+        else:
+            self.store.put_many(dict(zip(encoded, data, strict=True)))
 
     def put_if_absent(self, key: K, value: V | None) -> V | None:
         """Stage ``value`` unless ``key`` has one. Return the existing value, or None if ``value`` was staged."""

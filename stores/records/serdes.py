@@ -12,9 +12,10 @@ from __future__ import annotations
 import json
 import math
 import struct
-from collections.abc import Callable
-from functools import partial
-from typing import Any, Final, Generic, NoReturn, Protocol, TypeVar
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from functools import lru_cache, partial
+from typing import Any, Final, Generic, NoReturn, Protocol, TypeVar, cast
 
 from stores.errors import ConfigError, SerdeMismatchError, StoreError
 from stores.extras import advice
@@ -38,6 +39,7 @@ __all__ = [
 K = TypeVar("K")
 V = TypeVar("V")
 T = TypeVar("T")
+X = TypeVar("X")
 
 
 class Serde(Protocol[T]):
@@ -46,7 +48,9 @@ class Serde(Protocol[T]):
     The same value always gives the same bytes, and different values different ones: a key is found by its bytes.
     ``serialize`` raises TypeError or ValueError for what it can't serialize, ``deserialize`` anything for bytes that
     ``serialize`` never returns. A StoreError is one of neither, such as of a service that does not answer. Both are
-    called from any thread. A serde may have ``of_topic(topic, part)``, which returns the one for a part of a topic.
+    called from any thread. A serde may have ``of_topic(topic, part)``, which returns the one for a part of a topic, and
+    ``serialize_many`` and ``deserialize_many`` of a list, which return a list. If one of these two raises, the elements
+    are taken one by one.
     """
 
     @property
@@ -143,6 +147,34 @@ def _int64_functions() -> tuple[Callable[[int], bytes], Callable[[bytes], int]]:
     return serialize, deserialize
 
 
+@lru_cache(maxsize=64)
+def _sign_bits(count: int) -> int:
+    """Return a number of ``count`` times eight bytes, each with its sign bit set: one operation flips all of them."""
+    return int.from_bytes(b"\x80\0\0\0\0\0\0\0" * count)
+
+
+def _all_ones(signs: int) -> int:
+    """Return the number that has all bits set in each eight bytes whose sign bit is set in ``signs``."""
+    lowest = signs >> 63
+    return (lowest << 64) - lowest
+
+
+def _cut(bits: int, count: int) -> list[bytes]:
+    return [data for (data,) in struct.iter_unpack("8s", bits.to_bytes(8 * count))]
+
+
+def _joined(data: Sequence[bytes]) -> int:
+    """Return values of eight bytes as one number. Raises: ValueError if one has another length."""
+    if not {8}.issuperset(map(len, data)):
+        raise ValueError("a value has eight bytes")
+    return int.from_bytes(b"".join(data))
+
+
+def _check_types(values: Sequence[object], kind: type) -> None:
+    if not {kind}.issuperset(map(type, values)):
+        raise TypeError(f"all are {kind.__name__}s")
+
+
 class Int64Serde(_Named):
     """Integers from -2**63 to 2**63 - 1 in eight bytes, big-endian with the sign bit flipped. ``bool`` is refused."""
 
@@ -153,6 +185,17 @@ class Int64Serde(_Named):
     _functions = _int64_functions()
     serialize = staticmethod(_functions[0])
     deserialize = staticmethod(_functions[1])
+
+    @staticmethod
+    def serialize_many(values: Sequence[int], /) -> list[bytes]:
+        _check_types(values, int)
+        count = len(values)
+        return _cut(int.from_bytes(struct.pack(f">{count}q", *values)) ^ _sign_bits(count), count)
+
+    @staticmethod
+    def deserialize_many(data: Sequence[bytes], /) -> list[int]:
+        count = len(data)
+        return list(struct.unpack(f">{count}q", (_joined(data) ^ _sign_bits(count)).to_bytes(8 * count)))
 
 
 class Float64Serde(_Named):
@@ -184,6 +227,24 @@ class Float64Serde(_Named):
         if math.isnan(number):
             raise ValueError("these bytes are not a serialized float")
         return number
+
+    @staticmethod
+    def serialize_many(values: Sequence[float], /) -> list[bytes]:
+        _check_types(values, float)
+        count = len(values)
+        bits = int.from_bytes(struct.pack(f">{count}d", *[value + 0.0 for value in values]))
+        if any(map(math.isnan, values)):
+            raise ValueError("NaN can't be ordered")
+        return _cut(bits ^ (_all_ones(bits & _sign_bits(count)) | _sign_bits(count)), count)
+
+    @staticmethod
+    def deserialize_many(data: Sequence[bytes], /) -> list[float]:
+        bits, signs = _joined(data), _sign_bits(len(data))
+        restored = bits ^ (_all_ones(~bits & signs) | signs)
+        numbers = struct.unpack(f">{len(data)}d", restored.to_bytes(8 * len(data)))
+        if any(map(math.isnan, numbers)):
+            raise ValueError("these bytes are not serialized floats")
+        return list(numbers)
 
 
 def _as_float(value: object) -> float:
@@ -254,6 +315,9 @@ class Codec(Generic[K, V]):
         self.serialize_value: Callable[[V], bytes] | None = None if plain_value else value.serialize
         self.deserialize_key: Callable[[bytes], K] = key.deserialize
         self.deserialize_value: Callable[[bytes], V] = value.deserialize
+        self._serialize_keys = _many(key.serialize, getattr(key, "serialize_many", None))
+        self._serialize_values = _many(value.serialize, getattr(value, "serialize_many", None))
+        self._deserialize_values = _many(value.deserialize, getattr(value, "deserialize_many", None))
         self.is_plain = plain_key and plain_value
         """True if keys and values are bytes as they are."""
 
@@ -277,6 +341,34 @@ class Codec(Generic[K, V]):
             what = f"value of type {type(value).__name__} for key {key!r}"
             raise self._refused(what, self._value, value, error) from error
         return data
+
+    def encode_keys(self, keys: Sequence[K]) -> list[bytes]:
+        """Return the bytes of all ``keys``. Raises: as ``encode_key`` for the first one that is refused."""
+        with suppress(Exception):
+            data = self._serialize_keys(keys)
+            if len(data) == len(keys) and {bytes}.issuperset(map(type, data)):
+                return data
+        return [self.encode_key(key) for key in keys]
+
+    def encode_values(self, keys: Sequence[K], values: Sequence[V | None]) -> list[bytes | None]:
+        """Return the bytes of all ``values``, None for None. Raises: as ``encode_value`` for the first refused one."""
+        with suppress(Exception):
+            present: list[V] = [value for value in values if value is not None]
+            data = self._serialize_values(present)
+            if len(data) == len(present) and {bytes}.issuperset(map(type, data)):
+                return _spread(data, values)
+        pairs = zip(keys, values, strict=True)
+        return [None if value is None else self.encode_value(key, value) for key, value in pairs]
+
+    def decode_values(self, keys: Sequence[bytes], values: Sequence[bytes | None]) -> list[V | None]:
+        """Return all values by their bytes, None for None. Raises: as ``decode_value`` for the first bad one."""
+        with suppress(Exception):
+            present = [data for data in values if data is not None]
+            decoded = self._deserialize_values(present)
+            if len(decoded) == len(present):
+                return _spread(decoded, values)
+        pairs = zip(keys, values, strict=True)
+        return [None if data is None else self.decode_value(key, data) for key, data in pairs]
 
     def encode_prefix(self, prefix: K) -> bytes:
         """Return the common first bytes of all keys with ``prefix``. Raises: ConfigError, TypeError, ValueError."""
@@ -320,6 +412,18 @@ class Codec(Generic[K, V]):
         unfit = isinstance(serde, StrSerde) and not isinstance(given, str)
         reason = f"a str is expected, not {type(given).__name__}" if unfit else error
         return kind(f"{self._owner}: serde {serde.name} refuses the {what}: {reason}")
+
+
+def _many(one: Callable[[T], X], many: Callable[[Sequence[T]], list[X]] | None) -> Callable[[Sequence[T]], list[X]]:
+    return (lambda values: list(map(one, values))) if many is None else many
+
+
+def _spread(present: list[X], among: Sequence[object]) -> list[X | None]:
+    """Return ``present`` in the places of the elements of ``among`` that are not None."""
+    if len(present) == len(among):
+        return cast(list[X | None], present)
+    rest = iter(present)
+    return [None if each is None else next(rest) for each in among]
 
 
 class _MsgspecSerde(Generic[T]):

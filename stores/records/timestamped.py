@@ -315,16 +315,29 @@ class TimestampedKeyValueStore(TimestampedReads[K, V], TypedStore):
     def put_all(self, records: Iterable[tuple[K, V | None, int]]) -> None:
         """Stage all ``(key, value, timestamp_ms)``, or none if one of them is refused. The last one of a key wins."""
         check_pairs(records)
-        writes = [self._encode(key, value, timestamp_ms) for key, value, timestamp_ms in records]
-        if self._expiry is None:
-            self._staging.put_all(writes)
-        else:
-            self._expiry.put_all(writes)
+        listed = list(records)
+        self._put_columns([key for key, _, _ in listed], [value for _, value, _ in listed], [at for _, _, at in listed])
 
     def put_many(self, keys: Sequence[K], values: Sequence[V | None], timestamps_ms: Sequence[int]) -> None:
         """Stage all ``values`` and their times under ``keys``, which are in the same order, like ``put_all``."""
         check_lengths(keys, values=values, timestamps_ms=timestamps_ms)
-        self.put_all(zip(keys, values, timestamps_ms, strict=True))
+        self._put_columns(keys, values, timestamps_ms)
+
+    def _put_columns(self, keys: Sequence[K], values: Sequence[V | None], timestamps_ms: Sequence[int]) -> None:
+        for time_ms in timestamps_ms:
+            if type(time_ms) is not int or time_ms >> 62:
+                check_time_ms("timestamp_ms", time_ms)
+        encoded, data = self._values.encode_keys(keys), self._values.encode_values(keys, values)
+        kept = [
+            None if bare is None else time_ms.to_bytes(8) + bare
+            for bare, time_ms in zip(data, timestamps_ms, strict=True)
+        ]
+        if self._direct is not None:
+            self.store.put_many(dict(zip(encoded, kept, strict=True)))
+            return
+        (self._staging if self._expiry is None else self._expiry).put_all(
+            list(map(StagedWrite, encoded, kept, encoded, data, timestamps_ms))
+        )
 
     def delete_many(self, keys: Iterable[K]) -> None:
         """Stage the removal of all ``keys``, or of none if one of them is refused. Old values are not looked up."""

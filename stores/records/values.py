@@ -127,6 +127,15 @@ class TimestampedSerde(Generic[V]):
         self._inner = inner
         self.deserialize: Callable[[bytes], ValueAndTimestamp[V]] = _reader_of(inner)
 
+    def deserialize_many(self, data: Sequence[bytes], /) -> list[ValueAndTimestamp[V]]:
+        inner = self._inner
+        if isinstance(inner, BytesSerde):
+            return list(map(self.deserialize, data))
+        bare = [each[8:] for each in data]
+        many: Callable[[list[bytes]], list[V]] | None = getattr(inner, "deserialize_many", None)
+        values = list(map(inner.deserialize, bare)) if many is None else many(bare)
+        return list(map(ValueAndTimestamp, values, map(time_of, data)))
+
     def serialize(self, value: ValueAndTimestamp[V], /) -> bytes:
         return TIME.pack(value.timestamp_ms) + self._inner.serialize(value.value)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, ItemsView, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from threading import get_ident
 
@@ -75,7 +75,7 @@ class StoreTransactions(StoreReads):
     def put_all(self, pairs: Iterable[tuple[bytes, bytes | None]]) -> None:
         check_pairs(pairs)
         # Read all pairs before any is staged: they may come from a scan of this store.
-        listed = pairs if isinstance(pairs, ItemsView) else list(pairs)
+        listed = list(pairs)
         writes = self._plain_writes(listed)
         if writes is None:
             writes = self._checked_writes(listed)
@@ -83,7 +83,19 @@ class StoreTransactions(StoreReads):
         if writes:
             self._stage_list(writes)
 
-    def _plain_writes(self, pairs: Collection[tuple[bytes, bytes | None]]) -> dict[bytes, bytes | None] | None:
+    def put_many(self, pairs: Mapping[bytes, bytes | None] | Iterable[tuple[bytes, bytes | None]]) -> None:
+        # A copy of a dict takes a sixth of the time of a dict from its pairs.
+        writes = self._plain_writes(pairs) if isinstance(pairs, dict) else None
+        if writes is None:
+            super().put_many(pairs)
+            return
+        self.access.check_writer()
+        if writes:
+            self._stage_list(writes)
+
+    def _plain_writes(
+        self, pairs: dict[bytes, bytes | None] | list[tuple[bytes, bytes | None]]
+    ) -> dict[bytes, bytes | None] | None:
         """Return ``pairs`` if each key is there once and all are valid, without bytecode for each; otherwise None."""
         try:
             writes = dict(pairs)
