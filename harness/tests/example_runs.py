@@ -203,6 +203,48 @@ def rankings(sent: list[Sent]) -> Outcome:
     return {"top-ten": ranked}
 
 
+def draw_bids(drawn: Random) -> list[Sent]:
+    bids = (
+        Sent("bids", f"item-{int(drawn.paretovariate(0.7))}"[:8], INT64.serialize(drawn.randrange(1, 1_000)), time_ms)
+        for time_ms in (BEGIN_MS + drawn.randrange(60_000) for _ in range(2_000))
+    )
+    return arriving(drawn, 5_000, bids) + last_ones("bids", INT64.serialize(1), BEGIN_MS + 5_000 * MINUTE_MS)
+
+
+def hottest(sent: list[Sent]) -> Outcome:
+    """Count the bids of each window in one go over all of them."""
+    bids = [each for each in sent if not is_last(each)]
+    windows = []
+    for start_ms in range(BEGIN_MS - 8_000, BEGIN_MS + 60_000, 2_000):
+        counted = Counter(each.key for each in bids if start_ms <= each.time_ms < start_ms + 10_000)
+        if counted:
+            most = max(counted.values())
+            windows.append((start_ms, [most, sorted(key for key, number in counted.items() if number == most)]))
+    return {"hottest": windows}
+
+
+def draw_people_and_auctions(drawn: Random) -> list[Sent]:
+    """Draw people and the auctions of some of them, before and after, within the window and not."""
+    records = []
+    for number in range(400):
+        time_ms = BEGIN_MS + drawn.randrange(120_000)
+        records.append(Sent("people", f"p{number}", b"name %d" % number, time_ms))
+        for _ in range(drawn.randrange(4)):
+            opened_ms = max(BEGIN_MS, time_ms + drawn.randrange(-10_000, 15_000))
+            records.append(Sent("auctions", f"p{number}", b"item", opened_ms))
+    return arriving(drawn, 5_000, records)
+
+
+def new_sellers(sent: list[Sent]) -> Outcome:
+    """Count the auctions of each person within the window of the person, whatever came first."""
+    totals = []
+    for records in by_key(sent).values():
+        [person] = [each for each in records if each.topic == "people"]
+        number = sum(each.time_ms // 10_000 == person.time_ms // 10_000 for each in records) - 1
+        totals += [(person.value.decode(), number)] if number else []
+    return {"new-sellers": sorted(totals)}
+
+
 def values_by(deserialize: Callable[[bytes], Any]) -> Read:
     """Return a function that reads the key and the value of each record."""
 
@@ -219,11 +261,18 @@ def last_rankings(records: Sequence[Record]) -> list[Any]:
     return sorted(last.items())
 
 
+def last_numbers(records: Sequence[Record]) -> list[Any]:
+    """Return the last number of each key."""
+    return sorted({(each.key or b"").decode(): INT64.deserialize(each.value or b"") for each in records}.items())
+
+
 as_number, as_json, as_text = values_by(INT64.deserialize), values_by(json.loads), values_by(bytes.decode)
 EXAMPLES = (
     Example("fraud", 4, draw_payments, alarms, {"alarms": as_number}),
     Example("sessions", 4, draw_clicks_of_users, visits, {"visits": as_json, "late-clicks": as_text}),
     Example("enrichment", 4, draw_orders_of_products, priced, {"priced": as_json, "orders-failed": as_json}),
     Example("join", 4, draw_orders_and_payments, joined, {"open": as_number, "alone": as_text}),
+    Example("new_sellers", 4, draw_people_and_auctions, new_sellers, {"new-sellers": last_numbers}),
+    Example("hot_items", 8, draw_bids, hottest, {"hottest": last_rankings}),
     Example("top_ten", 8, draw_clicks_on_pages, rankings, {"top-ten": last_rankings}),
 )

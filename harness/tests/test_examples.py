@@ -66,6 +66,16 @@ joined: ['o1', 'o2']
 alone: [('o3', '1 in orders'), ('o3', 'late in payments')]
 """
 TOP_TEN = "[Rank(page='home', clicks=30), Rank(page='shop', clicks=20), Rank(page='help', clicks=10)]\n"
+HOT_ITEMS = """\
+2000 Hot(bids=1, auctions=['car', 'hat'])
+4000 Hot(bids=2, auctions=['car'])
+6000 Hot(bids=2, auctions=['car', 'hat', 'pen'])
+8000 Hot(bids=3, auctions=['pen'])
+10000 Hot(bids=3, auctions=['pen'])
+12000 Hot(bids=3, auctions=['pen'])
+14000 Hot(bids=2, auctions=['pen'])
+16000 Hot(bids=1, auctions=['pen'])
+"""
 OWN_ENGINE = "[(b'apples', b'3')] {b'offset': b'41'}\n"
 PRINTED_BY_EXAMPLES = {
     "killed_task.py": KILLED_TASK,
@@ -78,6 +88,8 @@ PRINTED_BY_EXAMPLES = {
     "enrichment.py": ENRICHMENT,
     "join.py": JOIN,
     "top_ten.py": TOP_TEN,
+    "hot_items.py": HOT_ITEMS,
+    "new_sellers.py": "[('Ann', 1), ('Ann', 2)]\n",
     "service/word_count.py": "[('to', 1), ('be', 1), ('or', 1), ('not', 1), ('to', 2), ('be', 2)]\n",
 }
 """The output of each example that runs by itself."""
