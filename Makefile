@@ -81,10 +81,10 @@ test-long: $(STAMP) $(LINT_STAMP) $(LONG_STAMP) java ## run the tests that make 
 	@$(PYTEST) --dist worksteal $(WITHOUT_CONFORMANCE) -m long $(ARGS)
 
 # The file that takes longest is in the harness: begun last, it would keep one of two processors idle. These tests wait
-# for brokers more than they compute, so twice as many files as elsewhere run at a time.
-test-kafka: $(STAMP) ## run the tests that need a Kafka broker, four files at a time, on brokers that they start; needs Java and Maven; ARGS as above
+# for brokers, each of which is one more process that computes.
+test-kafka: $(STAMP) ## run the tests that need a Kafka broker, three files at a time, on brokers that they start; needs Java and Maven; ARGS as above
 	@$(VENV_PYTHON) -m stores.changelog.kafka.testing classes --folder .kafka || true # The tests that need it say so.
-	@$(PYTEST) $(call at_a_time,2 * $(WORKERS)) -o testpaths="harness/tests stores/tests" $(WITHOUT_CONFORMANCE) -m kafka $(ARGS)
+	@$(PYTEST) $(call at_a_time,3 * $(WORKERS) / 2) -o testpaths="harness/tests stores/tests" $(WITHOUT_CONFORMANCE) -m kafka $(ARGS)
 
 test-spark: $(STAMP) java ## run the tests in sessions of Spark; ARGS as above
 	@$(PYTEST) $(WITHOUT_CONFORMANCE) -m "spark and not long" $(ARGS)

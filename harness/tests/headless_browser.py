@@ -27,7 +27,7 @@ _FLAGS = (
     "--disable-component-update",
     "--disable-sync",
 )
-_DEADLINE_S = 60.0
+_DEADLINE_S = 600.0
 
 
 def missing() -> str:

@@ -77,4 +77,4 @@ class SharedJvm:
         self._gateway.shutdown()
         process = self._gateway.proc
         process.stdin.close()
-        process.wait(60)
+        process.wait(600)

@@ -288,7 +288,7 @@ def test_the_suites_run_under_plain_pytest(tmp_path: Path) -> None:
         [sys.executable, "-m", "pytest", "-q", *(f"{suites}::test_case[{case}]" for case in chosen),
          "--benchmark-disable", "--profile", "default",
          "--basetemp", str(tmp_path / "work"), "-p", "no:cacheprovider"],
-        capture_output=True, text=True, check=False, timeout=240, stdin=subprocess.DEVNULL,
+        capture_output=True, text=True, check=False, timeout=600, stdin=subprocess.DEVNULL,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
     assert f"{len(SUITES)} passed" in done.stdout

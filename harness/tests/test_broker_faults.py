@@ -355,7 +355,6 @@ def test_a_trial_with_an_unexpected_result_fails_the_run_with_the_command_that_r
 
 
 @pytest.mark.kafka
-@pytest.mark.timeout(1200)
 @pytest.mark.parametrize(("fault", "place"), TRIED)
 def test_tasks_over_a_broker_keep_exactly_once_under_a_fault(tmp_path: Path, fault: str, place: str) -> None:
     """Source: KIP-129; KIP-447; KIP-588."""
@@ -368,7 +367,6 @@ def test_tasks_over_a_broker_keep_exactly_once_under_a_fault(tmp_path: Path, fau
 
 
 @pytest.mark.kafka
-@pytest.mark.timeout(1200)
 @pytest.mark.parametrize(("mutant", "fault", "place"), TRIED_MUTANTS)
 def test_a_mutant_is_detected_as_what_it_declares(tmp_path: Path, mutant: str, fault: str, place: str) -> None:
     skip_without_kafka()

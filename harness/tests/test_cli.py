@@ -78,7 +78,7 @@ def harness(folder: Path, *arguments: str, **more: str) -> subprocess.CompletedP
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
-        timeout=240,
+        timeout=600,
         check=False,
     )
 

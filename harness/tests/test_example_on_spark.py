@@ -50,7 +50,6 @@ def started(folder: Path, address: str) -> subprocess.Popen[bytes]:
 
 
 @pytest.mark.kafka
-@pytest.mark.timeout(1200)
 def test_a_query_from_kafka_to_kafka_adds_each_payment_once_although_it_is_killed(
     tmp_path: Path,
     broker: Broker,  # noqa: F811

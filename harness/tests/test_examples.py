@@ -103,7 +103,7 @@ def run(folder: Path, *command: str, path: Path = ROOT) -> subprocess.CompletedP
         env=environment,
         capture_output=True,
         text=True,
-        timeout=240,
+        timeout=600,
         check=False,
     )
 

@@ -137,7 +137,7 @@ class Environment:
         own = here if variables is None else variables
         ended = subprocess.run(
             [self.python, *arguments],
-            cwd=self.folder, env=own, capture_output=True, text=True, timeout=480, check=False,
+            cwd=self.folder, env=own, capture_output=True, text=True, timeout=600, check=False,
         )  # fmt: skip
         assert (ended.returncode, "" if is_spark else ended.stderr) == (0, ""), ended.stdout + ended.stderr
         return ended.stdout
@@ -163,7 +163,6 @@ def test_every_extra_of_users_has_something_that_runs() -> None:
 
 
 @pytest.mark.long
-@pytest.mark.timeout(900)
 @pytest.mark.parametrize("extras", cases(), ids=lambda extras: ",".join(sorted(extras)) or "none")
 def test_what_needs_these_extras_runs_with_them_alone(
     tmp_path: Path,
@@ -184,7 +183,6 @@ def test_what_needs_these_extras_runs_with_them_alone(
 
 
 @pytest.mark.long
-@pytest.mark.timeout(900)
 def test_a_worker_answers_queries_with_the_extra_http_alone(
     tmp_path: Path,
     wheels: tuple[Path, Path],  # noqa: F811
@@ -203,7 +201,6 @@ def test_a_worker_answers_queries_with_the_extra_http_alone(
 
 
 @pytest.mark.long
-@pytest.mark.timeout(900)
 def test_topics_have_schemas_with_the_extra_schema_registry_alone(
     tmp_path: Path,
     wheels: tuple[Path, Path],  # noqa: F811
@@ -216,7 +213,6 @@ def test_topics_have_schemas_with_the_extra_schema_registry_alone(
 
 
 @pytest.mark.kafka
-@pytest.mark.timeout(900)
 def test_the_page_about_kafka_runs_with_the_extra_kafka_alone(
     tmp_path: Path,
     wheels: tuple[Path, Path],  # noqa: F811
@@ -234,7 +230,6 @@ def test_the_page_about_kafka_runs_with_the_extra_kafka_alone(
 
 
 @pytest.mark.long
-@pytest.mark.timeout(1200)
 def test_the_pages_about_spark_and_the_harness_need_the_extra_spark_and_its_wheel(
     tmp_path: Path,
     wheels: tuple[Path, Path],  # noqa: F811

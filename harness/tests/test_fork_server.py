@@ -35,7 +35,7 @@ def fork_server() -> Iterator[ForkServer]:
 
 def processes_noted(note: Path) -> list[psutil.Process]:
     """The processes that ``hang`` has written down, once it has."""
-    end = time.monotonic() + 30
+    end = time.monotonic() + 600
     while not (note.exists() and note.read_text().endswith("\n")):
         assert time.monotonic() < end
         time.sleep(0.01)
@@ -44,7 +44,7 @@ def processes_noted(note: Path) -> list[psutil.Process]:
 
 def alive(processes: list[psutil.Process]) -> list[psutil.Process]:
     """Those that have not ended in some seconds."""
-    return list(psutil.wait_procs(processes, timeout=10)[1])
+    return list(psutil.wait_procs(processes, timeout=600)[1])
 
 
 def test_a_child_returns_what_its_function_does(fork_server: ForkServer) -> None:
@@ -78,7 +78,7 @@ def test_one_that_hangs_is_killed_at_its_deadline_with_all_it_started(fork_serve
     assert (outcome.status, outcome.signal, outcome.timed_out) == (None, signal.SIGKILL, True)
     numbers = [int(number) for number in note.read_text().split()]
     assert len(numbers) == 2
-    end = time.monotonic() + 10
+    end = time.monotonic() + 600
     while any(psutil.pid_exists(number) for number in numbers) and time.monotonic() < end:
         time.sleep(0.01)
     assert [number for number in numbers if psutil.pid_exists(number)] == []
@@ -171,7 +171,7 @@ def test_a_killed_fork_server_takes_its_child_along_and_the_caller_gets_an_error
         finally:
             killer.wait()
     child, other = (int(number) for number in note.read_text().split())
-    end = time.monotonic() + 10
+    end = time.monotonic() + 600
     while psutil.pid_exists(child) and time.monotonic() < end:
         time.sleep(0.01)
     assert not psutil.pid_exists(child)
@@ -180,7 +180,7 @@ def test_a_killed_fork_server_takes_its_child_along_and_the_caller_gets_an_error
 
 
 def _warm_parent() -> psutil.Process:
-    end = time.monotonic() + 10
+    end = time.monotonic() + 600
     while time.monotonic() < end:
         for process in psutil.Process().children():
             # Empty for a moment after its start: the kernel has not put it there yet.
@@ -215,7 +215,7 @@ def test_a_stopped_fork_server_is_killed_after_its_deadline(
 def test_the_folder_of_a_fork_server_is_removed_however_it_ends(tmp_path: Path, said: bytes) -> None:
     command = [sys.executable, "-P", "-m", "harness.processes.fork_server_main", str(tmp_path)]
     environment = {**os.environ, "PYTHONPATH": str(Path(harness.__file__).parents[1])}
-    done = subprocess.run(command, input=said, env=environment, capture_output=True, timeout=60, check=False)
+    done = subprocess.run(command, input=said, env=environment, capture_output=True, timeout=600, check=False)
     assert done.stdout.startswith(os.fsencode(tmp_path))
     assert list(tmp_path.iterdir()) == []
 

@@ -191,7 +191,7 @@ def test_runs_that_are_reported_at_the_same_time_all_have_their_line(tmp_path: P
         process.stdin.write("go\n")
         process.stdin.flush()
     for process in processes:
-        process.communicate(timeout=120)
+        process.communicate(timeout=600)
         assert process.returncode == 0
     assert [line.date for line in read_history(results / HISTORY_FILE)] == dates
     assert [file.name for file in results.iterdir() if file.name.startswith(".")] == []

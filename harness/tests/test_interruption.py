@@ -21,7 +21,7 @@ from harness.interruption import termination_interrupts
 from harness.report.rows import read_rows
 from harness.tests.test_cli import environment
 
-DEADLINE_S = 120.0
+DEADLINE_S = 600.0
 STATUS = {signal.SIGINT: 130, signal.SIGTERM: 143}
 
 

@@ -165,7 +165,7 @@ def run_while(strike: Callable[[], object], spark: SparkSession, folder: Path) -
 
 def left_of_fork_servers() -> list[psutil.Process]:
     """The fork servers that have not ended in some seconds."""
-    gone = time.monotonic() + 10
+    gone = time.monotonic() + 600
     while warm_parents() and time.monotonic() < gone:
         time.sleep(0.05)
     return warm_parents()

@@ -8,7 +8,14 @@ import time
 
 import pytest
 
-from harness.experiments.broker_faults.network_proxy import ADD_OFFSETS_TO_TXN, END_TXN, PRODUCE, KafkaProxy, _Requests
+from harness.experiments.broker_faults.network_proxy import (
+    ADD_OFFSETS_TO_TXN,
+    END_TXN,
+    PRODUCE,
+    KafkaProxy,
+    _Requests,
+    has_ended_transaction,
+)
 from harness.tests.test_network_proxy import WAIT_S, connected, echo, received  # noqa: F401
 
 
@@ -52,9 +59,14 @@ def test_a_held_request_reaches_the_broker_when_it_is_delivered_and_its_client_s
             two.sendall(HELD)
             assert received(two, len(HELD)) == HELD
             await_got(got, [BEFORE, HELD])
-            assert proxy.deliver(WAIT_S)
+            assert proxy.deliver(WAIT_S) == HELD
             await_got(got, [BEFORE + HELD, HELD])
     assert proxy.cuts == 1
+
+
+@pytest.mark.parametrize(("error_code", "ends"), [(0, True), (47, False), (51, False)])
+def test_the_answer_of_a_broker_says_whether_it_ends_the_transaction(error_code: int, ends: bool) -> None:
+    assert has_ended_transaction(struct.pack(">iiih", 10, 7, 100, error_code)) == ends
 
 
 def test_the_second_request_of_a_kind_can_be_held_and_others_pass(echo: tuple[int, list[bytes]]) -> None:  # noqa: F811

@@ -23,7 +23,7 @@ from harness.tests.exploring import points_of, rows_of
 from harness.tests.shared_jvm import SharedJvm
 
 SCHEMA = "id long, parent string, code string"
-pytestmark = [pytest.mark.timeout(600), pytest.mark.long]
+pytestmark = pytest.mark.long
 
 
 def running_below(folder: Path) -> list[str]:

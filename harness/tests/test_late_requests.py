@@ -28,11 +28,11 @@ from stores.changelog.kafka.testing.committed import committed_records
 from stores.changelog.kafka.writer import KafkaProducer
 from stores.errors import ChangelogError, ChangelogTimeoutError, ProducerFencedError
 from stores.interface import TopicPartition
-from stores.tests.kafka.shared_broker import FOLDER, PATIENT, skip_without_kafka
+from stores.tests.kafka.shared_broker import FOLDER, skip_without_kafka
 
 pytestmark = pytest.mark.kafka
 
-ANSWER_S = 60.0
+ANSWER_S = 600.0
 RECORDS = 700
 """More than a producer holds: a part of them is at the broker before the transaction ends."""
 GROUP, INPUT = "g", TopicPartition("input", 0)
@@ -44,7 +44,7 @@ def network() -> Iterator[tuple[Broker, KafkaProxy]]:
     skip_without_kafka()
     with TemporaryDirectory(prefix="kafka-") as data, KafkaProxy() as proxy:
         listeners = [BrokerListener("PROXIED", advertised_port=proxy.port)]
-        broker = Broker(Path(data), FOLDER, settings=PATIENT, listeners=listeners)
+        broker = Broker(Path(data), FOLDER, listeners=listeners)
         try:
             broker.start()
             proxy.target = broker.ports["PROXIED"]

@@ -20,7 +20,7 @@ import pytest
 
 from harness.folders import ROOT
 
-DEADLINE_S = 60.0
+DEADLINE_S = 600.0
 CLEAN = {name: value for name, value in os.environ.items() if not name.startswith(("MAKE", "MFLAGS"))}
 
 
@@ -30,7 +30,7 @@ def make(*arguments: str, dry: bool = True) -> subprocess.CompletedProcess[str]:
     environment = {name: value for name, value in os.environ.items() if not name.startswith(inherited)}
     command = ["make", "-C", str(ROOT), "--no-print-directory", *(["-n"] if dry else []), *arguments]
     return subprocess.run(
-        command, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60, check=False
+        command, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=600, check=False
     )
 
 

@@ -43,7 +43,7 @@ class Stage:
         self._texts[number] = text
         if number == 0:
             self._before(json.loads(text)[0])
-        self._all.wait(30)
+        self._all.wait(600)
         return self._texts
 
 

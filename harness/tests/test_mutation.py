@@ -146,7 +146,7 @@ def test_an_ended_run_kills_the_tests_that_run_and_removes_the_copies(clone: Pat
                 assert process.poll() is None
                 time.sleep(0.1)
             process.terminate()
-            assert process.wait(60) == 128 + signal.SIGTERM
+            assert process.wait(600) == 128 + signal.SIGTERM
         finally:
             process.kill()
     assert list(copies.iterdir()) == []

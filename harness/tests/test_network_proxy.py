@@ -13,7 +13,7 @@ import pytest
 
 from harness.experiments.broker_faults.network_proxy import NetworkProxy
 
-WAIT_S = 30.0
+WAIT_S = 600.0
 
 
 @pytest.fixture

@@ -47,7 +47,7 @@ class Installed:
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=600,
             check=False,
         )
 
@@ -65,7 +65,7 @@ def wheels(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
         else:
             shutil.copyfile(source, tree / name)
     pip = [sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "--no-build-isolation", "-w", str(folder)]
-    subprocess.run([*pip, str(tree), str(tree / HARNESS)], check=True, capture_output=True, timeout=120)
+    subprocess.run([*pip, str(tree), str(tree / HARNESS)], check=True, capture_output=True, timeout=600)
     [library], [harness_wheel] = folder.glob("txstores-*.whl"), folder.glob("txstores_harness-*.whl")
     return library, harness_wheel
 
@@ -228,7 +228,7 @@ def test_a_file_that_hides_the_library_is_named_by_the_harness(both: Installed, 
     (tmp_path / "stores.py").write_text("x = 1\n")
     (tmp_path / "mine.py").write_text("from harness.scenario import Scenario\n")
     done = subprocess.run(
-        [both.python, "mine.py"], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False
+        [both.python, "mine.py"], cwd=tmp_path, capture_output=True, text=True, timeout=600, check=False
     )
     assert done.returncode == 1
     assert str(tmp_path / "stores.py") in done.stderr.splitlines()[-1]

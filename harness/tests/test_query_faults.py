@@ -154,7 +154,6 @@ def test_a_mistake_in_a_scenario_is_refused(wrong: dict[str, Any]) -> None:
 
 
 @pytest.mark.spark
-@pytest.mark.timeout(1800)
 @pytest.mark.parametrize(("fault", "workload"), TRIED)
 def test_a_query_under_a_fault_gives_the_answer_of_spark_sql(fault: str, workload: str, tmp_path: Path) -> None:
     names = list(ALIASES.values())[:3]
@@ -164,7 +163,6 @@ def test_a_query_under_a_fault_gives_the_answer_of_spark_sql(fault: str, workloa
 
 
 @pytest.mark.spark
-@pytest.mark.timeout(1800)
 def test_a_store_that_commits_before_its_log_is_detected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(experiment, "KILLED_AT", (COMMITTED,))  # Each batch shows it, so one kill is enough.
     trial = QueryTrial("worker killed", "rocksdb-indexed-batch", 1, "state-before-log")

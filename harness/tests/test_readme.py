@@ -98,7 +98,7 @@ def test_a_block_of_python_runs_and_prints_what_it_says(
         env={"PYTHONPATH": str(ROOT)} | (SPARK_VARIABLES if document == ON_SPARK else {}),
         capture_output=True,
         text=True,
-        timeout=240 if document == ON_SPARK else 60,
+        timeout=600 if document == ON_SPARK else 60,
         check=False,
     )
     assert (run.returncode, run.stdout, "" if document == ON_SPARK else run.stderr) == (0, printed, ""), run.stderr
@@ -113,7 +113,6 @@ def spark_input(folder: Path) -> set[str]:
 
 
 @pytest.mark.spark
-@pytest.mark.timeout(600)
 def test_the_program_on_spark_has_fifteen_lines_and_runs_on_a_cluster(tmp_path: Path) -> None:
     code = blocks_of(ON_SPARK)[0]
     assert sum(1 for line in code.splitlines() if line and not line.startswith("#")) <= 15
@@ -127,7 +126,7 @@ def test_the_program_on_spark_has_fifteen_lines_and_runs_on_a_cluster(tmp_path: 
             env=SPARK_VARIABLES | {"PYTHONPATH": str(ROOT), "PYSPARK_PYTHON": sys.executable},
             capture_output=True,
             text=True,
-            timeout=480,
+            timeout=600,
             check=False,
         )
     assert (run.returncode, run.stdout) == (0, PRINTED[ON_SPARK][0]), run.stderr

@@ -96,7 +96,7 @@ def reference(tmp_path_factory: pytest.TempPathFactory) -> Path:
         [sys.executable, str(ROOT / "docs/reference.py"), str(folder)],
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=600,
         check=False,
     )
     assert made.returncode == 0, made.stderr

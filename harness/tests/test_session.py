@@ -70,7 +70,7 @@ def test_a_job_run_from_any_folder_says_nothing_and_leaves_nothing(tmp_path: Pat
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
-        timeout=200,
+        timeout=600,
         check=False,
     )
     assert (run.returncode, run.stderr) == (0, "")
@@ -91,7 +91,7 @@ def test_spark_submit_without_an_activated_venv_runs_its_python_and_keeps_the_ma
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
-        timeout=200,
+        timeout=600,
         check=False,
     )
     assert run.returncode == 0, run.stderr
@@ -200,8 +200,8 @@ def test_a_driver_that_is_interrupted_or_killed_leaves_no_process(tmp_path: Path
             os.killpg(driver.pid, ending)
         else:
             driver.kill()
-        driver.wait(60)
-        gone, alive = psutil.wait_procs(descendants, timeout=60)
+        driver.wait(600)
+        gone, alive = psutil.wait_procs(descendants, timeout=600)
         assert alive == []
         assert gone
     finally:

@@ -125,7 +125,6 @@ def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.spark
-@pytest.mark.timeout(900)
 @pytest.mark.usefixtures("_quick")
 def test_every_subject_counts_the_same_events(tmp_path: Path) -> None:
     trial = StatefulTrial(KEYS, 5, (40, 60), rounds=1)
@@ -143,7 +142,6 @@ def test_every_subject_counts_the_same_events(tmp_path: Path) -> None:
 
 
 @pytest.mark.spark
-@pytest.mark.timeout(900)
 @pytest.mark.usefixtures("_quick")
 def test_a_query_goes_on_after_its_driver_was_killed(tmp_path: Path) -> None:
     trial = StatefulTrial(KEYS, 5, (40,), rounds=2, restarts=1, subjects=(OURS, JVM))

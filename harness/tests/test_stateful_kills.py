@@ -26,7 +26,7 @@ from stores.spark import local_state as states
 KILLED_AT = (*FAILPOINTS, states.RESTORED, states.BETWEEN_STORES, states.COMMITTED)
 ROWS = 60
 QUICK = {"spark.sql.shuffle.partitions": "2"}
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.spark
 
 
 def make_events(folder: Path, batches: int) -> dict[str, int]:

@@ -27,7 +27,7 @@ from harness.experiments.iofaults.workshop import Workshop
 SEED = 4
 COMMITS = 4
 KILLS = 6
-DEADLINE_S = 60.0
+DEADLINE_S = 600.0
 CALLS = (
     *("write", "pwrite64", "writev", "pwritev", "ftruncate", "fallocate", "fsync", "fdatasync"),
     *("rename", "renameat", "renameat2", "link", "linkat", "unlink", "unlinkat", "mkdir", "mkdirat", "rmdir"),

@@ -53,7 +53,7 @@ def run(python: Path, folder: Path, *arguments: str, **more: str) -> subprocess.
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=600,
         check=False,
     )
 

@@ -109,7 +109,7 @@ def wait_for_samples() -> None:
     """Return after the watching process has taken some more: on a busy machine it may have to wait long for a core."""
     (watching,) = [child for child in psutil.Process().children() if "memory_watch" in " ".join(child.cmdline())]
     wanted = watching.num_ctx_switches().voluntary + 5
-    waited_until = time.monotonic() + 60
+    waited_until = time.monotonic() + 600
     while watching.num_ctx_switches().voluntary < wanted:
         assert time.monotonic() < waited_until
         time.sleep(0.01)

@@ -136,7 +136,7 @@ def test_a_measured_process_ends_with_its_parent(tmp_path: Path) -> None:
     try:
         assert process.stdin is not None
         process.stdin.close()
-        assert process.wait(60) not in (0, -signal.SIGKILL)
+        assert process.wait(600) not in (0, -signal.SIGKILL)
     finally:
         process.kill()
         process.wait()

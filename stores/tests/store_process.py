@@ -25,7 +25,7 @@ import pytest
 from stores import Durability, KeyValueIterator, KeyValueStore, StoreError, TopicPartition, open_store
 from stores.registry import backend_named
 
-DEADLINE_S = 60.0
+DEADLINE_S = 600.0
 _CONTEXT = get_context("forkserver")
 # The second, which is not for other packages, need not be there.
 _CONTEXT.set_forkserver_preload(["stores.tests.preloaded", "stores.tests.tasks.preloaded"])

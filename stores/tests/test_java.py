@@ -72,7 +72,7 @@ def test_the_command_says_in_one_message_what_is_missing(tmp_path: Path) -> None
         env={"PATH": str(tmp_path)},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=600,
         check=False,
     )
     assert run.returncode == 1

@@ -442,7 +442,7 @@ def run_script(script: str, folder: Path) -> subprocess.CompletedProcess[bytes]:
     """Run ``script`` with ``folder`` as its argument, in a Python that has the modules of this one."""
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     return subprocess.run(
-        [sys.executable, "-c", script, str(folder)], env=environment, capture_output=True, check=True, timeout=60
+        [sys.executable, "-c", script, str(folder)], env=environment, capture_output=True, check=True, timeout=600
     )
 
 

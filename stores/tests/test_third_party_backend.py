@@ -55,7 +55,7 @@ def conformance(folder: Path, environment: dict[str, str], *arguments: str) -> s
     """The suite, run by its command from a folder that is not ours."""
     command = [sys.executable, "-m", "stores.tests.conformance", "--backend", "their-own", "-q", *arguments]
     return subprocess.run(
-        command, cwd=folder, env=environment, capture_output=True, text=True, timeout=240, check=False
+        command, cwd=folder, env=environment, capture_output=True, text=True, timeout=600, check=False
     )
 
 
@@ -102,7 +102,7 @@ def test_the_suite_passes_for_a_strategy_with_a_commit_protocol_of_its_own(tmp_p
         env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
         capture_output=True,
         text=True,
-        timeout=280,
+        timeout=600,
         check=False,
     )
     assert process.returncode == 0, process.stdout + process.stderr
@@ -120,7 +120,7 @@ def test_a_backend_that_is_not_there_is_named_and_no_test_runs(tmp_path: Path) -
     environment = install(tmp_path, "")
     command = [sys.executable, "-m", "stores.tests.conformance", "--backend", "their-won"]
     process = subprocess.run(
-        command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=60, check=False
+        command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=600, check=False
     )
     assert process.returncode == 2
     assert "their-own" in process.stderr

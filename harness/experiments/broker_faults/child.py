@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import threading
 import time
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -74,7 +75,7 @@ def run_tasks(
         with KafkaChangelog(settings, timeout_s=timeout_s) as log:
             for partition in partitions:
                 try:
-                    with StreamTask(
+                    task = StreamTask(
                         NAME,
                         TaskId(0, partition),
                         state_dir=Path(state, NAME),
@@ -89,7 +90,10 @@ def run_tasks(
                             # Errors that pass are noted here.
                             task_timeout_s=0,
                         ),
-                    ) as task:
+                    )
+                    with ExitStack() as resources:
+                        _open(task)
+                        resources.push(task)
                         _run(task, folder / NOTED)
                         processed += task.metrics.process_total
                         wiped |= any(report.wiped for report in task.restore_reports())
@@ -99,6 +103,16 @@ def run_tasks(
                 except ProducerFencedError as error:
                     refused = type(error).__name__
     return {"processed": processed, "stores": stores, "refused": refused, "wiped": wiped}
+
+
+def _open(task: StreamTask) -> None:
+    """Open the task. A changelog that is to report faults soon may lack the time for it on a busy machine."""
+    while True:
+        try:
+            task.open()
+            return
+        except ChangelogTimeoutError:
+            time.sleep(POLL_S)
 
 
 def _run(task: StreamTask, noted: Path) -> None:

@@ -264,6 +264,17 @@ PRODUCE, ADD_PARTITIONS_TO_TXN, ADD_OFFSETS_TO_TXN, END_TXN, TXN_OFFSET_COMMIT =
 """API keys of requests. Source: Kafka's protocol guide, "Api Keys"."""
 _HEAD = struct.Struct(">ih")
 """The size of a request without these four bytes, and its API key. Source: Kafka's protocol guide, "Headers"."""
+_SIZE = struct.Struct(">i")
+_END_TXN_ANSWER = struct.Struct(">iiih")
+"""The size of the answer, its correlation ID, the throttle time and the error code. Source: Kafka's protocol guide,
+"EndTxn Response (Version: 1)".
+"""
+
+
+def has_ended_transaction(answer: bytes) -> bool:
+    """Return True if a broker's answer to ``END_TXN`` says that it ends the transaction."""
+    *_, error_code = _END_TXN_ANSWER.unpack_from(answer)
+    return bool(error_code == 0)
 
 
 class _Requests:
@@ -313,29 +324,34 @@ class KafkaProxy(NetworkProxy):
         self._requests: WeakKeyDictionary[Side, _Requests] = WeakKeyDictionary()
         self._holder: Side | None = None
         """The broker's side of the connection whose request is held back."""
-        self._request = b""
-        self._delivers = self._answered = False
+        self._request, self._answer = b"", b""
+        self._delivers = False
         super().__init__(target)
 
     def hold(self, api_key: int, number: int = 1) -> None:
         """Hold the next request of this kind, or that of this number among the next ones."""
         with self._changed:
             self._api_key, self._skipped = api_key, number - 1
-            self._holder, self._delivers, self._answered = None, False, False
+            self._holder, self._delivers, self._answer = None, False, b""
 
     def await_held(self, timeout_s: float) -> bool:
         """Return True as soon as a request is held, and its client is cut; False if none comes in time."""
         with self._changed:
             return self._changed.wait_for(lambda: self._holder is not None, timeout_s)
 
-    def deliver(self, timeout_s: float) -> bool:
-        """Send the held request to the broker; return True when the broker has answered it, False if it does not."""
+    def deliver(self, timeout_s: float) -> bytes:
+        """Send the held request to the broker; return the answer, empty if it does not come in time."""
         with self._changed:
             assert self._holder is not None, "no request is held"
             self._delivers = True
         self._tell()
         with self._changed:
-            return self._changed.wait_for(lambda: self._answered, timeout_s)
+            return self._answer if self._changed.wait_for(self._is_answered, timeout_s) else b""
+
+    def _is_answered(self) -> bool:
+        return (
+            self._answer[_SIZE.size :] != b"" and len(self._answer) >= _SIZE.size + _SIZE.unpack_from(self._answer)[0]
+        )
 
     def _watch(self) -> None:
         if self._delivers and self._holder is not None:
@@ -347,7 +363,7 @@ class KafkaProxy(NetworkProxy):
         if not side.is_client:
             with self._changed:
                 if side is self._holder and self._delivers:
-                    self._answered = True
+                    self._answer += piece
                     self._changed.notify_all()
             return piece
         requests = self._requests.get(side)

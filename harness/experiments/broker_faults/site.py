@@ -16,7 +16,7 @@ from harness.budget import seconds_for
 from harness.checkers.counting import Pair
 from harness.experiments.broker_faults import child
 from harness.experiments.broker_faults.network_proxy import KafkaProxy
-from harness.experiments.broker_faults.processes import TrialProcess
+from harness.experiments.broker_faults.processes import DEADLINE_S, TrialProcess
 from harness.experiments.broker_faults.trial import (
     COMMITS,
     DIE,
@@ -42,6 +42,8 @@ from stores.errors import ConfigError
 from stores.interface import TopicPartition
 
 TIMEOUT_S = 30.0
+_PAUSES = "broker.session.timeout.ms=9000\n"
+"""Kafka's default: under load a broker that is paused for longer loses its partitions."""
 
 
 class Site:
@@ -139,15 +141,16 @@ class Site:
         records = committed_records(self.broker.address, OUTPUT, len(self.partitions))
         return [(key.decode(), value.decode()) for key, value in records]
 
-    def await_written(self, end: int) -> None:
-        """Wait until the outputs of partition 0 end there or later, with those of open transactions."""
+    def await_written(self, end: int, *, committed: bool = False) -> None:
+        """Wait until the outputs of partition 0 end there or later: with those of open transactions, or without."""
+        level = "read_committed" if committed else "read_uncommitted"
         reader = confluent_kafka.Consumer(
-            {"bootstrap.servers": self.broker.address, "group.id": "end", "isolation.level": "read_uncommitted"}
+            {"bootstrap.servers": self.broker.address, "group.id": "end", "isolation.level": level}
         )
         partition = confluent_kafka.TopicPartition(OUTPUT, 0)
-        deadline = time.monotonic() + seconds_for(TIMEOUT_S)
+        deadline = time.monotonic() + seconds_for(DEADLINE_S)
         try:
-            while reader.get_watermark_offsets(partition, timeout=TIMEOUT_S)[1] < end:
+            while reader.get_watermark_offsets(partition, timeout=DEADLINE_S)[1] < end:
                 if time.monotonic() > deadline:
                     raise MeasurementFailedError("the records of an open transaction do not reach the broker")
                 time.sleep(POLL_S)
@@ -214,7 +217,7 @@ def site(
     with ExitStack() as stack:
         proxy = stack.enter_context(KafkaProxy())
         listeners = [BrokerListener("PROXIED", advertised_port=proxy.port)]
-        broker = Broker(folder / "broker", jars, listeners=listeners)
+        broker = Broker(folder / "broker", jars, listeners=listeners, settings=_PAUSES if trial.rounds else "")
         # Nobody needs its data: a clean end would take seconds.
         stack.callback(broker.kill)
         try:

@@ -29,7 +29,7 @@ PLACES_UNDER_LOAD: Mapping[str, str] = MappingProxyType(
 """The places of faults under load: they strike at any moment. The values are those of ``transaction.scope``."""
 RECORDS_PER_ROUND = 500
 """The records that each partition gets before a fault under load strikes."""
-SHORT_S, LONG_S = 4.0, 90.0
+SHORT_S, LONG_S = 4.0, 300.0
 """The timeout of a changelog that is to report that no answer comes, and of one that is not to."""
 ROUND_S = 6
 """The time of a round of a fault under load, about."""

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 _AT_ONCE_BYTES = 1 << 20
-_DEADLINE_S = 30.0
+_DEADLINE_S = 600.0
 
 
 class ImageError(Exception):

@@ -114,6 +114,10 @@ _TRANSPORT = getattr(KafkaError, "_TRANSPORT")  # noqa: B009
 _CONNECTING = frozenset(
     getattr(KafkaError, name) for name in ("_AUTHENTICATION", "_SSL", "_TRANSPORT", "SASL_AUTHENTICATION_FAILED")
 )
+_REPLICATION = getattr(KafkaError, "INVALID_REPLICATION_FACTOR")  # noqa: B009
+_FENCED_BROKERS = "brokers are currently fenced"
+"""The controller's reason while no broker takes partitions: at its start, or after a pause. Source: Kafka,
+``StripedReplicaPlacer``."""
 _TLS = "SSL routines"
 """A broker that refuses a client's certificate closes the connection; OpenSSL's reason begins with this then."""
 
@@ -133,6 +137,8 @@ def decision_of(error: KafkaError) -> Decision:
     decision = _BY_CODE.get(error.code())
     if error.code() == _TRANSPORT and _TLS in str(error.str()):
         return Decision.REFUSED
+    if error.code() == _REPLICATION and _FENCED_BROKERS in str(error.str()):
+        return Decision.RETRY
     if decision is None and (error.fatal() or error.txn_requires_abort()):
         return Decision.NEW_PRODUCER
     if decision is Decision.RETRY and error.fatal():

@@ -100,7 +100,7 @@ def test_a_killed_process_leaves_all_of_a_transaction_or_nothing(
 ) -> None:
     path = tmp_path / "log.sqlite"
     process = subprocess.run(
-        [sys.executable, "-c", KILLED, str(path), point, str(records), durability], timeout=60, check=False
+        [sys.executable, "-c", KILLED, str(path), point, str(records), durability], timeout=600, check=False
     )
     assert process.returncode == -9
     with SqliteChangelog(path) as log:
@@ -154,7 +154,7 @@ def test_a_lock_on_the_folder_does_not_block_the_creation_of_a_changelog(tmp_pat
     try:
         fcntl.flock(above, fcntl.LOCK_EX)
         program = "import sys; from stores.changelog import SqliteChangelog; SqliteChangelog(sys.argv[1]).close()"
-        subprocess.run([sys.executable, "-c", program, str(tmp_path / "log.sqlite")], check=True, timeout=20)
+        subprocess.run([sys.executable, "-c", program, str(tmp_path / "log.sqlite")], check=True, timeout=600)
     finally:
         os.close(above)
 
@@ -190,7 +190,7 @@ def test_processes_that_make_the_same_file_at_once_share_one_log(tmp_path: Path)
     )
     path = tmp_path / "log.sqlite"
     processes = [subprocess.Popen([sys.executable, "-c", program, str(path), f"t{number}"]) for number in range(4)]
-    assert [process.wait(60) for process in processes] == [0] * 4
+    assert [process.wait(600) for process in processes] == [0] * 4
     with SqliteChangelog(path) as log:
         assert list(log.topics()) == ["t0", "t1", "t2", "t3"]
 

@@ -114,7 +114,7 @@ def test_two_processes_that_write_and_checkpoint_together_keep_every_record(tmp_
         assert process.stdout is not None
         assert process.stdout.readline() == "ready\n"
     for process in processes:
-        process.communicate("go\n", timeout=60)
+        process.communicate("go\n", timeout=600)
         assert process.returncode == 0
     with SqliteChangelog(path) as log:
         log.verify()

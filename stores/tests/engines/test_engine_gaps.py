@@ -102,7 +102,7 @@ def test_reading_a_truncated_lmdb_ends_the_process(path: Path) -> None:
     with open(file, "r+b") as opened_file:
         opened_file.truncate(file.stat().st_size // 2)
     script = "import lmdb, sys; print(sum(1 for _ in lmdb.open(sys.argv[1]).begin().cursor()))"
-    process = subprocess.run([sys.executable, "-c", script, str(path)], capture_output=True, timeout=60, check=False)
+    process = subprocess.run([sys.executable, "-c", script, str(path)], capture_output=True, timeout=600, check=False)
     assert process.returncode < 0
 
 

@@ -94,15 +94,15 @@ def test_readers_see_the_last_commit_during_a_write(path: Path) -> None:
 
         def ranges() -> Iterator[Bounds]:
             yield b"key", b"key"
-            seen.append(pool.submit(engine.get, b"key").result(30))
-            seen.extend(pool.submit(engine.get_many, [b"key", b"other"]).result(30))
-            seen.extend(pool.submit(engine.scan().fetch).result(30))
+            seen.append(pool.submit(engine.get, b"key").result(600))
+            seen.extend(pool.submit(engine.get_many, [b"key", b"other"]).result(600))
+            seen.extend(pool.submit(engine.scan().fetch).result(600))
 
         seen: list[object] = []
         engine.write([Writes(ranges(), {b"other": b"new"})], {})
         assert seen == [b"old", b"old", None, (b"key", b"old")]
         assert engine.get_many([b"key", b"other"]) == [None, b"new"]
-        assert engine.get(b"other") == pool.submit(engine.get, b"other").result(30) == b"new"
+        assert engine.get(b"other") == pool.submit(engine.get, b"other").result(600) == b"new"
 
 
 def test_five_thousand_stores_leave_a_process_a_fifth_of_its_addresses() -> None:

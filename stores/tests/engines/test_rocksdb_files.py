@@ -142,7 +142,7 @@ def test_a_kill_between_the_families_while_the_store_is_closed_leaves_both_of_on
     """Closing the handle of a family flushes that family alone."""
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     process = subprocess.run(
-        [sys.executable, "-c", _CLOSE_AND_DIE, INDEXED, str(path)], env=environment, timeout=60, check=False
+        [sys.executable, "-c", _CLOSE_AND_DIE, INDEXED, str(path)], env=environment, timeout=600, check=False
     )
     assert process.returncode == -signal.SIGKILL
     with open_store(INDEXED, path) as store:

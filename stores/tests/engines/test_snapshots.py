@@ -67,7 +67,7 @@ def test_a_snapshot_that_was_begun_before_a_commit_is_not_shared_after_it() -> N
         seen = commits[0]
         if not begun.is_set():
             begun.set()
-            assert go_on.wait(30)
+            assert go_on.wait(600)
         return seen
 
     def commit() -> None:
@@ -78,12 +78,12 @@ def test_a_snapshot_that_was_begun_before_a_commit_is_not_shared_after_it() -> N
     snapshots.begin_writing()
     with ThreadPoolExecutor(2) as pool:
         during = pool.submit(snapshots.acquire)
-        assert begun.wait(30)
+        assert begun.wait(600)
         future = pool.submit(commit)
         wait([future], 0.1)
         go_on.set()
-        future.result(30)
-        assert during.result(30).reading == 0
+        future.result(600)
+        assert during.result(600).reading == 0
     assert snapshots.acquire().reading == 1
 
 

@@ -36,7 +36,7 @@ def test_a_lock_that_is_held_takes_no_descriptor_and_keeps_out_everybody_until_i
     script = "import sys; from pathlib import Path; from stores.files.locks import take; take(Path(sys.argv[1]))"
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     other = subprocess.run(
-        [sys.executable, "-c", script, str(file)], env=environment, capture_output=True, check=False, timeout=60
+        [sys.executable, "-c", script, str(file)], env=environment, capture_output=True, check=False, timeout=600
     )
     assert b"StoreLockedError" in other.stderr
     for _ in range(2):

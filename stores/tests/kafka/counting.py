@@ -17,7 +17,7 @@ from stores.tests.tasks.setup import AT_LEAST_ONCE, EXACTLY_ONCE, counting_task,
 
 KEYS = [number % 4 for number in range(12)]
 RECORDS_PER_COMMIT = 3
-DEADLINE_S = 30.0
+DEADLINE_S = 600.0
 
 Pairs = list[tuple[bytes | None, bytes | None]]
 
@@ -29,7 +29,7 @@ def prepared(folder: Path, broker: Broker) -> None:
         feed(log, KEYS)
 
 
-def changelog(folder: Path, timeout_s: float = 30.0) -> KafkaChangelog:
+def changelog(folder: Path, timeout_s: float = 300.0) -> KafkaChangelog:
     return KafkaChangelog({"bootstrap.servers": (folder / "address").read_text()}, timeout_s=timeout_s)
 
 

@@ -11,22 +11,24 @@ from confluent_kafka.admin import AdminClient
 from stores.changelog.kafka import KafkaChangelog
 from stores.changelog.kafka.testing.broker import Broker
 
+DEADLINE_S = 600.0
+
 
 def fresh_changelog(broker: Broker) -> KafkaChangelog:
     """Remove all topics and groups, and return a changelog."""
     remove_all(broker)
-    return KafkaChangelog({"bootstrap.servers": broker.address})
+    return KafkaChangelog({"bootstrap.servers": broker.address}, timeout_s=DEADLINE_S)
 
 
 def remove_all(broker: Broker) -> None:
     """Remove all topics but Kafka's own, and all groups."""
     admin = AdminClient({"bootstrap.servers": broker.address})
-    deadline = time.monotonic() + 30
-    while topics := [name for name in admin.list_topics(timeout=30).topics if not name.startswith("__")]:
+    deadline = time.monotonic() + DEADLINE_S
+    while topics := [name for name in admin.list_topics(timeout=DEADLINE_S).topics if not name.startswith("__")]:
         assert time.monotonic() < deadline
         for removal in admin.delete_topics(topics).values():
             _settle(removal)
-    groups = [group.group_id for group in admin.list_consumer_groups().result().valid]
+    groups = [group.group_id for group in admin.list_consumer_groups().result(DEADLINE_S).valid]
     if groups:
         for removal in admin.delete_consumer_groups(groups).values():
             _settle(removal)
@@ -34,4 +36,4 @@ def remove_all(broker: Broker) -> None:
 
 def _settle(removal: object) -> None:
     with suppress(KafkaException):  # It is gone already, or is tried again.
-        removal.result(30)  # type: ignore[attr-defined]
+        removal.result(DEADLINE_S)  # type: ignore[attr-defined]

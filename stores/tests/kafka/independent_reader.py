@@ -12,8 +12,8 @@ from confluent_kafka import Consumer, KafkaError
 from stores.changelog.kafka.testing.broker import Broker
 from stores.interface import TopicPartition
 
-SILENCE_S = 30.0
-DEADLINE_S = 60.0
+SILENCE_S = 600.0
+DEADLINE_S = 600.0
 
 
 class Seen(NamedTuple):

@@ -14,7 +14,7 @@ from stores.java import find_java
 from stores.tests.kafka.shared_broker import FOLDER, skip_without_kafka
 
 HERE = Path(__file__).parent
-DEADLINE_S = 240.0
+DEADLINE_S = 600.0
 _OPTIONS = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xmx256m", "-Dorg.apache.logging.log4j.level=OFF")
 """A quick start, and no messages in the output."""
 

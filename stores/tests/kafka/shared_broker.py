@@ -17,8 +17,6 @@ from stores.java import find_java
 
 FOLDER = Path(stores.__file__).parents[1] / ".kafka"
 """The folder of the jars, which ``make kafka`` uses as well."""
-PATIENT = "broker.session.timeout.ms=60000\n"
-"""A machine that stalls for some seconds takes no partition from its broker. That may never be started again."""
 
 
 def skip_without_kafka() -> None:
@@ -42,7 +40,7 @@ def broker() -> Broker:
 def _started() -> Broker:
     """Start the broker at the first call: several folders of tests have the fixture."""
     data = TemporaryDirectory(prefix="kafka-")
-    broker = Broker(Path(data.name), FOLDER, settings=PATIENT)
+    broker = Broker(Path(data.name), FOLDER)
     atexit.register(data.cleanup)
     # Nobody needs its data: a clean end would take seconds.
     atexit.register(broker.kill)

@@ -22,7 +22,7 @@ from stores.tests.kafka.shared_broker import FOLDER, skip_without_kafka
 
 
 def topics(broker: Broker) -> set[str]:
-    return set(AdminClient({"bootstrap.servers": broker.address}).list_topics(timeout=30).topics)
+    return set(AdminClient({"bootstrap.servers": broker.address}).list_topics(timeout=600).topics)
 
 
 @pytest.mark.kafka
@@ -30,7 +30,7 @@ def test_a_killed_broker_has_its_topics_and_its_address_again(tmp_path: Path) ->
     skip_without_kafka()
     with Broker(tmp_path / "data", FOLDER) as broker:
         admin = AdminClient({"bootstrap.servers": broker.address})
-        admin.create_topics([NewTopic("kept", 2, 1)])["kept"].result(30)
+        admin.create_topics([NewTopic("kept", 2, 1)])["kept"].result(600)
         address, pid = broker.address, broker.pid
         broker.kill()
         broker.start()
@@ -82,12 +82,12 @@ def test_a_broker_ends_with_the_process_that_started_it(tmp_path: Path) -> None:
         [sys.executable, "-c", program, str(tmp_path / "data"), str(FOLDER)],
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=600,
         check=False,
     )
     assert run.returncode == -9, run.stderr
     waiting = ["tail", "--pid", run.stdout.strip(), "-f", "/dev/null"]
-    assert subprocess.run(waiting, timeout=60, check=False).returncode == 0
+    assert subprocess.run(waiting, timeout=600, check=False).returncode == 0
 
 
 @pytest.mark.kafka
@@ -98,7 +98,7 @@ def test_the_command_starts_one_broker_that_keeps_its_address_and_stops_it(tmp_p
 
     def command(name: str) -> str:
         call = [sys.executable, "-m", "stores.changelog.kafka.testing", name, "--folder", str(tmp_path)]
-        return subprocess.run(call, stdout=subprocess.PIPE, text=True, timeout=120, check=True).stdout
+        return subprocess.run(call, stdout=subprocess.PIPE, text=True, timeout=600, check=True).stdout
 
     def address(said: str) -> str:
         [found] = re.findall(r"127\.0\.0\.1:\d+", said)

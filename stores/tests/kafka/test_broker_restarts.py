@@ -22,9 +22,6 @@ from stores.tests.kafka.counting import KEYS, changelog, committed_outputs, prep
 from stores.tests.kafka.shared_broker import FOLDER, skip_without_kafka
 from stores.tests.tasks.setup import expected_outputs, expected_state
 
-STUCK_S = 4.0
-"""The client's timeout here: a call that never returns costs this much."""
-
 
 @pytest.fixture(scope="module")
 def own_broker() -> Iterator[Broker]:
@@ -47,9 +44,9 @@ def once(action: Callable[[], object], hit: int) -> Callable[[], None]:
     return act
 
 
-def check_counts(folder: Path, *, timeout_s: float) -> None:
+def check_counts(folder: Path) -> None:
     """Count the whole input in one task, across errors that ask for another call of ``run``; compare with the model."""
-    with changelog(folder, timeout_s) as log, task_over(folder, log) as task:
+    with changelog(folder) as log, task_over(folder, log) as task:
         for _ in range(5):
             try:
                 task.run(commit=True)
@@ -77,7 +74,7 @@ def test_a_broker_that_restarts_in_a_commit_costs_time_only(
 
     failpoints.arm(failpoint, once(restart, hit=2))
     try:
-        check_counts(tmp_path, timeout_s=STUCK_S)
+        check_counts(tmp_path)
     finally:
         failpoints.disarm(failpoint)
 
@@ -95,7 +92,7 @@ def test_a_client_whose_call_does_not_return_is_replaced_and_the_task_continues(
         return calls != 3 and returns_in_time(call, timeout_s, serve)
 
     monkeypatch.setattr(writer, "returns_in_time", third_is_stuck)
-    check_counts(tmp_path, timeout_s=30.0)
+    check_counts(tmp_path)
     assert calls > 3
 
 
@@ -103,7 +100,7 @@ def join_calls() -> None:
     """Wait for the end of the threads that calls were left in, and of those that serve their clients."""
     for thread in threading.enumerate():
         if thread.name in ("kafka-call", "kafka-served"):
-            thread.join(30)
+            thread.join(600)
             assert not thread.is_alive()
 
 
@@ -130,7 +127,7 @@ def test_the_client_of_a_call_that_does_not_return_is_served_until_it_does(monke
     try:
         assert not returns_in_time(never.wait, 0.01, serve)
         for _ in range(3):
-            assert served.acquire(timeout=30)
+            assert served.acquire(timeout=600)
     finally:
         never.set()
     join_calls()

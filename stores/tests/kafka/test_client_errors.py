@@ -116,6 +116,18 @@ def test_an_error_without_an_answer_is_a_timeout_that_may_pass(name: str) -> Non
     assert type(shown(error(name))) is ChangelogTimeoutError
 
 
+def test_a_topic_that_no_broker_takes_yet_is_asked_for_again_and_one_with_too_many_replicas_is_a_mistake() -> None:
+    """The texts are those of Kafka 4.1."""
+    count = "Unable to replicate the partition 1 time(s): "
+    fenced = error("INVALID_REPLICATION_FACTOR", f"{count}All brokers are currently fenced.")
+    assert (decision_of(fenced), type(shown(fenced))) == (Decision.RETRY, ChangelogTimeoutError)
+    too_many = error(
+        "INVALID_REPLICATION_FACTOR",
+        f"{count}The target replication factor of 3 cannot be reached because only 1 broker(s) are registered.",
+    )
+    assert (decision_of(too_many), type(shown(too_many))) == (Decision.MISTAKE, ChangelogError)
+
+
 @pytest.mark.parametrize("name", FENCED)
 def test_the_error_of_an_older_producer_says_that_another_instance_owns_the_task(name: str) -> None:
     assert (is_fenced(error(name)), may_pass(error(name))) == (True, False)

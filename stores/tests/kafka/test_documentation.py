@@ -47,7 +47,7 @@ def test_the_programs_of_both_pages_count_on_one_broker_one_after_the_other(tmp_
             env={"PYTHONPATH": str(ROOT)},
             capture_output=True,
             text=True,
-            timeout=120,
+            timeout=600,
             check=False,
         )
         assert process.returncode == 0, process.stderr

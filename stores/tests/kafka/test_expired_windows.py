@@ -18,7 +18,7 @@ from stores.errors import ChangelogError
 from stores.interface import TopicPartition
 from stores.tasks.stores import log_start
 from stores.tests.kafka.fresh import remove_all
-from stores.tests.kafka.shared_broker import FOLDER, PATIENT, skip_without_kafka
+from stores.tests.kafka.shared_broker import FOLDER, skip_without_kafka
 from stores.tests.tasks.setup import INDEXED, INPUT, MEMORY
 from stores.tests.tasks.typed import RETENTION_MS, STORE, typed_task, values
 
@@ -36,7 +36,7 @@ WITNESS = TopicPartition("witness", 0)
 @pytest.fixture(scope="module")
 def eager() -> Iterator[Broker]:
     skip_without_kafka()
-    with TemporaryDirectory(prefix="kafka-") as data, Broker(Path(data), FOLDER, settings=EAGER + PATIENT) as broker:
+    with TemporaryDirectory(prefix="kafka-") as data, Broker(Path(data), FOLDER, settings=EAGER) as broker:
         yield broker
 
 
@@ -58,7 +58,7 @@ def feed(log: KafkaChangelog, count: int, step_ms: int = 10, first: int = 0) -> 
 
 
 def await_start(log: KafkaChangelog, partition: TopicPartition, offset: int) -> None:
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 600
     while log.start_offset(partition) < offset:
         assert time.monotonic() < deadline
         time.sleep(0.1)
@@ -126,7 +126,7 @@ def old_topic(broker: Broker, settings: dict[str, str]) -> None:
     """Create the store's topic as earlier versions and Kafka Streams do."""
     admin = AdminClient({"bootstrap.servers": broker.address})
     [created] = admin.create_topics([NewTopic(STORE.topic, 1, 1, config={**SMALL, **settings})]).values()
-    created.result(30)
+    created.result(600)
 
 
 OLD = {"cleanup.policy": "compact,delete", "retention.ms": str(RETENTION_MS + 86_400_000)}
@@ -202,7 +202,7 @@ def test_brokers_that_do_not_delete_on_request_are_named_once_and_the_task_conti
         task.open()
         while task.run(50, commit=True):
             pass
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 600
         while "do not delete" not in caplog.text:
             assert time.monotonic() < deadline
             time.sleep(0.05)

@@ -93,7 +93,7 @@ def test_kills_at_each_step_lose_nothing_and_log_nothing_twice(
 def test_the_broker_compacts_the_old_records_away(tmp_path: Path, broker: Broker) -> None:
     begun(tmp_path, broker, "compact", **{"segment.ms": "1", "min.cleanable.dirty.ratio": "0.01"})
     rewrite(tmp_path)
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 600
     with changelog(tmp_path) as log:
         while any(is_old(record) for record in log.read(STORE)):
             # A segment is compacted once a later one has begun.

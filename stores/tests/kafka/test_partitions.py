@@ -40,7 +40,7 @@ def test_outputs_are_in_the_partitions_of_the_console_producer(tmp_path: Path, b
             ),
             input="".join(f"{key}=v\n" for key in keys).encode(),
             stdout=subprocess.DEVNULL,
-            timeout=120,
+            timeout=600,
             check=True,
         )
         ours, theirs = partitions_of(log, "output"), partitions_of(log, "theirs")

@@ -36,7 +36,7 @@ A = TopicPartition("a", 0)
 def topic_with(broker: Broker, name: str, partitions: int = 1, **settings: str) -> None:
     admin = AdminClient({"bootstrap.servers": broker.address})
     config = {setting.replace("_", "."): value for setting, value in settings.items()}
-    admin.create_topics([NewTopic(name, partitions, 1, config=config)])[name].result(30)
+    admin.create_topics([NewTopic(name, partitions, 1, config=config)])[name].result(600)
 
 
 def test_a_record_beyond_the_topics_limit_is_refused_and_its_transaction_leaves_nothing(broker: Broker) -> None:
@@ -165,7 +165,7 @@ def test_a_changelog_that_was_deleted_while_its_store_is_there_is_refused(tmp_pa
     prepared(tmp_path, broker)
     work(tmp_path)
     admin = AdminClient({"bootstrap.servers": broker.address})
-    admin.delete_topics([LEFT.topic])[LEFT.topic].result(30)
+    admin.delete_topics([LEFT.topic])[LEFT.topic].result(600)
     with changelog(tmp_path) as log, pytest.raises(ChangelogLostError):
         task_over(tmp_path, log).open()
 

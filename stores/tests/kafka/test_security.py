@@ -55,7 +55,7 @@ def certificate(folder: Path, name: str, *key: str) -> None:
         cwd=folder,
         check=True,
         capture_output=True,
-        timeout=60,
+        timeout=600,
     )
 
 
@@ -79,7 +79,7 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
         admin = AdminClient({"bootstrap.servers": broker.address})
         mechanism = ScramCredentialInfo(ScramMechanism.SCRAM_SHA_512, 4096)
         futures = admin.alter_user_scram_credentials([UserScramCredentialUpsertion(USER, mechanism, MARKER.encode())])
-        futures[USER].result(30)
+        futures[USER].result(600)
         yield broker
 
 
@@ -124,7 +124,7 @@ def test_a_task_works_with_credentials_and_shows_none_of_them(
     texts: list[str] = []
     with (
         caplog.at_level(logging.DEBUG),
-        KafkaChangelog(settings_of(guarded, way, debug="all"), timeout_s=20) as log,
+        KafkaChangelog(settings_of(guarded, way, debug="all"), timeout_s=120) as log,
     ):
         feed(log, KEYS)
         with counting_task(tmp_path, log, MEMORY) as task:

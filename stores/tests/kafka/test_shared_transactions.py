@@ -24,7 +24,7 @@ from stores.errors import ChangelogError, ChangelogTimeoutError, CommitInDoubtEr
 from stores.interface import TopicPartition
 from stores.tasks import TaskContext
 from stores.tests.kafka.fresh import fresh_changelog
-from stores.tests.kafka.sharing_worker import SESSION_S, SharingWorker, committed_outputs
+from stores.tests.kafka.sharing_worker import SILENT_S, SharingWorker, committed_outputs
 from stores.tests.tasks.setup import crashing_at
 from stores.tests.tasks.sharing import INPUTS, KEYS, expected, feed_both, offsets, sharing_task, sharing_tasks, state
 
@@ -67,7 +67,7 @@ def take_over(folder: Path, broker: Broker) -> None:
 def test_a_zombie_whose_tasks_have_moved_commits_nothing(tmp_path: Path, broker: Broker, knows: bool) -> None:
     """Its client knows that the group has removed it, or not yet: the process was stopped, say."""
     prepared(broker)
-    with SharingWorker(tmp_path, broker.address, "zombie", polls_within_s=SESSION_S) as zombie:
+    with SharingWorker(tmp_path, broker.address, "zombie", polls_within_s=SILENT_S) as zombie:
         begun(zombie)
         take_over(tmp_path, broker)
         if knows:
@@ -90,7 +90,7 @@ def test_without_the_groups_metadata_a_zombie_repeats_outputs(
         return member._fencing.outside_metadata("app")
 
     monkeypatch.setattr(KafkaGroupMember, "metadata", outside)
-    with SharingWorker(tmp_path, broker.address, "zombie", polls_within_s=SESSION_S) as zombie:
+    with SharingWorker(tmp_path, broker.address, "zombie", polls_within_s=SILENT_S) as zombie:
         begun(zombie)
         take_over(tmp_path, broker)
         zombie.tasks[0].commit()
@@ -126,7 +126,7 @@ def test_a_partition_that_was_lost_is_in_no_commit_of_a_member_that_has_joined_a
 def test_records_that_a_zombie_sends_do_not_hide_the_commits_of_its_successor(tmp_path: Path, broker: Broker) -> None:
     """They hold back the last stable offset of the changelog. A restore after a rollback waits for their end."""
     prepared(broker)
-    with SharingWorker(tmp_path, broker.address, "zombie", polls_within_s=SESSION_S) as zombie:
+    with SharingWorker(tmp_path, broker.address, "zombie", polls_within_s=SILENT_S) as zombie:
         begun(zombie)
         with SharingWorker(tmp_path, broker.address, "successor") as successor:
             successor.open_all()
@@ -241,7 +241,7 @@ def test_the_next_owner_of_a_task_without_stores_waits_for_the_open_commit_of_it
             successor.tasks[0].commit()
         return list(committed)
 
-    with SharingWorker(tmp_path, broker.address, "zombie", polls_within_s=SESSION_S) as zombie:
+    with SharingWorker(tmp_path, broker.address, "zombie", polls_within_s=SILENT_S) as zombie:
         zombie.open_all(**stateless)
         for task in zombie.tasks:
             task.run(UNCOMMITTED)

@@ -51,7 +51,7 @@ def staged(path: Path) -> KeyValueStore:
 
 def test_the_writer_goes_on_with_other_stores_after_another_thread_has_closed_one(tmp_path: Path) -> None:
     """The mutex of LMDB's transaction is a thread's own: in the wrong hands it ends the process later."""
-    process = subprocess.run([sys.executable, "-P", "-c", _SCRIPT, str(tmp_path)], check=False, timeout=60)
+    process = subprocess.run([sys.executable, "-P", "-c", _SCRIPT, str(tmp_path)], check=False, timeout=600)
     assert process.returncode == 0
 
 

@@ -336,7 +336,7 @@ def test_readers_of_committed_data_go_on_during_a_commit_and_never_go_back(path:
             return reader.get(b"key"), next(reader.all())[1], reader.get(b"key")
 
         def look() -> None:
-            answers.append(elsewhere.submit(read).result(timeout=10))
+            answers.append(elsewhere.submit(read).result(timeout=600))
 
         store.put(b"key", b"1")
         store.commit()

@@ -75,7 +75,7 @@ def test_a_writer_is_kept_out_of_a_transaction_while_a_reader_is_in_it(path: Pat
         store.staging._transaction = held  # type: ignore[assignment]
         with ThreadPoolExecutor(1) as pool:
             answer = pool.submit(READS[read], store.read_only(IsolationLevel.READ_UNCOMMITTED))
-            assert held.begun.wait(60)
+            assert held.begun.wait(600)
             WRITES[write](store)
             held.done.set()
             # Of a store that was closed meanwhile it may be an error.
@@ -209,9 +209,9 @@ def test_a_scan_that_is_being_made_while_the_writer_goes_on_shows_one_moment(
         store.put_all((key, b"staged") for key in KEYS)
         before = list(store.all())
         scan = pool.submit(store.read_only(IsolationLevel.READ_UNCOMMITTED).all)
-        assert begun.wait(60)
+        assert begun.wait(600)
         WRITES[write](store)
         done.set()
-        pairs = scan.result(60)
+        pairs = scan.result(600)
         store.put_all((key, b"later") for key in KEYS[::2])
         assert list(pairs) == before

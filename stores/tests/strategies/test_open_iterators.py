@@ -31,8 +31,8 @@ def test_a_thousand_iterators_are_open_at_once_and_lookups_go_on(path: Path, bac
         assert descriptors() <= before + 10
         store.put(b"0000", b"staged")
         assert store.get(b"0000") == b"staged"
-        assert other.submit(view.get, b"0000").result(30) == b"0"
-        assert other.submit(view.get_many, [b"0000", b"none"]).result(30) == [b"0", None]
+        assert other.submit(view.get, b"0000").result(600) == b"0"
+        assert other.submit(view.get_many, [b"0000", b"none"]).result(600) == [b"0", None]
         store.commit()
         assert {bytes(len(list(iterator))) for iterator in iterators} == {bytes(99)}
         assert next(store.all()) == (b"0000", b"staged")
@@ -66,7 +66,7 @@ def test_lookups_of_lmdb_find_a_slot_where_scans_have_taken_theirs(path: Path) -
         store.put(b"key", b"last")
         store.commit()
         with ThreadPoolExecutor(4) as others:
-            assert {future.result(30) for future in [others.submit(view.get, b"key") for _ in range(8)]} == {b"last"}
+            assert {future.result(600) for future in [others.submit(view.get, b"key") for _ in range(8)]} == {b"last"}
         assert view.get_many([b"key"]) == [b"last"]
         iterators.close()
         fill_again = view.all()

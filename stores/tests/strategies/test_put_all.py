@@ -65,7 +65,7 @@ def test_a_reader_sees_a_list_whole_or_not_at_all(opened: KeyValueStore) -> None
         store.put_all([(key, Looked(b"after" * 5)) for key in KEYS])
         Looked.look = staticmethod(lambda: None)
         assert futures
-        lists = {tuple(future.result(timeout=60)) for future in futures}
+        lists = {tuple(future.result(timeout=600)) for future in futures}
     assert lists <= {(b"before",) * 5, (b"after" * 5,) * 5}
     assert [value for _, value in reader.all()] == [b"after" * 5] * 5
 
@@ -104,6 +104,6 @@ def test_a_reader_sees_a_list_of_a_task_s_function_whole_or_not_at_all(tmp_path:
     with ThreadPoolExecutor(1) as pool:
         task.open()
         task.run()
-        assert {tuple(future.result(timeout=60)) for future in futures} <= {(None,) * 5, (b"after",) * 5}
+        assert {tuple(future.result(timeout=600)) for future in futures} <= {(None,) * 5, (b"after",) * 5}
         assert futures
         task.close()

@@ -278,7 +278,7 @@ def test_readers_see_a_commit_that_is_copied_whole_and_wait_for_no_part_of_it(pa
         def look(failpoint: str) -> None:
             # Readers of uncommitted data may wait before the commit is decided.
             for view in views:
-                seen.append((failpoint, pool.submit(everything, view).result(timeout=30)))
+                seen.append((failpoint, pool.submit(everything, view).result(timeout=600)))
 
         with armed(indexed_batch.MID_COPY, look):
             store.commit({LOG: 2})

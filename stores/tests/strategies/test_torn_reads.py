@@ -35,7 +35,7 @@ def test_a_reader_sees_a_range_delete_whole_or_not_at_all(
         futures = let_in(monkeypatch, step, lambda: pool.submit(reader.get, b"key"))
         store.delete_range(b"a", b"z")
         assert futures
-        assert {future.result(timeout=60) for future in futures} <= {b"staged", None}
+        assert {future.result(timeout=600) for future in futures} <= {b"staged", None}
 
 
 def test_a_reader_sees_a_commit_of_the_memory_engine_whole_or_not_at_all(
@@ -50,7 +50,7 @@ def test_a_reader_sees_a_commit_of_the_memory_engine_whole_or_not_at_all(
         futures = let_in(monkeypatch, (SortedMap, "discard_range"), lambda: pool.submit(reader.get, b"key"))
         store.commit()
         assert futures
-        assert {future.result(timeout=60) for future in futures} <= {b"old", b"new"}
+        assert {future.result(timeout=600) for future in futures} <= {b"old", b"new"}
 
 
 @pytest.mark.parametrize("backend", ["lmdb-indexed-batch", "lmdb-native", "sqlite-indexed-batch", "sqlite-native"])
@@ -68,7 +68,7 @@ def test_a_reader_of_committed_data_sees_no_mark_of_a_transaction_that_is_being_
 
         def read_first(snapshots: Snapshots[Any]) -> None:
             # All is written, and nothing is committed.
-            seen.append(pool.submit(lambda: (reader.mark("mark"), reader.get(b"key"))).result(timeout=60))
+            seen.append(pool.submit(lambda: (reader.mark("mark"), reader.get(b"key"))).result(timeout=600))
             begin_writing(snapshots)
 
         monkeypatch.setattr(Snapshots, "begin_writing", read_first)
@@ -97,7 +97,7 @@ def test_a_reader_of_uncommitted_data_waits_for_no_commit_of_an_indexed_batch_an
             scan = pool.submit(lambda: list(reader.all()))
             many = pool.submit(reader.get_many, [b"a", b"b", b"d"])
             one = pool.submit(reader.get, b"c")
-            shown.append([future.result(10) for future in (scan, many, one)])
+            shown.append([future.result(600) for future in (scan, many, one)])
 
         write = type(store.staging.engine).write  # type: ignore[attr-defined]
 
@@ -132,7 +132,7 @@ def test_a_scan_that_is_made_in_the_middle_of_a_put_stays_what_it_was(path: Path
                     return None
                 if event == "line":
                     if lines == line:
-                        pool.submit(look).result(60)
+                        pool.submit(look).result(600)
                     lines += 1
                 return trace
 

@@ -30,7 +30,7 @@ def peak_growth_bytes(folder: Path, backend: str, limit: int, steps: int, pairs_
     arguments = [str(folder), backend, *map(str, (limit, steps, pairs_per_step))]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     process = subprocess.run(
-        [sys.executable, "-m", __name__, *arguments], env=environment, timeout=60, check=True, stdout=subprocess.PIPE
+        [sys.executable, "-m", __name__, *arguments], env=environment, timeout=600, check=True, stdout=subprocess.PIPE
     )
     growth: dict[str, int] = json.loads(process.stdout)
     return growth

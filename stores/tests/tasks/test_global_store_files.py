@@ -136,7 +136,7 @@ def test_a_store_that_has_read_all_becomes_persistent(log: MemoryChangelog, tmp_
     with GlobalStores(tmp_path, log, {"prices": GlobalStore(TOPIC, config)}) as stores:
         bound = stores._copies["prices"].bound
         assert bound.num_bytes > 0
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 600
         while bound.num_bytes:
             assert stores.follow() == 0
             assert time.monotonic() < deadline

@@ -63,7 +63,7 @@ def test_readers_see_whole_commits_while_it_follows_and_closes(log: MemoryChange
         stores.follow()
     stores.close()
     for reader in readers:
-        reader.join(10)
+        reader.join(600)
     assert not any(reader.is_alive() for reader in readers)
     assert not [each for each in seen if isinstance(each, BaseException)]
     assert seen

@@ -137,5 +137,5 @@ def test_no_message_contains_a_value(tmp_path: Path, log: MemoryChangelog, caplo
 def test_without_a_handler_nothing_is_printed() -> None:
     """Python prints warnings of loggers without a handler to its standard error."""
     code = "import logging, stores; logging.getLogger('stores.tasks').warning('heard')"
-    process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=600, check=True)
     assert (process.stdout, process.stderr) == ("", "")

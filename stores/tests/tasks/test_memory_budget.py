@@ -166,7 +166,7 @@ def test_workers_have_equal_parts_which_change_when_one_comes_or_goes(tmp_path: 
 
 def test_workers_on_threads_of_their_own_keep_to_their_parts_once_all_are_there(tmp_path: Path) -> None:
     budget = MemoryBudget(8000 * UNIT)
-    all_there = Barrier(4, timeout=30)
+    all_there = Barrier(4, timeout=600)
     most: dict[int, float] = {}
 
     def work(number: int) -> None:

@@ -190,4 +190,4 @@ except ImportError as error:
     sys.exit(0 if "txstores[{module}]" in str(error) else str(error))
 sys.exit("it was imported")
 """
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=600)

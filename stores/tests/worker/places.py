@@ -20,7 +20,7 @@ from stores.interface import TopicPartition
 from stores.tests.worker.counting_app import PARTITIONS
 from stores.tests.worker.worker_process import DEADLINE_S, WorkerProcess
 
-LAST_S = 10.0
+LAST_S = 120.0
 """The time in which the last commits of workers that have ended become visible."""
 Counts = list[tuple[str, int]]
 
@@ -107,12 +107,12 @@ class KafkaPlace(Place):
         # A member learns of a rebalance by its heartbeat.
         return {
             "bootstrap.servers": self._address,
-            "session.timeout.ms": "6000",
+            "session.timeout.ms": "10000",
             "heartbeat.interval.ms": "300",
         }
 
     def open(self) -> KafkaChangelog:
-        return KafkaChangelog({"bootstrap.servers": self._address})
+        return KafkaChangelog({"bootstrap.servers": self._address}, timeout_s=DEADLINE_S)
 
     def counted(self) -> Counts:
         return [(key.decode(), int(value)) for key, value in committed_records(self._address, "counted", PARTITIONS)]
@@ -128,7 +128,7 @@ class KafkaPlace(Place):
                 dict.fromkeys(partitions, latest), isolation_level=IsolationLevel.READ_COMMITTED, request_timeout=10
             )
             try:
-                return [future.result().offset for future in answers.values()]
+                return [future.result(DEADLINE_S).offset for future in answers.values()]
             except KafkaException:
                 return object()
 

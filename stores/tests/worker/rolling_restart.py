@@ -122,7 +122,7 @@ def restart_all(place: KafkaPlace, address: str, seconds: float, seed: int, more
         nonlocal started
         started += 1
         own = {"state.dir": str(place.folder / f"state-{name}")}
-        return WorkerProcess(place.folder, f"{name}-{started}", {**settings, **own})
+        return WorkerProcess(place.folder, f"{name}-{started}", {**settings, **own}, verbose=True)
 
     workers = {name: start(name) for name in ("a", "b", "c")}
     try:
@@ -184,7 +184,7 @@ def main() -> int:
     more = dict(each.split("=", 1) for each in options.property)
     with (
         TemporaryDirectory(prefix="rolling-") as folder,
-        Broker(Path(folder, "broker"), FOLDER, settings="broker.session.timeout.ms=60000\n") as broker,
+        Broker(Path(folder, "broker"), FOLDER) as broker,
     ):
         os.environ["APPLICATION_NAME"] = "rolling"
         own = Path(folder, "place")

@@ -73,7 +73,7 @@ def test_an_application_is_found() -> None:
 
 def test_the_help_names_the_arguments() -> None:
     process = subprocess.run(
-        [sys.executable, "-m", "stores.worker", "--help"], capture_output=True, text=True, timeout=60, check=True
+        [sys.executable, "-m", "stores.worker", "--help"], capture_output=True, text=True, timeout=600, check=True
     )
     assert "MODULE:NAME" in process.stdout
 

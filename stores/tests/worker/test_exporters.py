@@ -85,7 +85,7 @@ def test_prometheus_reads_the_metrics_of_all_tasks_on_loopback(tmp_path: Path) -
         worker.await_line(f"4 {IDLE}")
         place.await_counted(len(WORDS))
         [address] = set(re.findall(r"metrics at (http://127\.0\.0\.1:\d+/metrics)", worker.errors))
-        with urlopen(address, timeout=10) as answer:
+        with urlopen(address, timeout=600) as answer:
             families = {each.name: each for each in text_string_to_metric_families(answer.read().decode())}
         assert worker.terminate() == 0, worker.errors
     calls = families["txstores_store_operation_latency_seconds"]
@@ -200,10 +200,10 @@ def test_the_endpoint_for_prometheus_is_closed_with_the_worker(caplog: pytest.Lo
     settings = WorkerSettings.from_properties(app, {**EMBEDDED, "metrics.port": "0"})
     with caplog.at_level("INFO", settings_module.__name__), exported_metrics(settings, "app", MetricsRegistry()):
         [address] = re.findall(r"http://127\.0\.0\.1:\d+/metrics", caplog.text)
-        with urlopen(address, timeout=10) as answer:
+        with urlopen(address, timeout=600) as answer:
             assert answer.status == 200
     with pytest.raises(URLError):
-        urlopen(address, timeout=10)
+        urlopen(address, timeout=600)
 
 
 def test_a_missing_extra_is_named_with_the_command_that_installs_it(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -31,7 +31,7 @@ from stores.worker.worker import _POLL_S
 
 MODULE = "stores.tests.worker.counting_app"
 PRICED = f"{MODULE}:priced"
-DEADLINE_S = 30.0
+DEADLINE_S = 600.0
 
 
 def set_price(place: Place, word: str, price: int) -> None:

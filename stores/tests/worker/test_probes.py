@@ -29,7 +29,7 @@ def ask(address: str, path: str, token: str = "") -> tuple[int, str]:
     """Return the status and the body of an answer."""
     request = Request(f"{address}{path}", headers={"Authorization": f"Bearer {token}"} if token else {})
     try:
-        with urlopen(request, timeout=10) as answer:
+        with urlopen(request, timeout=600) as answer:
             return answer.status, answer.read().decode()
     except HTTPError as error:
         return error.code, error.read().decode()

@@ -24,7 +24,7 @@ from stores.worker import standbys
 from stores.worker.standbys import Standbys, standby_partitions
 
 FIRST, SECOND = TaskId(0, 1), TaskId(0, 2)
-DEADLINE_S = 30.0
+DEADLINE_S = 600.0
 
 
 class Copies:

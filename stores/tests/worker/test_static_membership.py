@@ -8,14 +8,12 @@ from collections import Counter
 import pytest
 
 from stores.tests.worker.places import KafkaPlace, expected_counts
-from stores.tests.worker.worker_process import DEADLINE_S, IDLE, WorkerProcess
+from stores.tests.worker.worker_process import IDLE, SESSION, WorkerProcess
 from stores.worker.__main__ import REFUSED
 
 pytestmark = pytest.mark.kafka
 
 WORDS = ["to", "be", "or", "not", "to", "be"] * 5
-SESSION = {"session.timeout.ms": str(round(2 * DEADLINE_S * 1000))}
-"""Longer than any wait of a test: a worker that has tasks did not wait for the end of a session."""
 
 
 @pytest.mark.parametrize("scope", ["task", "thread"])

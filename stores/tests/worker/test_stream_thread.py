@@ -14,7 +14,7 @@ from stores.tasks import TaskId
 from stores.worker.stream_thread import StreamThread
 
 FIRST, SECOND, THIRD, ELSEWHERE = (TaskId(0, number) for number in range(4))
-DEADLINE_S = 30.0
+DEADLINE_S = 600.0
 
 
 class Tasks:

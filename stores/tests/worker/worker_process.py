@@ -16,7 +16,9 @@ from typing import ClassVar, Self
 from stores import failpoints
 from stores.changelog import interface
 
-DEADLINE_S = 120.0
+DEADLINE_S = 600.0
+SESSION = dict.fromkeys(["session.timeout.ms", "max.poll.interval.ms"], str(round(2 * DEADLINE_S * 1000)))
+"""Settings for a session that is longer than any wait of a test: what comes before its end did not wait for it."""
 IDLE = r"tasks, [\d,]+ records/s, lag 0$"
 """A status line without a restore and without anything to do."""
 _COUNTING = "stores.tests.worker.counting_app:app"

@@ -14,7 +14,7 @@ from stores.tests.worker.counting_app import NAME, PARTITIONS, count
 from stores.tests.worker.places import Place
 from stores.worker import Application, Processor, Worker
 
-DEADLINE_S = 60.0
+DEADLINE_S = 600.0
 ALL = [TaskId(0, number) for number in range(PARTITIONS)]
 
 

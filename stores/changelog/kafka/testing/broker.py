@@ -6,6 +6,7 @@ import os
 import re
 import signal
 import socket
+import struct
 import subprocess
 import time
 from base64 import urlsafe_b64encode
@@ -20,9 +21,9 @@ from stores.changelog.kafka.testing.jars import kafka_jars
 from stores.errors import ConfigError
 from stores.java import find_java
 
-READY_S = 120.0
+READY_S = 600.0
 """A broker is ready after some 5 seconds; on a busy machine it may take many times that."""
-STOP_S = 30.0
+STOP_S = 120.0
 HEAP = ("-Xmx512m", "-Xms128m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
 """A broker that starts fast and takes little memory. For measurements leave the compiler its second stage."""
 CLASSES = "broker-classes.jsa"
@@ -53,10 +54,16 @@ share.coordinator.state.topic.replication.factor=1
 share.coordinator.state.topic.min.isr=1
 group.initial.rebalance.delay.ms=0
 group.min.session.timeout.ms=500
-broker.session.timeout.ms=4000
+broker.session.timeout.ms=3600000
 broker.heartbeat.interval.ms=500
 """
-"""Records stay, whatever their age: tests send old ones, and a broker removes those half a minute after its start."""
+"""Records stay, whatever their age: tests send old ones, and a broker removes those half a minute after its start. A
+machine that stalls for a while takes no partition from its broker.
+"""
+_DUPLICATE = b"DUPLICATE_BROKER_REGISTRATION"
+"""The controller's answer to a broker that was killed and started again: the session of the earlier one is not over."""
+_UNREGISTER = struct.pack(">ihhihbib", 16, 64, 0, 0, -1, 0, 1, 0)
+"""The request to forget the broker 1. Source: Kafka's protocol guide, "UnregisterBroker Request (Version: 0)"."""
 _formatted: dict[Path, dict[str, bytes]] = {}
 """The files of a data folder that Kafka's tool has made, by the folder of the jars."""
 _PORT_MIN, _NUM_PORTS = 15_000, 15_000
@@ -74,6 +81,8 @@ appender.out.layout.type=PatternLayout
 appender.out.layout.pattern=%d %p %c{1} %m%n
 logger.server.name=kafka.server.KafkaRaftServer
 logger.server.level=info
+logger.lifecycle.name=kafka.server.BrokerLifecycleManager
+logger.lifecycle.level=info
 """
 
 
@@ -113,7 +122,7 @@ class Broker:
         self._process: subprocess.Popen[str] | None = None
         self.pid: int | None = None
         """The process ID of the broker's Java, None if it does not run."""
-        self.port = 0
+        self.port = self._controller_port = 0
         self.ports: dict[str, int] = {}
         """The ports of the further listeners, by name."""
 
@@ -187,11 +196,11 @@ class Broker:
         names = ["PLAINTEXT", "CONTROLLER", *(listener.name for listener in self._listeners)]
         earlier_ports = earlier if earlier.keys() == set(names) and all(map(_is_free, earlier.values())) else None
         ports = earlier_ports or dict(zip(names, _free_ports(len(names)), strict=True))
-        self.port, controller = ports["PLAINTEXT"], ports["CONTROLLER"]
+        self.port, self._controller_port = ports["PLAINTEXT"], ports["CONTROLLER"]
         self.ports = {listener.name: ports[listener.name] for listener in self._listeners}
         addresses = [(listener, ports[listener.name]) for listener in (BrokerListener("PLAINTEXT"), *self._listeners)]
         return _SERVER.format(
-            controller=controller,
+            controller=self._controller_port,
             bound=",".join(f"{listener.name}://127.0.0.1:{port}" for listener, port in addresses),
             advertised=",".join(
                 f"{listener.name}://127.0.0.1:{listener.advertised_port or port}" for listener, port in addresses
@@ -239,10 +248,13 @@ class Broker:
 
     def _await_ready(self, log: Path, begin: int) -> None:
         deadline = time.monotonic() + READY_S
+        has_freed_id = False
         while True:
             output = log.read_bytes()[begin:]
             if b"Kafka Server started" in output and _answers(self.port):
                 return
+            if _DUPLICATE in output and not has_freed_id:
+                has_freed_id = _has_unregistered(self._controller_port)
             if not _runs(self.pid) or time.monotonic() > deadline:
                 self.kill()
                 last = output.decode(errors="replace").strip().splitlines()[-5:]
@@ -328,6 +340,16 @@ def _answers(port: int) -> bool:
     except OSError:
         return False
     return True
+
+
+def _has_unregistered(port: int) -> bool:
+    """Let the controller forget the killed broker, so that nobody waits for its session; return False if it is away."""
+    try:
+        with socket.create_connection(("127.0.0.1", port), timeout=READY_S) as controller:
+            controller.sendall(_UNREGISTER)
+            return bool(controller.recv(1))
+    except OSError:
+        return False
 
 
 def _ports_in(properties: Path) -> dict[str, int]:

@@ -27,7 +27,7 @@ def write(path: Path, failpoint: str, first: int, last: int) -> subprocess.Compl
         capture_output=True,
         check=False,
         text=True,
-        timeout=60,
+        timeout=600,
     )
 
 

@@ -60,7 +60,7 @@ def outcomes(folder: Path, backend: str, durability: Durability) -> list[dict[st
         [sys.executable, "-m", "stores.tests.tasks.stores.damaged", folder, backend, durability],
         env=environment,
         stdout=subprocess.PIPE,
-        timeout=200,
+        timeout=600,
         check=False,
     )
     starts = [json.loads(line) for line in process.stdout.splitlines()]

@@ -185,7 +185,7 @@ KILLS_MAX = 5
 def killed_after(folder: Path, bound: int, backend: str) -> None:
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     arguments = [str(folder), str(bound), backend]
-    process = subprocess.run([sys.executable, "-m", __name__, *arguments], env=environment, timeout=60, check=False)
+    process = subprocess.run([sys.executable, "-m", __name__, *arguments], env=environment, timeout=600, check=False)
     assert process.returncode == -signal.SIGKILL
 
 

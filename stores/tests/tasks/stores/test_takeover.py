@@ -203,7 +203,7 @@ def locked_elsewhere(file: Path) -> Iterator[None]:
         assert holder.stdout is not None
         assert holder.stdout.readline() == b"\n"
         yield
-        holder.communicate(b"\n", timeout=30)
+        holder.communicate(b"\n", timeout=600)
 
 
 @pytest.mark.parametrize("file", ["0_0/rocksdb/left/LOCK", ".lock"])

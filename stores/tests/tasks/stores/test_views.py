@@ -165,7 +165,7 @@ def test_no_query_is_answered_from_a_store_that_is_being_restored(
 
     def on_restore(progress: RestoreProgress) -> None:
         if progress.store == "left":
-            pool.submit(ask).result(60)
+            pool.submit(ask).result(600)
 
     task = counting_task(tmp_path, log, INDEXED, on_restore=on_restore)
     with ThreadPoolExecutor(1) as pool:
@@ -220,7 +220,7 @@ def test_views_go_on_while_the_task_works(tmp_path: Path, log: MemoryChangelog) 
             task.run()
         finally:
             steps.append(True)
-        answer = reader.result(60)
+        answer = reader.result(600)
     assert answer == sorted(answer)
     assert {number % 7 for number in answer} == {0}
     assert state(task, "left") == expected_state([1] * 200)

@@ -10,7 +10,7 @@ from typing import Any
 from urllib.parse import urlencode
 from wsgiref.util import setup_testing_defaults
 
-TIMEOUT_S = 60.0
+TIMEOUT_S = 600.0
 Application = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
 
 
