@@ -110,7 +110,7 @@ class KeyValueReads(Generic[K, V]):
         except Exception:
             return self._codec.decode_value(self._codec.encode_key(key), data)
 
-    def get_many(self, keys: Sequence[K]) -> list[V | None]:
+    def get_many(self, keys: Iterable[K]) -> list[V | None]:
         """Return the values of ``keys``, in their order; None for a missing one."""
         check_keys(keys)
         encoded = self._codec.encode_keys(list(keys))

@@ -250,6 +250,8 @@ class SegmentScans:
 
     def _bounds(self, keys: SegmentRange, span: tuple[int, int], segments: Iterable[int]) -> Iterator[Bounds]:
         """Yield the bounds of a range in each of ``segments``."""
+        if span[0] > span[1]:
+            return
         start = b"" if keys.first is None else keys.first + packed(span[0])
         end = None if keys.last is None else keys.last + packed(span[1]) + self._behind
         for segment in segments:

@@ -133,6 +133,13 @@ CHANGES = [
     Change(
         "window put", Window(BYTES, BYTES, size_ms=5, **SEGMENTS), put_windows(10, 50), put_windows(130), windows_seen
     ),
+    Change(
+        "window put_many",
+        Window(BYTES, BYTES, size_ms=5, **SEGMENTS),
+        put_windows(10, 50),
+        lambda store: store.put_many({(b"k", start): b"v" for start in (60, 130, 20, 90)}),
+        windows_seen,
+    ),
     Change("session put", Session(BYTES, BYTES, **SEGMENTS), put_sessions(10, 50), put_sessions(130), sessions_seen),
 ]
 """A time that moves lets older records expire: that is part of the change."""

@@ -79,6 +79,11 @@ def compare(reads: Store | View, model: SessionModel, low: bytes, high: bytes, e
     assert list(reads.backward_find_sessions(low, end, start)) == within[::-1]
     assert list(reads.find_sessions_range(low, high, end, start)) == all_within
     assert list(reads.backward_find_sessions_range(low, high, end, start)) == all_within[::-1]
+    of_high = model.found(lambda key, began, ended: key == high)
+    assert reads.fetch_many([low, high, low]) == [of_key, of_high, of_key]
+    assert reads.find_sessions_many([(low, end, start), (high, 0, 2**62 - 1)]) == [within, of_high]
+    places = [Windowed(*session) for session in [*model.records, (low, 0, end), (low, -1, end)]]
+    assert reads.get_many(places) == [reads.fetch_session(*place) for place in places]
     living = dict(model.found())
     for session in [*model.records, (low, 0, end)]:
         assert reads.fetch_session(*session) == living.get(session)

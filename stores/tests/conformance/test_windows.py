@@ -80,6 +80,11 @@ def compare(reads: Store | View, model: WindowModel, low: bytes, high: bytes, fi
     windows = [(start, value) for (_, start, _), value in of_key]
     assert list(reads.fetch(low, first, last)) == windows
     assert list(reads.backward_fetch(low, first, last)) == windows[::-1]
+    of_high = model.by_key(lambda key, start: key == high and first <= start <= last)
+    asked = [(low, first, last), (high, first, last), (low, last, first - 1)]
+    assert reads.fetch_many(asked) == [windows, [(start, value) for (_, start, _), value in of_high], []]
+    places = [*((key, start) for key, start, _ in model.records), (low, first), (low, -1), (high, 2**62 - 1)]
+    assert reads.get_many(places) == [reads.fetch_one(*place) for place in places]
     assert list(reads.fetch_range(low, high, first, last)) == of_keys
     assert list(reads.backward_fetch_range(low, high, first, last)) == of_keys[::-1]
     assert list(reads.fetch_range(None, high, first, last)) == up_to

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import pickle
+import struct
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -45,6 +46,41 @@ def test_a_value_comes_back_as_it_was(serde: Serde[Any], values: st.SearchStrate
     read = serde.deserialize(written)
     assert read == value
     assert type(read) is type(value)
+
+
+@pytest.mark.parametrize(("serde", "values"), [(INT64, INT64S), (FLOAT64, FLOATS)], ids=["int64", "float64"])
+@given(st.data())
+def test_a_list_has_the_bytes_of_its_values(serde: Any, values: st.SearchStrategy[Any], data: st.DataObject) -> None:
+    numbers = data.draw(st.lists(values))
+    written = serde.serialize_many(numbers)
+    assert written == [serde.serialize(number) for number in numbers]
+    read = serde.deserialize_many(written)
+    assert read == numbers
+    assert [type(number) for number in read] == [type(number) for number in numbers]
+
+
+@pytest.mark.parametrize(
+    ("serde", "fine", "refused"),
+    [
+        (INT64, 1, [True, 1.0, "1", None, 2**63, -(2**63) - 1]),
+        (FLOAT64, 1.5, [True, 1, "1", None, math.nan]),
+    ],
+    ids=["int64", "float64"],
+)
+def test_a_list_with_a_value_that_is_refused_or_unlike_the_others_is_refused(
+    serde: Any, fine: Any, refused: list[Any]
+) -> None:
+    """The codec then takes its values one by one."""
+    for value in refused:
+        with pytest.raises((TypeError, ValueError, struct.error)):
+            serde.serialize_many([fine, value, fine])
+    bad = [b"", b"short", b"nine bytes"[:9], *([] if serde is INT64 else [b"\xff" * 8])]
+    for data in bad:
+        with pytest.raises(ValueError):
+            serde.deserialize_many([serde.serialize(fine), data])
+    # Together they have the right length.
+    with pytest.raises(ValueError):
+        serde.deserialize_many([b"1234", b"123456789012"])
 
 
 @pytest.mark.parametrize(
