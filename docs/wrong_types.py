@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import assert_type
 
 from stores import KeyValueStore, open_store
@@ -28,7 +29,7 @@ from stores.records import (
 )
 from stores.records.serdes import MsgspecJson
 from stores.spark import Context
-from stores.tasks import GlobalStores, StreamTask, TaskContext
+from stores.tasks import Batch, GlobalStores, StreamTask, TaskContext
 from stores.testing import AppDriver
 from stores.worker import Processor, Topic
 
@@ -169,6 +170,22 @@ def of_sales(record: Record[str, Order], context: TaskContext) -> None:
         context.forward(TOTALS, record.key, record.value.price)  # error
 
 
+def batch_of_bytes(batch: Batch, context: TaskContext) -> None:
+    """Read records of bytes, many at a time."""
+    assert_type(batch[0], Record[bytes, bytes])
+    context.forward_many("totals", batch.keys, [b"1"] * len(batch))
+    context.forward_many(TOTALS, batch.keys, [1])  # error
+
+
+def batch_of_sales(batch: Batch[str, Order], context: TaskContext) -> None:
+    """Read records of a topic with serdes, many at a time."""
+    assert_type(batch.keys, Sequence[str | None])
+    assert_type(batch[1:], Batch[str, Order])
+    print([value.cents for value in batch.values])  # error
+    context.forward_many(TOTALS, batch.keys, [1] * len(batch), batch.timestamps_ms)
+    context.forward_many(TOTALS, batch.keys, batch.values)  # error
+
+
 def of_both(record: Record[bytes | str, Order | str], context: TaskContext) -> None:
     """Read records of two topics."""
 
@@ -182,6 +199,12 @@ def processors(driver: AppDriver) -> None:
     Processor(["sales"], of_sales)  # error
     Processor([LINES], of_sales)  # error
     Processor([SALES, LINES], of_sales)  # error
+    Processor(["lines"], process_batch=batch_of_bytes, batch_max_records=10)
+    Processor([SALES], process_batch=batch_of_sales, stores=[COUNTS])
+    Processor(["sales"], process_batch=batch_of_sales)  # error
+    Processor([LINES], process_batch=batch_of_sales)  # error
+    Processor([SALES], process_batch=of_sales)  # error
+    Processor([SALES], of_sales, process_batch=batch_of_sales)  # error
     assert_type(SALES.decoded(Record(0, b"ann", b"")), Record[str, Order])
     assert_type(driver.read(TOTALS)[0].value, int | None)
     Topic("sales", key=STR, value=str)  # error

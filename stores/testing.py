@@ -260,13 +260,9 @@ class AppDriver(Closeable):
                         TaskId(number, partition),
                         changelog=self._log,
                         stores=processor.stores,
-                        process=processor.process,
-                        inputs=processor.task_inputs(partition),
-                        init=processor.init,
                         shared=shared,
-                        on_error=processor.on_error,
-                        on_deserialization_error=processor.on_deserialization_error,
                         commit_interval_ms=NO_INTERVAL,
+                        **processor.task_arguments(partition),
                     )
                     opened.callback(task.close, clean=False)
                     task.open()

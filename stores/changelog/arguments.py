@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 
 from stores.changelog.interface import Changelog, Headers
 from stores.contract.arguments import check_type
@@ -64,6 +64,33 @@ def check_record(key: object, value: object, timestamp_ms: object, headers: Head
         if not isinstance(name, str) or not isinstance(content, bytes):
             raise TypeError("a header is a pair of a str and bytes")
     return pairs
+
+
+def check_columns(
+    keys: Sequence[object], values: Sequence[object], timestamps_ms: Sequence[int], headers: Sequence[Headers] | None
+) -> list[Headers] | None:
+    """Check records that are about to be sent, by their columns; return the headers as ``check_record`` does.
+
+    Raises: as ``check_record``; ValueError for columns of different lengths.
+    """
+    columns = {"keys": keys, "values": values, "timestamps_ms": timestamps_ms, "headers": headers}
+    lengths = {name: len(column) for name, column in columns.items() if column is not None}
+    if len(set(lengths.values())) > 1:
+        raise ValueError(f"the columns of some records have one length: there are {lengths}")
+    if headers is None and {*map(type, keys), *map(type, values)} <= _KEYS_AND_VALUES and _are_times(timestamps_ms):
+        return None
+    each_headers = [()] * len(keys) if headers is None else headers
+    checked = list(map(check_record, keys, values, timestamps_ms, each_headers))
+    return None if headers is None else checked
+
+
+_KEYS_AND_VALUES = {bytes, type(None)}
+
+
+def _are_times(timestamps_ms: Sequence[int]) -> bool:
+    return set(map(type, timestamps_ms)) <= {int} and (
+        not timestamps_ms or -1 <= min(timestamps_ms) <= max(timestamps_ms) <= TIMESTAMP_MS_MAX
+    )
 
 
 def checked_group_offsets(group: str, offsets: object) -> dict[tuple[str, TopicPartition], int]:

@@ -61,7 +61,7 @@ class Plan:
 
 
 @dataclass(frozen=True)
-class Batch:
+class QueryBatch:
     """One partition of one batch, as Spark names it: ``number`` and ``query`` are None in a batch job."""
 
     partition: int

@@ -6,7 +6,7 @@ columns of Spark's Kafka sink.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, overload
 
@@ -156,6 +156,27 @@ class RecordContext:
         check_name("topic's name", topic)
         time_ms = self.record.timestamp_ms if timestamp_ms == -1 else timestamp_ms
         self._forwarded.append((topic, key, value, time_ms, check_record(key, value, time_ms, headers), partition))
+
+    def forward_many(
+        self,
+        topic: Topic[Any, Any] | str,
+        keys: Sequence[Any],
+        values: Sequence[Any],
+        timestamps_ms: Sequence[int] | None = None,
+        headers: Sequence[Headers] | None = None,
+        partition: int | None = None,
+        partitioner: object = None,
+    ) -> None:
+        """Give out rows by their columns, all of one length. Raises: as ``forward``; no row is given out then."""
+        before = len(self._forwarded)
+        times_ms = [-1] * len(keys) if timestamps_ms is None else timestamps_ms
+        pairs: Sequence[Headers] = [()] * len(keys) if headers is None else headers
+        try:
+            for key, value, time_ms, own in zip(keys, values, times_ms, pairs, strict=True):
+                self.forward(topic, key, value, time_ms, own, partition, partitioner)
+        except BaseException:
+            del self._forwarded[before:]
+            raise
 
     def commit(self) -> None:
         """Do nothing: the batch is what is committed."""

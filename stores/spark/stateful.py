@@ -28,7 +28,7 @@ from stores.spark.arguments import (
 )
 from stores.spark.context import TIMES
 from stores.spark.figures import figures_of, observed, with_column, with_figures
-from stores.spark.plan import PARTITION_COLUMN, Batch, Plan
+from stores.spark.plan import PARTITION_COLUMN, Plan, QueryBatch
 from stores.spark.record_wise import RecordWise, checked_output, topics_by_name
 from stores.spark.rows import REFUSE
 from stores.spark.watermark import absolute
@@ -180,7 +180,7 @@ def stateful(
     return observed(computed, f"txstores:{log.location}")
 
 
-def this_batch(plan: Plan) -> Batch:
+def this_batch(plan: Plan) -> QueryBatch:
     """Return the partition and the batch of this process's Spark task. Raises: StoreError outside of a task."""
     from pyspark import TaskContext
 
@@ -188,16 +188,16 @@ def this_batch(plan: Plan) -> Batch:
     if task is None:
         raise StoreError("stateful() computes its rows in a Spark task: run the DataFrame by an action or a query")
     if plan.version is not None:
-        return Batch(task.partitionId(), None, None)
+        return QueryBatch(task.partitionId(), None, None)
     if plan.query is not None:
-        return Batch(task.partitionId(), plan.batch_id, plan.query)
+        return QueryBatch(task.partitionId(), plan.batch_id, plan.query)
     number, query = task.getLocalProperty("streaming.sql.batchId"), task.getLocalProperty("sql.streaming.queryId")
     if number is None or query is None:
         raise StoreError(
             "this Spark does not say which batch of which query it computes: run the query in micro-batches, with "
             f"Spark {'.'.join(map(str, SPARK_MIN))} or newer"
         )
-    return Batch(task.partitionId(), int(number), query)
+    return QueryBatch(task.partitionId(), int(number), query)
 
 
 def _surrounding_batch(events: DataFrame) -> tuple[int | None, str | None]:

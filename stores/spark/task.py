@@ -28,7 +28,7 @@ from stores.errors import ChangelogLostError, ProducerFencedError, StoreError, S
 from stores.records.handles import StoreTable
 from stores.spark.context import TIMES, Context, PartitionState, rows_of_timers
 from stores.spark.local_state import LocalState
-from stores.spark.plan import Batch, Plan
+from stores.spark.plan import Plan, QueryBatch
 from stores.spark.rows import Rows, checked_batches, output_batches
 from stores.spark.watermark import watermark_of
 
@@ -61,7 +61,7 @@ class BatchResult:
         return self.rows
 
 
-def run(plan: Plan, batch: Batch, batches: Iterable[pyarrow.RecordBatch]) -> BatchResult:
+def run(plan: Plan, batch: QueryBatch, batches: Iterable[pyarrow.RecordBatch]) -> BatchResult:
     """Return the rows of one partition of one batch. Everything is done before the first one is given out.
 
     Raises: exceptions of the function, with a note about the row; as ``PartitionLog``; StoreIncompatibleError for
@@ -115,7 +115,7 @@ def run(plan: Plan, batch: Batch, batches: Iterable[pyarrow.RecordBatch]) -> Bat
     return _compute(plan, batch, log, partition, header, {} if before is None else before.figures, rows)
 
 
-def version_of(plan: Plan, batch: Batch, newest: Header | None, location: str) -> tuple[int, int]:
+def version_of(plan: Plan, batch: QueryBatch, newest: Header | None, location: str) -> tuple[int, int]:
     """Return the version that ``batch`` makes, and that of its query's batch 0. Raises: StoreError if it is not due."""
     if plan.version is not None or batch.number is None:
         version = first = plan.version or 0
@@ -159,7 +159,7 @@ def _check_job(plan: Plan, in_log: Header, location: str) -> None:
 
 def _compute(
     plan: Plan,
-    batch: Batch,
+    batch: QueryBatch,
     log: VersionLog,
     partition: PartitionLog,
     header: Header,
@@ -213,7 +213,7 @@ def _compute(
     return BatchResult(partition.read_rows(header) if in_memory is None else iter(in_memory), header, commit_ms)
 
 
-def _context(plan: Plan, batch: Batch, header: Header, state: LocalState) -> Context:
+def _context(plan: Plan, batch: QueryBatch, header: Header, state: LocalState) -> Context:
     watermark = None
     if plan.checkpoint is not None and batch.number is not None and batch.query is not None:
         # A function may ask for it with each row.

@@ -14,6 +14,7 @@ from stores.tasks.global_stores import GlobalStores
 from stores.tasks.identifier import StorePartition, TaskId
 from stores.tasks.memory_budget import BudgetShare, MemoryBudget
 from stores.tasks.on_error import DeadLetterTopic, OnError
+from stores.tasks.record_batch import Batch
 from stores.tasks.settings import SharedResources, TaskSettings
 from stores.tasks.stores.log_follower import RestoreProgress, RestoreReport
 from stores.tasks.task import StreamTask
@@ -24,6 +25,7 @@ from stores.topic import Topic
 
 __all__ = [
     "NO_INTERVAL",
+    "Batch",
     "BudgetShare",
     "DeadLetterTopic",
     "DirectoryLayout",

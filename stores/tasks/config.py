@@ -17,7 +17,7 @@ from stores.files.store_directory import checked_path
 from stores.interface import ProcessingGuarantee, TopicPartition
 from stores.registry import backend_named, member
 from stores.settings import ANY_NUMBER, SAME, TRUE_OR_FALSE, Known, Properties, Property, boolean, one_of, read
-from stores.tasks.context import InitFunction, ProcessFunction
+from stores.tasks.context import BatchFunction, InitFunction, ProcessFunction
 from stores.tasks.directory.state_directory import StateDirectory, Watch
 from stores.tasks.directory.unnamed_stores import clean_stores, kept_homes
 from stores.tasks.identifier import Home, TaskId, check_application
@@ -111,7 +111,8 @@ class TaskConfig(TaskSettings):
         *,
         changelog: Changelog,
         stores: Stores,
-        process: ProcessFunction,
+        process: ProcessFunction | None = None,
+        process_batch: BatchFunction | None = None,
         inputs: Sequence[TopicPartition | Topic[Any, Any]],
         init: InitFunction | None = None,
         shared: SharedResources = NOTHING_SHARED,
@@ -126,6 +127,7 @@ class TaskConfig(TaskSettings):
             changelog=changelog,
             stores=config.stores(stores),
             process=process,
+            process_batch=process_batch,
             inputs=inputs,
             init=init,
             settings=config,

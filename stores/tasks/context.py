@@ -1,9 +1,4 @@
-"""The context that a user's function gets with each record, and the undo of one record.
-
-A store may not be able to undo a part of a transaction: a native one has it in the engine, a large one on disk. So the
-old value of each key is read before the record's first write of it, and written again to undo the record. Outputs and
-changelog records can't be taken back from a producer. They are held until the function has returned.
-"""
+"""The context that a user's function gets with each record or batch."""
 
 from __future__ import annotations
 
@@ -11,16 +6,17 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, TypeVar, overload
 
-from stores.batch.buffer import PAIR_MEMORY_BYTES
-from stores.changelog.arguments import check_record
+from stores.changelog.arguments import check_columns, check_record
 from stores.changelog.interface import Changelog, Headers, Producer, Record
 from stores.changelog.partitioners import PARTITIONERS, of_murmur2, partitioner_named
 from stores.errors import ChangelogError, StoreError
-from stores.interface import KeyValueStore, TopicPartition
+from stores.interface import TopicPartition
 from stores.records.handles import Kinds, StoreHandle, StoreTable, ViewHandle
 from stores.records.values import Report
 from stores.tasks.identifier import TaskId
 from stores.tasks.memory_budget import WrittenBytes
+from stores.tasks.record_batch import Batch
+from stores.tasks.record_undo import RecordUndo
 from stores.tasks.timing import Punctuation, PunctuationType, Punctuator, Schedule, StreamTime
 from stores.topic import Topic
 
@@ -60,7 +56,11 @@ class TaskContext:
         self.partition = NO_PARTITION
         """The input partition of the current record."""
         self.record = NO_RECORD
-        """The current record as it is in its topic: with its bytes, whatever the serdes of a ``Topic`` read."""
+        """The current record as it is in its topic: with its bytes, whatever the serdes of a ``Topic`` read.
+
+        While a batch of several is processed it has the batch as its value, the last offset and the highest timestamp,
+        which is the time of writes and outputs without one of their own.
+        """
         self._active = False
         """True while a record is processed or a punctuator runs: only then may stores be written and outputs sent."""
         self._commit_requested = False
@@ -97,9 +97,9 @@ class TaskContext:
 
     @property
     def stream_time_ms(self) -> int:
-        """The highest timestamp of the task's input up to the current record, -1 if unknown; kept across restarts.
+        """The highest timestamp of the task's input up to the current record, or the end of the batch.
 
-        Source: KIP-622, ``currentStreamTimeMs``.
+        It is -1 if unknown, and kept across restarts. Source: KIP-622, ``currentStreamTimeMs``.
         """
         return self._stream_time.ms
 
@@ -212,7 +212,7 @@ class TaskContext:
         if partition is None:
             target = targets[self._chosen(topic, len(targets), key, partitioner)]
         elif partitioner is not None:
-            raise TypeError("an output has a partition or a partitioner, not both: leave one out")
+            raise _both_given()
         else:
             target = TopicPartition(topic, partition)
         time_ms = self.record.timestamp_ms if timestamp_ms == -1 else timestamp_ms
@@ -224,8 +224,97 @@ class TaskContext:
             return
         self._producer.send(target, key, value, time_ms, headers)
 
+    @overload
+    def forward_many(
+        self,
+        topic: Topic[K, V],
+        keys: Sequence[K | None],
+        values: Sequence[V | None],
+        timestamps_ms: Sequence[int] | None = None,
+        headers: Sequence[Headers] | None = None,
+        partition: int | None = None,
+        partitioner: OutputPartitioner | str | None = None,
+    ) -> None: ...
+
+    @overload
+    def forward_many(
+        self,
+        topic: str,
+        keys: Sequence[bytes | None],
+        values: Sequence[bytes | None],
+        timestamps_ms: Sequence[int] | None = None,
+        headers: Sequence[Headers] | None = None,
+        partition: int | None = None,
+        partitioner: OutputPartitioner | str | None = None,
+    ) -> None: ...
+
+    def forward_many(
+        self,
+        topic: Any,
+        keys: Any,
+        values: Any,
+        timestamps_ms: Sequence[int] | None = None,
+        headers: Sequence[Headers] | None = None,
+        partition: int | None = None,
+        partitioner: OutputPartitioner | str | None = None,
+    ) -> None:
+        """Send outputs as ``forward`` does, by their columns, all of one length. In a partition they keep their order.
+
+        ``partition`` and ``partitioner`` are those of all of them. The default timestamp is that of the input record,
+        in a batch the highest of its records.
+
+        Raises: as ``forward``; ValueError for columns of different lengths. Nothing is sent if a record is refused.
+        """
+        if not self._active:
+            raise not_processing(self.task_id)
+        keys, values = list(keys), list(values)
+        own_ms = self.record.timestamp_ms
+        times_ms = [own_ms] * len(keys) if timestamps_ms is None else [own_ms if t == -1 else t for t in timestamps_ms]
+        if isinstance(topic, Topic):
+            keys, values = topic.encoded_columns(keys, values)
+            topic = topic.name
+        checked_headers = check_columns(keys, values, times_ms, headers)
+        columns = (keys, values, times_ms) if checked_headers is None else (keys, values, times_ms, checked_headers)
+        targets = self._targets(topic, keys, partition, partitioner)
+        outputs: dict[TopicPartition, list[Any]] = {}
+        for target, record in zip(targets, zip(*columns, strict=True), strict=True):
+            outputs.setdefault(target, []).append(record)
+        undo = self._undo
+        if undo is not None and undo.active:
+            undo.hold(partial(self._send_all, outputs))
+        else:
+            self._send_all(outputs)
+
+    def _targets(
+        self,
+        topic: str,
+        keys: Sequence[bytes | None],
+        partition: int | None,
+        partitioner: OutputPartitioner | str | None,
+    ) -> Iterable[TopicPartition]:
+        targets = self._outputs.get(topic) or self._output(topic)
+        if partition is None:
+            count = len(targets)
+            return [targets[self._chosen(topic, count, key, partitioner)] for key in keys]
+        if partitioner is not None:
+            raise _both_given()
+        return [TopicPartition(topic, partition)] * len(keys)
+
+    def _send_all(self, outputs: Mapping[TopicPartition, Sequence[Any]]) -> None:
+        """Send records by partition: without headers, or with headers each."""
+        try:
+            for target, records in outputs.items():
+                if len(records[0]) == 3:
+                    self._producer.send_all(target, records)
+                    continue
+                for record in records:
+                    self._producer.send(target, *record)
+        except BaseException as error:
+            self._failure = error  # Some of them may have been sent.
+            raise
+
     def commit(self) -> None:
-        """Request a commit after the current record, or after the punctuators that run.
+        """Request a commit after the current record or batch, or after the punctuators that run.
 
         Source: Kafka Streams, ``ProcessingContext#commit``.
         """
@@ -289,138 +378,16 @@ def not_processing(task_id: TaskId) -> StoreError:
     return StoreError(f"task {task_id} is not processing a record: write to its stores only in its function")
 
 
+def _both_given() -> TypeError:
+    return TypeError("an output has a partition or a partitioner, not both: leave one out")
+
+
 def still_processing(task_id: TaskId, call: str) -> StoreError:
     """Return the error for a ``call`` of the task that its own function must not make."""
     return StoreError(
         f"task {task_id} can't {call} before its function has returned, and nothing was changed: call "
         "context.commit() to commit after the current record"
     )
-
-
-class RecordUndo:
-    """The old values and the held outputs of the current record, from ``begin`` to ``keep``, ``undo`` or ``drop``."""
-
-    def __init__(self) -> None:
-        self.active = False
-        """True while the function of a record runs."""
-        self._stores: list[StoreUndo] = []
-        self._sends: list[Callable[[], None]] = []
-
-    def begin(self) -> None:
-        """Begin a record."""
-        self.active = True
-
-    def changed(self, store: StoreUndo) -> None:
-        """Note the first change of ``store`` by the record."""
-        self._stores.append(store)
-
-    def hold(self, send: Callable[[], None]) -> None:
-        """Call ``send`` once the function has returned."""
-        self._sends.append(send)
-
-    def keep(self) -> None:
-        """Send what was held. Raises: as ``Producer.send``."""
-        sends, self._sends = self._sends, []
-        self.drop()
-        for send in sends:
-            send()
-
-    def undo(self) -> None:
-        """Put the old values back into all stores, and drop what was held. Raises: as ``KeyValueStore.put_all``."""
-        try:
-            for store in self._stores:
-                store.put_back()
-        finally:
-            self.drop()
-
-    def drop(self) -> None:
-        """Forget the record: its changes stay, or the whole transaction is rolled back."""
-        self.active = False
-        self._sends.clear()
-        for store in self._stores:
-            store.forget()
-        self._stores.clear()
-
-
-class StoreUndo:
-    """The writes of a store, which save old values from ``inner`` first while the function of a record runs."""
-
-    def __init__(self, inner: KeyValueStore, undo: RecordUndo, written: WrittenBytes) -> None:
-        self.inner = inner
-        """The store below. Its owner may replace it when it opens it again."""
-        self._undo, self._written = undo, written
-        self._old: dict[bytes, bytes | None] = {}
-        self._old_marks: dict[str, bytes | None] = {}
-
-    def put_back(self) -> None:
-        """Write the old values again; nothing is logged, because none of the record's writes was."""
-        old = self._old
-        if self._old_marks:
-            self.inner.put_with_marks(old.items(), self._old_marks)
-        else:
-            self.inner.put_all(old.items())
-        self._written.num_bytes += sum(PAIR_MEMORY_BYTES + len(key) + len(value or b"") for key, value in old.items())
-
-    def forget(self) -> None:
-        """Drop the old values."""
-        self._old, self._old_marks = {}, {}
-
-    def _save(self, key: object) -> None:
-        if not self._undo.active or type(key) is not bytes or key in self._old:
-            return
-        # The store refuses other keys.
-        if 0 < len(key) <= self.inner.max_key_bytes:
-            self._note_change()
-            self._old[key] = self.inner.get(key)
-
-    def _save_all(self, pairs: Iterable[object]) -> None:
-        for pair in pairs:
-            # The store refuses what is no pair.
-            if isinstance(pair, Sequence) and len(pair) == 2:
-                self._save(pair[0])
-
-    def _save_mark(self, name: str) -> None:
-        if self._undo.active and type(name) is str and name not in self._old_marks:
-            self._note_change()
-            self._old_marks[name] = self.inner.mark(name)
-
-    def _note_change(self) -> None:
-        if not self._old and not self._old_marks:
-            self._undo.changed(self)
-
-    def put(self, key: bytes, value: bytes | None) -> None:
-        self._save(key)
-        self.inner.put(key, value)
-
-    def put_all(self, pairs: Iterable[tuple[bytes, bytes | None]]) -> None:
-        self._save_all(pairs)
-        self.inner.put_all(pairs)
-
-    def put_with_marks(self, pairs: Iterable[tuple[bytes, bytes | None]], marks: Mapping[str, bytes | None]) -> None:
-        self._save_all(pairs)
-        for name in marks:
-            self._save_mark(name)
-        self.inner.put_with_marks(pairs, marks)
-
-    def put_if_absent(self, key: bytes, value: bytes | None) -> bytes | None:
-        self._save(key)
-        return self.inner.put_if_absent(key, value)
-
-    def delete(self, key: bytes) -> bytes | None:
-        self._save(key)
-        return self.inner.delete(key)
-
-    def delete_range(self, start: bytes | None, end: bytes | None) -> None:
-        if self._undo.active:
-            self._note_change()
-            with self.inner.range(start, end) as pairs:
-                for key, value in pairs:
-                    self._old.setdefault(key, value)
-        self.inner.delete_range(start, end)
-
-    def set_mark(self, name: str, value: bytes | None) -> None:
-        self._save_mark(name)
-        self.inner.set_mark(name, value)
 
 
 InitFunction = Callable[[TaskContext], None]
@@ -430,3 +397,6 @@ ProcessFunction = Callable[[Record[Any, Any], TaskContext], None]
 """A user's function. A record has bytes, or what the serdes of its ``Topic`` read. If the function raises, everything
 since the task's last commit is rolled back, unless the task's ``on_error`` says otherwise. The exception gets a note
 with the record's task, partition, offset and key."""
+BatchFunction = Callable[[Batch[Any, Any], TaskContext], None]
+"""A user's function of many records, as ``ProcessFunction`` is one of a single record. The note has the partition and
+the offsets of the batch."""

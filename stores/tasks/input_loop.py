@@ -15,7 +15,9 @@ from typing import Any, NamedTuple
 from stores.changelog.interface import Record
 from stores.errors import ChangelogTimeoutError, OffsetOutOfRangeError, TransactionAbortedError
 from stores.interface import TopicPartition
+from stores.tasks.bounds import BatchSize
 from stores.tasks.identifier import TaskId, check_inputs
+from stores.tasks.record_batch import num_bytes
 from stores.tasks.task_transaction import TaskTransaction
 from stores.tasks.timing import TaskTimeout
 from stores.topic import Topic
@@ -27,6 +29,9 @@ _ATTEMPTS = 3
 _RUN_RECORDS = 10_000
 """The most records of one read. One that holds a snapshot of the changelog is ended before its records are
 processed."""
+
+_PULL_RECORDS = 100
+"""The most records that are taken from a read at once, before their bytes are counted."""
 
 
 class _Head(NamedTuple):
@@ -48,18 +53,24 @@ def _earliest(times_ms: Mapping[TopicPartition, int]) -> TopicPartition:
 
 
 class InputLoop:
-    """The loop of one task. It gives each record to ``process``, and calls ``keep_time`` when the timing is due."""
+    """The loop of one task. It gives each record to ``process``, and calls ``keep_time`` when the timing is due.
+
+    With ``batches`` it gives ``process_all`` as many records in a row as one batch may have.
+    """
 
     def __init__(
         self,
         transaction: TaskTransaction,
         *,
         process: Callable[[TopicPartition, Record], None],
+        process_all: Callable[[TopicPartition, Sequence[Record]], None],
+        batches: BatchSize | None,
         commit: Callable[[], None],
         keep_time: Callable[[], None],
     ) -> None:
-        self._transaction = transaction
-        self._process, self._commit, self._keep_time = process, commit, keep_time
+        self._transaction, self._batches = transaction, batches
+        self._process, self._process_all = process, process_all
+        self._commit, self._keep_time = commit, keep_time
         self._first = 0
         """The input that is first in the next round: of records with equal times its record comes first."""
         self._heads: dict[TopicPartition, _Head] = {}
@@ -118,17 +129,22 @@ class InputLoop:
         if len(inputs) == 1:
             read = self._records(inputs[0], limit)
             try:
-                for record in islice(read, limit):
-                    self._process(inputs[0], record)
-                    got_on = True
+                if self._batches is None:
+                    for record in islice(read, limit):
+                        self._process(inputs[0], record)
+                        got_on = True
+                else:
+                    for records in _pieces(islice(read, limit), self._batches):
+                        self._process_all(inputs[0], records)
+                        got_on = True
             finally:
                 _end(read)
             return got_on
         self._first = (first + 1) % len(inputs)
         earliest = self._earliest_first([*inputs[first:], *inputs[:first]], limit)
         try:
-            for partition, record in islice(earliest, limit):
-                self._process(partition, record)
+            for partition, records in earliest:
+                self._process_all(partition, records)
                 got_on = True
         finally:
             _end(earliest)
@@ -136,8 +152,11 @@ class InputLoop:
 
     def _earliest_first(
         self, inputs: Sequence[TopicPartition], limit: int
-    ) -> Generator[tuple[TopicPartition, Record], None, None]:
-        """Return the next records of all inputs, the earliest one first. Each is processed before the next is asked."""
+    ) -> Generator[tuple[TopicPartition, list[Record]], None, None]:
+        """Return up to ``limit`` next records of all inputs, the earliest one first, in pieces of one input.
+
+        Each piece is processed before the next is asked. Without batches it is one record.
+        """
         next_offsets = self._transaction.next_offsets
         # Together they have no more records in memory than one input alone.
         share = -(-limit // len(inputs))
@@ -148,20 +167,30 @@ class InputLoop:
                 for record in islice(read, 1):
                     heads[partition] = _Head(next_offsets[partition], record)
             times_ms = {partition: head.record.timestamp_ms for partition, head in heads.items()}
-            while heads:
+            while heads and limit:
                 partition = _earliest(times_ms)
-                yield partition, heads[partition].record
-                following = next(reads[partition], None)
+                records = [heads[partition].record]
+                while (following := next(reads[partition], None)) is not None:
+                    times_ms[partition] = following.timestamp_ms
+                    if not self._takes_more(records, limit) or _earliest(times_ms) != partition:
+                        break
+                    records.append(following)
                 if following is None:
                     del heads[partition], times_ms[partition]
                 else:
-                    heads[partition] = _Head(next_offsets[partition], following)
-                    times_ms[partition] = following.timestamp_ms
+                    heads[partition] = _Head(records[-1].offset + 1, following)
+                limit -= len(records)
+                yield partition, records
         finally:
             for read in reads.values():
                 _end(read)
             if not self._transaction.changelog.reads_hold_snapshots:
                 self._heads = heads
+
+    def _takes_more(self, records: list[Record], limit: int) -> bool:
+        """Return whether a piece of several inputs may have one more record."""
+        batches = self._batches
+        return batches is not None and len(records) < min(limit, batches.max_records)
 
     def _records(self, partition: TopicPartition, most: int) -> Iterator[Record]:
         """Return the records of an input. Reads that hold a snapshot have ended, and have up to ``most`` records."""
@@ -170,8 +199,9 @@ class InputLoop:
         return self._pages(partition, most)
 
     def _pages(self, partition: TopicPartition, most: int) -> Iterator[Record]:
+        after = 0
         while True:
-            read = self._read(partition)
+            read = self._read(partition, after)
             try:
                 page = list(islice(read, most))
             finally:
@@ -179,22 +209,41 @@ class InputLoop:
             yield from page
             if len(page) < most:
                 return
+            after = page[-1].offset + 1
 
-    def _read(self, partition: TopicPartition) -> Iterator[Record]:
-        """Return the records of an input from its next offset on, wherever that is after it was gone."""
+    def _read(self, partition: TopicPartition, after: int = 0) -> Iterator[Record]:
+        """Return the records of an input from its next offset on, wherever that is after it was gone.
+
+        Those before ``after`` were read already, and may not be processed yet.
+        """
         transaction = self._transaction
         head = self._heads.pop(partition, None)
         # After a rollback the records before it are next.
         if head is not None and head.next_offset == transaction.next_offsets[partition]:
             yield head.record
+            after = head.record.offset + 1
         for attempt in range(_ATTEMPTS):
             try:
-                yield from transaction.changelog.read(partition, transaction.next_offsets[partition])
+                yield from transaction.changelog.read(partition, max(transaction.next_offsets[partition], after))
                 return
             except OffsetOutOfRangeError:
+                if after > transaction.next_offsets[partition]:
+                    return  # The next read moves, once these records are processed.
                 if attempt == _ATTEMPTS - 1:
                     raise
                 transaction.move(partition)
+
+
+def _pieces(records: Iterator[Record], batches: BatchSize) -> Iterator[list[Record]]:
+    """Return the records in lists for one batch each, or a few more: what is over is in memory already."""
+    piece: list[Record] = []
+    while some := list(islice(records, min(_PULL_RECORDS, batches.max_records - len(piece)))):
+        piece += some
+        if len(piece) == batches.max_records or num_bytes(piece) >= batches.max_bytes:
+            yield piece
+            piece = []
+    if piece:
+        yield piece
 
 
 def _end(read: Iterator[object]) -> None:

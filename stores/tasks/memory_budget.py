@@ -157,6 +157,12 @@ class BudgetShare:
         if staged and staged + self.step_bytes > max_bytes:
             self._commit(task, EarlyCommitCause.EXCEEDED if staged > max_bytes else EarlyCommitCause.PREDICTED)
 
+    def room(self, wanted_bytes: int) -> int:
+        """Return how many more bytes the tasks may stage; exact if fewer than ``wanted_bytes``."""
+        if self.max_bytes - self.bytes_at_most < wanted_bytes:
+            self.bytes_at_most = sum(each.uncommitted_memory_bytes() for each in self._tasks)
+        return self.max_bytes - self.bytes_at_most
+
     def forget_step(self) -> None:
         """Halve the expected size of a step, as after each early commit: a single large one is soon forgotten."""
         self.step_bytes //= 2

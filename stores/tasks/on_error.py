@@ -10,8 +10,10 @@ from __future__ import annotations
 
 import logging
 import traceback
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from stores.changelog.arguments import check_name
@@ -19,7 +21,9 @@ from stores.changelog.interface import Changelog, Headers, Record
 from stores.contract.levels import Level
 from stores.errors import ChangelogError, ConfigError, DeserializationError, StoreError
 from stores.interface import TopicPartition
-from stores.tasks.context import ProcessFunction, RecordUndo, TaskContext
+from stores.tasks.context import BatchFunction, ProcessFunction, TaskContext
+from stores.tasks.record_batch import Batch, offsets_text, partition_text, place_of
+from stores.tasks.record_undo import RecordUndo
 from stores.tasks.task_state import TaskCounters
 from stores.topic import Topic, topic_name
 
@@ -88,11 +92,19 @@ def check_dead_letter_topic(on_error: OnError | DeadLetterTopic, changelog: Chan
 
 
 def origin_note(task: object, partition: TopicPartition, record: Record) -> str:
-    """Return the note that names a record's task, partition, offset and key. A long key is cut."""
+    """Return the note that names task and partition, and a record's offset and key, or a batch's offsets.
+
+    A long key is cut.
+    """
+    place = f"of {partition_text(partition)}"
+    if isinstance(record.value, Batch):
+        return (
+            f"Task {task} was processing {offsets_text(record.value)} {place}, a batch of {len(record.value)} records."
+        )
     key = repr(record.key)
     if len(key) > _KEY_CHARACTERS_MAX:
         key = f"{key[:_KEY_CHARACTERS_MAX]}... ({len(record.key or b''):,} bytes)"
-    return f"Task {task} was processing offset {record.offset} of {partition.topic}-{partition.partition}, key {key}."
+    return f"Task {task} was processing offset {record.offset} {place}, key {key}."
 
 
 def _message(error: BaseException) -> str:
@@ -128,7 +140,7 @@ def _leave_out(
 
     ``cause`` says what raised ``error``.
     """
-    record, (topic, number) = context.record, context.partition
+    record = context.record
     if isinstance(on_error, DeadLetterTopic):
         headers = dead_letter_headers(error, context.partition, record)
         context.forward(on_error.topic, record.key, record.value, record.timestamp_ms, headers)
@@ -136,11 +148,10 @@ def _leave_out(
     counters.skipped_total += 1
     # Not the error's text: it may contain values.
     _log.warning(
-        "task %s left out offset %d of %s-%d: %s raised %s",
+        "task %s left out offset %d of %s: %s raised %s",
         context.task_id,
         record.offset,
-        topic,
-        number,
+        partition_text(context.partition),
         cause,
         type(error).__qualname__,
     )
@@ -181,7 +192,7 @@ class GuardedFunction:
 
     def __init__(
         self,
-        function: ProcessFunction,
+        function: Callable[[Any, TaskContext], None],
         on_error: OnError | DeadLetterTopic,
         undo: RecordUndo,
         counters: TaskCounters,
@@ -189,37 +200,129 @@ class GuardedFunction:
         self._function, self._on_error, self._undo, self._counters = function, on_error, undo, counters
 
     def __call__(self, record: Record[Any, Any], context: TaskContext) -> None:
+        error = self._error_of(record, context)
+        if error is not None:
+            _leave_out(self._on_error, context, self._counters, "its function", error)
+
+    def _error_of(self, argument: object, context: TaskContext) -> Exception | None:
+        """Call the function. Return its exception, with all effects of the call undone, or None."""
         undo, requested, current = self._undo, context._commit_requested, context.record
         undo.begin()
         try:
-            self._function(record, context)
+            self._function(argument, context)
         except BaseException as error:
-            fatal = not isinstance(error, Exception) or isinstance(error, StoreError)
             # After a failed write, or in a task that its function has closed, there is nothing to continue with.
-            if fatal or context._failure is not None or context.record is not current:
+            fatal = isinstance(error, StoreError) or context._failure is not None or context.record is not current
+            if fatal or not isinstance(error, Exception):
                 undo.drop()
                 raise
             error.add_note(origin_note(context.task_id, context.partition, current))
             undo.undo()
             context._commit_requested = requested
-            _leave_out(self._on_error, context, self._counters, "its function", error)
-            return
+            return error
         undo.keep()
+        return None
+
+
+def _read_whole(function: BatchFunction, batch: Batch[Any, Any], context: TaskContext) -> None:
+    """Call ``function``. Raises: the error of records that it could not read, also if it has caught that error."""
+    function(batch, context)
+    if batch._unreadable is not None:
+        raise batch._unreadable
+
+
+class GuardedBatches(GuardedFunction):
+    """A function of batches, with ``on_error`` applied to the records that fail alone.
+
+    A batch whose function raises is undone and halved, until each part succeeds or is a single record that fails. The
+    parts keep the order of the records.
+    """
+
+    def __call__(self, batch: Any, context: TaskContext) -> None:
+        whole, parts = context.record, [batch]
+        while parts:
+            part = parts.pop()
+            context.record = place = place_of(part)
+            try:
+                error = self._error_of(part, context)
+            except BaseException as fatal:
+                if context.record is place:  # Otherwise the function has closed its task.
+                    context.record = whole
+                    if len(part) == 1 < len(batch):
+                        fatal.add_note(origin_note(context.task_id, context.partition, place))
+                raise
+            if error is None:
+                continue
+            if len(part) == 1:
+                _leave_out(self._on_error, context, self._counters, "its function", error)
+            else:
+                middle = len(part) // 2
+                parts += [part[middle:], part[:middle]]
+        context.record = whole
+
+
+class BatchedFunction:
+    """``function`` of batches in the place of one of records: it gets the batch that is the value of a record.
+
+    Any other record is a batch of one. With ``on_deserialization_error`` the function does not get the records that
+    the serdes of ``topics`` can't read.
+    """
+
+    def __init__(
+        self,
+        function: Callable[[Batch[Any, Any], TaskContext], None],
+        topics: Mapping[TopicPartition, Topic[Any, Any]],
+        on_error: OnError | DeadLetterTopic,
+        counters: TaskCounters,
+    ) -> None:
+        self._function, self._topics, self._on_error, self._counters = function, topics, on_error, counters
+
+    def __call__(self, record: Record[Any, Any], context: TaskContext) -> None:
+        batch = record.value if isinstance(record.value, Batch) else Batch(context.partition, [record])
+        topic = self._topics.get(context.partition)
+        if topic is not None:
+            batch = Batch(batch.partition, batch._raw, topic)
+            if self._on_error is not OnError.RAISE:
+                batch = self._readable(batch, topic, context)
+                if not batch:
+                    return
+        self._function(batch, context)
+
+    def _readable(self, batch: Batch[Any, Any], topic: Topic[Any, Any], context: TaskContext) -> Batch[Any, Any]:
+        """Return the batch without the records that can't be read, which are left out."""
+        with suppress(DeserializationError):
+            batch.keys, batch.values  # noqa: B018
+            return batch
+        readable, whole = [], context.record
+        for record in batch._raw:
+            try:
+                topic.decoded(record)
+                readable.append(record)
+            except DeserializationError as error:
+                context.record = record
+                error.add_note(origin_note(context.task_id, context.partition, record))
+                _leave_out(self._on_error, context, self._counters, "a serde", error)
+        context.record = whole
+        return Batch(batch.partition, readable, topic)
 
 
 def guarded(
-    function: ProcessFunction,
+    process: ProcessFunction | None,
+    process_batch: BatchFunction | None,
     on_errors: tuple[OnError | DeadLetterTopic, OnError | DeadLetterTopic],
     inputs: Mapping[TopicPartition, Topic[Any, Any] | None],
     counters: TaskCounters,
 ) -> tuple[ProcessFunction, RecordUndo | None]:
-    """Return ``function`` for records of bytes of ``inputs``, with both choices applied, and the undo that it needs."""
+    """Return the function for records of bytes of ``inputs``, with both choices applied, and the undo that it needs."""
     on_error, on_deserialization_error = on_errors
-    undo = None
-    if on_error is not OnError.RAISE:
-        undo = RecordUndo()
-        function = GuardedFunction(function, on_error, undo, counters)
+    undo = None if on_error is OnError.RAISE else RecordUndo()
     topics = {partition: topic for partition, topic in inputs.items() if topic is not None}
+    if process is None:
+        assert process_batch is not None
+        batches = partial(_read_whole, process_batch)
+        guarded_batches = batches if undo is None else GuardedBatches(batches, on_error, undo, counters)
+        return BatchedFunction(guarded_batches, topics, on_deserialization_error, counters), undo
+    function = process if undo is None else GuardedFunction(process, on_error, undo, counters)
     if topics:
         function = DeserializingFunction(function, topics, on_deserialization_error, counters)
     return function, undo

@@ -23,6 +23,9 @@ from stores.tasks.task_transaction import ThreadTransaction
 from stores.tasks.timing import TASK_TIMEOUT_S, Clock, checked_commit_interval_ms
 from stores.tasks.topology import Topology
 
+BATCH_MAX_RECORDS = 1_000
+BATCH_MAX_BYTES = 1 << 20
+
 
 @dataclass(frozen=True, kw_only=True)
 class TaskSettings:
@@ -34,12 +37,16 @@ class TaskSettings:
     """The time between two commits: None for 100 under exactly once and 30,000 else, ``NO_INTERVAL`` (-1) for none."""
     commit_every_records: int | None = None
     """The number of records after which a task commits; None for no such limit."""
+    batch_max_records: int = BATCH_MAX_RECORDS
+    """The most records that ``process_batch`` gets at a time."""
+    batch_max_bytes: int = BATCH_MAX_BYTES
+    """The most bytes of keys and values that it gets at a time. A larger record is a batch by itself."""
     task_timeout_s: float = TASK_TIMEOUT_S
     """The time for which ``run`` retries if the changelog does not answer in time; 0 for no retry."""
     on_error: OnError | DeadLetterTopic | str = OnError.RAISE
     """The effect of an exception of the function. "raise" rolls back to the last commit and raises it. "skip" undoes
     the record alone, counts it (``skipped_total``) and continues with the next one. ``DeadLetterTopic(topic)`` also
-    sends the record there, in the same transaction.
+    sends the record there, in the same transaction. A batch is halved until the records that fail stand alone.
 
     Undone are its writes to all stores, its outputs and its request for a commit; the position and the stream time
     advance. This costs a lookup for each key that a record writes, and memory for the record's old values, outputs and
@@ -76,6 +83,8 @@ class TaskSettings:
         checked_commit_interval_ms(self.commit_interval_ms, ProcessingGuarantee.EXACTLY_ONCE)
         if self.commit_every_records is not None:
             check_number("commit_every_records", self.commit_every_records, "1 or more, or None", 1)
+        check_number("batch_max_records", self.batch_max_records, "1 or more", 1)
+        check_number("batch_max_bytes", self.batch_max_bytes, "1 or more", 1)
         check_seconds("task_timeout_s", self.task_timeout_s, "0 (never try again) or more seconds")
         self.checked_on_errors(())
         checked_partitioner(self.partitioner)
@@ -110,6 +119,16 @@ class TaskSettings:
                 "processing_guarantee"
             )
         return ProcessingGuarantee(next(iter(guarantees), ProcessingGuarantee.EXACTLY_ONCE))
+
+
+def check_process(process: object, process_batch: object) -> None:
+    """Check that there is a function, of records or of batches. Raises: ConfigError, TypeError."""
+    if process is not None and process_batch is not None:
+        raise ConfigError("a task has one function: give process for single records, or process_batch for batches")
+    if process_batch is not None:
+        check_function("process_batch", process_batch, "the batch", "the context")
+    else:
+        check_function("process", process, "the record", "the context")
 
 
 def check_functions(stores: Mapping[str, StoreConfig], guarantee: ProcessingGuarantee) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from functools import partial
 from os import PathLike
 from types import TracebackType
 from typing import Any, Self, TypeVar, overload
@@ -19,9 +18,11 @@ from stores.files.store_directory import checked_path
 from stores.interface import IsolationLevel, PositionBound, ProcessingGuarantee, TopicPartition
 from stores.metrics import EarlyCommitCause, TaskMetrics
 from stores.records.handles import ViewHandle
+from stores.tasks.bounds import BatchSize
 from stores.tasks.context import (
     NO_PARTITION,
     NO_RECORD,
+    BatchFunction,
     InitFunction,
     ProcessFunction,
     TaskContext,
@@ -35,11 +36,13 @@ from stores.tasks.input_loop import InputLoop, checked_inputs, unexpected_record
 from stores.tasks.memory_budget import MemoryBudget
 from stores.tasks.offset_reset import InputStarts, checked_offset_reset
 from stores.tasks.on_error import check_dead_letter_topic, guarded, origin_note
+from stores.tasks.record_batch import Batch, place_of
 from stores.tasks.settings import (
     NOTHING_SHARED,
     SharedResources,
     TaskSettings,
     check_functions,
+    check_process,
     checked_partitioner,
 )
 from stores.tasks.stores.log_follower import RestoreReport
@@ -49,7 +52,7 @@ from stores.tasks.stores.task_store import TaskStore
 from stores.tasks.task_resources import StandbyTask, TaskResources
 from stores.tasks.task_state import Call, TaskCounters, TaskLifecycle
 from stores.tasks.task_transaction import TaskTransaction
-from stores.tasks.timing import Punctuator, SystemClock, Timing, checked_commit_interval_ms
+from stores.tasks.timing import SystemClock, Timing, checked_commit_interval_ms
 from stores.topic import Topic
 
 _DEFAULTS = TaskSettings()
@@ -70,14 +73,15 @@ class StreamTask:
     backend, or None for bytes. Descriptions that have names may also come as a list.
 
     ``inputs`` are partitions, whose records have bytes, and ``Topic``s, of which the task reads the partition
-    ``task_id.partition`` with their serdes. ``process`` gets each record of the inputs, and a context. ``init`` is
-    called at ``open`` with the same context, and creates the schedules of punctuators (``TaskContext.schedule``). Both
-    may be methods of one object of yours.
+    ``task_id.partition`` with their serdes. ``process`` gets each record of the inputs, and a context.
+    ``process_batch``, in its place, gets a ``Batch`` of records of one input. ``init`` is called at ``open`` with the
+    same context, and creates the schedules of punctuators (``TaskContext.schedule``). They may be methods of one object
+    of yours.
 
     A task commits after ``commit_every_records`` records, when ``commit_interval_ms`` is over, when the function asks
     for it, at ``commit``, and before its stores together exceed their limit on memory: see ``TaskSettings`` and
-    ``SharedResources``. The clock is checked after each record and by ``run``; without calls of ``process`` or ``run``
-    nothing is committed.
+    ``SharedResources``. The clock is checked after each record or batch and by ``run``; without calls of ``process`` or
+    ``run`` nothing is committed. A batch ends where a commit, a punctuator or a limit is due.
 
     Source: KIP-129 (exactly once), KIP-844 ("StateStore changes", steps 1 to 5), KIP-892 ("Atomic Checkpointing"),
     KIP-1033 and KIP-1034 (``on_error``), KIP-447 (``transaction``).
@@ -91,7 +95,8 @@ class StreamTask:
         state_dir: str | PathLike[str],
         changelog: Changelog,
         stores: Stores,
-        process: ProcessFunction,
+        process: ProcessFunction | None = None,
+        process_batch: BatchFunction | None = None,
         inputs: Sequence[TopicPartition | Topic[Any, Any]],
         init: InitFunction | None = None,
         settings: TaskSettings = _DEFAULTS,
@@ -102,7 +107,7 @@ class StreamTask:
         configs = configurations(stores, StoreConfig())
         check_type(task_id, TaskId, "task_id is a TaskId", ": write TaskId(0, 3), or TaskId.parse('0_3')")
         check_changelog(changelog)
-        check_function("process", process, "the record", "the context")
+        check_process(process, process_batch)
         if init is not None:
             check_function("init", init, "the context")
         typed_inputs = checked_inputs(inputs, task_id.partition)
@@ -134,6 +139,8 @@ class StreamTask:
             members, files.checkpoint, files.origins, settings.on_restore, exactly_once=exactly_once
         )
         self._commit_every = settings.commit_every_records or sys.maxsize
+        self._num_records = 1
+        """The number of records of the current step: more than one if it is a batch."""
         interval_ms = checked_commit_interval_ms(settings.commit_interval_ms, self.guarantee)
         clock = SystemClock() if shared.clock is None else shared.clock
         self._timing = timing = Timing(application_id, interval_ms, clock)
@@ -143,7 +150,9 @@ class StreamTask:
         self._memory = own_memory if shared.memory is None else shared.memory
         self._lifecycle = TaskLifecycle(task_id)
         self._counters = TaskCounters()
-        self._function, self._context._undo = guarded(process, self._on_errors, typed_inputs, self._counters)
+        self._function, self._context._undo = guarded(
+            process, process_batch, self._on_errors, typed_inputs, self._counters
+        )
         self._transaction = TaskTransaction(
             application_id,
             task_id,
@@ -160,10 +169,20 @@ class StreamTask:
             starts=InputStarts(task_id, changelog, checked_offset_reset(settings.auto_offset_reset)),
             shared=shared.transaction,
         )
-        self._resources = TaskResources(self._transaction, folder, self._memory, files.checkpoint, self._commit_early)
+        self._resources = TaskResources(self._transaction, folder, self._memory, files.checkpoint, self.commit)
+        self._bounds = self._resources.bounds
+        self._batches: BatchSize | None = None
+        if process_batch is not None:
+            self._batches = BatchSize(self._transaction, self._memory, settings)
+            self._function = self._batches.measured(self._function)
         self._next = self._transaction.next_offsets
         self._input_loop = InputLoop(
-            self._transaction, process=self.process, commit=self.commit, keep_time=self._keep_time
+            self._transaction,
+            process=self.process,
+            process_all=self.process_all,
+            commit=self.commit,
+            keep_time=self._bounds.keep_time,
+            batches=self._batches,
         )
 
     def __enter__(self) -> Self:
@@ -269,7 +288,7 @@ class StreamTask:
             if context._reports:
                 context._call_reports()
             if time.ms >= timing.punctuation.stream_due_ms:
-                timing.punctuation.fire_stream(time.ms, self._punctuate)
+                self._bounds.fire_stream()
             self._stores.advance(partition, record.offset)
         except BaseException as error:
             # Not while a punctuator runs: it has no record.
@@ -280,58 +299,47 @@ class StreamTask:
         finally:
             context._active = False
         self._next[partition] = record.offset + 1
-        transaction = self._transaction
-        transaction.processed += 1
+        transaction, num_records = self._transaction, self._num_records
+        transaction.processed += num_records
         memory, stores, written_bytes = self._memory, self._stores, context._written.num_bytes
         memory.bytes_at_most += written_bytes
         stores.log_room -= written_bytes
-        if memory.bytes_at_most > memory.check_above or written_bytes > memory.step_bytes:
-            memory.check(self._resources, written_bytes)
+        step_bytes = written_bytes // num_records
+        if memory.bytes_at_most > memory.check_above or step_bytes > memory.step_bytes:
+            memory.check(self._resources, step_bytes)
         if stores.log_room < memory.step_bytes:
-            self._keep_to_replay_bound()
+            self._bounds.keep_to_replay_bound()
         if transaction.processed >= self._commit_every:
             self.commit()
         elif context._commit_requested:
-            self._commit_early(EarlyCommitCause.REQUESTED)
+            self._bounds.commit_early(EarlyCommitCause.REQUESTED)
         if timing.now_ns() >= timing.due_ns:
-            self._keep_time()
+            self._bounds.keep_time()
 
-    def _keep_to_replay_bound(self) -> None:
-        """Commit if the next step could exceed the bound of a changelog, assuming the largest recent step."""
-        memory, stores = self._memory, self._stores
-        if stores.check_logs(memory.step_bytes) < memory.step_bytes:
-            memory.forget_step()
-            self._commit_early(EarlyCommitCause.REPLAY)
+    def process_all(self, partition: TopicPartition, records: Sequence[Record]) -> None:
+        """Give the function some records of an input partition, in order; may commit between them.
 
-    def _punctuate(self, punctuator: Punctuator, timestamp_ms: int) -> None:
-        self._transaction.punctuated = True
-        self._context._call(timestamp_ms, partial(punctuator, timestamp_ms))
-        self._counters.punctuate_total += 1
-        self._context._call_reports()
-
-    def _keep_time(self) -> None:
-        """Call the punctuators that are due by wall clock, and commit if the interval is over."""
-        context, timing = self._context, self._timing
-        if timing.now_ns() >= timing.punctuation.wall_due_ns:
-            context._active = True
-            context._written.num_bytes = 0
+        A function of batches gets as many at once as the bounds of the task allow. Raises: as ``process``, after which
+        ``input_offsets`` returns where to continue.
+        """
+        batches = self._batches
+        if batches is None:
+            for record in records:
+                self.process(partition, record)
+            return
+        if self._context._active:
+            raise still_processing(self.task_id, "process more")
+        while records:
+            if not self._lifecycle.ready:
+                self._transaction.resume()
+            if records[0].offset < self._next.get(partition, sys.maxsize):
+                raise unexpected_record(self.task_id, self._next, partition, records[0])
+            self._num_records = count = batches.of_next(records)
             try:
-                timing.punctuation.fire_wall(self._punctuate)
-            except BaseException as error:
-                self._transaction.roll_back(error)
-                raise
+                self.process(partition, place_of(Batch(partition, records[:count])))
             finally:
-                context._active = False
-            self._memory.bytes_at_most += context._written.num_bytes
-            self._stores.log_room -= context._written.num_bytes
-            self._memory.check(self._resources, context._written.num_bytes)
-            self._keep_to_replay_bound()
-            if context._commit_requested:
-                self._commit_early(EarlyCommitCause.REQUESTED)
-        if timing.interval.is_up():
-            self.commit()
-            timing.begin_interval()
-        timing.plan()
+                self._num_records = 1
+            records = records[count:]
 
     def run(self, max_records: int | None = None, *, commit: bool = False, wait_s: float = 0.0) -> int:
         """Process up to ``max_records`` records of the input topics, from ``input_offsets`` on.
@@ -424,13 +432,6 @@ class StreamTask:
             return
         with self._counters.commits:
             self._transaction.commit()
-
-    def _commit_early(self, cause: EarlyCommitCause) -> None:
-        """Commit, and count the commit if the interval is not over yet."""
-        early = not self._timing.interval.is_up()
-        self.commit()
-        if early:
-            self._counters.committed_early(cause)
 
     def uncommitted_bytes(self) -> int:
         """Return the bytes of keys and values that the task's stores have staged; 0 if the task is not open."""

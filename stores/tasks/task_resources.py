@@ -9,6 +9,7 @@ from typing import Any
 from stores.errors import ChangelogError
 from stores.interface import Position, TopicPartition
 from stores.metrics import EarlyCommitCause
+from stores.tasks.bounds import TaskBounds
 from stores.tasks.context import NO_RECORD
 from stores.tasks.directory.entry_files import CheckpointFile, Origin, SplitCheckpoint
 from stores.tasks.directory.task_files import TaskFolder
@@ -27,10 +28,11 @@ class TaskResources(BudgetedTask):
         folder: TaskFolder,
         memory: BudgetShare,
         checkpoint: CheckpointFile | SplitCheckpoint,
-        commit: Callable[[EarlyCommitCause], None],
+        commit: Callable[[], None],
     ) -> None:
         self._transaction, self._folder, self._memory = transaction, folder, memory
-        self._checkpoint, self._commit = checkpoint, commit
+        self._checkpoint = checkpoint
+        self.bounds = TaskBounds(transaction, self, memory, commit)
 
     def uncommitted_memory_bytes(self) -> int:
         transaction = self._transaction
@@ -38,7 +40,7 @@ class TaskResources(BudgetedTask):
 
     def commit_early(self, cause: EarlyCommitCause) -> None:
         if not self._transaction.context._active:
-            self._commit(cause)
+            self.bounds.commit_early(cause)
 
     def commit_beside(self, cause: EarlyCommitCause) -> None:
         """Commit like ``commit_early``, while another task is given a record.

@@ -112,7 +112,7 @@ class StreamTime:
 Punctuator = Callable[[int], None]
 """Called with the stream time, or the wall clock's, in milliseconds since the Unix epoch. It writes as the task's
 function does, in the same transaction; an error in it rolls back everything since the task's last commit."""
-_NEVER_MS = 1 << 63
+NEVER_MS = 1 << 63
 
 
 class PunctuationType(StrEnum):
@@ -160,7 +160,7 @@ class Punctuation:
         self._wall: list[Schedule] = []
         self._stream_time_ms = -1
         self._is_open = False
-        self.stream_due_ms = _NEVER_MS
+        self.stream_due_ms = NEVER_MS
         """The stream time at which a schedule is due."""
         self.wall_due_ns = NEVER_NS
         """The time at which a schedule by wall clock is due, by ``Clock.monotonic_ns``."""
@@ -216,7 +216,7 @@ class Punctuation:
         self._plan()
 
     def _plan(self) -> None:
-        self.stream_due_ms = min((schedule.due for schedule in self._stream), default=_NEVER_MS)
+        self.stream_due_ms = min((schedule.due for schedule in self._stream), default=NEVER_MS)
         self.wall_due_ns = min((schedule.due for schedule in self._wall), default=NEVER_NS)
 
 

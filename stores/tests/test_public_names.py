@@ -42,10 +42,10 @@ OF_EVERY_VIEW = "close isolation_level position snapshot"
     [
         (
             StreamTask,
-            "changelog_offsets close commit engine_metrics input_offsets metrics open process rebuild restore_reports "
-            "run standby store uncommitted_bytes uncommitted_memory_bytes",
+            "changelog_offsets close commit engine_metrics input_offsets metrics open process process_all rebuild "
+            "restore_reports run standby store uncommitted_bytes uncommitted_memory_bytes",
         ),
-        (TaskContext, "commit forward global_store offset schedule store stream_time_ms timestamp_ms"),
+        (TaskContext, "commit forward forward_many global_store offset schedule store stream_time_ms timestamp_ms"),
         (
             SqliteChangelog,
             "can_truncate check_group close committed_offsets compact compact_step compacts_itself create_store_topic "
@@ -80,7 +80,8 @@ def test_a_context_shows_a_function_what_is_meant_for_it_alone(tmp_path: Path) -
             init=contexts.append,
         ):
             assert _names_of(contexts[0]) == (
-                "commit forward global_store offset partition record schedule store stream_time_ms task_id timestamp_ms"
+                "commit forward forward_many global_store offset partition record schedule store stream_time_ms "
+                "task_id timestamp_ms"
             )
 
 

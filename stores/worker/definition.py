@@ -11,11 +11,13 @@ from stores.changelog.interface import Changelog, Record
 from stores.declarations import Stores, StoreSetting, declared
 from stores.errors import ConfigError
 from stores.interface import TopicPartition
-from stores.tasks.context import InitFunction, ProcessFunction, TaskContext
+from stores.tasks.context import BatchFunction, InitFunction, ProcessFunction, TaskContext
 from stores.tasks.global_copy import GlobalStore
 from stores.tasks.global_stores import check_apart, check_descriptions
 from stores.tasks.identifier import check_application, check_topic
 from stores.tasks.on_error import DeadLetterTopic, OnError
+from stores.tasks.record_batch import Batch
+from stores.tasks.settings import BATCH_MAX_BYTES, BATCH_MAX_RECORDS, check_process
 from stores.tasks.topology import Subtopology, Topology
 from stores.topic import Topic, TopicHandle, topic_name
 
@@ -28,20 +30,24 @@ class Processor:
     """A sub-topology: a function over the records of some input topics, with stores. Checked when it is made.
 
     Each partition of the inputs is a task; all inputs have the same number of partitions. An input is a name, for
-    records of bytes, or a ``Topic``, whose serdes read them. ``process`` and ``init`` are those of ``StreamTask``,
-    ``on_error`` and ``on_deserialization_error`` those of ``TaskSettings``. Tasks of several threads call the same
-    function at the same time. ``stores`` are declared as those of ``StreamTask``. What a declaration does not say comes
-    from the worker's configuration.
+    records of bytes, or a ``Topic``, whose serdes read them. ``process``, or ``process_batch`` in its place, and
+    ``init`` are those of ``StreamTask``; ``on_error``, ``on_deserialization_error``, ``batch_max_records`` and
+    ``batch_max_bytes`` those of ``TaskSettings``. Tasks of several threads call the same function at the same time.
+    ``stores`` are declared as those of ``StreamTask``. What a declaration does not say comes from the worker's
+    configuration.
 
     Raises: TypeError, ConfigError.
     """
 
     inputs: Sequence[str | Topic[Any, Any]]
-    process: ProcessFunction
+    process: ProcessFunction | None
     stores: Mapping[str, StoreSetting]
     init: InitFunction | None
     on_error: OnError | DeadLetterTopic | str
     on_deserialization_error: OnError | DeadLetterTopic | str | None
+    process_batch: BatchFunction | None
+    batch_max_records: int
+    batch_max_bytes: int
 
     @overload
     def __init__(
@@ -65,18 +71,52 @@ class Processor:
         on_deserialization_error: OnError | DeadLetterTopic | str | None = ...,
     ) -> None: ...
 
+    @overload
+    def __init__(
+        self,
+        inputs: Sequence[str],
+        process: None = None,
+        stores: Stores = ...,
+        init: InitFunction | None = ...,
+        on_error: OnError | DeadLetterTopic | str = ...,
+        on_deserialization_error: OnError | DeadLetterTopic | str | None = ...,
+        *,
+        process_batch: Callable[[Batch, TaskContext], None],
+        batch_max_records: int = ...,
+        batch_max_bytes: int = ...,
+    ) -> None: ...
+
+    @overload
+    def __init__(
+        self,
+        inputs: Sequence[TopicHandle[K, V]],
+        process: None = None,
+        stores: Stores = ...,
+        init: InitFunction | None = ...,
+        on_error: OnError | DeadLetterTopic | str = ...,
+        on_deserialization_error: OnError | DeadLetterTopic | str | None = ...,
+        *,
+        process_batch: Callable[[Batch[K, V], TaskContext], None],
+        batch_max_records: int = ...,
+        batch_max_bytes: int = ...,
+    ) -> None: ...
+
     def __init__(
         self,
         inputs: Any,
-        process: Any,
+        process: Any = None,
         stores: Stores = (),
         init: InitFunction | None = None,
         on_error: OnError | DeadLetterTopic | str = OnError.RAISE,
         on_deserialization_error: OnError | DeadLetterTopic | str | None = None,
+        *,
+        process_batch: Any = None,
+        batch_max_records: int = BATCH_MAX_RECORDS,
+        batch_max_bytes: int = BATCH_MAX_BYTES,
     ) -> None:
-        if not callable(process):
-            raise TypeError(f"process is a function of a record and a context, not {type(process).__name__}")
-        values = (inputs, process, declared(stores), init, on_error, on_deserialization_error)
+        check_process(process, process_batch)
+        of_errors, of_batches = (on_error, on_deserialization_error), (batch_max_records, batch_max_bytes)
+        values = (inputs, process, declared(stores), init, *of_errors, process_batch, *of_batches)
         for attribute, value in zip(fields(self), values, strict=True):
             object.__setattr__(self, attribute.name, value)
         if not self.subtopology.inputs:
@@ -87,9 +127,11 @@ class Processor:
         """The names of its stores and inputs."""
         return Subtopology(tuple(self.stores), self.inputs)  # type: ignore[arg-type]
 
-    def task_inputs(self, partition: int) -> list[TopicPartition | Topic[Any, Any]]:
-        """Return the inputs of the task of that partition, as ``StreamTask`` takes them."""
-        return [each if isinstance(each, Topic) else TopicPartition(each, partition) for each in self.inputs]
+    def task_arguments(self, partition: int) -> dict[str, Any]:
+        """Return the arguments of the task of that partition, as ``TaskConfig.task`` takes them, but its stores."""
+        own = {each.name: getattr(self, each.name) for each in fields(self) if each.name != "stores"}
+        inputs = [each if isinstance(each, Topic) else TopicPartition(each, partition) for each in self.inputs]
+        return {**own, "inputs": inputs}
 
 
 class Definition:

@@ -395,13 +395,9 @@ class Worker:
                 task_id,
                 changelog=changelog,
                 stores=self.settings.stores(processor.stores),
-                process=processor.process,
-                inputs=processor.task_inputs(task_id.partition),
-                init=processor.init,
                 shared=shared,
-                on_error=processor.on_error,
-                on_deserialization_error=processor.on_deserialization_error,
                 on_restore=on_restore,
+                **processor.task_arguments(task_id.partition),
             )
             self._metrics.add(task)
             return task

@@ -12,9 +12,10 @@ from stores.forwarding import LoggedStore
 from stores.interface import KeyValueStore, TopicPartition
 from stores.records.record_kind import TypedStore
 from stores.records.values import RecordStaging, Report, StagedWrite
-from stores.tasks.context import StoreUndo, TaskContext, not_processing
+from stores.tasks.context import TaskContext, not_processing
 from stores.tasks.directory.task_files import StorePlan
 from stores.tasks.memory_budget import WrittenBytes
+from stores.tasks.record_undo import StoreUndo
 from stores.tasks.stores.store_format import StoreFormat
 from stores.tasks.stores.store_log import COALESCED_BYTES_MAX, CoalescingLog, HeldLog, StoreLog
 from stores.tasks.stores.store_metrics import TaskStoreCounters

@@ -141,6 +141,10 @@ class StoreGroup:
             store.begin()
         self.check_logs(0)
 
+    def room(self, wanted_bytes: int) -> int:
+        """Return the bytes by which each changelog may grow; exact if fewer than ``wanted_bytes``."""
+        return self.log_room if self.log_room >= wanted_bytes else self.check_logs(wanted_bytes)
+
     def check_logs(self, wanted_bytes: int) -> int:
         """Set ``log_room`` to the smallest room of the stores' changelogs, and return it."""
         self.log_room = min((store.log_room(wanted_bytes) for store in self._stores), default=sys.maxsize)

@@ -7,7 +7,8 @@ from typing import ClassVar, Final
 
 from stores.changelog.interface import Headers
 from stores.interface import TopicPartition
-from stores.tasks.context import RecordUndo, TaskContext
+from stores.tasks.context import TaskContext
+from stores.tasks.record_undo import RecordUndo
 
 COALESCED_BYTES_MAX = 16 << 20
 """The most bytes of records that are buffered until the commit; if there are more, they are sent before it."""

@@ -14,7 +14,7 @@ from stores.changelog.files import Retention, VersionLog
 from stores.config import StoreConfig
 from stores.records import INT64, STR, KeyValue
 from stores.spark.context import Context
-from stores.spark.plan import PARTITION_COLUMN, Batch, Plan
+from stores.spark.plan import PARTITION_COLUMN, Plan, QueryBatch
 from stores.spark.rows import Rows
 from stores.spark.task import _open, run
 
@@ -72,7 +72,7 @@ def batches(planes: list[str | None], partition: int = 0) -> Iterator[pa.RecordB
 
 def compute(given: Plan, number: int, planes: list[str | None] | None = None, query: str = QUERY) -> list[Any]:
     """Compute a batch in partition 0; return its rows."""
-    rows = run(given, Batch(0, number, query), batches(events(number) if planes is None else planes))
+    rows = run(given, QueryBatch(0, number, query), batches(events(number) if planes is None else planes))
     return [tuple(row.values()) for batch in rows for row in batch.to_pylist()]
 
 

@@ -15,7 +15,7 @@ from stores.changelog.files.format import PartitionFiles
 from stores.errors import StoreError, StoreUnavailableError
 from stores.spark import task
 from stores.spark.local_state import LocalState
-from stores.spark.plan import Batch, Plan
+from stores.spark.plan import Plan, QueryBatch
 from stores.tests.spark.counting import close_all, compute, expected, expected_rows, plan, state_in_log
 
 
@@ -61,7 +61,7 @@ def state_committed_before_the_log(patch: pytest.MonkeyPatch) -> None:
 def version_from_the_clock(patch: pytest.MonkeyPatch) -> None:
     """The next number at each attempt, as a clock gives."""
 
-    def by_clock(plan: Plan, batch: Batch, newest: Header | None, location: str) -> tuple[int, int]:
+    def by_clock(plan: Plan, batch: QueryBatch, newest: Header | None, location: str) -> tuple[int, int]:
         assert time.time()
         return (0 if newest is None else newest.version + 1), 0
 
@@ -86,7 +86,7 @@ def snapshot_without_the_last_store(patch: pytest.MonkeyPatch) -> None:
 def rows_computed_again(patch: pytest.MonkeyPatch) -> None:
     """A repeated batch is computed from the newest state, which has it already."""
 
-    def next_one(plan: Plan, batch: Batch, newest: Header | None, location: str) -> tuple[int, int]:
+    def next_one(plan: Plan, batch: QueryBatch, newest: Header | None, location: str) -> tuple[int, int]:
         return (0 if newest is None else newest.version + 1), 0
 
     patch.setattr(task, "version_of", next_one)
@@ -138,7 +138,7 @@ def test_a_table_never_shows_a_version_that_some_partition_lacks(tmp_path: Path)
     compute(query_plan, 0)
     log = VersionLog.open(tmp_path / "state")
     assert log.newest_complete() is None
-    list(task.run(query_plan, Batch(1, 0, "another"), iter(())))
+    list(task.run(query_plan, QueryBatch(1, 0, "another"), iter(())))
     assert log.newest_complete() == 0
     compute(query_plan, 1)
     assert log.newest_complete() == 0

@@ -22,7 +22,7 @@ from stores.records.record_kind import RecordKind
 from stores.spark.__main__ import main
 from stores.spark.context import Context
 from stores.spark.figures import FIGURES_COLUMN, figures_of, with_figures
-from stores.spark.plan import Batch, Plan
+from stores.spark.plan import Plan, QueryBatch
 from stores.spark.rows import Rows
 from stores.spark.task import BatchResult, run
 from stores.tests.spark.counting import QUERY, batches, close_all, plan
@@ -78,7 +78,7 @@ def given(folder: Path, backend: str, **changed: Any) -> Plan:
 
 
 def compute(query_plan: Plan, number: int) -> BatchResult:
-    result = run(query_plan, Batch(0, number, QUERY), batches(["N1"]))
+    result = run(query_plan, QueryBatch(0, number, QUERY), batches(["N1"]))
     assert sum(batch.num_rows for batch in result) == 1
     return result
 

@@ -22,7 +22,7 @@ from stores.records import INT64, STR, Window
 from stores.spark import task
 from stores.spark.context import Context
 from stores.spark.local_state import LOGGED_MARKS, VERSION_ID, LocalState
-from stores.spark.plan import Batch, Plan
+from stores.spark.plan import Plan, QueryBatch
 from stores.spark.rows import Rows
 from stores.tests.spark.counting import (
     COUNTS,
@@ -113,7 +113,7 @@ def test_copies_are_closed_when_a_worker_has_too_many_open(tmp_path: Path, monke
     compute(query_plan, 0)
     assert copy_of(query_plan) == "1"
     first = task._open[query_plan.log_id, 0][1]
-    list(task.run(query_plan, Batch(1, 0, "another"), iter(())))
+    list(task.run(query_plan, QueryBatch(1, 0, "another"), iter(())))
     assert list(task._open) == [(query_plan.log_id, 1)]
     assert not first._opened
     assert copy_of(query_plan) == "0"
@@ -230,7 +230,7 @@ def test_rows_of_two_partitions_in_one_batch_are_refused(tmp_path: Path) -> None
     mixed = [*batches(["N1"], partition=0), *batches(["N2"], partition=1)]
     [batch] = pa.Table.from_batches(mixed).combine_chunks().to_batches()
     with pytest.raises(StoreError):
-        list(task.run(plan(tmp_path), Batch(0, 0, QUERY), iter([batch])))
+        list(task.run(plan(tmp_path), QueryBatch(0, 0, QUERY), iter([batch])))
 
 
 def test_a_link_under_the_name_of_a_version_is_not_the_logs(tmp_path: Path) -> None:

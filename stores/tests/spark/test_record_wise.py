@@ -21,7 +21,7 @@ from stores.interface import TopicPartition
 from stores.records import INT64, STR, KeyValue, TimestampedKeyValue, Window
 from stores.spark import task
 from stores.spark.context import TIMES
-from stores.spark.plan import PARTITION_COLUMN, Batch, Plan
+from stores.spark.plan import PARTITION_COLUMN, Plan, QueryBatch
 from stores.spark.record_wise import RecordContext, RecordWise, checked_output, topics_by_name
 from stores.tasks import StreamTask, TaskContext, TaskId, Topic
 from stores.tests.spark.counting import QUERY, close_all, plan
@@ -126,7 +126,7 @@ def record_plan(folder: Path, function: Any = process, **changed: Any) -> Plan:
 
 
 def run(given: Plan, number: int, some: list[Record]) -> list[dict[str, Any]]:
-    return [row for batch in task.run(given, Batch(0, number, QUERY), arrow(some)) for row in batch.to_pylist()]
+    return [row for batch in task.run(given, QueryBatch(0, number, QUERY), arrow(some)) for row in batch.to_pylist()]
 
 
 def test_outputs_stores_and_times_are_those_of_a_task(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -178,6 +178,20 @@ def test_columns_of_the_output_may_be_left_out(tmp_path: Path) -> None:
 
     assert run(record_plan(tmp_path, forwards, columns=("value", "key")), 0, records()[:1]) == [
         {"value": records()[0].value, "key": records()[0].key}
+    ]
+
+
+def test_many_rows_are_given_out_all_or_none(tmp_path: Path) -> None:
+    def forwards(record: Record, context: Any) -> None:
+        context.forward_many("out", [b"a", b"b"], [b"1", None])
+        with pytest.raises(TypeError):
+            context.forward_many("out", [b"c", b"d"], [b"1", "2"])
+        with pytest.raises(ValueError, match="shorter"):
+            context.forward_many("out", [b"c", b"d"], [b"1"])
+
+    assert run(record_plan(tmp_path, forwards, columns=("key", "value")), 0, records()[:1]) == [
+        {"key": b"a", "value": b"1"},
+        {"key": b"b", "value": None},
     ]
 
 
@@ -235,7 +249,7 @@ def test_topics_have_serdes_as_in_a_task(tmp_path: Path, monkeypatch: pytest.Mon
     rows = [
         row
         for batch in arrow([*some, Record(len(some), b"N1", None)])
-        for row in task.run(query_plan, Batch(0, 0, QUERY), [batch if has else batch.drop_columns(["topic"])])
+        for row in task.run(query_plan, QueryBatch(0, 0, QUERY), [batch if has else batch.drop_columns(["topic"])])
         for row in row.to_pylist()
     ]
     assert [(row["key"], row["value"]) for row in rows[:-1]] == [

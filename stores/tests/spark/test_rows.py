@@ -13,7 +13,7 @@ import pytest
 from stores.errors import ConfigError
 from stores.spark import task
 from stores.spark.context import Context
-from stores.spark.plan import PARTITION_COLUMN, Batch
+from stores.spark.plan import PARTITION_COLUMN, QueryBatch
 from stores.spark.rows import Rows, output_batches
 from stores.tests.spark.counting import QUERY, plan
 
@@ -23,7 +23,7 @@ def note_of(folder: Path, process: Callable[[Rows, Context], Any]) -> str:
     batch = pa.record_batch([pa.array(["N1", "N2"]), pa.array([7, 8]), pa.array([0, 0])], names)
     query_plan = plan(folder, process, key=("tail no.", "class"))
     with pytest.raises(ZeroDivisionError) as error:
-        list(task.run(query_plan, Batch(0, 0, QUERY), iter([batch])))
+        list(task.run(query_plan, QueryBatch(0, 0, QUERY), iter([batch])))
     [note] = error.value.__notes__
     return note
 

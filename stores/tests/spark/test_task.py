@@ -30,7 +30,7 @@ from stores.records import INT64, STR, Window
 from stores.spark import task
 from stores.spark.context import Context
 from stores.spark.local_state import LocalState
-from stores.spark.plan import Batch, Plan
+from stores.spark.plan import Plan, QueryBatch
 from stores.spark.rows import Rows
 from stores.tests.spark.counting import (
     COUNTS,
@@ -217,9 +217,9 @@ def test_a_partition_without_rows_makes_a_version_too(tmp_path: Path) -> None:
 def test_rows_of_another_partition_are_refused(tmp_path: Path) -> None:
     query_plan = plan(tmp_path)
     with pytest.raises(StoreError):
-        list(task.run(query_plan, Batch(0, 0, QUERY), batches(["N1"], partition=1)))
+        list(task.run(query_plan, QueryBatch(0, 0, QUERY), batches(["N1"], partition=1)))
     with pytest.raises(StoreError):
-        list(task.run(query_plan, Batch(7, 0, QUERY), batches([])))
+        list(task.run(query_plan, QueryBatch(7, 0, QUERY), batches([])))
     assert compute(query_plan, 0) == expected_rows(0)
 
 
@@ -265,17 +265,17 @@ def test_another_query_an_older_checkpoint_and_a_lost_log_are_refused(tmp_path: 
 
 def test_a_query_continues_the_state_of_a_batch_job(tmp_path: Path) -> None:
     job = plan(tmp_path, version=0)
-    list(task.run(job, Batch(0, None, None), batches(events(0))))
+    list(task.run(job, QueryBatch(0, None, None), batches(events(0))))
     for number in (1, 2):
         assert compute(plan(tmp_path), number - 1, events(number)) == expected_rows(number)
         assert compute(plan(tmp_path), number - 1, events(number)) == expected_rows(number)
     with pytest.raises(StoreIncompatibleError):
-        list(task.run(plan(tmp_path, version=2), Batch(0, None, None), batches(events(0))))
+        list(task.run(plan(tmp_path, version=2), QueryBatch(0, None, None), batches(events(0))))
 
 
 def test_of_two_jobs_that_make_the_same_version_one_is_refused(tmp_path: Path) -> None:
     def run(job: str | None) -> list[Any]:
-        return list(task.run(plan(tmp_path, version=0, job=job), Batch(0, None, None), batches(events(0))))
+        return list(task.run(plan(tmp_path, version=0, job=job), QueryBatch(0, None, None), batches(events(0))))
 
     rows = run("a")
     assert run("a") == rows

@@ -21,7 +21,7 @@ from stores.registry import open_store
 from stores.spark import sources, task, watermark
 from stores.spark.context import TIMES, Context, Timers, encoded, set_stream_time, shown_timer, stream_time_ms
 from stores.spark.local_state import LOGGED_MARKS, logged_marks
-from stores.spark.plan import Batch, Plan
+from stores.spark.plan import Plan, QueryBatch
 from stores.spark.rows import Rows
 from stores.spark.sources import WatermarkReader
 from stores.spark.watermark import absolute, next_watermark_of, watermark_of
@@ -181,7 +181,7 @@ def test_a_batch_job_registers_timers_for_the_query_after_it(tmp_path: Path) -> 
         registers(rows, context)
 
     job = timed(tmp_path, process, fires, version=0)
-    assert list(task.run(job, Batch(0, None, None), iter(()))) == []
+    assert list(task.run(job, QueryBatch(0, None, None), iter(()))) == []
     assert seen == [-1]
     assert compute(timed(tmp_path, registers, fires), 0, ["a@0", "b@1"]) == [("a@0", 0)]
     assert compute(timed(tmp_path, registers, fires), 1, []) == [("b@1", 100)]

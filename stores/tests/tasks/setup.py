@@ -18,6 +18,7 @@ from stores.interface import Durability, IsolationLevel, TopicPartition
 from stores.registry import backend_named
 from stores.tasks import (
     NO_INTERVAL,
+    Batch,
     DeadLetterTopic,
     ProcessingGuarantee,
     SharedResources,
@@ -26,7 +27,7 @@ from stores.tasks import (
     TaskId,
     TaskSettings,
 )
-from stores.tasks.context import ProcessFunction
+from stores.tasks.context import BatchFunction, ProcessFunction
 from stores.tasks.directory.entry_files import CheckpointFile
 from stores.tests.forked_call import kill_at, was_killed
 
@@ -90,6 +91,26 @@ def raising_at(poisoned: Container[int], process: ProcessFunction = count) -> Pr
     return poisonable
 
 
+def in_batches(process: ProcessFunction) -> BatchFunction:
+    """``process`` as a function of batches, which calls it for each record as the current one."""
+
+    def process_batch(batch: Batch[Any, Any], context: TaskContext) -> None:
+        whole = context.record
+        for record, raw in zip(batch, batch._raw, strict=True):
+            context.record = raw
+            try:
+                process(record, context)
+            finally:
+                if context.record is raw:  # Otherwise the function has closed its task.
+                    context.record = whole
+
+    return process_batch
+
+
+over_both_forms = pytest.mark.parametrize("batches", [False, True], ids=["records", "batches"])
+"""Run a test with a function of records, and with the same one over batches."""
+
+
 def keeping(contexts: list[TaskContext], process: ProcessFunction = count) -> ProcessFunction:
     """``process``, whose contexts are kept, so that a test gets at the stores behind the task's back."""
 
@@ -129,15 +150,17 @@ def counting_task(
     right: str | None = None,
     guarantee: ProcessingGuarantee = EXACTLY_ONCE,
     durability: Durability = Durability.CHANGELOG,
+    batches: bool = False,
     **settings: Any,
 ) -> StreamTask:
     stores = {"left": logging_all(left, durability), "right": logging_all(right or left, durability)}
+    process = settings.pop("process", None if "process_batch" in settings else count)
     return stream_task(
         **{
             "state_dir": folder / "state",
             "changelog": log,
             "stores": stores,
-            "process": count,
+            **({"process_batch": in_batches(process)} if batches else {"process": process}),
             "inputs": [INPUT],
             "guarantee": guarantee,
             # Commits are counted: time must not add any.
@@ -206,16 +229,25 @@ def run_until_killed(
     backends: tuple[str, str],
     guarantee: str,
     durability: Durability = Durability.CHANGELOG,
+    batches: bool = False,
 ) -> None:
     """Work in another process, three records per commit, until it is killed at the ``hit``-th ``failpoint``."""
-    assert was_killed(_work, folder, failpoint, hit, *backends, guarantee, durability)
+    assert was_killed(_work, folder, failpoint, hit, *backends, guarantee, durability, batches)
 
 
 def _work(
-    folder: Path, failpoint: str, hit: int, left: str, right: str, guarantee: str, durability: Durability
+    folder: Path,
+    failpoint: str,
+    hit: int,
+    left: str,
+    right: str,
+    guarantee: str,
+    durability: Durability,
+    batches: bool,
 ) -> None:
     log = SqliteChangelog(folder / "log.sqlite")
-    task = counting_task(folder, log, left, right, ProcessingGuarantee(guarantee), durability, commit_every_records=3)
+    kind = ProcessingGuarantee(guarantee)
+    task = counting_task(folder, log, left, right, kind, durability, batches, commit_every_records=3)
     kill_at(failpoint, hit)
     task.open()
     task.run()

@@ -139,21 +139,30 @@ KEYS = [number % 4 for number in range(12)]
 POISONED = {1, 7, 8}
 
 
-def dead_letter_task(folder: Path, log: SqliteChangelog, backend: str) -> StreamTask:
-    return counting_task(
-        folder, log, backend, process=raising_at(POISONED), on_error=DEAD_LETTERS, commit_every_records=3
-    )
+def dead_letter_task(folder: Path, log: SqliteChangelog, backend: str, batches: bool) -> StreamTask:
+    settings: dict[str, Any] = {"on_error": DEAD_LETTERS, "commit_every_records": 3}
+    return counting_task(folder, log, backend, process=raising_at(POISONED), batches=batches, **settings)
 
 
-def work_on(folder: Path) -> None:
+def work_on(folder: Path, backend: str, batches: bool) -> None:
     with SqliteChangelog(folder / "log.sqlite") as log:
-        task = dead_letter_task(folder, log, (folder / "backend").read_text())
+        task = dead_letter_task(folder, log, backend, batches)
         task.open()
         task.run()
         task.close()
 
 
-@pytest.mark.parametrize("backend", ["rocksdb-indexed-batch", "rocksdb-direct", "lmdb-native", "sqlite-indexed-batch"])
+@pytest.mark.parametrize(
+    ("backend", "batches"),
+    [
+        ("rocksdb-indexed-batch", False),
+        ("rocksdb-direct", False),
+        ("lmdb-native", False),
+        ("sqlite-indexed-batch", False),
+        ("rocksdb-indexed-batch", True),
+        ("lmdb-native", True),
+    ],
+)
 @pytest.mark.parametrize(
     ("failpoint", "in_log"),
     [
@@ -166,14 +175,16 @@ def work_on(folder: Path) -> None:
     ],
 )
 def test_a_kill_around_a_dead_letter_loses_and_repeats_nothing(
-    tmp_path: Path, backend: str, failpoint: str, in_log: bool
+    tmp_path: Path, backend: str, batches: bool, failpoint: str, in_log: bool
 ) -> None:
-    """The third commit has offsets 6 to 8, of which 7 and 8 are dead letters: all of it is there, or nothing."""
+    """The third commit has offsets 6 to 8, of which 7 and 8 are dead letters: all of it is there, or nothing.
+
+    They are one batch, which is halved.
+    """
     with SqliteChangelog(tmp_path / "log.sqlite") as log:
         feed(log, KEYS)
         log.create_topic("dead")
-    (tmp_path / "backend").write_text(backend)
-    assert call_until_killed(work_on, tmp_path, failpoint, 3)
+    assert call_until_killed(work_on, tmp_path, failpoint, 3, backend, batches)
 
     def letters(log: SqliteChangelog) -> list[bytes]:
         return [dict(record.headers)["__streams.errors.offset"] for record in log.read(DEAD)]
@@ -181,7 +192,7 @@ def test_a_kill_around_a_dead_letter_loses_and_repeats_nothing(
     end = 9 if in_log else 6
     good_keys = [key for offset, key in enumerate(KEYS) if offset not in POISONED]
     with SqliteChangelog(tmp_path / "log.sqlite") as log:
-        task = dead_letter_task(tmp_path, log, backend)
+        task = dead_letter_task(tmp_path, log, backend, batches)
         task.open()
         assert task.input_offsets() == {INPUT: end}
         assert letters(log) == ([b"1", b"7", b"8"] if in_log else [b"1"])

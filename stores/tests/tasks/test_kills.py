@@ -36,15 +36,26 @@ def opened_after_kill(
     backends: tuple[str, str],
     guarantee: str = EXACTLY_ONCE,
     durability: Durability = Durability.CHANGELOG,
+    batches: bool = False,
 ) -> SqliteChangelog:
     log = SqliteChangelog(folder / "log.sqlite")
     feed(log, KEYS)
     log.close()
-    run_until_killed(folder, failpoint, COMMITS_BEFORE + 1, backends, guarantee, durability)
+    run_until_killed(folder, failpoint, COMMITS_BEFORE + 1, backends, guarantee, durability, batches)
     return SqliteChangelog(folder / "log.sqlite")
 
 
-@pytest.mark.parametrize("backend", [INDEXED, DUAL, "sqlite-indexed-batch", "lmdb-indexed-batch"])
+@pytest.mark.parametrize(
+    ("backend", "batches"),
+    [
+        (INDEXED, False),
+        (DUAL, False),
+        ("sqlite-indexed-batch", False),
+        ("lmdb-indexed-batch", False),
+        (INDEXED, True),
+        ("lmdb-native", True),
+    ],
+)
 @pytest.mark.parametrize(
     ("failpoint", "next_input", "in_doubt"),
     [
@@ -58,11 +69,11 @@ def opened_after_kill(
     ],
 )
 def test_a_kill_at_any_step_costs_a_replay_of_the_tail_and_nothing_else(
-    tmp_path: Path, backend: str, failpoint: str, next_input: int, in_doubt: int
+    tmp_path: Path, backend: str, batches: bool, failpoint: str, next_input: int, in_doubt: int
 ) -> None:
     """Source: KIP-844, "StateStore changes", crashes between steps 1, 3, 4a and 4b."""
-    with opened_after_kill(tmp_path, failpoint, (backend, backend)) as log:
-        task = counting_task(tmp_path, log, backend, commit_every_records=3)
+    with opened_after_kill(tmp_path, failpoint, (backend, backend), batches=batches) as log:
+        task = counting_task(tmp_path, log, backend, batches=batches, commit_every_records=3)
         reports = task.open()
         # At the level CHANGELOG a store of an engine without a log of its own is at some earlier commit.
         for report in reports:

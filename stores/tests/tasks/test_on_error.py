@@ -30,6 +30,7 @@ from stores.tests.tasks.setup import (
     feed,
     logged,
     outputs,
+    over_both_forms,
     raising_at,
     single,
     state,
@@ -125,8 +126,9 @@ def test_on_error_may_be_given_as_text_in_any_case(tmp_path: Path, log: MemoryCh
 
 @pytest.mark.parametrize("guarantee", [EXACTLY_ONCE, AT_LEAST_ONCE])
 @pytest.mark.parametrize("backend", sorted(backends()))
+@over_both_forms
 def test_a_skipped_record_leaves_nothing_in_stores_changelogs_and_outputs(
-    tmp_path: Path, log: MemoryChangelog, backend: str, guarantee: Any
+    tmp_path: Path, log: MemoryChangelog, backend: str, guarantee: Any, batches: bool
 ) -> None:
     keys = [number % 3 for number in range(30)]
     poisoned = {0, 4, 5, 13, 29}
@@ -140,6 +142,7 @@ def test_a_skipped_record_leaves_nothing_in_stores_changelogs_and_outputs(
         process=raising_at(poisoned),
         on_error="skip",
         guarantee=guarantee,
+        batches=batches,
         commit_every_records=7,
     )
     task.open()
@@ -154,10 +157,10 @@ def test_a_skipped_record_leaves_nothing_in_stores_changelogs_and_outputs(
     task.close()
 
 
-@pytest.mark.parametrize("coalescing", [True, False])
+@pytest.mark.parametrize(("coalescing", "batches"), [(True, False), (False, False), (True, True)])
 @pytest.mark.parametrize("backend", sorted(backends()))
 def test_every_kind_of_write_of_a_failed_record_is_undone(
-    tmp_path: Path, log: MemoryChangelog, backend: str, coalescing: bool
+    tmp_path: Path, log: MemoryChangelog, backend: str, coalescing: bool, batches: bool
 ) -> None:
     """Against a task that is not given the poisoned records at all: the same state, changelog and outputs."""
     seed = 20_261
@@ -192,7 +195,12 @@ def test_every_kind_of_write_of_a_failed_record_is_undone(
             feed(own, range(120))
             config = tight(backend)
             stores = {"s": StoreConfig(backend, options=config.options, changelog_coalescing=coalescing)}
-            task = single(tmp_path / folder, own, process, stores=stores, on_error=on_error, commit_every_records=11)
+            settings: dict[str, Any] = {
+                "stores": stores,
+                "on_error": on_error,
+                "batches": batches and on_error == "skip",
+            }
+            task = single(tmp_path / folder, own, process, **settings, commit_every_records=11)
             task.open()
             task.run(commit=True)
             content = state(task, "s")
@@ -226,6 +234,7 @@ def test_every_kind_of_write_of_a_failed_record_is_undone(
         ),
     ],
 )
+@over_both_forms
 def test_the_stream_time_of_a_typed_store_is_undone_with_the_record(
     tmp_path: Path,
     log: MemoryChangelog,
@@ -233,6 +242,7 @@ def test_the_stream_time_of_a_typed_store_is_undone_with_the_record(
     kind: Any,
     put: Callable[[Any, str, int], None],
     read: Callable[[Any], object],
+    batches: bool,
 ) -> None:
     """If it stayed, the records after a poisoned one of the far future would have expired."""
 
@@ -250,7 +260,7 @@ def test_the_stream_time_of_a_typed_store_is_undone_with_the_record(
                     producer.send(INPUT, b"ab"[time % 2 : time % 2 + 1], b"", time)
                 producer.flush()
             stores = {"s": StoreConfig(backend, records=kind)}
-            task = single(tmp_path / folder, own, process, stores=stores, on_error="skip")
+            task = single(tmp_path / folder, own, process, stores=stores, on_error="skip", batches=batches)
             task.open()
             task.run(commit=True)
             contents = read(task.store("s"))
@@ -287,7 +297,10 @@ def test_a_record_that_raises_keeps_the_reads_of_later_records_right(tmp_path: P
     task.close()
 
 
-def test_a_refused_write_or_output_is_an_error_of_the_record(tmp_path: Path, log: MemoryChangelog) -> None:
+@over_both_forms
+def test_a_refused_write_or_output_is_an_error_of_the_record(
+    tmp_path: Path, log: MemoryChangelog, batches: bool
+) -> None:
     def process(record: Record, context: TaskContext) -> None:
         context.store("s").put(b"k", b"%d" % record.offset)
         calls: list[Callable[[], object]] = [
@@ -301,7 +314,7 @@ def test_a_refused_write_or_output_is_an_error_of_the_record(tmp_path: Path, log
         calls[record.offset]()
 
     feed(log, range(6))
-    task = single(tmp_path, log, process, on_error="skip")
+    task = single(tmp_path, log, process, on_error="skip", batches=batches)
     task.open()
     assert task.run(commit=True) == 6
     assert task.metrics.skipped_total == 5
@@ -317,8 +330,9 @@ def test_a_refused_write_or_output_is_an_error_of_the_record(tmp_path: Path, log
 @pytest.mark.parametrize(
     "error", [StoreUnavailableError("the disk"), ChangelogError("no topic"), KeyboardInterrupt(), SystemExit(3)]
 )
+@over_both_forms
 def test_errors_of_the_library_and_interrupts_are_raised_and_roll_back(
-    tmp_path: Path, log: MemoryChangelog, error: BaseException, on_error: Any
+    tmp_path: Path, log: MemoryChangelog, error: BaseException, on_error: Any, batches: bool
 ) -> None:
     log.create_topic("dead")
 
@@ -329,7 +343,7 @@ def test_errors_of_the_library_and_interrupts_are_raised_and_roll_back(
 
     failing = [error]
     feed(log, range(3))
-    task = single(tmp_path, log, process, on_error=on_error)
+    task = single(tmp_path, log, process, on_error=on_error, batches=batches)
     task.open()
     with pytest.raises(type(error)):
         task.run()
@@ -341,8 +355,9 @@ def test_errors_of_the_library_and_interrupts_are_raised_and_roll_back(
     task.close()
 
 
+@over_both_forms
 def test_a_failed_write_is_raised_even_if_the_function_raises_its_own_error(
-    tmp_path: Path, log: MemoryChangelog, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, log: MemoryChangelog, monkeypatch: pytest.MonkeyPatch, batches: bool
 ) -> None:
     real = Store.put
 
@@ -359,7 +374,7 @@ def test_a_failed_write_is_raised_even_if_the_function_raises_its_own_error(
 
     monkeypatch.setattr(Store, "put", failing)
     feed(log, [1])
-    task = single(tmp_path, log, process, on_error="skip")
+    task = single(tmp_path, log, process, on_error="skip", batches=batches)
     task.open()
     with pytest.raises(Crash):
         task.run()
@@ -367,14 +382,15 @@ def test_a_failed_write_is_raised_even_if_the_function_raises_its_own_error(
     task.close()
 
 
+@over_both_forms
 def test_a_record_that_cannot_be_undone_rolls_back_the_transaction(
-    tmp_path: Path, log: MemoryChangelog, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, log: MemoryChangelog, monkeypatch: pytest.MonkeyPatch, batches: bool
 ) -> None:
     def refuse(self: Store, pairs: object) -> None:
         raise CommitFailedError("the disk is full")
 
     feed(log, range(3))
-    task = single(tmp_path, log, raising_at({2}, put_key), on_error="skip")
+    task = single(tmp_path, log, raising_at({2}, put_key), on_error="skip", batches=batches)
     task.open()
     monkeypatch.setattr(Store, "put_all", refuse)
     with pytest.raises(CommitFailedError) as error:
@@ -392,13 +408,16 @@ def put_key(record: Record, context: TaskContext) -> None:
     context.store("s").put(record.key, b"%d" % record.offset)
 
 
-def test_a_function_that_closes_its_task_and_raises_is_not_skipped(tmp_path: Path, log: MemoryChangelog) -> None:
+@over_both_forms
+def test_a_function_that_closes_its_task_and_raises_is_not_skipped(
+    tmp_path: Path, log: MemoryChangelog, batches: bool
+) -> None:
     def process(record: Record, context: TaskContext) -> None:
         task.close()
         raise Crash
 
     feed(log, [1])
-    task = single(tmp_path, log, process, on_error="skip")
+    task = single(tmp_path, log, process, on_error="skip", batches=batches)
     task.open()
     with pytest.raises(Crash):
         task.run()
@@ -408,7 +427,10 @@ def test_a_function_that_closes_its_task_and_raises_is_not_skipped(tmp_path: Pat
 # The commit, and the message
 
 
-def test_a_commit_that_a_skipped_record_requested_is_not_made(tmp_path: Path, log: MemoryChangelog) -> None:
+@over_both_forms
+def test_a_commit_that_a_skipped_record_requested_is_not_made(
+    tmp_path: Path, log: MemoryChangelog, batches: bool
+) -> None:
     feed(log, [7, 8])
 
     def process(record: Record, context: TaskContext) -> None:
@@ -416,7 +438,7 @@ def test_a_commit_that_a_skipped_record_requested_is_not_made(tmp_path: Path, lo
         if record.offset == 1:
             raise Crash
 
-    task = single(tmp_path, log, process, on_error="skip")
+    task = single(tmp_path, log, process, on_error="skip", batches=batches)
     task.open()
     task.run()
     assert (task.metrics.commit_total, task.metrics.skipped_total) == (1, 1)
