@@ -209,3 +209,22 @@ def processors(driver: AppDriver) -> None:
     assert_type(driver.read(TOTALS)[0].value, int | None)
     Topic("sales", key=STR, value=str)  # error
     Topic("sales", value=STR)  # error
+
+
+def many(context: TaskContext) -> None:
+    """Read and write many records at once."""
+    counts, rates, visits = context.store(COUNTS), context.store(RATES), context.store(VISITS)
+    assert_type(counts.get_many(["a"]), list[int | None])
+    counts.put_many({"a": 1})
+    counts.put_many([("a", 1), ("b", None)])
+    counts.put_many({"a": "1"})  # error
+    counts.delete_many([b"a"])  # error
+    rates.put_many([b"a"], [1.5], [1_000])
+    rates.put_many([b"a"], ["1.5"], [1_000])  # error
+    assert_type(context.store(PER_MINUTE).get_many([("a", 0)]), list[int | None])
+    context.store(PER_MINUTE).put_many({("a", 0): 1})
+    context.store(PER_MINUTE).put_many({("a", 0): "1"})  # error
+    context.store(TIMED).put_many({("a", 0): 1}, [1_000])
+    assert_type(context.store(TIMED).get_many([("a", 0)]), list[ValueAndTimestamp[int] | None])
+    visits.put_many({Windowed("a", 0, 5): 1})
+    visits.delete_many([("a", 0)])  # error
