@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import product
 from pathlib import Path
+from typing import Any
 from zlib import crc32
 
 from stores import Durability, KeyValueStore, open_store
@@ -64,6 +66,20 @@ def in_turn(selection: list[Case], test: str) -> list[Case]:
         by_backend.setdefault(case.backend.name, []).append(case)
     turn = crc32(test.encode())
     return [several[(turn + at) % len(several)] for at, several in enumerate(by_backend.values())]
+
+
+def spread(selection: list[Case], parameters: Mapping[str, Sequence[Any]]) -> list[tuple[Any, ...]]:
+    """Every combination of the parameters with some of the cases, and every value of a parameter with each case.
+
+    One case, of a suite of one backend, comes with every combination.
+    """
+    apart = min(3, len(selection), *(len(values) for values in parameters.values()))
+    return [
+        (case, *(value for _, value in combination))
+        for combination in product(*(list(enumerate(values)) for values in parameters.values()))
+        for number, case in enumerate(selection)
+        if (number + sum(at for at, _ in combination)) % apart == 0
+    ]
 
 
 def tightened(case: Case) -> Case:

@@ -16,6 +16,7 @@ from stores.tests.conformance.cases import (
     cases,
     crash_cases,
     in_turn,
+    spread,
     spread_crashes,
     tightened,
 )
@@ -29,6 +30,9 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "every_durability: run at each level that the backend can carry")
     config.addinivalue_line("markers", "kills: run at PROCESS, and at CHANGELOG with tiny limits")
     config.addinivalue_line("markers", "spread: kills at each failpoint of a strategy over one of its engines")
+    config.addinivalue_line(
+        "markers", "spread_over(name=values): each combination of parameters with a part of the cases"
+    )
     config.addinivalue_line("markers", "typed: of typed stores, which call the byte store below and no engine")
     config.addinivalue_line("markers", "timeout(seconds): heeded where pytest-timeout is installed")
     config.addinivalue_line("markers", "as_is: run with default options only, not with tiny limits as well")
@@ -57,7 +61,11 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         selection = cases(names, levels, {} if marked("as_is") else TIGHT)
         if marked("typed") and not names:
             selection = in_turn(selection, metafunc.definition.name)
-        metafunc.parametrize("case", selection, ids=str)
+        parameters = mark.kwargs if (mark := marked("spread_over")) else {}
+        if parameters:
+            metafunc.parametrize(("case", *parameters), spread(selection, parameters), ids=str)
+        else:
+            metafunc.parametrize("case", selection, ids=str)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -276,8 +276,7 @@ def unchanged(record: Record, version: int) -> Iterable[tuple[bytes, bytes | Non
 
 
 @pytest.mark.as_is
-@pytest.mark.parametrize("place", ["task", "task that skips", "lazy upgrade", "online upgrade"])
-@pytest.mark.parametrize("change", CHANGES, ids=str)
+@pytest.mark.spread_over(change=CHANGES, place=["task", "task that skips", "lazy upgrade", "online upgrade"])
 def test_one_call_in_a_task_is_seen_whole_or_not_at_all(tmp_path: Path, case: Case, change: Change, place: str) -> None:
     if is_possible(case, change, place):
         with MemoryChangelog() as log:

@@ -1,4 +1,4 @@
-"""SIGKILL at every failpoint of a backend, and again while it recovers: the store is whole, at some commit.
+"""SIGKILL at every failpoint of a backend, and again while it recovers: data and marks are whole, at some commit.
 
 At PROCESS and DISK no acknowledged commit is lost. Source: KIP-844, KIP-892 ("atomic" in "Proposed Changes").
 
@@ -122,12 +122,13 @@ def test_a_kill_between_commits_loses_what_was_staged_and_nothing_that_survives_
 
 
 LOG = TopicPartition("changelog", 3)
+MARK = "number"
 LARGE = b"x" * (1 << 20)
 LARGE_NUMBERS = range(20)
 
 
 class Script:
-    """Acknowledges each commit in ``acknowledged``; ``states`` has the contents by committed offset."""
+    """Acknowledges each commit in ``acknowledged``; ``states`` has the contents by committed offset, the mark too."""
 
     def __init__(self, process: StoreProcess, case: Case, path: Path) -> None:
         self._process, self._case, self._path = process, case, path
@@ -153,7 +154,7 @@ class Script:
         for key, value in pairs:
             self._put_in_model(key, value)
         self._about_to_commit(10)
-        self._process.call("restore", pairs, {LOG: 10})
+        self._process.call("restore", pairs, {LOG: 10}, None, {MARK: b"10"})
         self.acknowledged = 10
 
     def _transaction(self, number: int) -> None:
@@ -181,6 +182,7 @@ class Script:
 
     def _commit(self, offset: int) -> None:
         self._about_to_commit(offset)
+        self._process.call("set_mark", MARK, b"%d" % offset)
         self._process.call("commit", {LOG: offset})
         self.acknowledged = offset
 
@@ -199,6 +201,7 @@ class Script:
             return
         offset = store.committed_offset(LOG)
         assert pairs == self.states[offset], f"the data are not those of offset {offset}"
+        assert store.mark(MARK) == (None if offset is None else b"%d" % offset)
         if survives_kills:
             assert (offset or -1) >= (self.acknowledged or -1), (
                 f"{self.acknowledged} was acknowledged, kept is {offset}"

@@ -125,26 +125,26 @@ def test_a_large_transaction_is_read_undone_and_committed_as_any_other(store: Ke
 
 @pytest.mark.as_is
 def test_what_is_staged_beyond_the_bound_is_not_in_memory(case: Case, path: Path) -> None:
-    """Thirty times the bound; what has no disk keeps it all."""
+    """Ten times the bound; what has no disk keeps it all."""
     with bounded(case).open(path) as store:
         tracemalloc.start()
         try:
-            for number in range(3000):
+            for number in range(1000):
                 store.put(b"%08d" % number, b"%010000d" % number)
             taken, _ = tracemalloc.get_traced_memory()
         finally:
             tracemalloc.stop()
         assert (taken < 3 * BOUND_BYTES) is carries(store, SPILLED)
-        assert store.approximate_num_uncommitted_bytes() == (3000 * 10_008 if store.transactional else 0)
+        assert store.approximate_num_uncommitted_bytes() == (1000 * 10_008 if store.transactional else 0)
         store.commit()
-        assert store.get(b"%08d" % 2999) == b"%010000d" % 2999
+        assert store.get(b"%08d" % 999) == b"%010000d" % 999
 
 
 @pytest.mark.as_is
 @pytest.mark.skipif(sys.platform != "linux", reason="how much memory a process has is asked of Linux")
 def test_a_step_of_many_times_the_bound_takes_no_memory_of_its_size(case: Case, path: Path) -> None:
     """The most of its own that a process ever had from before the transaction to after its commit, looked at often."""
-    records, value = 6000, b"v" * 10_000
+    records, value = 3000, b"v" * 10_000
     with StoreProcess() as process:
         limited = bounded(case)
         process.call("open", limited.backend.name, path, limited.durability, limited.options)

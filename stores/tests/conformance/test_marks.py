@@ -177,10 +177,11 @@ def test_a_bounded_view_shows_no_mark_before_its_bound_is_reached(store: KeyValu
     assert [list(scan) for scan in view.range_many([(None, None)])] == [[]]
 
 
-def test_marks_are_of_the_same_commit_as_the_data_after_any_crash(
+@pytest.mark.spread
+def test_marks_are_of_the_same_commit_as_the_data_after_a_crash_on_the_way(
     case: Case, failpoint: str, process: StoreProcess, path: Path
 ) -> None:
-    """Killed where a failpoint is reached for the second time, or at the end."""
+    """Killed where a failpoint is reached for the second time, or at the end. For the first time: ``test_kills``."""
     process.call("load_backend", case.backend.name)
     if failpoint != AT_THE_END:
         process.call("kill_at", failpoint, 1)

@@ -23,7 +23,7 @@ from stores.tests.store_process import StoreProcess
 
 LOG = TopicPartition("changelog", 0)
 SEED = 31
-FLIPS_PER_FILE = 40
+FLIPS_PER_FILE = 20
 LARGE_BYTES = 4096
 PAIRS = [(b"%05d" % number, Random(number).randbytes(80)) for number in range(400)]
 

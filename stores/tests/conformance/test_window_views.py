@@ -223,8 +223,7 @@ def ranges(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
 
 
 @pytest.mark.as_is
-@pytest.mark.parametrize("read", READS)
-@pytest.mark.parametrize("level", [*IsolationLevel, "writer"])
+@pytest.mark.spread_over(level=[*IsolationLevel, "writer"], read=list(READS))
 def test_a_read_of_ten_times_as_many_segments_asks_for_ten_times_as_many_ranges(
     store: KeyValueStore, ranges: Counter[str], read: str, level: str
 ) -> None:
@@ -250,8 +249,7 @@ def test_a_read_of_ten_times_as_many_segments_asks_for_ten_times_as_many_ranges(
 
 
 @pytest.mark.as_is
-@pytest.mark.parametrize("level", IsolationLevel)
-@pytest.mark.parametrize("read", READS)
+@pytest.mark.spread_over(level=list(IsolationLevel), read=list(READS))
 def test_a_read_of_many_segments_is_made_once_however_often_the_writer_commits(
     store: KeyValueStore, ranges: Counter[str], read: str, level: IsolationLevel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
