@@ -192,7 +192,7 @@ def stepping(look: Callable[[], None]) -> Iterator[None]:
         return call
 
     patch.setattr(StoreTimestamps, "put", stepped(StoreTimestamps.put))
-    for name in ("put", "put_all", "set_mark", "delete_range"):
+    for name in ("put", "put_all", "put_many", "set_mark", "delete_range"):
         patch.setattr(Store, name, stepped(getattr(Store, name)))
     try:
         yield

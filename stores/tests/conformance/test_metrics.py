@@ -33,6 +33,7 @@ NOTHING = {
     "rollback_total": 0,
     "restore_total": 0,
     "late_total": 0,
+    "skipped_total": 0,
     "uncommitted_bytes": 0,
     "uncommitted_memory_bytes": 0,
     "num_open_iterators": 0,
