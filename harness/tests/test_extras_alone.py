@@ -33,6 +33,28 @@ from stores.tests.worker.worker_process import IDLE, WorkerProcess
 
 Extras = frozenset[str]
 FEATURES = {
+    "arrow": """
+from stores import TopicPartition
+from stores.changelog import MemoryChangelog
+from stores.tasks import StreamTask, TaskId
+lengths = []
+with MemoryChangelog() as log:
+    log.create_topic("words")
+    with log.producer() as producer:
+        producer.send(TopicPartition("words", 0), None, b"be")
+        producer.flush()
+    with StreamTask(
+        "t",
+        TaskId(0, 0),
+        state_dir="state",
+        changelog=log,
+        stores=[],
+        process_batch=lambda batch, _: lengths.append(batch.table().num_rows),
+        inputs=["words"],
+    ) as task:
+        task.run(commit=True)
+assert lengths == [1], lengths
+""",
     "opentelemetry": """
 from stores import open_store
 from stores.telemetry import MetricsRegistry

@@ -35,11 +35,13 @@ PRINTED: Mapping[str, list[str | None]] = {
         "{'to': 1} {TopicPartition(topic='changelog', partition=0): 0}\n"
         "{'be': 1, 'to': 1} 2 {TopicPartition(topic='words', partition=0): 2}\n",
         "{'page': 'home'} 1000 ['ann', 'anna']\n",
+        "{'be': 2, 'do': 1, 'not': 1, 'or': 1, 'to': 3}\n",
         "1\n{0: 3, 60000: 1} 0\n(Windowed(key='ann', start_ms=1000, end_ms=9000), 3)\n",
         "{'home': 5, 'shop': 1} 9000 4\n",
     ],
     "docs/tasks.md": [
         "[(b'apples', b'1'), (b'pears', b'1'), (b'apples', b'2')]\n",
+        "{'be': 2, 'not': 1, 'or': 1, 'to': 2}\n",
         "{b'orders': b'2', b'sum': b'7'} 1\nb'three' b'ValueError'\n",
         "",
         "[(0, 2), (60000, 1)]\n",

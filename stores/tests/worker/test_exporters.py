@@ -207,7 +207,8 @@ def test_the_endpoint_for_prometheus_is_closed_with_the_worker(caplog: pytest.Lo
 
 
 def test_a_missing_extra_is_named_with_the_command_that_installs_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(extras, "_is_installed", lambda package: package != "prometheus-client")
+    required, missing = extras._requirements, ("prometheus-client",)
+    monkeypatch.setattr(extras, "_requirements", lambda package: None if package in missing else required(package))
     monkeypatch.setattr(extras, "find_spec", lambda module: None)
     with pytest.raises(ConfigError, match=r"prometheus.* not installed: install the extra 'prometheus'"):
         WorkerSettings.from_properties(app, {**EMBEDDED, "metrics.port": "9464"})

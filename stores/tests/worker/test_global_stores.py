@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
-from stores.changelog import MemoryChangelog, SqliteChangelog
+from stores.changelog import MemoryChangelog, Record, SqliteChangelog
 from stores.errors import ChangelogError, ChangelogTimeoutError, ConfigError, StoreUnavailableError
 from stores.interface import TopicPartition
-from stores.tasks import GlobalStore, GlobalStores
+from stores.tasks import GlobalStore, GlobalStores, TaskContext
 from stores.tasks.global_copy import GlobalCopy
 from stores.telemetry import MetricsRegistry
 from stores.tests.worker import counting_app
@@ -89,8 +89,12 @@ def test_a_missing_topic_is_an_error_before_anything_is_made(place: Place) -> No
     assert not (place.folder / "state").exists()
 
 
+def ignore(record: Record, context: TaskContext) -> None:
+    """Do nothing with a record."""
+
+
 def test_workers_with_other_global_stores_are_of_another_kind() -> None:
-    processor = Processor(["words"], len)  # type: ignore[arg-type]
+    processor = Processor(["words"], ignore)
     plain, priced, other = (
         Application("shop", processor, global_stores=described)
         for described in (None, {"prices": GlobalStore("prices")}, {"prices": GlobalStore("others")})
@@ -100,7 +104,7 @@ def test_workers_with_other_global_stores_are_of_another_kind() -> None:
 
 
 def test_similar_names_collide_with_those_of_a_task_and_not_between_sub_topologies() -> None:
-    processors = [Processor(["words"], len, {"Counts": None}), Processor(["lines"], len, {"counts": None})]  # type: ignore[arg-type]
+    processors = [Processor(["words"], ignore, {"Counts": None}), Processor(["lines"], ignore, {"counts": None})]
     for described in ({}, {"prices": GlobalStore("prices")}):
         Application("shop", processors, global_stores=described)
     with pytest.raises(ConfigError, match="collide"):
@@ -108,10 +112,10 @@ def test_similar_names_collide_with_those_of_a_task_and_not_between_sub_topologi
 
 
 def test_a_name_that_a_store_of_a_task_has_and_a_backend_that_does_not_fit_are_refused() -> None:
-    processor = Processor(["words"], len, {"prices": None})  # type: ignore[arg-type]
+    processor = Processor(["words"], ignore, {"prices": None})
     with pytest.raises(ConfigError, match="rename one"):
         Application("shop", processor, global_stores={"prices": GlobalStore("prices")})
-    app = Application("shop", Processor(["words"], len), global_stores={"p": GlobalStore("p")})  # type: ignore[arg-type]
+    app = Application("shop", Processor(["words"], ignore), global_stores={"p": GlobalStore("p")})
     properties = {"changelog.file": "log.sqlite", "state.dir": "state", "store.backend": "rocksdb-direct"}
     with pytest.raises(ConfigError, match="global store"):
         Worker(app, properties)

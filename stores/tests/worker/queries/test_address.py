@@ -70,7 +70,8 @@ def test_a_name_that_means_another_machine_s_address_is_not_on_loopback() -> Non
 
 
 def test_a_missing_extra_is_named_with_the_command_that_installs_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(extras, "_is_installed", lambda package: package not in ("bottle", "waitress"))
+    required, missing = extras._requirements, ("bottle", "waitress")
+    monkeypatch.setattr(extras, "_requirements", lambda package: None if package in missing else required(package))
     monkeypatch.setattr(extras, "find_spec", lambda module: None)
     with pytest.raises(ConfigError, match=r"bottle, waitress are not installed: install the extra 'http' with .*http"):
         Worker(app, {**EMBEDDED, "application.server": "0"})
