@@ -50,7 +50,7 @@ with MemoryChangelog() as log:
         changelog=log,
         stores=[],
         process_batch=lambda batch, _: lengths.append(batch.table().num_rows),
-        inputs=["words"],
+        inputs=[TopicPartition("words", 0)],
     ) as task:
         task.run(commit=True)
 assert lengths == [1], lengths
