@@ -11,6 +11,7 @@ import sys
 from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import accumulate
+from operator import lt
 from typing import Any
 
 from stores.changelog.interface import Record
@@ -112,7 +113,7 @@ class BatchSize:
         count = min(len(records), self.max_records, self._most, self._commit_every - self._transaction.processed)
         count = min(count, self._within_time(count))
         count = max(1, min(count, self._within_memory(count)))
-        return self._before_punctuator(records, self._within_bytes(records, count))
+        return self._before_punctuator(records, _rising(records, self._within_bytes(records, count)))
 
     def measured(self, function: ProcessFunction) -> ProcessFunction:
         """Return ``function``, with what its records take noted."""
@@ -155,3 +156,11 @@ class BatchSize:
             return count
         times = enumerate((record.timestamp_ms for record in records[:count]), 1)
         return next((number for number, time_ms in times if time_ms >= due_ms), count)
+
+
+def _rising(records: Sequence[Record], count: int) -> int:
+    """Return the number of records whose offsets rise, up to ``count``: the one after them was processed before."""
+    offsets = [record.offset for record in records[:count]]
+    if all(map(lt, offsets, offsets[1:])):
+        return count
+    return next(number for number in range(1, count) if offsets[number] <= offsets[number - 1])

@@ -67,8 +67,7 @@ class TaskContext:
         self._written = WrittenBytes()
         """The bytes that the current record has written to transactional stores."""
         self._reports: dict[str, Callable[[], Iterator[Report]]] = {}
-        """The calls that stores have asked for, by the names of the stores."""
-        """The calls that stores ask for: each yields those that are due when the current record is done."""
+        """The calls that stores have asked for, by the stores' names: each yields what is due after the record."""
         self._failure: BaseException | None = None
         """The error after which the open transaction must not be committed."""
         self._undo: RecordUndo | None = None

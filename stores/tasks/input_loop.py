@@ -170,11 +170,13 @@ class InputLoop:
             while heads and limit:
                 partition = _earliest(times_ms)
                 records = [heads[partition].record]
+                held_bytes = num_bytes(records)
                 while (following := next(reads[partition], None)) is not None:
                     times_ms[partition] = following.timestamp_ms
-                    if not self._takes_more(records, limit) or _earliest(times_ms) != partition:
+                    if not self._takes_more(len(records), held_bytes, limit) or _earliest(times_ms) != partition:
                         break
                     records.append(following)
+                    held_bytes += num_bytes((following,))
                 if following is None:
                     del heads[partition], times_ms[partition]
                 else:
@@ -187,10 +189,10 @@ class InputLoop:
             if not self._transaction.changelog.reads_hold_snapshots:
                 self._heads = heads
 
-    def _takes_more(self, records: list[Record], limit: int) -> bool:
-        """Return whether a piece of several inputs may have one more record."""
+    def _takes_more(self, count: int, held_bytes: int, limit: int) -> bool:
+        """Return whether a piece of several inputs, with ``count`` records, may have one more."""
         batches = self._batches
-        return batches is not None and len(records) < min(limit, batches.max_records)
+        return batches is not None and count < min(limit, batches.max_records) and held_bytes < batches.max_bytes
 
     def _records(self, partition: TopicPartition, most: int) -> Iterator[Record]:
         """Return the records of an input. Reads that hold a snapshot have ended, and have up to ``most`` records."""

@@ -226,9 +226,10 @@ class GuardedFunction:
 
 def _read_whole(function: BatchFunction, batch: Batch[Any, Any], context: TaskContext) -> None:
     """Call ``function``. Raises: the error of records that it could not read, also if it has caught that error."""
+    batch._errors.clear()  # Those of the batch that this one is a half of.
     function(batch, context)
-    if batch._unreadable is not None:
-        raise batch._unreadable
+    if batch._errors:
+        raise batch._errors[0]
 
 
 class GuardedBatches(GuardedFunction):

@@ -42,7 +42,8 @@ class Batch(Sequence[Record[K_co, V_co]], Generic[K_co, V_co]):
         self._raw, self._topic = records, topic
         self._columns: dict[str, list[Any]] = {}
         self._records: Sequence[Record[Any, Any]] | None = None if topic is not None else records
-        self._unreadable: DeserializationError | None = None
+        self._errors: list[DeserializationError] = []
+        """The errors of records that could not be read, also by the slices of this batch, which share the list."""
 
     def __repr__(self) -> str:
         return (
@@ -62,6 +63,7 @@ class Batch(Sequence[Record[K_co, V_co]], Generic[K_co, V_co]):
         if isinstance(index, slice):
             part = type(self)(self.partition, self._raw[index], self._topic)
             part._columns = {name: column[index] for name, column in self._columns.items()}
+            part._errors = self._errors
             return part
         return self._all()[index]
 
@@ -151,7 +153,7 @@ class Batch(Sequence[Record[K_co, V_co]], Generic[K_co, V_co]):
             for record in self._raw:
                 topic.decoded(record)
         except DeserializationError as error:
-            self._unreadable = error
+            self._errors.append(error)
             raise
 
 

@@ -329,17 +329,18 @@ class StreamTask:
             return
         if self._context._active:
             raise still_processing(self.task_id, "process more")
-        while records:
+        first = 0
+        while ahead := records[first : first + batches.max_records]:
             if not self._lifecycle.ready:
                 self._transaction.resume()
-            if records[0].offset < self._next.get(partition, sys.maxsize):
-                raise unexpected_record(self.task_id, self._next, partition, records[0])
-            self._num_records = count = batches.of_next(records)
+            if ahead[0].offset < self._next.get(partition, sys.maxsize):
+                raise unexpected_record(self.task_id, self._next, partition, ahead[0])
+            self._num_records = count = batches.of_next(ahead)
             try:
-                self.process(partition, place_of(Batch(partition, records[:count])))
+                self.process(partition, place_of(Batch(partition, ahead[:count])))
             finally:
                 self._num_records = 1
-            records = records[count:]
+            first += count
 
     def run(self, max_records: int | None = None, *, commit: bool = False, wait_s: float = 0.0) -> int:
         """Process up to ``max_records`` records of the input topics, from ``input_offsets`` on.

@@ -15,6 +15,7 @@ from stores import failpoints
 from stores.changelog import Changelog, Record, SqliteChangelog
 from stores.config import StoreConfig
 from stores.interface import Durability, IsolationLevel, TopicPartition
+from stores.records import INT64, STR
 from stores.registry import backend_named
 from stores.tasks import (
     NO_INTERVAL,
@@ -26,6 +27,7 @@ from stores.tasks import (
     TaskContext,
     TaskId,
     TaskSettings,
+    Topic,
 )
 from stores.tasks.context import BatchFunction, ProcessFunction
 from stores.tasks.directory.entry_files import CheckpointFile
@@ -40,6 +42,8 @@ INDEXED = "rocksdb-indexed-batch"
 MEMORY = "memory-indexed-batch"
 EXACTLY_ONCE, AT_LEAST_ONCE = ProcessingGuarantee.EXACTLY_ONCE, ProcessingGuarantee.AT_LEAST_ONCE
 TASK = TaskId(0, 0)
+WORDS = Topic("input", key=STR, value=INT64)
+HEADERS = (("own", b"1"),)
 
 
 def count(record: Record, context: TaskContext) -> None:
@@ -268,3 +272,16 @@ def logged(log: Any, store: str) -> dict[bytes, bytes]:
         if record.value is not None:
             contents[record.key] = record.value
     return contents
+
+
+def batch_task(folder: Path, log: Any, function: BatchFunction, **settings: Any) -> StreamTask:
+    return counting_task(folder, log, process_batch=function, **{"stores": {"s": logging_all(MEMORY)}, **settings})
+
+
+def send(
+    log: Any, records: Iterable[tuple[bytes | None, bytes | None, int]], partition: TopicPartition = INPUT
+) -> None:
+    with log.producer() as producer:
+        for key, value, time_ms in records:
+            producer.send(partition, key, value, time_ms, HEADERS)
+        producer.flush()

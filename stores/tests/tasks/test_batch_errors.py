@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from contextlib import suppress
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -14,20 +15,22 @@ from stores.config import StoreConfig
 from stores.errors import DeserializationError
 from stores.records import INT64, STR, KeyValue, Session, TimestampedKeyValue, Window, Windowed
 from stores.tasks import Batch, PunctuationType, TaskContext
-from stores.tests.tasks.batched import WORDS, batch_task, send
 from stores.tests.tasks.setup import (
     DEAD,
     DEAD_LETTERS,
     INPUT,
     MEMORY,
     OUTPUT,
+    WORDS,
     Crash,
+    batch_task,
     counting_task,
     expected_outputs,
     expected_state,
     feed,
     logging_all,
     outputs,
+    send,
     state,
 )
 
@@ -90,15 +93,16 @@ def test_a_failing_batch_is_halved_until_its_poisoned_records_stand_alone(
     task.close()
 
 
+@pytest.mark.parametrize("part", [slice(None), slice(1, None)])
 @pytest.mark.parametrize("catches", [False, True])
 @pytest.mark.parametrize("settings", [{}, {"on_error": "skip", "on_deserialization_error": "raise"}])
 def test_a_batch_with_an_unreadable_record_is_not_committed(
-    tmp_path: Path, log: MemoryChangelog, settings: dict[str, str], catches: bool
+    tmp_path: Path, log: MemoryChangelog, settings: dict[str, str], catches: bool, part: slice
 ) -> None:
     def process_batch(batch: Batch[str, int], context: TaskContext) -> None:
         context.store("s").put(b"k", b"v")
         try:
-            print(batch.values)
+            print((batch if len(batch) == 1 else batch[part]).values)
         except DeserializationError:
             if not catches:
                 raise
@@ -112,6 +116,26 @@ def test_a_batch_with_an_unreadable_record_is_not_committed(
     assert any("offsets 1 to 2 of input-0" in note for note in error.value.__notes__)
     assert (task.input_offsets(), state(task, "s"), task.metrics.skipped_total) == ({INPUT: 0}, {}, 0)
     task.close(clean=False)
+
+
+def test_a_half_is_not_blamed_for_a_record_that_the_whole_batch_could_not_read(
+    tmp_path: Path, log: MemoryChangelog
+) -> None:
+    sizes: list[int] = []
+
+    def process_batch(batch: Batch[str, int], context: TaskContext) -> None:
+        sizes.append(len(batch))
+        with suppress(DeserializationError):
+            batch[:].values  # noqa: B018
+        if len(batch) > 2:
+            raise ValueError
+
+    send(log, [(b"a", INT64.serialize(1), 1), *((b"a", INT64.serialize(2), 2),) * 3, (b"b", b"short", 3)])
+    choices = {"on_error": "skip", "on_deserialization_error": "raise"}
+    with batch_task(tmp_path, log, process_batch, inputs=[WORDS], **choices) as task:
+        with pytest.raises(DeserializationError):
+            task.run()
+        assert sizes == [1, 4, 2, 2]
 
 
 def test_unreadable_records_of_a_batch_are_left_out_and_the_function_gets_the_others(

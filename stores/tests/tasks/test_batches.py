@@ -15,16 +15,19 @@ from stores.interface import TopicPartition
 from stores.records import INT64, JSON, STR
 from stores.tasks import Batch, MemoryBudget, PunctuationType, TaskContext, Topic, record_batch
 from stores.tasks.context import BatchFunction
-from stores.tests.tasks.batched import HEADERS, WORDS, batch_task, send
 from stores.tests.tasks.hand_clock import HandClock
 from stores.tests.tasks.setup import (
+    HEADERS,
     INDEXED,
     INPUT,
     MEMORY,
     OUTPUT,
+    WORDS,
+    batch_task,
     counting_task,
     feed,
     outputs,
+    send,
     single,
 )
 
@@ -260,14 +263,15 @@ def test_a_batch_is_cut_before_a_limit_and_not_after_it(tmp_path: Path, log: Mem
     if limit == "replay":
         settings = {"stores": {"s": StoreConfig(INDEXED, restore_max_bytes=max_bytes)}}
     feed(log, range(300))
-    task = batch_task(tmp_path, log, process_batch, **settings)
+    task = batch_task(tmp_path, log, process_batch, batch_max_records=12, **settings)
     with task:
         assert task.run() == 300
         early = task.metrics.early_commit_total
     assert max(staged) <= max_bytes
     assert len(staged) < 60
     assert early["EXCEEDED"] == 0
-    assert early["PREDICTED" if limit == "memory" else "REPLAY"] >= 10
+    # 15, if each has all that fits, which is more than one batch.
+    assert 10 <= early["PREDICTED" if limit == "memory" else "REPLAY"] <= 20
 
 
 def test_batches_grow_again_after_one_that_wrote_much(tmp_path: Path, log: MemoryChangelog) -> None:
@@ -377,3 +381,57 @@ def test_many_outputs_that_are_sent_in_part_are_never_committed(tmp_path: Path, 
         contexts.forward_many("output", [b"a"], [b"1"])
     assert task.input_offsets() == {INPUT: 0}
     task.close(clean=False)
+
+
+def test_a_record_that_was_processed_before_is_refused_within_a_batch_too(tmp_path: Path, log: MemoryChangelog) -> None:
+    log.create_topic("input")
+    seen: list[int] = []
+    with batch_task(tmp_path, log, lambda batch, context: seen.extend(batch.offsets)) as task:
+        task.process_all(INPUT, [Record(0, b"k", b"v")])
+        with pytest.raises(ValueError, match=r"record 3 of .* was processed before: the next one is 10"):
+            task.process_all(INPUT, [Record(offset, b"k", b"v") for offset in (1, 9, 3, 4)])
+        assert (seen, task.input_offsets()) == ([0, 1, 9], {INPUT: 10})
+        with pytest.raises(ValueError, match="record 10 of"):
+            task.process_all(INPUT, [Record(offset, b"k", b"v") for offset in (10, 10)])
+        assert (seen, task.input_offsets()) == ([0, 1, 9, 10], {INPUT: 11})
+
+
+class Sliced(list[Record]):
+    """Records that count how many of them were copied."""
+
+    copied = 0
+
+    def __getitem__(self, index: Any) -> Any:
+        result = super().__getitem__(index)
+        self.copied += len(result) if isinstance(index, slice) else 0
+        return result
+
+
+@pytest.mark.parametrize("count", [100, 1_000])
+def test_records_are_copied_once_however_small_their_batches_are(
+    tmp_path: Path, log: MemoryChangelog, count: int
+) -> None:
+    log.create_topic("input")
+    records = Sliced(Record(offset, b"k", b"v") for offset in range(count))
+    with batch_task(tmp_path, log, lambda batch, context: None, batch_max_records=1) as task:
+        task.process_all(INPUT, records)
+        assert task.input_offsets() == {INPUT: count}
+    assert records.copied == count
+
+
+def test_of_several_inputs_no_more_is_held_than_the_bytes_of_a_batch(
+    tmp_path: Path, log: MemoryChangelog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log.create_topic("other")
+    send(log, [(b"k", b"v" * 99, time_ms) for time_ms in range(300)])
+    pieces: list[int] = []
+    with batch_task(tmp_path, log, lambda batch, context: None, inputs=[INPUT, OTHER], batch_max_bytes=1_000) as task:
+        process_all = task._input_loop._process_all
+
+        def noted(partition: TopicPartition, records: Any) -> None:
+            pieces.append(len(records))
+            process_all(partition, records)
+
+        monkeypatch.setattr(task._input_loop, "_process_all", noted)
+        assert task.run(commit=True) == 300
+    assert max(pieces) == 10
