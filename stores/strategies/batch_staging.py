@@ -13,6 +13,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from itertools import repeat
 from threading import Lock
 from typing import ClassVar, TypeVar, TypeVarTuple, cast
 
@@ -26,7 +27,6 @@ from stores.batch.buffer import (
     bytes_of,
     lookup,
 )
-from stores.batch.lookups import Found, filled, looked_up
 from stores.batch.merge import chunks_of
 from stores.engines.engine import Engine, EngineSnapshot, Writes
 from stores.errors import CommitFailedError, StoreUnavailableError, must_reopen
@@ -38,6 +38,8 @@ from stores.strategies.iterator import Pin
 from stores.strategies.spilled import HeldState, Spill, hold
 from stores.strategies.staging import Opened, Scanned, Staging
 
+_Found = bytes | Missing | None
+"""A value: None for a delete, MISSING if a level has nothing of the key."""
 Arguments = TypeVarTuple("Arguments")
 Value = TypeVar("Value")
 
@@ -267,9 +269,9 @@ class BatchStaging(Staging):
         batch = self.batch
         # In this order, as in ``Store.get``: a reader that freezes the layer meanwhile sets ``deep``.
         writes = batch.writes
-        values = [self._get_staged(key) for key in keys] if batch.deep else looked_up(writes, keys)
-        values = filled(keys, values, lambda left: looked_up(batch.recent, left))
-        return cast(list[bytes | None], filled(keys, values, self.engine.get_many))
+        values = [self._get_staged(key) for key in keys] if batch.deep else _looked_up(writes, keys)
+        values = _filled(keys, values, lambda left: _looked_up(batch.recent, left))
+        return cast(list[bytes | None], _filled(keys, values, self.engine.get_many))
 
     def _get_staged(self, key: bytes) -> bytes | Missing | None:
         """Return the staged value of ``key``, from memory or the spill; MISSING if there is none."""
@@ -322,10 +324,10 @@ class BatchStaging(Staging):
 
     def _get_many_below(self, layers: tuple[Layer, ...], keys: Sequence[bytes]) -> list[bytes | None]:
         """Return the values of ``keys`` from frozen layers, spill and engine. The caller holds the batch's lock."""
-        values: list[Found] = [lookup(layers, key) for key in keys]
+        values: list[_Found] = [lookup(layers, key) for key in keys]
         if (spill := self.spill) is not None:
-            values = filled(keys, values, lambda left: list(map(spill.lookup, left)))
-        return cast(list[bytes | None], filled(keys, values, self.engine.get_many))
+            values = _filled(keys, values, lambda left: list(map(spill.lookup, left)))
+        return cast(list[bytes | None], _filled(keys, values, self.engine.get_many))
 
     def snapshot(self) -> EngineSnapshot:
         copying = self._copying
@@ -373,3 +375,25 @@ class BatchStaging(Staging):
         """Return scans of one snapshot. The caller holds the lock, so that no staged write is dropped meanwhile."""
         states = hold(self.engine, self.spill, self.batch, ranges, reverse=reverse)
         return [(state.chunks(), Pin(state.release)) for state in states]
+
+
+def _looked_up(writes: Mapping[bytes, bytes | None], keys: Sequence[bytes]) -> list[_Found]:
+    """Return the values of ``keys`` in ``writes``: None for a delete, MISSING if there is no write."""
+    # Without bytecode for each key.
+    return list(map(writes.get, keys, repeat(MISSING))) if writes else [MISSING] * len(keys)
+
+
+def _filled(
+    keys: Sequence[bytes],
+    values: list[_Found],
+    look_up: Callable[[list[bytes]], Sequence[_Found]],
+) -> list[_Found]:
+    """Return ``values`` with the results of one ``look_up`` of all ``keys`` whose value is MISSING in their places."""
+    left = [key for key, value in zip(keys, values, strict=True) if value is MISSING]
+    if not left:
+        return values
+    below = look_up(left)
+    if len(below) == len(values):
+        return list(below)
+    rest = iter(below)
+    return [next(rest) if value is MISSING else value for value in values]
