@@ -9,6 +9,7 @@ Source: Tucker et al., "NEXMark", 2002; the numbers from 8 on are those of Apach
 from __future__ import annotations
 
 import json
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -28,7 +29,7 @@ _ALL = "all"
 """The key of what is about all keys of a partition."""
 
 
-class NexmarkQuery(NexmarkEvents):
+class NexmarkQuery(NexmarkEvents, ABC):
     """A query of Nexmark: it takes the fields of an event, and has one output for each."""
 
     name: ClassVar[str]
@@ -45,9 +46,9 @@ class NexmarkQuery(NexmarkEvents):
         result = self.apply(value.decode().split(","), record.timestamp_ms, context)
         context.forward(self.output_topic, key, json.dumps(result, separators=(",", ":")).encode(), record.timestamp_ms)
 
+    @abstractmethod
     def apply(self, fields: list[str], time_ms: int, context: WorkloadContext) -> Any:
         """Apply an event, given its fields, to the stores. Return what changes for a reader, None for nothing."""
-        raise NotImplementedError
 
 
 @dataclass(frozen=True)
