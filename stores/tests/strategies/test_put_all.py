@@ -107,3 +107,30 @@ def test_a_reader_sees_a_list_of_a_task_s_function_whole_or_not_at_all(tmp_path:
         assert {tuple(future.result(timeout=600)) for future in futures} <= {(None,) * 5, (b"after",) * 5}
         assert futures
         task.close()
+
+
+@pytest.mark.parametrize("call", ["put_all", "put_many"])
+@pytest.mark.parametrize(
+    ("refused", "error"),
+    [([(b"k", "text"), (b"k", b"v")], TypeError), ([(b"", b"v"), (b"k", b"v")], ValueError)],
+)
+def test_a_pair_is_refused_even_if_a_later_one_has_its_key(
+    tmp_path: Path, call: str, refused: list[Any], error: type[Exception]
+) -> None:
+    with open_store("memory", tmp_path / "store") as store:
+        with pytest.raises(error):
+            getattr(store, call)(refused)
+        assert store.get(b"k") is None
+
+
+@pytest.mark.parametrize("call", ["put_all", "put_many"])
+def test_a_value_that_the_backend_can_t_take_is_refused_with_its_list(tmp_path: Path, call: str) -> None:
+    store: Any
+    with open_store("memory", tmp_path / "store") as store:
+        store.access.max_value_bytes = 3
+        for pairs in ([(b"a", b"v"), (b"b", b"long")], {b"a": b"v", b"b": b"long"}):
+            with pytest.raises(ValueError, match="4 bytes: .* takes up to 3"):
+                getattr(store, call)(pairs if call == "put_many" else list(dict(pairs).items()))
+            assert (store.get(b"a"), store.get(b"b")) == (None, None)
+        getattr(store, call)([(b"a", b"val"), (b"b", None)])
+        assert store.get(b"a") == b"val"
