@@ -217,11 +217,11 @@ SIZES: Mapping[str, tuple[ThroughputGrid, ...]] = MappingProxyType(
         ),
         DEFAULT: (
             *_PICKS,
+            ThroughputGrid("nexmark_q4", 30_000),
             ThroughputGrid("flights"),
             ThroughputGrid("flights_by_hour", 20_000),
             ThroughputGrid("aircraft_sessions", 20_000),
             ThroughputGrid("count", 60_000, records_per_commit=(100,)),
-            ThroughputGrid("nexmark_q4", 30_000),
         ),
         NIGHT: (
             *_PICKS,
