@@ -228,7 +228,8 @@ def _three(value: Value | None) -> list[str]:
 def _name(point: Point, x: float, y: float, boxes: list[tuple[float, float, float]]) -> str:
     """Return the name beside a point, where it covers none of the ``boxes`` of names and points; "" without room."""
     width = _CHARACTER * len(point.backend)
-    sides = [(x + 11, y + 4), (x - 11 - width, y + 4), (x - width / 2, y - 12), (x - width / 2, y + 20)]
+    middle = min(max(x - width / 2, _LEFT), WIDTH - width)
+    sides = [(x + 11, y + 4), (x - 11 - width, y + 4), (middle, y - 12), (middle, y + 20)]
     corners = [(start, base) for start in (x + 9, x - 9 - width) for base in (y - 8, y + 16)]
     for start, base in (*sides, *corners):
         covers = any(

@@ -81,6 +81,30 @@ def test_no_name_of_a_time_is_below_not_measured(longest_s: float) -> None:
     assert all(end + 6 < start for (_, end), (start, _) in pairwise(ends))
 
 
+SIDE_BY_SIDE = {
+    "lmdb-indexed-batch": (126_900, 0.0263),
+    "lmdb-native": (123_300, 0.0273),
+    "memory-indexed-batch": (147_800, None),
+    "rocksdb-direct": (128_600, 0.2231),
+    "rocksdb-dual-store": (120_700, 0.1049),
+    "rocksdb-indexed-batch": (129_100, 0.1013),
+    "rocksdb-sst-ingest": (103_500, 0.0257),
+    "sqlite-indexed-batch": (93_770, 0.0338),
+    "sqlite-native": (92_600, 0.0379),
+}
+"""The points of a run in which the fastest recoveries are at the left edge, close to each other."""
+
+
+def test_each_point_has_its_name_also_at_the_edge_and_beside_others() -> None:
+    low = landscapes(all_figures(made_up_rows()), BACKENDS)[0]
+    points = [
+        replace(low.points[0], backend=backend, speed=Value(speed), ready=Value(ready_s) if ready_s else None)
+        for backend, (speed, ready_s) in SIDE_BY_SIDE.items()
+    ]
+    svg = frontier_svg(replace(low, points=points))
+    assert {name for name in SIDE_BY_SIDE if f">{name}</text>" in svg} == set(SIDE_BY_SIDE)
+
+
 def test_a_few_openings_are_no_time_until_ready_for_all() -> None:
     rows = made_up_rows()
     rows["opening"] = [row for row in rows["opening"] if row["backend"].startswith("sqlite")]
