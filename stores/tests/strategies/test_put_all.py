@@ -129,7 +129,7 @@ def test_a_value_that_the_backend_can_t_take_is_refused_with_its_list(tmp_path: 
     with open_store("memory", tmp_path / "store") as store:
         store.access.max_value_bytes = 3
         for pairs in ([(b"a", b"v"), (b"b", b"long")], {b"a": b"v", b"b": b"long"}):
-            with pytest.raises(ValueError, match="4 bytes: .* takes up to 3"):
+            with pytest.raises(ValueError, match=r"4 bytes: .* takes up to 3"):
                 getattr(store, call)(pairs if call == "put_many" else list(dict(pairs).items()))
             assert (store.get(b"a"), store.get(b"b")) == (None, None)
         getattr(store, call)([(b"a", b"val"), (b"b", None)])
