@@ -343,6 +343,11 @@ class TypedStore(Closeable):
         return 0
 
     @property
+    def _late_kept_total(self) -> int:
+        """As ``late_total``, without those of the current record, which may be undone. For any thread: it never falls."""
+        return self.late_total
+
+    @property
     def metrics(self) -> StoreMetrics:
         """The metrics of ``StateStore.metrics``, with the number of dropped records."""
         return replace(self.store.metrics, late_total=self.late_total)

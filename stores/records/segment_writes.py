@@ -23,7 +23,7 @@ from stores.records.segment_values import (
     runs_without,
 )
 from stores.records.segments import SEGMENT_BYTES, RecordRetention, SegmentKeys, packed
-from stores.records.values import TIME_BYTES, RecordStaging, StagedWrite
+from stores.records.values import TIME_BYTES, RecordStaging, StagedWrite, Undoable
 
 _LOG = logging.getLogger(__name__)
 _TOLD_EVERY = 10_000
@@ -44,6 +44,38 @@ class SegmentRecord(NamedTuple):
     time_ms: int
     data: bytes | None
     timestamp_ms: int | None = None
+
+
+class LateRecords(Undoable):
+    """The count of the late records of one store. Those of a record that is undone do not count."""
+
+    def __init__(self, staging: RecordStaging) -> None:
+        self.total = self.kept_total = 0
+        """The late records, and those of them that are not undone any more."""
+        self._staging = staging
+        self._warning: tuple[int, int, int, int] | None = None
+
+    def add(self, time_ms: int, stream_time: int, kept_ms: int) -> None:
+        """Count a record of that time, which is at least ``kept_ms`` behind the stream time."""
+        self.total += 1
+        if self.total % _TOLD_EVERY == 1:
+            self._warning = time_ms, kept_ms, stream_time, self.total
+        if self.total == self.kept_total + 1:
+            self._staging.changes(self)
+
+    def put_back(self) -> None:
+        self.total, self._warning = self.kept_total, None
+
+    def forget(self) -> None:
+        self.kept_total = self.total
+        if self._warning is not None:
+            _LOG.warning(
+                "store %r dropped a record of time %d, which is %d ms or more behind the stream time %d; "
+                "%d were dropped since it was opened",
+                self._staging.store.name,
+                *self._warning,
+            )
+            self._warning = None
 
 
 class SegmentWrites:
@@ -69,8 +101,8 @@ class SegmentWrites:
         """The segment of the last write, and the prefix of its keys."""
         self._writes = 0
         """The number of writes since the last commit."""
-        self.late_total = 0
-        """The number of records that were older than the retention when they were put."""
+        self.late = LateRecords(staging)
+        """The records that were older than the retention when they were put."""
 
     def put(self, logged: bytes, time_ms: int, data: bytes | None, timestamp_ms: int | None) -> None:
         """Stage ``data`` under the key ``logged``, None to delete it. One that is too old is dropped and counted."""
@@ -79,7 +111,7 @@ class SegmentWrites:
             self.put_all([SegmentRecord(logged, time_ms, data, timestamp_ms)])
             return
         if time_ms <= stream_time - self._retention_ms:
-            self._tell_late(time_ms, stream_time, self._retention_ms)
+            self.late.add(time_ms, stream_time, self._retention_ms)
             return
         segment = time_ms // self._segment_ms
         if segment != self._segment:
@@ -130,7 +162,7 @@ class SegmentWrites:
         self._stage_all(writes, marks)
         self._writes += count
         for told in late:
-            self._tell_late(*told)
+            self.late.add(*told)
         if closing is not None and highest > before:
             # It is what the store returns from now on, unless it is rolled back or restored.
             self._stream_mark, self._stream_time = self._mark(STREAM_TIME), highest
@@ -179,7 +211,7 @@ class SegmentWrites:
         kept_ms = min(open_ms, self._retention_ms)
         closed = time_ms <= stream_time - kept_ms or self.has_reported(time_ms, stream_time)
         if closed:
-            self._tell_late(time_ms, stream_time, kept_ms)
+            self.late.add(time_ms, stream_time, kept_ms)
         return closed
 
     def has_reported(self, time_ms: int, stream_time: int | None = None) -> bool:
@@ -211,16 +243,3 @@ class SegmentWrites:
         old = self._marks.mark(OLD_SEGMENTS)
         if old is not None:
             self._set_mark(OLD_SEGMENTS, mark_of(runs_without(runs_of(old), first)))
-
-    def _tell_late(self, time_ms: int, stream_time: int, kept_ms: int) -> None:
-        self.late_total += 1
-        if self.late_total % _TOLD_EVERY == 1:
-            _LOG.warning(
-                "store %r dropped a record of time %d, which is %d ms or more behind the stream time %d; "
-                "%d were dropped since it was opened",
-                self._store.name,
-                time_ms,
-                kept_ms,
-                stream_time,
-                self.late_total,
-            )

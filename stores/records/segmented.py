@@ -398,7 +398,11 @@ class SegmentedStore(SegmentReads[K, V, W], TypedStore):
 
     @property
     def late_total(self) -> int:
-        return self._writes.late_total
+        return self._writes.late.total
+
+    @property
+    def _late_kept_total(self) -> int:
+        return self._writes.late.kept_total
 
     def _is_closed(self, time_ms: int, open_ms: int, grace_ms: int | None) -> bool:
         """Return True for a window or session that takes no more records, or is older than the retention; count it."""

@@ -9,7 +9,7 @@ import struct
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, Protocol, TypeVar
 
 from stores.contract.arguments import TIME_BOUND_MS, check_time_ms
 from stores.interface import KeyValueStore
@@ -224,6 +224,16 @@ class StagedWrite(NamedTuple):
     timestamp_ms: int | None = None
 
 
+class Undoable(Protocol):
+    """Something that the current record changes, and that is undone with it."""
+
+    def put_back(self) -> None:
+        """Undo the change."""
+
+    def forget(self) -> None:
+        """Keep what is there now: the record is done or undone."""
+
+
 class RecordStaging(ABC):
     """The interface through which one typed store writes to ``store``, and to its changelog if there is one.
 
@@ -251,6 +261,10 @@ class RecordStaging(ABC):
 
         Without a task there are none: ``RecordKind.needs_task``.
         """
+
+    def changes(self, part: Undoable) -> None:
+        """Let ``part`` be undone with the current record. Without a task nothing is: it is kept."""
+        part.forget()
 
     @abstractmethod
     def put(
@@ -297,6 +311,9 @@ class StagingOver(RecordStaging):
 
     def report(self, reports: Callable[[], Iterator[Report]]) -> None:
         self._inner.report(reports)
+
+    def changes(self, part: Undoable) -> None:
+        self._inner.changes(part)
 
 
 class StoreStaging(RecordStaging):

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from stores.batch.buffer import PAIR_MEMORY_BYTES
 from stores.interface import KeyValueStore
+from stores.records.values import Undoable
 from stores.tasks.memory_budget import WrittenBytes
 
 
@@ -20,16 +21,16 @@ class RecordUndo:
     def __init__(self) -> None:
         self.active = False
         """True while the function of a record runs."""
-        self._stores: list[StoreUndo] = []
+        self._changed: list[Undoable] = []
         self._sends: list[Callable[[], None]] = []
 
     def begin(self) -> None:
         """Begin a record."""
         self.active = True
 
-    def changed(self, store: StoreUndo) -> None:
-        """Note the first change of ``store`` by the record."""
-        self._stores.append(store)
+    def changed(self, part: Undoable) -> None:
+        """Note the first change of ``part`` by the record."""
+        self._changed.append(part)
 
     def hold(self, send: Callable[[], None]) -> None:
         """Call ``send`` once the function has returned."""
@@ -43,10 +44,10 @@ class RecordUndo:
             send()
 
     def undo(self) -> None:
-        """Put the old values back into all stores, and drop what was held. Raises: as ``KeyValueStore.put_all``."""
+        """Put back all that has changed, and drop what was held. Raises: as ``KeyValueStore.put_all``."""
         try:
-            for store in self._stores:
-                store.put_back()
+            for part in self._changed:
+                part.put_back()
         finally:
             self.drop()
 
@@ -54,9 +55,9 @@ class RecordUndo:
         """Forget the record: its changes stay, or the whole transaction is rolled back."""
         self.active = False
         self._sends.clear()
-        for store in self._stores:
-            store.forget()
-        self._stores.clear()
+        for part in self._changed:
+            part.forget()
+        self._changed.clear()
 
 
 class StoreUndo:

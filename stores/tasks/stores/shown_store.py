@@ -11,7 +11,7 @@ from stores.changelog.interface import IsExpired
 from stores.forwarding import LoggedStore
 from stores.interface import KeyValueStore, TopicPartition
 from stores.records.record_kind import TypedStore
-from stores.records.values import RecordStaging, Report, StagedWrite
+from stores.records.values import RecordStaging, Report, StagedWrite, Undoable
 from stores.tasks.context import TaskContext, not_processing
 from stores.tasks.directory.task_files import StorePlan
 from stores.tasks.memory_budget import WrittenBytes
@@ -182,6 +182,13 @@ class ChangeloggingStaging(RecordStaging):
 
     def report(self, reports: Callable[[], Iterator[Report]]) -> None:
         self._context._reports[self.store.name] = reports
+
+    def changes(self, part: Undoable) -> None:
+        undo = self._context._undo
+        if undo is not None and undo.active:
+            undo.changed(part)
+        else:
+            part.forget()
 
     @property
     def may_stage(self) -> bool:

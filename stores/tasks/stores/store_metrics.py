@@ -73,7 +73,7 @@ class TaskStoreCounters:
             unpersisted_bytes = self._bound.num_bytes
         return TaskStoreMetrics(
             **{entry.name: getattr(metrics, entry.name) for entry in fields(metrics) if entry.name != "late_total"},
-            late_total=0 if self.typed is None else self.typed.late_total,
+            late_total=0 if self.typed is None else self.typed._late_kept_total,
             replay_total=self.replay_total,
             wipe_total=self.wipe_total,
             recovery_seconds_total=self.recovery_seconds_total,
