@@ -344,7 +344,7 @@ class TypedStore(Closeable):
 
     @property
     def _late_kept_total(self) -> int:
-        """As ``late_total``, without those of the current record, which may be undone. For any thread: it never falls."""
+        """As ``late_total``, without the current record, which may be undone. It never falls. For any thread."""
         return self.late_total
 
     @property
