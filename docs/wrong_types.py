@@ -207,6 +207,9 @@ def processors(driver: AppDriver) -> None:
     Processor([SALES], of_sales, process_batch=batch_of_sales)  # error
     assert_type(SALES.decoded(Record(0, b"ann", b"")), Record[str, Order])
     assert_type(driver.read(TOTALS)[0].value, int | None)
+    driver.pipe_many(TOTALS, ["ann", None], [1, None], partition=0)
+    driver.pipe_many(TOTALS, ["ann"], ["1"])  # error
+    driver.pipe_many("totals", ["ann"], [b"1"])  # error
     Topic("sales", key=STR, value=str)  # error
     Topic("sales", value=STR)  # error
 

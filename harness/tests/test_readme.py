@@ -52,7 +52,7 @@ PRINTED: Mapping[str, list[str | None]] = {
         "True\n",
     ],
     "docs/kafka.md": [None, ""],
-    "docs/worker.md": ["", "[]\n", "", ""],
+    "docs/worker.md": ["", "[]\n", "", "[b'30', b'17']\n", ""],
     "docs/spark.md": ["[('be', '2'), ('not', '1'), ('or', '1'), ('to', '2')]\n", ""],
 }
 """The output of each block of Python, by document. Those with None need a broker, and

@@ -14,10 +14,10 @@ import pytest
 from stores import ConfigError, StoreClosedError
 from stores.changelog import Record
 from stores.config import StoreConfig
-from stores.errors import DeserializationError
+from stores.errors import ChangelogError, DeserializationError
 from stores.records import INT64, STR, KeyValue, RecordKind, Session, TimestampedKeyValue, Window
 from stores.registry import backends
-from stores.tasks import DeadLetterTopic, GlobalStore, PunctuationType, StreamTask, TaskContext, TaskId
+from stores.tasks import Batch, DeadLetterTopic, GlobalStore, PunctuationType, StreamTask, TaskContext, TaskId
 from stores.testing import AppDriver
 from stores.worker import Application, Processor, Topic
 
@@ -70,6 +70,37 @@ def test_a_record_comes_with_its_time_its_headers_and_the_partition_of_its_key()
         (3, Record(0, b"foobar", b"2", 5, (("h", b"v"),))),
         (0, Record(0, None, None, 6)),
     ]
+
+
+def test_records_that_are_piped_together_come_in_batches_that_grow_by_eight() -> None:
+    seen: list[tuple[int, list[Record[str, int]]]] = []
+    numbers = Topic("numbers", key=STR, value=INT64)
+
+    def see(batch: Batch[str, int], context: TaskContext) -> None:
+        seen.append((context.partition.partition, list(batch)))
+
+    headers = [(("h", b"%d" % number),) for number in range(11)]
+    with AppDriver(Processor([numbers], process_batch=see), partitions=4) as driver:
+        driver.pipe_many(numbers, ["foobar"] * 10 + [None], [*range(10), None], range(11), headers)
+    records = [Record(at, "foobar", at, at, headers[at]) for at in range(10)]
+    assert seen == [
+        (0, [Record(0, None, None, 10, headers[10])]),
+        (2, records[:1]),
+        (2, records[1:9]),
+        (2, records[9:]),
+    ]
+
+
+def test_records_that_are_piped_together_have_the_time_of_the_driver_and_the_chosen_partition() -> None:
+    seen: list[tuple[int, Record]] = []
+
+    def see(record: Record, context: TaskContext) -> None:
+        seen.append((context.partition.partition, record))
+
+    with AppDriver(Processor(["input"], see), partitions=4, now_ms=1_000) as driver:
+        driver.pipe_many("input", [b"foobar", None], [None, b"2"], partition=3)
+        driver.pipe_many("input", [], [])
+    assert seen == [(3, Record(0, b"foobar", None, 1_000)), (3, Record(1, None, b"2", 1_000))]
 
 
 def test_with_several_partitions_each_task_has_a_store_of_its_own() -> None:
@@ -248,6 +279,13 @@ def test_the_tasks_are_those_of_a_worker() -> None:
         (lambda driver: driver.pipe("missing", b"", b""), ConfigError),
         (lambda driver: driver.pipe("words", "text", b""), TypeError),
         (lambda driver: driver.pipe("words", b"", b"", -2), ValueError),
+        (lambda driver: driver.pipe_many("missing", [], []), ConfigError),
+        (lambda driver: driver.pipe_many("words", [b"be", "text"], [b"", b""]), TypeError),
+        (lambda driver: driver.pipe_many("words", [b"be", b"or"], [b""]), ValueError),
+        (lambda driver: driver.pipe_many("words", [b"be", b"or"], [b"", b""], [1, -2]), ValueError),
+        (lambda driver: driver.pipe_many("words", [b"be", b"or"], [b"", b""], None, [()]), ValueError),
+        (lambda driver: driver.pipe_many(Topic("words", key=STR, value=STR), ["be", "or"], ["", 1]), TypeError),
+        (lambda driver: driver.pipe_many("words", [b"be"], [b""], partition=4), ChangelogError),
         (lambda driver: driver.read("missing"), ConfigError),
         (lambda driver: driver.store("missing"), ConfigError),
         (lambda driver: driver.store(KeyValue(key=STR, value=STR, name="counts")), ConfigError),
