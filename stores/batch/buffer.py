@@ -228,8 +228,8 @@ class IndexedBatch:
         # A single expression: a reader may freeze the layer between two expressions.
         self.writes[key] = value
 
-    def put_all(self, writes: dict[bytes, bytes | None]) -> None:
-        """Stage all of ``writes`` atomically for readers. The batch takes ownership of the dict."""
+    def put_all(self, writes: dict[bytes, bytes | None], num_bytes: int) -> None:
+        """Stage all of ``writes``, of ``num_bytes``, atomically for readers. The batch takes ownership of the dict."""
         if self.deep:
             for key in writes:
                 old = self.writes.get(key, MISSING)
@@ -239,7 +239,7 @@ class IndexedBatch:
             if not own.keys().isdisjoint(writes):
                 for key in own.keys() & writes.keys():
                     self._discount(key, own[key])
-        self.room_bytes -= bytes_of(writes)
+        self.room_bytes -= num_bytes
         if len(writes) <= _MERGED_AT_ONCE:
             with self.lock:
                 # This is atomic for readers without the lock as well: comparing bytes runs no Python code.

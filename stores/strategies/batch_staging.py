@@ -13,6 +13,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from itertools import repeat
 from threading import Lock
 from typing import ClassVar, TypeVar, TypeVarTuple, cast
@@ -160,7 +161,7 @@ class BatchStaging(Staging):
             # Even if nothing is staged: if a list too large for memory can't be spilled, it is refused here.
             self.spill_staged()
             batch.make_room(num_bytes, PAIR_MEMORY_BYTES * len(writes))
-        batch.put_all(writes)
+        batch.put_all(writes, num_bytes)
         self._spill_what_is_too_large()
 
     def stage_range(self, start: bytes | None, end: bytes | None) -> None:
@@ -268,10 +269,16 @@ class BatchStaging(Staging):
     def look_up_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
         batch = self.batch
         # In this order, as in ``Store.get``: a reader that freezes the layer meanwhile sets ``deep``.
-        writes = batch.writes
-        values = [self._get_staged(key) for key in keys] if batch.deep else _looked_up(writes, keys)
-        values = _filled(keys, values, lambda left: _looked_up(batch.recent, left))
-        return cast(list[bytes | None], _filled(keys, values, self.engine.get_many))
+        writes, recent = batch.writes, batch.recent
+        if batch.deep:
+            values: Sequence[_Found] = [self._get_staged(key) for key in keys]
+            values = _filled(keys, values, lambda left: list(map(recent.get, left, repeat(MISSING))))
+            return cast(list[bytes | None], _filled(keys, values, self.engine.get_many))
+        look_up: Callable[[Sequence[bytes]], Sequence[_Found]] = self.engine.get_many
+        for level in (recent, writes):
+            if level and not level.keys().isdisjoint(keys):
+                look_up = partial(_looked_up, level, look_up)
+        return cast(list[bytes | None], look_up(keys))
 
     def _get_staged(self, key: bytes) -> bytes | Missing | None:
         """Return the staged value of ``key``, from memory or the spill; MISSING if there is none."""
@@ -324,7 +331,7 @@ class BatchStaging(Staging):
 
     def _get_many_below(self, layers: tuple[Layer, ...], keys: Sequence[bytes]) -> list[bytes | None]:
         """Return the values of ``keys`` from frozen layers, spill and engine. The caller holds the batch's lock."""
-        values: list[_Found] = [lookup(layers, key) for key in keys]
+        values: Sequence[_Found] = [lookup(layers, key) for key in keys]
         if (spill := self.spill) is not None:
             values = _filled(keys, values, lambda left: list(map(spill.lookup, left)))
         return cast(list[bytes | None], _filled(keys, values, self.engine.get_many))
@@ -377,23 +384,24 @@ class BatchStaging(Staging):
         return [(state.chunks(), Pin(state.release)) for state in states]
 
 
-def _looked_up(writes: Mapping[bytes, bytes | None], keys: Sequence[bytes]) -> list[_Found]:
-    """Return the values of ``keys`` in ``writes``: None for a delete, MISSING if there is no write."""
-    # Without bytecode for each key.
-    return list(map(writes.get, keys, repeat(MISSING))) if writes else [MISSING] * len(keys)
+def _looked_up(
+    writes: Mapping[bytes, bytes | None], below: Callable[[Sequence[bytes]], Sequence[_Found]], keys: Sequence[bytes]
+) -> Sequence[_Found]:
+    """Return the values of ``keys`` in ``writes``, or ``below`` it, without bytecode for each key."""
+    return _filled(keys, list(map(writes.get, keys, repeat(MISSING))), below)
 
 
 def _filled(
     keys: Sequence[bytes],
-    values: list[_Found],
+    values: Sequence[_Found],
     look_up: Callable[[list[bytes]], Sequence[_Found]],
-) -> list[_Found]:
+) -> Sequence[_Found]:
     """Return ``values`` with the results of one ``look_up`` of all ``keys`` whose value is MISSING in their places."""
     left = [key for key, value in zip(keys, values, strict=True) if value is MISSING]
     if not left:
         return values
     below = look_up(left)
     if len(below) == len(values):
-        return list(below)
+        return below
     rest = iter(below)
     return [next(rest) if value is MISSING else value for value in values]

@@ -226,25 +226,28 @@ class LmdbEngine(TransactionalEngine):
 
     def get_each(self, keys: Sequence[tuple[int, bytes]]) -> list[bytes | None]:
         databases = self._stored
-        return self._get_all([key for _, key in keys], (databases[family] for family, _ in keys))
+        return self._get_all([key for _, key in keys], [databases[family] for family, _ in keys])
 
     def _get_all(self, keys: Sequence[bytes], databases: Iterable[Any]) -> list[bytes | None]:
         """Return the values of ``keys``, each from its database, all of one snapshot."""
-        longest = self.max_key_bytes
-        if not all(map(longest.__ge__, map(len, keys))) or b"" in keys:
-            # LMDB refuses such keys: look up another one in their place.
-            fits = [0 < len(key) <= longest for key in keys]
-            some = [key if is_valid else b"\0" for key, is_valid in zip(keys, fits, strict=True)]
-            values = self._get_all(some, databases)
-            return [value if is_valid else None for value, is_valid in zip(values, fits, strict=True)]
         with self._map:
             try:
                 with self._env.begin() as txn:
-                    # Without bytecode for each key. LMDB's own call for several keys takes no less time.
-                    found = list(map(txn.get, keys, repeat(None), databases))
+                    found = self._found(txn, keys, databases)
             except lmdb.Error as error:
                 raise reading_error(error) from error
         return self._codec.decode_many(keys, found)
+
+    def _found(self, txn: Any, keys: Sequence[bytes], databases: Iterable[Any]) -> list[bytes | None]:
+        try:
+            # Without bytecode for each key. LMDB's own call for several keys takes no less time.
+            return list(map(txn.get, keys, repeat(None), databases))
+        except lmdb.BadValsizeError:
+            longest = self.max_key_bytes
+            return [
+                txn.get(key, None, database) if 0 < len(key) <= longest else None
+                for key, database in zip(keys, databases, strict=False)
+            ]
 
     def scans(self, ranges: Sequence[ScanRange], *, reverse: bool = False) -> list[Scan]:
         scans: list[Scan] = []

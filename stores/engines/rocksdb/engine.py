@@ -253,11 +253,8 @@ class RocksDBEngine(IngestingEngine):
     def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
         try:
             values: list[bytes | None] = self._stored[0].get(list(keys))
-            return (
-                values
-                if META_KEY not in keys
-                else [value if key else None for key, value in zip(keys, values, strict=True)]
-            )
+            # No key of a store: the record of all meta entries has it.
+            return values if all(keys) else [value if key else None for key, value in zip(keys, values, strict=True)]
         except Exception as error:
             raise reading_error(error) from error
 

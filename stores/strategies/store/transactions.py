@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from threading import get_ident
 
@@ -96,15 +96,17 @@ class StoreTransactions(StoreReads):
     def _plain_writes(
         self, pairs: dict[bytes, bytes | None] | list[tuple[bytes, bytes | None]]
     ) -> dict[bytes, bytes | None] | None:
-        """Return ``pairs`` if each key is there once and all are valid, without bytecode for each; otherwise None."""
+        """Return ``pairs`` if all are valid, without bytecode for each; otherwise None."""
         try:
             writes = dict(pairs)
+            keys: Collection[bytes] = writes
+            values: Collection[bytes | None] = writes.values()
+            if len(writes) != len(pairs):
+                # Those that a later one replaces are checked, too.
+                keys, values = zip(*pairs, strict=True)
         except (TypeError, ValueError):
             return None
-        values = writes.values()
-        if len(writes) != len(pairs) or not (_BYTES.issuperset(map(type, writes)) and b"" not in writes):
-            return None
-        if not _BYTES_OR_NONE.issuperset(map(type, values)):
+        if not (_BYTES.issuperset(map(type, keys)) and _BYTES_OR_NONE.issuperset(map(type, values))) or b"" in writes:
             return None
         access = self.access
         fits = max(map(len, writes), default=0) <= access.max_key_bytes

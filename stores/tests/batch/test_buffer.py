@@ -14,7 +14,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 import stores.ordered
 from stores.batch import buffer
-from stores.batch.buffer import MISSING, IndexedBatch, Layer, Missing, lookup
+from stores.batch.buffer import MISSING, IndexedBatch, Layer, Missing, bytes_of, lookup
 from stores.batch.merge import lay_over
 from stores.ordered import WHOLE, KeyRanges, SortedMap, prefix_bounds
 from stores.tests.model import Model, within
@@ -48,7 +48,7 @@ class BatchMachine(RuleBasedStateMachine):
 
     @rule(pairs=st.dictionaries(KEYS, VALUES, max_size=9))
     def put_all(self, pairs: dict[bytes, bytes | None]) -> None:
-        self.batch.put_all(dict(pairs))
+        self.batch.put_all(dict(pairs), bytes_of(dict(pairs)))
         for key, value in pairs.items():
             self.model.put(key, value)
 
@@ -298,7 +298,7 @@ def test_scans_that_follow_each_other_without_a_gap_do_not_pile_up_layers() -> N
 
 def test_layers_that_are_compacted_leave_deleted_what_a_newer_one_of_them_deletes() -> None:
     batch = IndexedBatch()
-    batch.put_all({b"%d" % number: b"old" for number in range(3)})
+    batch.put_all({b"%d" % number: b"old" for number in range(3)}, 12)
     held = []
 
     def freeze() -> None:
@@ -345,7 +345,7 @@ def test_a_layer_that_a_reader_freezes_while_others_are_compacted_stays(monkeypa
             freeze()
         return size(layer)
 
-    batch.put_all({b"%d" % number: b"value" for number in range(3)})
+    batch.put_all({b"%d" % number: b"value" for number in range(3)}, 18)
     freeze()
     batch.put(b"3", b"value")
     freeze()
@@ -390,14 +390,14 @@ class Drained:
 
 def test_what_was_drained_counts_until_it_is_overwritten_or_deleted() -> None:
     batch = IndexedBatch()
-    batch.put_all({b"a": b"12", b"b": b"12", b"c": None})
+    batch.put_all({b"a": b"12", b"b": b"12", b"c": None}, 7)
     assert (batch.num_bytes, batch.num_bytes_held()) == (7, 7)
     with batch.lock:
         batch.drain(Drained(dict(batch.writes)))
     assert (batch.num_bytes, batch.num_bytes_held()) == (7, 0)
     batch.put(b"a", b"1234")
     assert (batch.num_bytes, batch.num_bytes_held()) == (9, 5)
-    batch.put_all({b"c": b"1", b"d": b"1"})
+    batch.put_all({b"c": b"1", b"d": b"1"}, 4)
     assert (batch.num_bytes, batch.num_bytes_held()) == (12, 9)
     batch.delete_range(b"a", b"b")
     assert (batch.num_bytes, batch.num_bytes_held()) == (6, 6)
