@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Generic, Protocol, TypeVar
 
 from stores.changelog.interface import K_co, Record, V_co
 from stores.errors import DeserializationError, StoreError
-from stores.records.serdes import BytesSerde, Codec, Serde, check_serde, of_topic
+from stores.records.serdes import Codec, Serde, check_serde, of_topic
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -53,9 +53,8 @@ class Topic(Generic[K, V]):
         self, keys: Sequence[K | None], values: Sequence[V | None]
     ) -> tuple[list[bytes | None], list[bytes | None]]:
         """Return the bytes of keys and of values, as many of each. Raises: as ``encoded``."""
-        codec = self._codec
         try:
-            return _serialized(codec.serialize_key, keys), _serialized(codec.serialize_value, values)
+            return self._codec.serialize_keys(keys), self._codec.serialize_values(values)
         except Exception:
             for key, value in zip(keys, values, strict=True):
                 self.encoded(key, value)  # It raises the error that names the key or the value.
@@ -63,11 +62,8 @@ class Topic(Generic[K, V]):
 
     def decoded_column(self, part: str, column: Sequence[bytes | None]) -> list[Any]:
         """Return what the serde of ``part``, "key" or "value", reads of each. Raises: what the serde does."""
-        serde, codec = getattr(self, part), self._codec
-        if isinstance(serde, BytesSerde):
-            return list(column)
-        read: Callable[[bytes], Any] = codec.deserialize_key if part == "key" else codec.deserialize_value
-        return [None if data is None else read(data) for data in column]
+        codec = self._codec
+        return codec.deserialize_keys(column) if part == "key" else codec.deserialize_values(column)
 
     def decoded(self, record: Record) -> Record[K, V]:
         """Return a record of bytes with its key and its value. Raises: DeserializationError; StoreError of a serde."""
@@ -90,12 +86,6 @@ class Topic(Generic[K, V]):
                 "out"
             ) from error
         return Record(offset, decoded_key, decoded_value, timestamp_ms, headers)
-
-
-def _serialized(serialize: Callable[[Any], bytes] | None, column: Sequence[Any]) -> list[Any]:
-    if serialize is None:
-        return list(column)
-    return [None if each is None else serialize(each) for each in column]
 
 
 class TopicHandle(Protocol[K_co, V_co]):

@@ -15,6 +15,7 @@ import struct
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import lru_cache, partial
+from itertools import chain
 from typing import Any, Final, Generic, NoReturn, Protocol, TypeVar, cast
 
 from stores.errors import ConfigError, SerdeMismatchError, StoreError
@@ -49,8 +50,8 @@ class Serde(Protocol[T]):
     ``serialize`` raises TypeError or ValueError for what it can't serialize, ``deserialize`` anything for bytes that
     ``serialize`` never returns. A StoreError is one of neither, such as of a service that does not answer. Both are
     called from any thread. A serde may have ``of_topic(topic, part)``, which returns the one for a part of a topic, and
-    ``serialize_many`` and ``deserialize_many`` of a list, which return a list. If one of these two raises, the elements
-    are taken one by one.
+    ``serialize_many`` and ``deserialize_many`` of a list, which return a list. If one of these two raises, or there are
+    less than 64 elements, they are taken one by one.
     """
 
     @property
@@ -125,6 +126,10 @@ class StrSerde(_Named):
 
 _UNSIGNED = struct.Struct(">Q")
 _DOUBLE = struct.Struct(">d")
+_EIGHTS = [struct.Struct("8s" * count) for count in range(17)]
+_FLIPPED = bytes(byte ^ 0x80 for byte in range(256))
+_MANY = 64
+"""The fewest elements that a serde's function of lists gets: it has to prepare more than one that takes a value."""
 
 
 def _int64_functions() -> tuple[Callable[[int], bytes], Callable[[bytes], int]]:
@@ -159,8 +164,11 @@ def _all_ones(signs: int) -> int:
     return (lowest << 64) - lowest
 
 
-def _cut(bits: int, count: int) -> list[bytes]:
-    return [data for (data,) in struct.iter_unpack("8s", bits.to_bytes(8 * count))]
+def _cut(data: bytes) -> list[bytes]:
+    """Return values of eight bytes each. In blocks they take half the time."""
+    whole = len(data) - len(data) % _EIGHTS[16].size
+    blocks = chain.from_iterable(_EIGHTS[16].iter_unpack(data[:whole]))
+    return [*blocks, *_EIGHTS[len(data) - whole >> 3].unpack(data[whole:])]
 
 
 def _joined(data: Sequence[bytes]) -> int:
@@ -189,8 +197,9 @@ class Int64Serde(_Named):
     @staticmethod
     def serialize_many(values: Sequence[int], /) -> list[bytes]:
         _check_types(values, int)
-        count = len(values)
-        return _cut(int.from_bytes(struct.pack(f">{count}q", *values)) ^ _sign_bits(count), count)
+        data = bytearray(struct.pack(f">{len(values)}q", *values))
+        data[::8] = data[::8].translate(_FLIPPED)
+        return _cut(bytes(data))
 
     @staticmethod
     def deserialize_many(data: Sequence[bytes], /) -> list[int]:
@@ -235,7 +244,7 @@ class Float64Serde(_Named):
         bits = int.from_bytes(struct.pack(f">{count}d", *[value + 0.0 for value in values]))
         if any(map(math.isnan, values)):
             raise ValueError("NaN can't be ordered")
-        return _cut(bits ^ (_all_ones(bits & _sign_bits(count)) | _sign_bits(count)), count)
+        return _cut((bits ^ (_all_ones(bits & _sign_bits(count)) | _sign_bits(count))).to_bytes(8 * count))
 
     @staticmethod
     def deserialize_many(data: Sequence[bytes], /) -> list[float]:
@@ -304,8 +313,8 @@ JSON: Final = JsonSerde()
 class Codec(Generic[K, V]):
     """A codec for the keys and values of one store, or of a topic.
 
-    Its functions are those of the serdes, or None for BYTES. If one of them raises, call the method of the same
-    purpose, which raises the error for the caller.
+    Its functions are those of the serdes, or None for BYTES; those of columns return None for None. If one of them
+    raises, call the method of the same purpose, which raises the error for the caller.
     """
 
     def __init__(self, name: str, key: Serde[K], value: Serde[V], of: str = "store") -> None:
@@ -315,9 +324,8 @@ class Codec(Generic[K, V]):
         self.serialize_value: Callable[[V], bytes] | None = None if plain_value else value.serialize
         self.deserialize_key: Callable[[bytes], K] = key.deserialize
         self.deserialize_value: Callable[[bytes], V] = value.deserialize
-        self._serialize_keys = _many(key.serialize, getattr(key, "serialize_many", None))
-        self._serialize_values = _many(value.serialize, getattr(value, "serialize_many", None))
-        self._deserialize_values = _many(value.deserialize, getattr(value, "deserialize_many", None))
+        self.serialize_keys, self.deserialize_keys = _column(key, "serialize"), _column(key, "deserialize")
+        self.serialize_values, self.deserialize_values = _column(value, "serialize"), _column(value, "deserialize")
         self.is_plain = plain_key and plain_value
         """True if keys and values are bytes as they are."""
 
@@ -345,8 +353,8 @@ class Codec(Generic[K, V]):
     def encode_keys(self, keys: Sequence[K]) -> list[bytes]:
         """Return the bytes of all ``keys``. Raises: as ``encode_key`` for the first one that is refused."""
         with suppress(Exception):
-            data = self._serialize_keys(keys)
-            if len(data) == len(keys) and {bytes}.issuperset(map(type, data)):
+            data = self.serialize_keys(keys)
+            if {bytes}.issuperset(map(type, data)):
                 return data
         return [self.encode_key(key) for key in keys]
 
@@ -354,8 +362,8 @@ class Codec(Generic[K, V]):
         """Return the bytes of all ``values``, None for None. Raises: as ``encode_value`` for the first refused one."""
         with suppress(Exception):
             present: list[V] = [value for value in values if value is not None]
-            data = self._serialize_values(present)
-            if len(data) == len(present) and {bytes}.issuperset(map(type, data)):
+            data = self.serialize_values(present)
+            if {bytes}.issuperset(map(type, data)):
                 return _spread(data, values)
         pairs = zip(keys, values, strict=True)
         return [None if value is None else self.encode_value(key, value) for key, value in pairs]
@@ -363,10 +371,7 @@ class Codec(Generic[K, V]):
     def decode_values(self, keys: Sequence[bytes], values: Sequence[bytes | None]) -> list[V | None]:
         """Return all values by their bytes, None for None. Raises: as ``decode_value`` for the first bad one."""
         with suppress(Exception):
-            present = [data for data in values if data is not None]
-            decoded = self._deserialize_values(present)
-            if len(decoded) == len(present):
-                return _spread(decoded, values)
+            return self.deserialize_values(values)
         pairs = zip(keys, values, strict=True)
         return [None if data is None else self.decode_value(key, data) for key, data in pairs]
 
@@ -414,8 +419,25 @@ class Codec(Generic[K, V]):
         return kind(f"{self._owner}: serde {serde.name} refuses the {what}: {reason}")
 
 
-def _many(one: Callable[[T], X], many: Callable[[Sequence[T]], list[X]] | None) -> Callable[[Sequence[T]], list[X]]:
-    return (lambda values: list(map(one, values))) if many is None else many
+def _column(serde: Serde[Any], purpose: str) -> Callable[[Sequence[Any]], list[Any]]:
+    """Return the function of a column for "serialize" or "deserialize", None for None. It raises what that does."""
+    if isinstance(serde, BytesSerde):
+        return list
+    one: Callable[[Any], Any] = getattr(serde, purpose)
+    many: Callable[[Sequence[Any]], list[Any]] | None = getattr(serde, f"{purpose}_many", None)
+
+    def column(elements: Sequence[Any]) -> list[Any]:
+        if many is not None and len(elements) >= _MANY:
+            try:
+                present = [each for each in elements if each is not None] if None in elements else elements
+                done = many(present)
+            except Exception:
+                done = None
+            if isinstance(done, list) and len(done) == len(present):
+                return _spread(done, elements)
+        return [None if each is None else one(each) for each in elements]
+
+    return column
 
 
 def _spread(present: list[X], among: Sequence[object]) -> list[X | None]:
