@@ -10,9 +10,12 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 
 from stores import failpoints
+from stores.strategies.store import Store
 from stores.tests.store_process import forked, pipe
 
 DEADLINE_S = 600.0
+WITHIN_PUT_MANY = "test.within_put_many"
+"""The failpoint in a ``put_many`` of two or more pairs: a store has staged one half of them."""
 
 
 def was_killed(call: Callable[..., object], *arguments: object) -> bool:
@@ -35,6 +38,8 @@ def was_killed(call: Callable[..., object], *arguments: object) -> bool:
 
 def kill_at(failpoint: str, hit: int) -> None:
     """Kill this process when it reaches ``failpoint`` for the ``hit``-th time."""
+    if failpoint == WITHIN_PUT_MANY:
+        _stage_in_halves()
     left = hit
 
     def die() -> None:
@@ -44,6 +49,21 @@ def kill_at(failpoint: str, hit: int) -> None:
             os.kill(os.getpid(), signal.SIGKILL)
 
     failpoints.arm(failpoint, die)
+
+
+def _stage_in_halves() -> None:
+    """Let this process reach WITHIN_PUT_MANY."""
+    failpoints.declare(WITHIN_PUT_MANY, "a store has staged a half of the pairs")
+    stage = Store._stage_list
+
+    def staged(store: Store, writes: dict[bytes, bytes | None]) -> None:
+        pairs, middle = list(writes.items()), len(writes) // 2
+        if middle:
+            stage(store, dict(pairs[:middle]))
+            failpoints.reach(WITHIN_PUT_MANY)
+        stage(store, dict(pairs[middle:]))
+
+    Store._stage_list = staged  # type: ignore[method-assign]
 
 
 def _carry_out(connection: Connection, call: Callable[..., object], arguments: tuple[object, ...]) -> None:

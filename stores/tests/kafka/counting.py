@@ -13,7 +13,7 @@ from stores.changelog.kafka.testing.committed import committed_records
 from stores.changelog.producer import BufferedProducer
 from stores.tasks import StreamTask
 from stores.tests.kafka.fresh import fresh_changelog
-from stores.tests.tasks.setup import AT_LEAST_ONCE, EXACTLY_ONCE, counting_task, expected_outputs, feed
+from stores.tests.tasks.setup import AT_LEAST_ONCE, EXACTLY_ONCE, INDEXED, counting_task, expected_outputs, feed
 
 KEYS = [number % 4 for number in range(12)]
 RECORDS_PER_COMMIT = 3
@@ -33,20 +33,23 @@ def changelog(folder: Path, timeout_s: float = 300.0) -> KafkaChangelog:
     return KafkaChangelog({"bootstrap.servers": (folder / "address").read_text()}, timeout_s=timeout_s)
 
 
-def task_over(folder: Path, log: KafkaChangelog, *, exactly_once: bool = True) -> StreamTask:
+def task_over(
+    folder: Path, log: KafkaChangelog, backend: str = INDEXED, batches: bool = False, *, exactly_once: bool = True
+) -> StreamTask:
     guarantee = EXACTLY_ONCE if exactly_once else AT_LEAST_ONCE
-    return counting_task(folder, log, guarantee=guarantee, commit_every_records=RECORDS_PER_COMMIT)
+    settings = {"batches": batches, "commit_every_records": RECORDS_PER_COMMIT}
+    return counting_task(folder, log, backend, guarantee=guarantee, **settings)
 
 
-def work(folder: Path, *, exactly_once: bool = True) -> None:
+def work(folder: Path, backend: str = INDEXED, batches: bool = False, *, exactly_once: bool = True) -> None:
     """Count the whole input."""
-    with changelog(folder) as log, task_over(folder, log, exactly_once=exactly_once) as task:
+    with changelog(folder) as log, task_over(folder, log, backend, batches, exactly_once=exactly_once) as task:
         task.run()
 
 
-def work_without_transactions(folder: Path) -> None:
+def work_without_transactions(folder: Path, batches: bool) -> None:
     """Count the whole input at least once: a broken variant of exactly once."""
-    work(folder, exactly_once=False)
+    work(folder, batches=batches, exactly_once=False)
 
 
 def work_with_offsets_first(folder: Path) -> None:

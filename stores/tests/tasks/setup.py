@@ -31,7 +31,7 @@ from stores.tasks import (
 )
 from stores.tasks.context import BatchFunction, ProcessFunction
 from stores.tasks.directory.entry_files import CheckpointFile
-from stores.tests.forked_call import kill_at, was_killed
+from stores.tests.forked_call import WITHIN_PUT_MANY, kill_at, was_killed
 
 INPUT = TopicPartition("input", 0)
 OUTPUT = TopicPartition("output", 0)
@@ -54,6 +54,21 @@ def count(record: Record, context: TaskContext) -> None:
         new = b"%d" % (int(context.store(name).get(record.key) or b"0") + 1)
         context.store(name).put(record.key, new)
     context.forward("output", record.key, new)
+
+
+def count_all(batch: Batch[Any, Any], context: TaskContext) -> None:
+    """Count as ``count`` does, with one lookup and one write in each store for the whole batch."""
+    keys = list(dict.fromkeys(batch.keys))
+    forwarded: list[bytes] = []
+    for name in ("left", "right"):
+        store = context.store(name)
+        counts = {key: int(old or b"0") for key, old in zip(keys, store.get_many(keys), strict=True)}
+        forwarded = []
+        for key in batch.keys:
+            counts[key] += 1
+            forwarded.append(b"%d" % counts[key])
+        store.put_many({key: b"%d" % number for key, number in counts.items()})
+    context.forward_many("output", batch.keys, forwarded)
 
 
 def changelog_of(store: str) -> TopicPartition:
@@ -90,6 +105,17 @@ def raising_at(poisoned: Container[int], process: ProcessFunction = count) -> Pr
     def poisonable(record: Record, context: TaskContext) -> None:
         process(record, context)
         if record.offset in poisoned:
+            raise Crash
+
+    return poisonable
+
+
+def all_raising_at(poisoned: Container[int]) -> BatchFunction:
+    """``count_all``, which raises Crash once it has processed a batch with an offset that is among ``poisoned``."""
+
+    def poisonable(batch: Batch[Any, Any], context: TaskContext) -> None:
+        count_all(batch, context)
+        if any(offset in poisoned for offset in batch.offsets):
             raise Crash
 
     return poisonable
@@ -157,14 +183,17 @@ def counting_task(
     batches: bool = False,
     **settings: Any,
 ) -> StreamTask:
+    """A task over ``left`` and ``right``, of ``count`` by default: in ``batches`` its function is ``count_all``."""
     stores = {"left": logging_all(left, durability), "right": logging_all(right or left, durability)}
-    process = settings.pop("process", None if "process_batch" in settings else count)
+    if "process_batch" not in settings:
+        process = settings.pop("process", count)
+        function = count_all if process is count else in_batches(process)
+        settings |= {"process_batch": function} if batches else {"process": process}
     return stream_task(
         **{
             "state_dir": folder / "state",
             "changelog": log,
             "stores": stores,
-            **({"process_batch": in_batches(process)} if batches else {"process": process}),
             "inputs": [INPUT],
             "guarantee": guarantee,
             # Commits are counted: time must not add any.
@@ -183,6 +212,25 @@ def single(
 ) -> StreamTask:
     """A task with one store, ``s``, and the given function."""
     return counting_task(folder, log, process=process, **{"stores": {"s": logging_all(backend)}, **settings})
+
+
+KILLED_AT = [
+    # The failpoint, its hit in the third commit of three records, the next input offset, and the records in doubt.
+    (WITHIN_PUT_MANY, 5, 6, 0),
+    ("task.before_log_commit", 3, 6, 0),
+    ("changelog.before_commit", 3, 6, 0),
+    ("changelog.after_commit", 3, 9, 3),
+    ("task.after_log_commit", 3, 9, 3),
+    ("task.between_stores", 3, 9, 3),
+    ("task.after_store_commit", 3, 9, 0),
+    ("task.after_checkpoint", 3, 9, 0),
+]
+"""The steps at which a counting task is killed, with what it finds then. Only ``count_all`` puts many pairs at once."""
+
+
+def killed_at_each_step(subjects: Iterable[tuple[str, bool]]) -> list[tuple[Any, ...]]:
+    """Return each step for each backend and form: ``backend, batches, failpoint, hit, next_input, in_doubt``."""
+    return [(*each, *step) for each in subjects for step in KILLED_AT if each[1] or step[0] != WITHIN_PUT_MANY]
 
 
 def begun(task: StreamTask) -> StreamTask:

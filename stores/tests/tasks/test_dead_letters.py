@@ -16,6 +16,7 @@ from stores.tests.tasks.setup import (
     DEAD_LETTERS,
     INPUT,
     OUTPUT,
+    all_raising_at,
     counting_task,
     expected_outputs,
     expected_state,
@@ -141,7 +142,8 @@ POISONED = {1, 7, 8}
 
 def dead_letter_task(folder: Path, log: SqliteChangelog, backend: str, batches: bool) -> StreamTask:
     settings: dict[str, Any] = {"on_error": DEAD_LETTERS, "commit_every_records": 3}
-    return counting_task(folder, log, backend, process=raising_at(POISONED), batches=batches, **settings)
+    function = {"process_batch": all_raising_at(POISONED)} if batches else {"process": raising_at(POISONED)}
+    return counting_task(folder, log, backend, **function, **settings)
 
 
 def work_on(folder: Path, backend: str, batches: bool) -> None:

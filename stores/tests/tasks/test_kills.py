@@ -19,6 +19,7 @@ from stores.tests.tasks.setup import (
     expected_outputs,
     expected_state,
     feed,
+    killed_at_each_step,
     outputs,
     run_until_killed,
     state,
@@ -37,42 +38,33 @@ def opened_after_kill(
     guarantee: str = EXACTLY_ONCE,
     durability: Durability = Durability.CHANGELOG,
     batches: bool = False,
+    hit: int = COMMITS_BEFORE + 1,
 ) -> SqliteChangelog:
     log = SqliteChangelog(folder / "log.sqlite")
     feed(log, KEYS)
     log.close()
-    run_until_killed(folder, failpoint, COMMITS_BEFORE + 1, backends, guarantee, durability, batches)
+    run_until_killed(folder, failpoint, hit, backends, guarantee, durability, batches)
     return SqliteChangelog(folder / "log.sqlite")
 
 
 @pytest.mark.parametrize(
-    ("backend", "batches"),
-    [
-        (INDEXED, False),
-        (DUAL, False),
-        ("sqlite-indexed-batch", False),
-        ("lmdb-indexed-batch", False),
-        (INDEXED, True),
-        ("lmdb-native", True),
-    ],
-)
-@pytest.mark.parametrize(
-    ("failpoint", "next_input", "in_doubt"),
-    [
-        ("task.before_log_commit", 6, 0),
-        ("changelog.before_commit", 6, 0),
-        ("changelog.after_commit", 9, 3),
-        ("task.after_log_commit", 9, 3),
-        ("task.between_stores", 9, 3),
-        ("task.after_store_commit", 9, 0),
-        ("task.after_checkpoint", 9, 0),
-    ],
+    ("backend", "batches", "failpoint", "hit", "next_input", "in_doubt"),
+    killed_at_each_step(
+        [
+            (INDEXED, False),
+            (DUAL, False),
+            ("sqlite-indexed-batch", False),
+            ("lmdb-indexed-batch", False),
+            (INDEXED, True),
+            ("lmdb-native", True),
+        ]
+    ),
 )
 def test_a_kill_at_any_step_costs_a_replay_of_the_tail_and_nothing_else(
-    tmp_path: Path, backend: str, batches: bool, failpoint: str, next_input: int, in_doubt: int
+    tmp_path: Path, backend: str, batches: bool, failpoint: str, hit: int, next_input: int, in_doubt: int
 ) -> None:
     """Source: KIP-844, "StateStore changes", crashes between steps 1, 3, 4a and 4b."""
-    with opened_after_kill(tmp_path, failpoint, (backend, backend), batches=batches) as log:
+    with opened_after_kill(tmp_path, failpoint, (backend, backend), batches=batches, hit=hit) as log:
         task = counting_task(tmp_path, log, backend, batches=batches, commit_every_records=3)
         reports = task.open()
         # At the level CHANGELOG a store of an engine without a log of its own is at some earlier commit.
@@ -106,7 +98,9 @@ def test_after_an_unclean_end_a_direct_store_is_wiped_and_restored_whole_under_e
         assert outputs(log) == expected_outputs(KEYS)
 
 
-@pytest.mark.parametrize("backends", [(INDEXED, INDEXED), (DIRECT, DIRECT)])
+@pytest.mark.parametrize(
+    ("backends", "batches"), [((INDEXED, INDEXED), False), ((DIRECT, DIRECT), False), ((INDEXED, "lmdb-native"), True)]
+)
 @pytest.mark.parametrize(
     "failpoint",
     [
@@ -118,11 +112,11 @@ def test_after_an_unclean_end_a_direct_store_is_wiped_and_restored_whole_under_e
     ],
 )
 def test_at_least_once_may_repeat_after_a_kill_but_never_loses(
-    tmp_path: Path, failpoint: str, backends: tuple[str, str]
+    tmp_path: Path, failpoint: str, backends: tuple[str, str], batches: bool
 ) -> None:
     """Source: KIP-129, at_least_once."""
-    with opened_after_kill(tmp_path, failpoint, backends, AT_LEAST_ONCE) as log:
-        task = counting_task(tmp_path, log, *backends, AT_LEAST_ONCE, commit_every_records=3)
+    with opened_after_kill(tmp_path, failpoint, backends, AT_LEAST_ONCE, batches=batches) as log:
+        task = counting_task(tmp_path, log, *backends, AT_LEAST_ONCE, batches=batches, commit_every_records=3)
         task.open()
         # The input offsets come last, so at each of these steps they were not committed yet.
         assert task.input_offsets() == {INPUT: 6}
