@@ -115,7 +115,7 @@ class Closing:
         for entries in self._open.taken(first_open_ms):
             # Before the function is called: it may write to this store.
             self._set_mark(CLOSED, packed(first_open_ms))
-            for entry in entries:
+            for entry, _ in entries:
                 if self._open.time(entry) >= closed_ms:
                     yield from self._report(self._index.logged(entry))
 

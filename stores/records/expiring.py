@@ -3,12 +3,16 @@
 A store with ``on_expiry`` has a pair for each record with a time: ``<INDEX><time><key>``, with an empty value. Once the
 stream time has expired a record, the record is removed, and the function of ``on_expiry`` is called with it, in the
 transaction that has moved the stream time. The removal is in the changelog, so the function is called once.
+
+A batch may replace or delete a record after it has expired, and before it is reported. The pair has its value then,
+until the end of the batch.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
+from struct import Struct
 from typing import Any, Final
 
 from stores.interface import KeyValueIterator, KeyValueStore, ReadOnlyKeyValueStore
@@ -21,6 +25,7 @@ from stores.records.values import TIME, TIME_BYTES, RecordStaging, Report, Stage
 
 INDEX: Final = b"\xff" * 8
 """The beginning of the keys of the index. No key of the user begins with it."""
+_LENGTH: Final = Struct(">I")
 _NOTHING: Final = (b"\x01", b"\x00")
 """A range without a key."""
 
@@ -125,26 +130,40 @@ class ReportedExpiry:
     def put_all(self, writes: Iterable[StagedWrite]) -> None:
         """Stage writes with the stream time and the index that they lead to, or nothing.
 
-        A record that has expired when it is put is reported as well.
+        A record that has expired when it is put is reported as well, and so is one that has expired before it is
+        replaced or deleted: a batch may do both.
         """
         mark = self._store.mark(STREAM_TIME)
         if mark is not self._seen:
             self._index.forget()
         before = highest = stream_time_of(mark)
+        expired_ms = before - self._ttl_ms
         staged: list[StagedWrite] = []
         times: dict[bytes, int | None] = {}
+        entries: dict[bytes, bytes | None] = {}
+
+        def kept(time_ms: int, key: bytes) -> bytes:
+            """Return what the index keeps of records that have expired."""
+            entry = _entry(time_ms, key)
+            found = entries[entry] if entry in entries else self._store.get(entry) if time_ms <= expired_ms else None
+            return found or b""
+
         for write in writes:
             key = write.key
             _check(key)
             time_ms = None if write.kept is None else write.timestamp_ms
-            former = times[key] if key in times else self._time(key)
+            data = None if key in times else self._store.get(key)
+            former = times[key] if key in times else _time(data)
             staged.append(write)
-            if former is not None and former != time_ms:
-                staged.append(StagedWrite(_entry(former, key), None))
+            if former is not None and data is not None and former <= expired_ms:
+                entries[_entry(former, key)] = kept(former, key) + _LENGTH.pack(len(data)) + data
+            elif former is not None and former != time_ms:
+                entries[_entry(former, key)] = kept(former, key) or None
             if time_ms is not None and former != time_ms:
-                staged.append(StagedWrite(_entry(time_ms, key), b""))
+                entries[_entry(time_ms, key)] = kept(time_ms, key)
             times[key] = time_ms
             highest = highest if time_ms is None else max(highest, time_ms)
+        staged += (StagedWrite(entry, value) for entry, value in entries.items())
         self._staging.put_all(staged, None if highest == before else {STREAM_TIME: TIME.pack(highest)})
         for time_ms in times.values():
             if time_ms is not None:
@@ -153,27 +172,53 @@ class ReportedExpiry:
         if self._index.has_up_to(highest - self._ttl_ms):
             self._staging.report(self._reports)
 
+    def delete_range(self, start: bytes | None, end: bytes | None) -> None:
+        """Stage the removal of all keys from ``start`` to ``end``, both included."""
+        mark = self._store.mark(STREAM_TIME)
+        expired_ms = stream_time_of(mark) - self._ttl_ms
+        if mark is not self._seen or self._index.has_up_to(expired_ms):
+            with self._store.range(start, _end(end)) as pairs:
+                expired = [key for key, data in pairs if (time_ms := _time(data)) is not None and time_ms <= expired_ms]
+            self.put_all([StagedWrite(key, None, key) for key in expired])
+        self._staging.delete_range(start, _end(end))
+
     def step(self) -> None:
         """Do nothing: what has expired was removed when it was reported."""
 
-    def _time(self, key: bytes) -> int | None:
-        """Return the time of the present record of ``key``, None if it has none that is known."""
-        data = self._store.get(key)
-        if data is None or len(data) < TIME_BYTES or time_of(data) < 0:
-            return None
-        return time_of(data)
-
     def _reports(self) -> Iterator[Report]:
         """Remove the records that are due, and yield the report of each, in the order of their times and keys."""
-        for entries in self._index.taken(stream_time_of(self._store.mark(STREAM_TIME)) - self._ttl_ms + 1):
-            for entry in entries:
+        stream_time = stream_time_of(self._store.mark(STREAM_TIME))
+        if stream_time < self._ttl_ms:
+            return  # The record that had moved it further is undone.
+        for entries in self._index.taken(stream_time - self._ttl_ms + 1):
+            for entry, replaced in entries:
                 time_ms, key = self._index.time(entry), entry[len(INDEX) + TIME_BYTES :]
+                for value in _split(replaced):
+                    yield self._report(time_ms, key, value)
                 data = self._store.get(key)
-                if data is None or self._time(key) != time_ms:
+                if data is None or _time(data) != time_ms:
                     continue  # A later put, or the restore, has left it.
-                value = self._codec.decode_value(key, data)
                 self._staging.put(key, None, key, None, None)
-                yield time_ms, partial(self._on_expiry, self._codec.decode_key(key), value)
+                yield self._report(time_ms, key, data)
+
+    def _report(self, time_ms: int, key: bytes, data: bytes) -> Report:
+        value = self._codec.decode_value(key, data)
+        return time_ms, partial(self._on_expiry, self._codec.decode_key(key), value)
+
+
+def _split(values: bytes) -> Iterator[bytes]:
+    at = 0
+    while at < len(values):
+        begin = at + _LENGTH.size
+        at = begin + int(_LENGTH.unpack_from(values, at)[0])
+        yield values[begin:at]
+
+
+def _time(data: bytes | None) -> int | None:
+    """Return the time of a record, None if there is none or its time is unknown."""
+    if data is None or len(data) < TIME_BYTES or time_of(data) < 0:
+        return None
+    return time_of(data)
 
 
 def make_or_remove_index(store: KeyValueStore, *, wanted: bool) -> None:

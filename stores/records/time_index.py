@@ -1,4 +1,4 @@
-"""An index of a store's records by time: pairs ``<prefix><time><rest>`` with empty values, which no scan shows.
+"""An index of a store's records by time: pairs ``<prefix><time><rest>``, which no scan shows. Most values are empty.
 
 The index is in the store, so it is committed and rolled back with the records. No changelog record has it: a restore
 makes it from the records. So it may also have keys of records that are gone, and its reader checks each of them.
@@ -50,8 +50,8 @@ class TimeIndex:
         """Return the time of a key of the index."""
         return unpacked(entry[self._time_at])
 
-    def taken(self, end_ms: int) -> Iterator[list[bytes]]:
-        """Yield the keys before the time ``end_ms`` in parts, in their order, and stage the removal of each part.
+    def taken(self, end_ms: int) -> Iterator[list[tuple[bytes, bytes]]]:
+        """Yield the pairs before the time ``end_ms`` in parts, in their order, and stage the removal of each part.
 
         Keys that are added to earlier parts meanwhile are left to a later call, so that it ends.
         """
@@ -60,24 +60,24 @@ class TimeIndex:
             part, next_ms = self._read(start, end_ms)
             is_last = len(part) < CHUNK
             # From its beginning on a log-structured engine would go over all that was removed, again and again.
-            start = self._prefix + packed(end_ms) if is_last else part[-1] + b"\0"
+            start = self._prefix + packed(end_ms) if is_last else part[-1][0] + b"\0"
             self._next_ms = min(added_ms, next_ms)
             if part:
-                self._staging.put_all([StagedWrite(entry, None) for entry in part])
+                self._staging.put_all([StagedWrite(entry, None) for entry, _ in part])
                 yield part
             if self._next_ms < next_ms:
                 added_ms = self._next_ms
         self._start = min(start, self._prefix + packed(self._next_ms))
 
-    def _read(self, start: bytes, end_ms: int) -> tuple[list[bytes], int]:
-        """Return some keys from ``start`` to before ``end_ms``, and the time of the one that follows."""
-        part: list[bytes] = []
+    def _read(self, start: bytes, end_ms: int) -> tuple[list[tuple[bytes, bytes]], int]:
+        """Return some pairs from ``start`` to before ``end_ms``, and the time of the one that follows."""
+        part: list[tuple[bytes, bytes]] = []
         with self._store.range(start, behind(self._prefix)) as pairs:
-            for entry, _ in pairs:
+            for entry, value in pairs:
                 time_ms = self.time(entry)
                 if time_ms >= end_ms or len(part) == CHUNK:
                     return part, time_ms
-                part.append(entry)
+                part.append((entry, value))
         return part, _NEVER_MS
 
 

@@ -283,8 +283,9 @@ class TimestampedKeyValueStore(TimestampedReads[K, V], TypedStore):
         self._values = Codec(store.name, kind.key, kind.value)
         self._serialize_value = self._values.serialize_value
         self._expiry: Expiry | ReportedExpiry | None = None
+        self._removing: RecordStaging | ReportedExpiry = staging
         if kind.on_expiry is not None and kind.ttl_ms is not None:
-            self._expiry = ReportedExpiry(whole, self._codec, kind.ttl_ms, kind.on_expiry)
+            self._expiry = self._removing = ReportedExpiry(whole, self._codec, kind.ttl_ms, kind.on_expiry)
         elif kind.ttl_ms is not None:
             self._expiry = Expiry(staging, records, kind.ttl_ms)
         self._direct: Callable[[bytes, bytes, int], None] | None = None
@@ -340,10 +341,13 @@ class TimestampedKeyValueStore(TimestampedReads[K, V], TypedStore):
         )
 
     def delete_many(self, keys: Iterable[K]) -> None:
-        """Stage the removal of all ``keys``, or of none if one of them is refused. Old values are not looked up."""
+        """Stage the removal of all ``keys``, or of none if one of them is refused.
+
+        Old values are looked up only with ``on_expiry``.
+        """
         check_keys(keys, "delete_many")
         encoded = [self._codec.encode_key(key) for key in keys]
-        self._staging.put_all([StagedWrite(key, None, key) for key in encoded])
+        self._removing.put_all([StagedWrite(key, None, key) for key in encoded])
 
     def put_if_absent(self, key: K, value: V | None, timestamp_ms: int) -> ValueAndTimestamp[V] | None:
         """Stage ``value`` and its time unless ``key`` has a value. Return the existing value, else None."""
@@ -373,12 +377,12 @@ class TimestampedKeyValueStore(TimestampedReads[K, V], TypedStore):
         encoded = self._codec.encode_key(key)
         existing = self._get(encoded)
         value = None if existing is None else self._codec.decode_value(encoded, existing)
-        self._staging.put(encoded, None, encoded, None, None)
+        self._removing.put_all([StagedWrite(encoded, None, encoded)])
         return value
 
     def delete_range(self, start: K | None, end: K | None) -> None:
         """Stage the removal of all keys from ``start`` to ``end``, both included; None leaves an end open."""
-        self._staging.delete_range(self._codec.encode_bound(start), self._codec.encode_bound(end))
+        self._removing.delete_range(self._codec.encode_bound(start), self._codec.encode_bound(end))
 
     def _before_commit(self) -> None:
         if self._expiry is not None:

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from stores.changelog import MemoryChangelog, Record
+from stores.changelog import Changelog, MemoryChangelog, Record
 from stores.config import StoreConfig
 from stores.errors import DeserializationError
-from stores.records import INT64, STR, KeyValue, Session, TimestampedKeyValue, Window, Windowed
+from stores.records import INT64, STR, KeyValue, Session, TimestampedKeyValue, ValueAndTimestamp, Window, Windowed
 from stores.tasks import Batch, PunctuationType, TaskContext
 from stores.tests.tasks.setup import (
     DEAD,
@@ -30,6 +30,7 @@ from stores.tests.tasks.setup import (
     feed,
     logging_all,
     outputs,
+    over_each_changelog,
     send,
     state,
 )
@@ -52,9 +53,10 @@ def test_an_exception_names_task_partition_and_the_offsets_of_the_batch(tmp_path
     task.close()
 
 
+@over_each_changelog
 @pytest.mark.parametrize("poisoned", [{3}, {0, 1, 2}, {8, 30, 31, 63}, set(range(20, 50)), set(range(70))])
 def test_a_failing_batch_is_halved_until_its_poisoned_records_stand_alone(
-    tmp_path: Path, log: MemoryChangelog, poisoned: set[int]
+    tmp_path: Path, log: Changelog, poisoned: set[int]
 ) -> None:
     log.create_topic("dead")
     notes: list[str] = []
@@ -201,6 +203,11 @@ def emit(window: Windowed[str], value: int, context: TaskContext) -> None:
     context.forward("output", f"closed {window.key} {window.start_ms}".encode(), b"%d" % value)
 
 
+def emit_expired(key: str, value: ValueAndTimestamp[int], context: TaskContext) -> None:
+    context.forward("output", f"closed {key} {value.timestamp_ms}".encode(), b"%d" % value.value)
+
+
+EXPIRING = TimestampedKeyValue(key=STR, value=INT64, ttl_ms=150, on_expiry=emit_expired, name="expiring")
 CLOSING = Window(key=STR, value=INT64, size_ms=50, retention_ms=300, grace_ms=20, on_close=emit, name="closing")
 
 
@@ -208,6 +215,10 @@ def update(key: str, value: int, time_ms: int, context: TaskContext) -> None:
     """Write one record to every kind of store."""
     total = context.store(PLAIN).update(key, lambda number: number + value, 0)
     context.store(TIMED).put(key, value, time_ms)
+    if value % 5:
+        context.store(EXPIRING).put(key, value, time_ms)
+    else:
+        context.store(EXPIRING).delete(key)
     start_ms = time_ms // 50 * 50
     closing = context.store(CLOSING)
     before = closing.fetch_one(key, start_ms) or 0
@@ -262,7 +273,9 @@ def test_batches_leave_what_single_records_do(tmp_path: Path, seed: int, on_erro
             feed(own, [])
             own.create_topic("dead")
             send(own, records)
-            stores = {each.name: StoreConfig(MEMORY, records=each) for each in (PLAIN, TIMED, CLOSING, VISITS)}
+            stores = {
+                each.name: StoreConfig(MEMORY, records=each) for each in (PLAIN, TIMED, EXPIRING, CLOSING, VISITS)
+            }
             task = counting_task(
                 tmp_path / folder,
                 own,
@@ -278,6 +291,7 @@ def test_batches_leave_what_single_records_do(tmp_path: Path, seed: int, on_erro
                 contents = [
                     list(task.store(PLAIN).all()),
                     list(task.store(TIMED).all()),
+                    list(task.store(EXPIRING).all()),
                     list(task.store(CLOSING).all()),
                     [list(task.store(VISITS).fetch(str(key))) for key in range(8)],
                 ]
@@ -301,7 +315,8 @@ def _unclosed(sent: list[tuple[bytes | None, Any, int]]) -> list[Any]:
     return [record for record in sent if record[0] is not None and not record[0].startswith(b"closed")]
 
 
-def test_each_record_of_a_function_is_processed_once_over_both_forms(tmp_path: Path, log: MemoryChangelog) -> None:
+@over_each_changelog
+def test_each_record_of_a_function_is_processed_once_over_both_forms(tmp_path: Path, log: Changelog) -> None:
     keys = [number % 4 for number in range(50)]
     feed(log, keys)
     stores = {"left": logging_all(MEMORY), "right": logging_all(MEMORY)}

@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from stores.changelog import MemoryChangelog, Record
+from stores.changelog import Changelog, MemoryChangelog, Record
 from stores.config import StoreConfig
 from stores.errors import ChangelogError, ConfigError, StoreError
 from stores.interface import TopicPartition
@@ -27,6 +27,7 @@ from stores.tests.tasks.setup import (
     counting_task,
     feed,
     outputs,
+    over_each_changelog,
     send,
     single,
 )
@@ -176,7 +177,8 @@ def test_a_record_that_is_given_by_itself_is_a_batch_of_one(tmp_path: Path, log:
     assert [[record.offset for record in records] for records in seen] == [[5], [6, 7, 8, 9]]
 
 
-def test_a_function_of_batches_may_not_commit_or_run_its_own_task(tmp_path: Path, log: MemoryChangelog) -> None:
+@over_each_changelog
+def test_a_function_of_batches_may_not_commit_or_run_its_own_task(tmp_path: Path, log: Changelog) -> None:
     committed: list[Any] = []
 
     def process_batch(batch: Batch, context: TaskContext) -> None:

@@ -35,6 +35,11 @@ def outputs(log: Changelog, partition: TopicPartition = OUTPUT) -> list[Output]:
     return [(record.key, record.value) for record in log.read(partition)]
 
 
+def in_form(found: list[Output], batches: bool) -> list[Output]:
+    """Outputs as they are compared: after a batch its records are reported together, in the order of their times."""
+    return sorted(found, key=repr) if batches else found
+
+
 def end(task: StreamTask, folder: Path, how: int) -> None:
     """End the task: in order or by a crash, on this machine or on one that another one replaces."""
     crashes, moves = how % 2 == 1, how % 4 >= 2

@@ -24,8 +24,8 @@ from stores.tasks import DeadLetterTopic, StoreConfig, TaskContext
 from stores.tasks.stores.shown_store import ChangeloggingStore
 from stores.testing import AppDriver
 from stores.tests.forked_call import kill_at, was_killed
-from stores.tests.tasks.setup import INPUT, Crash, over_each_changelog, single
-from stores.tests.tasks.stores.reports import Output, end, feed, outputs, over_each_backend
+from stores.tests.tasks.setup import INPUT, Crash, over_both_forms, over_each_changelog, single
+from stores.tests.tasks.stores.reports import Output, end, feed, in_form, outputs, over_each_backend
 from stores.tests.tasks.typed import kept_in
 from stores.worker import Processor
 
@@ -127,16 +127,17 @@ def test_each_window_is_reported_once_with_its_final_value(
     assert len(expected) > 15
 
 
+@over_both_forms
 @pytest.mark.parametrize("seed", range(8))
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_reports_of_any_records_are_those_of_the_oracle(
-    tmp_path: Path, log: Changelog, kind: str, seed: int
+    tmp_path: Path, log: Changelog, kind: str, seed: int, batches: bool
 ) -> None:
     pairs = sent(seed, records=150)
     feed(log, pairs)
-    with closing_task(tmp_path, log, kind, commit_every_records=7) as task:
+    with closing_task(tmp_path, log, kind, commit_every_records=[None, 7][seed % 2], batches=batches) as task:
         task.run()
-    assert outputs(log) == reported(kind, pairs)
+    assert in_form(outputs(log), batches) == in_form(reported(kind, pairs), batches)
 
 
 @pytest.mark.parametrize(

@@ -21,8 +21,8 @@ from stores.spark.arguments import configs_of
 from stores.tasks import StoreConfig, TaskContext
 from stores.testing import AppDriver
 from stores.tests.forked_call import kill_at, was_killed
-from stores.tests.tasks.setup import AT_LEAST_ONCE, Crash, over_each_changelog, single
-from stores.tests.tasks.stores.reports import Output, end, feed, outputs, over_each_backend
+from stores.tests.tasks.setup import AT_LEAST_ONCE, Crash, over_both_forms, over_each_changelog, single
+from stores.tests.tasks.stores.reports import Output, end, feed, in_form, outputs, over_each_backend
 from stores.tests.tasks.typed import kept_in
 from stores.worker import Processor
 
@@ -40,7 +40,9 @@ KIND = TimestampedKeyValue(key=BYTES, value=BYTES, ttl_ms=TTL_MS, on_expiry=emit
 def process(record: Record, context: TaskContext) -> None:
     """Put, put several, replace or delete, by the record's offset."""
     store, key, time_ms = context.store("s"), record.key or b"", record.timestamp_ms
-    if record.offset % 7 == 3:
+    if record.offset % 14 == 10:
+        store.delete_range(key, key)
+    elif record.offset % 7 == 3:
         store.delete(key)
     elif record.offset % 7 == 5:
         store.put(key, None, time_ms)
@@ -79,28 +81,32 @@ def expiring_task(folder: Path, log: Changelog, backend: str = "memory", **more:
     return single(folder, log, **{"process": process, "stores": {"s": StoreConfig(backend, records=records)}, **more})
 
 
+@over_both_forms
 @over_each_backend
 @over_each_changelog
-def test_each_record_that_expires_is_reported_once(tmp_path: Path, log: Changelog, backend: str) -> None:
+def test_each_record_that_expires_is_reported_once(tmp_path: Path, log: Changelog, backend: str, batches: bool) -> None:
     pairs = sent(seed=2, records=100)
     feed(log, pairs)
     for number in range(7):
-        task = expiring_task(tmp_path, log, backend, commit_every_records=3)
+        task = expiring_task(tmp_path, log, backend, commit_every_records=3, batches=batches)
         task.open()
         task.run(12)
         end(task, tmp_path, number)
-    with expiring_task(tmp_path, log, backend) as task:
+    with expiring_task(tmp_path, log, backend, batches=batches) as task:
         task.run()
     expected = reported(pairs)
-    assert outputs(log) == expected
+    assert in_form(outputs(log), batches) == in_form(expected, batches)
     assert len(expected) > 15
 
 
+@over_both_forms
 @pytest.mark.parametrize("seed", range(8))
-def test_the_reports_of_any_records_are_those_of_the_oracle(tmp_path: Path, log: Changelog, seed: int) -> None:
+def test_the_reports_of_any_records_are_those_of_the_oracle(
+    tmp_path: Path, log: Changelog, seed: int, batches: bool
+) -> None:
     pairs = sent(seed, records=200)
     feed(log, pairs)
-    with expiring_task(tmp_path, log, commit_every_records=7) as task:
+    with expiring_task(tmp_path, log, commit_every_records=[None, 7][seed % 2], batches=batches) as task:
         task.run(commit=True)
         # No key is left of records that were replaced, and none of the index is shown.
         records = {key: value for key, value in kept_in(task).items() if not key.startswith(INDEX)}
@@ -108,7 +114,7 @@ def test_the_reports_of_any_records_are_those_of_the_oracle(tmp_path: Path, log:
             assert {key: value.timestamp_ms for key, value in shown} == {
                 key: int.from_bytes(value[:8], "big") for key, value in records.items()
             }
-    assert outputs(log) == reported(pairs)
+    assert in_form(outputs(log), batches) == in_form(reported(pairs), batches)
 
 
 @pytest.mark.parametrize(
